@@ -1,4 +1,4 @@
-//! Counters of what each key uses, with guards that count down when dropped.
+//! Use counters by key, with guards that decrement them on drop.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Numbers of uses by key (a principal, an address) and in all. A key without uses takes no memory.
+/// Number of uses by key (a principal, an address) and in total. A key without uses takes no
+/// memory.
 #[derive(Debug)]
 pub struct KeyedCounts<K>(Mutex<Counts<K>>);
 
@@ -23,12 +24,12 @@ pub struct CountedUse<K: Eq + Hash> {
     key: K,
 }
 
-/// The limit that leaves no further use.
+/// Exhausted limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsedUp {
     /// The limit of all keys together.
     All,
-    /// The limit of this key, which has so many uses.
+    /// The limit of this key, with its number of uses.
     Key(usize),
 }
 
@@ -39,7 +40,7 @@ impl<K> Default for KeyedCounts<K> {
 }
 
 impl<K: Clone + Eq + Hash> KeyedCounts<K> {
-    /// Counts one more use of `key`, within `max_of_key` and `max` in all.
+    /// Counts one more use of `key`, within `max_of_key` and `max` in total.
     pub fn take(
         self: &Arc<Self>,
         key: K,
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uses_are_bounded_by_key_and_in_all_and_end_with_their_guards() {
+    fn uses_are_bounded_by_key_and_in_total_and_end_with_their_guards() {
         let counts = Arc::<KeyedCounts<&str>>::default();
         let take = |key| counts.take(key, 2, 3);
         let (first, second) = (take("a").unwrap(), take("a").unwrap());

@@ -5,7 +5,7 @@ pub mod keyed_counts;
 pub mod nearest;
 pub mod secrets;
 
-/// Reading and writing, for either side of a connection. Knows nothing of MCP but the session id header.
+/// Network I/O for either side of a connection. Independent of MCP, apart from the session id header.
 pub mod io {
     pub mod address;
     pub mod background_task;
@@ -36,6 +36,6 @@ pub mod os {
     pub mod state_file;
 }
 
-// For `peer_line!`, wherever it is used.
+// Re-exported for the expansion of `peer_line!`.
 #[doc(hidden)]
 pub use tracing;

@@ -1,4 +1,4 @@
-//! The most similar known word to a mistyped one: config keys, tool names, parameters. Pure.
+//! Fuzzy matching: the known word that is most similar to a mistyped one (config keys, tool names, parameters). Pure.
 
 /// Maximum length of a word to look up, in characters. Nothing is similar to a longer one.
 const MAX_WORD_CHARS: usize = 256;
@@ -44,7 +44,7 @@ pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Opti
     nearest_within(&mut Effort::default(), word, known)
 }
 
-/// Like [`nearest`], within a budget shared by several lookups.
+/// [`nearest`], within a budget shared by several lookups.
 pub fn nearest_within<'k>(
     effort: &mut Effort,
     word: &str,

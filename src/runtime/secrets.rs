@@ -1,8 +1,8 @@
-//! Masking of secrets in foreign text: the secret values of the config, the tokens of logins, and this server's own key.
+//! Masking of secrets in foreign text: the secret values of the config, the tokens of logins, and this server's own
+//! key.
 //!
-//! Owns how a value is found in foreign text, in the encodings that programs use, and what replaces it. Matches exact
-//! values only: text that merely looks like a credential is redacted by `activity::redact`, and `config` decides which
-//! values are secret. Pure.
+//! Finds a value in the encodings that programs use, and replaces it. Matches exact values only: text that merely looks
+//! like a credential is redacted by `activity::redact`, and `config` decides which values are secret. Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -82,7 +82,7 @@ impl Secrets {
         }
         let is_new = fixed.iter().any(|value| !known.is_secret(value));
         let before = std::mem::replace(&mut known.fixed, fixed);
-        let is_dropped = known.is_past(before);
+        let is_dropped = known.retire(before);
         self.renew(&known, is_new || is_dropped);
     }
 
@@ -99,7 +99,7 @@ impl Secrets {
             true => known.held.remove(&holder),
             false => known.held.insert(holder, values),
         };
-        let is_dropped = known.is_past(before.unwrap_or_default());
+        let is_dropped = known.retire(before.unwrap_or_default());
         self.renew(&known, is_new || is_dropped);
     }
 
@@ -152,7 +152,7 @@ impl Secrets {
         self.quote_cut(words, false)
     }
 
-    /// Like [`quote`](Self::quote), for a text that may have been truncated.
+    /// [`quote`](Self::quote), for a text that may have been truncated.
     pub fn quote_cut(&self, words: &[u8], cut: bool) -> Arc<str> {
         let masked = self.mask(words, cut);
         let line = one_line(&String::from_utf8_lossy(&masked));
@@ -195,7 +195,7 @@ impl Known {
 
     /// Moves values that are no longer permanent or held to the learned ones. True if older learned ones had to be dropped to
     /// make room.
-    fn is_past(&mut self, before: BTreeSet<String>) -> bool {
+    fn retire(&mut self, before: BTreeSet<String>) -> bool {
         let mut learnt = std::mem::take(&mut self.learnt);
         learnt.extend(before);
         learnt.retain(|value| !self.stays(value));

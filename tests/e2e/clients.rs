@@ -301,7 +301,7 @@ fn hostile_and_broken_files_run_nothing_and_do_not_block_the_others() {
         "not an object",
         "VS Code",
         "not UTF-8",
-        "Zed: it is no file",
+        "Zed: it is not a regular file",
         "neither a command nor a url",
         "'thief' of Cursor: it refers to a file, credential or keyring entry",
     ] {

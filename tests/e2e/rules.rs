@@ -648,7 +648,7 @@ fn pipe_instead_of_a_rule_file_is_reported_and_delays_no_reload() {
     let refused = reload();
     assert_eq!(refused.status, 422, "{}", refused.text());
     let error = refused.text();
-    assert!(error.contains("rules.cedar") && error.contains("it is no file"), "{error}");
+    assert!(error.contains("rules.cedar") && error.contains("not a regular file"), "{error}");
     std::fs::remove_file(&rules).unwrap();
     std::fs::write(&rules, RULES).unwrap();
     let taken = reload();

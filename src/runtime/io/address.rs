@@ -38,11 +38,11 @@ impl Reached {
     }
 }
 
-/// Why a path cannot name a Unix socket.
+/// Reason why a path cannot name a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadUnixPath {
     /// A relative path, which would depend on the working directory.
-    #[error("the socket must be named by a whole path, like \"unix:/run/mcpproxy.sock\"")]
+    #[error("the socket path must be absolute, like \"unix:/run/mcpproxy.sock\"")]
     NotWhole,
     /// Longer than the operating system accepts.
     #[error("the socket's path is longer than {MAX_UNIX_PATH_BYTES} bytes: choose a shorter one")]

@@ -47,19 +47,19 @@ mod tests {
         let runtime = Handle::current();
         let over = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&over);
-        let willing = BackgroundTask::start(&runtime, |mut ending| async move {
+        let cooperative = BackgroundTask::start(&runtime, |mut ending| async move {
             let _ = ending.wait_for(|ends| *ends).await;
             tokio::time::sleep(Duration::from_millis(1)).await;
             done.store(true, Ordering::Relaxed);
         });
-        assert!(willing.end_within(Duration::from_secs(60)).await);
+        assert!(cooperative.end_within(Duration::from_secs(60)).await);
         assert!(over.load(Ordering::Relaxed));
         let held = Arc::clone(&over);
-        let deaf = BackgroundTask::start(&runtime, |_| async move {
+        let stuck = BackgroundTask::start(&runtime, |_| async move {
             let _held = held;
             std::future::pending().await
         });
-        assert!(!deaf.end_within(Duration::from_millis(5)).await);
+        assert!(!stuck.end_within(Duration::from_millis(5)).await);
         assert_eq!(Arc::strong_count(&over), 1, "its resources are released");
     }
 }

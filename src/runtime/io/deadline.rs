@@ -4,7 +4,7 @@
 //! A connection waits nearly all the time, each time with another deadline. Setting a runtime timer for each wait costs
 //! more than the wait itself, so one timer is kept and reset only when it fires early or the deadline moves closer.
 //!
-//! While a reply cannot be written, its call makes no progress and keeps the upstream's response, its place under
+//! While a reply cannot be written, its call makes no progress and keeps the upstream's response, its slot under
 //! `max_concurrent` and its memory. A write without progress for a given time therefore ends the connection. Reads have
 //! no limit here.
 //!
@@ -97,12 +97,12 @@ impl<S> WriteTimeout<S> {
         &self.stream
     }
 
-    /// Puts bytes back in front of the unread ones.
+    /// Puts bytes back, to be read before those of the stream. Replaces bytes put back earlier.
     pub fn unread(&mut self, bytes: Bytes) {
         self.unread = bytes;
     }
 
-    /// Passes the outcome of a write on, or fails a write that has been pending for `limit`.
+    /// Returns the outcome of a write, or fails a write that has been pending for `limit`.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -114,7 +114,7 @@ impl<S> WriteTimeout<S> {
         }
         let fails_at = *self.fails_at.get_or_insert_with(|| Instant::now() + self.limit);
         ready!(self.timer.poll_until(cx, fails_at));
-        let text = format!("the client took nothing for {:?}", self.limit);
+        let text = format!("the client read nothing for {:?}", self.limit);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)))
     }
 }

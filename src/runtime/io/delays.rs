@@ -3,7 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Endless delays. The base is the minimum first and doubles up to the maximum; each delay is the base and a random part of it.
+/// Unlimited sequence of delays. The base starts at the minimum and doubles up to the maximum; each delay is the base
+/// plus a random part of it.
 #[derive(Clone, Debug)]
 pub struct RetryDelays {
     base: Duration,

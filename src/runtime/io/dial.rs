@@ -1,7 +1,7 @@
-//! Opening connections to servers: directly, or by a tunnel through an egress proxy.
+//! Connections to servers: direct, or through a tunnel of an egress proxy.
 //!
-//! Callers limit the time. A proxy has [`PROXY_TIMEOUT`] to open a tunnel, so that the error names it; the head of its response
-//! is bounded by [`MAX_HEAD_BYTES`].
+//! Callers limit the time. A proxy has [`PROXY_TIMEOUT`] to open a tunnel, so that the error names it; the head of its
+//! response is bounded by [`MAX_HEAD_BYTES`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,8 +22,8 @@ pub const PROXY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum size of the head of a proxy's response in bytes.
 pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// Connects to a host, or to the proxy on the way to it, where a tunnel is opened if the route wants one. Without a proxy only
-/// addresses that `allows` accepts are connected to; with one, the proxy resolves the name.
+/// Connects to a host, or to the proxy on the way to it, and opens a tunnel there if the route requires one. Without a
+/// proxy, only addresses that `allows` accepts are connected to; with one, the proxy resolves the name.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub async fn connect(
     Ok(tcp)
 }
 
-/// Adds TLS for a host as it stands in a URL.
+/// Adds TLS for a host as written in a URL.
 pub async fn secure(tls: &TlsConnector, host: &str, tcp: TcpStream) -> io::Result<Stream> {
     let name = ServerName::try_from(bare_host(host).to_owned()).map_err(io::Error::other)?;
     Ok(Stream::Tls(Box::new(tls.connect(name, tcp).await?)))
@@ -76,7 +76,7 @@ async fn reach(
     }
 }
 
-/// Why there is no tunnel.
+/// Reason why no tunnel was opened.
 #[derive(Debug, thiserror::Error)]
 enum TunnelFault {
     #[error("{0}")]
@@ -237,7 +237,8 @@ mod tests {
     use std::sync::Arc;
     use tokio::net::TcpListener;
 
-    /// A proxy that answers a `CONNECT` with these bytes and then waits for the end. Returns the error, and what it was sent.
+    /// Starts a proxy that answers a `CONNECT` with these bytes. Returns the outcome, and the request that the proxy
+    /// received.
     async fn tunnel(answer: &[u8], credentials: &str) -> (Result<TcpStream, String>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -109,7 +109,7 @@ impl EgressProxy {
     }
 }
 
-/// Way to a server.
+/// Route to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EgressRoute {
     Direct,
@@ -146,7 +146,7 @@ impl EgressRoute {
 /// Egress setting of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Egress {
-    /// As the environment says.
+    /// As the environment configures it.
     #[default]
     Environment,
     Direct,
@@ -163,7 +163,7 @@ impl Egress {
         })
     }
 
-    /// The way to a URL. An error if the setting that applies cannot be used: going around a proxy would be worse.
+    /// Route to a URL. An error if the setting that applies cannot be used, because bypassing a proxy would be worse.
     pub fn route(&self, url: &Url) -> Result<EgressRoute, String> {
         match self {
             Self::Environment => EgressEnvironment::of_process().route(url),
@@ -189,7 +189,7 @@ impl Egress {
 
 const LOCAL: &str = "loopback and link-local addresses are never proxied";
 
-/// A proxy, or why its variable cannot be used.
+/// A proxy, or the reason why its variable cannot be used.
 pub type ProxyVariable = Result<Arc<EgressProxy>, String>;
 
 /// The proxy variables of the environment.
@@ -241,7 +241,7 @@ impl EgressEnvironment {
         read
     }
 
-    /// The way to a URL.
+    /// Route to a URL.
     pub fn route(&self, url: &Url) -> Result<EgressRoute, String> {
         let Some(proxy) = self.proxy(url) else { return Ok(EgressRoute::Direct) };
         if is_local(url) || self.exception(url).is_some() {

@@ -119,8 +119,8 @@ impl Gate {
         (self.limit() + excess).saturating_sub(self.places.available_permits())
     }
 
-    /// Takes a place, or one in the queue. A released place goes to the longest-waiting call: a later one cannot overtake
-    /// it.
+    /// Takes a place, or a slot in the queue. A released place goes to the longest-waiting call: a later one cannot
+    /// overtake it.
     pub fn enter(self: &Arc<Self>) -> Arrival {
         if let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() {
             return Arrival::Inside(GatePlace { permit: Some(permit), gate: Arc::clone(self) });
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_dropped_leaves_the_queue() {
+    fn queued_slot_dropped_leaves_the_queue() {
         let gate = Arc::new(Gate::new(1, 1));
         for _ in 0..100 {
             let place = inside(&gate);

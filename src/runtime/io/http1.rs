@@ -27,11 +27,11 @@ const MAX_CHUNK_LINE_BYTES: usize = 256;
 /// Maximum size of the trailers in bytes.
 const MAX_TRAILER_BYTES: usize = 16 * 1024;
 
-/// How a peer violated the framing. The texts quote nothing that it sent.
+/// Violation of the framing by a peer. The texts quote nothing that the peer sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FramingFault {
     /// The first bytes are not those of an HTTP/1 response.
-    #[error("the answer does not begin like one of HTTP/1")]
+    #[error("the response does not start with an HTTP/1 status line")]
     NotHttp,
     /// Limit: [`MAX_HEAD_BYTES`].
     #[error("the head is larger than {MAX_HEAD_BYTES} bytes")]
@@ -43,10 +43,10 @@ pub enum FramingFault {
     #[error("the head is malformed: {0}")]
     Head(httparse::Error),
     /// A response that switches protocols without a request for it.
-    #[error("it switches protocols unasked")]
+    #[error("it switches protocols without a request for it")]
     Upgrade,
     /// `Content-Length` is not a number, contradicts itself, or comes together with a transfer coding.
-    #[error("its Content-Length cannot be relied on")]
+    #[error("its Content-Length is invalid or contradictory")]
     Length,
     /// A transfer coding other than `chunked` alone.
     #[error("its Transfer-Encoding is not 'chunked'")]
@@ -58,7 +58,7 @@ pub enum FramingFault {
     #[error("a chunk is not as long as its size says")]
     ChunkEnd,
     /// Limit: `MAX_TRAILER_BYTES`.
-    #[error("the lines after the last chunk are larger than {MAX_TRAILER_BYTES} bytes")]
+    #[error("the trailers are larger than {MAX_TRAILER_BYTES} bytes")]
     Trailers,
 }
 
@@ -196,8 +196,8 @@ impl ResponseHead {
 /// Maximum wait that a peer's `Retry-After` may set.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// The wait that `Retry-After` asks for: seconds, or until an HTTP date (RFC 9110 §10.2.3), at most [`MAX_RETRY_AFTER`]. A
-/// date in the past asks for none.
+/// Wait that `Retry-After` requests: seconds, or until an HTTP date (RFC 9110 §10.2.3), at most [`MAX_RETRY_AFTER`].
+/// Zero for a date in the past.
 pub fn retry_after(value: &[u8], now: SystemTime) -> Option<Duration> {
     let text = std::str::from_utf8(value).ok()?.trim();
     // Some servers write a fraction.
@@ -220,7 +220,7 @@ fn end_of_head(input: &[u8]) -> Option<usize> {
 }
 
 /// The size on a chunk's size line, without extensions (RFC 9112 §7.1). A carriage return within the line is refused: some
-/// implementations take it for the end of the line.
+/// implementations treat it as the end of the line.
 fn chunk_size(line: &[u8]) -> Option<u64> {
     /// Number of hexadecimal digits in 64 bits.
     const MAX_DIGITS: usize = 16;

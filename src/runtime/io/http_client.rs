@@ -34,7 +34,7 @@ use crate::io::tls::system_connector;
 /// Request with its whole body.
 pub type OutgoingRequest = Request<Full<Bytes>>;
 
-/// A server named by a URL, with its TLS settings and the way to it.
+/// A server named by a URL, with its TLS settings and the route to it.
 #[derive(Clone)]
 pub struct HttpOrigin {
     pub url: Url,
@@ -67,7 +67,7 @@ impl HttpOrigin {
         Self { url, tls, route }
     }
 
-    /// The proxy on the way.
+    /// The proxy on the route.
     pub fn proxy(&self) -> Option<&Arc<EgressProxy>> {
         self.route.as_ref().ok()?.proxy()
     }
@@ -180,7 +180,7 @@ impl HttpConnection {
         Ok(Self { sender, driver: Some(Box::pin(driver)), forward: None })
     }
 
-    /// Makes progress. True if the connection ended just now.
+    /// Drives the connection. True if it ended just now.
     fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         let ended = self.driver.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready());
         if ended {
@@ -260,7 +260,7 @@ impl HttpConnection {
     }
 }
 
-/// Idle connections by destination, each of which is used again while it is open.
+/// Pool of idle connections by destination. A connection is reused while it is open.
 #[derive(Debug)]
 pub struct IdleConnections {
     /// Maximum number per destination.

@@ -1,7 +1,7 @@
 //! Log line budget per peer: a peer must not be able to fill the log with its messages.
 //!
 //! A token bucket for each peer: [`BURST`] lines at once, then one in [`INTERVAL`]. Lines beyond that are counted, and the
-//! count is logged at most once in [`REPORT_EVERY`]. `peer_line!` is the way to log what a peer can cause;
+//! count is logged at most once in [`REPORT_EVERY`]. `peer_line!` logs a line that a peer can cause;
 //! `tests/tidy/log_lines.rs` forbids any other in the code that peers drive.
 //!
 //! The budgets are per process, like the log.

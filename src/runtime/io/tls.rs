@@ -46,7 +46,7 @@ pub fn fingerprint(der: &[u8]) -> Fingerprint {
     Fingerprint(*blake3::hash(der).as_bytes())
 }
 
-/// The contents of a certificate that matter here.
+/// Fields of a certificate that are used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
     /// Start of its validity.
@@ -57,7 +57,7 @@ pub struct CertificateFacts {
     pub name: Result<Box<str>, Unnamed>,
 }
 
-/// Why a certificate has no usable name.
+/// Reason why a certificate has no usable name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unnamed {
     /// No name of an accepted kind.
@@ -172,13 +172,12 @@ impl TlsKey {
     }
 }
 
-/// Why a file named in a `tls` section cannot be used.
+/// Reason why a file named in a `tls` section cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct TlsFileProblem {
     /// The key that names the file.
     pub key: TlsKey,
     pub file: PathBuf,
-    /// The problem.
     pub what: String,
 }
 
@@ -221,7 +220,7 @@ impl CertifiedPair {
         let certified = CertifiedKey::from_der(chain, private, &provider()).map_err(|error| {
             let what = match error {
                 Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                    format!("the key does not fit the certificate in {}", cert.display())
+                    format!("the key does not match the certificate in {}", cert.display())
                 }
                 error => format!("the key cannot be used: {error}"),
             };
@@ -257,9 +256,8 @@ fn certificates(
     let text = read(key, file)?;
     let mut found = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate.map_err(|error| {
-            problem(key, file, format!("it is not PEM as it should be: {error}"))
-        })?;
+        let certificate = certificate
+            .map_err(|error| problem(key, file, format!("it is not valid PEM: {error}")))?;
         if found.len() == max {
             return Err(problem(key, file, format!("it holds more than {max} certificates")));
         }
@@ -284,7 +282,7 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileProblem> {
         Err(pem::Error::NoItemsFound) => {
             "it holds no private key (-----BEGIN PRIVATE KEY-----)".to_owned()
         }
-        Err(error) => format!("it is not PEM as it should be: {error}"),
+        Err(error) => format!("it is not valid PEM: {error}"),
     };
     Err(problem(TlsKey::Key, file, what))
 }
@@ -402,10 +400,10 @@ mod tests {
         for (cert_text, key_text, at, cause) in [
             (&*pair(&over).0, &*fits, TlsKey::Cert, "expired on 2001-01-01T00:00:00Z"),
             (&pair(&early).0, &fits, TlsKey::Cert, "not valid before 3000-01-01T00:00:00Z"),
-            (&fine, &other, TlsKey::Key, "does not fit the certificate in"),
+            (&fine, &other, TlsKey::Key, "does not match the certificate in"),
             ("", &fits, TlsKey::Cert, "holds no certificate"),
             (&fits, &fits, TlsKey::Cert, "holds no certificate"),
-            (&fine.replace("-----END", "---END"), &fits, TlsKey::Cert, "not PEM"),
+            (&fine.replace("-----END", "---END"), &fits, TlsKey::Cert, "not valid PEM"),
             (
                 "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
                 &fits,

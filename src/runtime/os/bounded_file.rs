@@ -16,7 +16,7 @@ use nix::libc;
 /// Maximum wait for a pipe that was just named: about the time a person needs to type a password.
 pub const PIPE_WAIT: Duration = Duration::from_secs(30);
 
-/// The treatment of a named pipe in place of a file.
+/// Policy for a named pipe in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedPipes {
     /// Not accepted.
@@ -25,14 +25,14 @@ pub enum NamedPipes {
     Awaited(Duration),
 }
 
-/// Why a file was not read.
+/// Reason why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     /// The file system's error.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// A folder, pipe or device.
-    #[error("it is no file")]
+    #[error("it is not a regular file")]
     NoFile,
     /// A pipe whose writers did not close it in time.
     #[error("it is a pipe, and its writer has not ended within {0:?}")]
@@ -55,39 +55,39 @@ impl Unreadable {
 /// The contents and metadata of the file at `path`.
 pub fn read(
     path: &Path,
-    most_bytes: u64,
+    max_bytes: u64,
     pipes: NamedPipes,
 ) -> Result<(Vec<u8>, Metadata), Unreadable> {
     match pipes {
-        NamedPipes::Refused => of_file(path, most_bytes),
+        NamedPipes::Refused => of_file(path, max_bytes),
         NamedPipes::Awaited(limit) => {
             let found = fs::metadata(path)?;
             match found.is_file() || found.is_dir() {
-                true => of_file(path, most_bytes),
-                false => Ok((of_pipe(path, most_bytes, limit)?, found)),
+                true => of_file(path, max_bytes),
+                false => Ok((of_pipe(path, max_bytes, limit)?, found)),
             }
         }
     }
 }
 
-fn of_file(path: &Path, most_bytes: u64) -> Result<(Vec<u8>, Metadata), Unreadable> {
+fn of_file(path: &Path, max_bytes: u64) -> Result<(Vec<u8>, Metadata), Unreadable> {
     // Opening a pipe without a writer would block as well.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(Unreadable::NoFile);
     }
-    Ok((whole(file, most_bytes)?, metadata))
+    Ok((whole(file, max_bytes)?, metadata))
 }
 
-fn of_pipe(path: &Path, most_bytes: u64, limit: Duration) -> Result<Vec<u8>, Unreadable> {
+fn of_pipe(path: &Path, max_bytes: u64, limit: Duration) -> Result<Vec<u8>, Unreadable> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let path = path.to_owned();
     // Opened only once: a writer whose reader is gone would be killed. If the time ends, the thread keeps waiting.
     thread::Builder::new().name("pipe".to_owned()).spawn(move || {
         let read = File::open(&path).map_err(Unreadable::from);
         // The caller may have given up.
-        let _ = sender.send(read.and_then(|file| whole(file, most_bytes)));
+        let _ = sender.send(read.and_then(|file| whole(file, max_bytes)));
     })?;
     receiver.recv_timeout(limit).map_err(|_| Unreadable::Late(limit))?
 }
@@ -97,12 +97,12 @@ pub fn text(bytes: Vec<u8>) -> Result<String, Unreadable> {
     String::from_utf8(bytes).map_err(|_| Unreadable::NoText)
 }
 
-fn whole(file: File, most_bytes: u64) -> Result<Vec<u8>, Unreadable> {
+fn whole(file: File, max_bytes: u64) -> Result<Vec<u8>, Unreadable> {
     let mut bytes = Vec::new();
     // The file may grow while it is read.
-    file.take(most_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most_bytes {
-        return Err(Unreadable::TooLarge(most_bytes));
+    file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(Unreadable::TooLarge(max_bytes));
     }
     Ok(bytes)
 }
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    const MOST: u64 = 100;
+    const MAX_BYTES: u64 = 100;
     /// Longer than any test takes.
     const LONG: NamedPipes = NamedPipes::Awaited(Duration::from_secs(3600));
 
@@ -126,15 +126,15 @@ mod tests {
         fs::write(at("file"), "text").unwrap();
         fs::write(at("long"), "x".repeat(101)).unwrap();
         for path in [home.path(), &at("pipe"), Path::new("/dev/null")] {
-            let outcome = read(path, MOST, NamedPipes::Refused);
+            let outcome = read(path, MAX_BYTES, NamedPipes::Refused);
             assert!(matches!(outcome, Err(Unreadable::NoFile)), "{}: {outcome:?}", path.display());
         }
-        assert!(matches!(read(home.path(), MOST, LONG), Err(Unreadable::NoFile)));
+        assert!(matches!(read(home.path(), MAX_BYTES, LONG), Err(Unreadable::NoFile)));
         for pipes in [NamedPipes::Refused, LONG] {
-            assert_eq!(text(read(&at("file"), MOST, pipes).unwrap().0).unwrap(), "text");
-            assert!(read(&at("none"), MOST, pipes).unwrap_err().is_absent());
-            let outcome = read(&at("long"), MOST, pipes);
-            assert!(matches!(outcome, Err(Unreadable::TooLarge(MOST))), "{outcome:?}");
+            assert_eq!(text(read(&at("file"), MAX_BYTES, pipes).unwrap().0).unwrap(), "text");
+            assert!(read(&at("none"), MAX_BYTES, pipes).unwrap_err().is_absent());
+            let outcome = read(&at("long"), MAX_BYTES, pipes);
+            assert!(matches!(outcome, Err(Unreadable::TooLarge(MAX_BYTES))), "{outcome:?}");
         }
         assert!(matches!(text(vec![0xff]), Err(Unreadable::NoText)));
     }
@@ -147,13 +147,13 @@ mod tests {
         let awaited = |written: &str| {
             thread::scope(|scope| {
                 scope.spawn(|| fs::write(&pipe, written).unwrap());
-                read(&pipe, MOST, LONG).map(|(bytes, _)| text(bytes).unwrap())
+                read(&pipe, MAX_BYTES, LONG).map(|(bytes, _)| text(bytes).unwrap())
             })
         };
         assert_eq!(awaited("written late").unwrap(), "written late");
-        assert!(matches!(awaited(&"x".repeat(101)), Err(Unreadable::TooLarge(MOST))));
-        let late = read(&pipe, MOST, NamedPipes::Awaited(Duration::from_millis(1)));
+        assert!(matches!(awaited(&"x".repeat(101)), Err(Unreadable::TooLarge(MAX_BYTES))));
+        let late = read(&pipe, MAX_BYTES, NamedPipes::Awaited(Duration::from_millis(1)));
         assert!(matches!(late, Err(Unreadable::Late(_))), "{late:?}");
-        assert_eq!(read(Path::new("/dev/null"), MOST, LONG).unwrap().0, b"");
+        assert_eq!(read(Path::new("/dev/null"), MAX_BYTES, LONG).unwrap().0, b"");
     }
 }

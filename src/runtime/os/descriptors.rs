@@ -1,7 +1,7 @@
-//! File descriptors: the limit, and how it is divided.
+//! File descriptor budget: raising the limit, and dividing it.
 //!
-//! The log and the upstreams have priority over clients' connections, since a log that cannot open a file has failed. The
-//! listener gets half of the rest: half, because each connection may have a call that needs another connection to an
+//! The log and the upstreams have priority over clients' connections, since a log that cannot open a file has failed.
+//! The listener gets half of the rest, because each connection may have a call that needs another connection to an
 //! upstream.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

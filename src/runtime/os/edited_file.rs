@@ -1,11 +1,11 @@
-//! Changes of a file that users edit as well: it is read, changed as text and replaced atomically. Readers see the old text
+//! Atomic edits of a file that users edit as well: it is read, changed as text and replaced. Readers see the old text
 //! or the new one, and no other change is lost.
 //!
-//! Processes of this program take turns with a lock on the file itself, which only those who may read it can take; a lock
-//! on its folder or on a separate file could be held by anyone with access to the folder. If the file was replaced while a
-//! process waited for the lock, it locks the new file. A new file is created only if none has appeared meanwhile. Editors
-//! do not use the lock, so the file is read again just before it is replaced, and if it has changed, the edit is repeated.
-//! The contents are not interpreted here.
+//! Processes of this program exclude each other by a lock on the file itself, which only processes that may read the
+//! file can take. A lock on its folder or on a separate file could be held by anyone with access to the folder. If the
+//! file was replaced while a process waited for the lock, it locks the new file. A new file is created only if none has
+//! appeared meanwhile. Editors do not use the lock, so the file is read again just before it is replaced, and if it has
+//! changed, the edit is repeated. The contents are not interpreted here.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, Write as _};
@@ -27,7 +27,7 @@ const LOCK_STEP: Duration = Duration::from_millis(10);
 /// Number of attempts if the file changes meanwhile.
 const ATTEMPTS: u32 = 5;
 
-/// Why a file was not changed. It is as before.
+/// Reason why a file was not changed. The file is unmodified.
 #[derive(Debug, thiserror::Error)]
 pub enum EditFailure<E> {
     /// The file system's error.
@@ -52,7 +52,7 @@ pub enum EditFailure<E> {
 /// replaced. Mode and owner are kept; a new file gets mode 0600, and a new folder 0700.
 pub fn edit<T, E>(
     path: &Path,
-    most_bytes: u64,
+    max_bytes: u64,
     mut change: impl FnMut(Option<&str>) -> Result<(Option<String>, T), E>,
 ) -> Result<T, EditFailure<E>> {
     let target = target(path)?;
@@ -70,7 +70,7 @@ pub fn edit<T, E>(
     }
     for _ in 0..ATTEMPTS {
         let _lock = lock(&target)?;
-        let before = read(&target, most_bytes)?;
+        let before = read(&target, max_bytes)?;
         let (text, metadata) = match &before {
             Some((text, metadata)) => (Some(text.as_str()), Some(metadata)),
             None => (None, None),
@@ -80,7 +80,7 @@ pub fn edit<T, E>(
             return Ok(answer);
         };
         let new = NewFile::write(&target, &next, metadata)?;
-        if read(&target, most_bytes)?.map(|(text, _)| text).as_deref() == text
+        if read(&target, max_bytes)?.map(|(text, _)| text).as_deref() == text
             && match text {
                 Some(_) => new.replace(&target)?,
                 None => new.appear(&target)?,
@@ -97,9 +97,9 @@ pub fn edit<T, E>(
 /// The text and metadata of the file at `path`; `None` if it does not exist.
 ///
 /// # Errors
-/// The file cannot be read, is larger than `most_bytes`, or is not text.
-pub fn read<E>(path: &Path, most_bytes: u64) -> Result<Option<(String, Metadata)>, EditFailure<E>> {
-    let read = bounded_file::read(path, most_bytes, NamedPipes::Refused)
+/// The file cannot be read, is larger than `max_bytes`, or is not text.
+pub fn read<E>(path: &Path, max_bytes: u64) -> Result<Option<(String, Metadata)>, EditFailure<E>> {
+    let read = bounded_file::read(path, max_bytes, NamedPipes::Refused)
         .and_then(|(bytes, metadata)| Ok((bounded_file::text(bytes)?, metadata)));
     match read {
         Ok(found) => Ok(Some(found)),
@@ -192,7 +192,7 @@ impl NewFile {
     }
 }
 
-/// The error of a failed replacement, with a way out where the system's text gives none.
+/// The error of a failed replacement, with a remedy where the system's text gives none.
 fn replace_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::ResourceBusy => io::Error::other(
@@ -217,10 +217,10 @@ mod tests {
 
     use super::*;
 
-    const MOST: u64 = 100;
+    const MAX: u64 = 100;
 
     fn put(path: &Path, text: &str) -> Result<(), EditFailure<Infallible>> {
-        edit(path, MOST, |_| Ok((Some(text.to_owned()), ())))
+        edit(path, MAX, |_| Ok((Some(text.to_owned()), ())))
     }
 
     fn mode(path: &Path) -> u32 {
@@ -264,7 +264,7 @@ mod tests {
         let file = home.path().join("file");
         fs::write(&file, "one").unwrap();
         let mut asked = 0;
-        edit(&file, MOST, |text| {
+        edit(&file, MAX, |text| {
             asked += 1;
             if asked == 1 {
                 fs::write(&file, "two").unwrap();
@@ -274,7 +274,7 @@ mod tests {
         .unwrap();
         assert_eq!((asked, &*fs::read_to_string(&file).unwrap()), (2, "two+"));
         let mut asked = 0;
-        let never = edit(&file, MOST, |_| {
+        let never = edit(&file, MAX, |_| {
             asked += 1;
             fs::write(&file, asked.to_string()).unwrap();
             Ok::<_, Infallible>((Some("mine".to_owned()), ()))
@@ -287,12 +287,12 @@ mod tests {
     fn edit_leaves_too_large_or_non_text_files_unchanged() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("new/file");
-        let refused = edit(&file, MOST, |_| Err::<(Option<String>, ()), _>("no"));
+        let refused = edit(&file, MAX, |_| Err::<(Option<String>, ()), _>("no"));
         assert!(matches!(refused, Err(EditFailure::Refused("no"))));
         assert_eq!(names(home.path()), [""; 0], "no folder is made for it");
         let file = home.path().join("file");
         fs::write(&file, "x".repeat(101)).unwrap();
-        assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::TooLarge(MOST)))));
+        assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::TooLarge(MAX)))));
         fs::write(&file, b"\xff").unwrap();
         assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::NoText))));
         assert!(put(home.path(), "").is_err(), "a folder is no file");
@@ -364,7 +364,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..5 {
-                        edit(&file, MOST, |text| {
+                        edit(&file, MAX, |text| {
                             let text = format!("{}+", text.unwrap_or_default());
                             Ok::<_, Infallible>((Some(text), ()))
                         })

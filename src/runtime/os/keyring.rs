@@ -1,8 +1,8 @@
-//! Passwords in the keyring of the user who is logged in: any with the Secret Service interface on the session's D-Bus
+//! Passwords from the keyring of the logged-in user: any with the Secret Service interface on the session's D-Bus
 //! (GNOME's, KDE's).
 //!
-//! `secret-tool` of libsecret is asked, in a child process: it speaks D-Bus, and may prompt its user to unlock the keyring.
-//! It is killed when no user would still be typing.
+//! Runs `secret-tool` of libsecret in a child process, because it speaks D-Bus and may prompt its user to unlock the
+//! keyring. The child is killed when no user would still be typing.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,14 +15,15 @@ use parking_lot::Mutex;
 const PROGRAM: &str = "secret-tool";
 /// Maximum time for an answer.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Pause between two looks whether the child has ended.
+/// Interval at which the child's exit is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Time after an unanswered request in which the keyring is not asked again: each of several servers would wait.
+/// Time after an unanswered request in which the keyring is not asked again, because each of several servers would
+/// wait.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Maximum size of a password, and of an error text, in bytes: what fits into a pipe.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// When the keyring last did not answer.
+/// Time of the last unanswered request.
 static UNANSWERED_SINCE: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Returns the password of `user` for `service`, as `secret-tool lookup service S username U` prints it. Blocks, for
@@ -63,7 +64,7 @@ pub fn password(service: &str, user: &str) -> Result<String, String> {
     answer(status.success(), &password.unwrap_or_default(), &problem.unwrap_or_default())
 }
 
-/// Waits for the end of a child, and kills it after `limit`: then `None`.
+/// Waits for a child to exit. After `limit`, kills it and returns `None`.
 fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
@@ -86,7 +87,7 @@ fn answer(is_success: bool, password: &[u8], problem: &[u8]) -> Result<String, S
     let problem = problem.strip_prefix(PROGRAM).unwrap_or(problem).trim_start_matches([':', ' ']);
     match std::str::from_utf8(password) {
         Ok(password) if is_success && !password.is_empty() => Ok(password.to_owned()),
-        Err(_) if is_success => Err("the keyring's entry is no text".to_owned()),
+        Err(_) if is_success => Err("the keyring's entry is not text".to_owned()),
         _ if problem.is_empty() => {
             Err("the keyring has no entry of that service and user name, or is locked".to_owned())
         }
@@ -103,7 +104,7 @@ mod tests {
         for (is_success, password, problem, expected) in [
             (true, &b"p w\n"[..], "", Ok("p w\n")),
             (true, b"p", "secret-tool: a warning", Ok("p")),
-            (true, b"\xff", "", Err("is no text")),
+            (true, b"\xff", "", Err("is not text")),
             (true, b"", "", Err("has no entry")),
             (false, b"", "", Err("has no entry")),
             (false, b"p", "", Err("has no entry")),

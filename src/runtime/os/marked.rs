@@ -8,7 +8,7 @@ use std::fs;
 
 use nix::unistd::Pid;
 
-/// The variable. Its value is a list of words, one for each process that set a mark, the first one first.
+/// The variable. Its value is a list of words, one for each process that set a mark, oldest first.
 pub const VARIABLE: &str = "MCPPROXY_CHILD_OF";
 
 /// The value that marks a child with `mark`, in addition to this process's own marks.

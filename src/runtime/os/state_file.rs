@@ -1,4 +1,4 @@
-//! State files (SF-1 to SF-3): small files that decide who may do what. Replaced atomically and durably, verified by a checksum
+//! State files (SF-1 to SF-3): small files that decide permissions. Replaced atomically and durably, verified by a checksum
 //! whenever they are read, with a copy of the last good generation beside them.
 //!
 //! A file is its body and one more line with the BLAKE3 hash of the body:
@@ -6,7 +6,7 @@
 //! <the body>
 //! {"blake3":"<64 hexadecimal digits>"}
 //! ```
-//! The body of every such file is one JSON value, so that a file whose last line was altered is no valid JSON. A file
+//! The body of every such file is one JSON value, so that a file whose last line was altered is not valid JSON. A file
 //! without that line was written by an earlier version or by hand: it is accepted, and gets the line with its next write.
 //! The hash detects accidents, not deliberate changes.
 //!
@@ -34,7 +34,7 @@ const NEW_SUFFIX: &str = ".new";
 const CHECK_START: &[u8] = br#"{"blake3":""#;
 const CHECK_END: &[u8] = br#""}"#;
 
-/// Why a state file is not used.
+/// Reason why a state file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateFileError {
     /// The file system's error, or the file is too large.
@@ -92,7 +92,7 @@ pub fn read(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>, StateFileErr
 
 /// Removes the file at `path` and its copy, durably; false if neither was there. Blocks.
 pub fn remove(path: &Path) -> io::Result<bool> {
-    // The copy first: the file without it is whole, and the copy without the file is a fault.
+    // The copy first: a file without its copy is intact, but a copy without its file is a fault.
     let copy = removed(&copy_path(path))?;
     let file = removed(path)?;
     if copy || file {
@@ -106,8 +106,8 @@ pub fn copy_path(path: &Path) -> PathBuf {
     suffixed(path, COPY_SUFFIX)
 }
 
-/// How an operator gets a usable file again, to follow the description of what is wrong with it: by the copy if that is sound,
-/// as `is_sound` finds, else by `otherwise`.
+/// Remedy for a damaged file, to be appended to the description of the damage: restoring the copy if `is_sound` accepts
+/// it, else `otherwise`.
 pub fn recovery(
     path: &Path,
     is_sound: impl FnOnce(&[u8]) -> bool,
@@ -119,13 +119,13 @@ pub fn recovery(
     let body = read.ok().and_then(|(bytes, _)| checked(bytes).ok());
     match body.is_some_and(|body| is_sound(&body)) {
         true => {
-            format!("its last good copy can be put back: cp -p {} {}", quoted(&copy), quoted(path))
+            format!("its last good copy can be restored: cp -p {} {}", quoted(&copy), quoted(path))
         }
         false => otherwise.to_owned(),
     }
 }
 
-/// The body of a file with these bytes.
+/// Verifies the checksum, if there is one, and returns the body.
 fn checked(mut bytes: Vec<u8>) -> Result<Vec<u8>, StateFileError> {
     let Some((body, hash)) = split(&bytes) else { return Ok(bytes) };
     if blake3::hash(body).to_hex().as_bytes() != hash {
@@ -299,7 +299,7 @@ mod tests {
     const BODY: &[u8] = br#"{"tokens":[1]}"#;
 
     #[test]
-    fn a_written_body_is_read_back_and_the_copy_equals_the_file() {
+    fn written_body_is_read_back_and_equals_its_copy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         assert_eq!(read(&path, MAX).unwrap(), None);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_of_the_body_is_refused() {
+    fn flipped_bit_or_truncated_body_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         write(&path, BODY).unwrap();
@@ -334,14 +334,14 @@ mod tests {
         }
         for length in 0..sound.len() {
             fs::write(&path, &sound[..length]).unwrap();
-            // A file that lost its checksum and nothing else says what it said.
+            // A file that lost only its checksum still has its body.
             let is_whole = matches!(length.checked_sub(BODY.len()), Some(0 | 1));
             assert_eq!(usable(), before.clone().filter(|_| is_whole), "cut at {length}");
         }
     }
 
     #[test]
-    fn a_file_without_a_checksum_is_used_as_it_is() {
+    fn file_without_a_checksum_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         fs::write(&path, BODY).unwrap();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_whose_copy_is_there_is_refused_and_the_copy_offered() {
+    fn missing_file_with_a_copy_is_refused_and_the_copy_offered() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("it's.json");
         write(&path, BODY).unwrap();
