@@ -2,8 +2,8 @@
 
 /// MCP: revisions, capabilities, messages and their members, headers, error codes.
 ///
-/// Shared by both sides of the proxy. Pure. Framing is in [`wire`]; who sends what is decided by `upstream`, `proxy` and
-/// `downstream`.
+/// Shared by both sides of the proxy. Pure. Framing is in [`wire`]; `upstream`, `proxy` and `downstream` decide which
+/// messages are sent.
 pub mod mcp {
     pub mod bounds;
     pub mod capabilities;

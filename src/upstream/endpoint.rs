@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(endpoint.host_header, "localhost");
         for (url, why) in [
             ("unix:/run/a.sock", "url has no request target after its socket"),
-            ("unix:run/a.sock:/mcp", "the socket must be named by a whole path"),
+            ("unix:run/a.sock:/mcp", "the socket path must be absolute"),
             ("unix:/run/a.sock:/m cp", "url has a path that cannot be sent"),
         ] {
             assert!(parse(url).unwrap_err().starts_with(why), "{url}");

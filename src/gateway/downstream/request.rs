@@ -673,11 +673,11 @@ mod tests {
             (&[("mcp-method", "tools/call")], "Header mismatch: header mcp-name is missing"),
             (
                 &[("mcp-method", "tools/call"), ("mcp-name", "u")],
-                "Header mismatch: header mcp-name and the body say different things",
+                "Header mismatch: header mcp-name differs from the body",
             ),
             (
                 &[("mcp-method", "tools/list"), ("mcp-name", "t")],
-                "Header mismatch: header mcp-method and the body say different things",
+                "Header mismatch: header mcp-method differs from the body",
             ),
         ] {
             assert_eq!(agree("tools/call", call, lines).unwrap_err(), refused);

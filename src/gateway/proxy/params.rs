@@ -617,11 +617,11 @@ mod tests {
             (&[(r, "=?base64?YQ==?="), (n, "7.0")], r#"{"r":"a","n":7}"#, None),
             (&[("mcp-param-x", "1"), ("x-r", "1")], "{}", None),
             (&[], r#"{"r":null,"n":null}"#, None),
-            (&[(r, "YQ==")], r#"{"r":"a"}"#, Some("say different things")),
+            (&[(r, "YQ==")], r#"{"r":"a"}"#, Some("differs from the body")),
             (&[(r, "=?base64?YQ?=")], r#"{"r":"a"}"#, Some("cannot be read")),
             (&[(r, "a"), (r, "a")], r#"{"r":"a"}"#, Some("more than once")),
             (&[(n, "7")], r#"{"r":"a","n":7}"#, Some("mcp-param-r is missing")),
-            (&[(n, "8")], r#"{"n":7}"#, Some("say different things")),
+            (&[(n, "8")], r#"{"n":7}"#, Some("differs from the body")),
             (&[(n, "7")], r#"{"n":null}"#, Some("nothing in the body")),
         ] {
             let lines = headers.iter().map(|(name, value)| (*name, value.as_bytes()));

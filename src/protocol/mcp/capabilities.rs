@@ -133,7 +133,7 @@ impl ClientCapabilities {
         }
     }
 
-    /// The capabilities as a client of that revision means them: before 2025-11-25 every elicitation is a form.
+    /// Capabilities as declared by a client of that revision: before 2025-11-25 every elicitation is a form.
     pub fn in_revision(self, revision: Revision) -> Self {
         match revision < Revision::November2025 {
             true => Self {
@@ -185,7 +185,7 @@ impl ServerRequest {
     }
 }
 
-/// `mode` of an elicitation; empty if it is no string.
+/// `mode` of an elicitation; empty if it is not a string.
 fn mode(params: Option<&RawValue>) -> Option<Cow<'_, str>> {
     Some(string(member(params?.get(), "mode")?).unwrap_or_default())
 }

@@ -1,7 +1,8 @@
-//! Names of methods and notifications that no revision of the protocol has, and that can be forwarded unread. Pure.
+//! Extensions: names of methods and notifications that no revision of the protocol defines, and that can be forwarded
+//! unread. Pure.
 //!
-//! A method of the protocol has its own treatment, so that a name that the receiver could take for one is none of an
-//! extension: the first word of the name, in any case and after any punctuation, decides.
+//! A name that a receiver could take for a method of the protocol is not an extension's, because the proxy handles such
+//! methods itself. The first word of the name decides, in any case and after any punctuation.
 
 use super::bounds::MAX_METHOD_BYTES;
 
@@ -34,17 +35,17 @@ const RESERVED: [&str; 26] = [
     "tool",
     "tools",
 ];
-/// First words of the protocol's notifications that are no words of [`RESERVED`].
+/// First words of the protocol's notifications that are not in [`RESERVED`].
 const NOTIFICATIONS: [&str; 3] = ["message", "messages", "progress"];
-/// Beginning of the protocol's notifications.
+/// Prefix of the protocol's notifications.
 const PREFIX: &str = "notifications/";
 
-/// Whether it is the method of an extension.
+/// Whether `method` is the method of an extension.
 pub fn is_method(method: &str) -> bool {
     first_word(method).is_some_and(|first| !RESERVED.contains(&&*first))
 }
 
-/// Whether it is the notification of an extension. Unlike its methods, it may begin like those of the protocol.
+/// Whether `method` is the notification of an extension. Unlike an extension's method, it may begin with [`PREFIX`].
 pub fn is_notification(method: &str) -> bool {
     let name = method.strip_prefix(PREFIX).unwrap_or(method);
     method.len() <= MAX_METHOD_BYTES

@@ -20,7 +20,7 @@ pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 pub const SESSION_ID: &str = "mcp-session-id";
 /// Header with the id of the last received server-sent event.
 pub const LAST_EVENT_ID: &str = "last-event-id";
-/// Header that tells a reverse proxy not to buffer a stream; its value is `no`.
+/// Header that disables buffering in a reverse proxy; its value is `no`.
 pub const BUFFERING: &str = "x-accel-buffering";
 
 /// Prefix of the headers that repeat a parameter of a tool.
@@ -39,13 +39,13 @@ pub enum HeaderMismatch {
     #[error("header {0} is missing")]
     Missing(Box<str>),
     /// Header without its member of the body.
-    #[error("header {0} has nothing in the body to agree with")]
+    #[error("header {0} has no counterpart in the body")]
     Orphan(Box<str>),
     /// Header that is not visible ASCII, or has invalid base64.
     #[error("header {0} cannot be read")]
     Unreadable(Box<str>),
     /// Different values.
-    #[error("header {0} and the body say different things")]
+    #[error("header {0} differs from the body")]
     Different(Box<str>),
     /// Different revisions.
     #[error("header mcp-protocol-version is '{header}', the body has '{body}'")]
@@ -83,7 +83,7 @@ pub enum Form {
     Plain,
     /// Plain, or base64 where a header cannot carry the value: names and other strings.
     Encodable,
-    /// The same, compared as a number: `42.0` equals `42` (MCP 2026-07-28 §Server Validation).
+    /// [`Encodable`](Self::Encodable), compared as a number: `42.0` equals `42` (MCP 2026-07-28 §Server Validation).
     Number,
 }
 
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pro_10_both_revisions_that_disagree_are_shown_printable_and_cut() {
+    fn pro_10_mismatched_revisions_are_shown_printable_and_truncated() {
         let mismatch = HeaderMismatch::of_versions(b"2025-11-25", "2026-07-28");
         let text = "header mcp-protocol-version is '2025-11-25', the body has '2026-07-28'";
         assert_eq!(mismatch.to_string(), text);

@@ -53,8 +53,8 @@ pub struct Envelope<'a> {
 /// Maximum length of an id that [`numeric_id`] reads, as written.
 pub const MAX_NUMERIC_ID_BYTES: usize = 64;
 
-/// Whole number that a raw id stands for: a number in any spelling (`5`, `5.0`, `5e0`), or a string that contains one. Servers
-/// that keep ids as doubles or strings answer in these forms. `None` for any other id.
+/// Integer value of a raw id: a number in any spelling (`5`, `5.0`, `5e0`), or a string that contains one. Servers that
+/// keep ids as doubles or strings answer in these forms. `None` for any other id.
 pub fn numeric_id(raw: &[u8]) -> Option<u64> {
     if raw.len() > MAX_NUMERIC_ID_BYTES {
         return None;
@@ -74,8 +74,9 @@ fn whole(value: f64) -> Option<u64> {
     ((0.0..=MAX_EXACT).contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }
 
-/// The error object with an integer `code` and a string `message`, if it lacks one of them: clients discard a response whose
-/// error they cannot read, and some then wait for it until their time limit. Other members keep their bytes.
+/// Completes an error object that lacks an integer `code` or a string `message`; `None` if it has both. Clients discard
+/// a response whose error they cannot read, and some then wait for it until their time limit. Other members keep their
+/// bytes.
 pub fn conforming_error(error: &str) -> Option<String> {
     const NO_MESSAGE: &str = "\"the server's error has no message\"";
     let all: Vec<_> = members(error).ok()?.collect::<Result<_, _>>().ok()?;
@@ -107,15 +108,15 @@ const RESOURCE_NOT_FOUND: &str = "-32002";
 /// Code of MCP 2025-11-25 for a request whose client must open a URL first.
 const URL_ELICITATION_REQUIRED: &str = "-32042";
 
-/// Whether a server refuses a request until its client has opened a URL.
+/// Whether the error requires the client to open a URL first.
 pub fn requires_url_elicitation(error: &str) -> bool {
     error.contains(URL_ELICITATION_REQUIRED)
         && member(error, "code") == Some(URL_ELICITATION_REQUIRED)
 }
 
-/// The error object with a code of the modern revision, if it has one that this revision has retired (MCP 2026-07-28
-/// §Error Codes): a missing resource is an invalid parameter (SEP-2164); a URL to be opened first has no counterpart.
-/// All else keeps its bytes.
+/// Replaces an error code that the modern revision has retired (MCP 2026-07-28 §Error Codes); `None` for any other
+/// code. A missing resource becomes an invalid parameter (SEP-2164). A URL to be opened first has no counterpart and
+/// becomes an internal error. All else keeps its bytes.
 pub fn modern_error(error: &str) -> Option<String> {
     let raw = member(error, "code")?;
     let code = match raw {

@@ -25,7 +25,7 @@ struct Known {
     id: &'static str,
     /// Settings of a client, as declared to servers.
     settings: &'static str,
-    /// Whether the settings of a client, a JSON object, declare what `settings` does.
+    /// Whether a client's settings, a JSON object, declare the support that `settings` stands for.
     is_supported: fn(&str) -> bool,
     /// Boolean settings of servers: declared to clients if one server declares them.
     flags: &'static [&'static str],
@@ -50,7 +50,7 @@ const KNOWN: [Known; 2] = [
 
 /// The content type of apps, the only one so far.
 const APP_TYPE: &str = "text/html;profile=mcp-app";
-/// Maximum content types of a client that are examined.
+/// Maximum number of content types of a client that are examined.
 const MAX_MIME_TYPES: usize = 64;
 
 /// Whether `mimeTypes`, which the specification requires, has the content type of apps.
@@ -96,7 +96,7 @@ impl Extensions {
         Self(bits & Self::ALL.0)
     }
 
-    /// Those that `extensions`, a member of a client's capabilities as raw JSON, declares.
+    /// Extensions declared by `extensions`, a member of a client's capabilities as raw JSON.
     pub fn declared(extensions: &str) -> Self {
         let declared = members(extensions).ok().into_iter().flatten().map_while(Result::ok);
         declared.fold(Self::NONE, |all, (id, settings)| {
@@ -112,7 +112,7 @@ impl Extensions {
         self.push_with(false, out);
     }
 
-    /// The same with the extension for tasks, if `tasks`.
+    /// [`push`](Self::push), with the extension for tasks if `tasks`.
     pub(super) fn push_with(self, tasks: bool, out: &mut Vec<u8>) {
         let declared = KNOWN.iter().filter(|known| self.has(known.extension));
         let declared = declared.map(|known| (known.id, known.settings));
@@ -134,7 +134,7 @@ impl Extensions {
 pub struct MergedExtensions(Map<String, Value>);
 
 impl MergedExtensions {
-    /// Adds those in a server's capabilities. Other extensions, and values that are no objects, are ignored.
+    /// Adds those in a server's capabilities. Other extensions, and values that are not objects, are ignored.
     pub fn add(&mut self, capabilities: &Map<String, Value>) {
         let Some(Value::Object(declared)) = capabilities.get("extensions") else { return };
         for Known { id, flags, .. } in &KNOWN {
@@ -166,7 +166,7 @@ impl MergedExtensions {
         KNOWN.iter().any(|known| Self::has(capabilities, known.extension))
     }
 
-    /// The member `extensions`; `None` without any.
+    /// The member `extensions`; `None` if empty.
     pub fn into_value(self) -> Option<Value> {
         (!self.0.is_empty()).then_some(Value::Object(self.0))
     }

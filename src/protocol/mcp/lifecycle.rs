@@ -92,7 +92,7 @@ pub struct RpcError {
 }
 
 impl<'a> ServerResponse<'a> {
-    /// Parses a message; `None` if it is no response. `null` counts as absent.
+    /// Parses a message; `None` if it is not a response. `null` counts as absent.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Members<'a> {
@@ -120,8 +120,8 @@ impl<'a> ServerResponse<'a> {
         self.id.is_none()
     }
 
-    /// Whether it answers the request with this id, which may be written as a string or with a fraction of zero. An error
-    /// whose id names no request answers the request in whose response it comes.
+    /// Whether it answers the request with this id, which may be written as a string or with a fraction of zero. A
+    /// response without an id, or an error whose id is not a number, answers the request in whose response it arrives.
     pub fn answers(&self, id: u64) -> bool {
         match self.id {
             None => true,
@@ -147,7 +147,7 @@ impl RpcError {
         Self { code, message, supported }
     }
 
-    /// Whether only a server of the modern revision sends it.
+    /// Whether only servers of the modern revision send this error.
     pub fn is_modern(&self) -> bool {
         let unsupported = self.code == Code::UnsupportedVersion as i64;
         let codes = [Code::HeaderMismatch as i64, Code::MissingCapability as i64];
@@ -160,7 +160,7 @@ impl RpcError {
     }
 }
 
-/// Whether an error of this code is given to every repetition of the request.
+/// Whether a repeated request gets the same error.
 pub fn is_lasting(code: i64) -> bool {
     let lasting = [
         Code::MethodNotFound,
@@ -173,7 +173,7 @@ pub fn is_lasting(code: i64) -> bool {
     lasting.iter().any(|known| *known as i64 == code)
 }
 
-/// A number without a fraction, however it is written.
+/// Integer value of a number, in any spelling.
 fn integer(value: &Value) -> Option<i64> {
     const SAFE: f64 = 9_007_199_254_740_991.0;
     value.as_i64().or_else(|| {
@@ -218,7 +218,7 @@ pub fn older_revision(proposed: &str, error: &RpcError) -> Option<&'static str> 
     if !about_version || !codes.contains(&error.code) {
         return None;
     }
-    // Some name the supported revisions in the text only, and others none.
+    // Some servers name the supported revisions in the text only, others not at all.
     older().find(|known| text.contains(known)).or_else(|| older().next())
 }
 
@@ -227,7 +227,7 @@ pub fn next_older(proposed: &str) -> Option<&'static str> {
     LEGACY.into_iter().skip_while(|known| *known != proposed).nth(1)
 }
 
-/// Server as it has introduced itself.
+/// Self-description of a server in the opening exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
     /// Revision of the connection, as the server wrote it.
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_read_whatever_its_form() {
+    fn error_is_parsed_in_any_form() {
         for (raw, code, message, supported) in [
             (
                 r#"{"code":-32602,"message":"m","data":{"supported":["a",7,"b"]}}"#,

@@ -13,8 +13,8 @@ use crate::mcp::revisions::Revision;
 use crate::mcp::shapes::{self, MemberMatch, MemberRefused};
 use mcpproxy_json::members::{members, string};
 
-/// Body size in bytes above which the id is copied: it lives until the answer ends, and a slice would hold the whole body that
-/// long.
+/// Body size in bytes above which the id is copied, because it lives until the answer ends and a slice would hold the
+/// whole body that long.
 pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
 
 /// Request or notification of a client, as slices of the body; the id of a large body is a copy.
@@ -95,7 +95,7 @@ impl Message {
             Some(b'{') => {}
             Some(_) | None => return Err(Unreadable::Invalid("expected a JSON object".into())),
         }
-        let broken = |_| Unreadable::NotJson("the object breaks off".into());
+        let broken = |_| Unreadable::NotJson("the object is malformed or truncated".into());
         let text =
             std::str::from_utf8(body).map_err(|error| Unreadable::NotJson(error.to_string()))?;
         let [mut jsonrpc, mut id, mut method, mut params, mut result, mut error] = [None; 6];
@@ -115,7 +115,7 @@ impl Message {
                 },
             };
             if slot.replace(value).is_some() {
-                return Err(Unreadable::Invalid(format!("{key} stands there twice")));
+                return Err(Unreadable::Invalid(format!("duplicate member '{key}'")));
             }
         }
         if jsonrpc.and_then(string).as_deref() != Some("2.0") {
@@ -160,7 +160,7 @@ pub fn id_of_invalid(body: &Bytes) -> Option<Bytes> {
     request.id.filter(|id| serde_json::from_slice::<serde_json::Value>(id).is_ok())
 }
 
-/// MCP: an id is a string or an integer, never null.
+/// Checks that an id is a string or an integer, never null, as MCP requires.
 fn check_id(raw: &str) -> Result<(), Unreadable> {
     let fits = match raw.as_bytes().first() {
         Some(b'"') => true,
@@ -232,7 +232,7 @@ mod tests {
         assert!(is_of(&body, &small.id.clone().unwrap()));
         small.copy_id();
         let (long_body, long) = read(SMALL_MESSAGE_BYTES);
-        assert!(is_of(&long_body, &long.params.unwrap()), "what is long is not copied");
+        assert!(is_of(&long_body, &long.params.unwrap()), "params are not copied");
         for (body, id) in [(body, small.id.unwrap()), (long_body, long.id.unwrap())] {
             assert_eq!(id, r#""one""#);
             assert!(!is_of(&body, &id));

@@ -50,14 +50,15 @@ pub fn declares_tasks(meta: &[u8]) -> bool {
     declared().is_some_and(|settings| settings.starts_with('{'))
 }
 
-/// Capabilities of a client that its server may use through the proxy, besides known extensions. Unknown ones are not
-/// among them: a server that uses one answers what the client cannot follow up. With the parts of each.
+/// Capabilities of a client that its server may use through the proxy, each with its parts; known extensions are added
+/// to them. Unknown ones are excluded, because a server that relies on one could give answers that the client cannot
+/// follow up.
 const BRIDGED: [(&str, &[&str]); 3] =
     [("elicitation", &["form", "url"]), ("sampling", &["tools", "context"]), ("roots", &[])];
 
-/// Writes those of a client's declared capabilities that the proxy bridges; an empty object if they are none. Only known
-/// words are written, with empty objects as values: anything else would be a way to send data that nobody sees.
-/// `tasks` adds the extension for tasks, which the caller has found declared by both sides.
+/// Writes those of a client's declared capabilities that the proxy bridges; an empty object if there are none. Only
+/// known words are written, with empty objects as values: anything else would be a covert channel. `tasks` adds the
+/// extension for tasks, which the caller has found declared by both sides.
 pub fn push_bridged(out: &mut Vec<u8>, declared: &str, tasks: bool) {
     out.push(b'{');
     let start = out.len();
@@ -110,8 +111,9 @@ const OF_THE_HOP: [&str; 7] = [
     trace_context::STATE,
 ];
 
-/// Members of a request's `_meta` that are part of the request, verbatim and in order, as one JSON object: all but those of the hop.
-/// A `baggage` that the server is sent, wherever the client stated it, replaces that of `_meta`. `None` if there are none.
+/// Members of a request's `_meta` other than those of the hop, verbatim and in order, as one JSON object. They are part
+/// of the request. `baggage`, if given, replaces that of `_meta`, because the client may have stated it elsewhere.
+/// `None` if there are none.
 pub fn asked(meta: Option<&[u8]>, baggage: Option<&str>) -> Option<String> {
     let is_asked = |key: &str| {
         !OF_THE_HOP.contains(&key) && (baggage.is_none() || key != trace_context::BAGGAGE)
@@ -165,7 +167,7 @@ fn selected(meta: &[u8], is_selected: impl Fn(&str) -> bool) -> Option<String> {
 const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// The level that this raw value of [`LOG_LEVEL_KEY`] names. Another value would be a way to send data that nobody sees.
+/// Level named by this raw value of [`LOG_LEVEL_KEY`]. Any other value would be a covert channel.
 pub fn log_level(value: &str) -> Option<&'static str> {
     let word = string(value)?;
     LEVELS.into_iter().find(|level| *level == word)
@@ -293,10 +295,10 @@ mod tests {
 
     #[test]
     fn own_meta_uses_the_protocol_keys() {
-        let said: Value = serde_json::from_str(&format!("{{{OURS}{NO_CAPABILITIES}}}")).unwrap();
-        assert_eq!(said[VERSION_KEY], MODERN);
-        assert_eq!(said[CLIENT_KEY]["name"], "mcpproxy");
-        assert!(said[CAPABILITIES_KEY].as_object().unwrap().is_empty());
+        let own: Value = serde_json::from_str(&format!("{{{OURS}{NO_CAPABILITIES}}}")).unwrap();
+        assert_eq!(own[VERSION_KEY], MODERN);
+        assert_eq!(own[CLIENT_KEY]["name"], "mcpproxy");
+        assert!(own[CAPABILITIES_KEY].as_object().unwrap().is_empty());
         let all: Value = serde_json::from_slice(EVERYTHING).unwrap();
         let declared: ClientCapabilities =
             serde_json::from_str(&all[CAPABILITIES_KEY].to_string()).unwrap();

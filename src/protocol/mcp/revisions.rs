@@ -71,7 +71,7 @@ impl Revision {
         self == Self::November2025
     }
 
-    /// Whether the extension for tasks is one of the revision.
+    /// Whether the revision has the extension for tasks.
     pub fn has_tasks_extension(self) -> bool {
         self == Self::July2026
     }
@@ -93,7 +93,7 @@ pub enum Offered {
     /// Both: clients of either family can read answers of servers of either.
     #[default]
     Auto,
-    /// The same, stated explicitly.
+    /// [`Auto`](Self::Auto), stated explicitly.
     Modern,
     /// Legacy revisions only.
     Legacy,

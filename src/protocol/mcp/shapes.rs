@@ -1,6 +1,6 @@
 //! Members of MCP messages, and the removal of all others.
 //!
-//! A case-insensitive server (Go's `encoding/json`) takes `Name` for `name`. Only the members that the method has in the sender's
+//! A case-insensitive server (Go's `encoding/json`) reads `Name` as `name`. Only the members that the method has in the sender's
 //! revision (`table`) cross a hop; a case variant of one of them is refused. `arguments` of tools and prompts, texts, schemas and
 //! the values of `_meta` are forwarded verbatim. No extension is declared to clients, so none can add members. Pure; callers
 //! report refusals and warnings.
@@ -50,7 +50,7 @@ pub enum MemberRefused {
         known: String,
     },
     /// Duplicate member.
-    #[error("'{0}' stands there twice")]
+    #[error("duplicate member '{0}'")]
     Twice(String),
     /// Not an object, or truncated.
     #[error("it is not a JSON object")]
@@ -64,12 +64,12 @@ impl MemberRefused {
     }
 }
 
-/// Names of removed members, up to a maximum number.
+/// Names of removed members, at most [`MAX_LEFT`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left(Vec<Box<str>>);
 
 impl Left {
-    /// Adds a name.
+    /// Adds a name, unless [`MAX_LEFT`] are stored.
     pub fn push(&mut self, path: &str, name: &str) {
         if self.0.len() < MAX_LEFT {
             self.0.push(joined(path, name).into());
@@ -82,7 +82,7 @@ impl Left {
     }
 }
 
-/// `path.name`, truncated: text of a sender inside a message of ours.
+/// `path.name`, truncated because a sender's text becomes part of our message.
 fn joined(path: &str, name: &str) -> String {
     let dot = if path.is_empty() { "" } else { "." };
     [path, dot, name].iter().flat_map(|part| part.chars()).take(MAX_NAME_CHARS).collect()
@@ -91,8 +91,8 @@ fn joined(path: &str, name: &str) -> String {
 /// Edit of a forwarded message: path of a member, and its new value; `None` removes the member.
 pub type Edit<'a> = (&'a str, Option<&'a str>);
 
-/// Writes the object in `text` with only the members of `shape`, verbatim apart from `edits`; objects of known shape within are
-/// treated alike. `text` must be valid JSON.
+/// Writes the object in `text` with only the members of `shape`, verbatim apart from `edits`. Nested objects of known
+/// shape are sifted as well. `text` must be valid JSON.
 pub fn sift(
     shape: Shape,
     revision: Revision,
@@ -108,7 +108,7 @@ pub fn sift(
     Ok(sieve.out)
 }
 
-/// The same for the value of member `name`; a value of unknown shape is not copied.
+/// [`sift`] for the value of member `name`; a value of unknown shape is not copied.
 pub fn sift_value<'a>(
     shape: Shape,
     revision: Revision,
@@ -278,7 +278,7 @@ pub fn check_free(keys: &[&str], path: &str, text: &str) -> Result<(), MemberRef
     Ok(())
 }
 
-/// The same for many keys.
+/// [`check_free`] for many keys.
 fn check_many(keys: &[&str], path: &str, text: &str) -> Result<(), MemberRefused> {
     let mut seen = BTreeMap::new();
     for member in read(text)? {
@@ -368,8 +368,8 @@ mod tests {
                 r#"{"context":{"Arguments":{}}}"#,
                 "'context.Arguments' differs only by case from 'context.arguments'",
             ),
-            ("tools/call", r#"{"name":"a","n\u0061me":"b"}"#, "'name' stands there twice"),
-            ("tools/call", r#"{"_meta":{"a":1,"\u0061":1}}"#, "'_meta.a' stands there twice"),
+            ("tools/call", r#"{"name":"a","n\u0061me":"b"}"#, "duplicate member 'name'"),
+            ("tools/call", r#"{"_meta":{"a":1,"\u0061":1}}"#, "duplicate member '_meta.a'"),
             ("tools/call", "[]", "it is not a JSON object"),
             ("tools/call", r#"{"a\ud800":1}"#, "it is not a JSON object"),
         ] {

@@ -130,7 +130,7 @@ impl MarkSkipper {
             && let Some(byte) = chunk.first()
         {
             if byte != expected {
-                // Not a mark: what was taken for its beginning belongs to the message.
+                // Not a mark: the bytes matched so far belong to the message.
                 let begun = MARK.get(..self.matched).unwrap_or_default();
                 self.matched = MARK.len();
                 let mut whole = BytesMut::with_capacity(begun.len() + chunk.len());

@@ -68,7 +68,7 @@ impl Splice {
         taken
     }
 
-    /// The slices, in their order.
+    /// The slices, in order.
     pub fn slices(&self) -> impl Iterator<Item = &Bytes> {
         self.parts.iter()
     }

@@ -310,9 +310,10 @@ fn is_line_end(byte: u8) -> bool {
 
 /// Incremental encoder: frames one message as one event of type `message`.
 ///
-/// The type is the default of an event stream, and is written nevertheless: there are clients that skip events without one.
+/// The type is the default of an event stream, but is written because some clients skip events without one.
 ///
-/// Raw line ends, which JSON allows between tokens, split the message into several `data:` lines; a reader gets a line feed for each.
+/// Raw line ends, which JSON allows between tokens, split the message into several `data:` lines; a reader gets a line
+/// feed for each.
 #[derive(Debug, Default)]
 pub struct Encoder {
     state: Sent,

@@ -418,7 +418,7 @@ async fn invalid_response_is_an_error_that_names_server_and_cause() {
         (
             "SSH-2.0-OpenSSH\r\n".to_owned(),
             Then::Close,
-            "the server broke the HTTP protocol: the answer does not begin like one of HTTP/1",
+            "the server broke the HTTP protocol: the response does not start with an HTTP/1 status line",
         ),
         (
             format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(70_000)),

@@ -114,7 +114,7 @@ const LOG_MESSAGE: &[Known] = &[plain("level"), plain("logger"), plain("data"), 
 const ELICITATION_COMPLETE: &[Known] = &[plain("elicitationId").only(November2025), META];
 const CANCELED: &[Known] = &[plain("requestId"), plain("reason"), META];
 
-/// Task request of a client (MCP 2025-11-25 §Tasks).
+/// Task that a client has created for a server's request (MCP 2025-11-25 §Tasks).
 const TASK_MADE: Known = known(
     "task",
     Object(&[
@@ -199,7 +199,7 @@ pub enum Shape {
     Verbatim,
     /// Object with these members.
     Object(&'static [Known]),
-    /// Object with free keys, of which these have one spelling. Values are forwarded verbatim.
+    /// Object with free keys, of which these must be spelled exactly. Values are forwarded verbatim.
     Free(&'static [&'static str]),
     /// Object with free keys, whose values are objects with these members.
     Each(&'static [Known]),
@@ -214,7 +214,7 @@ pub struct Known {
     pub(super) until: Revision,
 }
 
-/// Result of looking a name up among the members of an object.
+/// Result of [`find`].
 #[derive(Clone, Copy, Debug)]
 pub enum MemberMatch {
     Known(Shape),
@@ -223,7 +223,6 @@ pub enum MemberMatch {
     Unknown,
 }
 
-/// Looks a name up.
 pub fn find(known: &'static [Known], revision: Revision, name: &str) -> MemberMatch {
     let has = |it: &Known| it.since <= revision && revision <= it.until;
     if let Some(found) = known.iter().find(|it| it.name == name) {
