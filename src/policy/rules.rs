@@ -281,7 +281,7 @@ impl RuleSet {
                         let rule = Arc::new(rule);
                         if let Some(first) = names.insert(rule.name.clone(), Arc::clone(&rule)) {
                             let text = format!(
-                                "the name '{}' is that of the rule at {}:{} too",
+                                "the name '{}' is already used by the rule at {}:{}",
                                 rule.name, first.file, first.line
                             );
                             problems.push(rule.problem_at(&rule.name, text, Basis::Text));

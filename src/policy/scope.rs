@@ -48,7 +48,7 @@ impl Scope {
             Access::Resource { server, .. }
             | Access::Prompt { server, .. }
             | Access::Completion { server, .. } => self.has_offers(server),
-            // Nobody knows what it does, as with a tool without annotations.
+            // Its effect is unknown, as for a tool without annotations.
             Access::Method { server, .. } => {
                 self.has_offers(server) && self.has_operation(Operation::Write)
             }
@@ -151,7 +151,7 @@ pub(super) fn subject(principal: &Principal) -> Subject<'_> {
     Subject { id: principal.id(), groups: principal.groups() }
 }
 
-/// Filter of lists for one principal: shows what it may request, as far as that is known in advance.
+/// Filter of lists for one principal: hides what it could not request, as far as that is known in advance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Visibility<'a> {
     /// Scope of the principal's token; `None` if unlimited.
@@ -207,8 +207,9 @@ impl Visibility<'_> {
         self.scope.is_none_or(|scope| scope.has_tool(name))
     }
 
-    /// Whether the principal may know of a server, whose tools these are: of one that could have something to show.
-    /// Evaluates rules for its resources and prompts as such, and for at most `max_evaluated` tools.
+    /// Whether the server, which has these tools, may be revealed to the principal: whether any of its tools, resources
+    /// or prompts could be shown. Evaluates rules once for its resources, once for its prompts, and for at most
+    /// `max_evaluated` tools.
     pub fn server(&self, server: &str, tools: &[Arc<Tool>], max_evaluated: usize) -> bool {
         let offers = self.scope.is_none_or(|scope| scope.has_offers(server));
         match self.rules {

@@ -1,7 +1,7 @@
 //! Facts about earlier requests that rules read, and the atomic cell that keeps them for a session or principal.
 //!
 //! A cell is one atomic word, updated without a lock. Facts only rise: for the lifetime of a session, and for a principal
-//! until [`WINDOW_SECONDS`] pass without a request. Which cell belongs to whom is the caller's concern.
+//! until [`WINDOW_SECONDS`] pass without a request. The caller assigns cells.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -80,7 +80,7 @@ impl FactsCell {
         SessionFacts::unpack(self.0.load(Ordering::Acquire))
     }
 
-    /// Notes a request at `second` and returns the facts, which are reset if the principal was idle for too long.
+    /// Records a request at `second` and returns the facts, which are reset if the principal was idle for too long.
     pub fn used(&self, second: u32) -> SessionFacts {
         self.used_since(second, second, |facts| facts);
         self.get()
@@ -122,7 +122,7 @@ impl FactsCell {
         second.saturating_sub(last) > WINDOW_SECONDS
     }
 
-    /// Notes a permitted request with this stated sensitivity.
+    /// Records a permitted request with this stated sensitivity.
     pub fn permitted(&self, stated: Option<Sensitivity>) {
         self.raise(|facts| SessionFacts {
             max_sensitivity: Sensitivity::higher(facts.max_sensitivity, stated),

@@ -147,7 +147,7 @@ impl Tool {
         }
     }
 
-    /// Whether neither its server's annotations nor the operator's capabilities say read-only or destructive (FR-043).
+    /// Whether neither its server's annotations nor the operator's capabilities mark it read-only or destructive (FR-043).
     pub fn is_unannotated(&self) -> bool {
         let Annotations { read_only_hint, destructive_hint, .. } = self.annotations;
         self.side_effect_by == StatedBy::Server
@@ -370,7 +370,7 @@ struct HeaderNode {
 /// Value of a parameter as a header repeats it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterValue<'a> {
-    /// How a header value is compared with it.
+    /// Comparison of a header value with it.
     pub form: Form,
     /// Text that the header must encode.
     pub text: Cow<'a, str>,
@@ -379,17 +379,15 @@ pub struct ParameterValue<'a> {
 /// Reason the annotations of a schema, and so the tool, are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InvalidHeaderAnnotation {
-    #[error("{ANNOTATION} cannot be looked for: {0}")]
+    #[error("{ANNOTATION} cannot be read: {0}")]
     Unreadable(String),
-    #[error(
-        "{ANNOTATION} stands where only a property reached through properties alone may have it"
-    )]
+    #[error("{ANNOTATION} is allowed only on a property that is reached through properties alone")]
     Elsewhere,
     #[error("{ANNOTATION} must be a string that can be in a header's name")]
     NoToken,
-    #[error("{ANNOTATION} {0} is on a parameter that is no integer, string or boolean")]
+    #[error("{ANNOTATION} {0} is on a parameter that is not an integer, string or boolean")]
     Type(Box<str>),
-    #[error("{ANNOTATION} {0} is there more than once")]
+    #[error("{ANNOTATION} {0} occurs more than once")]
     Duplicate(Box<str>),
 }
 
@@ -498,7 +496,7 @@ fn place(
             (keyword, schema) if SUBSCHEMA_KEYWORDS.contains(&keyword) => {
                 elsewhere(std::iter::once(schema), headers)?;
             }
-            // Other members are no schemas; `$ref` is not followed.
+            // Other members are not schemas; `$ref` is not followed.
             _ => {}
         }
     }
@@ -541,12 +539,12 @@ pub(crate) const DEFAULT_KEEP: Duration = Duration::from_secs(15 * 60);
 /// Maximum of `keep`.
 const MAX_KEEP: Duration = Duration::from_secs(24 * 3600);
 
-/// Maximum size of a result that is sent whole, and how long the rest is kept.
+/// Maximum size of a result that is sent whole, and the time for which the rest is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultLimit {
     /// Maximum bytes of a `result` that is sent whole; 0: unlimited.
     pub bytes: u64,
-    /// How long a longer result can be read by its handle.
+    /// Time for which a longer result can be read by its handle.
     pub keep: Duration,
 }
 
@@ -595,7 +593,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tool_names() {
+    fn tool_name_is_split_at_the_first_colon() {
         let name = ToolName::parse("github:a:b").unwrap();
         assert_eq!((&*name.server, &*name.tool), ("github", "a:b"));
         for bad in ["", "x", ":x", "x:"] {
@@ -667,16 +665,16 @@ mod tests {
             (with(json!({"type": "object", "x-mcp-header": "A"})), "A is on a parameter"),
             (with(json!({"type": ["string", "null"], "x-mcp-header": "A"})), "A is on a parameter"),
             (with(json!({"x-mcp-header": "A"})), "A is on a parameter"),
-            (json!({"x-mcp-header": "A", "type": "string"}), "stands where"),
-            (with(json!({"items": note})), "stands where"),
-            (with(json!({"anyOf": [{}, note]})), "stands where"),
-            (json!({"if": {"properties": {"p": note}}}), "stands where"),
-            (json!({"$defs": {"d": note}}), "stands where"),
-            (json!({"patternProperties": {"^p": note}}), "stands where"),
+            (json!({"x-mcp-header": "A", "type": "string"}), "is allowed only on"),
+            (with(json!({"items": note})), "is allowed only on"),
+            (with(json!({"anyOf": [{}, note]})), "is allowed only on"),
+            (json!({"if": {"properties": {"p": note}}}), "is allowed only on"),
+            (json!({"$defs": {"d": note}}), "is allowed only on"),
+            (json!({"patternProperties": {"^p": note}}), "is allowed only on"),
             (
                 json!({"properties": {"p": note, "q": {"properties": {"r":
                     {"type": "integer", "x-mcp-header": "a"}}}}}),
-                "a is there more than once",
+                "a occurs more than once",
             ),
         ] {
             let error = read(schema.clone()).expect_err(&schema.to_string()).to_string();
@@ -684,7 +682,7 @@ mod tests {
         }
         let deep = format!("{}1{}", "{\"x-mcp-header\":".repeat(200), "}".repeat(200));
         let error = ParameterHeaders::read(&RawValue::from_string(deep).unwrap()).unwrap_err();
-        assert!(error.to_string().contains("cannot be looked for"), "{error}");
+        assert!(error.to_string().contains("cannot be read"), "{error}");
     }
 
     #[test]

@@ -227,7 +227,8 @@ impl ParsedRule {
         let agents = named.iter().filter_map(Named::of).filter(|it| it.kind == EntityKind::Agent);
         let unknown = agents.filter(|agent| !is_principal(&agent.id));
         let problem = |agent: Named| {
-            let text = format!("Agent::{:?} can never ask: agents are {PRINCIPALS}", agent.id);
+            let text =
+                format!("Agent::{:?} matches no principal: agents are {PRINCIPALS}", agent.id);
             self.problem_at(&agent.id, text, Basis::Text)
         };
         unknown.map(problem).collect()
@@ -643,7 +644,7 @@ fn unknown_action_words(policy: &Policy) -> Vec<String> {
     words.filter(|word| RuleAction::from_word(word).is_none()).collect()
 }
 
-/// The name that was probably meant, behind the description of a problem.
+/// Suffix of a problem that suggests the name that was probably meant.
 fn suggestion(meant: Option<&str>) -> String {
     meant.map(|name| format!(" (did you mean {name:?}?)")).unwrap_or_default()
 }

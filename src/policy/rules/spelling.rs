@@ -1,10 +1,9 @@
-//! Other spellings of the resources and prompts that rules name.
+//! Servers read one URI in many spellings, and some ignore the case of prompt names, whereas rules compare text. A
+//! request whose target is another spelling of a named one makes the rule err. Over-approximates, since servers differ.
 //!
-//! Servers read one URI in many spellings, and some ignore the case of prompt names, whereas rules compare text. A request
-//! whose target is another spelling of a named one makes the rule err. Over-approximates, since servers differ: URIs are
-//! compared after the normalization of RFC 3986 §6 (case of scheme and host, percent-encoding, dot segments, default port),
-//! in a path also without empty segments and with `\` as `/`, of `file` without the host, and without white space, which
-//! WHATWG parsers drop. A query or fragment differs only where the rule names one.
+//! URIs are compared after the normalization of RFC 3986 §6 (case of scheme and host, percent-encoding, dot segments,
+//! default port), in a path also without empty segments and with `\` as `/`, for `file` without the host, and without
+//! white space, which WHATWG parsers drop. A query or fragment differs only where the rule names one.
 
 use std::cell::OnceCell;
 
@@ -26,7 +25,7 @@ pub(super) struct NamedTargets(Vec<NamedTarget>);
 struct NamedTarget {
     server: Box<str>,
     own: Box<str>,
-    /// `None` of a prompt.
+    /// `None` for a prompt.
     uri: Option<NormalUri>,
 }
 

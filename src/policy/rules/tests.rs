@@ -466,7 +466,11 @@ fn invalid_rule_is_rejected_with_its_position() {
             "can never match",
         ),
         ("forbid(principal, action, resource) when { false };", "1:1", "can never match"),
-        ("forbid(principal == Agent::\"alice\", action, resource);", "1:28", "can never ask"),
+        (
+            "forbid(principal == Agent::\"alice\", action, resource);",
+            "1:28",
+            "matches no principal",
+        ),
         ("forbid(principal, action, resource == Tool::\"gone:x\");", "1:45", "no such server"),
         ("forbid(principal, action, resource == Tool::\"files:drop\");", "1:45", "no such tool"),
         ("forbid(principal, action, resource in Server::\"filse\");", "1:47", "no such server"),
@@ -501,7 +505,7 @@ fn invalid_rule_is_rejected_with_its_position() {
         (
             "@id(\"a\") permit(principal, action, resource); @id(\"a\") forbid(principal, action, resource);",
             "1:51",
-            "is that of the rule at",
+            "is already used by the rule at",
         ),
         ("@id(\"default\") permit(principal, action, resource);", "1:5", "policy.default"),
         (
@@ -556,7 +560,7 @@ fn rul_9_names_that_do_not_exist_are_warnings_beside_rules_that_can_be_enforced(
 }
 
 #[test]
-fn unknown_tools_and_types_are_no_problem() {
+fn unknown_tools_and_types_are_not_problems() {
     let rules = rules(
         r#"forbid(principal, action == Action::"write", resource == Tool::"late:tool")
              when { context.args has x && context.args.x == 3 && context.args has y && context.args.y.z like "a*" };
@@ -583,7 +587,7 @@ fn rul_6_all_problems_of_a_file_are_reported_in_order() {
     );
     assert!(lines.is_sorted(), "{found:#?}");
     let of_line_4 = found.iter().filter(|it| it.contains(":4:"));
-    let words = ["can never ask", "no such server"];
+    let words = ["matches no principal", "no such server"];
     assert!(of_line_4.zip(words).all(|(found, words)| found.contains(words)), "{found:#?}");
 }
 
@@ -662,7 +666,7 @@ fn ten_megabytes_of_rules_are_refused_unread() {
 }
 
 #[test]
-fn lists_show_what_may_be_called() {
+fn lists_show_callable_tools() {
     let (delete, read) = (tool("files:delete"), tool("files:read"));
     let who = Subject { id: "token:a", groups: &[] };
     let shown = |rules: &RuleSet| [rules.shows_tool(who, &delete), rules.shows_tool(who, &read)];

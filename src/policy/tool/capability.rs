@@ -109,11 +109,11 @@ impl Capability {
     }
 }
 
-/// Whether a failed call may be retried, and who says so (CAP-7).
+/// Whether a failed call may be retried, and the source of that (CAP-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idempotence {
     No,
-    /// Derived from read-only (CAP-2). Not retried if the call may itself have ended the server.
+    /// Derived from read-only (CAP-2). Not retried if the call may have ended the server.
     Derived,
     /// Stated by the server (`idempotentHint`) or the operator.
     Stated,
@@ -191,7 +191,7 @@ pub struct Exposure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum World {
     Closed,
-    /// Anyone: its results may be written by strangers, and what it is given may be read by them.
+    /// Strangers may write its results and read its arguments.
     Open,
 }
 
@@ -560,7 +560,7 @@ mod rules_tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn pattern_matches_whole_names() {
         for (pattern, name, fits) in [
             ("get", "get", true),
             ("get", "gets", false),

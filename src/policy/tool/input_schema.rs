@@ -1,7 +1,6 @@
 //! Partial reader of input schemas: the keywords that describe a value, for signatures and example arguments. Pure.
 //!
-//! Shared by the signature and the example of a tool; bounds how far references are followed. Does not validate: that
-//! is the schema engines' part. Builds no tree; a node is slices of the server's text.
+//! Bounds how far references are followed. Does not validate. Builds no tree; a node is slices of the server's text.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -216,7 +215,7 @@ impl<'a> SchemaNode<'a> {
     }
 }
 
-/// Elements of an array as far as they parse; none of any other value.
+/// Elements of an array as far as they parse; none for any other value.
 pub(super) fn read_elements(text: &str) -> impl Iterator<Item = &str> {
     elements(text).into_iter().flatten().map_while(Result::ok)
 }

@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 3;
 const MAX_CHOICES: usize = 16;
 /// Maximum bytes of a default, choice or constant.
 const MAX_VALUE_BYTES: usize = 64;
-/// Maximum name of a parameter, in bytes: one that is cut could not be given.
+/// Maximum bytes of a parameter's name; a longer one ends the list, because a truncated name could not be used.
 const MAX_NAME_BYTES: usize = 128;
 /// Marks omissions.
 const MORE: &str = "…";
@@ -246,7 +246,7 @@ fn written(value: &str) -> Option<String> {
 /// Maximum bytes of a summary.
 pub const MAX_SUMMARY_BYTES: usize = 240;
 
-/// Minimum letters of a word that a full stop ends a sentence after: excludes `e.g.`, `i.e.` and initials.
+/// Minimum letters of a word before a full stop that ends a sentence: excludes `e.g.`, `i.e.` and initials.
 const SHORTEST_WORD: usize = 2;
 
 /// First sentence of `description` on one line, truncated, without leading Markdown of headings and lists.
@@ -408,7 +408,7 @@ mod summary_tests {
     use super::*;
 
     #[test]
-    fn the_first_sentence_is_found() {
+    fn first_sentence_is_found() {
         for (description, summary) in [
             ("", ""),
             ("Deletes a repository", "Deletes a repository"),
