@@ -36,7 +36,7 @@ fn entry(request_id: &str) -> Box<Entry> {
     draft.into()
 }
 
-/// A place in the log that holds the mark of the entry's call.
+/// Slot in the log that holds the mark of the entry's call.
 async fn marked(activity: &Activity, entry: &mut Box<Entry>) -> Option<Slot> {
     let mut slot = activity.reserve().await.ok()?;
     slot.begin(entry).await.ok()?;
@@ -65,7 +65,7 @@ fn activity(c: &mut Criterion) {
                 BatchSize::SmallInput,
             );
         });
-        // The difference to the one before is the cost of the mark.
+        // The difference from the previous benchmark is the cost of the mark.
         group.bench_function("reserve, begin, submit", |b| {
             b.iter_batched(
                 || entry("request-1"),
@@ -140,8 +140,8 @@ fn activity(c: &mut Criterion) {
     group.finish();
 }
 
-/// CPU time of a call's side and of the log's thread, for calls that leave a mark and for such that do
-/// not; so many are under way at a time. What the mark costs is the difference.
+/// CPU time of the calling side and of the log's thread, for calls with and without a mark, with `UNDER_WAY` calls in
+/// flight. The difference is the cost of the mark.
 fn marks(c: &mut Criterion, runtime: &tokio::runtime::Runtime, dir: &Path) {
     const UNDER_WAY: usize = 32;
     let Ok((activity, writer)) = Activity::open(dir, Config::default()) else { return };
@@ -184,7 +184,7 @@ fn marks(c: &mut Criterion, runtime: &tokio::runtime::Runtime, dir: &Path) {
     group.finish();
 }
 
-/// This process's thread of this name.
+/// Id of this process's thread with this name.
 fn task(name: &str) -> Option<String> {
     let mut tasks = fs::read_dir("/proc/self/task").ok()?.flatten();
     let task = tasks.find(|task| {
@@ -200,7 +200,7 @@ fn cpu_time(task: &str) -> Duration {
     Duration::from_nanos(nanos.unwrap_or_default())
 }
 
-/// The heads of answers that have no secret, as nearly all have none.
+/// Redaction of the heads of answers without a secret, as nearly all are.
 fn redact(c: &mut Criterion) {
     let item = |id: u32| {
         let url = "https://example.invalid/octo/hello";

@@ -1,5 +1,5 @@
-//! All that the proxy does with an answer but for the sockets: inspect, judge, splice, and the
-//! entry for the log, in each treatment; beside a tree judged by boon and written again (SC-003, SC-006, SC-007).
+//! Cost of an answer in the proxy without sockets: inspecting, validating, splicing and the log entry, for each
+//! treatment. Baseline: a document tree validated by boon and serialized again (SC-003, SC-006, SC-007).
 
 #[path = "common/mod.rs"]
 mod common;

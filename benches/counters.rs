@@ -1,5 +1,5 @@
-//! Cost of counting a call: begun, ended with its outcome and three durations, of a known server; the same with all
-//! else that is counted of a call that is judged: its tool, and two verdicts.
+//! Cost of the metrics of a call to a known server: start, and end with outcome and three durations; and with the tool
+//! and two verdicts of a validated call.
 
 use std::hint::black_box;
 use std::time::Duration;

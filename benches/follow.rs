@@ -1,8 +1,10 @@
-//! How fast an index node catches up with a node's segments in a folder: `cargo bench --bench follow [-- RECORDS]`. With
-//! `-- RECORDS query`: three index nodes, one shard each, of so many records together, and how long a page of 50 over all three
-//! takes from the question's bytes to the merged records; the network between them is not in it.
+//! Throughput of an index node that catches up with a node's segments in a folder: `cargo bench --bench follow [--
+//! RECORDS]`.
 //!
-//! Not by criterion: one run over a backlog is what is asked for.
+//! With `-- RECORDS query`: latency of a page of 50 over three index nodes with one shard each and RECORDS in total,
+//! from the encoded question to the merged records, without the network.
+//!
+//! Not a criterion benchmark, because a single run over a backlog is measured.
 #![expect(clippy::expect_used, reason = "a benchmark fails by panicking")]
 
 use std::sync::Arc;
@@ -26,14 +28,14 @@ const FLEET: &str = "01010101010101010101010101010101";
 /// Queries of each kind that are timed.
 const QUERIES: usize = 1000;
 const SEGMENT_RECORDS: u64 = 8192;
-/// Of so many calls one is of another tool, and an error.
+/// One call in this many is of another tool and an error.
 const RARE: u64 = 10_000;
 const ARGUMENTS: &[u8] =
     br#"{"owner":"octo","repo":"hello","title":"It is broken","body":"Steps: open, then close."}"#;
 const RESPONSE: &[u8] =
     br#"{"content":[{"type":"text","text":"ok"}],"structuredContent":{"id":1,"state":"open"}}"#;
 
-/// Puts the segments of a node into the folder; their bytes.
+/// Writes the segments of a node to the folder; returns their size in bytes.
 fn seal(folder: &std::path::Path, node: &str, log: NodeId, records: u64) -> u64 {
     let own = tempfile::tempdir().expect("a folder");
     let key = NodeKey::open(own.path()).expect("a key");
@@ -91,7 +93,7 @@ fn seal(folder: &std::path::Path, node: &str, log: NodeId, records: u64) -> u64 
     total
 }
 
-/// Follows what is in the store until all is taken; how many records, and how long it took.
+/// Follows the store until all `records` are taken. Returns the index, the number of records taken and the time.
 fn follow(
     (store, data): (&std::path::Path, &std::path::Path),
     role: IndexRole,
@@ -124,7 +126,7 @@ fn follow(
     (index, taken, took)
 }
 
-/// Times a page of 50 over all of these; how many records it has.
+/// Times a page of 50 over all logs; returns the number of records in it.
 fn query(what: &str, logs: &[(String, FleetLogs)], filter: &Filter, payloads: bool) -> usize {
     let mut found = 0;
     let mut times: Vec<_> = (0..QUERIES)

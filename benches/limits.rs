@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let settings = policy::Settings { limits, ..policy::Settings::default() };
         criterion.bench_function(&format!("limits/{name}"), |bencher| {
             bencher.iter(|| {
-                // The readings of the clock are the call's, which the limits share.
+                // The limits use the call's reading of the clock.
                 mcpproxy_runtime::io::clock::now();
                 let of = Reference::Prompt("p".into());
                 let request = AdmissionRequest {

@@ -1,5 +1,6 @@
-//! Whether one call delays another's: how long calls of a plain tool take beside none, and beside
-//! calls whose answers are the worst to judge. The real binary, an upstream that answers at once.
+//! Isolation between calls: latency of a plain tool's calls alone, and beside calls whose answers
+//! are the most expensive to validate. Runs the real binary against an upstream that answers at
+//! once.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,13 +22,13 @@ use serde_json::{Value, json};
 #[path = "common/worst.rs"]
 mod worst;
 
-/// Clients that call the worst tools at the same time.
+/// Number of clients that call the worst tools at the same time.
 const CROWD: usize = 8;
 
-/// A tool of the upstream: its name, its `outputSchema`, its answer's document.
+/// Tool of the upstream: name, `outputSchema` and document of its answer.
 type Tools = Arc<Vec<(String, Value, String)>>;
 
-/// Ended with the benchmark.
+/// Proxy process, killed when dropped.
 struct Proxy(Child);
 
 impl Drop for Proxy {
@@ -93,7 +94,7 @@ impl Crowd {
         Self { over, made, clients }
     }
 
-    /// Ends them; how many calls they made.
+    /// Stops the clients; returns the number of calls they made.
     fn disperse(self) -> u64 {
         self.over.store(true, Ordering::Relaxed);
         let made = self.made.load(Ordering::Relaxed);
@@ -102,7 +103,7 @@ impl Crowd {
     }
 }
 
-/// Prints a row, of so many calls or more: until the crowd has made a hundred.
+/// Prints a row for at least `calls` calls, and until the crowd has made a hundred.
 fn report(name: &str, client: &mut Client, calls: usize, crowd: Option<Crowd>) {
     let mut took = Vec::new();
     let made = |crowd: &Crowd| crowd.made.load(Ordering::Relaxed);
@@ -117,7 +118,7 @@ fn report(name: &str, client: &mut Client, calls: usize, crowd: Option<Crowd>) {
     println!("| {name} | {} | {} | {} | {} | {others} |", at(500), at(990), at(999), at(1000));
 }
 
-/// Starts the real binary, strict; its port.
+/// Starts the real binary in strict mode; returns its port.
 fn start(folder: &std::path::Path, upstream: u16) -> (Proxy, u16) {
     let config = folder.join("config.json");
     let written = json!({
@@ -192,7 +193,7 @@ impl Client {
     }
 }
 
-/// Reads a head; its headers, in lower case. None when the connection has ended.
+/// Reads a head and returns its headers in lower case; `None` when the connection has ended.
 fn headers(stream: &mut BufReader<TcpStream>) -> Option<Vec<(String, String)>> {
     let mut headers = Vec::new();
     loop {

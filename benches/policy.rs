@@ -13,7 +13,7 @@ use mcpproxy_policy::rules::{
 use mcpproxy_policy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
 
-/// The allocator of the product.
+/// The product's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -37,7 +37,7 @@ fn arguments() -> String {
     )
 }
 
-/// Rules over principal and tool, of which each is about a tool of its own.
+/// Rules over principal and tool, spread over 50 tools.
 fn plain(count: usize) -> String {
     (0..count)
         .map(|at| {
@@ -49,7 +49,7 @@ fn plain(count: usize) -> String {
         .collect()
 }
 
-/// Rules that look at arguments; the first 20 are about the tool that is called, the others about others.
+/// Rules that read arguments; the first 20 apply to the called tool, the others to other tools.
 fn looking(count: usize) -> String {
     (0..count)
         .map(|at| {
@@ -97,7 +97,6 @@ fn policy(c: &mut Criterion) {
                 group.bench_function(name, |b| b.iter(|| rules.decide(black_box(&request))));
             }
             Err(problems) => {
-                // A bench that cannot run says why.
                 problems.iter().for_each(|problem| eprintln!("{problem}"));
             }
         }
@@ -105,7 +104,7 @@ fn policy(c: &mut Criterion) {
     group.finish();
 }
 
-/// Among as many as there may be, asked for in an order that no cache foresees.
+/// Token look-up among the maximum number of tokens, in an order that defeats caches.
 fn tokens(c: &mut Criterion) {
     let secrets: Vec<_> = (0..MAX_TOKENS)
         .map(|at| AgentSecret::new(*blake3::hash(&at.to_le_bytes()).as_bytes()))

@@ -1,8 +1,7 @@
-//! The scanner beside what it is measured against: copying the bytes, and serde_json skipping
-//! over them.
+//! Throughput of the scanner. Baselines: copying the bytes, and serde_json skipping over them.
 //!
-//! Budget (in one run): at least 10 GB/s with AVX2 at 13 KB and 13 MB however the bytes are cut,
-//! at least 1 GB/s with the portable kernel. `cut-4096` feeds chunks of 4 KiB, `cut-1460` of one
+//! Budget (in one run): at least 10 GB/s with AVX2 at 13 KB and 13 MB however the bytes are cut, at
+//! least 1 GB/s with the portable kernel. `cut-4096` feeds chunks of 4 KiB, `cut-1460` of one
 //! network segment, `guarded` has the default limits.
 
 #[path = "common/mod.rs"]

@@ -8,7 +8,7 @@ use mcpproxy_catalog::search::{Index, Lexicon, Segment, ToolVectors, UnitVector}
 use mcpproxy_policy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
 
-/// The allocator of the product.
+/// The product's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -89,7 +89,7 @@ fn search(c: &mut Criterion) {
     }
 }
 
-/// Numbers that look like those of a model: the same for the same tool.
+/// Pseudorandom vector in place of a model's; the same for the same tool.
 fn vector(at: usize) -> Option<UnitVector> {
     const DIMENSIONS: usize = 384;
     let mut state = at as u64 + 1;
@@ -107,7 +107,7 @@ fn meaning(c: &mut Criterion) {
         let known = known.iter().map(|(tool, vector)| (Arc::clone(tool), vector.numbers()));
         let vectors = ToolVectors::of(known);
         let Some(asked) = vector(usize::MAX / 2) else { return };
-        // All, some and none are near enough; each has its place.
+        // Thresholds that all, some and no tools reach.
         for (what, least) in [("all near", -1.0), ("some near", 0.1), ("none near", 1.0)] {
             c.bench_function(&format!("{tools} tools, nearest, {what}"), |b| {
                 b.iter(|| vectors.nearest(black_box(&asked), least, |_| Some(0)));

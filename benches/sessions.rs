@@ -1,4 +1,4 @@
-//! Cost for a node of a fleet to open the id of a session that it does not have, and to create one.
+//! Cost of opening the id of an unknown session on a fleet node, and of creating one.
 
 use std::hint::black_box;
 
@@ -16,7 +16,7 @@ use mcpproxy_policy::Principal;
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::revisions::{NEWEST_LEGACY, ProtocolFamily};
 
-/// The allocator of the product.
+/// The product's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -38,7 +38,7 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     let node = NodeTag::of_bytes([1; 16]);
     let Some((old, all)) = keys(1).zip(keys(8)) else { return };
-    // Sealed with a key that is the last of eight would be found last; here it is the first of eight, and the only one.
+    // The sealing key is the only one, or the first of eight.
     for (what, keys) in [("one key", old), ("eight keys", all)] {
         let office = TicketOffice::new(keys, node);
         for (length, name) in [("usual", "claude-code".to_owned()), ("longest", "x".repeat(128))] {

@@ -1,6 +1,5 @@
-//! Judging a conforming document, in one pass and as on a call, beside what it is measured against: serde_json and boon,
-//! the tape alone, and a copy of the bytes. And what the arguments of a call cost before it goes out, where they fit
-//! and where they do not.
+//! Validation of a conforming document, by the accept-only pass and as on a call. Baselines: serde_json with boon, the
+//! tape alone, and a copy of the bytes. Also the cost of validating a call's arguments, conforming and not.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
@@ -83,7 +82,7 @@ const INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":
     "body":{"type":"string"},"labels":{"type":"array","items":{"type":"string"}},
     "milestone":{"anyOf":[{"type":"integer"},{"type":"null"}]},"state":{"enum":["open","closed"]}}}"#;
 
-/// Arguments for it whose `body` has so many bytes.
+/// Arguments for [`INPUT`] whose `body` has `bytes` bytes.
 fn arguments(bytes: usize, labels: &str) -> Bytes {
     let body = "x".repeat(bytes);
     format!(

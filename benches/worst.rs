@@ -1,5 +1,5 @@
-//! The worst schemas and documents we could think of: what compiling and judging them costs, in
-//! time and memory. Prints a table; measures once each, since the figures are seconds apart.
+//! Time and memory for compiling and evaluating worst-case schemas and documents. Prints a table;
+//! each is measured once, because the differences are seconds.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 mod worst;
 
 fn main() {
-    // `cargo test --benches` only wants to see it run.
+    // `cargo test --benches` only checks that it runs.
     let quick = !std::env::args().any(|arg| arg == "--bench");
     println!(
         "{:34} {:>9} {:>11} {:>11} {:>10} verdict",

@@ -18,8 +18,7 @@ use std::fmt::Write;
 pub const SIZES: [(&str, usize); 4] =
     [("1KB", 1_000), ("13KB", 13_000), ("1.3MB", 1_300_000), ("13MB", 13_000_000)];
 
-/// Those of [`SIZES`] to run: the small ones if `cargo test`, without optimization, only needs to
-/// see it run.
+/// Sizes to run: only the small ones under `cargo test`, which is unoptimized and only checks that it runs.
 pub fn sizes() -> &'static [(&'static str, usize)] {
     let measures = std::env::args().any(|arg| arg == "--bench");
     if measures { &SIZES } else { &SIZES[..2] }
@@ -82,20 +81,20 @@ pub fn response(size: usize) -> Vec<u8> {
 
 /// The structured result alone, about four ninths of the response.
 pub fn structured(size: usize) -> String {
-    let most = size.saturating_sub(120) * 4 / 9;
+    let max = size.saturating_sub(120) * 4 / 9;
     let mut items = String::new();
     let mut count = 0;
-    while count == 0 || items.len() + 60 < most {
+    while count == 0 || items.len() + 60 < max {
         if count > 0 {
             items.push(',');
         }
-        issue(&mut items, count, most);
+        issue(&mut items, count, max);
         count += 1;
     }
     format!(r#"{{"total":{count},"incomplete":false,"items":[{items}]}}"#)
 }
 
-/// One issue; short where there is not room for much.
+/// Appends one issue, without a body if `room` is at most 1000 bytes.
 fn issue(out: &mut String, n: usize, room: usize) {
     const WORDS: [&str; 12] = [
         "timeout",

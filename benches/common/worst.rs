@@ -1,4 +1,4 @@
-//! Schemas and documents made to cost: alternatives that multiply, patterns without a small
+//! Worst-case schemas and documents: alternatives that multiply, patterns without a small
 //! automaton, items that collide, errors that pile up.
 
 use serde_json::{Map, Value, json};
@@ -78,7 +78,7 @@ fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
     json!({ "$ref": "#/$defs/d0", "$defs": defs })
 }
 
-/// A chain for each item instead of the whole.
+/// Applies the chain to each item instead of the whole document.
 fn for_items(mut chain: Value) -> Value {
     if let Some(members) = chain.as_object_mut() {
         let first = members.remove("$ref");
@@ -87,7 +87,7 @@ fn for_items(mut chain: Value) -> Value {
     chain
 }
 
-/// Arrays that differ in nothing but their brackets.
+/// Arrays that differ only in their brackets.
 fn bracketings(leaves: usize) -> Vec<String> {
     if leaves == 1 {
         return vec!["1".to_owned()];
