@@ -3,7 +3,7 @@
 //!
 //! Invariants: a value of [`Avx2`], [`Avx512`] or [`Avx512Vbmi`] proves that the processor has the instructions; every load and store is
 //! within an array of its length. No pointer is stored.
-#![expect(unsafe_code, reason = "vector intrinsics; the safety argument stands above each use")]
+#![expect(unsafe_code, reason = "vector intrinsics; the safety argument is above each use")]
 
 use core::arch::x86_64::{
     __m256i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_set1_epi8,

@@ -146,7 +146,7 @@ pub enum AmbiguityKind {
     TooManyKeys,
 }
 
-/// Member names that the scanner knows: those of a message and of a tool result.
+/// Member names of a message and of a tool result, which the scanner recognizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScannedMember {
     /// `jsonrpc` of a message.
