@@ -25,7 +25,7 @@ struct Known {
     id: &'static str,
     /// Settings of a client, as declared to servers.
     settings: &'static str,
-    /// Whether a client's settings, a JSON object, declare the support that `settings` stands for.
+    /// Whether a client's settings, a JSON object, declare the support that `settings` expresses.
     is_supported: fn(&str) -> bool,
     /// Boolean settings of servers: declared to clients if one server declares them.
     flags: &'static [&'static str],
