@@ -8,7 +8,7 @@
 //! `max_concurrent` and its memory. A write without progress for a given time therefore ends the connection. Reads have
 //! no limit here.
 //!
-//! Why no library: hyper and tower-http limit heads and bodies, not writes. `tokio-io-timeout` keeps a timer for reads and
+//! Not from a library: hyper and tower-http limit heads and bodies, not writes. `tokio-io-timeout` keeps a timer for reads and
 //! one for writes in every stream, so the stream cannot be moved without a box of its own, and it sets the timer again
 //! after each wait. Here an idle connection has no timer at all, and a waiting one uses a [`Deadline`].
 
@@ -81,7 +81,7 @@ pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
     timer: Deadline,
-    /// When the pending write fails; `None` if none is pending.
+    /// Time at which the pending write fails; `None` if none is pending.
     fails_at: Option<Instant>,
     /// Bytes put back, to be read again.
     unread: Bytes,

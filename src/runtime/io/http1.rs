@@ -54,8 +54,8 @@ pub enum FramingFault {
     /// The size line of a chunk cannot be parsed.
     #[error("a chunk's size is malformed")]
     ChunkSize,
-    /// A chunk longer than its size line says.
-    #[error("a chunk is not as long as its size says")]
+    /// A chunk does not end after the bytes of its size line.
+    #[error("a chunk's length differs from its size")]
     ChunkEnd,
     /// Limit: `MAX_TRAILER_BYTES`.
     #[error("the trailers are larger than {MAX_TRAILER_BYTES} bytes")]
@@ -81,7 +81,7 @@ pub struct ResponseHead {
     pub retry_after: Option<Bytes>,
     /// Whether the connection stays open after the body.
     pub keep_alive: bool,
-    /// How the body ends.
+    /// Framing of the body.
     pub body: FramedBody,
 }
 

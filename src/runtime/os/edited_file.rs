@@ -60,7 +60,7 @@ pub fn edit<T, E>(
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         Some(_) | None => Path::new("."),
     };
-    // Called before anything is created: a refusal must not leave a folder behind.
+    // Called before anything is created: a refusal must not leave a new folder.
     if !folder.exists() {
         let (next, answer) = change(None).map_err(EditFailure::Refused)?;
         if next.is_none() {
@@ -295,7 +295,7 @@ mod tests {
         assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::TooLarge(MAX)))));
         fs::write(&file, b"\xff").unwrap();
         assert!(matches!(put(&file, ""), Err(EditFailure::Unreadable(Unreadable::NoText))));
-        assert!(put(home.path(), "").is_err(), "a folder is no file");
+        assert!(put(home.path(), "").is_err(), "a folder is not a file");
         let pipe = home.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(put(&pipe, "").is_err(), "nor is a pipe, and no call waits for it");

@@ -2,8 +2,8 @@
 //!
 //! They are only lowered: raising them again requires a privilege that this process does not have.
 
-/// Difference of a background thread's niceness to that of the threads that serve calls: when both want a core, calls get
-/// nine tenths of it.
+/// Niceness of a background thread relative to the threads that serve calls: when both want a core, calls get nine
+/// tenths of it.
 #[cfg(target_os = "linux")]
 const BACKGROUND_NICE: i32 = 10;
 
