@@ -4,9 +4,9 @@
 //! value: `$ref` and `allOf` are merged, `anyOf` becomes alternatives, and `oneOf` the alternatives that exclude the others. The
 //! [pass](pass) checks grammar, duplicate keys, depth and rules together.
 //!
-//! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Whatever it is not certain of (a
-//! keyword without a rule, an escape in a compared string, a number too close to a limit, two keys of equal hash) is left to the tape
-//! pass. Its time is linear in the document; alternatives that fail use up a budget of steps.
+//! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Documents of which it is not
+//! certain (a keyword without a rule, an escape in a compared string, a number too close to a limit, two keys of equal hash) are left
+//! to the tape pass. Its time is linear in the document; alternatives that fail use up a budget of steps.
 
 mod alternatives;
 mod build;

@@ -20,7 +20,7 @@ pub(crate) const STEPS: u64 = 4_000_000;
 /// Additional steps per byte of a document.
 pub(crate) const STEPS_PER_BYTE: u64 = 16;
 
-/// Visit budget of boon for every document, in the worst case; beyond it the tape engine's verdict stands.
+/// Visit budget of boon for every document, in the worst case; beyond it the tape engine's verdict counts.
 pub(crate) const BOON_VISITS: u64 = 100_000;
 
 /// Additional visits of boon per byte of a document.

@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a13_content_that_is_no_object_is_located_in_any_chunking() {
+    fn fr_a13_content_that_is_not_an_object_is_located_in_any_chunking() {
         for value in ["[1, {\"a\":[]} ]", "\"x{y\"", "null", "true", "-12.5e3", "0"] {
             for (open, close) in
                 [("{\"a\":[1],", "}"), ("{ ", " ,\"content\":[]}"), ("{", ",\"isError\":true }")]
