@@ -50,7 +50,7 @@ impl Principal {
         }
     }
 
-    /// Share of `all` slots that one principal may use, at least one. Anonymous and admin stand for many
+    /// Share of `all` slots that one principal may use, at least one. Anonymous and admin represent many
     /// indistinguishable clients, so that they may use all slots.
     pub fn share(&self, all: usize) -> usize {
         match self {

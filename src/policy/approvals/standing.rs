@@ -59,8 +59,8 @@ pub(super) const MAX_ENDED: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct StandingApprovals {
     standing: Vec<StandingApproval>,
-    /// Revoked ones, and expired ones whose deadline lies ahead by the wall clock, that the fleet does not know of
-    /// yet; oldest first.
+    /// Revocations still to be shared with the fleet, oldest first: of revoked approvals, and of expired ones whose
+    /// deadline lies ahead by the wall clock.
     ended: Vec<StandingApproval>,
     /// Ignored ones of other nodes whose lifetime exceeds the maximum.
     too_long: BTreeSet<SharedApprovalKey>,
@@ -150,17 +150,17 @@ impl StandingApprovals {
         Some(ended)
     }
 
-    /// The one granted by this approval, if it was revoked and the fleet does not know yet.
+    /// Standing approval granted by this approval, if its revocation is still to be shared with the fleet.
     pub(super) fn unshared(&self, id: &str) -> Option<&StandingApproval> {
         self.ended.iter().find(|approval| approval.of.as_str() == id)
     }
 
-    /// Revocations that the fleet does not know of yet.
+    /// Revocations still to be shared with the fleet.
     pub(super) fn ended(&self) -> Vec<SharedApprovalKey> {
         self.ended.iter().map(|approval| approval.shared().key()).collect()
     }
 
-    /// Forgets revocations that the fleet knows of now.
+    /// Forgets revocations that were shared with the fleet.
     pub(super) fn forget_shared(&mut self, ended: &[SharedApprovalKey]) {
         self.ended.retain(|approval| !ended.contains(&approval.shared().key()));
     }
@@ -225,7 +225,7 @@ impl StandingApprovals {
         passed_over
     }
 
-    /// Those in force, oldest first.
+    /// Approvals in force, oldest first.
     pub(super) fn all(&mut self, now: Now) -> Vec<StandingApproval> {
         self.sweep(now);
         self.standing.clone()
@@ -384,7 +384,7 @@ mod tests {
     fn remaining_lifetime_never_exceeds_the_grant() {
         let minutes = |count: u64| Duration::from_secs(60 * count);
         let approval = approval();
-        // Remaining minutes of an hour, by a clock that is so many minutes behind the granting node's.
+        // Remaining minutes of an hour, by a clock that is `behind` minutes behind the granting node's.
         let left = |after, behind, received: Option<u64>| {
             let at = |after| approval.until - minutes(60) + minutes(after) - minutes(behind);
             let approval = SharedApproval { received: received.map(at), ..approval.clone() };

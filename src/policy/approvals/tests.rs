@@ -81,7 +81,7 @@ fn approves(extent: ApprovalExtent) -> ApprovalAnswer {
     answer_of(ApprovalVerdict::Approve(extent))
 }
 
-/// Whether nothing waits and no approval stands.
+/// Whether no approval is pending or standing.
 fn is_empty(queue: &ApprovalQueue) -> bool {
     queue.count() == 0 && queue.waiting().is_empty() && queue.standing().is_empty()
 }
@@ -184,7 +184,7 @@ async fn cap_8_standing_approval_expires() {
     queue.answer(first.id().as_str(), approves(short)).unwrap();
     let began = std::time::Instant::now();
     while !queue.standing().is_empty() {
-        assert!(began.elapsed() < MINUTE / 6, "it still stands");
+        assert!(began.elapsed() < MINUTE / 6, "it is still in force");
         tokio::task::yield_now().await;
     }
     drop(enter(&queue, asked("{}", "")));

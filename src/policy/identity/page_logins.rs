@@ -223,7 +223,7 @@ mod tests {
         let session = exchange(code.expose(), KEY, now).unwrap();
         assert!(exchange(code.expose(), KEY, now).is_none(), "valid once");
         assert!(logins.session(session.expose(), KEY, now).is_some());
-        assert!(logins.session(code.expose(), KEY, now).is_none(), "a code is no session");
+        assert!(logins.session(code.expose(), KEY, now).is_none(), "a code is not a session");
         let late = logins.code(KEY, random(4), now);
         assert!(exchange(late.expose(), KEY, now + CODE_LIFE).is_none());
         let other = logins.code(KEY, random(5), now);

@@ -68,14 +68,14 @@ pub enum TokenFileError {
     #[error("{} is missing, although its backup copy exists; {recovery}", file.display())]
     Missing {
         file: PathBuf,
-        /// How to restore the file or remove it for good.
+        /// Advice to restore the file or to remove it for good.
         recovery: String,
     },
     #[error("{} cannot be used: {reason}; {recovery}", file.display())]
     Broken {
         file: PathBuf,
         reason: String,
-        /// How to restore the file.
+        /// Advice to restore the file.
         recovery: String,
     },
     /// I/O error.
@@ -198,8 +198,7 @@ impl TokenFile {
 
     fn recovery(&self) -> String {
         let is_sound = |text: &[u8]| read_stored(text).is_ok();
-        let otherwise =
-            "there is no good copy: remove it and its copy, and create the tokens again";
+        let otherwise = "no valid copy exists: remove it and its copy, and create the tokens again";
         state_file::recovery(&self.file, is_sound, MAX_FILE_BYTES, otherwise)
     }
 

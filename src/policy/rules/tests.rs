@@ -547,7 +547,7 @@ fn rul_9_names_that_do_not_exist_are_warnings_beside_rules_that_can_be_enforced(
             "r.cedar:2:45: Tool::\"files:raed\" can never be met: the server has no such tool (did you mean \"read\"?)",
         ]
     );
-    // An error behind more warnings than are reported is found.
+    // An error after more warnings than are reported is found.
     let many =
         "forbid(principal, action, resource in Server::\"gone\");\n".repeat(2 * MAX_PROBLEMS);
     assert_eq!(check(&many).unwrap().warnings.len(), MAX_PROBLEMS);
