@@ -1,5 +1,5 @@
-//! Cost of limits for the admission of a request: with none, with one rate and one limit on calls at a time, and with
-//! all kinds of them.
+//! Cost of limits for the admission of a request: without limits, with one rate and one concurrency limit, and with all
+//! kinds.
 
 use std::hint::black_box;
 use std::sync::Arc;

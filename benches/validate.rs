@@ -106,7 +106,7 @@ fn arguments_of_a_call(criterion: &mut Criterion) {
         });
         let wrong = [arguments(bytes, r#"["a",7]"#)];
         let Verdict::Violates(violation) = schema.judge(&wrong, &mut scratch).verdict else {
-            panic!("the second label is no string")
+            panic!("the second label is not a string")
         };
         assert_eq!(violation.misfits.count, 1);
         group.bench_function(BenchmarkId::new("do_not_fit", size), |bencher| {
