@@ -28,7 +28,6 @@ pub struct Members<'a> {
     first: bool,
 }
 
-/// Returns the members of the object in `text`.
 pub fn members(text: &str) -> Result<Members<'_>, NotAnObject> {
     let mut cursor = TextCursor::new(text.as_bytes());
     cursor.skip_space();
@@ -163,7 +162,6 @@ pub struct ArrayElements<'a> {
     first: bool,
 }
 
-/// Returns the elements of the array in `text`.
 pub fn elements(text: &str) -> Result<ArrayElements<'_>, NotAnArray> {
     let mut cursor = TextCursor::new(text.as_bytes());
     cursor.skip_space();

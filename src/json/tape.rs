@@ -232,7 +232,6 @@ pub enum TapeFault {
     /// Nested deeper than [`MAX_DEPTH`].
     #[error("is nested deeper than {MAX_DEPTH}")]
     TooDeep,
-    /// Duplicate key in one object.
     #[error("has a duplicate key")]
     DuplicateKey {
         /// JSON pointer of the object.

@@ -125,7 +125,6 @@ pub struct Ambiguity {
     pub at: u64,
 }
 
-/// The kinds of [`Ambiguity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AmbiguityKind {
     /// Duplicate member of `result`, or duplicate unknown member of the top level.
