@@ -177,7 +177,6 @@ impl Answerer {
     }
 }
 
-/// Extent of an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApprovalExtent {
     Once,

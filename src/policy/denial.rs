@@ -130,7 +130,6 @@ fn short(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// Denial by a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{access} is not allowed by rule '{rule}'{}{}", if message.is_empty() { "" } else { ": " }, message)]
 pub struct RuleDenial {
@@ -256,7 +255,6 @@ impl Denial {
     }
 }
 
-/// The kinds of [`Denial`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenialKind {
     /// Wrong input by the caller: REST 400.

@@ -281,7 +281,6 @@ impl Field {
 const OBJECT: &str = "intent";
 /// JSON null, which counts as not stated.
 const NULL: &str = "null";
-/// Prefix of the flat parameters.
 const FLAT_PREFIX: &str = "intent_";
 
 /// Name and valid JSON value of a call tool's parameter.

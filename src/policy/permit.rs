@@ -130,7 +130,6 @@ impl Queued {
     }
 }
 
-/// Whether a request needs an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApprovalNeed {
     Nobody,

@@ -134,7 +134,6 @@ impl Hash for AgentToken {
     }
 }
 
-/// Subject of a JWT.
 #[derive(Clone, Debug)]
 pub struct JwtSubject {
     id: Box<str>,
@@ -262,7 +261,6 @@ impl StateAccounts {
         Self(Arc::new(Ledger { limits, bytes: AtomicUsize::new(0), accounts: Mutex::default() }))
     }
 
-    /// The account of a principal.
     pub fn of(&self, principal: &Principal) -> Arc<StateAccount> {
         let mut accounts = self.0.accounts.lock();
         if let Some(account) = accounts.get(principal).and_then(Weak::upgrade) {

@@ -171,7 +171,6 @@ impl TaskRequest {
 }
 
 impl TaskAccess {
-    /// Request about the task `id` of a call.
     pub fn new(call: ToolAccess, request: TaskRequest, id: Arc<str>) -> Self {
         Self { call, request, id, is_by_proxy: false }
     }

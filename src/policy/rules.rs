@@ -320,7 +320,6 @@ impl RuleSet {
         kept.take(2 * MAX_PROBLEMS).collect()
     }
 
-    /// Whether any rule reads session facts.
     pub fn reads_session_facts(&self) -> bool {
         self.rules.iter().any(|rule| rule.needs.session)
     }
@@ -801,7 +800,6 @@ pub struct Explained {
     pub rules: Vec<RuleTrace>,
 }
 
-/// Trace of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleTrace {
     pub rule: Box<str>,

@@ -20,7 +20,6 @@ pub const TIMESTAMP: &str = "x-mcpproxy-timestamp";
 /// Header with the signature.
 pub const SIGNATURE: &str = "x-mcpproxy-signature";
 
-/// A message for the webhook.
 #[derive(Clone, Debug)]
 pub struct WebhookMessage {
     pub body: Bytes,

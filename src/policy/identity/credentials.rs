@@ -41,7 +41,6 @@ impl Credentials {
         token.starts_with(PREFIX.as_bytes()) || self.jwt.is_some()
     }
 
-    /// The JWT verifier, if configured.
     pub fn jwt(&self) -> Option<&Arc<JwtVerifier>> {
         self.jwt.as_ref()
     }
@@ -265,7 +264,6 @@ impl Identity {
         self.announce_change();
     }
 
-    /// The JWT verifier, if configured.
     pub fn jwt(&self) -> Option<Arc<JwtVerifier>> {
         self.in_force.load().jwt.clone()
     }

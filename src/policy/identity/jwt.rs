@@ -32,7 +32,6 @@ use crate::{JwtSubject, Principal};
 
 /// Maximum clock skew between the issuer and this machine.
 pub const LEEWAY: Duration = Duration::from_secs(60);
-/// Maximum bytes of a subject.
 const MAX_SUBJECT_BYTES: usize = 255;
 /// Maximum number of groups of a subject.
 const MAX_GROUPS: usize = 256;
@@ -312,7 +311,6 @@ fn without_zeros(number: &[u8]) -> &[u8] {
     number.get(zeros..).unwrap_or_default()
 }
 
-/// Maximum bytes of a key set.
 pub const MAX_KEY_SET_BYTES: usize = 256 * 1024;
 /// Maximum number of keys in one.
 const MAX_KEYS: usize = 64;
@@ -352,7 +350,6 @@ struct Document {
 }
 
 impl KeySet {
-    /// Reads a key set.
     pub fn parse(text: &[u8]) -> Result<Self, BadKeySet> {
         if text.len() > MAX_KEY_SET_BYTES {
             return Err(BadKeySet::TooLarge);

@@ -153,7 +153,6 @@ impl PageLogins {
         Some(PageSession { key, ended: found.ended.subscribe(), until: found.until })
     }
 
-    /// Ends the session with this secret.
     pub fn end(&self, secret: &str) {
         let Some(given) = formed(secret) else { return };
         self.0.lock().sessions.retain(|session| !bool::from(is(&session.hash, &given)));

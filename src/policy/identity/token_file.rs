@@ -24,14 +24,12 @@ use crate::intent::Operation;
 
 /// Maximum number of tokens at a time.
 pub const MAX_TOKENS: usize = 10_000;
-/// Maximum bytes of the file.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// Format version.
 const VERSION: u32 = 1;
 /// Latest expiry of a token, in seconds since 1970.
 const MAX_EXPIRES: u64 = 1_000_000_000_000;
 
-/// A stored token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredToken {
@@ -123,7 +121,6 @@ pub struct TokenFile {
 pub(super) struct TokenLock(#[expect(dead_code, reason = "it is held, not used")] File);
 
 impl TokenFile {
-    /// The file in `data_dir`.
     pub fn new(data_dir: &Path) -> Self {
         Self { file: data_dir.join("tokens.json") }
     }
@@ -328,7 +325,6 @@ pub struct NewAgentToken {
     pub expires_in: Option<u64>,
 }
 
-/// A change of the agent tokens.
 #[derive(Debug)]
 pub enum TokenChange {
     Create(NewAgentToken),

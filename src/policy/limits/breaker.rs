@@ -55,7 +55,6 @@ pub enum ServerOutcome {
 /// State change caused by an outcome, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerChange {
-    /// Opened.
     Opened {
         /// Consecutive failures.
         failures: u32,
@@ -129,7 +128,6 @@ impl Breaker {
 }
 
 impl Pass {
-    /// Reports the outcome of the call.
     pub fn report(mut self, outcome: ServerOutcome, now: Instant) -> Option<BreakerChange> {
         let Self { breaker, kind } = &mut self;
         let kind = std::mem::replace(kind, Kind::Reported);

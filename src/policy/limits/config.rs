@@ -9,7 +9,6 @@ use serde::{Deserialize, Deserializer};
 
 use crate::tool::Rules;
 
-/// Default of `queue`.
 pub const DEFAULT_QUEUE: usize = 256;
 /// Maximum of `queue`: each waiting call has a slot in the activity log as well.
 pub const MAX_QUEUE: usize = 4096;
@@ -21,7 +20,6 @@ pub(super) const MAX_RATE: u32 = 60_000_000;
 pub(super) const MAX_FAILURES: u32 = 1_000;
 /// Default of `refusals_per_second`.
 pub const DEFAULT_REFUSALS: u32 = 50;
-/// Default of `refusals_burst`.
 pub const DEFAULT_REFUSALS_BURST: u32 = 500;
 pub(super) const MAX_REFUSALS: u32 = 1_000_000;
 /// Default of `held_timeout`: a person may have to answer.

@@ -245,7 +245,6 @@ pub(super) enum Constraint {
     IsIn(Option<EntityKind>, Option<Named>),
 }
 
-/// An entity with its parents.
 struct EntityWithParents<'a, I: Iterator<Item = &'a str> + Clone> {
     kind: EntityKind,
     id: &'a str,

@@ -22,7 +22,6 @@ use crate::rules::request::{EntityKind, Named, RuleAction, RuleRequest, RuleTarg
 use crate::rules::spelling::{AskedTarget, NamedTargets};
 use crate::tool::Tool;
 
-/// Maximum bytes of one rule.
 const MAX_RULE_BYTES: usize = 64 * 1024;
 /// Maximum characters of a name that `@id` gives.
 const MAX_ID_CHARS: usize = 128;
@@ -431,7 +430,6 @@ impl<'k> Checker<'k> {
         Self { known, effort, schemas: HashMap::new(), validators: HashMap::new() }
     }
 
-    /// Problems of a rule.
     pub(super) fn problems(&mut self, rule: &ParsedRule) -> Vec<RuleProblem> {
         let mut found = rule.unknown_agents();
         found.extend(rule.unknown_actions());
