@@ -45,7 +45,6 @@ pub struct Envelope<'a> {
     /// The method; absent in a response.
     #[serde(borrow)]
     pub method: Option<Cow<'a, str>>,
-    /// The raw `params`.
     #[serde(borrow)]
     pub params: Option<&'a RawValue>,
 }

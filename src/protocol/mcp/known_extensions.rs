@@ -66,7 +66,6 @@ pub struct Extensions(u8);
 
 impl Extensions {
     pub const NONE: Self = Self(0);
-    /// All known extensions.
     pub const ALL: Self = Self((1 << KNOWN.len()) - 1);
 
     pub const fn has(self, extension: Extension) -> bool {

@@ -77,7 +77,6 @@ fn client_info() -> String {
 #[derive(Debug)]
 pub struct ServerResponse<'a> {
     id: Option<&'a RawValue>,
-    /// The raw result, or the error.
     pub outcome: Result<&'a RawValue, RpcError>,
 }
 

@@ -71,7 +71,6 @@ impl Revision {
         self == Self::November2025
     }
 
-    /// Whether the revision has the extension for tasks.
     pub fn has_tasks_extension(self) -> bool {
         self == Self::July2026
     }
