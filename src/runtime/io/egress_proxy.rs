@@ -241,7 +241,6 @@ impl EgressEnvironment {
         read
     }
 
-    /// Route to a URL.
     pub fn route(&self, url: &Url) -> Result<EgressRoute, String> {
         let Some(proxy) = self.proxy(url) else { return Ok(EgressRoute::Direct) };
         if is_local(url) || self.exception(url).is_some() {

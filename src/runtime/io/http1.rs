@@ -81,7 +81,6 @@ pub struct ResponseHead {
     pub retry_after: Option<Bytes>,
     /// Whether the connection stays open after the body.
     pub keep_alive: bool,
-    /// Framing of the body.
     pub body: FramedBody,
 }
 
@@ -375,7 +374,6 @@ pub enum Start {
     Other,
 }
 
-/// The head of a plain POST.
 #[derive(Debug)]
 pub struct PostHead {
     /// The parsed parts, as an HTTP server passes them on.

@@ -98,7 +98,6 @@ struct Taken {
 /// The kind and the name of a peer.
 type PeerKey = (&'static str, Box<str>);
 
-/// The budgets of all peers.
 #[derive(Debug, Default)]
 struct Budgets(Mutex<HashMap<PeerKey, Budget>>);
 

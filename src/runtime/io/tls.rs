@@ -150,13 +150,9 @@ const MAX_ROOTS: usize = 2048;
 /// The key of a `tls` section that names a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsKey {
-    /// `cert`
     Cert,
-    /// `key`
     Key,
-    /// `ca`
     Ca,
-    /// `client_ca`
     ClientCa,
 }
 
