@@ -228,7 +228,6 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     }
 }
 
-/// An object on the tape.
 pub(crate) struct TapeObject<'a> {
     node: TapeNode<'a>,
     len: usize,
@@ -278,7 +277,6 @@ impl<'a> Iterator for TapeMembers<'a> {
     }
 }
 
-/// An array on the tape.
 pub(crate) struct TapeArray<'a> {
     node: TapeNode<'a>,
     len: usize,

@@ -55,9 +55,7 @@ impl fmt::Display for AnswerFault {
 /// Member of the envelope that is the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerMember {
-    /// `result`
     Result,
-    /// `error`
     Error,
 }
 
