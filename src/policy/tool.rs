@@ -339,7 +339,6 @@ impl ServerIds {
         *self.0.entry(Arc::clone(name)).or_insert(next)
     }
 
-    /// Id of a name, if assigned.
     #[cfg(test)]
     pub(crate) fn get(&self, name: &str) -> Option<ServerId> {
         self.0.get(name).copied()
@@ -534,9 +533,7 @@ fn header(
 
 /// Minimum of `bytes` other than 0: the replacement of a longer result is nearly as large.
 pub const MIN_LIMIT_BYTES: u64 = 4096;
-/// Default of `keep`.
 pub(crate) const DEFAULT_KEEP: Duration = Duration::from_secs(15 * 60);
-/// Maximum of `keep`.
 const MAX_KEEP: Duration = Duration::from_secs(24 * 3600);
 
 /// Maximum size of a result that is sent whole, and the time for which the rest is kept.

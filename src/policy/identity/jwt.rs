@@ -312,7 +312,7 @@ fn without_zeros(number: &[u8]) -> &[u8] {
 }
 
 pub const MAX_KEY_SET_BYTES: usize = 256 * 1024;
-/// Maximum number of keys in one.
+/// Maximum number of keys of a key set.
 const MAX_KEYS: usize = 64;
 /// Maximum bytes of a key's id.
 const MAX_ID_BYTES: usize = 512;

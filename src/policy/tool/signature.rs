@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 use super::input_schema::{JsonType, SchemaNode, SchemaRoot, read_elements};
 use mcpproxy_json::members::string;
 
-/// Maximum bytes of a signature.
 pub const MAX_SIGNATURE_BYTES: usize = 2048;
 /// Maximum number of parameters shown.
 const MAX_PARAMETERS: usize = 40;
@@ -26,7 +25,6 @@ const MAX_NAME_BYTES: usize = 128;
 /// Marks omissions.
 const MORE: &str = "…";
 
-/// Signature of the tool `name` with this input schema.
 pub fn signature(name: &str, input_schema: &str) -> String {
     let root = SchemaRoot::new(input_schema);
     let mut line = Line { text: String::new(), root: &root };
@@ -243,7 +241,6 @@ fn written(value: &str) -> Option<String> {
     Some(text)
 }
 
-/// Maximum bytes of a summary.
 pub const MAX_SUMMARY_BYTES: usize = 240;
 
 /// Minimum letters of a word before a full stop that ends a sentence: excludes `e.g.`, `i.e.` and initials.
