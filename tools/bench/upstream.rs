@@ -2,29 +2,36 @@
 //! measured is the proxy.
 //!
 //! ```text
-//! bench_upstream http PORT      streamable HTTP, JSON answers, on 127.0.0.1 (0 picks a port)
-//! bench_upstream stdio          one message a line
+//! bench_upstream http PORT         streamable HTTP on 127.0.0.1 (0 picks a port)
+//! bench_upstream http unix:PATH    the same on a Unix socket
+//! bench_upstream stdio             one message a line
 //! ```
 //!
-//! Tools: `plain_SIZE` (no output schema) and `typed_SIZE` (with one) for each of [`SIZES`]; a
-//! typed result holds the same records as text and as structuredContent. HTTP is as narrow as the
-//! benchmark's clients need: HTTP/1.1, `Content-Length`, keep-alive.
+//! Tools: `plain_RESULT` (no output schema) and `typed_RESULT` (with one) for each of [`SIZES`] and each of [`shapes`]. A typed
+//! result of a size holds the same records as text and as structuredContent. HTTP is as narrow as the benchmark's clients need:
+//! HTTP/1.1, `Content-Length`, keep-alive; JSON answers, and event streams at the path `/sse`.
 
 #![expect(clippy::indexing_slicing, reason = "a test server: a panic ends the benchmark loudly")]
 
 use std::error::Error;
 use std::io::Write;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, UnixListener};
 
 /// Approximate sizes of a result, in bytes.
-const SIZES: [(&str, usize); 4] =
-    [("1k", 1024), ("10k", 10_800), ("1m", 1024 * 1024), ("13m", 13 * 1024 * 1024)];
+const SIZES: [(&str, usize); 5] =
+    [("300b", 300), ("1k", 1024), ("10k", 10_800), ("1m", 1024 * 1024), ("13m", 13 * 1024 * 1024)];
+
+const ROWS: usize = 100;
+const LEVELS: usize = 20;
+const WIDE: usize = 8192;
+const NUMBERS: usize = 10_000;
 
 struct Tools {
     list: String,
-    /// Tool name and the text of its `result`.
+    /// Tool name in quotes and the text of its `result`.
     results: Vec<(String, String)>,
 }
 
@@ -33,16 +40,73 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let tools: &'static Tools = Box::leak(Box::new(make_tools()));
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["http", port] => serve_http(tools, port.parse()?).await,
+        ["http", address] => serve_http(tools, address).await,
         ["stdio"] => serve_stdio(tools).await,
-        _ => Err("usage: bench_upstream http PORT | stdio".into()),
+        _ => Err("usage: bench_upstream http PORT|unix:PATH | stdio".into()),
     }
 }
 
 fn make_tools() -> Tools {
-    let mut results = Vec::new();
+    let mut tools = Tools { list: String::new(), results: Vec::new() };
     let mut list = Vec::new();
-    let schema = serde_json::json!({
+    for (name, size) in SIZES {
+        // A result carries its records twice (text and structured), as real servers do.
+        let mut items = Vec::new();
+        let mut len = 60;
+        while items.is_empty() || len < size / 2 {
+            let item = record(items.len() + 1);
+            // The text copy is escaped, so it is about a sixth longer.
+            len += item.to_string().len() * 13 / 12 + 1;
+            items.push(item);
+        }
+        let data = json!({"total": items.len(), "items": items});
+        let typed =
+            format!("{{\"content\":{},\"structuredContent\":{data}}}", text(&data.to_string()));
+        let plain = format!("{{\"content\":{}}}", text(&"x".repeat(size - 45)));
+        tools.add(&mut list, name, [plain, typed], &records_schema());
+    }
+    for (name, data, schema) in shapes() {
+        let result = format!(
+            "{{\"content\":{},\"structuredContent\":{data}}}",
+            text("as structured content")
+        );
+        tools.add(&mut list, name, [result.clone(), result], &schema);
+    }
+    tools.list = json!({"tools": list}).to_string();
+    tools
+}
+
+impl Tools {
+    /// Adds `plain_NAME` and `typed_NAME` with their results; the schema is of the latter.
+    fn add(&mut self, list: &mut Vec<Value>, name: &str, results: [String; 2], schema: &Value) {
+        let (input, hints) = (json!({"type": "object"}), json!({"readOnlyHint": true}));
+        let plain = json!({"name": format!("plain_{name}"), "description": "Plain.", "inputSchema": input, "annotations": hints});
+        let mut typed = plain.clone();
+        typed["name"] = format!("typed_{name}").into();
+        typed["description"] = "Typed.".into();
+        typed["outputSchema"] = schema.clone();
+        for (tool, result) in [plain, typed].into_iter().zip(results) {
+            self.results.push((tool["name"].to_string(), result));
+            list.push(tool);
+        }
+    }
+}
+
+fn text(text: &str) -> Value {
+    json!([{"type": "text", "text": text}])
+}
+
+fn record(n: usize) -> Value {
+    json!({
+        "id": n, "title": format!("Issue number {n}: the \"frobnicator\" stalls"),
+        "state": if n % 3 == 0 {"closed"} else {"open"},
+        "labels": ["bug", "needs-triage"], "score": (n % 100) as f64 / 100.0,
+        "url": format!("https://example.invalid/issues/{n}"),
+    })
+}
+
+fn records_schema() -> Value {
+    json!({
         "type": "object", "required": ["items", "total"], "additionalProperties": false,
         "properties": {
             "total": {"type": "integer", "minimum": 0},
@@ -58,39 +122,54 @@ fn make_tools() -> Tools {
                 }
             }}
         }
-    });
-    for (name, size) in SIZES {
-        // A result carries its records twice (text and structured), as real servers do.
-        let mut items = Vec::new();
-        let mut len = 60;
-        while len < size / 2 {
-            let n = items.len() + 1;
-            let item = serde_json::json!({
-                "id": n, "title": format!("Issue number {n}: the \"frobnicator\" stalls"),
-                "state": if n % 3 == 0 {"closed"} else {"open"},
-                "labels": ["bug", "needs-triage"], "score": (n % 100) as f64 / 100.0,
-                "url": format!("https://example.invalid/issues/{n}"),
-            });
-            // The text copy is escaped, so it is about a sixth longer.
-            len += item.to_string().len() * 13 / 12 + 1;
-            items.push(item);
+    })
+}
+
+/// Results that are all structured: name, structured content, output schema.
+fn shapes() -> [(&'static str, Value, Value); 4] {
+    let rows: Vec<_> = (1..=ROWS)
+        .map(|n| {
+            json!({"id": n, "name": format!("item {n}"), "price": n as f64 / 8.0, "in_stock": n % 2 == 0,
+                "category": (["a", "b", "c"][n % 3]), "note": "some words about it"})
+        })
+        .collect();
+    let row = json!({
+        "type": "object", "required": ["id", "name", "price"], "additionalProperties": false,
+        "properties": {
+            "id": {"type": "integer"}, "name": {"type": "string"}, "price": {"type": "number", "minimum": 0},
+            "in_stock": {"type": "boolean"}, "category": {"enum": ["a", "b", "c"]}, "note": {"type": "string"}
         }
-        let data = serde_json::json!({"total": items.len(), "items": items});
-        let text = serde_json::json!([{"type": "text", "text": data.to_string()}]);
-        results.push((
-            format!("typed_{name}"),
-            format!("{{\"content\":{text},\"structuredContent\":{data}}}"),
-        ));
-        let text = serde_json::json!([{"type": "text", "text": "x".repeat(size - 45)}]);
-        results.push((format!("plain_{name}"), format!("{{\"content\":{text}}}")));
-        let input = serde_json::json!({"type": "object"});
-        let hints = serde_json::json!({"readOnlyHint": true});
-        list.push(serde_json::json!({"name": format!("plain_{name}"), "description": "Plain.",
-            "inputSchema": input, "annotations": hints}));
-        list.push(serde_json::json!({"name": format!("typed_{name}"), "description": "Typed.",
-            "inputSchema": input, "annotations": hints, "outputSchema": schema}));
+    });
+    let mut node = json!({"name": "leaf", "size": 0});
+    for level in 1..LEVELS {
+        node = json!({"name": format!("level {level}"), "size": level, "children": [node]});
     }
-    Tools { list: serde_json::json!({"tools": list}).to_string(), results }
+    let tree = json!({
+        "$ref": "#/$defs/node",
+        "$defs": {"node": {
+            "type": "object", "required": ["name", "size"],
+            "properties": {
+                "name": {"type": "string"}, "size": {"type": "integer"},
+                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}
+            }
+        }}
+    });
+    let values: Vec<_> = (0..NUMBERS).map(|n| (n as f64).sqrt() - 50.0).collect();
+    let object = |name: &str, schema: Value| json!({"type": "object", "required": [name], "properties": {name: schema}});
+    [
+        ("rows", json!({"rows": rows}), object("rows", json!({"type": "array", "items": row}))),
+        ("deep", node, tree),
+        (
+            "wide",
+            json!({"text": "All work and no play. ".repeat(WIDE / 22)}),
+            object("text", json!({"type": "string"})),
+        ),
+        (
+            "numbers",
+            json!({"values": values}),
+            object("values", json!({"type": "array", "items": {"type": "number"}})),
+        ),
+    ]
 }
 
 /// Writes the answer to one message into `out`; false for a notification.
@@ -109,7 +188,7 @@ fn answer(tools: &Tools, message: &[u8], out: &mut Vec<u8>) -> bool {
         "\"tools/call\"" => tools
             .results
             .iter()
-            .find(|(name, _)| text.contains(&format!("\"{name}\"")))
+            .find(|(name, _)| text.contains(name))
             .map(|(_, result)| result.as_str()),
         _ => None,
     };
@@ -130,21 +209,31 @@ fn member<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     rest.split([',', '}']).next().map(str::trim_end)
 }
 
-async fn serve_http(tools: &'static Tools, port: u16) -> Result<(), Box<dyn Error>> {
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+async fn serve_http(tools: &'static Tools, address: &str) -> Result<(), Box<dyn Error>> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        let listener = UnixListener::bind(path)?;
+        println!("{path}");
+        std::io::stdout().flush()?;
+        loop {
+            let (socket, _) = listener.accept().await?;
+            tokio::spawn(connection(tools, socket));
+        }
+    }
+    let listener = TcpListener::bind(("127.0.0.1", address.parse()?)).await?;
     println!("{}", listener.local_addr()?.port());
     std::io::stdout().flush()?;
     loop {
         let (socket, _) = listener.accept().await?;
-        tokio::spawn(async move {
-            // A client that goes away ends its connection, nothing else.
-            let _ = connection(tools, socket).await;
-        });
+        socket.set_nodelay(true)?;
+        tokio::spawn(connection(tools, socket));
     }
 }
 
-async fn connection(tools: &Tools, mut socket: TcpStream) -> std::io::Result<()> {
-    socket.set_nodelay(true)?;
+/// Serves a connection until the client closes it.
+async fn connection(
+    tools: &Tools,
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
+) -> std::io::Result<()> {
     let (mut input, mut body, mut output) = (Vec::with_capacity(8192), Vec::new(), Vec::new());
     loop {
         let (head, length) = loop {
@@ -159,15 +248,23 @@ async fn connection(tools: &Tools, mut socket: TcpStream) -> std::io::Result<()>
             }
         };
         body.clear();
+        let is_stream = input.starts_with(b"POST /sse");
+        if is_stream {
+            body.extend_from_slice(b"event: message\ndata: ");
+        }
         let answered = answer(tools, &input[head..head + length], &mut body);
         let post = input.starts_with(b"POST");
         input.drain(..head + length);
         output.clear();
         if answered {
+            let kind = if is_stream { "text/event-stream" } else { "application/json" };
+            if is_stream {
+                body.extend_from_slice(b"\n\n");
+            }
+            let length = body.len();
             write!(
                 output,
-                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-                body.len()
+                "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
             )?;
             output.extend_from_slice(&body);
         } else if post {
