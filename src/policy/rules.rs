@@ -539,13 +539,13 @@ struct Plan {
     inputs_of: RuleInputs,
     types: InputMembers,
     /// `None` if no rule is open, or Cedar rejects the names; then open rules err.
-    cast: Option<RequestEntities>,
+    entities: Option<RequestEntities>,
 }
 
 impl Plan {
     /// Selects the rules that apply to `asked`.
     fn of(all: &[Arc<ParsedRule>], asked: &RuleRequest<'_>) -> Self {
-        let cast = RequestEntities::of(asked.subject, asked.action, asked.target);
+        let entities = RequestEntities::of(asked.subject, asked.action, asked.target);
         let target = AskedTarget::new(asked.target);
         let mut plan = Self {
             fixed: MatchedRules::default(),
@@ -553,7 +553,7 @@ impl Plan {
             needs: RuleNeeds::default(),
             inputs_of: RuleInputs::default(),
             types: InputMembers::new(),
-            cast,
+            entities,
         };
         for rule in all {
             match rule.applies(asked, &target) {
@@ -572,12 +572,12 @@ impl Plan {
                 plan.needs.add(&rule.needs);
                 plan.open.push(Arc::clone(rule));
             } else {
-                plan.fixed.note(rule, alone(rule, asked, plan.cast.as_ref()));
+                plan.fixed.note(rule, alone(rule, asked, plan.entities.as_ref()));
             }
         }
         plan.types = types(&plan.needs, asked.target);
         if plan.open.is_empty() {
-            plan.cast = None;
+            plan.entities = None;
         }
         plan
     }
@@ -605,7 +605,12 @@ impl Plan {
                 Some(false) => Truth::No,
                 None => {
                     let make = || {
-                        CedarRequest::new(asked, self.cast.as_ref(), &self.needs, members.as_ref())
+                        CedarRequest::new(
+                            asked,
+                            self.entities.as_ref(),
+                            &self.needs,
+                            members.as_ref(),
+                        )
                     };
                     request.get_or_insert_with(make).holds(rule)
                 }
@@ -635,21 +640,24 @@ struct CedarRequest<'c>(Result<(Request, &'c RequestEntities), String>);
 impl<'c> CedarRequest<'c> {
     fn new(
         asked: &RuleRequest<'_>,
-        cast: Option<&'c RequestEntities>,
+        entities: Option<&'c RequestEntities>,
         needs: &RuleNeeds,
         members: Option<&ArgumentMembers<'_>>,
     ) -> Self {
-        let cast = cast.ok_or_else(|| "the names of the request cannot be compared".to_owned());
-        Self(cast.and_then(|cast| Ok((request::request(asked, cast, needs, members)?, cast))))
+        let entities =
+            entities.ok_or_else(|| "the names of the request cannot be compared".to_owned());
+        Self(entities.and_then(|entities| {
+            Ok((request::request(asked, entities, needs, members)?, entities))
+        }))
     }
 
     fn holds(&self, rule: &ParsedRule) -> Truth {
         let Some(condition) = &rule.condition else { return Truth::Yes };
-        let (request, cast) = match &self.0 {
+        let (request, entities) = match &self.0 {
             Ok(asked) => asked,
             Err(why) => return Truth::Error(why.clone()),
         };
-        match eval_expression(request, &cast.entities, condition) {
+        match eval_expression(request, &entities.hierarchy, condition) {
             Ok(EvalResult::Bool(true)) => Truth::Yes,
             Ok(EvalResult::Bool(false)) => Truth::No,
             Ok(_) => Truth::Error("its condition is neither true nor false".to_owned()),
@@ -659,10 +667,12 @@ impl<'c> CedarRequest<'c> {
 }
 
 /// Evaluates a single rule with Cedar.
-fn alone(rule: &ParsedRule, asked: &RuleRequest<'_>, cast: Option<&RequestEntities>) -> Truth {
+fn alone(rule: &ParsedRule, asked: &RuleRequest<'_>, entities: Option<&RequestEntities>) -> Truth {
     let types = types(&rule.needs, asked.target);
     match request::arguments(asked, &rule.needs, &types) {
-        Ok(members) => CedarRequest::new(asked, cast, &rule.needs, members.as_ref()).holds(rule),
+        Ok(members) => {
+            CedarRequest::new(asked, entities, &rule.needs, members.as_ref()).holds(rule)
+        }
         Err(unmappable) => Truth::Error(unmappable.to_string()),
     }
 }
@@ -826,7 +836,7 @@ pub enum RuleOutcome {
 }
 
 fn explain(all: &[Arc<ParsedRule>], ruling: Ruling, asked: &RuleRequest<'_>) -> Explained {
-    let cast = RequestEntities::of(asked.subject, asked.action, asked.target);
+    let entities = RequestEntities::of(asked.subject, asked.action, asked.target);
     let target = AskedTarget::new(asked.target);
     let met = all.iter().filter_map(|rule| match rule.applies(asked, &target) {
         Ok(applies) => applies.then_some((rule, None)),
@@ -840,12 +850,12 @@ fn explain(all: &[Arc<ParsedRule>], ruling: Ruling, asked: &RuleRequest<'_>) -> 
             Effect::Permit => "permit",
             Effect::Forbid => "forbid",
         },
-        outcome: match error.unwrap_or_else(|| alone(rule, asked, cast.as_ref())) {
+        outcome: match error.unwrap_or_else(|| alone(rule, asked, entities.as_ref())) {
             Truth::Yes => RuleOutcome::Holds,
             Truth::No => RuleOutcome::Fails,
             Truth::Error(why) => RuleOutcome::Errs(why),
         },
-        values: values(&rule.needs, asked, cast.as_ref()),
+        values: values(&rule.needs, asked, entities.as_ref()),
     });
     Explained { ruling, rules: traces.collect() }
 }
@@ -854,11 +864,11 @@ fn explain(all: &[Arc<ParsedRule>], ruling: Ruling, asked: &RuleRequest<'_>) -> 
 fn values(
     needs: &RuleNeeds,
     asked: &RuleRequest<'_>,
-    cast: Option<&RequestEntities>,
+    entities: Option<&RequestEntities>,
 ) -> Vec<(String, Option<String>)> {
-    let request = cast.and_then(|cast| {
+    let request = entities.and_then(|entities| {
         let members = request::arguments(asked, needs, &InputMembers::new()).ok()?;
-        request::request(asked, cast, needs, members.as_ref()).ok()
+        request::request(asked, entities, needs, members.as_ref()).ok()
     });
     let context = request.as_ref().and_then(cedar_policy::Request::context);
     let value = |path: &[String]| {

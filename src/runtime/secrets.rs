@@ -23,7 +23,7 @@ pub const MASKED: &str = "[redacted]";
 pub const MIN_BYTES: usize = 6;
 /// Number of values remembered besides those of the config: tokens are replaced, and a response may still quote the
 /// previous one.
-pub(crate) const MAX_LEARNT: usize = 256;
+pub(crate) const MAX_LEARNED: usize = 256;
 /// Maximum length of a quotation of foreign text, in characters.
 pub(crate) const QUOTED_CHARS: usize = 200;
 
@@ -54,7 +54,7 @@ struct Known {
     /// The values of each holder, by its number.
     held: BTreeMap<u64, BTreeSet<String>>,
     /// Values learned later, oldest first.
-    learnt: VecDeque<String>,
+    learned: VecDeque<String>,
 }
 
 impl fmt::Debug for Secrets {
@@ -103,19 +103,19 @@ impl Secrets {
         self.renew(&known, is_new || is_dropped);
     }
 
-    /// Makes `values` secret until [`MAX_LEARNT`] others have been learned after them.
+    /// Makes `values` secret until [`MAX_LEARNED`] others have been learned after them.
     pub fn learn<'a>(&self, values: impl IntoIterator<Item = &'a str>) {
         let mut known = self.known.lock();
         let mut is_new = false;
         for value in values.into_iter().filter(|it| it.len() >= MIN_BYTES) {
             if !known.is_secret(value) {
-                known.learnt.push_back(value.to_owned());
+                known.learned.push_back(value.to_owned());
                 is_new = true;
             }
         }
         if is_new {
-            let surplus = known.learnt.len().saturating_sub(MAX_LEARNT);
-            known.learnt.drain(..surplus);
+            let surplus = known.learned.len().saturating_sub(MAX_LEARNED);
+            known.learned.drain(..surplus);
         }
         self.renew(&known, is_new);
     }
@@ -190,24 +190,24 @@ impl Known {
 
     /// Whether the value is secret now, for any reason.
     fn is_secret(&self, value: &str) -> bool {
-        self.stays(value) || self.learnt.iter().any(|it| it == value)
+        self.stays(value) || self.learned.iter().any(|it| it == value)
     }
 
     /// Moves values that are no longer permanent or held to the learned ones. True if older learned ones had to be dropped to
     /// make room.
     fn retire(&mut self, before: BTreeSet<String>) -> bool {
-        let mut learnt = std::mem::take(&mut self.learnt);
-        learnt.extend(before);
-        learnt.retain(|value| !self.stays(value));
-        let surplus = learnt.len().saturating_sub(MAX_LEARNT);
-        learnt.drain(..surplus);
-        self.learnt = learnt;
+        let mut learned = std::mem::take(&mut self.learned);
+        learned.extend(before);
+        learned.retain(|value| !self.stays(value));
+        let surplus = learned.len().saturating_sub(MAX_LEARNED);
+        learned.drain(..surplus);
+        self.learned = learned;
         surplus > 0
     }
 
     fn mask(&self) -> Mask {
         let held = self.held.values().flatten();
-        let values = self.fixed.iter().chain(held).chain(&self.learnt);
+        let values = self.fixed.iter().chain(held).chain(&self.learned);
         let forms: BTreeSet<Vec<u8>> = values.flat_map(|value| forms(value)).collect();
         if forms.is_empty() {
             return Mask::Nothing;
@@ -359,7 +359,7 @@ mod tests {
         secrets.replace(["second-value".to_owned(), "stays-value".to_owned()]);
         let masked = secrets.mask(b"first-value stays-value second-value", false);
         assert_eq!(*masked, *b"[redacted] [redacted] [redacted]");
-        for number in 0..=MAX_LEARNT {
+        for number in 0..=MAX_LEARNED {
             secrets.replace([format!("value-{number:04}"), "stays-value".to_owned()]);
         }
         let masked = secrets.mask(b"first-value stays-value value-0256 value-0255", false);
@@ -371,7 +371,7 @@ mod tests {
         let secrets = secrets(&["fixed-value"]);
         secrets.hold(1, ["held-value".to_owned(), "fixed-value".to_owned(), "five5".to_owned()]);
         secrets.hold(2, ["held-value".to_owned(), "other-value".to_owned()]);
-        let more: Vec<String> = (0..=MAX_LEARNT).map(|n| format!("token-{n}!")).collect();
+        let more: Vec<String> = (0..=MAX_LEARNED).map(|n| format!("token-{n}!")).collect();
         secrets.learn(more.iter().map(String::as_str));
         assert_eq!(masked(&secrets, "held-value other-value"), "[redacted] [redacted]");
         secrets.hold(1, []);
@@ -407,7 +407,7 @@ mod tests {
         assert!(!replaced(["fixed-value", "held-value"]));
         assert!(replaced(["fixed-value", "other-value"]));
         // One more than the maximum of learned values: the oldest is dropped.
-        let more: Vec<String> = (0..MAX_LEARNT).map(|n| format!("token-{n}!")).collect();
+        let more: Vec<String> = (0..MAX_LEARNED).map(|n| format!("token-{n}!")).collect();
         assert!(is_rebuilt(&|| secrets.learn(more.iter().map(String::as_str))));
         assert!(!is_rebuilt(&|| secrets.learn(more.iter().map(String::as_str))));
         assert!(hold(4, &["last-value"]) && hold(4, &[]), "the oldest value is dropped");
@@ -517,10 +517,10 @@ mod tests {
         let secrets = secrets(&["fixed-secret"]);
         secrets.learn(["token-0", "five5"]);
         assert_eq!(masked(&secrets, "token-0 five5"), "[redacted] five5");
-        let more: Vec<String> = (1..=MAX_LEARNT).map(|n| format!("token-{n}!")).collect();
+        let more: Vec<String> = (1..=MAX_LEARNED).map(|n| format!("token-{n}!")).collect();
         secrets.learn(more.iter().map(String::as_str));
         assert_eq!(masked(&secrets, "token-0"), "token-0");
         assert_eq!(masked(&secrets, "fixed-secret token-256!"), "[redacted] [redacted]");
-        assert_eq!(secrets.known.lock().learnt.len(), MAX_LEARNT);
+        assert_eq!(secrets.known.lock().learned.len(), MAX_LEARNED);
     }
 }

@@ -377,10 +377,10 @@ mod tests {
         let members = request::arguments(&asked, &needs, &InputMembers::new()).unwrap();
         let ours = Condition::of(&json["conditions"])
             .and_then(|condition| condition.holds(&asked, members.as_ref()));
-        let cast = RequestEntities::of(asked.subject, asked.action, asked.target).unwrap();
-        let request = request::request(&asked, &cast, &needs, members.as_ref()).unwrap();
+        let entities = RequestEntities::of(asked.subject, asked.action, asked.target).unwrap();
+        let request = request::request(&asked, &entities, &needs, members.as_ref()).unwrap();
         let whole = policy.as_ref().non_scope_constraints().cloned().map(Expression::from);
-        let theirs = match eval_expression(&request, &cast.entities, &whole.unwrap()) {
+        let theirs = match eval_expression(&request, &entities.hierarchy, &whole.unwrap()) {
             Ok(EvalResult::Bool(is)) => Some(is),
             Ok(_) | Err(_) => None,
         };

@@ -405,13 +405,14 @@ fn resource_id(target: RuleTarget<'_>) -> String {
     format!("{}:{}", target.server(), target.own())
 }
 
-/// Cedar entities of a request: principal, action, resource and their parents.
+/// Cedar entities of a request.
 #[derive(Clone, Debug)]
 pub(super) struct RequestEntities {
     pub(super) principal: EntityUid,
     pub(super) action: EntityUid,
     pub(super) resource: EntityUid,
-    pub(super) entities: Entities,
+    /// All of them, with their parents.
+    pub(super) hierarchy: Entities,
 }
 
 impl RequestEntities {
@@ -439,7 +440,7 @@ impl RequestEntities {
             principal,
             action: uid("Action", action.as_str())?,
             resource,
-            entities: Entities::from_entities(entities, None).ok()?,
+            hierarchy: Entities::from_entities(entities, None).ok()?,
         })
     }
 }
@@ -461,7 +462,7 @@ pub(super) fn arguments<'a>(
 /// Cedar request with only the context that `needs` reads, and these arguments.
 pub(super) fn request(
     asked: &RuleRequest<'_>,
-    cast: &RequestEntities,
+    entities: &RequestEntities,
     needs: &RuleNeeds,
     members: Option<&ArgumentMembers<'_>>,
 ) -> Result<Request, String> {
@@ -522,7 +523,7 @@ pub(super) fn request(
         put("now", RestrictedExpression::new_datetime(format!("{now:.3}")));
     }
     let context = Context::from_pairs(pairs).map_err(|error| refused(&error))?;
-    let RequestEntities { principal, action, resource, entities: _ } = cast;
+    let RequestEntities { principal, action, resource, hierarchy: _ } = entities;
     Request::new(principal.clone(), action.clone(), resource.clone(), context, None)
         .map_err(|error| refused(&error))
 }
