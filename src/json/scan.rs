@@ -10,6 +10,8 @@ mod key;
 mod report;
 mod scanner;
 mod skip;
+#[cfg(target_arch = "x86_64")]
+mod sse;
 mod swar;
 mod table;
 mod translate;

@@ -1,12 +1,22 @@
 //! SWAR (eight bytes at a time in a 64-bit register): runs of plain string bytes, and the portable classification of a block.
 
+#[cfg(target_arch = "x86_64")]
+use super::sse;
+
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
 /// Length of the run of plain string bytes: no quote, backslash or control character.
 #[inline]
 pub fn string_run(bytes: &[u8]) -> usize {
-    run(bytes, 0)
+    #[cfg(target_arch = "x86_64")]
+    let (len, bytes) = match sse::string_run(bytes) {
+        Ok(len) => return len,
+        Err(tail) => (bytes.len() - tail.len(), tail),
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let len = 0;
+    len + run(bytes, 0)
 }
 
 /// Length of the run of plain ASCII string bytes.
@@ -61,14 +71,14 @@ mod tests {
     #[test]
     fn run_ends_at_the_first_special_byte() {
         for special in 0..=255_u8 {
-            for at in 0..20 {
-                let mut bytes = [b'a'; 20];
+            for at in 0..100 {
+                let mut bytes = [b'a'; 100];
                 bytes[at] = special;
-                if at + 1 < 20 {
+                if at + 1 < 100 {
                     bytes[at + 1] = b'"';
                 }
                 let stops = special < 0x20 || special == b'"' || special == b'\\';
-                let next = (at + 1).min(20);
+                let next = (at + 1).min(100);
                 assert_eq!(string_run(&bytes), if stops { at } else { next });
                 assert_eq!(ascii_run(&bytes), if stops || special > 127 { at } else { next });
             }
