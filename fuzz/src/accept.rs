@@ -7,7 +7,7 @@ use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
 use mcpproxy_json::tape;
 use mcpproxy_schema::compile::{Engine, Schema, Settings, compile};
-use mcpproxy_schema::judge::{JudgeScratch, Verdict};
+use mcpproxy_schema::judge::{ArrivingDocument, JudgeScratch, Verdict};
 use serde_json::Value;
 
 use super::grow::Grow;
@@ -80,6 +80,15 @@ fn accepts(schema: &Schema, boon: &Schema, document: &[u8], scratch: &mut JudgeS
     let accepted = schema.accepts_in_one_pass(document, scratch);
     // The order of names in documents before this one changes no result.
     assert_eq!(accepted, schema.accepts_in_one_pass(document, &mut JudgeScratch::new()));
+    for slices in [2, 7, document.len()] {
+        let mut arriving = ArrivingDocument::new();
+        let len = document.len().div_ceil(slices.max(1)).max(1);
+        let slices: Vec<_> = document.chunks(len).map(Bytes::copy_from_slice).collect();
+        for read in 1..=slices.len() {
+            schema.read_arriving(&mut arriving, &slices[..read], scratch);
+        }
+        assert!(accepted || !arriving.accepts(&slices), "accepted in slices of {len} bytes");
+    }
     if !accepted {
         return;
     }

@@ -9,11 +9,13 @@
 //! to the tape pass. Its time is linear in the document; alternatives that fail use up a budget of steps.
 
 mod alternatives;
+mod arriving;
 mod build;
 mod number;
 mod pass;
 mod rules;
 
+pub use arriving::ArrivingDocument;
 pub(crate) use build::AcceptBuilder;
 pub(crate) use pass::AcceptScratch;
 pub(crate) use rules::AcceptProgram;
@@ -23,7 +25,7 @@ mod tests {
     use bytes::Bytes;
     use serde_json::Value;
 
-    use super::AcceptScratch;
+    use super::{AcceptScratch, ArrivingDocument};
     use crate::compile::{Engine, Schema, Settings, compile};
     use crate::judge::{JudgeScratch, Verdict};
 
@@ -37,8 +39,24 @@ mod tests {
             let first = program.accepts(document, &mut scratch);
             // Predicted names change no result.
             assert_eq!(first, program.accepts(document, &mut scratch));
+            let (head, tail) = document.split_at(document.len() / 2);
+            let bytes: Vec<_> = document.chunks(1).collect();
+            for slices in [&[head, tail][..], &bytes] {
+                assert!(first || !accepts_arriving(schema, slices), "accepted in slices");
+            }
             first
         })
+    }
+
+    /// Whether the document in `slices`, read one by one, is accepted.
+    fn accepts_arriving(schema: &Schema, slices: &[&[u8]]) -> bool {
+        let (mut arriving, mut scratch) = (ArrivingDocument::new(), JudgeScratch::new());
+        let mut document: Vec<Bytes> = Vec::new();
+        for slice in slices {
+            document.push(Bytes::copy_from_slice(slice));
+            schema.read_arriving(&mut arriving, &document, &mut scratch);
+        }
+        arriving.accepts(&document)
     }
 
     /// Whether boon, which decides alone with its engine setting, finds `document` valid.
@@ -303,6 +321,54 @@ mod tests {
             assert!(serde_json::from_slice::<Value>(document).is_ok(), "{shown}");
         }
         accepted
+    }
+
+    #[test]
+    fn fr_a14_document_is_accepted_in_any_slices() {
+        for (schema, document) in DOCUMENTS {
+            // Only a complete document is read again under another rule.
+            let has_choice = schema.contains("oneOf");
+            let schema = compiled(Engine::Tape, schema);
+            let document = document.as_bytes();
+            for first in 0..=document.len() {
+                for second in first..=document.len() {
+                    let (head, rest) = document.split_at(first);
+                    let (middle, tail) = rest.split_at(second - first);
+                    let accepted = accepts_arriving(&schema, &[head, middle, tail]);
+                    assert!(accepted || has_choice, "cut at {first} and {second}");
+                    let cut_short = accepts_arriving(&schema, &[head, middle]);
+                    assert!(!cut_short || tail.is_empty(), "cut short at {second}");
+                }
+            }
+            assert!(
+                accepts_arriving(&schema, &document.chunks(1).collect::<Vec<_>>()) || has_choice
+            );
+        }
+    }
+
+    #[test]
+    fn fr_a14_arriving_document_is_left_to_the_tape_beyond_the_bounds() {
+        let schema = compiled(Engine::Tape, "true");
+        let text = |len: usize| format!(r#"{{"a":"{}","b":1}}"#, "x".repeat(len));
+        for (len, accepted) in [(10_000, true), (20_000, false)] {
+            let document = text(len);
+            let slices: Vec<_> = document.as_bytes().chunks(1000).collect();
+            assert_eq!(accepts_arriving(&schema, &slices), accepted, "{len}");
+        }
+        for (count, accepted) in [(4096, true), (4097, false)] {
+            let members: Vec<_> = (0..count).map(|at| format!("\"name{at}\":0")).collect();
+            let document = format!("{{{}}}", members.join(","));
+            let slices: Vec<_> = document.as_bytes().chunks(1000).collect();
+            assert_eq!(accepts_arriving(&schema, &slices), accepted, "{count}");
+        }
+        // Not UTF-8, in the first slice and across two.
+        for invalid in [&b"\xC3("[..], b"\xE2\x82"] {
+            let document = [b"[\"", invalid, b"\",1]"].concat();
+            for at in 0..document.len() {
+                let (head, tail) = document.split_at(at);
+                assert!(!accepts_arriving(&schema, &[head, tail]), "{at}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde_json::Value;
 use simd_json::Node;
 
 use super::accept::AcceptScratch;
+pub use super::accept::ArrivingDocument;
 use super::bounds::NESTING;
 use super::compile::{BASE, Engine, Schema};
 use super::meter::Meter;
@@ -51,7 +52,9 @@ pub struct JudgeScratch {
 
 impl std::fmt::Debug for JudgeScratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scratch").field("bytes", &self.tape.footprint()).finish_non_exhaustive()
+        f.debug_struct("JudgeScratch")
+            .field("bytes", &self.tape.footprint())
+            .finish_non_exhaustive()
     }
 }
 
@@ -147,6 +150,18 @@ impl Schema {
     pub fn accepts_in_one_pass(&self, document: &[u8], scratch: &mut JudgeScratch) -> bool {
         let program = self.accept.as_ref();
         program.is_some_and(|program| program.accepts(document, &mut scratch.accept))
+    }
+
+    /// Reads the slices of `document` that have arrived since the last time, in one pass without a tape. Takes the time of that alone.
+    pub fn read_arriving(
+        &self,
+        arriving: &mut ArrivingDocument,
+        document: &[Bytes],
+        scratch: &mut JudgeScratch,
+    ) {
+        if let Some(program) = &self.accept {
+            arriving.read(program, document, &mut scratch.accept);
+        }
     }
 
     fn judge_within(

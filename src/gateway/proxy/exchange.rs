@@ -337,6 +337,7 @@ impl Exchange {
             };
             let adapted = self.exposed(&slice, ending, adapted);
             self.call_record.receive(&slice, ending, adapted.as_ref());
+            self.evaluate_arrived();
             match self.treatment {
                 Treatment::Forward => {}
                 Treatment::ForwardAndJudge => self.note_breach(),
@@ -756,6 +757,15 @@ impl Exchange {
         }
     }
 
+    /// Evaluates a long `structuredContent` as it arrives, so that its end needs no further pass.
+    fn evaluate_arrived(&mut self) {
+        if self.treatment != Treatment::Forward
+            && let Some(schema) = schema(&self.permit)
+        {
+            self.inspector.evaluate_arrived(schema, &mut self.worker.scratch.borrow_mut());
+        }
+    }
+
     /// Warn: records a guard's violation, which is final (verdicts (`requirements.md`, *verdicts*)), even if the
     /// rest never arrives or nobody waits for it.
     fn note_breach(&mut self) {
@@ -802,6 +812,9 @@ impl Exchange {
         match self.inspector.finding(policy(&self.permit).missing) {
             Finding::Passes => (None, Judged::AnswerUnasked),
             Finding::Fails(failure) => (Some(failure), Judged::AnswerFailed),
+            Finding::AskTheSchema if self.inspector.has_conforming_document() => {
+                (None, Judged::AnswerPassed)
+            }
             Finding::AskTheSchema => {
                 let unjudged = || (Some(Failure::unjudged()), Judged::AnswerUnjudged);
                 let Some(schema) = schema(&self.permit) else { return unjudged() };

@@ -24,54 +24,57 @@ const MAX_HASHES: usize = 1 << 16;
 /// Scratch memory of a worker for the accept-only evaluator.
 #[derive(Default)]
 pub(crate) struct AcceptScratch {
+    guesses: Guesses,
+    /// State for documents that are complete.
+    state: AcceptState,
+}
+
+/// Predictions of the next name, by the name before it: the one that followed last time. They change no result.
+#[derive(Default)]
+struct Guesses {
     /// Schema of the predictions.
     schema: Option<SchemaHash>,
-    /// Predicted index of the next name, by the name before it: the one that followed last time.
-    guesses: Vec<u8>,
+    /// Index of the predicted name.
+    names: Vec<u8>,
+}
+
+/// State of an evaluation between two items of a document.
+#[derive(Debug, Default)]
+pub(super) struct AcceptState {
+    /// Open containers, outermost first.
+    frames: Vec<Frame>,
     /// Hashes of undeclared names of the open objects, and of items that must be unique.
     hashes: Vec<u64>,
-}
-
-impl AcceptProgram {
-    /// Whether `document` is one JSON value that certainly conforms to the schema.
-    pub(crate) fn accepts(&self, document: &[u8], scratch: &mut AcceptScratch) -> bool {
-        if !is_utf8(document) {
-            return false;
-        }
-        scratch.begin(self);
-        let left = STEPS.saturating_add(document.len().saturating_mul(STEPS_PER_BYTE));
-        let mut pass = AcceptPass { program: self, scratch, depth: 0, left };
-        let rest = pass.value(self.root, without_space(document));
-        rest.is_some_and(|rest| without_space(rest).is_empty())
-    }
-}
-
-impl AcceptScratch {
-    fn begin(&mut self, program: &AcceptProgram) {
-        self.hashes.clear();
-        if self.schema != Some(program.schema) {
-            self.schema = Some(program.schema);
-            self.guesses.clear();
-            self.guesses.resize(program.guesses, 0);
-        }
-    }
-}
-
-struct AcceptPass<'p> {
-    program: &'p AcceptProgram,
-    scratch: &'p mut AcceptScratch,
-    /// Number of open containers.
-    depth: usize,
+    /// Maximum number of hashes.
+    max_hashes: usize,
     /// Steps left.
     left: usize,
+    /// Whether the next byte follows a nested container, so that a comma or a closing bracket is expected.
+    after: bool,
+    /// Whether the document has begun.
+    begun: bool,
 }
 
-/// State of one object while its members are read.
-#[derive(Default)]
-struct Members {
+/// Open container.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    node: AcceptNodeId,
+    is_object: bool,
+    /// Index of the rule that is being tried.
+    rule: usize,
+    /// Number of bytes from the first item to the end of the document, where another rule begins again.
+    left: usize,
+    /// Number of hashes of the containers around it.
+    hashes: usize,
+    items: Items,
+}
+
+/// Items of an open container so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Items {
+    count: usize,
     /// Bit mask of the declared names.
     seen: u64,
-    count: usize,
     /// Index of the prediction to use.
     guess: usize,
     /// Bit for each undeclared name, by its hash.
@@ -80,29 +83,244 @@ struct Members {
     crowded: bool,
 }
 
-impl<'p> AcceptPass<'p> {
+/// Value that was read.
+enum Read<'t> {
+    /// Scalar or empty container, and the text behind it.
+    Whole(&'t [u8]),
+    /// Container with items, and the text from the first of them.
+    Opened { node: AcceptNodeId, is_object: bool, items: &'t [u8] },
+}
+
+/// Item that was read, and the text behind it.
+enum Item<'t> {
+    /// Followed by a comma.
+    Next(&'t [u8]),
+    /// Followed by the closing bracket.
+    Last(&'t [u8]),
+    Opened {
+        node: AcceptNodeId,
+        is_object: bool,
+        items: &'t [u8],
+    },
+}
+
+impl AcceptProgram {
+    /// Whether `document` is one JSON value that certainly conforms to the schema.
+    pub(crate) fn accepts(&self, document: &[u8], scratch: &mut AcceptScratch) -> bool {
+        let AcceptScratch { guesses, state } = scratch;
+        state.begin(MAX_HASHES);
+        state.allow(document.len());
+        let mut pass = AcceptPass { program: self, guesses: guesses.of(self), state };
+        is_utf8(document) && pass.whole(document).is_some()
+    }
+
+    /// Reads `text`, the part of a document that follows what `state` has read. Returns the number of bytes from the first item that is
+    /// incomplete or refused; `None` if the part before it is not UTF-8.
+    pub(super) fn read_part(
+        &self,
+        text: &[u8],
+        state: &mut AcceptState,
+        scratch: &mut AcceptScratch,
+    ) -> Option<usize> {
+        state.allow(text.len());
+        let mut pass = AcceptPass { program: self, guesses: scratch.guesses.of(self), state };
+        let text = without_space(text);
+        let rest = match pass.state.begun {
+            true => pass.advance(text),
+            false => pass.begin(text).map_or(text, |items| pass.advance(items)),
+        };
+        is_utf8(text.get(..text.len() - rest.len())?).then_some(rest.len())
+    }
+
+    /// Index of the prediction of the first name in a container under the rule that is being tried; `None` without such a rule.
+    fn first_guess(&self, frame: &Frame) -> Option<usize> {
+        let node = self.nodes.get(frame.node as usize)?;
+        match frame.is_object {
+            true => node.objects.get(frame.rule).map(|rule| rule.first_guess),
+            false => node.arrays.get(frame.rule).map(|_| 0),
+        }
+    }
+}
+
+impl Guesses {
+    fn of(&mut self, program: &AcceptProgram) -> &mut [u8] {
+        if self.schema != Some(program.schema) {
+            self.schema = Some(program.schema);
+            self.names.clear();
+            self.names.resize(program.guesses, 0);
+        }
+        &mut self.names
+    }
+}
+
+impl AcceptState {
+    pub(super) fn new(max_hashes: usize) -> Self {
+        let mut state = Self::default();
+        state.begin(max_hashes);
+        state
+    }
+
+    /// Prepares for another document.
+    fn begin(&mut self, max_hashes: usize) {
+        self.frames.clear();
+        self.hashes.clear();
+        self.max_hashes = max_hashes;
+        (self.left, self.after, self.begun) = (STEPS, false, false);
+    }
+
+    /// Adds the steps for `len` more bytes.
+    fn allow(&mut self, len: usize) {
+        self.left = self.left.saturating_add(len.saturating_mul(STEPS_PER_BYTE));
+    }
+
+    /// Whether the root value has ended.
+    pub(super) fn is_complete(&self) -> bool {
+        self.begun && self.frames.is_empty()
+    }
+}
+
+struct AcceptPass<'p, 's> {
+    program: &'p AcceptProgram,
+    guesses: &'s mut [u8],
+    state: &'s mut AcceptState,
+}
+
+impl<'p> AcceptPass<'p, '_> {
+    /// Reads a complete document. Where a rule of an open container refuses, the next rule of the innermost container that has one is tried.
+    fn whole(&mut self, document: &[u8]) -> Option<()> {
+        let mut text = self.begin(without_space(document))?;
+        loop {
+            text = self.advance(text);
+            if self.state.is_complete() {
+                return without_space(text).is_empty().then_some(());
+            }
+            let left = self.other_rule()?;
+            text = document.get(document.len() - left..)?;
+        }
+    }
+
+    /// Reads the root value at the start of `text`, of a container only its opening bracket. Returns the rest.
+    fn begin<'t>(&mut self, text: &'t [u8]) -> Option<&'t [u8]> {
+        let rest = match self.value(self.program.root, text)? {
+            Read::Whole(rest) => rest,
+            Read::Opened { node, is_object, items } => self.open(node, is_object, items)?,
+        };
+        self.state.begun = true;
+        Some(rest)
+    }
+
+    /// Reads items of the open containers until the root value ends, or an item is incomplete or refused. Returns the text from there.
+    fn advance<'t>(&mut self, mut text: &'t [u8]) -> &'t [u8] {
+        while let Some(mut frame) = self.state.frames.last().copied() {
+            let item = self.items(&mut frame, &mut text);
+            if let Some(top) = self.state.frames.last_mut() {
+                *top = frame;
+            }
+            match item {
+                Some(Item::Opened { node, is_object, items }) => {
+                    let Some(rest) = self.open(node, is_object, items) else { return text };
+                    (text, self.state.after) = (rest, false);
+                }
+                Some(Item::Last(rest)) => {
+                    self.state.frames.pop();
+                    self.state.hashes.truncate(frame.hashes);
+                    (text, self.state.after) = (rest, true);
+                }
+                Some(Item::Next(_)) | None => return text,
+            }
+        }
+        text
+    }
+
+    /// Reads items of the container until it ends or another one opens, and leaves `text` at the last of them; `None` at an item that is
+    /// incomplete or refused.
+    fn items<'t>(&mut self, frame: &mut Frame, text: &mut &'t [u8]) -> Option<Item<'t>> {
+        let node = self.program.nodes.get(frame.node as usize)?;
+        match frame.is_object {
+            true => self.object(node.objects.get(frame.rule)?, frame, text),
+            false => self.array(node.arrays.get(frame.rule)?, frame, text),
+        }
+    }
+
+    fn open<'t>(
+        &mut self,
+        node: AcceptNodeId,
+        is_object: bool,
+        items: &'t [u8],
+    ) -> Option<&'t [u8]> {
+        let AcceptState { frames, hashes, .. } = &mut *self.state;
+        let mut frame = Frame {
+            node,
+            is_object,
+            rule: 0,
+            left: items.len(),
+            hashes: hashes.len(),
+            items: Items::default(),
+        };
+        frame.items.guess = self.program.first_guess(&frame)?;
+        (frames.len() < self.program.max_depth).then(|| frames.push(frame))?;
+        Some(items)
+    }
+
+    /// Restarts the innermost open container that has another rule with that, and returns the number of bytes from its first item to the
+    /// end of the document.
+    fn other_rule(&mut self) -> Option<usize> {
+        let AcceptState { frames, hashes, after, .. } = &mut *self.state;
+        while let Some(frame) = frames.last_mut() {
+            let next = Frame { rule: frame.rule + 1, items: Items::default(), ..*frame };
+            if let Some(guess) = self.program.first_guess(&next) {
+                *frame = next;
+                frame.items.guess = guess;
+                hashes.truncate(frame.hashes);
+                *after = false;
+                return Some(frame.left);
+            }
+            frames.pop();
+        }
+        None
+    }
+
     fn spend(&mut self, steps: usize) -> Option<()> {
-        self.left = self.left.checked_sub(steps)?;
+        self.state.left = self.state.left.checked_sub(steps)?;
         Some(())
     }
 
-    /// Reads the value at the start of `text` and returns the rest; `None` if it is not certainly valid. Recursion is bounded by the
-    /// depth of documents.
+    /// Reads the value at the start of `text`; `None` if it is incomplete or not certainly valid.
     #[inline(always)]
-    fn value<'t>(&mut self, node: AcceptNodeId, text: &'t [u8]) -> Option<&'t [u8]> {
+    fn value<'t>(&mut self, id: AcceptNodeId, text: &'t [u8]) -> Option<Read<'t>> {
         self.spend(1)?;
-        let node = self.program.nodes.get(node as usize)?;
+        let node = self.program.nodes.get(id as usize)?;
         let (first, rest) = text.split_first()?;
-        match first {
-            b'"' => self.text(node, rest),
-            b'-' | b'0'..=b'9' => WrittenNumber::check(&node.numbers, text),
-            b'{' => self.container(&node.objects, rest, Self::object),
-            b'[' => self.container(&node.arrays, rest, Self::array),
-            b't' => rest.strip_prefix(b"rue").filter(|_| node.yes),
-            b'f' => rest.strip_prefix(b"alse").filter(|_| node.no),
-            b'n' => rest.strip_prefix(b"ull").filter(|_| node.null),
-            _ => None,
-        }
+        let rest = match first {
+            b'"' => self.text(node, rest)?,
+            b'-' | b'0'..=b'9' => WrittenNumber::check(&node.numbers, text)?,
+            b'{' | b'[' => return self.container(id, node, *first == b'{', without_space(rest)),
+            b't' => rest.strip_prefix(b"rue").filter(|_| node.yes)?,
+            b'f' => rest.strip_prefix(b"alse").filter(|_| node.no)?,
+            b'n' => rest.strip_prefix(b"ull").filter(|_| node.null)?,
+            _ => return None,
+        };
+        Some(Read::Whole(rest))
+    }
+
+    /// Reads an empty container, or the beginning of another one, from behind its opening bracket.
+    #[inline(always)]
+    fn container<'t>(
+        &self,
+        id: AcceptNodeId,
+        node: &AcceptNode,
+        is_object: bool,
+        items: &'t [u8],
+    ) -> Option<Read<'t>> {
+        let (first, rest) = items.split_first()?;
+        let accepts_empty = match (is_object, first) {
+            (true, b'}') => node.objects.iter().any(|rule| rule.required == 0 && rule.min == 0),
+            (false, b']') => node.arrays.iter().any(|rule| rule.min == 0),
+            _ => return Some(Read::Opened { node: id, is_object, items }),
+        };
+        // An empty container has a depth, too.
+        let fits = self.state.frames.len() < self.program.max_depth;
+        (accepts_empty && fits).then_some(Read::Whole(rest))
     }
 
     /// Reads the string whose opening quote is before `text`.
@@ -121,7 +339,7 @@ impl<'p> AcceptPass<'p> {
         }
     }
 
-    /// [`text`](Self::text) for a string with its first backslash at `at`.
+    /// The same for a string with its first backslash at `at`.
     fn escaped_text<'t>(
         &mut self,
         node: &AcceptNode,
@@ -133,77 +351,139 @@ impl<'p> AcceptPass<'p> {
         node.texts.iter().any(|rule| rule.accepts(string)).then_some(rest)
     }
 
-    /// Tries the rules for the container whose opening bracket is before `text`.
-    #[inline(always)]
-    fn container<'t, R>(
+    #[inline(never)]
+    fn array<'t>(
         &mut self,
-        rules: &'p [R],
+        rule: &'p ArrayRule,
+        frame: &mut Frame,
+        text: &mut &'t [u8],
+    ) -> Option<Item<'t>> {
+        if self.state.after {
+            match self.end_of_item(rule, frame, text)? {
+                Item::Next(next) => *text = next,
+                last => return Some(last),
+            }
+            self.state.after = false;
+        }
+        loop {
+            let hashes = self.state.hashes.len();
+            frame.items.count += 1;
+            match self.item(rule, frame, text) {
+                Some(Item::Next(next)) => *text = next,
+                Some(item) => return Some(item),
+                None => {
+                    frame.items.count -= 1;
+                    self.state.hashes.truncate(hashes);
+                    return None;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn item<'t>(&mut self, rule: &ArrayRule, frame: &Frame, text: &'t [u8]) -> Option<Item<'t>> {
+        let node = rule.prefix.get(frame.items.count - 1).copied().unwrap_or(rule.rest);
+        let rest = match self.value(node, text)? {
+            Read::Whole(rest) => rest,
+            // Compared items are scalars.
+            Read::Opened { .. } if rule.unique => return None,
+            Read::Opened { node, is_object, items } => {
+                return Some(Item::Opened { node, is_object, items });
+            }
+        };
+        if rule.unique {
+            self.push(item_hash(text.get(..text.len() - rest.len())?)?)?;
+        }
+        self.end_of_item(rule, frame, rest)
+    }
+
+    /// Reads what follows an item: a comma, or the bracket of an array that conforms.
+    #[inline(always)]
+    fn end_of_item<'t>(
+        &mut self,
+        rule: &ArrayRule,
+        frame: &Frame,
         text: &'t [u8],
-        read: impl Fn(&mut Self, &'p R, &'t [u8]) -> Option<&'t [u8]>,
-    ) -> Option<&'t [u8]> {
-        let (depth, hashes) = (self.depth, self.scratch.hashes.len());
-        if depth >= self.program.max_depth {
-            return None;
-        }
-        for rule in rules {
-            self.depth = depth + 1;
-            let rest = read(self, rule, without_space(text));
-            self.depth = depth;
-            self.scratch.hashes.truncate(hashes);
-            if rest.is_some() {
-                return rest;
+    ) -> Option<Item<'t>> {
+        match without_space(text).split_first()? {
+            (b',', rest) => Some(Item::Next(without_space(rest))),
+            (b']', rest) => {
+                let repeats = rule.unique && has_equal(self.state.hashes.get_mut(frame.hashes..)?);
+                let conforms = !repeats && (rule.min..=rule.max).contains(&frame.items.count);
+                conforms.then_some(Item::Last(rest))
             }
-        }
-        None
-    }
-
-    #[inline(never)]
-    fn array<'t>(&mut self, rule: &'p ArrayRule, mut text: &'t [u8]) -> Option<&'t [u8]> {
-        let first = self.scratch.hashes.len();
-        let mut count = 0;
-        if let Some(rest) = text.strip_prefix(b"]") {
-            return (rule.min == 0).then_some(rest);
-        }
-        loop {
-            let node = rule.prefix.get(count).copied().unwrap_or(rule.rest);
-            let rest = self.value(node, text)?;
-            if rule.unique {
-                self.push(item_hash(text.get(..text.len() - rest.len())?)?)?;
-            }
-            count += 1;
-            match without_space(rest).split_first()? {
-                (b',', rest) => text = without_space(rest),
-                (b']', rest) => {
-                    let repeats = rule.unique && has_equal(self.scratch.hashes.get_mut(first..)?);
-                    return (!repeats && (rule.min..=rule.max).contains(&count)).then_some(rest);
-                }
-                _ => return None,
-            }
+            _ => None,
         }
     }
 
     #[inline(never)]
-    fn object<'t>(&mut self, rule: &'p ObjectRule, mut text: &'t [u8]) -> Option<&'t [u8]> {
-        let first = self.scratch.hashes.len();
-        let mut members = Members { guess: rule.first_guess, ..Members::default() };
-        if let Some(rest) = text.strip_prefix(b"}") {
-            return (rule.required == 0 && rule.min == 0).then_some(rest);
+    fn object<'t>(
+        &mut self,
+        rule: &'p ObjectRule,
+        frame: &mut Frame,
+        text: &mut &'t [u8],
+    ) -> Option<Item<'t>> {
+        let mut members = frame.items;
+        if self.state.after {
+            match self.end_of_member(rule, frame.hashes, &members, text)? {
+                Item::Next(next) => *text = next,
+                last => return Some(last),
+            }
+            self.state.after = false;
         }
         loop {
-            let (node, rest) = self.name(rule, &mut members, text.strip_prefix(b"\"")?)?;
-            let rest = without_space(rest).strip_prefix(b":")?;
-            let rest = self.value(node, without_space(rest))?;
-            match without_space(rest).split_first()? {
-                (b',', rest) => text = without_space(rest),
-                (b'}', rest) => {
-                    let repeats =
-                        members.crowded && has_equal(self.scratch.hashes.get_mut(first..)?);
-                    let complete = members.seen & rule.required == rule.required
-                        && (rule.min..=rule.max).contains(&members.count);
-                    return (complete && !repeats).then_some(rest);
+            let (hashes, count, seen) = (self.state.hashes.len(), members.count, members.seen);
+            match self.member(rule, frame.hashes, &mut members, text) {
+                Some(Item::Next(next)) => *text = next,
+                Some(item) => {
+                    frame.items = members;
+                    return Some(item);
                 }
-                _ => return None,
+                None => {
+                    frame.items = Items { count, seen, ..members };
+                    self.state.hashes.truncate(hashes);
+                    return None;
+                }
             }
+        }
+    }
+
+    #[inline(always)]
+    fn member<'t>(
+        &mut self,
+        rule: &'p ObjectRule,
+        hashes: usize,
+        members: &mut Items,
+        text: &'t [u8],
+    ) -> Option<Item<'t>> {
+        let (node, rest) = self.name(rule, members, text.strip_prefix(b"\"")?)?;
+        let rest = without_space(rest).strip_prefix(b":")?;
+        match self.value(node, without_space(rest))? {
+            Read::Whole(rest) => self.end_of_member(rule, hashes, members, rest),
+            Read::Opened { node, is_object, items } => {
+                Some(Item::Opened { node, is_object, items })
+            }
+        }
+    }
+
+    /// Reads what follows a member: a comma, or the brace of an object that conforms.
+    #[inline(always)]
+    fn end_of_member<'t>(
+        &mut self,
+        rule: &ObjectRule,
+        hashes: usize,
+        members: &Items,
+        text: &'t [u8],
+    ) -> Option<Item<'t>> {
+        match without_space(text).split_first()? {
+            (b',', rest) => Some(Item::Next(without_space(rest))),
+            (b'}', rest) => {
+                let repeats = members.crowded && has_equal(self.state.hashes.get_mut(hashes..)?);
+                let complete = members.seen & rule.required == rule.required
+                    && (rule.min..=rule.max).contains(&members.count);
+                (complete && !repeats).then_some(Item::Last(rest))
+            }
+            _ => None,
         }
     }
 
@@ -213,12 +493,11 @@ impl<'p> AcceptPass<'p> {
     fn name<'t>(
         &mut self,
         rule: &ObjectRule,
-        members: &mut Members,
+        members: &mut Items,
         text: &'t [u8],
     ) -> Option<(AcceptNodeId, &'t [u8])> {
         members.count += 1;
-        let guess =
-            usize::from(self.scratch.guesses.get(members.guess).copied().unwrap_or_default());
+        let guess = usize::from(self.guesses.get(members.guess).copied().unwrap_or_default());
         let guessed = rule.names.get(guess).filter(|member| member.leads(text));
         let Some(member) = guessed else { return self.other_name(rule, members, text) };
         let (name, rest) = text.split_at_checked(member.name.len())?;
@@ -231,14 +510,14 @@ impl<'p> AcceptPass<'p> {
     fn other_name<'t>(
         &mut self,
         rule: &ObjectRule,
-        members: &mut Members,
+        members: &mut Items,
         text: &'t [u8],
     ) -> Option<(AcceptNodeId, &'t [u8])> {
         let (name, rest) = text.split_at_checked(string_run(text))?;
         let rest = rest.strip_prefix(b"\"")?;
         self.spend(name.len() / BYTES_PER_STEP)?;
         if let Ok(at) = rule.names.binary_search_by(|member| member.name.as_bytes().cmp(name)) {
-            if let Some(guess) = self.scratch.guesses.get_mut(members.guess) {
+            if let Some(guess) = self.guesses.get_mut(members.guess) {
                 *guess = u8::try_from(at).unwrap_or_default();
             }
             let member = rule.names.get(at)?;
@@ -263,7 +542,7 @@ impl<'p> AcceptPass<'p> {
     fn declared(
         &mut self,
         rule: &ObjectRule,
-        members: &mut Members,
+        members: &mut Items,
         at: usize,
         bit: u64,
         name: &[u8],
@@ -285,8 +564,8 @@ impl<'p> AcceptPass<'p> {
     }
 
     fn push(&mut self, hash: u64) -> Option<()> {
-        let hashes = &mut self.scratch.hashes;
-        (hashes.len() < MAX_HASHES).then(|| hashes.push(hash))
+        let AcceptState { hashes, max_hashes, .. } = &mut *self.state;
+        (hashes.len() < *max_hashes).then(|| hashes.push(hash))
     }
 }
 

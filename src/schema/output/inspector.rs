@@ -9,6 +9,8 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::{Failure, Finding, MissingContent, Policy, Required, Treatment};
+use crate::compile::Schema;
+use crate::judge::{ArrivingDocument, JudgeScratch};
 use mcpproxy_json::scan::{
     Breach, Guard, MessageKind, ScanError, ScanLimits, ScannedMember, Scanner,
 };
@@ -83,6 +85,8 @@ pub struct Inspector {
     outside_bytes: usize,
     /// Slices of `structuredContent`, while they may still be validated.
     document: Vec<Bytes>,
+    /// Evaluation of a document that arrives in several slices.
+    arriving: Option<Box<ArrivingDocument>>,
     /// Size of the answer's body so far, in bytes.
     body_bytes: u64,
     id_checked: bool,
@@ -137,6 +141,7 @@ impl Inspector {
             outside: Vec::new(),
             outside_bytes: 0,
             document: Vec::new(),
+            arriving: None,
             body_bytes: 0,
             id_checked: false,
             wrapping: Wrapping::Unknown,
@@ -329,11 +334,28 @@ impl Inspector {
         std::mem::take(&mut self.document)
     }
 
+    /// Evaluates what has arrived of a `structuredContent` in several slices. To be called after each [`feed`](Self::feed), with the same
+    /// schema.
+    pub fn evaluate_arrived(&mut self, schema: &Schema, scratch: &mut JudgeScratch) {
+        let is_one_slice = self.arriving.is_none()
+            && self.scanner.envelope().structured.is_some_and(|part| part.end.is_some());
+        if !self.document.is_empty() && !is_one_slice {
+            let arriving = self.arriving.get_or_insert_default();
+            schema.read_arriving(arriving, &self.document, scratch);
+        }
+    }
+
+    /// Whether the complete document was evaluated as it arrived and certainly conforms.
+    pub fn has_conforming_document(&self) -> bool {
+        self.arriving.as_ref().is_some_and(|arriving| arriving.accepts(&self.document))
+    }
+
     fn restart(&mut self) {
         self.scanner = Scanner::new(self.limits, self.hash_key);
         self.outside.clear();
         self.outside_bytes = 0;
         self.document.clear();
+        self.arriving = None;
         self.body_bytes = 0;
         self.id_checked = false;
         self.wrapping = Wrapping::Unknown;
@@ -392,6 +414,7 @@ impl Inspector {
         let envelope = self.scanner.envelope();
         if envelope.breach.is_some() || envelope.is_error == Some(true) {
             self.document = Vec::new();
+            self.arriving = None;
             return;
         }
         let Some(part) = envelope.structured else { return };

@@ -1,0 +1,100 @@
+//! Evaluation of a document while it arrives.
+//!
+//! An item that is incomplete at the end of a slice is kept and read again with the next one. So is an item that is refused, since the two
+//! look alike until the item is too long: then the pass gives up, and the complete document is judged on the usual path.
+
+use bytes::Bytes;
+
+use super::pass::{AcceptScratch, AcceptState};
+use super::rules::AcceptProgram;
+
+/// Maximum number of hashes of an arriving document; see `MAX_HASHES` of a complete one.
+const MAX_ARRIVING_HASHES: usize = 1 << 12;
+
+/// Maximum size of an item, or the beginning of one, that extends over two slices, in bytes.
+const MAX_OPEN_ITEM_BYTES: usize = 16 * 1024;
+
+/// Minimum number of bytes that are appended to an incomplete item.
+const JOINED_BYTES: usize = 512;
+
+/// Accept-only evaluation of a document that is still arriving (FR-A14). Always of the same schema.
+#[derive(Debug)]
+pub struct ArrivingDocument {
+    state: AcceptState,
+    /// Number of slices read.
+    slices: usize,
+    /// Incomplete item at the end of what was read.
+    open_item: Vec<u8>,
+    given_up: bool,
+}
+
+impl ArrivingDocument {
+    pub fn new() -> Self {
+        Self {
+            state: AcceptState::new(MAX_ARRIVING_HASHES),
+            slices: 0,
+            open_item: Vec::new(),
+            given_up: false,
+        }
+    }
+
+    /// Whether the slices of `document` are read, complete, and certainly conform.
+    pub fn accepts(&self, document: &[Bytes]) -> bool {
+        let is_complete = self.open_item.is_empty() && self.state.is_complete();
+        is_complete && !self.given_up && self.slices == document.len()
+    }
+
+    /// Reads the slices of `document` that have arrived since the last time.
+    pub(crate) fn read(
+        &mut self,
+        program: &AcceptProgram,
+        document: &[Bytes],
+        scratch: &mut AcceptScratch,
+    ) {
+        for slice in document.get(self.slices..).unwrap_or_default() {
+            if !self.given_up && self.read_slice(program, slice, scratch).is_none() {
+                self.given_up = true;
+                self.open_item = Vec::new();
+            }
+        }
+        self.slices = document.len();
+    }
+
+    fn read_slice(
+        &mut self,
+        program: &AcceptProgram,
+        mut slice: &[u8],
+        scratch: &mut AcceptScratch,
+    ) -> Option<()> {
+        while !self.open_item.is_empty() && !slice.is_empty() {
+            let joined = slice.len().min(self.open_item.len().max(JOINED_BYTES));
+            self.open_item.extend_from_slice(slice.get(..joined)?);
+            let left = program.read_part(&self.open_item, &mut self.state, scratch)?;
+            if left <= joined {
+                // The item is complete; the rest follows in the slice.
+                self.open_item.clear();
+                slice = slice.get(joined - left..)?;
+            } else {
+                self.open_item.drain(..self.open_item.len() - left);
+                self.check_item()?;
+                slice = slice.get(joined..)?;
+            }
+        }
+        if !slice.is_empty() {
+            let left = program.read_part(slice, &mut self.state, scratch)?;
+            self.open_item.extend_from_slice(slice.get(slice.len() - left..)?);
+        }
+        self.check_item()
+    }
+
+    /// `None` if the incomplete item is too long.
+    fn check_item(&self) -> Option<()> {
+        (self.open_item.len() <= MAX_OPEN_ITEM_BYTES).then_some(())
+    }
+}
+
+impl Default for ArrivingDocument {
+    fn default() -> Self {
+        Self::new()
+    }
+}
