@@ -7,7 +7,7 @@
 //!
 //! # How a record gets to disk and back
 //!
-//! 1. *Submitted.* A call copies what is kept of it into one buffer ([`Draft`]). It reserves capacity before it
+//! 1. *Submitted.* A call copies its recorded parts into one buffer ([`Draft`]). It reserves capacity before it
 //!    is sent, so the queue is bounded ([`Slot`]). A call that may change something is registered among the calls
 //!    in flight until it ends ([`in_flight`]).
 //! 2. *Encoded.* Every 4 ms the writer thread (`writer`) empties the queue: it redacts each entry, encodes it as a

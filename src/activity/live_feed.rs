@@ -195,8 +195,8 @@ impl LiveFeed {
     }
 }
 
-/// Capacity of the job queue. Each reader has at most one job; the rest is for jobs of readers that have
-/// gone, which cost nothing.
+/// Capacity of the job queue. Each reader has at most one job; the rest is for jobs of disconnected readers,
+/// which are skipped.
 const JOBS: usize = 512;
 
 /// A small portion of a longer read.

@@ -250,7 +250,7 @@ impl Replica {
         if view.next() == 1 {
             return Ok(0);
         }
-        // A replica is no evidence: the node's own log and the fleet's store keep the records.
+        // `min_age` does not apply to a replica: the node's own log and the fleet's store keep the records.
         let kept = Retention { min_age: Duration::ZERO, ..*kept };
         let time = RetentionTime { now_ms, ran_ms: 0, opened: 0 };
         let RetentionDue { cut, .. } = retention::due(&view, store, &kept, u64::MAX, time)?;
@@ -384,7 +384,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn replica_starts_at_any_record_and_knows_its_gaps() {
+    fn replica_starts_at_any_record_and_reports_its_gaps() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());
         let one = stretch(5000..=5010, Hash([1; 32]));

@@ -461,7 +461,7 @@ pub struct StoreSnapshot {
 }
 
 impl StoreSnapshot {
-    /// Reports damage that any read of it finds.
+    /// Adds damage found by any read of the snapshot to `report`.
     pub fn reporting(mut self, report: &Arc<DamageReport>) -> Self {
         self.report = Some(Arc::clone(report));
         self
@@ -608,7 +608,7 @@ mod tests {
 
     // ACT-9
     #[test]
-    fn panic_of_fjall_is_damage_and_not_a_panic_of_its_caller() {
+    fn panic_in_fjall_is_reported_as_damage() {
         let (_dir, store) = opened();
         let mut batch = Batch::default();
         // fjall panics because of the empty key.

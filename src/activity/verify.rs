@@ -1,7 +1,7 @@
 //! Verification (ACT-4): walks the chain and reports the first record that is altered, missing or out of
 //! place. A record is *intact* if it is as it was written.
 //!
-//! A folder is verified on a copy, so that the store's recovery cannot repair anything away, and its tables
+//! A folder is verified on a copy, because the store's recovery could hide damage, and its tables
 //! are read completely. A running log is verified on a snapshot, which misses damage on disk of data that the
 //! store still has in memory. The chain has no key: anyone who can rewrite the whole store and the chain tip can
 //! forge it.

@@ -69,8 +69,8 @@ impl DamageReport {
         self.0.load().as_deref().cloned()
     }
 
-    /// Takes an error of a read; other errors than damage are ignored. It does not start a repair, because a repair
-    /// stops the writer: the check of the tables (`threads`) or the operator does.
+    /// Records the damage reported by a read; other errors are ignored. Does not start a repair, because a repair
+    /// stops the writer: the check of the tables (`threads`) or the operator starts it.
     pub(super) fn take(&self, error: &StoreError) {
         let StoreError::Damaged { .. } = error else { return };
         let text = format!(
@@ -82,7 +82,7 @@ impl DamageReport {
         }
     }
 
-    /// Forgets the damage: it is repaired.
+    /// Clears the damage after its repair.
     pub(crate) fn clear(&self) {
         self.0.store(None);
     }
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panic_of_a_guarded_call_is_damage_of_its_file() {
+    fn panic_in_a_guarded_call_is_reported_as_damage_of_its_file() {
         let file = Path::new("db/keyspaces/1");
         type Guarded = fn() -> Result<(), StoreError>;
         let calls: [(Guarded, &str); 3] = [
