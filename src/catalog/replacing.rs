@@ -194,8 +194,8 @@ fn next_set<'a>(
         let (listed, tool, beside) = (Arc::new(listed), Arc::new(tool), Arc::default());
         tools.push(DirectTool { listed, listings, tool, review, beside });
     }
-    let gone = last.tools_of(server).iter().filter(|tool| !seen.contains(&*tool.name.tool));
-    change.removed.extend(gone.map(|tool| Arc::clone(&tool.name.tool)));
+    let removed = last.tools_of(server).iter().filter(|tool| !seen.contains(&*tool.name.tool));
+    change.removed.extend(removed.map(|tool| Arc::clone(&tool.name.tool)));
     (tools, change)
 }
 

@@ -252,7 +252,7 @@ fn lost_or_damaged_pins_are_reported_and_release_nothing() {
         assert_eq!(scene.shown()["quarantined"], true, "{damage}");
         // What was read from disk is on record beside the servers, not before them.
         let warnings = || scene.proxy.activity("type=catalog_change&status=warning&server=s");
-        for text in ["what was pinned of the server's tools", "its tools wait for approval"] {
+        for text in ["the pin file of the server's tools", "its tools wait for approval"] {
             let is_of = |it: &Value| it["error_message"].as_str().unwrap().contains(text);
             until(text, || warnings().iter().any(is_of).then_some(()));
         }
