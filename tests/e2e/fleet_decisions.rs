@@ -313,7 +313,7 @@ impl Listing {
         let before = lists();
         write_private(&self.tools.path().join("tools.json"), &offered.to_string());
         self.proxy.client().call("write", "s:add_tool", json!({}));
-        until("the change is on record", || (lists() > before).then_some(()));
+        until("the change is recorded", || (lists() > before).then_some(()));
     }
 
     fn is_held(&self) -> bool {
@@ -341,7 +341,7 @@ fn definition_held_at_one_node_is_held_at_all_until_approved_at_one() {
     strict.offers(&harmless);
     strict.until_held(true);
     accepts.until_held(true);
-    until("it is on record", || {
+    until("it is recorded", || {
         let recorded = accepts.proxy.activity("type=catalog_change&tool=added_notes");
         recorded.iter().any(|it| it["metadata"]["shared"] == true).then_some(())
     });

@@ -83,7 +83,7 @@ fn broken_rules_are_reported_with_rejected_configs_until_they_are_repaired() {
     let proxy = proxy(FORBIDS, true);
     put_rules(&proxy, BROKEN);
     // Detected by the periodic check, before a request.
-    until("it is on record", || changes(&proxy, "error").pop());
+    until("it is recorded", || changes(&proxy, "error").pop());
     let is_reported = |what: &str| {
         let answer = ask(&proxy);
         assert_eq!(answer.status, 422, "{what}: {}", answer.text());
@@ -164,7 +164,7 @@ fn rules_are_not_healthy_while_the_config_is_invalid() {
     assert!(rejected(&proxy).is_some(), "the config is still wrong");
     assert_eq!(ask(&proxy).status, 422);
     put_rules(&proxy, BROKEN);
-    until("it is on record", || changes(&proxy, "error").pop());
+    until("it is recorded", || changes(&proxy, "error").pop());
     put(&file, &whole);
     until("the rules are what is wrong now", || {
         rejected(&proxy).filter(|reason| {
@@ -201,7 +201,7 @@ fn config_whose_value_appears_later_is_applied() {
     until("it is reported", || rejected(&proxy));
     put(&secret, "0123456789abcdef0123456789abcdef\n");
     wait_until_well(&proxy);
-    let change = until("it is on record", || changes(&proxy, "success").first().cloned());
+    let change = until("it is recorded", || changes(&proxy, "success").first().cloned());
     assert_eq!(change["metadata"]["applied"], json!(["approval"]));
 }
 

@@ -167,7 +167,7 @@ fn list_changed_is_followed_over_stdio_and_http() {
         let result = client.read(&tool, json!({}));
         assert_eq!(result["structuredContent"]["value"], 7, "{result}");
         // Discovery belongs to no request, so its record may be written a moment after the tool appears.
-        until("the change is on record", || {
+        until("the change is recorded", || {
             let changes =
                 proxy.activity(&format!("type=catalog_change&status=success&server={server}"));
             (changes[0]["metadata"]["added"] == json!(["added_1"])).then_some(())

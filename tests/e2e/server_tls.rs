@@ -128,7 +128,7 @@ fn withdrawn_authority_is_rejected_and_a_restored_one_accepted() {
     until("it is refused", is_refused);
     let answer = chain.call();
     assert!(answer["isError"] == true && answer.to_string().contains(expected), "{answer}");
-    until("it is on record", || {
+    until("it is recorded", || {
         let changes = chain.front.activity("type=config_change&status=success");
         let of_tls = json!(["mcpServers.behind.tls"]);
         changes.iter().any(|change| change["metadata"]["applied"] == of_tls).then_some(())
