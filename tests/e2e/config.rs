@@ -302,7 +302,7 @@ fn cfg_1_named_file_that_is_missing_is_an_error_of_every_command_but_init() {
         assert!(output.stderr.contains(&meant), "{command:?}: {}", output.stderr);
     }
     assert!(!mistyped.exists() && !folder.path().join("conf").exists(), "nothing is created");
-    // Nothing is is_reported of a proxy that runs with another config in the same data directory.
+    // A proxy that runs with another config in the same data directory is not reported.
     let proxy = Proxy::start(json!({}));
     let mut status = mcpproxy();
     status.arg("-c").arg(&mistyped).arg("status");
