@@ -301,7 +301,7 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
     let first = changes();
     let added = first.iter().filter(|it| it["status"] == "success");
     let added: Vec<_> = added.map(|it| it["server_name"].as_str().unwrap()).collect();
-    assert_eq!(added, ["b", "a"], "the first list of each server is on record: {first:?}");
+    assert_eq!(added, ["b", "a"], "the first list of each server is recorded: {first:?}");
     let again = run(&["call", "tool-read", "a:read_item"]);
     assert_eq!((again.code, began()), (Some(0), "a\nb\na\n".to_owned()));
     assert_eq!(changes(), first, "tools that are known are no change");

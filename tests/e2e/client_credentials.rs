@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use base64::Engine;
 use serde_json::{Value, json};
 
-use crate::harness::{API_KEY, Authority, NOBODYS, Output, Proxy, Ways, error_text, until};
+use crate::harness::{API_KEY, Authority, Output, Proxy, UNGRANTABLE, Ways, error_text, until};
 use crate::reload::reload;
 
 const CLIENT: &str = "robot";
@@ -240,7 +240,7 @@ fn id_6_scope_that_the_server_requires_is_requested_once_unless_scopes_are_confi
     for (scope, own, asked, reason) in [
         ("items:read", json!([]), &["mcp", "mcp items:read"][..], ""),
         (
-            NOBODYS,
+            UNGRANTABLE,
             json!([]),
             &["mcp", "mcp nobodys"],
             "has to be granted to client robot at http://",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, Authority, Browser, NOBODYS, Output, Proxy, Response, Ways, browse, configure,
+    API_KEY, Authority, Browser, Output, Proxy, Response, UNGRANTABLE, Ways, browse, configure,
     error_text, mcpproxy, stub_stdio, until,
 };
 
@@ -363,12 +363,12 @@ fn call_that_needs_a_further_scope_reports_it_and_the_next_login_requests_both()
 
 #[test]
 fn scope_that_no_login_grants_is_requested_a_bounded_number_of_times() {
-    let scope = Some(("tools/call", NOBODYS));
+    let scope = Some(("tools/call", UNGRANTABLE));
     let (authority, proxy) = logged_in(Ways { scope, ..Ways::default() });
     let mut client = proxy.client();
     for logins in 1..=3 {
         client.read("s:read_item", json!({}));
-        let reason = until_reason(&proxy, |reason| reason.contains(NOBODYS));
+        let reason = until_reason(&proxy, |reason| reason.contains(UNGRANTABLE));
         let reason = reason["reason"].as_str().unwrap().to_owned();
         if logins == 3 {
             assert!(

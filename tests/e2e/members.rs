@@ -75,7 +75,7 @@ fn member_smuggled_beside_name_or_arguments_is_refused_and_nothing_is_sent() {
         assert!(before.contains("read_item") && last.contains("received"), "{before} {last}");
     }
     let rejected = search.records(&proxy, "type=tool_call&status=rejected");
-    assert_eq!(requests_of(&rejected), 2 * SMUGGLED.len() as u64, "each is on record");
+    assert_eq!(requests_of(&rejected), 2 * SMUGGLED.len() as u64, "each is recorded");
     assert!(rejected.iter().all(|it| it["error_message"].as_str().unwrap().contains("by case")));
 }
 

@@ -221,7 +221,7 @@ fn mcp_2026_headers_that_disagree_with_a_tools_parameters_are_refused() {
         assert!(text.contains(why), "{text}");
     }
     let refused = proxy.activity("status=rejected&type=tool_call");
-    assert_eq!(refused.len(), 5, "each is on record");
+    assert_eq!(refused.len(), 5, "each is recorded");
     // A call tool has no such parameters, and a client of the other family no such headers.
     let args = json!({"value": "x"});
     let arguments = json!({"name": "m:test_custom_header", "args": args,

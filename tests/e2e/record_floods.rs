@@ -89,7 +89,7 @@ fn act_6_flood_of_refused_calls_removes_no_record_and_delays_no_other_client() {
     let still = proxy.api(&format!("activity/{id}"))["activity"].clone();
     assert_eq!((&still["tool_name"], &still["hash"]), (&json!("delete_item"), &done["hash"]));
     assert_eq!(proxy.api("activity/verify")["first"], 1);
-    // Every refusal is on record, in few records.
+    // Every refusal is recorded, in few records.
     let of_agent = records(&proxy, "token:agent");
     assert_eq!(requests(&of_agent), 1 + FLOOD);
     assert!((of_agent.len() as u64) < FLOOD, "{} records", of_agent.len());

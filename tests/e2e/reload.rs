@@ -137,7 +137,7 @@ fn servers_are_added_removed_and_replaced_and_others_keep_their_process() {
     assert_eq!(
         proxy.activity("type=config_change").len(),
         1,
-        "what changes nothing is not on record"
+        "a reload without changes is not recorded"
     );
     let last = children_of(proxy.process.0.id());
     proxy.end();

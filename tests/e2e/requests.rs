@@ -239,7 +239,7 @@ fn duplicate_keys_are_refused_at_any_depth_and_in_any_spelling() {
         assert_eq!(message["id"], id, "{body}: {message}");
     }
     let records = client.records(proxy(), "type=tool_call&status=rejected");
-    assert_eq!(requests_of(&records), 9, "refused calls are on record");
+    assert_eq!(requests_of(&records), 9, "refused calls are recorded");
     for record in records {
         assert!(record["error_message"].as_str().unwrap().contains("duplicate"), "{record}");
     }

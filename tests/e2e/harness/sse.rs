@@ -38,7 +38,7 @@ impl Events {
         Self { connection, text: String::new() }
     }
 
-    /// The next event, comments left out; `None` at the end of the stream.
+    /// The next event, without comments; `None` at the end of the stream.
     pub(crate) fn next(&mut self) -> Option<Event> {
         let start = Instant::now();
         loop {
