@@ -18,7 +18,7 @@ fn replace_key(proxy: &Proxy, mut config: Value) {
     config["api_key"] = json!(OTHER_KEY);
     config["data_dir"] = json!(proxy.folder.path().join("data"));
     configure(config, proxy.folder.path());
-    until("the key is another", || {
+    until("the new key is in force", || {
         let asked = proxy.request("GET", "/api/v1/status", &[("X-API-Key", OTHER_KEY)], b"");
         (asked.status == 200).then_some(())
     });

@@ -1,13 +1,13 @@
-//! Log lines that peers cause are bounded, whatever they send.
+//! Log lines caused by peers are bounded for any input.
 
 use serde_json::json;
 
 use crate::harness::{Proxy, error_text, stub_stdio};
 
-/// Maximum number of log bytes that a peer may cause within a test: the burst, and what is allowed while it runs.
+/// Maximum number of log bytes that a peer may cause within a test: the burst, and the bytes allowed while it runs.
 const MAX_BYTES: usize = 100 * 1024;
 
-/// A server whose call is a flood of `$1` before its answer.
+/// A server that sends a flood of `$1` before the answer to a call.
 const FLOODING: &str = r#"
 while IFS= read -r line; do
   case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
