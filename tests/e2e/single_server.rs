@@ -143,8 +143,11 @@ fn legacy_client_gets_the_servers_own_bytes_under_its_own_names() {
     let mut slashed = Client::open_at(proxy.port, "/mcp/server/own/");
     assert_eq!(text(&slashed.ask_raw("prompts/list", "{}")), requests()[3].2);
     let unknown = client.ask("tools/call", json!({"name": "own__wipe", "arguments": {}}));
-    let said = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
-    assert!(said.starts_with("Unknown tool: own__wipe") && said.contains("wipe"), "{said}");
+    let message = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
+    assert!(
+        message.starts_with("Unknown tool: own__wipe") && message.contains("wipe"),
+        "{message}"
+    );
 }
 
 // PRO-41
@@ -157,8 +160,8 @@ fn tool_whose_own_name_differs_by_case_is_unknown() {
     for name in ["DO.IT", "do.It", " do.it", "do.it "] {
         let arguments = json!({"n": 7});
         let unknown = client.ask("tools/call", json!({"name": name, "arguments": arguments}));
-        let said = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
-        assert!(said.starts_with(&format!("Unknown tool: {name}")), "{said}");
+        let message = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
+        assert!(message.starts_with(&format!("Unknown tool: {name}")), "{message}");
     }
     assert_eq!(server.asked("tools/call"), Vec::<Value>::new());
     client.ask_raw("tools/call", r#"{"name":"do.it","arguments":{"n":7}}"#);
@@ -272,21 +275,21 @@ fn rules_limits_and_scope_apply_to_methods_of_extensions() {
     let proxy = Proxy::unready(config, folder).ready();
     let mut client = Client::open_at(proxy.port, PATH);
     let refused = client.ask("skills/list", json!({}));
-    let said = refused["error"]["message"].as_str().unwrap();
-    assert!(said.contains("not allowed by rule 'no-skills'"), "{said}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("not allowed by rule 'no-skills'"), "{message}");
     assert_eq!(client.ask("skills/fail", json!({}))["error"]["code"], -32099);
     let refused = client.ask("skills/fail", json!({}));
-    let said = refused["error"]["message"].as_str().unwrap();
-    assert!(said.contains("limit 1 per minute"), "{said}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("limit 1 per minute"), "{message}");
     assert_eq!(server.asked("skills/list").len() + server.asked("skills/fail").len(), 1);
     // The operation of such a method is unknown.
     let reader = create_token(&proxy, &["reader", "--operation", "read"]);
     let bearer = format!("Bearer {reader}");
     let headers = [("Authorization", bearer.as_str())];
     let refused = ask_modern(&proxy, PATH, "skills/list", json!({}), &headers).json();
-    let said = refused["error"]["message"].as_str().unwrap();
+    let message = refused["error"]["message"].as_str().unwrap();
     let expected = "Token 'reader' does not allow method 'skills/list' of 'own': it is limited to operation 'read'";
-    assert_eq!(said, expected);
+    assert_eq!(message, expected);
 }
 
 // PRO-41
@@ -297,8 +300,8 @@ fn output_validation_applies() {
         "output_validation": {"mode": "strict"}}));
     let mut client = Client::open_at(proxy.port, PATH);
     let blocked = client.ask("tools/call", json!({"name": "do.it", "arguments": {"n": 0}}));
-    let said = error_text(&blocked["result"]);
-    assert!(said.contains("required"), "{said}");
+    let message = error_text(&blocked["result"]);
+    assert!(message.contains("required"), "{message}");
     let record =
         until("it is recorded", || client.records(&proxy, "type=tool_call").into_iter().next());
     assert_eq!(record["status"], "blocked", "{record}");

@@ -23,15 +23,15 @@ fn dribble(port: u16, start: &str, byte: u8) -> String {
     stream.set_read_timeout(Some(PAUSE)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.write_all(start.as_bytes()).unwrap();
-    let (mut said, mut room) = (Vec::new(), [0; 4096]);
+    let (mut received, mut room) = (Vec::new(), [0; 4096]);
     for _ in 0..MOST {
         let _ = stream.write_all(&[byte]);
         match stream.read(&mut room) {
-            Ok(0) => return String::from_utf8(said).unwrap(),
-            Ok(count) => said.extend_from_slice(&room[..count]),
+            Ok(0) => return String::from_utf8(received).unwrap(),
+            Ok(count) => received.extend_from_slice(&room[..count]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             // Bytes sent meanwhile are no longer read.
-            Err(_) => return String::from_utf8(said).unwrap(),
+            Err(_) => return String::from_utf8(received).unwrap(),
         }
     }
     panic!("the connection is open after {MOST} bytes: {start:?}");
@@ -63,18 +63,20 @@ fn slow_sender_is_disconnected_and_delays_no_other() {
     std::thread::scope(|scope| {
         let slow: Vec<_> = cases
             .iter()
-            .map(|(start, said)| (scope.spawn(move || dribble(port, start, b'a')), start, said))
+            .map(|(start, expected)| {
+                (scope.spawn(move || dribble(port, start, b'a')), start, expected)
+            })
             .collect();
         let works = || {
             let result = proxy.client().read("s:read_item", json!({}));
             assert_eq!(result["structuredContent"]["value"], 7, "{result}");
         };
         (0..20).for_each(|_| works());
-        for (slow, start, said) in slow {
+        for (slow, start, expected) in slow {
             let answer = slow.join().unwrap();
             works();
-            assert!(answer.starts_with(said), "{start}: {answer}");
-            assert_eq!(answer.matches("HTTP/1.1 ").count(), usize::from(!said.is_empty()));
+            assert!(answer.starts_with(expected), "{start}: {answer}");
+            assert_eq!(answer.matches("HTTP/1.1 ").count(), usize::from(!expected.is_empty()));
         }
     });
 }

@@ -16,7 +16,7 @@ struct OnSocket {
     folder: TempDir,
     socket: PathBuf,
     process: Process,
-    said: String,
+    line: String,
 }
 
 impl OnSocket {
@@ -28,9 +28,9 @@ impl OnSocket {
         let mut command = mcpproxy();
         command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
         let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(log));
-        let mut said = String::new();
-        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        let proxy = Self { folder, socket, process, said };
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let proxy = Self { folder, socket, process, line };
         until("it is ready", || (proxy.get("/readyz").0 == 200).then_some(()));
         proxy
     }
@@ -63,7 +63,7 @@ fn with_stub() -> Value {
 #[test]
 fn socket_is_private_and_serves_like_a_port() {
     let proxy = OnSocket::start(with_stub(), tempfile::tempdir().unwrap());
-    assert_eq!(proxy.said, format!("MCP at unix:{}:/mcp\n", proxy.socket.display()));
+    assert_eq!(proxy.line, format!("MCP at unix:{}:/mcp\n", proxy.socket.display()));
     let mode = std::fs::metadata(&proxy.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let evil = ["--unix-socket", "proxy.sock", "http://evil.example/healthz"];

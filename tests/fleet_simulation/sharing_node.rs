@@ -29,7 +29,7 @@ pub struct Sharing {
     /// Its own object, if still to be read in this round.
     pub own: Option<(NodeName, ListedFacts)>,
     /// True once its own facts are uploaded or need not be, which precedes other reads.
-    pub has_said: bool,
+    pub is_published: bool,
     /// Other objects still to be read in this round.
     pub reads: VecDeque<(NodeName, ListedFacts)>,
     /// True if its own object was unreadable in this round.
@@ -41,7 +41,7 @@ pub struct Sharing {
 impl Sharing {
     /// Next object to read, unless an upload comes first.
     pub fn next_read(&mut self) -> Option<(NodeName, ListedFacts)> {
-        match self.has_said {
+        match self.is_published {
             false => self.own.take(),
             true => self.reads.pop_front(),
         }
@@ -77,7 +77,7 @@ impl SharingNode {
             reader,
             saved,
             own: None,
-            has_said: false,
+            is_published: false,
             reads: VecDeque::new(),
             failed: false,
             kept: None,

@@ -360,7 +360,7 @@ impl World {
             }
             Event::Commit => {
                 let count = self.random.between(1, 6);
-                // Clocks are set right and wrong from time to time.
+                // Clocks are set correctly or wrongly from time to time.
                 if self.random.once_in(20) {
                     machine.skew_ms = self.random.below(2 * DAY_MS);
                 }
@@ -441,7 +441,7 @@ impl World {
             return;
         }
         if self.store.instead.is_some() {
-            // It belongs to a fleet, and the store has none.
+            // The machine belongs to a fleet, and the store has none.
             self.at(self.now + REFUSED_MS, at, Event::Start);
             return;
         }
@@ -481,7 +481,7 @@ impl World {
                 match process.seal(&mut machine.disk, &self.store, (bytes, now), variant) {
                     Ok(true) => {}
                     Ok(false) => process.state.not_sealed(now),
-                    // It fails again and again, and uploads nothing.
+                    // The node fails repeatedly, and uploads nothing.
                     Err(_) => {
                         machine.process = None;
                         machine.refused = true;
