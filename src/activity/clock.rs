@@ -6,7 +6,7 @@
 //!
 //! A jump that lasts is accepted after an hour, and `stored_ms` of every record would then be old.
 //! `activity.min_retention` therefore counts running time: the time for which processes had this log open,
-//! which no clock step changes. An [`AgeMarks`] entry says which record was next at a given running time. The
+//! which no clock step changes. An [`AgeMarks`] entry states the next record at a given running time. The
 //! marks are stored in the state keyspace, at most once a minute together with a batch. Time without a
 //! running process does not count, nor does time after the last mark, so records are kept longer rather than
 //! shorter.

@@ -336,7 +336,7 @@ impl Slot {
     }
 
     /// Registers a call that is about to be sent, so that it is recorded even if the process ends first
-    /// (ACT-1). Takes what `entry` holds; the outcome is added to the remaining draft. Read-only calls are
+    /// (ACT-1). Takes the content of `entry`; the outcome is added to the remaining draft. Read-only calls are
     /// registered only with `mark_reads`. With `before_send` this waits until the mark is durable. On an
     /// error the call must not be sent.
     pub async fn begin(&mut self, entry: &mut Box<Entry>) -> Result<(), NotAdmitted> {

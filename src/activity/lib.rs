@@ -22,7 +22,7 @@
 //! 4. *Read.* A page takes a snapshot ([`view`]). Full segments are searched newest first through their index, a
 //!    bitmap of 1024 bits per value of a field; the last, unfilled segment has no index and is read head by head.
 //!    Only the blocks of records on the page are decompressed, bodies only if payloads are requested. Segments
-//!    rather than records are skipped, counted and removed, so that a page costs what it returns.
+//!    rather than records are skipped, counted and removed, so that the cost of a page is that of its records.
 //!
 //! # Why not the store's own compression and index
 //!

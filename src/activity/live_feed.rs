@@ -2,7 +2,7 @@
 //! thread.
 //!
 //! The writer publishes how far it has written, the reader thread (`live`) adds rendered portions, and
-//! readers take what follows their position. Readers take no lock: the recent portions are replaced as a
+//! readers take the portions after their position. Readers take no lock: the recent portions are replaced as a
 //! whole.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

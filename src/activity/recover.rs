@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn act_9_lost_bodies_are_restored_beside_their_own_heads_only() {
+    fn act_9_lost_bodies_are_restored_with_their_own_heads_only() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let (blocks, tip) = chain(store.node(), genesis(store.node()), &[10, 20, 30]);

@@ -123,7 +123,7 @@ impl Replica {
     ) -> Result<(), ReplicaError> {
         let applied = self.add(stretch, records, mark);
         if applied.is_err() {
-            // Discard what was prepared, so that it is not written with the next records.
+            // Discard the prepared records, so that they are not written with the next ones.
             let view = self.reader.view()?;
             self.gaps.clone_from(&view.gaps);
             self.appender = match view.next() {
@@ -219,7 +219,7 @@ impl Replica {
     }
 
     /// Storage times of the records before and after a gap, in milliseconds since 1970, as far as they are
-    /// retained. `None` if there is no such gap, or retention has removed what follows it.
+    /// retained. `None` if there is no such gap, or retention has removed the records after it.
     pub fn beside_gap(
         &self,
         first: u64,

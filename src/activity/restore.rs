@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn unlinked_sealed_records_are_rejected_and_the_log_stays() {
+    fn unlinked_sealed_records_are_rejected_and_the_log_is_unchanged() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("activity");
         let sealed = made(LOG, 1..=20, codec::genesis(LOG), "sealed");

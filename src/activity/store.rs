@@ -8,7 +8,7 @@
 //! <dir>/lost    count of unrecorded calls (`losses`)
 //! ```
 //!
-//! Opening is checked (ACT-9): `precheck` inspects the files before fjall does and keeps what it would
+//! Opening is checked (ACT-9): `precheck` inspects the files before fjall does and keeps files that it would
 //! delete, and a panic in fjall is reported as damage (`error`).
 //!
 //! Keys and values are bytes here; `codec`, `segment`, `append` and `view` interpret them. In this crate only

@@ -29,11 +29,11 @@ const STALLED: Duration = Duration::from_secs(5);
 /// Interval at which the loss counter is saved during an outage: the maximum age of the count that a killed
 /// process leaves.
 const SAVE_LOSSES_EVERY: Duration = Duration::from_millis(100);
-/// Maximum time for closing: writing what was submitted and closing the store.
+/// Maximum time for closing: writing submitted entries and closing the store.
 const CLOSE_LIMIT: Duration = Duration::from_secs(20);
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 
-/// Owner of the log's threads. Dropping it, or [`Writer::close`], durably writes what was submitted and ends
+/// Owner of the log's threads. Dropping it, or [`Writer::close`], durably writes submitted entries and ends
 /// them.
 #[derive(Debug)]
 pub struct Writer {
@@ -131,7 +131,7 @@ impl Activity {
 }
 
 impl Writer {
-    /// Durably writes what was submitted and ends the threads.
+    /// Durably writes submitted entries and ends the threads.
     pub fn close(mut self) -> Result<(), StoreError> {
         self.end()
     }

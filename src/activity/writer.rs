@@ -189,7 +189,7 @@ impl WriterState {
             {
                 break;
             }
-            // The sync may be late; what is written survives a crash of this process, if not of the
+            // The sync may be late; written records survive a crash of this process, if not of the
             // machine.
             let age = self.now().saturating_sub(self.batch_from.unwrap_or(u64::MAX));
             if self.hindered > SLOW_DELAY && age > WRITE_EARLY {
@@ -202,7 +202,7 @@ impl WriterState {
     /// Sleeps until an entry arrives.
     fn sleep(&mut self) {
         self.shared.asleep.store(true, Ordering::SeqCst);
-        // Either the sender sees the flag, or this last check sees what was sent.
+        // Either the sender sees the flag, or this last check sees the sent entry.
         fence(Ordering::SeqCst);
         let is_idle = self.take_in() == Found::Nothing
             && !self.shared.in_flight.has_unmarked()

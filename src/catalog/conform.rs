@@ -838,7 +838,7 @@ mod tests {
     }
 
     #[test]
-    fn def_6_input_schema_gets_an_object_root_where_its_meaning_stays() {
+    fn def_6_input_schema_gets_an_object_root_if_its_meaning_is_preserved() {
         for (schema, expected) in [
             ("null", json!({"type": "object"})),
             ("true", json!({"type": "object"})),

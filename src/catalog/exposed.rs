@@ -1,7 +1,7 @@
 //! Exposed names: `server__name` for tools and prompts, `mcpproxy://server/URI` for resources and templates; `ui://server/rest`
 //! and `skill://server/rest` where the scheme of the URI is part of an extension's protocol.
 //!
-//! Each name depends only on server and own name, so it is stable whatever else is configured, and unique. Pure.
+//! Each name depends only on server and own name, so it is unique, and independent of other servers. Pure.
 //!
 //! A name is plain if every client accepts it and it can be split in only one way. Otherwise it is truncated and ends
 //! in a hash of both parts. A plain name that looks like a hashed one is hashed too, so that names cannot be spoofed.

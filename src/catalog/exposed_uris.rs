@@ -215,7 +215,7 @@ impl UriRewriter {
         }
     }
 
-    /// Appends what is still held back: the beginning of a URI that never ended.
+    /// Appends the text still held back: the beginning of a URI that never ended.
     pub fn end(&mut self, out: &mut Splice) {
         if self.string.take().is_some_and(|it| it.role == Role::Uri) {
             out.push(std::mem::take(&mut self.held).into());
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_45_uri_that_is_too_long_stays_and_the_next_one_is_exposed() {
+    fn pro_45_uri_that_is_too_long_is_unchanged_and_the_next_one_is_exposed() {
         let json = |length: usize, second: &str| {
             let long = "x".repeat(length);
             format!(r#"{{"contents":[{{"uri":"{long}"}},{{"uri":"{second}"}}]}}"#)

@@ -104,7 +104,7 @@ pub enum Grade {
     Narrowed,
     /// Accepts more, promises less, or unknown.
     Widened,
-    /// A hint that somebody may rely on is withdrawn.
+    /// A hint on which clients may rely is withdrawn.
     Loosened,
 }
 

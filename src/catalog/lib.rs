@@ -1,4 +1,4 @@
-//! Catalog: the known tools, what they may do, and how they are found.
+//! Catalog: the known tools, their grades and pins, and the search for them.
 //!
 //! Discovery delivers one server's whole set of tools at a time; readers see one immutable [`Snapshot`]. [`Catalog`]
 //! holds the state of a running proxy: sets are applied (`replacing`), published, written to disk (`saving`) and

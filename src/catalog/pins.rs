@@ -1,7 +1,7 @@
 //! Pins: the accepted definition of each tool and the one that waits for an operator; and the verdicts that fleet
 //! nodes share. Pure.
 //!
-//! The first definition of a tool is pinned. Later ones are compared with the pinned one, however often it changed in
+//! The first definition of a tool is pinned. Later ones are compared with the pinned one, regardless of changes in
 //! between, and the pin moves when the change is accepted:
 //!
 //! ```text
@@ -248,7 +248,7 @@ pub enum SharedVerdict {
 /// Verdicts on the definitions of one tool.
 pub(super) type ToolLimit = BTreeMap<DefinitionDigest, SharedVerdict>;
 
-/// Verdicts of all fleet nodes. The highest verdict on a definition counts, in whatever order they arrive, so that
+/// Verdicts of all fleet nodes. The highest verdict on a definition counts, regardless of their order, so that
 /// all nodes agree and only an operator's approval lifts a quarantine. A verdict on another definition only shows that
 /// the tool is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -297,26 +297,26 @@ mod tests {
     proptest! {
         #[test]
         fn verdicts_are_order_independent(
-            said in prop::collection::vec((0..2_u8, 0..3_u8, 0..3_usize), 0..20),
+            statements in prop::collection::vec((0..2_u8, 0..3_u8, 0..3_usize), 0..20),
             shuffles in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..40), 1..4),
         ) {
             let add = |pins: &mut SharedPins, (tool, of, verdict): (u8, u8, usize)| {
                 pins.add(&name(&tool.to_string()), DefinitionDigest::of(&[of]), VERDICTS[verdict]);
             };
             let mut first = SharedPins::default();
-            said.iter().for_each(|it| add(&mut first, *it));
+            statements.iter().for_each(|it| add(&mut first, *it));
             for shuffle in shuffles {
                 // Repeated and reordered.
                 let mut other = SharedPins::default();
-                if !said.is_empty() {
-                    shuffle.iter().for_each(|at| add(&mut other, said[at.index(said.len())]));
+                if !statements.is_empty() {
+                    shuffle.iter().for_each(|at| add(&mut other, statements[at.index(statements.len())]));
                 }
-                said.iter().rev().for_each(|it| add(&mut other, *it));
+                statements.iter().rev().for_each(|it| add(&mut other, *it));
                 prop_assert_eq!(&other, &first);
             }
-            for (tool, of, _) in &said {
+            for (tool, of, _) in &statements {
                 let (tool, digest) = (name(&tool.to_string()), DefinitionDigest::of(&[*of]));
-                let of_it = said.iter().filter(|it| name(&it.0.to_string()) == tool && DefinitionDigest::of(&[it.1]) == digest);
+                let of_it = statements.iter().filter(|it| name(&it.0.to_string()) == tool && DefinitionDigest::of(&[it.1]) == digest);
                 let max = of_it.map(|it| VERDICTS[it.2]).max();
                 prop_assert_eq!(first.verdict(&tool, digest), max);
             }

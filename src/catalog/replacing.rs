@@ -1,8 +1,8 @@
 //! Builds the next snapshot: a server's discovered set becomes tools (filters, capabilities, policies, schemas) and
 //! replaces its previous set; or other settings are applied to the known tools.
 //!
-//! Unchanged tools, index segments and schemas are shared, so that a change costs what is new plus one pointer per
-//! other tool.
+//! Unchanged tools, index segments and schemas are shared, so that the cost of a change is that of its new parts plus one
+//! pointer per other tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};

@@ -29,7 +29,7 @@ fn numbered(n: u64) -> Draft {
     draft
 }
 
-/// Child process: checks what its predecessor left, then writes until it is killed.
+/// Child process: checks the log of its predecessor, then writes until it is killed.
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(CHILD) else { return };

@@ -45,7 +45,7 @@ fn answer(proxy: &Proxy, id: &str, decision: &str) -> Response {
     proxy.request("POST", &path, &key, body.to_string().as_bytes())
 }
 
-/// States of approvals on record, oldest first.
+/// Recorded states of approvals, oldest first.
 pub(crate) fn states(proxy: &Proxy) -> Vec<Value> {
     let records = proxy.activity("type=approval");
     records.iter().rev().map(|it| it["metadata"]["state"].clone()).collect()

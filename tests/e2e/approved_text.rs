@@ -79,7 +79,7 @@ fn apr_1_trace_that_the_client_chose_is_not_sent_after_an_approval_and_baggage_i
         assert!(parent.contains(record["trace_id"].as_str().unwrap_or("-")), "{record}");
     }
     assert_eq!(digests[0], digests[1]);
-    assert_ne!(digests[1], digests[2], "the baggage is a part of what is approved");
+    assert_ne!(digests[1], digests[2], "the baggage is part of the approved request");
     assert_eq!(digests[2], digests[3]);
 }
 

@@ -38,7 +38,7 @@ fn sep_414_baggage_is_forwarded_in_meta_and_headers() {
 }
 
 #[test]
-fn server_receives_one_traceparent_of_ours_out_of_two() {
+fn server_receives_one_traceparent_of_the_proxy_out_of_two() {
     let (collector, server) = (collector(), server());
     let telemetry = telemetry(&collector);
     let proxy = Proxy::with(json!({"mcpServers": {"s": url(&server)}, "telemetry": telemetry}));

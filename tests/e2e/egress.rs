@@ -167,7 +167,7 @@ fn server_that_names_an_internal_address(received: &Received) -> Reply {
 }
 
 #[test]
-fn net_9_login_asks_the_proxy_for_no_internal_address_that_a_server_names() {
+fn net_9_login_requests_no_internal_address_named_by_a_server_through_the_proxy() {
     let ca = CertificateAuthority::new("ca");
     let server = Recorder::secure(&ca.server(&[HOST]), |_, received| {
         server_that_names_an_internal_address(received)
@@ -231,7 +231,7 @@ fn net_9_doctor_shows_the_proxies_in_force_and_the_way_to_each_server() {
 }
 
 #[test]
-fn net_9_every_kind_of_outgoing_request_asks_the_proxy() {
+fn net_9_every_kind_of_outgoing_request_uses_the_proxy() {
     let refuse = "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n";
     let egress = EgressProxy::start(EgressWay::Answers(refuse));
     let mut stub = HttpStub::shared().entry();

@@ -253,7 +253,7 @@ fn no_node_is_declared_dead_while_the_store_is_unavailable() {
         let all = a.api("fleet");
         assert_eq!(all["living"], 2, "{all}");
     }
-    until("it is there again", || {
+    until("it is available again", || {
         let _ = std::fs::remove_file(&nodes);
         let _ = std::fs::remove_dir_all(&nodes);
         std::fs::rename(&aside, &nodes).ok()

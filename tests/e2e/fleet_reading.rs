@@ -399,7 +399,7 @@ fn export_without_a_dead_nodes_records_reports_it_and_so_does_the_status() {
     assert!(lacking.stderr.contains("b: it is not alive"), "{}", lacking.stderr);
     let text = std::fs::read_to_string(&file).unwrap();
     let lines: Vec<Value> = text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
-    assert_eq!(lines.len(), 3, "the records of a, and what is missing");
+    assert_eq!(lines.len(), 3, "the records of a, and the missing ones");
     assert_eq!(lines[2]["type"], "fleet_missing");
     assert!(lines[2]["missing"]["b"].as_str().unwrap().contains("is not alive"), "{text}");
     let lacking = export("csv");

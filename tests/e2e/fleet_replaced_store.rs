@@ -57,7 +57,7 @@ impl Fleet {
 
     /// Restores the store, and removes the one that replaced it.
     fn restore(&self) {
-        until("it is there again", || {
+        until("it is available again", || {
             let _ = std::fs::remove_dir_all(self.store());
             std::fs::rename(self.aside(), self.store()).ok()
         });

@@ -313,7 +313,7 @@ fn stream_restarts_elsewhere_before_its_node_is_declared_dead() {
 }
 
 #[test]
-fn subscription_stays_at_its_node_once_the_sessions_node_is_gone() {
+fn subscription_remains_at_its_node_after_the_sessions_node_is_lost() {
     let store = tempfile::tempdir().unwrap();
     let offers = json!({"mcpServers": {"s": stub_stdio(&["--offers"])}});
     let [mut a, b] = ["a", "b"].map(|name| reached_with(&store, name, offers.clone()));

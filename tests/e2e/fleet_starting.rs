@@ -35,7 +35,7 @@ impl Away {
     }
 
     fn end(&self) {
-        until("it is there again", || {
+        until("it is available again", || {
             let _ = std::fs::remove_file(&self.nodes);
             let _ = std::fs::remove_dir_all(&self.nodes);
             std::fs::rename(&self.aside, &self.nodes).ok()

@@ -113,7 +113,7 @@ impl Shared {
                     Value::Null
                 }
                 ("POST", None) => {
-                    let number = id.as_u64().expect("an id of ours");
+                    let number = id.as_u64().expect("an id of the proxy");
                     self.seen().answers.insert(number, message);
                     self.changed.notify_all();
                     Value::Null
@@ -627,7 +627,7 @@ fn held_calls_of_a_principal_are_bounded() {
     // The end of a call frees its place.
     let done = call.repeat(&asked.remove(0), &answer_to("roots/list")).json();
     assert_eq!(done["result"]["resultType"], "complete", "{done}");
-    until("there is room", || {
+    until("there is space", || {
         let result = call.send(json!({})).json()["result"].take();
         (result["resultType"] == "input_required").then_some(())
     });
@@ -642,7 +642,7 @@ fn held_calls_of_two_clients_at_one_child_are_not_mixed() {
     let [first, second] = [&alice, &bob]
         .map(|bearer| Call::of(&proxy, "/mcp", "ask", json!({"ask": "roots/list"})).by(bearer));
     let asked = first.asked();
-    // The server does not say which of the two calls its request belongs to (PRO-6).
+    // The request of the server does not identify one of the two calls (PRO-6).
     let refused = second.send(json!({})).json()["result"].take();
     let error = &refused["structuredContent"]["answered"];
     assert_eq!(error["code"], -32603, "{refused}");

@@ -252,7 +252,7 @@ fn frames_that_require_answers_are_not_read_while_answers_are_blocked() {
 }
 
 #[test]
-fn authority_is_checked_instead_of_a_host_header_beside_it() {
+fn authority_is_checked_instead_of_an_accompanying_host_header() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
     for (stream, authority, host, served) in

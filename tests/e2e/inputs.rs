@@ -538,7 +538,7 @@ fn both_protocol_families_and_the_direct_endpoint_judge_alike() {
 
 // INP-5
 #[test]
-fn caller_without_access_to_a_tool_learns_nothing_about_its_schema() {
+fn caller_without_access_to_a_tool_gets_no_details_of_its_schema() {
     let proxy = proxy_of(&json!([tool("added_issue", issue())]), json!({}), &json!({}));
     let made = proxy.cli(&["token", "create", "ci", "--server", "none", "--json"]);
     let token = made.json()["token"].as_str().unwrap().to_owned();

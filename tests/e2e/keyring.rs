@@ -77,7 +77,7 @@ fn keyring_that_does_not_answer_delays_only_the_server_that_needs_it() {
     };
     let proxy = Proxy::unready_under(&bus.export(), config(5), tempfile::tempdir().unwrap());
     let question = until("the keyring is asked", || bus.asked());
-    until("another is there", || (state(&proxy, "s") == "connected").then_some(()));
+    until("another server is connected", || (state(&proxy, "s") == "connected").then_some(()));
     reload(&proxy, &config(6));
     proxy.client().read("s:read_item", json!({}));
     for server in ["asks", "waits"] {

@@ -391,7 +391,7 @@ fn status_that_is_refused_for_a_moment_reaches_its_session_later() {
 
 // PRO-43
 #[test]
-fn status_outlives_the_stream_that_it_was_fetched_for() {
+fn status_outlives_the_stream_of_its_request() {
     let s = Server::start();
     let proxy = Proxy::start(json!({"s": s.entry()}));
     let client = Client::open(&proxy, "/mcp/all", "");

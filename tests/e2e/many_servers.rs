@@ -49,7 +49,7 @@ fn many_servers_at_once_are_all_listed_with_few_threads_and_again_after_a_restar
     assert_eq!(records[0]["status"], "success", "{records:?}");
     let folder = proxy.end();
     let proxy = Proxy::unready(config.clone(), folder);
-    until("the tools are there again", || {
+    until("the tools are listed again", || {
         (proxy.api("status")["tools"] == json!(all)).then_some(())
     });
     let proxy = proxy.ready();

@@ -58,7 +58,7 @@ const SMUGGLED: [(&str, &str, &str); 6] = [
 
 // PRO-5
 #[test]
-fn member_smuggled_beside_name_or_arguments_is_refused_and_nothing_is_sent() {
+fn member_smuggled_next_to_name_or_arguments_is_refused_and_nothing_is_sent() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());
@@ -95,7 +95,7 @@ fn unknown_members_of_a_call_are_dropped_and_warned_about_once_per_client() {
             assert_eq!(got, sent, "members of another revision are dropped as well");
             let record = &client.records(&proxy, "type=tool_call&tool=echo")[0];
             assert_eq!(record["tool_name"], "echo");
-            assert_eq!(record["arguments"], json!({"a": 1}), "the record holds what was sent");
+            assert_eq!(record["arguments"], json!({"a": 1}), "the record holds the sent members");
         }
     }
     for member in ["xyz", "requestState", "inputResponses"] {
@@ -107,7 +107,7 @@ fn unknown_members_of_a_call_are_dropped_and_warned_about_once_per_client() {
 
 // PRO-33
 #[test]
-fn task_is_not_asked_of_a_server_without_tasks() {
+fn task_is_not_requested_from_a_server_without_tasks() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let mut client = proxy.client();

@@ -227,7 +227,7 @@ fn pro_24_redirect_to_https_is_followed_if_its_authority_is_trusted() {
     let called = |received: &Received| {
         String::from_utf8_lossy(&received.body).contains(r#""method":"tools/call""#)
     };
-    assert!(secure.received().iter().any(called), "the call goes to the new address");
+    assert!(secure.received().iter().any(called), "the call is sent to the new address");
     assert!(!plain.received().iter().any(called), "and nowhere else");
 }
 

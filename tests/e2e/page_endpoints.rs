@@ -51,7 +51,7 @@ fn server_is_switched_in_the_file_and_takes_effect_at_once() {
 }
 
 #[test]
-fn rejected_switch_is_reported_and_the_file_stays() {
+fn rejected_switch_is_reported_and_the_file_is_unchanged() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let unknown = post(&proxy, "servers/nobody/disable");
     assert_eq!(unknown.status, 404, "{}", unknown.text());

@@ -112,7 +112,7 @@ fn page_of_another_origin_gets_nothing_with_the_cookie() {
     let (own, reload) = (origin(&proxy), "/api/v1/config/reload");
     let ask = |method, path, more: &[(&str, &str)]| with(&proxy, method, path, &cookie, more);
     assert_eq!(ask("POST", reload, &[PAGE, ("Origin", &own)]), 200);
-    // A form has no header of ours. A script elsewhere has its own origin, even on another port of this host.
+    // A form lacks the header of the page. A script elsewhere has its own origin, even on another port of this host.
     assert_eq!(ask("POST", reload, &[("Origin", &own)]), 401);
     assert_eq!(
         ask("POST", reload, &[PAGE]),

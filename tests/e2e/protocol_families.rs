@@ -90,7 +90,7 @@ fn mcp_2026_results_of_a_legacy_server_have_a_result_type_only_for_a_modern_clie
             }
             let records = proxy.activity(&format!("server={server}&tool={tool}&type=tool_call"));
             let kept = |key: &str| records.iter().map(|of| of[key].clone()).collect::<Vec<_>>();
-            // The record has what the server sent, regardless of the client.
+            // The record has the bytes sent by the server, regardless of the client.
             assert_eq!(kept("response_bytes"), vec![json!(theirs.len()); 3], "{server} {tool}");
             assert_eq!(kept("response")[0], kept("response")[2], "{server} {tool}");
         }

@@ -198,7 +198,7 @@ fn subscription_that_waits_for_its_server_delays_no_other_line() {
             "params": {"requestId": n.to_string()}});
         pipe.send(&canceled.to_string());
     }
-    until("there is room", || {
+    until("there is space", || {
         pipe.send(&listen("last", json!({"toolsListChanged": true})));
         let answer = line(&mut pipe);
         let id = &answer["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];

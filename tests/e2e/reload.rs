@@ -648,10 +648,10 @@ fn own_secrets_can_be_kept_in_files() {
     write(&proxy, &config);
     let status =
         |key: &str| proxy.request("GET", "/api/v1/servers", &[("X-API-Key", key)], b"").status;
-    until("the first key counts", || (status(&first) == 200).then_some(()));
+    until("the first key is in force", || (status(&first) == 200).then_some(()));
     assert_eq!(status(config["api_key"].as_str().unwrap()), 401, "the reference is none");
     write_private(&kept, &second);
-    until("the second key counts", || (status(&second) == 200).then_some(()));
+    until("the second key is in force", || (status(&second) == 200).then_some(()));
     assert_eq!(status(&first), 401);
     let missing = json!({"mcpServers": {}, "api_key": second,
         "approval": {"webhook": {"url": "https://h.example/hook", "secret": "${file:/nowhere}"}}});
@@ -747,7 +747,7 @@ fn reloads_under_load_fail_no_call_and_leave_nothing() {
     assert!(calls.load(Ordering::Relaxed) > rounds, "there was no load");
     let before = before.unwrap();
     // Kept connections close and retired servers end: its resources are those before the load.
-    let after = until("what was left has ended", || {
+    let after = until("retired connections and servers have ended", || {
         let now = Held::by(pid);
         let few = now.fds <= idle.fds + 8 && now.threads <= before.threads + 4;
         (few && now.children == 2).then_some(now)

@@ -119,7 +119,7 @@ fn broken_rules_are_reported_with_rejected_configs_until_they_are_repaired() {
         assert_eq!(answer.status, 422, "{}", answer.text());
         assert!(answer.text().contains("r.cedar"), "{}", answer.text());
     }
-    assert_eq!(fs::read(&file).unwrap(), before, "what is refused is not written");
+    assert_eq!(fs::read(&file).unwrap(), before, "a rejected change is not written");
     let output = proxy.cli(&["config", "reload"]);
     assert_eq!(output.code, Some(5), "{} {}", output.stdout, output.stderr);
     assert!(output.stderr.contains("r.cedar"), "{}", output.stderr);

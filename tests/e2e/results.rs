@@ -655,7 +655,7 @@ fn kept_results_do_not_survive_their_process() {
     assert_eq!(files(&proxy), 3);
     let home = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
     let next = Proxy::unready(config(json!({"bytes": LIMIT})), home).ready();
-    assert_eq!(files(&next), 1, "what is not ours stays");
+    assert_eq!(files(&next), 1, "foreign files are kept");
     let mut client = next.client();
     keep(&mut client, "prose");
     assert_eq!(files(&next), 2);

@@ -186,7 +186,7 @@ fn rul_8_server_is_unsubscribed_after_the_last_revocation() {
 }
 
 #[test]
-fn rul_8_approved_subscription_stays_and_one_without_approval_ends() {
+fn rul_8_approved_subscription_remains_and_one_without_approval_ends() {
     let rule = |uri: &str| {
         format!(
             "@id(\"asks\") @requires(\"approval\")\n\

@@ -408,7 +408,7 @@ fn rule_faults(proxy: &Proxy) -> Vec<String> {
 }
 
 #[test]
-fn rul_9_rule_that_names_what_does_not_exist_is_in_force_and_reported_until_it_is_corrected() {
+fn rul_9_rule_that_names_unknown_items_is_in_force_and_reported_until_it_is_corrected() {
     let unmet = r#"forbid (principal, action, resource == Tool::"gone:bad");"#;
     let proxy = enforced(&format!("{unmet}\n{RULES}"));
     let file = proxy.folder.path().join("rules.cedar");

@@ -188,7 +188,7 @@ fn hidden_tools_do_not_affect_the_ranking() {
 }
 
 #[test]
-fn token_learns_nothing_about_servers_outside_its_scope() {
+fn token_gets_no_details_of_servers_outside_its_scope() {
     let gone = format!("http://127.0.0.1:{}/mcp", free_port());
     let proxy = Proxy::with(json!({"mcpServers": {
         "ours": stub_stdio(&["--only", "read_item,delete_item"]),

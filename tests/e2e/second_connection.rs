@@ -294,7 +294,7 @@ fn second_connection_that_does_not_last_is_not_opened_again_at_once() {
 
 // PRO-40, PRO-6
 #[test]
-fn question_over_the_second_connection_goes_only_to_the_client_whose_call_it_is() {
+fn question_over_the_second_connection_is_sent_only_to_the_client_of_the_call() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--both"])}));
     let (a, b) = (
         Holder::open(&proxy, "a", json!({"elicitation": {}})),

@@ -176,7 +176,7 @@ fn list_changed_is_followed_over_stdio_and_http() {
 }
 
 #[test]
-fn child_that_dies_is_restarted() {
+fn child_that_exits_is_restarted() {
     let mut stub = stub_stdio(&[]);
     // A repeated call would end the next process as well.
     stub["capabilities"] = json!({"crash": {"idempotent": false}});
@@ -222,7 +222,7 @@ fn forgotten_session_is_reopened() {
 
 // PRO-1
 #[test]
-fn mute_slow_and_dead_servers_delay_no_other() {
+fn mute_slow_and_failed_servers_delay_no_other() {
     let nobody = format!("127.0.0.1:{}", free_port());
     let config = json!({"mcpServers": {
         "mute": deaf(),

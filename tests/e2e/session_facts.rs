@@ -182,7 +182,7 @@ fn requests_that_carry_data_to_an_open_world_server_are_refused_like_its_tools()
 
 // SES-4
 #[test]
-fn trace_headers_that_are_forwarded_carry_data_out() {
+fn forwarded_trace_headers_count_as_outgoing_data() {
     let mut server = stub_stdio(&["--offers", "--only", "read_item,echo,text"]);
     server["capabilities"] = json!({"read_item": {"sensitivity": "private", "open_world": false}});
     let proxy = Proxy::with(json!({"mcpServers": {"s": server}, "approval": {"timeout": "1s"},

@@ -36,7 +36,7 @@ fn standing(proxy: &Proxy) -> Value {
 
 // CFG-4
 #[test]
-fn settings_are_shown_written_beside_existing_ones_and_take_effect() {
+fn settings_are_shown_written_next_to_existing_ones_and_take_effect() {
     let proxy = start();
     let shown = proxy.api("config/settings");
     assert_eq!(shown["settings"]["tools_limit"], 9);
@@ -162,7 +162,7 @@ fn unusable_setting_is_reported_with_its_place_and_not_written() {
 
 // CFG-5
 #[test]
-fn hostile_bodies_are_refused_and_the_file_stays() {
+fn hostile_bodies_are_refused_and_the_file_is_unchanged() {
     let proxy = start();
     let before = text(&proxy);
     let seen = digest(&proxy);

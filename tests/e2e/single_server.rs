@@ -501,7 +501,7 @@ fn pipe_serves_one_server_with_and_without_a_running_proxy() {
 
 // PRO-41
 #[test]
-fn unauthenticated_request_learns_nothing() {
+fn unauthenticated_request_gets_401_for_known_and_unknown_servers() {
     let server = Server::start();
     let config = json!({"mcpServers": {"own": server.entry()}, "require_mcp_auth": true});
     let proxy = Proxy::with(config);

@@ -366,7 +366,7 @@ fn subscribed(proxy: &Proxy, own: &[&str]) -> (Events, Value) {
 
 // PRO-13
 #[test]
-fn pro_13_resource_that_a_modern_server_refuses_keeps_no_other_from_being_followed() {
+fn pro_13_resource_that_a_modern_server_refuses_prevents_no_other_subscription() {
     let server = Server::start(Tells::Yes);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     assert_eq!(subscribed(&proxy, &["x:refused"]).1, Value::Null);

@@ -318,7 +318,7 @@ fn foreign_altered_and_unsealed_ids_are_refused_alike() {
 
 // PRO-43, APR-1
 #[test]
-fn request_without_input_adds_nothing_to_what_was_approved() {
+fn request_without_input_adds_nothing_to_the_approved_request() {
     let server = Server::start();
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let sealed = create(&proxy, "/mcp/all", "s:slow", CREATED);
@@ -434,7 +434,7 @@ fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
 
 // PRO-43
 #[test]
-fn members_beside_the_result_of_a_task_are_on_record_without_secrets() {
+fn other_members_of_a_task_with_a_result_are_recorded_without_secrets() {
     let server = Server::start();
     let mut entry = server.in_mode("strict");
     entry["headers"] = json!({"X-Secret": "s3cret-of-the-config"});
@@ -801,7 +801,7 @@ fn task_passes_through_a_pipe() {
 
 // PRO-43
 #[test]
-fn failed_task_is_on_record_as_an_error_without_the_secrets_in_it() {
+fn failed_task_is_recorded_as_an_error_without_secrets() {
     let server = Server::start();
     let mut entry = server.entry();
     entry["headers"] = json!({"X-Secret": "s3cret-of-the-config"});

@@ -360,9 +360,9 @@ fn connection_of_a_client_whose_authority_was_withdrawn_ends() {
     let mut rest = Vec::new();
     // The connection ends, with or without a TLS closure.
     let _ = connection.read_to_end(&mut rest);
-    until("it was renewed", || proxy.log().contains("reloaded the TLS files").then_some(()));
+    until("it is reloaded", || proxy.log().contains("reloaded the TLS files").then_some(()));
     anonymous.write_all(ask).unwrap();
-    assert!(anonymous.read(&mut answer).unwrap() > 0, "who showed none stays");
+    assert!(anonymous.read(&mut answer).unwrap() > 0, "a connection without a certificate remains");
     drop(anonymous);
     proxy.end();
 }
@@ -385,7 +385,7 @@ fn connection_ends_when_its_client_certificate_expires() {
         );
     }
     other.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
-    assert!(other.read(&mut [0; 16]).unwrap() > 0, "who showed none stays");
+    assert!(other.read(&mut [0; 16]).unwrap() > 0, "a connection without a certificate remains");
     drop(other);
     proxy.end();
 }
@@ -438,7 +438,7 @@ fn client_whose_authority_was_withdrawn_during_its_handshake_is_not_answered() {
         .collect();
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
-    until("it was renewed", || proxy.log().contains("reloaded the TLS files").then_some(()));
+    until("it is reloaded", || proxy.log().contains("reloaded the TLS files").then_some(()));
     for mut secure in begun {
         let _ = secure.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
         let mut answer = Vec::new();

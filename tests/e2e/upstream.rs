@@ -57,7 +57,7 @@ fn works(client: &mut Client, tool: &str) {
 }
 
 #[test]
-fn stdio_server_that_dies_is_restarted() {
+fn stdio_server_that_exits_is_restarted() {
     for tool in ["crash", "drop", "cut"] {
         let mut stub = stub_stdio(&[]);
         // A repeated call would end the next process as well.

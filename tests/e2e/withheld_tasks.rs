@@ -117,7 +117,7 @@ fn task_in_an_answer_that_breaks_off_is_canceled_at_its_server() {
 
 // PRO-43
 #[test]
-fn task_whose_client_goes_before_it_is_delivered_is_canceled_at_its_server() {
+fn task_whose_client_disconnects_before_delivery_is_canceled_at_its_server() {
     let server = breaking_off(true);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let mut params = call(PATH, "s:slow", "");
@@ -185,7 +185,7 @@ fn cancellation_is_repeated_until_the_server_answers() {
 
 // PRO-43
 #[test]
-fn cancellation_that_is_dropped_is_on_record_with_the_reason() {
+fn dropped_cancellation_is_recorded_with_the_reason() {
     let server =
         Server::answering(|message| (message["method"] == "tasks/cancel").then_some(Reply::Hang));
     let proxy = Proxy::start(json!({"s": server.entry()}));

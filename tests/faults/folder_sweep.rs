@@ -727,7 +727,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// Checks that it ended by itself, without a panic.
+    /// Checks that it ended without a signal or a panic.
     fn check(&self) -> Result<(), String> {
         // 101 is the exit code of a panic.
         let code = self.status.code();

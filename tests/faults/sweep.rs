@@ -33,7 +33,7 @@ enum Outcome {
     Recovered,
     /// Reported, and the next process could write the log again.
     NextStart,
-    /// The process ended by itself; the next one could write the log again.
+    /// The process ended without a signal; the next one could write the log again.
     Ended,
 }
 

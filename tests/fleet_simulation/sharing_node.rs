@@ -121,8 +121,8 @@ impl SharingNode {
         self.memory = Some(memory);
     }
 
-    /// Sets or ends a fact, and adds what was acknowledged to `all`; returns false if the process ended
-    /// before.
+    /// Sets or ends a fact, and adds acknowledged facts to `all`. Returns false if the process ended before the
+    /// acknowledgement.
     pub fn change(&mut self, random: &mut Random, all: &mut FactSet) -> bool {
         let Some(process) = &mut self.process else { return true };
         let kind = match random.below(3) {

@@ -64,7 +64,7 @@ impl StoreError {
 pub struct DamageReport(ArcSwapOption<String>);
 
 impl DamageReport {
-    /// Description of the last damage found, and what to do.
+    /// Description of the last damage found, and its remedy.
     pub fn text(&self) -> Option<String> {
         self.0.load().as_deref().cloned()
     }
@@ -96,8 +96,8 @@ pub(crate) fn is_damage(error: &io::Error) -> bool {
         || matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
 }
 
-/// Calls into the store and reports a panic as damage of `file`: the store checks most of what it reads and
-/// takes the rest for granted.
+/// Calls into the store and reports a panic as damage of `file`: the store checks most of its input and
+/// assumes that the rest is valid.
 pub(super) fn guarded<T>(
     file: &Path,
     call: impl FnOnce() -> Result<T, StoreError>,

@@ -58,7 +58,7 @@ pub(super) struct WriterState {
     pub(super) permits: usize,
     /// Replies waiting for the pending batch to be durable.
     pub(super) waiting: Vec<oneshot::Sender<()>>,
-    /// Tip of what is written but not durable.
+    /// Tip of written records that are not durable.
     pub(super) unsynced: Option<ChainTip>,
     /// Batch that could not be written.
     pub(super) unwritten: Option<UnwrittenBatch>,

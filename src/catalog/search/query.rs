@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn question_about_state_wants_a_read() {
+    fn question_about_state_prefers_a_read() {
         let lexicon = Lexicon::default();
         let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
         for (query, expected) in [

@@ -106,7 +106,7 @@ impl Authority {
     }
 
     pub(crate) fn ways(&self) -> MutexGuard<'_, Ways> {
-        self.ways.lock().expect("nobody panicked")
+        self.ways.lock().expect("no thread has panicked")
     }
 
     /// Whether the last request had the newest token.

@@ -26,7 +26,7 @@ impl Event {
 }
 
 impl Events {
-    /// Reads the head of the response to what was sent on `connection`.
+    /// Reads the head of the response to the request on `connection`.
     pub(crate) fn of(mut connection: Connection) -> Self {
         let (status, headers) = connection.head();
         assert_eq!(status, 200);

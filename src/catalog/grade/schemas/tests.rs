@@ -10,7 +10,7 @@ use mcpproxy_schema::compile::{Schema, compile as compiled};
 use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 
 #[test]
-fn schemas_are_compared_by_what_they_accept() {
+fn schemas_are_compared_by_their_accepted_values() {
     use Relation::{Equal, Narrower, Wider};
     let strings = || json!({"type": "string"});
     let object = |properties: Value, more: Value| {
