@@ -1,5 +1,5 @@
 //! A client of the stateless revision that is asked by one node and repeats its call at another: its user's answer counts
-//! there, and a call whose node is gone is not sent.
+//! there, and a call of a lost node is not sent.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;

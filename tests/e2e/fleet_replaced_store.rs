@@ -1,5 +1,5 @@
 //! Fleet nodes whose store is temporarily replaced by an empty folder or emptied: uploads succeed, but do not count as stored,
-//! no node counts as gone, and all records are uploaded once the store is back.
+//! no node counts as lost, and all records are uploaded once the store is restored.
 
 use std::path::{Path, PathBuf};
 

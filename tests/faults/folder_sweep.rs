@@ -12,7 +12,7 @@
 //!   `serve` refuses to start or loses records. A manifest or `current` is named by its keyspace's folder: they are
 //!   compared with each other, so that the message may name the other one.
 //!
-//! `cargo test` runs a short form: four of the scenes, one kind of damage per file, in turns, without the comparison of
+//! `cargo test` runs a short form: four of the scenes, one kind of damage per file, in rotation, without the comparison of
 //! messages and authority. `tools/faults` runs the full form: every scene and kind, and `FAULTS_BITS` bits of each file, on an
 //! optimized program. `FAULTS_ONLY` selects cases by a part of `scene: file`, `FAULTS_PART` one of equal parts: `1/10` is
 //! every tenth case. Several cases run at a time. The full form prints each finding at once, and a table of outcomes at its

@@ -73,7 +73,7 @@ impl Variant {
         )
     }
 
-    /// True if index nodes take part; a broken ledger need not show there.
+    /// True if index nodes take part; they may not detect a broken ledger.
     pub const fn has_followers(self) -> bool {
         matches!(
             self,

@@ -143,7 +143,7 @@ mod tests {
     use crate::{AgentToken, JwtSubject, Scope};
 
     #[test]
-    fn section_is_read_within_its_bounds() {
+    fn the_section_is_read_within_its_bounds() {
         let read = |json: &str| serde_json::from_str::<Config>(json).map_err(|it| it.to_string());
         assert_eq!(read("{}"), Ok(Config::default()));
         let read_timeout = |text: &str| read(&format!(r#"{{"timeout":"{text}"}}"#));
