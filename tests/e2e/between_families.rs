@@ -26,7 +26,6 @@ impl<'a> Session<'a> {
         Self::open_at("/mcp", proxy, version, capabilities)
     }
 
-    /// Opens a session at the endpoint `path`.
     pub(crate) fn open_at(
         path: &'static str,
         proxy: &'a Proxy,
@@ -57,12 +56,10 @@ impl<'a> Session<'a> {
         connection
     }
 
-    /// Its id.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Ends the session.
     pub(crate) fn end(&self) {
         let headers = [("Mcp-Session-Id", &*self.id)];
         assert_eq!(self.proxy.request("DELETE", "/mcp", &headers, b"").status, 204);

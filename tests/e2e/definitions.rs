@@ -51,7 +51,6 @@ impl Scene {
         until("the change is recorded", || (lists() > before).then_some(()));
     }
 
-    /// Restarts the proxy.
     fn restarted(self) -> Self {
         let Self { proxy, config, tools } = self;
         let proxy = Proxy::unready(config.clone(), proxy.end()).ready();

@@ -31,7 +31,6 @@ impl Session {
         Self::opened(node, "/mcp", headers, "2025-06-18", &json!({"roots": {}}))
     }
 
-    /// Opens a session at the endpoint `path`.
     pub(crate) fn open_at(node: &Proxy, path: &str) -> Self {
         Self::opened(node, path, &[], "2025-06-18", &json!({}))
     }
@@ -76,7 +75,6 @@ impl Session {
         connection.response()
     }
 
-    /// Sends a message to the endpoint `path`.
     pub(crate) fn post_at(&self, node: &Proxy, path: &str, body: &Value) -> Response {
         self.send_to(node, ("POST", path), &[], body)
     }

@@ -126,7 +126,6 @@ impl Drop for Process {
     }
 }
 
-/// Whether process `pid` runs.
 pub(crate) fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());

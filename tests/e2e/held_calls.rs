@@ -33,7 +33,6 @@ struct Seen {
     /// Number of requests sent to the client.
     asked: u64,
     answers: HashMap<u64, Value>,
-    /// Canceled calls.
     canceled: usize,
     /// Whether open responses are cut off.
     is_cut: bool,

@@ -23,7 +23,6 @@ pub(crate) fn text(proxy: &Proxy) -> String {
     fs::read_to_string(proxy.folder.path().join("config.json")).unwrap()
 }
 
-/// Replaces the config file.
 pub(crate) fn write(proxy: &Proxy, text: &str) {
     let new = proxy.folder.path().join("config.json.new");
     write_private(&new, text);

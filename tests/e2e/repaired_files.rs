@@ -46,7 +46,6 @@ fn ask(proxy: &Proxy) -> Response {
     proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", API_KEY)], b"")
 }
 
-/// Changes the config file.
 fn edit(proxy: &Proxy, change: impl FnOnce(&mut Value)) {
     let file = proxy.folder.path().join("config.json");
     let mut config: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();

@@ -104,7 +104,6 @@ pub(crate) fn server() -> Value {
     json!({"url": format!("http://127.0.0.1:{port}/mcp")})
 }
 
-/// Config with this `result_limit`.
 fn config(limit: Value) -> Value {
     json!({"mcpServers": {"s": server()}, "result_limit": limit})
 }

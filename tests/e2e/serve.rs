@@ -24,7 +24,6 @@ fn with_grandchild(file: &Path) -> Value {
     json!({"command": "sh", "args": ["-c", script, stub(), file]})
 }
 
-/// Server with this `call_timeout`.
 fn within(mut server: Value, call_timeout: &str) -> Value {
     server["call_timeout"] = json!(call_timeout);
     server

@@ -15,7 +15,6 @@ pub(super) const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba
 const PARENT_ID: &str = "00f067aa0ba902b7";
 const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-00";
 
-/// Exported span.
 #[derive(Clone, Debug, Default)]
 struct Exported {
     trace: String,

@@ -85,7 +85,6 @@ impl Phase {
 /// Environment variable with the task of a child.
 pub(crate) const TASK: &str = "FAULT_TASK";
 
-/// Runs the task of a child.
 #[test]
 fn child() {
     let Ok(task) = std::env::var(TASK) else { return };

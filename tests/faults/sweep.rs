@@ -105,7 +105,6 @@ pub(crate) fn build(folder: &Path) -> PathBuf {
     shim
 }
 
-/// Run of one child.
 pub(crate) struct Run<'a> {
     pub(crate) shim: &'a Path,
     pub(crate) phase: Phase,

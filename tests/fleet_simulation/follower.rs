@@ -168,7 +168,6 @@ impl IndexNode {
         self.plan(after, now, FollowEvent::Start);
     }
 
-    /// Its local time.
     fn local(&self, now: u64) -> u64 {
         now.saturating_sub(self.started) * self.pace
     }

@@ -20,7 +20,6 @@ use super::sharing::{self, SharingOutcome};
 use super::store::{Fate, Object, Store};
 use super::variant::Variant;
 
-/// Request timeout.
 const TIMEOUT_MS: u64 = 30_000;
 /// Maximum duration of a successful request; an upload is three of them.
 const LONGEST_ANSWER_MS: u64 = 2_000;
@@ -35,7 +34,6 @@ const END_MS: u64 = HEALED_MS + 600_000;
 const EPOCH_MS: u64 = 1_767_225_600_000 - 180_000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// Event of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// The process runs its next step.
@@ -75,7 +73,6 @@ enum Event {
 }
 
 impl Event {
-    /// True if the event is traced.
     fn is_traced(&self) -> bool {
         let wakes = Self::Follow { life: 0, event: FollowEvent::Wake };
         *self != Self::Step && std::mem::discriminant(self) != std::mem::discriminant(&wakes)
@@ -100,7 +97,6 @@ struct Machine {
     process: Option<Process>,
     /// Number of starts: replies to requests of an earlier life are dropped.
     life: u64,
-    /// Clock skew.
     skew_ms: u64,
     snapshot: Option<Disk>,
     refused: bool,

@@ -75,7 +75,6 @@ impl Asks {
     ];
 }
 
-/// Entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryPoint {
     pub(super) way: Way,
@@ -93,7 +92,6 @@ pub(super) struct Answer {
 }
 
 impl EntryPoint {
-    /// All entry points.
     pub(super) fn all() -> Vec<Self> {
         let message = [
             Way::Session,
@@ -133,7 +131,6 @@ impl EntryPoint {
         self.is_stateless() && self.asks == Asks::Subscription
     }
 
-    /// Whether the client states an intent.
     pub(super) fn states_intent(self) -> bool {
         let own_name = matches!(self.way, Way::AllSession | Way::AllStateless) || self.is_of_one();
         self.asks == Asks::Tool && !own_name

@@ -95,7 +95,6 @@ fn params(name: &str, names: &[&str]) -> CertificateParams {
     params
 }
 
-/// Response to curl.
 #[derive(Debug)]
 pub(crate) struct Curled {
     /// 0 if there was no answer.

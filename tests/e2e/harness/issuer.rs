@@ -107,7 +107,6 @@ impl Issuer {
         json!({"jwt": {"issuer": self.url(), "audience": "mcp", "jwks_url": format!("{}/jwks", self.url())}})
     }
 
-    /// The key set.
     pub(crate) fn keys(&self) -> String {
         let key = self.key.lock().unwrap();
         let x = encoded(key.1.public_key());

@@ -60,7 +60,6 @@ impl Pipe {
         self.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     }
 
-    /// The process's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -70,7 +69,6 @@ impl Pipe {
         super::until_logged(text, || self.log());
     }
 
-    /// Writes a line.
     pub(crate) fn send(&mut self, line: &str) {
         let input = self.input.as_mut().expect("the pipe is open");
         writeln!(input, "{line}").and_then(|()| input.flush()).expect("the proxy reads");

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-/// A field of a protobuf message.
 enum ProtoField<'a> {
     Number(u64),
     Bytes(&'a [u8]),

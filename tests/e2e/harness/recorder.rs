@@ -10,7 +10,6 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::Pair;
 use super::secure::server_config;
 
-/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     /// Lines of the head, including the first.
@@ -104,7 +103,6 @@ impl Recorder {
         self.standing.load(Ordering::SeqCst)
     }
 
-    /// Requests received so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -46,7 +46,6 @@ impl Connection {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Reads a complete response.
     pub(crate) fn response(&mut self) -> Response {
         let (status, headers) = self.head();
         let (mut body, mut whole) = (Vec::new(), true);
