@@ -1,5 +1,5 @@
 //! Inspecting and judging a conforming answer allocates nothing once warm (`benches/README.md`,
-//! Budgets), but for the inspector's list of slices. A call's record is its entry and one buffer.
+//! Budgets), except the inspector's list of slices. A call's record allocates its entry and one buffer.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
@@ -12,9 +12,9 @@ use mcpproxy_schema::compile::{Settings, compile};
 use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 use mcpproxy_schema::output::{Finding, Inspector, MissingContent, Policy, Required, Treatment};
 
-/// The slice of the document.
+/// Allocations per answer: the list of slices.
 const PER_ANSWER: u64 = 1;
-/// The entry and its buffer.
+/// Allocations per record: the entry and its buffer.
 const PER_RECORD: u64 = 2;
 
 fn judge(schema: &mcpproxy_schema::compile::Schema, scratch: &mut JudgeScratch, whole: &Bytes) {

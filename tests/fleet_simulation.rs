@@ -52,7 +52,7 @@ fn every_record_is_kept_and_followed_once_and_facts_converge_under_faults() {
         restarts += outcome.restarts;
         shared.add(&outcome.sharing);
     }
-    // The test proves nothing unless each of these happened.
+    // Each of these must have occurred for a meaningful test.
     let happened = [segments, crashes, forked, forgot, refused, taken, reported, restarts, astray];
     let SharingOutcome { events: _, puts, ends, put_back, crashes } = shared;
     let happened = happened.into_iter().chain([puts, ends, put_back, crashes]);

@@ -86,7 +86,7 @@ fn journal_seeds_pass() {
     replay("journal", bodies::journal::run);
 }
 
-/// Beside the seeds: journals grown out of bytes at random, the same in each run.
+/// In addition to the seeds: journals made from pseudorandom bytes, the same in each run.
 #[test]
 fn grown_journals_pass() {
     const RUNS: u64 = 1000;
@@ -118,7 +118,7 @@ fn members_seeds_pass() {
     replay("members", bodies::members::run);
 }
 
-/// Beside the seeds: what `grow` makes of bytes at random, the same in each run.
+/// In addition to the seeds: output of `grow` for pseudorandom bytes, the same in each run.
 #[test]
 fn grown_members_pass() {
     const RUNS: u64 = 2000;

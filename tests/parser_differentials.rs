@@ -1,6 +1,6 @@
-//! Documents that parsers read differently are rejected.
+//! Rejection of documents that parsers read differently.
 //!
-//! Owns the expected verdicts. The values read by Python's json, JavaScript's JSON.parse, serde_json
+//! The expected verdicts are in this file. The values read by Python's json, JavaScript's JSON.parse, serde_json
 //! and simd-json are in `tests/data/parser_differentials.json`, made by
 //! `tools/differentials/generate.py`; the two Rust parsers are run again here, so that the table
 //! stays correct.
@@ -22,7 +22,7 @@ use simd_json::prelude::Writable;
 
 const TABLE: &str = "tests/data/parser_differentials.json";
 
-/// Verdicts of the judge: the code of the violation, or `None` if the document passes.
+/// Verdicts on documents: the code of the violation, or `None` if the document passes.
 const VERDICTS: &[(&str, Option<&str>)] = &[
     ("duplicate_key", Some("duplicate_key")),
     ("duplicate_key_escaped", Some("duplicate_key")),
@@ -106,16 +106,16 @@ const VERDICTS: &[(&str, Option<&str>)] = &[
     ("depth_2000", Some("too_deep")),
 ];
 
-/// Outcome of a whole result in strict.
+/// Outcome of a whole result in mode `strict`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Found {
-    /// It passes: an error, or a result without a document to validate.
+    /// Passes: an error, or a result without a document to validate.
     Passes,
-    /// This document is validated.
+    /// Validation of this document.
     Asks(&'static str),
-    /// It is refused before that, for this reason.
+    /// Refused before validation, for this reason.
     Refused(&'static str),
-    /// It is not a usable message.
+    /// Not a usable message.
     Malformed,
 }
 
@@ -283,7 +283,7 @@ fn result_that_parsers_read_differently_is_rejected() {
     }
 }
 
-/// Passing documents are read by all four parsers. Numbers may differ in precision, which JSON leaves open.
+/// Passing documents are read by all four parsers. Numbers may differ in precision, which JSON does not specify.
 #[test]
 fn passing_document_is_read_alike_by_every_parser() {
     let rows = rows();

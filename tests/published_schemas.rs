@@ -1,7 +1,7 @@
-//! Schemas that MCP servers on npm and PyPI publish, through the accept-only pass (FR-A14).
+//! Accept-only pass (FR-A14) over schemas published by MCP servers on npm and PyPI.
 //!
-//! Owns its coverage of real schemas: the share of those whose conforming documents need no tape. `tools/schemas/collect` makes the
-//! data in `tests/data/published_schemas`.
+//! Measures its coverage of real schemas: the share of schemas whose conforming documents need no tape.
+//! `tools/schemas/collect` makes the data in `tests/data/published_schemas`.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -57,11 +57,11 @@ fn fr_a14_published_output_schemas_are_covered() {
 struct Coverage {
     schemas: usize,
     packages: BTreeSet<String>,
-    /// Schemas without a gap, all of whose conforming documents are accepted in one pass.
+    /// Schemas without a gap, with all conforming documents accepted in one pass.
     covered: usize,
     /// Schemas by the reason why they are not covered.
     missed: BTreeMap<String, usize>,
-    /// Documents that conform for boon, those of them accepted in one pass, and those that boon refuses.
+    /// Numbers of documents that conform for boon, of conforming ones accepted in one pass, and of those refused by boon.
     conforming: usize,
     accepted: usize,
     refused: usize,
@@ -95,7 +95,7 @@ impl Coverage {
         coverage
     }
 
-    /// Fails with the reason why the schema is not covered.
+    /// Adds the counts of a schema. An error is the reason why the schema is not covered.
     fn add(&mut self, published: &Published, seed: u64) -> Result<(), String> {
         let raw = published.schema.get();
         let compiled = [Engine::Tape, Engine::Boon].map(|engine| {
@@ -212,7 +212,7 @@ struct DocumentBuilder<'a> {
 type Parts<'a> = Vec<&'a Map<String, Value>>;
 
 impl<'a> DocumentBuilder<'a> {
-    /// Documents, each followed by itself with one member changed, compact or indented.
+    /// Documents, each followed by variants with one member changed, compact or indented.
     fn documents(&mut self) -> Vec<Vec<u8>> {
         let mut documents = Vec::new();
         for at in 0..DOCUMENTS {
@@ -259,7 +259,7 @@ impl<'a> DocumentBuilder<'a> {
         }
     }
 
-    /// Schema objects that references, `allOf` and one branch of each choice lead to.
+    /// Schema objects reached through references, `allOf` and one branch of each choice.
     fn parts(&mut self, schemas: &[&'a Value]) -> Parts<'a> {
         let mut open = schemas.to_vec();
         let mut parts = Parts::new();
@@ -380,7 +380,7 @@ impl<'a> DocumentBuilder<'a> {
         document
     }
 
-    /// Changes one member at or below `value`, whose nesting bounds the recursion.
+    /// Changes one member at or below `value`. The recursion is bounded by the nesting of `value`.
     fn change(&mut self, value: &mut Value, replacement: Value) {
         let deeper = self.random.below(3) > 0;
         let is_container = |value: &Value| value.is_object() || value.is_array();

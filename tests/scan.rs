@@ -1,5 +1,5 @@
-//! The scanner against a slow and simple reference: small messages with every cut, and generated
-//! messages, whole and damaged, with any cut.
+//! Comparison of the scanner with a slow and simple reference: small messages with every cut, and generated
+//! messages, intact and damaged, with any cut.
 
 #[allow(unreachable_pub, dead_code, missing_docs, reason = "the fuzz crate's library, included")]
 #[path = "../fuzz/src/lib.rs"]
@@ -11,7 +11,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 const TIGHT: ScanLimits = ScanLimits { max_bytes: 40, max_depth: 2 };
 
-/// Small messages that between them reach every state of the scanner.
+/// Small messages that together reach every state of the scanner.
 const SMALL: [&str; 9] = [
     r#"{"jsonrpc":"2.0","id":-1.5e+3,"result":{"content":[{"a":"]\\"}],"isError":true}}"#,
     r#"{"result":{"structuredContent":{"a":[[1,"}\""],[]],"b":"long enough to breach"}},"id":"x"}"#,
@@ -111,7 +111,7 @@ fn object(names: &'static [&'static str]) -> impl Strategy<Value = String> {
     })
 }
 
-/// A message, mostly a well-formed response.
+/// Message, usually a well-formed response.
 fn message() -> impl Strategy<Value = String> {
     const RESULT: &[&str] = &[
         "content",

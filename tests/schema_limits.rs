@@ -1,7 +1,6 @@
-//! The judge at its limits: stack, steps, and memory per evaluation.
+//! Limits of schema evaluation: stack, steps, and memory per evaluation.
 //!
-//! Owns the worst schemas we could think of. Deliberately asserts outcomes and allocations, never
-//! time.
+//! Uses the worst known schemas. Asserts outcomes and allocations, and deliberately no times.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,7 +23,7 @@ fn unusable(schema: &Value) -> Unusable {
     }
 }
 
-/// Why `document` is refused; nothing when it conforms.
+/// Reason why `document` is refused; `None` if it conforms.
 fn refusal(schema: &Schema, document: &str) -> Option<ViolationReason> {
     let document = [Bytes::copy_from_slice(document.as_bytes())];
     match schema.judge(&document, &mut JudgeScratch::new()).verdict {
@@ -33,7 +32,7 @@ fn refusal(schema: &Schema, document: &str) -> Option<ViolationReason> {
     }
 }
 
-/// A chain of definitions, each an alternative of two references to the next, wrapped by `wrap`.
+/// Chain of definitions, each an alternative of two references to the next, wrapped by `wrap`.
 fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
     let mut defs = Map::new();
     for at in 0..length {
@@ -44,7 +43,7 @@ fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
     json!({ "$ref": "#/$defs/d0", "$defs": defs })
 }
 
-/// Its two meanings are a cycle, of which no specification says what it means, and none.
+/// With one of its two meanings it is a cycle, which no specification defines, and with the other it is not.
 #[test]
 fn cycle_behind_a_duplicate_name_is_unusable() {
     let schema = json!({ "$schema": "https://json-schema.org/draft/2019-09/schema",
@@ -60,7 +59,7 @@ fn embedded_dialect_with_other_resource_names_is_unusable() {
     let mut schema = json!({ "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$ref": "#/$defs/a", "$defs": { "a": inner } });
     assert!(matches!(unusable(&schema), Unusable::MixedDialects(_)));
-    // Nothing leads there: it does not matter.
+    // An unreferenced resource has no effect.
     schema["$ref"].take();
     schema["$ref"] = "#/$defs/b".into();
     schema["$defs"]["b"] = json!({ "type": "integer" });
@@ -79,7 +78,7 @@ fn reference_that_the_bounds_cannot_follow_is_unusable() {
 
 #[test]
 fn multiplying_names_are_unusable() {
-    // Each of these would be looked at once for each of the others.
+    // Each of these would be visited once for each of the others.
     let same = json!({ "$dynamicAnchor": "a", "$dynamicRef": "#a" });
     let dynamic = json!({ "allOf": vec![same; 9_000] });
     let same = json!({ "$id": "http://a.invalid/", "items": { "$ref": "http://a.invalid/" } });
@@ -89,7 +88,7 @@ fn multiplying_names_are_unusable() {
     for schema in [dynamic, resources, anchors] {
         assert!(matches!(unusable(&schema), Unusable::Names { .. }));
     }
-    // And this would have twice as many places at each level.
+    // The number of places would double at each level.
     let mut nested = json!({});
     for at in 0..40 {
         nested = json!({ "$id": format!("a{at}/"), "$ref": "#", "items": nested });
@@ -98,7 +97,7 @@ fn multiplying_names_are_unusable() {
     assert!(matches!(unusable(&nested), Unusable::Names { .. }));
 }
 
-/// Stack of the runtime's threads. Without optimization frames are several times as large.
+/// Stack size of the threads of the runtime. Without optimization, frames are several times as large.
 const STACK: usize = if cfg!(debug_assertions) { 16 << 20 } else { 2 << 20 };
 
 fn on_a_small_stack(run: impl FnOnce() + Send + 'static) {
@@ -113,8 +112,8 @@ fn multiplying_alternatives_are_unusable() {
     assert!(matches!(unusable(&cycle), Unusable::Expansion { .. }));
 }
 
-/// Found by the fuzz target `validate`: names that are none in the schema's own dialect led the
-/// bounds astray, and with them what hides behind the references.
+/// Found by the fuzz target `validate`: keywords without meaning in the dialect of the schema were treated as names, so
+/// that the bounds missed the targets of references.
 #[test]
 fn names_of_another_dialect_hide_no_alternatives() {
     let dialects = [
@@ -133,7 +132,7 @@ fn names_of_another_dialect_hide_no_alternatives() {
     }
 }
 
-/// The same: where a name stands twice, the engines need not take the place that the bounds take.
+/// The same for a duplicate name: the engines may resolve it to another place than the bounds.
 #[test]
 fn duplicate_name_hides_no_alternatives() {
     let mut defs = Map::new();
@@ -174,7 +173,7 @@ fn reference_cycle_ends() {
         "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } });
     for schema in [recursive, dynamic, plain, ring] {
         for engine in ENGINES {
-            // Either verdict is defensible; that there is one is what counts.
+            // Either verdict is acceptable; the evaluation must end.
             let _ = refusal(&usable(&schema, engine), "{\"a\":[1]}");
         }
     }
@@ -343,7 +342,7 @@ fn colliding_items_use_up_the_steps() {
     }
 }
 
-/// Allocations of one more evaluation of a document that was judged before.
+/// Allocations of a further evaluation of a document.
 fn allocations(schema: &Value, document: &str) -> u64 {
     let schema = usable(schema, Engine::Tape);
     let document = [Bytes::copy_from_slice(document.as_bytes())];
@@ -403,7 +402,7 @@ fn warm_evaluation_of_a_conforming_document_allocates_nothing() {
     }
 }
 
-/// Allocations of the remaining keywords, so that a change is noticed.
+/// Allocations for the remaining keywords, so that changes are noticed.
 #[test]
 fn allocations_of_other_keywords_stay_within_their_bounds() {
     for (schema, document, most) in [
@@ -432,7 +431,7 @@ fn number_of_occurrences_of_a_pattern_is_bounded() {
     }
 }
 
-/// A short pattern whose automaton is huge takes microseconds for each byte, in any linear engine.
+/// A short pattern with a huge automaton takes microseconds per byte in any linear engine.
 #[test]
 fn pattern_with_a_large_automaton_is_charged_for_its_states() {
     let text = |size: usize| format!("\"{}\"", "ab".repeat(size / 2));
@@ -484,7 +483,7 @@ fn many_patterns_for_many_names_use_up_the_steps() {
     }
 }
 
-/// A quick evaluation aborts once it takes too long for a worker; otherwise its verdict is the same.
+/// A quick evaluation aborts if it takes too long for a worker; otherwise its verdict is the same.
 #[test]
 fn quick_evaluation_has_the_same_verdict_or_none() {
     let items = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
@@ -513,7 +512,7 @@ fn quick_evaluation_has_the_same_verdict_or_none() {
     }
 }
 
-/// Look-ahead from the start of a name needs no backtracking, and pays by bytes.
+/// Look-ahead from the start of a name needs no backtracking, and is charged by bytes.
 #[test]
 fn thirty_thousand_names_under_look_ahead_are_judged() {
     let members = |value: &str| {
@@ -538,7 +537,7 @@ fn thirty_thousand_names_under_look_ahead_are_judged() {
     }
 }
 
-/// Splitting a pattern hides no backtracking: the steps bound its parts.
+/// The steps also bound the parts of a split pattern.
 #[test]
 fn hostile_names_under_look_ahead_use_up_the_steps_or_are_quick() {
     let name = |size: usize| format!("{{\"{}!\":1}}", "a".repeat(size));
@@ -552,7 +551,7 @@ fn hostile_names_under_look_ahead_use_up_the_steps_or_are_quick() {
     }
 }
 
-/// An engine that keeps the ways to a resource apart compiles it for each of them.
+/// An engine that distinguishes the paths to a resource compiles it once per path.
 #[test]
 fn resources_with_multiplying_paths_are_unusable() {
     let levels = |count: usize| {
@@ -577,7 +576,7 @@ fn resources_with_multiplying_paths_are_unusable() {
     assert!(matches!(unusable(&levels(40)), Unusable::Ways { .. }));
 }
 
-/// boon's compiler would take minutes for the largest: the tape engine judges it as exactly.
+/// The compiler of boon would take minutes for the largest schema, so only the tape engine, which is as exact, evaluates it.
 #[test]
 fn schema_with_very_many_subschemas_is_judged_by_the_tape_only() {
     let groups = |count: usize| {

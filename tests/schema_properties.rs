@@ -1,6 +1,7 @@
 //! Both engines on random schemas and documents, and on boundary numbers.
 //!
-//! Owns agreement: whatever the engine setting, the verdict is the same, and the accept-only pass accepts only what both engines accept.
+//! Asserts that the verdict is the same for each engine setting, and that the accept-only pass accepts only documents that both
+//! engines accept.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -17,7 +18,7 @@ fn judge(engine: Engine, schema: &str, document: &str) -> Judgment {
     schema.judge(&[Bytes::copy_from_slice(document.as_bytes())], &mut JudgeScratch::new())
 }
 
-/// Both judgments, and that they agree.
+/// Judgments of both engines. Asserts that they agree.
 fn agreed(schema: &str, document: &str) -> [Judgment; 2] {
     let both = [Engine::Tape, Engine::Boon].map(|engine| judge(engine, schema, document));
     let [tape, boon] = both.each_ref().map(|judgment| judgment.verdict == Verdict::Conforms);
@@ -106,7 +107,7 @@ proptest! {
 
     #[test]
     fn engines_agree_on_random_schemas(schema in schema(), other in schema(), document in document()) {
-        // What `other` refers to is itself free of references.
+        // The definition `other` has no references.
         let other = other.to_string().replace("\"$ref\":\"#/$defs/other\"", "\"minLength\":1");
         let other: Value = serde_json::from_str(&other).unwrap();
         let root = json!({ "allOf": [schema], "$defs": { "other": other } }).to_string();
@@ -155,7 +156,7 @@ proptest! {
     }
 }
 
-/// Integers around the powers of two where number types end, and doubles beside them.
+/// Integers around the powers of two at which number types end, and nearby doubles.
 fn edge() -> impl Strategy<Value = String> {
     let near = |power: u32| {
         (-2_i128..=2, any::<bool>()).prop_map(move |(off, negative)| {

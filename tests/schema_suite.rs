@@ -1,11 +1,9 @@
-//! The JSON-Schema-Test-Suite, and a few cases of our own, through both engines and through the
-//! judge.
+//! The JSON-Schema-Test-Suite and a few additional cases, for both engines and for their combination (the judge).
 //!
-//! Owns the list of exceptions: each with its reason, and the test fails when one of them starts
-//! to pass. Our cases are in `tests/data/schema_suite` and always run. The suite is not part of
-//! this repository: `tools/schema-suite/run` puts it under `target/schema-suite`, and
-//! `JSON_SCHEMA_TEST_SUITE` names another place. Without it its tests check nothing and say so; with
-//! `CI=true` they fail.
+//! Each exception is listed with its reason, and the test fails if an exception passes. The additional cases are in
+//! `tests/data/schema_suite` and always run. The suite is not part of this repository: `tools/schema-suite/run` puts it
+//! under `target/schema-suite`, and `JSON_SCHEMA_TEST_SUITE` names another folder. Without the suite its tests check
+//! nothing and print a note; with `CI=true` they fail.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -23,7 +21,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The suite's folder, its name for the dialect, and the dialect's URI.
+/// Folder of the suite for a dialect, and the URI of the dialect.
 const DRAFTS: [(&str, &str); 5] = [
     ("draft4", "http://json-schema.org/draft-04/schema#"),
     ("draft6", "http://json-schema.org/draft-06/schema#"),
@@ -32,7 +30,7 @@ const DRAFTS: [(&str, &str); 5] = [
     ("draft2020-12", "https://json-schema.org/draft/2020-12/schema"),
 ];
 
-/// Where the suite's remote documents are.
+/// Base URL of the remote documents of the suite.
 const REMOTE: &str = "http://localhost:1234";
 
 /// Source of a wrong verdict.
@@ -43,7 +41,7 @@ enum Who {
     Judge,
 }
 
-/// A verdict that is known to differ from the suite's.
+/// Verdict that is known to differ from that of the suite.
 struct Exception {
     who: &'static [Who],
     drafts: &'static [&'static str],
@@ -53,7 +51,7 @@ struct Exception {
     reason: &'static str,
 }
 
-/// Exceptions, each of them among the optional tests.
+/// Exceptions, all for optional tests.
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         who: &[Who::Tape, Who::Boon, Who::Judge],
@@ -61,7 +59,7 @@ const EXCEPTIONS: &[Exception] = &[
         file: "optional/float-overflow.json",
         case: "all integers are multiples of 0.5, if overflow is handled",
         test: "valid if optional overflow handling is implemented",
-        reason: "1e308 / 0.5 overflows in boon, to which the tape leaves what is beyond 2^53",
+        reason: "1e308 / 0.5 overflows in boon, which also evaluates numbers beyond 2^53 for the tape engine",
     },
     Exception {
         who: &[Who::Tape, Who::Boon, Who::Judge],
@@ -105,10 +103,10 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// Files of keywords whose violation no server could accept, so that such arguments are refused.
+/// Files of keywords whose violation no server can accept, so that such arguments are refused.
 const CERTAIN: [&str; 2] = ["type.json", "required.json"];
 
-/// Files of keywords whose violation a server might accept.
+/// Files of keywords whose violation a server may accept.
 const DOUBTFUL: [&str; 14] = [
     "enum.json",
     "const.json",
@@ -126,7 +124,7 @@ const DOUBTFUL: [&str; 14] = [
     "minProperties.json",
 ];
 
-/// Whether what is refused of a document is what no server could accept, as the file's keyword has it.
+/// Checks that a violation counts as unacceptable for any server exactly for the keywords in [`CERTAIN`].
 fn misfits(name: &str, schema: &Schema, data: &str) -> Result<(), String> {
     let document = [Bytes::copy_from_slice(data.as_bytes())];
     let Verdict::Violates(violation) = schema.judge(&document, &mut JudgeScratch::new()).verdict
@@ -135,7 +133,7 @@ fn misfits(name: &str, schema: &Schema, data: &str) -> Result<(), String> {
     };
     let certain = !violation.misfits.is_empty();
     let mut faults = violation.misfits.listed.iter().map(|misfit| &misfit.fault);
-    // One case of `enum` is about a member that is missing.
+    // One case of `enum` has a missing member.
     let missing = faults.all(|fault| matches!(fault, MisfitFault::Missing(_)));
     let doubtful = DOUBTFUL.contains(&name) && !(name == "enum.json" && missing);
     match (CERTAIN.contains(&name), doubtful) {
@@ -166,19 +164,19 @@ struct Tally {
     excepted: usize,
 }
 
-/// One run of cases: what is counted, and what went wrong.
+/// Counts and failures of a run of cases.
 #[derive(Default)]
 struct Run {
     table: BTreeMap<(&'static str, Who), Tally>,
     failures: Vec<String>,
-    /// Exceptions that came true.
+    /// Exceptions that occurred.
     met: BTreeSet<Known>,
-    /// Number of documents that conform for boon, and of those that the accept-only pass accepts.
+    /// Number of documents that conform for boon, and number of those accepted by the accept-only pass.
     conforming: usize,
     accepted: usize,
 }
 
-/// An exception, for one draft and one of those who give verdicts.
+/// Exception for one draft and one source of verdicts.
 type Known = (Who, &'static str, &'static str, &'static str, &'static str);
 
 /// Tests of the draft at each index of [`DRAFTS`].
@@ -200,7 +198,7 @@ macro_rules! drafts {
 
 drafts!(draft4: 0, draft6: 1, draft7: 2, draft2019_09: 3, draft2020_12: 4);
 
-/// Our cases, of each folder up to the draft's own: what holds in a draft holds in later ones.
+/// Runs the additional cases of each folder up to that of the draft: cases of a draft apply to later ones.
 fn own_cases(last: usize) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/schema_suite");
     let mut run = Run::default();
@@ -236,7 +234,7 @@ fn whole_draft(draft: (&'static str, &'static str)) {
     let expected: BTreeSet<_> = listed.iter().copied().collect();
     assert_eq!(expected.len(), listed.len(), "an exception is listed twice");
     let idle: Vec<_> = expected.difference(&run.met).collect();
-    assert!(idle.is_empty(), "listed as exceptions, but right or gone: {idle:?}");
+    assert!(idle.is_empty(), "listed as exceptions, but passing or missing: {idle:?}");
     run.finish(draft.0);
 }
 
@@ -312,7 +310,7 @@ impl Run {
         }
     }
 
-    /// Prints the counts, in one piece, and fails if a verdict is wrong.
+    /// Prints the counts at once, and fails if a verdict is wrong.
     fn finish(self, draft: &str) {
         let rows = self.table.iter().map(|((section, who), tally)| {
             let Tally { passed, failed, excepted } = tally;
@@ -329,7 +327,7 @@ impl Run {
     }
 }
 
-/// Whether the accept-only pass alone accepts (FR-A14).
+/// Whether the accept-only pass accepts `data` (FR-A14).
 fn one_pass(schema: &Schema, data: &str) -> bool {
     schema.accepts_in_one_pass(data.as_bytes(), &mut JudgeScratch::new())
 }
@@ -341,7 +339,7 @@ fn judged(schema: &Schema, data: &str) -> (bool, bool) {
     (judgment.verdict == Verdict::Conforms, judgment.disagreement)
 }
 
-/// Verdicts of each engine and of the judge; for an unusable schema its error.
+/// Verdicts of each engine and of the judge, or the error of an unusable schema.
 fn verdicts(
     compiled: &[Result<Schema, Unusable>; 2],
     data: &str,
@@ -361,7 +359,7 @@ fn verdicts(
     [(Who::Tape, tape), (Who::Boon, boon), (Who::Judge, whole)]
 }
 
-/// The suite's folder, or where it was looked for.
+/// Folder of the suite, or a message with the missing path.
 fn suite() -> Result<PathBuf, String> {
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/schema-suite");
     let found = std::env::var_os("JSON_SCHEMA_TEST_SUITE").map_or(fetched, PathBuf::from);
@@ -396,7 +394,7 @@ fn remotes(folder: &Path) -> Remotes {
     Remotes(Arc::new(documents))
 }
 
-/// Older drafts' schemas do not name their dialect in the suite.
+/// Adds the dialect to a schema that does not name it, as for older drafts in the suite.
 fn with_dialect(schema: &str, dialect: &str) -> String {
     let value: Value = serde_json::from_str(schema).unwrap();
     match value {

@@ -1,4 +1,4 @@
-//! One tracing span per call, with the fields of the call, around each line that is logged during it.
+//! One tracing span per call, with the fields of the call, around each line logged during the call.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that panics has failed")]
 
@@ -27,7 +27,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The fields of a span, as text.
+/// Fields of a span, as text.
 #[derive(Clone, Debug, Default)]
 struct Fields(BTreeMap<&'static str, String>);
 
@@ -41,7 +41,7 @@ impl Visit for Fields {
     }
 }
 
-/// Recorded spans named `call`, and for each log line the request that it belongs to.
+/// Recorded spans named `call`, and for each log line its request.
 #[derive(Clone, Default)]
 struct Recording {
     calls: Arc<Mutex<BTreeMap<u64, Fields>>>,
@@ -73,7 +73,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recording {
     }
 }
 
-/// Sends the requests one by one, without a server behind the proxy; returns the spans and lines recorded at `level`.
+/// Sends the requests one by one, without a server behind the proxy. Returns the spans and lines recorded at `level`.
 fn record(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<String>>) {
     let recording = Recording::default();
     let filtered = recording.clone().with_filter(LevelFilter::from_level(level));
@@ -118,7 +118,7 @@ fn record(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<S
     (calls, lines)
 }
 
-/// A call to an unknown server, a read with an unknown member, and a call to one of our own tools.
+/// A call to an unknown server, a read with an unknown member, and a call to a tool of the proxy.
 const REQUESTS: [&str; 3] = [
     r#"{"jsonrpc":"2.0","id":"one","method":"tools/call","params":{"name":"call_tool_write","arguments":{"name":"srv:tool","args":{"secret":"payload"},"intent":{"operation_type":"write","reason":"payload"}}}}"#,
     r#"{"jsonrpc":"2.0","id":"two","method":"resources/read","params":{"uri":"mcpproxy://srv/payload:x","odd":1}}"#,
@@ -149,7 +149,7 @@ fn call_is_one_span_that_its_log_lines_carry() {
     assert_eq!(of("two").get("outcome").map(String::as_str), Some("rejected"));
     assert_eq!(of("three").get("outcome").map(String::as_str), Some("success"));
     assert!(!format!("{calls:?}").contains("payload"), "no payload: {calls:?}");
-    // The dropped member is logged in its own call.
+    // The dropped member is logged within its call.
     assert!(lines.contains(&Some("two".to_owned())), "{lines:?}");
 
     let (calls, lines) = record(Level::INFO, &REQUESTS);

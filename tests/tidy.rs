@@ -1,7 +1,7 @@
-//! Structure of the repository: seams, purity, headers, sizes, and words that must not be in a file.
+//! Structure of the repository: seams, purity, headers, sizes, and forbidden words.
 //!
-//! Reads the sources as text and does not parse Rust. Layers are not checked here: each is a crate, and the compiler keeps
-//! them. Every checker is tried on bad snippets below.
+//! Reads the sources as text and does not parse Rust. Layers are not checked here: each is a crate, and the compiler
+//! enforces them. Every checker is tested on bad snippets below.
 
 #[path = "tidy/circles.rs"]
 mod circles;
@@ -23,7 +23,7 @@ mod types;
 use std::fs;
 use std::path::Path;
 
-/// Crates that are used behind one folder or file only.
+/// Crates that may be used in certain folders or files only.
 const SEAMS: &[(&str, &[&str])] = &[
     ("simd_json", &["src/json/", "src/schema/"]),
     ("boon", &["src/schema/"]),
@@ -62,7 +62,7 @@ const HTTP: &[&str] = &[
     "src/runtime/io/http_client.rs",
 ];
 
-/// Code that is handed time and randomness, and neither waits nor logs.
+/// Code that gets time and randomness as arguments, and neither waits nor logs.
 const PURE: &[&str] = &[
     "src/policy/identity/jwt.rs",
     "src/json",
@@ -120,10 +120,10 @@ const PURE: &[&str] = &[
     "src/upstream/pending.rs",
 ];
 
-/// Folders within pure ones that are not pure, but for files in [`PURE`] below them.
+/// Folders within pure ones that are not pure, except files in [`PURE`] below them.
 const NOT_PURE: &[&str] = &["src/policy/approvals", "src/policy/identity"];
 
-/// Names that pure code does not use.
+/// Names that pure code must not use.
 const IMPURE: &[&str] = &[
     "tokio::",
     "tracing::",
@@ -136,14 +136,14 @@ const IMPURE: &[&str] = &[
     "getrandom",
 ];
 
-/// Maximum number of lines of a file whose header gives no reason (a line `//! Size: …`).
+/// Maximum number of lines of a file without a reason in its header (a line `//! Size: …`).
 const MAX_LINES: usize = 1000;
 
-/// The top level: what must be there, and what may be.
+/// Required and additionally allowed names at the top level.
 const REQUIRED: &[&str] = &["Cargo.toml", "src", "benches", "fuzz", "tests", "tools", "README.md"];
 const ALLOWED: &[&str] = &["Cargo.lock", "LICENSE", "CHANGELOG.md", "target"];
 
-/// Marks of unfinished work. Spelled apart, so that this file is not one.
+/// Marks of unfinished work. Spelled in parts, so that this file has none.
 const UNFINISHED: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -154,7 +154,7 @@ const UNFINISHED: &[&str] = &[
     concat!("#[ig", "nore"),
 ];
 
-/// Paths and hosts of the machine that something was made on.
+/// Paths and hosts of a development machine.
 const PLACES: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -165,7 +165,7 @@ const PLACES: &[&str] = &[
     concat!("python", "hosted"),
 ];
 
-/// Documents that are not in the repository; their content is in the reference.
+/// Documents outside the repository; their content is in the reference.
 const PAPERS: &[&str] = &[
     concat!("SPE", "C §"),
     concat!("CONTR", "ACTS"),
@@ -188,7 +188,7 @@ fn repository_files_pass_all_checks() {
             found.extend(check(path, text).into_iter().map(|problem| format!("{path}: {problem}")));
         });
     }
-    assert!(seen > 30, "only {seen} files were looked at");
+    assert!(seen > 30, "only {seen} files were checked");
     assert!(found.is_empty(), "{} problems:\n{}", found.len(), found.join("\n"));
 }
 
@@ -197,7 +197,7 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Every text file below `folder` that we wrote, with its path from `root`.
+/// Visits every text file below `folder`, except generated ones, with its path from `root`.
 fn walk(root: &Path, folder: &Path, visit: &mut impl FnMut(&str, &str)) {
     const MADE: [&str; 7] =
         ["target", "node_modules", "__pycache__", "corpus", "artifacts", "coverage", ".venv"];
@@ -233,7 +233,7 @@ fn check(path: &str, text: &str) -> Vec<String> {
     let mut found = marks(text);
     found.extend(requirements::citations(text));
     if path.ends_with(".rs") {
-        // A fuzz target is three lines around a body that has a header.
+        // A fuzz target has three lines, which call a body with a header.
         if !path.starts_with("fuzz/fuzz_targets/") {
             found.extend(header(text));
         }
@@ -275,7 +275,7 @@ fn marks(text: &str) -> Vec<String> {
 fn header(text: &str) -> Option<String> {
     let first = text.lines().next().unwrap_or_default();
     let has_text = first.strip_prefix("//! ").is_some_and(|rest| !rest.trim().is_empty());
-    (!has_text).then(|| "does not open with //! and what it owns".to_owned())
+    (!has_text).then(|| "does not open with //! and its subject".to_owned())
 }
 
 fn size(text: &str) -> Option<String> {
@@ -287,7 +287,7 @@ fn size(text: &str) -> Option<String> {
     (lines > MAX_LINES && !reason).then(|| format!("{lines} lines, and no reason (//! Size: …)"))
 }
 
-/// `allow` and `expect` attributes without a reason in themselves or just above.
+/// `allow` and `expect` attributes without a reason in the attribute or on the line above.
 fn bare_allows(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -310,7 +310,7 @@ fn bare_allows(text: &str) -> Vec<String> {
     found
 }
 
-/// The lines of code, numbered: without comments, and without what looks like one.
+/// Numbered lines of code, without comments and text that looks like a comment.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.lines()).map(|(number, line)| {
         let comment = line.trim_start().starts_with("//");

@@ -23,7 +23,7 @@ use mcpproxy_json::members::has_lone_surrogate;
 
 /// Records per block, unless [`BLOCK_BYTES`] closes it earlier.
 const BLOCK_RECORDS: u64 = 64;
-/// Bytes per block: bounds the cost of reading a single record, apart from a record that is larger by itself.
+/// Bytes per block: bounds the cost of reading a single record. A larger record gets a block of its own size.
 const BLOCK_BYTES: usize = 32 << 10;
 
 /// A batch ready to be committed, with the chain's tip before and after it.
@@ -207,7 +207,7 @@ impl Appender {
         self.batch.put(Space::State, keys::call_mark(ticket), begun);
     }
 
-    /// Adds the records of a call of which only the mark is left. Returns the call's status; adds nothing if
+    /// Adds the records of a call from its mark, which is all that was stored. Returns the call's status; adds nothing if
     /// the mark is malformed.
     pub(crate) fn push_marked_call(
         &mut self,
@@ -410,8 +410,8 @@ fn head_of<'a>(
     }
 }
 
-/// Member of `metadata` with the payload whose kept part has an escaped surrogate without its other half, which many JSON
-/// parsers refuse or replace.
+/// Member of `metadata` that names the payload whose kept part has a lone escaped surrogate. Many JSON parsers reject or
+/// replace lone surrogates.
 const LONE_SURROGATE: &str = "lone_surrogate";
 
 /// A payload after redaction and its original length.

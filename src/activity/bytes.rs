@@ -248,7 +248,7 @@ mod pack_tests {
     }
 
     #[test]
-    fn an_impossible_length_and_an_unknown_version_are_refused() {
+    fn impossible_length_and_unknown_version_are_rejected() {
         let mut bomb = vec![PACKED];
         put_varint(&mut bomb, u64::MAX);
         bomb.extend([0; 100]);

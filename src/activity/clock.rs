@@ -6,7 +6,7 @@
 //!
 //! A jump that lasts is accepted after an hour, and `stored_ms` of every record would then be old.
 //! `activity.min_retention` therefore counts running time: the time for which processes had this log open,
-//! which no clock step changes. An [`AgeMarks`] entry says which record was next at a given running time. The
+//! which no clock step changes. An [`AgeMarks`] entry states the next record at a given running time. The
 //! marks are stored in the state keyspace, at most once a minute together with a batch. Time without a
 //! running process does not count, nor does time after the last mark, so records are kept longer rather than
 //! shorter.
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use super::bytes::{DecodeError, Reader};
 
-/// How long a forward jump has to last before it is accepted.
+/// Minimum duration of a forward jump, in milliseconds, before it is accepted.
 pub(super) const LASTING_MS: u64 = 3600 * 1000;
 /// Minimum step ahead between two readings that counts as a jump.
 const JUMP_MS: u64 = 5 * 60 * 1000;
@@ -106,8 +106,8 @@ pub(super) fn steady_millis() -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// State of the log when it was opened: until a process has run for a while, only the log tells whether the
-/// clock is right.
+/// State of the log when it was opened. Until the process has run for [`LASTING_MS`], the wall clock is checked
+/// against it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) at: u64,
@@ -158,7 +158,7 @@ pub struct AgeMarks {
 }
 
 impl AgeMarks {
-    /// Notes that `next` is the next record at the running time `ran_ms`. Returns true if the marks have to
+    /// Adds a mark: `next` is the next record at the running time `ran_ms`. Returns true if the marks have to
     /// be written.
     pub(crate) fn note(&mut self, next: u64, ran_ms: u64, min_age: Duration) -> bool {
         let last = self.marks.last().map(|mark| mark.ran_ms);
@@ -328,7 +328,7 @@ mod age_marks {
     }
 
     #[test]
-    fn the_running_time_is_written_once_a_minute() {
+    fn running_time_is_written_once_a_minute() {
         let mut marks = AgeMarks::default();
         assert!(marks.note(1, 500, DAY), "the first mark");
         assert!(!marks.note(2, 60_499, DAY));

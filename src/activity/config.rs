@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::record::{MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 
-/// When a record has to be durable.
+/// Point by which a record has to be durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -64,19 +64,19 @@ pub struct Config {
     pub queue_records: usize,
     /// Maximum memory of those calls in bytes.
     pub queue_bytes: usize,
-    /// Times of the scrubs, which no configuration sets.
+    /// Schedule of the scrubs; not configurable.
     #[serde(skip)]
     pub scrubs: ScrubTimes,
 }
 
-/// Times at which the files of the log are read and compared with their checksums.
+/// Schedule of the scrubs, which compare the files of the log with their checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubTimes {
-    /// Time of the first scrub of the tables after the start.
+    /// Delay from the start to the first scrub of the tables.
     pub tables_after: Duration,
     /// Interval between scrubs of the tables.
     pub tables_every: Duration,
-    /// Time of the first scrub of the journals after the start.
+    /// Delay from the start to the first scrub of the journals.
     pub journals_after: Duration,
     /// Interval between scrubs of the journals.
     pub journals_every: Duration,
@@ -93,7 +93,7 @@ impl Default for ScrubTimes {
     }
 }
 
-/// Limit of `max_payload_bytes` and `max_response_bytes`: records are read, sealed, fetched and proven as a
+/// Limit of `max_payload_bytes` and `max_response_bytes`, because records are read, sealed, fetched and proven as a
 /// whole.
 pub const MAX_KEPT_BYTES: usize = 4 << 20;
 /// Limit of `min_retention`: 30 days.

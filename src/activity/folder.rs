@@ -37,7 +37,7 @@ pub(super) fn install_replacement(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Path to keep the damaged log in `dir` at: the first free name beside it.
+/// Path to which the damaged log in `dir` is moved: the first free name beside it.
 pub(super) fn aside_path(dir: &Path) -> io::Result<PathBuf> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut number = 1;
@@ -64,7 +64,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 
 /// File lock that excludes other processes until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "the lock goes with the file")] File);
+pub(crate) struct Lock(#[expect(dead_code, reason = "dropping the file releases the lock")] File);
 
 impl Lock {
     /// Takes the exclusive lock of the log in `dir`. Waits briefly for a holder that is just ending.

@@ -7,9 +7,9 @@
 //! when it ends.
 //!
 //! With `durability: grouped` a reply leaves at once as long as the log keeps up: everything submitted more
-//! than [`OVERRUN`] ago is durable. One atomic, written only by the writer, tells so. A reply that finds the
-//! log behind waits until its own record is durable (ACT-1, ACT-3). What cannot be guaranteed is that the
-//! writer's thread is scheduled within 50 ms after a reply has left.
+//! than [`OVERRUN`] ago is durable, as shown by one atomic that only the writer sets. A reply that finds the
+//! log behind waits until its own record is durable (ACT-1, ACT-3). There is no guarantee that the writer's
+//! thread is scheduled within 50 ms after a reply has left.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ impl Activity {
         self.shared.pruner.get().map(Thread::unpark).unwrap_or_default();
     }
 
-    /// Whether the principal may write to the log now. Refused only while the log is over its budget, or its
+    /// Checks that the principal may write to the log now. Fails only while the log is over its budget, or its
     /// disk nearly full, and the principal has used more than its share (ACT-6); the error is the time after
     /// which to retry. Otherwise it costs one relaxed load.
     pub fn within_share(&self, principal: &str) -> Result<(), Duration> {
@@ -146,7 +146,7 @@ impl Activity {
         self.with_view(|view| view.summary(period, now))
     }
 
-    /// Reads a current view.
+    /// Runs a query on a current view.
     fn with_view<T>(
         &self,
         read: impl FnOnce(&View) -> Result<T, StoreError>,
@@ -176,8 +176,8 @@ impl Activity {
     /// Returns a view of the stored records; records in flight may be missing. Damage that it finds is shown in the
     /// health. Blocks.
     ///
-    /// A view keeps the store open: a holder that waits for something else, such as an export for its client,
-    /// should drop it meanwhile. A failed store is reopened only after all views are dropped.
+    /// A view keeps the store open, and a failed store is reopened only after all views are dropped. Drop the view while
+    /// waiting for something else, as an export does for its client.
     pub fn stored(&self) -> Result<View, QueryError> {
         let store = self.shared.store.load_full();
         let store = store.as_ref().as_ref().ok_or(QueryError::Busy)?;
@@ -242,8 +242,7 @@ impl Activity {
         }
     }
     /// Confirms that records up to `seq`, and none after it, are stored elsewhere (`durability: fleet`) and
-    /// may be removed here. Wakes the replies waiting for them. The log does not know who confirms; without a
-    /// confirmer nothing is held back.
+    /// may be removed here. Wakes the replies waiting for them. If nothing ever confirms, no record is held back.
     pub fn confirm(&self, seq: u64) {
         let shared = &self.shared;
         shared.confirmed.store(seq, Ordering::Release);
@@ -337,7 +336,7 @@ impl Slot {
     }
 
     /// Registers a call that is about to be sent, so that it is recorded even if the process ends first
-    /// (ACT-1). Takes what `entry` holds; the outcome is added to the remaining draft. Read-only calls are
+    /// (ACT-1). Takes the content of `entry`; the outcome is added to the remaining draft. Read-only calls are
     /// registered only with `mark_reads`. With `before_send` this waits until the mark is durable. On an
     /// error the call must not be sent.
     pub async fn begin(&mut self, entry: &mut Box<Entry>) -> Result<(), NotAdmitted> {
@@ -428,8 +427,8 @@ impl Slot {
         }
     }
 
-    /// Submits the entry. Never waits, never fails. Unless durability is `grouped`, returns what the last
-    /// chunk has to wait for.
+    /// Submits the entry. Never blocks and never fails. Unless durability is `grouped`, the reply's last chunk has to
+    /// wait for the returned [`Durable`].
     pub fn submit(mut self, entry: impl Into<Box<Entry>>) -> Option<Durable> {
         self.enqueue(entry.into())
     }
@@ -527,7 +526,7 @@ impl Shared {
         Duration::from_micros(self.micros(now).saturating_sub(until))
     }
 
-    /// Whether the log is further behind at `now` than a reply may be ahead of it.
+    /// Whether the log is more than [`OVERRUN`] behind at `now`.
     pub(super) fn overruns(&self, now: Instant) -> bool {
         let until = self.durable_until.load(Ordering::Acquire);
         let late = self.micros(now) > until + OVERRUN.as_micros() as u64;
@@ -540,8 +539,7 @@ impl Shared {
     }
 
     /// If the log is behind, waits until everything submitted before is durable (ACT-3). Called after the
-    /// entry is submitted and before the reply leaves, so that there is no moment in which the log falls
-    /// behind unnoticed.
+    /// entry is submitted and before the reply leaves, so that the log cannot fall behind unnoticed.
     pub(super) async fn clear_to_reply(&self) {
         let now = Instant::now();
         if !self.overruns(now) {

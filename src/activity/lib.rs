@@ -7,7 +7,7 @@
 //!
 //! # How a record gets to disk and back
 //!
-//! 1. *Submitted.* A call copies what is kept of it into one buffer ([`Draft`]). It reserves capacity before it
+//! 1. *Submitted.* A call copies its recorded parts into one buffer ([`Draft`]). It reserves capacity before it
 //!    is sent, so the queue is bounded ([`Slot`]). A call that may change something is registered among the calls
 //!    in flight until it ends ([`in_flight`]).
 //! 2. *Encoded.* Every 4 ms the writer thread (`writer`) empties the queue: it redacts each entry, encodes it as a
@@ -22,7 +22,7 @@
 //! 4. *Read.* A page takes a snapshot ([`view`]). Full segments are searched newest first through their index, a
 //!    bitmap of 1024 bits per value of a field; the last, unfilled segment has no index and is read head by head.
 //!    Only the blocks of records on the page are decompressed, bodies only if payloads are requested. Segments
-//!    rather than records are skipped, counted and removed, so that a page costs what it returns.
+//!    rather than records are skipped, counted and removed, so that the cost of a page is that of its records.
 //!
 //! # Why not the store's own compression and index
 //!

@@ -9,8 +9,8 @@
 //! The feed (`live_feed`) keeps the last rendered portions for all readers, within a bound. Nothing waits for
 //! a reader: one that falls further behind gets [`LiveEvent::Behind`] and reads the log itself.
 //!
-//! There is one reader thread, and it works in small portions, so that a hundred readers take no more of the
-//! processor than one and calls keep theirs. Interactive queries do not run on it.
+//! There is one reader thread, and it works in small portions, so that a hundred readers use no more CPU time than
+//! one and do not slow down calls. Interactive queries do not run on it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -119,8 +119,8 @@ impl Drop for Live {
 }
 
 impl Activity {
-    /// Runs `work`, a small portion of a longer read, on the reader thread. It is skipped if the caller has
-    /// gone by then. [`QueryError::Busy`] if the queue is full or the log is closed.
+    /// Runs `work`, a small portion of a longer read, on the reader thread. It is skipped if the caller stopped
+    /// waiting. [`QueryError::Busy`] if the queue is full or the log is closed.
     pub async fn run_on_reader<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> T + Send + 'static,

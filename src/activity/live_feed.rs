@@ -2,7 +2,7 @@
 //! thread.
 //!
 //! The writer publishes how far it has written, the reader thread (`live`) adds rendered portions, and
-//! readers take what follows their position. Readers take no lock: the recent portions are replaced as a
+//! readers take the portions after their position. Readers take no lock: the recent portions are replaced as a
 //! whole.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -195,8 +195,8 @@ impl LiveFeed {
     }
 }
 
-/// Capacity of the job queue. Each reader has at most one job; the rest is for jobs of readers that have
-/// gone, which cost nothing.
+/// Capacity of the job queue. Each reader has at most one job; the rest is for jobs of disconnected readers,
+/// which are skipped.
 const JOBS: usize = 512;
 
 /// A small portion of a longer read.

@@ -145,7 +145,7 @@ struct CountFile {
 }
 
 impl Ledger {
-    /// Opens the file in `dir`, of which the log has reported `reported`. Returns the number of lost entries.
+    /// Opens the file in `dir`, given that the log has reported `reported` losses. Returns the number of lost entries.
     pub(super) fn open(&self, dir: &Path, reported: u64) -> Result<u64, StoreError> {
         let opened = AlternatingFile::open(dir, TALLY_KIND);
         let (places, found) =

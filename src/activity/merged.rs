@@ -13,7 +13,7 @@ use super::view::View;
 /// Maximum offset of a page over several logs, because skipped records have to be read. Cursors reach
 /// further.
 pub const MAX_MERGED_OFFSET: u64 = 10_000;
-/// Records skipped per step.
+/// Maximum number of records skipped per step.
 const SKIP_RECORDS: usize = 500;
 
 /// Merges pages of several logs that start at the same place. Each page holds all records of its log down to

@@ -170,7 +170,7 @@ pub enum From {
     /// The newest record.
     #[default]
     Newest,
-    /// After the record with this id, which need not be retained any more.
+    /// After the record with this id, which need not be retained.
     After(Id),
     /// After this number of matching records.
     Offset(u64),

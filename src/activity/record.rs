@@ -522,7 +522,7 @@ impl HeadRef<'_> {
 
 #[cfg(test)]
 impl HeadRef<'static> {
-    /// A successful call without any text but its principal's.
+    /// Successful call with no text except its principal.
     pub(crate) const CALL: Self = Self {
         stored_ms: 0,
         kind: Type::ToolCall,

@@ -1,7 +1,7 @@
 //! Opening, closing and recovering a log. A log that may have been truncated or altered is checked before the
 //! store's own recovery can hide damage (ACT-4, ACT-9).
 //!
-//! fjall truncates a journal at the first incomplete batch. That is right after a crash, but destroys
+//! fjall truncates a journal at the first incomplete batch. That is correct after a crash, but destroys
 //! evidence if acknowledged records follow the cut. Journals with intact batches behind damage are therefore
 //! rejected before the store is opened (`store::journal`). The others are copied first, and restored if the
 //! log then ends before its chain tip.
@@ -442,8 +442,8 @@ fn intact_blocks(damaged: &[u8], node: NodeId) -> Vec<Block> {
     found
 }
 
-/// Whether a part of the block that starts with record `first` is missing or unreadable. Heads and bodies are in tables of
-/// their own: one may have lost what the other still has. Other heads than these are not replaced.
+/// Whether a part of the block that starts with record `first` is missing or unreadable. Heads and bodies are in separate
+/// tables, so one part may be lost and the other intact. False if the stored heads differ from `heads`.
 fn is_missing(snapshot: &StoreSnapshot, first: u64, heads: Option<&[u8]>) -> bool {
     let get = |space| snapshot.get(space, &keys::number(first)).unwrap_or_default();
     let (found, bodies) = (get(Space::Heads), get(Space::Bodies));
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn act_9_lost_bodies_are_restored_beside_their_own_heads_only() {
+    fn act_9_lost_bodies_are_restored_with_their_own_heads_only() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let (blocks, tip) = chain(store.node(), genesis(store.node()), &[10, 20, 30]);

@@ -1,7 +1,7 @@
 //! Redaction (ACT-8): removes secrets before anything is written. Pure.
 //!
 //! The text may be JSON, JSON truncated anywhere, JSON in strings of JSON, or no JSON at all, so it is never
-//! parsed. Redaction looks for quoted strings, for keys and what follows them, and for the forms of
+//! parsed. Redaction looks for quoted strings, for keys and their values, and for the forms of
 //! well-known credentials; when in doubt it removes. The fields used by filters (names, ids) are not
 //! redacted.
 //!

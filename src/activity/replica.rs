@@ -123,7 +123,7 @@ impl Replica {
     ) -> Result<(), ReplicaError> {
         let applied = self.add(stretch, records, mark);
         if applied.is_err() {
-            // Discard what was prepared, so that it is not written with the next records.
+            // Discard the prepared records, so that they are not written with the next ones.
             let view = self.reader.view()?;
             self.gaps.clone_from(&view.gaps);
             self.appender = match view.next() {
@@ -219,7 +219,7 @@ impl Replica {
     }
 
     /// Storage times of the records before and after a gap, in milliseconds since 1970, as far as they are
-    /// retained. `None` if there is no such gap, or retention has removed what follows it.
+    /// retained. `None` if there is no such gap, or retention has removed the records after it.
     pub fn beside_gap(
         &self,
         first: u64,
@@ -250,7 +250,7 @@ impl Replica {
         if view.next() == 1 {
             return Ok(0);
         }
-        // A replica is no evidence: the node's own log and the fleet's store keep the records.
+        // `min_age` does not apply to a replica: the node's own log and the fleet's store keep the records.
         let kept = Retention { min_age: Duration::ZERO, ..*kept };
         let time = RetentionTime { now_ms, ran_ms: 0, opened: 0 };
         let RetentionDue { cut, .. } = retention::due(&view, store, &kept, u64::MAX, time)?;
@@ -384,7 +384,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn replica_starts_at_any_record_and_knows_its_gaps() {
+    fn replica_starts_at_any_record_and_reports_its_gaps() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());
         let one = stretch(5000..=5010, Hash([1; 32]));

@@ -80,8 +80,8 @@ pub fn request(dir: &Path) -> Result<Option<RestoreRequest>, StoreError> {
     Ok(Some(serde_json::from_slice(&bytes).unwrap_or_default()))
 }
 
-/// Requests that the log in `dir` is restored before it is opened next, and notes its last durable record. A
-/// note from before an earlier salvage is kept.
+/// Requests that the log in `dir` be restored before its next opening, and stores its last durable record. A
+/// record stored before an earlier salvage is kept.
 pub fn request_restore(dir: &Path) -> Result<(), StoreError> {
     if request(dir)?.is_some_and(|request| request.durable.is_some()) {
         return Ok(());
@@ -92,7 +92,7 @@ pub fn request_restore(dir: &Path) -> Result<(), StoreError> {
     Ok(state_file::replace(&request_path(dir), &bytes)?)
 }
 
-/// Removes the request, once the log is restored or needs nothing.
+/// Removes the request after the log was restored or needed no restore.
 pub fn clear_request(dir: &Path) -> Result<(), StoreError> {
     match fs::remove_file(request_path(dir)) {
         Ok(()) => sync_parent(dir),
@@ -116,7 +116,7 @@ pub struct Restored {
     pub fetched: u64,
     /// Number of the log's records with new numbers.
     pub renumbered: u64,
-    /// Number of records that neither has.
+    /// Number of records that neither the log nor the object store has.
     pub lost: u64,
 }
 
@@ -167,7 +167,7 @@ impl LocalLog {
         Ok(found)
     }
 
-    /// Starts restoring it as the log of `log`.
+    /// Starts to restore it as the log with id `log`.
     pub fn restore(self, log: NodeId) -> Result<Restoring, StoreError> {
         let new = folder::replacement(&self.dir);
         folder::remove(&new)?;
@@ -341,8 +341,7 @@ impl Restoring {
 
     /// Finishes the restore: copies the rest of the old log, names the lost records, and installs the new
     /// log. `durable` is the last record that the log is known to have had; its number and those before it
-    /// are not reused. `from` names the source of the sealed records. On an error the old log is in its
-    /// place.
+    /// are not reused. `from` names the source of the sealed records. On an error the old log stays in place.
     pub fn finish(
         mut self,
         durable: Option<ChainTip>,
@@ -627,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sealed_record_is_restored_once_whatever_the_log_still_holds() {
+    fn every_sealed_record_is_restored_once_in_any_state_of_the_log() {
         let sealed = made(LOG, 1..=80, codec::genesis(LOG), "sealed");
         let tail = made(LOG, 81..=90, end_of(&sealed), "tail");
         let later = |after: usize, count: u64| {
@@ -638,8 +637,8 @@ mod tests {
         let hole = [&sealed[..30], &sealed[35..80], &tail[..]].concat();
         let overtaken = [&sealed[..70], &later(70, 30)[..]].concat();
         let cut = [&sealed[..30], &tail[..]].concat();
-        // What is left, its log, the fetchable segments of ten records, and the numbers of fetched,
-        // lost and renumbered records.
+        // The remaining records, their log, the fetchable segments of ten records, and the numbers of
+        // fetched, lost and renumbered records.
         type Case<'a> = (&'a str, NodeId, &'a [Made], &'a [usize], (u64, u64, u64));
         let all: Vec<usize> = (0..8).collect();
         let short = later(40, 3);
@@ -682,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn unlinked_sealed_records_are_rejected_and_the_log_stays() {
+    fn unlinked_sealed_records_are_rejected_and_the_log_is_unchanged() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("activity");
         let sealed = made(LOG, 1..=20, codec::genesis(LOG), "sealed");

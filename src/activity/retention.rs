@@ -1,5 +1,5 @@
-//! Retention (ACT-6): selects the records to remove by age, number and size, and clears what belongs to
-//! removed records.
+//! Retention (ACT-6): selects the records to remove by age, number and size, and clears the data of removed
+//! records.
 //!
 //! Number and size limits never remove records younger than `activity.min_retention`, so that a flood cannot push
 //! evidence out by filling the log. The log then exceeds its budget, and `shares` slows the principals that
@@ -8,7 +8,7 @@
 //! Only a prefix is removed. First the writer appends a `retention` record and moves the first retained
 //! record, in one batch; from then on no query sees the removed ones. Their index and counters are then
 //! removed one segment at a time, and their tables are deleted whole. Removed records can remain in the last
-//! table until it is deleted as well; a small log is rewritten instead, so that nothing of them stays on
+//! table until it is deleted as well; a small log is rewritten instead, so that none of them remains on
 //! disk.
 
 use std::time::Duration;

@@ -65,7 +65,7 @@ pub fn salvage(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> 
     private::apart(|| salvage_if_kept(dir, now_ms, 0, None))
 }
 
-/// Salvages without an operator: if no record can be kept, the log is left in its place with
+/// Salvages without an operator: if no record can be kept, the log stays in place and the result is
 /// [`StoreError::Damaged`]. `tip` is the chain tip known to the writing process.
 pub(super) fn salvage_some(
     dir: &Path,
@@ -165,7 +165,7 @@ fn salvage_if_kept(
             return Err(error);
         }
     };
-    // Other members of a fleet know this node's numbers.
+    // The fleet's store may hold sealed records under the lost numbers.
     restore::request_restore(dir)?;
     fs::rename(dir, &aside)?;
     folder::install_replacement(dir)?;

@@ -228,13 +228,13 @@ impl Shared {
         }
     }
 
-    /// Notes that damage in `file` was repaired at the cost of some records.
+    /// Stores a repair of damage in `file`, for the health, with the number of records lost.
     pub(super) fn note_repair(&self, file: &Path, records_lost: u64) {
         let file = file.display().to_string();
         self.repaired.store(Arc::new(Some(RepairedDamage { file, records_lost })));
     }
 
-    /// Requests that the loss counter is saved.
+    /// Requests a save of the loss counter.
     pub(super) fn request_loss_save(&self) {
         if let Some(thread) = self.counter.get() {
             thread.unpark();

@@ -99,7 +99,7 @@ impl LogShares {
         }
     }
 
-    /// Whether `principal` may write now; the error is the time after which to retry.
+    /// Checks that `principal` may write now; the error is the time after which to retry.
     pub(super) fn admit(&self, principal: &str, now_ms: u64) -> Result<(), Duration> {
         match self.pressure.load(Ordering::Relaxed) {
             0 => Ok(()),

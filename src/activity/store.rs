@@ -8,7 +8,7 @@
 //! <dir>/lost    count of unrecorded calls (`losses`)
 //! ```
 //!
-//! Opening is checked (ACT-9): `precheck` inspects the files before fjall does and keeps what it would
+//! Opening is checked (ACT-9): `precheck` inspects the files before fjall does and keeps files that it would
 //! delete, and a panic in fjall is reported as damage (`error`).
 //!
 //! Keys and values are bytes here; `codec`, `segment`, `append` and `view` interpret them. In this crate only
@@ -461,7 +461,7 @@ pub struct StoreSnapshot {
 }
 
 impl StoreSnapshot {
-    /// Reports damage that any read of it finds.
+    /// Adds damage found by any read of the snapshot to `report`.
     pub fn reporting(mut self, report: &Arc<DamageReport>) -> Self {
         self.report = Some(Arc::clone(report));
         self
@@ -608,7 +608,7 @@ mod tests {
 
     // ACT-9
     #[test]
-    fn panic_of_fjall_is_damage_and_not_a_panic_of_its_caller() {
+    fn panic_in_fjall_is_reported_as_damage() {
         let (_dir, store) = opened();
         let mut batch = Batch::default();
         // fjall panics because of the empty key.

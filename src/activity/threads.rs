@@ -29,11 +29,11 @@ const STALLED: Duration = Duration::from_secs(5);
 /// Interval at which the loss counter is saved during an outage: the maximum age of the count that a killed
 /// process leaves.
 const SAVE_LOSSES_EVERY: Duration = Duration::from_millis(100);
-/// Maximum time for closing: writing what was submitted and closing the store.
+/// Maximum time for closing: writing submitted entries and closing the store.
 const CLOSE_LIMIT: Duration = Duration::from_secs(20);
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 
-/// Owner of the log's threads. Dropping it, or [`Writer::close`], durably writes what was submitted and ends
+/// Owner of the log's threads. Dropping it, or [`Writer::close`], durably writes submitted entries and ends
 /// them.
 #[derive(Debug)]
 pub struct Writer {
@@ -65,7 +65,7 @@ impl Activity {
         Self::start_apart(dir, config, (Box::new(wall), Box::new(move || steady())))
     }
 
-    /// Opens the log with a clock in milliseconds since 1970 that is always believed.
+    /// Opens the log with a clock in milliseconds since 1970, whose jumps are accepted at once.
     pub fn open_with_clock(
         dir: &Path,
         config: Config,
@@ -131,7 +131,7 @@ impl Activity {
 }
 
 impl Writer {
-    /// Durably writes what was submitted and ends the threads.
+    /// Durably writes submitted entries and ends the threads.
     pub fn close(mut self) -> Result<(), StoreError> {
         self.end()
     }
@@ -262,8 +262,8 @@ impl Activity {
         }
     }
 
-    /// Applies the retention limits (ACT-6) and returns the number of removed records. Runs every minute by
-    /// itself; never delays calls. Blocks.
+    /// Applies the retention limits (ACT-6) and returns the number of removed records. Runs automatically every
+    /// minute; never delays calls. Blocks.
     pub fn prune(&self) -> Result<u64, QueryError> {
         let result = self.prune_now();
         if let Err(QueryError::Store(StoreError::Damaged { .. })) = &result {
@@ -314,8 +314,8 @@ impl Activity {
         Ok(cut.map_or(0, |cut| cut.removed))
     }
 
-    /// Checks every table and requests a repair if one is damaged, which is returned. Runs once a day by
-    /// itself, slowly. Blocks.
+    /// Checks every table. Requests a repair if one is damaged, and returns it. Runs automatically once a day, at
+    /// low speed. Blocks.
     pub fn scrub(&self) -> Result<Option<PathBuf>, QueryError> {
         self.scrub_slowly(Duration::ZERO)
     }
@@ -331,14 +331,14 @@ impl Activity {
             self.shared.enqueue(WriterCommand::Damaged(table.clone()));
             self.shared.wake();
         } else {
-            // Damage reported by a reader is gone.
+            // Damage reported by a reader no longer exists.
             self.shared.damage.clear();
         }
         Ok(damaged)
     }
 
-    /// Checks data that is only in journals, and has it saved to tables if a journal is damaged, which is
-    /// returned. Runs automatically every five minutes, at low speed. Blocks.
+    /// Checks data that is only in journals. If a journal is damaged, requests that the data be saved to tables, and
+    /// returns the journal. Runs automatically every five minutes, at low speed. Blocks.
     pub fn scrub_journals(&self) -> Result<Option<PathBuf>, QueryError> {
         self.scrub_journals_slowly(Duration::ZERO)
     }

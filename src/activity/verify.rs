@@ -1,7 +1,7 @@
 //! Verification (ACT-4): walks the chain and reports the first record that is altered, missing or out of
-//! place. A record is *intact* if it is as it was written.
+//! place. A record is *intact* if it equals the written one.
 //!
-//! A folder is verified on a copy, so that the store's recovery cannot repair anything away, and its tables
+//! A folder is verified on a copy, because the store's recovery could hide damage, and its tables
 //! are read completely. A running log is verified on a snapshot, which misses damage on disk of data that the
 //! store still has in memory. The chain has no key: anyone who can rewrite the whole store and the chain tip can
 //! forge it.
@@ -134,7 +134,7 @@ impl Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordFault {
-    /// Record that differs from what was written.
+    /// Record that differs from the written one.
     Altered,
     /// Record that does not exist.
     Missing,
@@ -184,7 +184,7 @@ fn verify_copy(
     let damaged = journal_files::repair(&copy.join(DB), &recover::evidence(copy))?;
     let before = journals_used(copy)?;
     let store = Store::open(copy).map_err(|error| match error {
-        // Tables may hold what the damaged batches held, and then seem to hold more than the store.
+        // Tables may hold the entries of damaged batches, and then seem to hold more than the store.
         StoreError::Damaged { .. } => recover::check_journals(dir).err().unwrap_or(error),
         error => error,
     })?;

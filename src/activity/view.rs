@@ -1,7 +1,7 @@
 //! Snapshot reads of the log: pages, single records, counts, summaries, and its end.
 //!
-//! Full segments are found through their index, one at a time, newest first. The unfilled segment and partly
-//! removed ones are read record by record. A page thus costs what it returns plus the newest segment,
+//! Full segments are searched through their index, one at a time, newest first. The unfilled segment and partly
+//! removed ones are read record by record. The cost of a page is thus that of its records plus the newest segment,
 //! regardless of the log's size. Nothing here writes or waits.
 
 use std::cell::OnceCell;

@@ -40,7 +40,7 @@ const MIN_GATHER: Duration = Duration::from_millis(5);
 const DELAY_DECAY: u32 = 4;
 /// Delay of recent commits or wake-ups above which gathered entries are also written before the sync.
 const SLOW_DELAY: Duration = Duration::from_millis(9);
-/// Minimum age of the first gathered entry for that, in microseconds: each write is a block of records.
+/// Minimum age of the first gathered entry for such a write, in microseconds, because each write is a block of records.
 const WRITE_EARLY: u64 = 8000;
 /// Interval at which submitted entries are encoded while gathering: in small portions, so that no core is
 /// taken from calls for long and the entries are still cached.
@@ -111,7 +111,7 @@ pub(super) fn start(
     Ok(thread::Builder::new().name("activity".into()).spawn(move || run.run())?)
 }
 
-/// Guard that releases everyone who waits for the thread, however it ends.
+/// Guard that releases all waiters when the thread ends, even by a panic.
 struct ReleaseWaiters(Arc<Shared>);
 
 impl Drop for ReleaseWaiters {
@@ -165,7 +165,7 @@ impl WriterState {
         result.and_then(|()| recover::close(&self.dir, is_flushed))
     }
 
-    /// Takes entries in for a moment, unless someone waits for them or the batch is full.
+    /// Gathers entries until the gathering time is over, a sender waits for them, or the batch is full.
     fn gather(&mut self) {
         let time = GATHER.saturating_sub(self.hindered).max(MIN_GATHER).as_micros() as u64;
         let began = self.now();
@@ -189,7 +189,7 @@ impl WriterState {
             {
                 break;
             }
-            // The sync may be late; what is written survives a crash of this process, if not of the
+            // The sync may be late; written records survive a crash of this process, if not of the
             // machine.
             let age = self.now().saturating_sub(self.batch_from.unwrap_or(u64::MAX));
             if self.hindered > SLOW_DELAY && age > WRITE_EARLY {
@@ -199,10 +199,10 @@ impl WriterState {
         self.hindered = self.hindered.max(late);
     }
 
-    /// Sleeps until an entry comes.
+    /// Sleeps until an entry arrives.
     fn sleep(&mut self) {
         self.shared.asleep.store(true, Ordering::SeqCst);
-        // Either the sender sees the flag, or this last check sees what was sent.
+        // Either the sender sees the flag, or this last check sees the sent entry.
         fence(Ordering::SeqCst);
         let is_idle = self.take_in() == Found::Nothing
             && !self.shared.in_flight.has_unmarked()

@@ -1,4 +1,4 @@
-//! Changes of tool definitions: what taking up a server's set changed, for log and record, and the bounded diff
+//! Changes of tool definitions: the effect of replacing a server's set, for log and record, and the bounded diff
 //! against the accepted definition, for operators. Pure.
 
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ pub struct Change {
     pub pinned: Vec<(Arc<str>, PinEvent)>,
     /// New scan findings, of any server's tools.
     pub found: Vec<(ToolName, Vec<ScanFinding>)>,
-    /// Treatment of tools that were never seen before.
+    /// Treatment of tools seen for the first time.
     pub first_sight: FirstSight,
 }
 
@@ -143,7 +143,7 @@ impl Difference {
     /// Changed hints and capabilities in one line; `None` if unchanged.
     pub fn warning(&self) -> Option<String> {
         let trusted = self.members.get(..self.trusted).filter(|members| !members.is_empty())?;
-        let mut line = "its server changed what it says of this tool: ".to_owned();
+        let mut line = "its server changed its statements about this tool: ".to_owned();
         for (at, (name, old, new)) in trusted.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
             let shown = |value: &Value| match value {
@@ -231,13 +231,13 @@ pub struct DefinitionDiff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptedAs {
-    /// None was ever accepted.
+    /// No definition was ever accepted.
     Never,
-    /// Another is accepted.
+    /// Another definition is accepted.
     Another,
-    /// Another is accepted, whose text is no longer known.
+    /// Another definition is accepted, but its text is no longer stored.
     Forgotten,
-    /// This one is accepted.
+    /// This definition is accepted.
     Same,
 }
 
@@ -251,7 +251,7 @@ pub struct PartDiff {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub grade: Option<Grade>,
-    /// Hints that are looser.
+    /// Loosened hints.
     pub why: Vec<String>,
     /// Changed places.
     pub places: Vec<PlaceDiff>,

@@ -2,8 +2,8 @@
 //!
 //! Small schemas are compiled before their tools are published, for at most [`BEFORE_SHOWN`]; large ones afterwards,
 //! one at a time on a dedicated thread, while calls to such a tool wait. Threads cannot be canceled, so limits on
-//! the schema end them; one that takes longer than [`LIMIT`] makes the schema unusable, and the next begins when it
-//! has ended.
+//! the schema end them; one that takes longer than [`LIMIT`] makes the schema unusable, and the next schema is compiled
+//! when that thread has ended.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -46,7 +46,7 @@ pub(super) struct Compiler {
 pub(super) struct PendingSchema {
     pub(super) tool: ToolName,
     pub(super) raw: Box<RawValue>,
-    /// Where its outcome is stored.
+    /// Cell that receives its outcome.
     pub(super) awaited: Arc<OnceLock<OutputSchema>>,
     /// Whether its outcome has not been reported yet.
     pub(super) new: bool,
@@ -103,8 +103,8 @@ impl Compiler {
         outcome(self.schemas.get(raw, &self.settings()))
     }
 
-    /// Compiles a deferred schema unless another thread has; returns the outcome if it is ours. Blocks for at most
-    /// [`LIMIT`] after the schemas before it.
+    /// Compiles a deferred schema unless another thread did, and returns the outcome if it was compiled here. Blocks for at
+    /// most [`LIMIT`] after the schemas before it.
     fn finish<'a>(&self, late: &'a PendingSchema) -> Option<&'a OutputSchema> {
         if late.is_small() {
             let new = late.awaited.get().is_none();
@@ -232,11 +232,12 @@ fn outcome(found: Result<Arc<Schema>, Unusable>) -> OutputSchema {
     }
 }
 
-/// Minimum number of entries before dropped schemas are swept, whenever the number has doubled since the last sweep: amortized linear
-/// time.
+/// Minimum number of entries for a sweep of dropped schemas. A sweep runs when the number has doubled since the last one, so
+/// that all sweeps together take linear time.
 const FIRST_SWEEP: usize = 64;
 
-/// Compiled schemas in use, by hash: tools with equal schemas share one. References are weak: a schema is dropped with its last tool.
+/// Compiled schemas in use, by hash. Tools with equal schemas share one; references are weak, so that a schema is dropped with
+/// its last tool.
 #[derive(Debug, Default)]
 struct SchemaCache {
     schemas: Mutex<Known>,

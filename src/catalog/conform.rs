@@ -198,8 +198,8 @@ pub(crate) fn without_output_schema(json: &str) -> Option<String> {
     found.then(|| rest.end())
 }
 
-/// Reason why no object can satisfy an input schema, whose arguments are then not validated: a call tool would
-/// otherwise refuse all arguments.
+/// Reason why no object can satisfy an input schema. Arguments are then not validated, because a call tool would
+/// otherwise refuse all of them.
 pub(crate) fn accepts_no_arguments(input_schema: &str) -> Option<String> {
     let mut repairs = Repairs { family: ProtocolFamily::Modern, lines: Vec::new(), count: 0 };
     match repairs.input_schema(input_schema, "inputSchema") {
@@ -306,7 +306,7 @@ impl Repairs {
                 continue;
             };
             let path = member_path(path, &name);
-            // An input schema has a meaning for null.
+            // A null input schema means any object.
             if value == "null" && !matches!(form, InputSchema) {
                 differs = true;
                 self.add(|| format!("{path} is null"));
@@ -384,8 +384,8 @@ impl Repairs {
         Fit::Replaced(format!("[{}]", kept.join(",")))
     }
 
-    /// An input schema that states `type: "object"`. Arguments are always an object, so that a root that admits
-    /// objects keeps its meaning if it admits nothing else.
+    /// An input schema that states `type: "object"`. Arguments are always an object, so a root that admits objects and
+    /// other values keeps its meaning if it is restricted to objects.
     fn input_schema(&mut self, json: &str, path: &str) -> Fit {
         if matches!(json, "null" | "true") {
             self.add(|| format!("{path} is {json}: listed as any object"));
@@ -441,7 +441,7 @@ impl Repairs {
         if differs { Fit::Replaced(object.end()) } else { Fit::Same }
     }
 
-    /// `properties` of a schema: an object of objects. Legacy revisions know no boolean schema there.
+    /// `properties` of a schema: an object of objects. Legacy revisions do not allow boolean schemas there.
     fn properties(&mut self, json: &str, path: &str) -> Fit {
         let Ok(found) = members(json) else {
             return Fit::Unfit(format!("{path} is {}, expected an object", kind_of(json)));
@@ -477,7 +477,7 @@ impl Repairs {
         for (name, value) in found.map_while(Result::ok) {
             let path = member_path(path, &name);
             let fit = match &*name {
-                // Clients keep one table of schemas by $id, for all servers. No reference leads to it.
+                // Clients keep one table of schemas by $id, for all servers. No reference uses it.
                 "$id" => {
                     differs = true;
                     self.add(|| format!("{path} is not listed"));
@@ -485,7 +485,7 @@ impl Repairs {
                 }
                 "$schema" => match string(value) {
                     Some(dialect) if is_old_dialect(&dialect) => {
-                        Fit::Unfit(format!("{path} is a dialect that clients do not know"))
+                        Fit::Unfit(format!("{path} is a dialect that clients do not support"))
                     }
                     Some(_) => Fit::Same,
                     None => self.fit(Text, value, &path),
@@ -576,8 +576,8 @@ fn is_old_dialect(dialect: &str) -> bool {
         || dialect.ends_with("json-schema.org/schema")
 }
 
-/// Schema of `{"result": VALUE}` for values of a schema; `None` if it names resources of its own, relative to which
-/// references count, or is too deep.
+/// Schema of `{"result": VALUE}` for the values of a schema. `None` if it is too deep, or declares schema resources,
+/// because references are relative to these.
 fn wrapped(json: &str) -> Option<String> {
     let mut dialect = None;
     let mut inner = Object::default();
@@ -630,7 +630,7 @@ fn rebased_member<'a>(
     }
 }
 
-/// A value within a schema, likewise. `of_names`: its members are names.
+/// Any value within a schema with its local references rebased. `of_names`: its keys are author-chosen names.
 fn rebased(value: &str, of_names: bool, depth: usize) -> Option<Cow<'_, str>> {
     if depth > MAX_WRAPPED_DEPTH {
         return None;
@@ -792,7 +792,7 @@ mod tests {
     }
 
     #[test]
-    fn def_6_offered_items_lose_only_their_odd_members() {
+    fn def_6_offered_items_lose_only_their_invalid_members() {
         let resource = json!({"uri": "a:b", "name": "n"});
         for odd in [
             r#""description":null"#,
@@ -838,7 +838,7 @@ mod tests {
     }
 
     #[test]
-    fn def_6_input_schema_gets_an_object_root_where_its_meaning_stays() {
+    fn def_6_input_schema_gets_an_object_root_if_its_meaning_is_preserved() {
         for (schema, expected) in [
             ("null", json!({"type": "object"})),
             ("true", json!({"type": "object"})),

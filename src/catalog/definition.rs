@@ -36,7 +36,7 @@ impl DefinitionDigest {
     pub(crate) fn of_all<'a>(named: impl Iterator<Item = (&'a str, Self)>) -> Self {
         let mut hasher = blake3::Hasher::new();
         for (name, digest) in named {
-            // The length keeps the names apart.
+            // The length separates the names.
             hasher.update(&(name.len() as u64).to_le_bytes());
             hasher.update(name.as_bytes()).update(&digest.0);
         }
@@ -49,7 +49,7 @@ impl DefinitionDigest {
         Self(bytes)
     }
 
-    /// Reads what [`fmt::Display`] has written.
+    /// Parses the output of [`fmt::Display`].
     pub fn parse(text: &str) -> Option<Self> {
         let value = u128::from_str_radix(text, 16).ok()?;
         let plain = text.len() == 2 * DIGEST_BYTES && !text.starts_with('+');
@@ -165,20 +165,20 @@ impl<'de> Visitor<'de> for Single {
         let mut members = Map::new();
         while let Some((key, SingleKeyed(value))) = entries.next_entry::<String, _>()? {
             if members.insert(key, value).is_some() {
-                return Err(A::Error::custom("a key stands twice"));
+                return Err(A::Error::custom("duplicate key"));
             }
         }
         Ok(SingleKeyed(Value::Object(members)))
     }
 }
 
-/// Maximum name of a tool, in bytes.
+/// Maximum length of a tool's name, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 256;
 /// Maximum bytes kept of a title, for search and agents; lists under exposed names keep the server's text.
 pub(crate) const MAX_TITLE_BYTES: usize = 1024;
 /// Maximum bytes kept of a description.
 pub(crate) const MAX_DESCRIPTION_BYTES: usize = 16 * 1024;
-/// Maximum number of annotations, in bytes.
+/// Maximum size of annotations, in bytes.
 pub(crate) const MAX_ANNOTATIONS_BYTES: usize = 16 * 1024;
 /// Maximum bytes of an element: twice the largest schema that is compiled.
 pub(crate) const MAX_ELEMENT_BYTES: usize = 20 * 1024 * 1024;
@@ -218,9 +218,7 @@ struct Fields<'a> {
 
 impl DiscoveredTool {
     /// Parses one element of `tools`. Optional members of a wrong type count as absent, but an unreadable hint has its
-    /// most cautious value ([`cautious_annotations`]). A missing input schema admits any arguments.
-    ///
-    /// The problem, in one line.
+    /// most cautious value ([`cautious_annotations`]). A missing input schema admits any arguments. The error is one line.
     pub fn parse(raw: &RawValue) -> Result<Self, String> {
         if raw.get().len() > MAX_ELEMENT_BYTES {
             return Err(format!("it is larger than {MAX_ELEMENT_BYTES} bytes"));
@@ -277,15 +275,15 @@ impl DiscoveredTool {
         })
     }
 
-    /// Definition under the exposed name, everything else verbatim. It is pinned and reviewed, so that its JSON keeps
-    /// the former spelling of the name.
+    /// Definition under the exposed name, otherwise verbatim. Its JSON keeps the former spelling of the name, because
+    /// stored pins and reviews contain it.
     pub(crate) fn listed(&self, server: &str) -> Listed {
         let (key, former) =
             (exposed::name(server, &self.name), exposed::former_name(server, &self.name));
         Listed::spelled(self.raw.get(), self.name_at, &self.name, key, &former)
     }
 
-    /// Listings for `/mcp/all` and under its own name of its definition `listed`.
+    /// Listings of its definition `listed`, for `/mcp/all` and under its own name.
     pub(crate) fn listings(&self, listed: &Listed) -> ToolListings {
         let json = with_string(self.raw.get().as_bytes(), self.name_at, &listed.key);
         let token = self.name_at.start as usize..self.name_at.end as usize;
@@ -308,8 +306,8 @@ fn is_app_only(definition: &str) -> bool {
     !users.map_while(Result::ok).any(|user| string(user).is_some_and(|user| user == "model"))
 }
 
-/// Annotations of which some hint is no boolean: such a hint has its most cautious value, since it must not count as
-/// absent (FR-020). An error if a hint is there twice.
+/// Parses annotations with hints that are not booleans. Such a hint gets its most cautious value, because it must not
+/// count as absent (FR-020). Fails on a duplicate hint.
 fn cautious_annotations(json: &str) -> Result<Annotations, String> {
     let mut annotations = Annotations::default();
     let Ok(found) = members(json) else {

@@ -6,6 +6,8 @@
 //!   └─ QueryMeaning ◀───┘◀──── ToolVectors ◀── VectorStore ◀───┘ in the background, when tools change
 //!                                                 │
 //!                                            VectorFile
+//! ```
+//!
 //! Owns requests, checks of responses, caching in memory and on disk, and the circuit breaker. No sockets: requests
 //! are sent by the root package. Fusion with word ranking is in `search`.
 
@@ -56,10 +58,10 @@ pub struct EmbeddingsSettings {
     /// API key as written, before secrets are resolved.
     #[serde(default)]
     pub api_key: Option<String>,
-    /// How long a search waits for its query's vector, 10 ms to 10 s.
+    /// Maximum time that a search waits for its query's vector, 10 ms to 10 s.
     #[serde(default = "default_timeout", deserialize_with = "timeout")]
     pub timeout: Duration,
-    /// Least cosine of a tool that counts as near, 0 to 1.
+    /// Minimum cosine similarity of a tool that is found by meaning, 0 to 1.
     #[serde(default = "default_min_similarity", deserialize_with = "min_similarity")]
     pub min_similarity: f32,
 }
@@ -140,7 +142,7 @@ mod settings_tests {
     }
 
     #[test]
-    fn the_section_is_read_within_its_bounds() {
+    fn section_is_read_within_its_bounds() {
         assert_eq!(read("{}"), Ok(SearchSection::default()));
         let with = |more: &str| {
             read(&format!(

@@ -1,7 +1,7 @@
 //! Exposed names: `server__name` for tools and prompts, `mcpproxy://server/URI` for resources and templates; `ui://server/rest`
 //! and `skill://server/rest` where the scheme of the URI is part of an extension's protocol.
 //!
-//! Each name depends only on server and own name, so it is stable whatever else is configured, and unique. Pure.
+//! Each name depends only on server and own name, so it is unique, and independent of other servers. Pure.
 //!
 //! A name is plain if every client accepts it and it can be split in only one way. Otherwise it is truncated and ends
 //! in a hash of both parts. A plain name that looks like a hashed one is hashed too, so that names cannot be spoofed.
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// Maximum name of a tool or prompt, in bytes: what every client and every model takes.
+/// Maximum length of an exposed tool or prompt name, in bytes. Every client and every model accepts this length.
 pub(crate) const MAX_NAME_BYTES: usize = 64;
 /// Separator between server name and own name.
 const SEPARATOR: &str = "__";
@@ -23,8 +23,8 @@ const HASH_DIGITS: usize = 12;
 
 /// URI scheme.
 const SCHEME: &str = "mcpproxy://";
-/// Schemes of apps (SEP-1865) and skills (SEP-2640), which clients recognize: they stay, and the server name is the
-/// authority before the server's own.
+/// Schemes of apps (SEP-1865) and skills (SEP-2640). They are kept, because clients recognize them; the server name
+/// becomes the authority, before the server's own.
 const KEPT_SCHEMES: [&str; 2] = ["ui://", "skill://"];
 /// Escape set of a server name in a URI: all but RFC 3986 unreserved characters.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -34,8 +34,8 @@ pub fn name(server: &str, own: &str) -> String {
     spelled(server, own, is_portable)
 }
 
-/// Exposed name as earlier versions spelled it, with dots: such names are still called, and pinned definitions contain
-/// them.
+/// Exposed name as earlier versions spelled it, with dots. Clients still call such names, and pinned definitions
+/// contain them.
 pub(crate) fn former_name(server: &str, own: &str) -> String {
     spelled(server, own, |char| is_portable(char) || char == '.')
 }
@@ -114,7 +114,7 @@ fn hashed(server: &str, own: &str, plain: &str, is_plain: impl Fn(char) -> bool)
     let max_chars = MAX_NAME_BYTES - HASH_DIGITS - 1;
     let mut name: String = plain.chars().take(max_chars).map(portable).collect();
     let mut hasher = blake3::Hasher::new();
-    // The length keeps the two parts apart.
+    // The length separates the two parts.
     hasher.update(&(server.len() as u64).to_le_bytes());
     hasher.update(server.as_bytes()).update(own.as_bytes());
     let hash = hasher.finalize().to_hex();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn def_7_dots_are_mapped_without_collisions_and_the_former_spelling_still_leads_back() {
+    fn def_7_dots_are_mapped_without_collisions_and_the_former_spelling_is_still_split() {
         let own = ["a.b", "a_b", "a.b.", "a-b"];
         let names = own.map(|own| name("s", own));
         for (at, exposed) in names.iter().enumerate() {
@@ -177,11 +177,11 @@ mod tests {
         assert!(name("my.server", "a").starts_with("my_server__a_"));
         assert_eq!(split_name("s__a.b"), Some(("s", "a.b")));
         assert_eq!(split_name("my.server__a"), Some(("my.server", "a")));
-        assert_eq!(split_name(&names[0]), None, "it leads back by the table of tools");
+        assert_eq!(split_name(&names[0]), None, "the table of tools resolves it");
     }
 
     #[test]
-    fn the_longest_plain_name_is_plain() {
+    fn longest_plain_name_is_not_hashed() {
         let own = "x".repeat(MAX_NAME_BYTES - 3);
         assert_eq!(name("s", &own), format!("s__{own}"));
         assert_ne!(name("s", &format!("{own}x")), format!("s__{own}x"));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every client takes every name, no two things share one, and the plain ones lead back.
+        /// Every name is portable and unique, and a plain one can be split again.
         #[test]
         fn exposed_names_are_portable_and_unique(
             pairs in prop::collection::hash_set(

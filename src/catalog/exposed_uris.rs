@@ -1,11 +1,11 @@
-//! Streaming rewriter of the URIs at known places of a server's JSON: each becomes the exposed URI, every other byte stays.
-//! Sans-I/O, incremental: every split of the input gives the same output.
+//! Streaming rewriter of the URIs at known places of a server's JSON: each becomes the exposed URI, every other byte is
+//! verbatim. Sans-I/O, incremental: every split of the input gives the same output.
 //!
-//! A client may read more than the standard has, so that no URI of a server stays where one can take it for its own: names of
-//! members count whatever their case and escapes, and a string that cannot be decoded gets the server before it as it is.
+//! Clients may parse more leniently than the standard, and must not take a server's own URI for an exposed one. Member names
+//! therefore match in any case and with any escapes, and a string that cannot be decoded only gets the server's prefix.
 //!
-//! Follows the structure only where a URI can stand; all else is skipped by its brackets and strings. Malformed JSON
-//! passes as it is.
+//! The structure is tracked only where a URI can occur; the rest is skipped by its brackets and strings. Malformed JSON is
+//! forwarded verbatim.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use memchr::memchr2;
 
 use super::exposed;
 
-/// Part of a JSON value in which URIs stand.
+/// Part of a JSON value in which URIs occur.
 #[derive(Debug)]
 pub enum UriPlace {
     /// A string that is a URI.
@@ -48,17 +48,17 @@ pub const SKILL_RESULT: UriPlace = Members(&[("skill", SKILL)]);
 /// A JSON-RPC error about a resource (SEP-2164).
 const ERROR: UriPlace = Members(&[("data", Members(&[("uri", Uri)]))]);
 
-/// Maximum length of a URI as written that is rewritten: that of the longest exposed one, with every character escaped. No
-/// longer one can be requested.
+/// Maximum raw length in bytes of a URI that is rewritten: that of the longest exposed one, with every character escaped. A
+/// longer one cannot be requested.
 pub(crate) const MAX_TOKEN_BYTES: usize = 6 * (MAX_URI_PREFIX_BYTES + MAX_URI_BYTES);
-/// Maximum length of a name as written that is compared: the longest one of a place, with every character escaped as two
-/// UTF-16 surrogates.
+/// Maximum raw length in bytes of a member's name that is compared: that of the longest name in a place, with every
+/// character escaped as two UTF-16 surrogates.
 const MAX_MEMBER_BYTES: usize = 12 * 16;
 
-/// A URI that was requested.
+/// Requested URI in both spellings.
 #[derive(Debug)]
 struct RequestedUri {
-    /// The server's own.
+    /// The server's own URI.
     own: Box<str>,
     /// The client's spelling of it.
     asked: Box<str>,
@@ -73,8 +73,8 @@ pub struct AnswerRewriter {
 }
 
 impl AnswerRewriter {
-    /// The rewriter for a request for `own` of `server`, which the client spelled `asked`; `exposed` is the place of exposed
-    /// URIs in the result.
+    /// Creates the rewriter for a request for `own` of `server`, which the client spelled `asked`. `exposed` is the place of
+    /// exposed URIs in the result.
     #[must_use]
     pub fn new(
         exposed: Option<&'static UriPlace>,
@@ -90,7 +90,7 @@ impl AnswerRewriter {
         Self { requested, result }
     }
 
-    /// A JSON-RPC error in which `data.uri` is the client's spelling if it is the requested URI; `None` if nothing changes.
+    /// Rewrites `data.uri` of a JSON-RPC error to the client's spelling if it is the requested URI; `None` if nothing changes.
     #[must_use]
     pub fn error(&self, error: &Bytes) -> Option<Splice> {
         if self.requested.own == self.requested.asked {
@@ -101,16 +101,16 @@ impl AnswerRewriter {
     }
 }
 
-/// The rewriter of one value.
+/// Rewriter of one value.
 #[derive(Debug)]
 pub struct UriRewriter {
     root: &'static UriPlace,
-    /// The server under whose name URIs are exposed; without it all but the requested one stay.
+    /// Server under whose name URIs are exposed. Without it only the requested URI is rewritten.
     server: Option<Arc<str>>,
     requested: Option<Arc<RequestedUri>>,
-    /// Open containers in which URIs stand; as deep as the place.
+    /// Open containers in which URIs can occur; at most as deep as the place.
     open: Vec<Container>,
-    /// Depth within a container in which none stands.
+    /// Depth within a container without URIs.
     skipped: u64,
     /// Place of the next value.
     next: Option<&'static UriPlace>,
@@ -160,7 +160,7 @@ impl UriRewriter {
         }
     }
 
-    /// Begins with another value for the same request.
+    /// Starts the next value for the same request.
     pub fn restart(&mut self) {
         self.open.clear();
         self.held.clear();
@@ -215,14 +215,14 @@ impl UriRewriter {
         }
     }
 
-    /// Appends what is still held back: the beginning of a URI that never ended.
+    /// Appends the text still held back: the beginning of a URI that never ended.
     pub fn end(&mut self, out: &mut Splice) {
         if self.string.take().is_some_and(|it| it.role == Role::Uri) {
             out.push(std::mem::take(&mut self.held).into());
         }
     }
 
-    /// A byte of a string that is a name, a URI or escaped; whether it ends a URI.
+    /// Processes a byte of a string that is a name, a URI or escaped. Returns true if it ends a URI.
     fn in_string(&mut self, open: OpenString, byte: u8) -> bool {
         let OpenString { role, escaped } = open;
         let max = match role {
@@ -241,7 +241,7 @@ impl UriRewriter {
             }
             return role == Role::Uri;
         }
-        // Its end has to fit, too.
+        // The closing quotation mark has to fit as well.
         let role = if self.held.len() >= max { Role::Other } else { role };
         self.string = Some(OpenString { role, escaped: byte == b'\\' && !escaped });
         if role == Role::Other && open.role == Role::Name {
@@ -250,7 +250,7 @@ impl UriRewriter {
         false
     }
 
-    /// A byte outside of strings.
+    /// Processes a byte outside of strings.
     fn structure(&mut self, byte: u8) {
         match byte {
             b'"' => {
@@ -327,7 +327,7 @@ impl UriRewriter {
             (_, _, None) => return token.into(),
             (Some(own), _, Some(server)) => exposed::uri(server, &own),
             (None, _, Some(server)) => {
-                // An escaped surrogate without its other half, for example: nobody can request it.
+                // For example a lone escaped surrogate. Such a URI cannot be requested.
                 let server = serde_json::Value::from(exposed::uri(server, "")).to_string();
                 let server = server.strip_suffix('"').unwrap_or_default();
                 let rest = token.get(1..).unwrap_or_default();
@@ -339,7 +339,7 @@ impl UriRewriter {
         serde_json::Value::from(exposed).to_string().into()
     }
 
-    /// A whole value; `None` if nothing changes.
+    /// Rewrites a whole value; `None` if nothing changes.
     fn whole(mut self, json: &Bytes) -> Option<Splice> {
         let mut out = Splice::new();
         self.feed(json, &mut out);
@@ -348,7 +348,7 @@ impl UriRewriter {
     }
 }
 
-/// A whole value with its URIs rewritten; `None` if there are none.
+/// Rewrites the URIs of a whole value; `None` if there are none.
 pub fn rewritten(place: &'static UriPlace, server: &Arc<str>, json: &Bytes) -> Option<Splice> {
     UriRewriter::new(place, server).whole(json)
 }
@@ -378,7 +378,7 @@ mod tests {
         out.into_iter().collect::<Vec<_>>().concat()
     }
 
-    /// The same in every split.
+    /// Checks the output for every chunk size.
     fn check(place: &'static UriPlace, json: &str, expected: &str) {
         for size in 1..=json.len() {
             let got = String::from_utf8(in_chunks(place, json.as_bytes(), size)).unwrap();
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_45_uri_that_is_too_long_stays_and_the_next_one_is_exposed() {
+    fn pro_45_uri_that_is_too_long_is_unchanged_and_the_next_one_is_exposed() {
         let json = |length: usize, second: &str| {
             let long = "x".repeat(length);
             format!(r#"{{"contents":[{{"uri":"{long}"}},{{"uri":"{second}"}}]}}"#)
@@ -523,7 +523,7 @@ mod tests {
         assert!(after.starts_with(br#"{"contents":[{"uri":"mcpproxy://s/xxx"#));
     }
 
-    /// The same by a document tree.
+    /// Reference implementation on a document tree.
     fn by_tree(mut value: Value) -> Value {
         if let Some(contents) = value.get_mut("contents").and_then(Value::as_array_mut) {
             for uri in contents.iter_mut().filter_map(|it| it.get_mut("uri")) {

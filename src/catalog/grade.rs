@@ -5,13 +5,13 @@
 //! |---|---|
 //! | same | only order and white space changed |
 //! | text | text only: titles, descriptions, examples, icons, `_meta`, texts inside of schemas |
-//! | narrowed | the input schema accepts a subset and has no new parameter; the output schema promises more; a hint is more caution |
+//! | narrowed | the input schema accepts a subset and has no new parameter; the output schema promises more; a hint is more cautious |
 //! | widened | otherwise: the input schema accepts more or has a new parameter; the output schema promises less; an unknown keyword changed |
-//! | loosened | a hint is less caution than before; or the definition cannot be compared, so that this cannot be ruled out |
+//! | loosened | a hint is less cautious; or the definition cannot be compared, so that this cannot be ruled out |
 //!
 //! Input and output schemas are compared in the same direction: *narrowed* means that every document the new schema
 //! accepts was accepted by the old one ([`schemas`]). An input schema with a new parameter is widened nevertheless:
-//! it may formally have been accepted, but nobody was asked for it.
+//! the old schema may have accepted it formally, but did not ask for it.
 
 pub mod schemas;
 
@@ -104,7 +104,7 @@ pub enum Grade {
     Narrowed,
     /// Accepts more, promises less, or unknown.
     Widened,
-    /// A hint that somebody may rely on is withdrawn.
+    /// A hint on which clients may rely is withdrawn.
     Loosened,
 }
 
@@ -226,7 +226,7 @@ impl ReviewSettings {
     }
 }
 
-/// Hints with the caution of `[true, absent, false]`; more is more caution. An absent hint ranks between the values
+/// Hints, with the caution of `[true, absent, false]`; greater is more cautious. An absent hint ranks between the values
 /// where readers disagree: the protocol's default for an absent `destructiveHint` or `openWorldHint` is true, ours is
 /// false.
 const HINTS: [(&str, [u8; 3]); 4] = [

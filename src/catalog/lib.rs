@@ -1,4 +1,4 @@
-//! Catalog: the known tools, what they may do, and how they are found.
+//! Catalog: the known tools, their grades and pins, and the search for them.
 //!
 //! Discovery delivers one server's whole set of tools at a time; readers see one immutable [`Snapshot`]. [`Catalog`]
 //! holds the state of a running proxy: sets are applied (`replacing`), published, written to disk (`saving`) and
@@ -55,11 +55,11 @@ pub use listing::{ListNote, ListNotes, NoteAction};
 pub use settings::{PolicyOverride, ServerSettings, Settings};
 pub use snapshot::{FoundTools, Reviewed, Snapshot, ToolSet};
 
-/// Maximum number of notices buffered for a slow listener; beyond that it learns that it missed some.
+/// Maximum number of notices buffered for a slow listener; beyond that the oldest are dropped and the listener lags.
 const NOTICES: usize = 256;
 
-/// Maximum sets of a server whose changes are kept until a caller has them: of a server that disconnects each time
-/// before that.
+/// Maximum number of a server's sets whose changes wait for a caller. They accumulate if the server disconnects each
+/// time before its caller gets them.
 const MAX_UNREPORTED: usize = 16;
 
 /// The catalog of a running proxy.
@@ -72,7 +72,7 @@ pub struct Catalog {
     /// Held while the next snapshot is derived from the last.
     writing: Mutex<()>,
     saving: Arc<Saving>,
-    /// Servers whose stored sets and pins were read. Locked meanwhile: no set is judged before its pins are known.
+    /// Servers whose stored sets and pins were read. Locked during the read: no set is reviewed before its pins are known.
     remembered: Mutex<BTreeSet<Arc<str>>>,
     /// Pins as stored. Locked while they are written.
     pins_on_disk: Mutex<BTreeMap<Arc<str>, Arc<ServerPins>>>,
@@ -85,7 +85,7 @@ pub struct Catalog {
     threads: BlockingWork,
     /// Servers whose definitions are to be scanned again even if unchanged.
     unscanned: Mutex<BTreeSet<Arc<str>>>,
-    /// Changes of published sets whose callers do not have them yet.
+    /// Changes of published sets that their callers have not got yet.
     unreported: Mutex<BTreeMap<Arc<str>, Unreported>>,
     notices: broadcast::Sender<Notice>,
     /// Verdicts of other fleet nodes on definitions.
@@ -97,7 +97,7 @@ pub struct Catalog {
 struct Unreported {
     /// Change of the newest set, whose caller may still report it.
     newest: Change,
-    /// Changes of the sets before it, whose callers are gone: a server has one caller at a time.
+    /// Changes of the sets before it, whose callers were dropped: a server has one caller at a time.
     earlier: Option<Change>,
     /// Number of sets.
     sets: usize,
@@ -111,7 +111,7 @@ struct TakenUp {
 }
 
 impl Catalog {
-    /// Empty catalog: every configured server is awaited.
+    /// Creates an empty catalog in which every configured server is awaited.
     pub fn new(settings: Settings) -> Self {
         let lexicon = Arc::new(Lexicon::default());
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -162,7 +162,7 @@ impl Catalog {
         self.published.swaps()
     }
 
-    /// Marks the set of tools as changed, as a server reported although its definitions are the same.
+    /// Marks the set of tools as changed because a server reported so, even if its definitions are the same.
     pub fn report_changed(&self) {
         self.published.changed.notify_one();
     }
@@ -203,7 +203,7 @@ impl Catalog {
             let compile = || catalog.compiler.input(&tool.input_schema);
             let (schema, new) = tool.input.compiled(compile);
             if let (InputSchema::Unusable(reason), true) = (schema, new) {
-                // Logged here, since the caller may be gone and no later call reports it.
+                // Logged here, since the caller may have been dropped and no later call reports it.
                 peer_line!(warn, LinePeer::Server(&tool.name.server), tool = %tool.name, %reason, "the input schema cannot be used");
             }
             schema.clone()
@@ -303,10 +303,10 @@ impl Catalog {
         let folder = self.saving.folder().unwrap_or(Path::new(""));
         let path = pin_file::path(folder, server);
         let follows = match self.settings.load().review.quarantines() {
-            true => "its tools wait for approval, since it is not known which of them did",
+            true => "its tools wait for approval, since their earlier state is unknown",
             false => "its tools are pinned again",
         };
-        format!("what was pinned of the server's tools ({}) {why}: {follows}", path.display())
+        format!("the pin file of the server's tools ({}) {why}: {follows}", path.display())
     }
 
     /// Message about a server whose pins come from the backup copy.
@@ -381,9 +381,7 @@ impl Catalog {
     }
 
     /// Async [`Self::replace_server`]: tools are published first, the future ends when every schema is compiled. Work
-    /// continues if it is dropped.
-    ///
-    /// Why the set was not applied, in one line.
+    /// continues if it is dropped. The error is the reason, in one line, why the set was not applied.
     pub async fn take_up(
         self: &Arc<Self>,
         server: &Arc<str>,
@@ -413,8 +411,8 @@ impl Catalog {
         })
     }
 
-    /// Waits for all started work (sets, writes, schemas), at most until `deadline`. Returns the changes that nobody
-    /// has reported.
+    /// Waits for all started work (sets, writes, schemas), at most until `deadline`. Returns the changes that no caller
+    /// has got.
     pub async fn close(&self, deadline: Instant) -> Vec<(Arc<str>, Change)> {
         // Remaining work ends with the process.
         let _ = tokio::time::timeout_at(deadline.into(), self.threads.ended()).await;
@@ -427,8 +425,8 @@ impl Catalog {
         all.collect()
     }
 
-    /// Keeps the change of a published set until the caller of [`Self::take_up`] has it. If that is gone by then, the
-    /// next caller gets the changes of both sets.
+    /// Keeps the change of a published set until the caller of [`Self::take_up`] gets it. If that caller is dropped before,
+    /// the next one gets the changes of both sets.
     fn report_later(&self, server: &Arc<str>, change: &Change) {
         let mut unreported = self.unreported.lock();
         let Unreported { newest, earlier, sets } =
@@ -595,8 +593,7 @@ impl Published {
         self.changed.notified().await;
     }
 
-    /// The tool of that name, as soon as its server's first set is there; `None` if that has no such
-    /// tool, or is not there by `deadline`.
+    /// Waits for the first set of the tool's server and returns the tool; `None` if the set lacks it or `deadline` passes.
     async fn wait_for(&self, name: &ToolName, deadline: Instant) -> Option<Arc<Tool>> {
         let mut swaps = self.swaps.subscribe();
         let settled = async {
@@ -613,7 +610,7 @@ impl Published {
         tokio::time::timeout_at(deadline.into(), settled).await.ok().flatten()
     }
 
-    /// Waits until the output schema of `tool` is compiled; false if it is not by `deadline`.
+    /// Waits until the output schema of `tool` is compiled; false if `deadline` passes first.
     async fn compiled(&self, tool: &Tool, deadline: Instant) -> bool {
         let mut swaps = self.swaps.subscribe();
         let compiled = async {
@@ -644,11 +641,11 @@ impl Catalog {
             self.published.swap(snapshot, differs);
             late
         };
-        let gone: Vec<_> =
+        let removed: Vec<_> =
             before.servers.keys().filter(|server| !next.servers.contains_key(*server)).collect();
-        if !gone.is_empty() {
+        if !removed.is_empty() {
             let (mut remembered, mut pins) = (self.remembered.lock(), self.pins_on_disk.lock());
-            for server in gone {
+            for server in removed {
                 remembered.remove(server);
                 pins.remove(server);
             }

@@ -52,7 +52,7 @@ impl Listed {
         Self { key: key.into(), own: own.into(), json, token, verbatim: None }
     }
 
-    /// The same, spelled `spelling` within its JSON.
+    /// `element` as the one with the key `key`, with the name spelled `spelling` in its JSON.
     pub(crate) fn spelled(element: &str, at: Span, own: &str, key: String, spelling: &str) -> Self {
         let json = with_string(element.as_bytes(), at, spelling).into();
         Self { key: key.into(), own: own.into(), json, token: None, verbatim: None }
@@ -96,7 +96,7 @@ pub(crate) fn with_string(json: &[u8], at: Span, new: &str) -> Vec<u8> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Start(Option<Box<str>>);
 
-/// A cursor that is not ours.
+/// Error of a cursor that this proxy did not issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCursor {
     /// Cursor that does not decode to a list position.
@@ -114,10 +114,7 @@ struct Params<'a> {
 }
 
 impl Start {
-    /// Parses the cursor in a list request's params.
-    ///
-    /// # Errors
-    /// [`BadCursor`], as the protocol asks (-32602).
+    /// Parses the cursor in a list request's params. The protocol requires -32602 for [`BadCursor`].
     pub fn parse(params: &[u8]) -> Result<Self, BadCursor> {
         let params: Params<'_> = serde_json::from_slice(params).map_err(|_| BadCursor::Unknown)?;
         let Some(cursor) = params.cursor else { return Ok(Self(None)) };
@@ -267,7 +264,7 @@ pub struct OfferedPage {
     pub elements: Vec<Listed>,
     /// Repaired elements, and those left out.
     pub notes: Vec<ListNote>,
-    /// Cursor of the next page, or what is wrong with it.
+    /// Cursor of the next page, or the reason why it is invalid.
     pub next: Option<Result<String, &'static str>>,
 }
 
@@ -287,9 +284,7 @@ struct Fields<'a> {
 }
 
 impl OfferedPage {
-    /// Parses the result of `server` for `list`.
-    ///
-    /// The result is malformed: one line.
+    /// Parses the result of `server` for `list`. The error about a malformed result is one line.
     pub fn parse(server: &str, list: List, result: &[u8]) -> Result<Self, String> {
         let fields: Fields<'_> =
             serde_json::from_slice(result).map_err(|error| error.to_string())?;
@@ -318,7 +313,7 @@ impl OfferedPage {
             };
             let parsed = parse(server, list, text).map_err(|reason| (String::new(), reason));
             let parsed = match &conformed {
-                // The parser knows more of what is wrong with the name.
+                // The parser's error about the name is more specific.
                 Err(NotListable(reason)) => {
                     parsed.and_then(|listed| Err((listed.own.into(), reason.clone())))
                 }
@@ -657,7 +652,7 @@ mod offered_tests {
     }
 
     #[test]
-    fn def_6_odd_element_is_repaired_and_noted() {
+    fn def_6_nonconforming_element_is_repaired_and_noted() {
         let (bad, good) = (
             r#"{"uri":"b://1","name":"bad","description":null,"size":1.0}"#,
             r#"{"uri":"a:b","name":"n"}"#,
@@ -846,7 +841,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_bounded_in_bytes_and_never_empty() {
+    fn page_is_bounded_in_bytes_and_never_empty() {
         let padding = format!(",\"x\":\"{}\"", "y".repeat(PAGE_BYTES));
         let elements = [listed("a", &padding), listed("b", &padding), listed("c", "")];
         let (page, start) = shown(&elements, &Start::default());

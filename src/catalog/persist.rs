@@ -9,6 +9,8 @@
 //! ```text
 //! {"version":1,"server":"github","blake3":"<hex of the second line>","pinned":true}
 //! [{"name":…},…]
+//! ```
+//!
 //! A file of another version, damaged or unreadable counts as missing; the caller warns. Operator overrides are not
 //! stored, but applied at each start.
 
@@ -80,9 +82,7 @@ fn body(tools: &[DiscoveredTool]) -> String {
     body
 }
 
-/// Loads the set of `server`; `None` if none was written.
-///
-/// The file exists and is unusable.
+/// Loads the set of `server`; `None` if none was written. Fails if the file is unusable.
 pub fn read(folder: &Path, server: &str) -> Result<Option<StoredSet>, UnusableFile> {
     let Some(file) = read_file(&path(folder, server), server)? else { return Ok(None) };
     let damaged = |error: serde_json::Error| UnusableFile::Damaged(error.to_string());

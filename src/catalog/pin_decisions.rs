@@ -40,7 +40,7 @@ pub enum ApprovalRefused {
 pub struct ApprovedTools {
     /// Approved tools and definitions.
     pub tools: Vec<(ToolName, DefinitionDigest)>,
-    /// Error of writing the pins; then this does not survive a restart.
+    /// Error of writing the pins; the approval then does not survive a restart.
     pub disk: Option<String>,
 }
 
@@ -87,9 +87,8 @@ impl ApprovalTarget {
 }
 
 impl Catalog {
-    /// Approves the target if it is what was reviewed. In force for the next call, and on disk on return.
-    ///
-    /// [`ApprovalRefused`]; nothing has changed.
+    /// Approves the target if its definitions are the reviewed ones. In force for the next call, and on disk on return.
+    /// On an error nothing has changed.
     pub async fn approve(
         self: &Arc<Self>,
         target: ApprovalTarget,
@@ -210,7 +209,7 @@ pub struct SharedEffect {
     pub withheld: Vec<(ToolName, DefinitionDigest)>,
     /// Released definitions that were held at first sight and known to the fleet.
     pub released: Vec<(ToolName, DefinitionDigest)>,
-    /// Why this will not outlast a restart, if it will not.
+    /// Error of writing the pins; the effect then does not survive a restart.
     pub disk: Option<String>,
 }
 
@@ -340,7 +339,7 @@ mod tests {
         let same = judged(&shared, ChangeAction::Quarantine, None, &known);
         assert_eq!((same.0, same.2), (Trust::Given, None), "it is pinned already");
         let changed = judged(&shared, accept, None, &other);
-        assert_eq!(changed.0, Trust::Withheld, "what it was before is not known here");
+        assert_eq!(changed.0, Trust::Withheld, "the earlier definition is unknown here");
         assert_eq!(changed.1.held, Some(digest(&other)));
         let of_another = judged(&shared, accept, None, &listed(r#","title":"y""#));
         assert_eq!(of_another.0, Trust::Withheld);

@@ -115,7 +115,7 @@ pub(super) fn read(folder: &Path, server: &str) -> Result<Option<StoredPins>, Un
 pub fn read_pins(body: &str, server: &str) -> Result<ServerPins, String> {
     let stored: Vec<StoredPin<'_>> =
         serde_json::from_str(body).map_err(|error| error.to_string())?;
-    let digest = |text: &str| DefinitionDigest::parse(text).ok_or("a digest is none");
+    let digest = |text: &str| DefinitionDigest::parse(text).ok_or("a digest is invalid");
     let optional = |text: &Option<String>| text.as_deref().map(digest).transpose();
     let mut pins = BTreeMap::new();
     for StoredPin { name, accepted, held, told } in stored {

@@ -1,7 +1,7 @@
 //! Pins: the accepted definition of each tool and the one that waits for an operator; and the verdicts that fleet
 //! nodes share. Pure.
 //!
-//! The first definition of a tool is pinned. Later ones are compared with the pinned one, however often it changed in
+//! The first definition of a tool is pinned. Later ones are compared with the pinned one, regardless of changes in
 //! between, and the pin moves when the change is accepted:
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //!  └───────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A held definition stays held whatever the config says later; another definition is judged again. The pin of an
+//! A held definition stays held after changes of the config; another definition is judged again. The pin of an
 //! unlisted tool is kept, so that leaving and returning does not bypass it. Files are in `pin_file`.
 
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub struct AcceptedDefinition {
     pub digest: DefinitionDigest,
     /// The definition, if it is known and not the currently listed one.
     pub listed: Option<Arc<Listed>>,
-    /// Approved by an operator, whatever the scan finds.
+    /// Approved by an operator, regardless of scan findings.
     pub by_operator: bool,
 }
 
@@ -215,8 +215,8 @@ impl ServerPins {
             if next.contains_key(name) || next.len() >= MAX_PINS {
                 continue;
             }
-            let mut gone = pin.clone();
-            if let Some(accepted) = &mut gone.accepted {
+            let mut unlisted = pin.clone();
+            if let Some(accepted) = &mut unlisted.accepted {
                 let listed = last(name).filter(|(digest, _)| *digest == accepted.digest);
                 let listed =
                     accepted.listed.take().or(listed.map(|(_, listed)| Arc::clone(listed)));
@@ -229,7 +229,7 @@ impl ServerPins {
                         None => false,
                     });
             }
-            next.insert(Arc::clone(name), gone);
+            next.insert(Arc::clone(name), unlisted);
         }
         Self(next)
     }
@@ -248,8 +248,8 @@ pub enum SharedVerdict {
 /// Verdicts on the definitions of one tool.
 pub(super) type ToolLimit = BTreeMap<DefinitionDigest, SharedVerdict>;
 
-/// Verdicts of all fleet nodes. The highest verdict on a definition counts, in whatever order they arrive, so that
-/// all nodes agree and only an operator's approval lifts a quarantine. A verdict on another definition says only that
+/// Verdicts of all fleet nodes. The highest verdict on a definition counts, regardless of their order, so that
+/// all nodes agree and only an operator's approval lifts a quarantine. A verdict on another definition only shows that
 /// the tool is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedPins(BTreeMap<Arc<str>, BTreeMap<Box<str>, ToolLimit>>);
@@ -258,11 +258,11 @@ impl SharedPins {
     pub fn add(&mut self, tool: &ToolName, digest: DefinitionDigest, verdict: SharedVerdict) {
         let of_server = self.0.entry(Arc::clone(&tool.server)).or_default();
         let of_tool = of_server.entry((*tool.tool).into()).or_default();
-        let said = of_tool.entry(digest).or_insert(verdict);
-        *said = verdict.max(*said);
+        let known = of_tool.entry(digest).or_insert(verdict);
+        *known = verdict.max(*known);
     }
 
-    /// Verdict that counts; `None` if there is none.
+    /// Highest verdict on a definition, if there is one.
     pub fn verdict(&self, tool: &ToolName, digest: DefinitionDigest) -> Option<SharedVerdict> {
         self.of(tool)?.get(&digest).copied()
     }
@@ -297,26 +297,26 @@ mod tests {
     proptest! {
         #[test]
         fn verdicts_are_order_independent(
-            said in prop::collection::vec((0..2_u8, 0..3_u8, 0..3_usize), 0..20),
+            statements in prop::collection::vec((0..2_u8, 0..3_u8, 0..3_usize), 0..20),
             shuffles in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..40), 1..4),
         ) {
             let add = |pins: &mut SharedPins, (tool, of, verdict): (u8, u8, usize)| {
                 pins.add(&name(&tool.to_string()), DefinitionDigest::of(&[of]), VERDICTS[verdict]);
             };
             let mut first = SharedPins::default();
-            said.iter().for_each(|it| add(&mut first, *it));
+            statements.iter().for_each(|it| add(&mut first, *it));
             for shuffle in shuffles {
                 // Repeated and reordered.
                 let mut other = SharedPins::default();
-                if !said.is_empty() {
-                    shuffle.iter().for_each(|at| add(&mut other, said[at.index(said.len())]));
+                if !statements.is_empty() {
+                    shuffle.iter().for_each(|at| add(&mut other, statements[at.index(statements.len())]));
                 }
-                said.iter().rev().for_each(|it| add(&mut other, *it));
+                statements.iter().rev().for_each(|it| add(&mut other, *it));
                 prop_assert_eq!(&other, &first);
             }
-            for (tool, of, _) in &said {
+            for (tool, of, _) in &statements {
                 let (tool, digest) = (name(&tool.to_string()), DefinitionDigest::of(&[*of]));
-                let of_it = said.iter().filter(|it| name(&it.0.to_string()) == tool && DefinitionDigest::of(&[it.1]) == digest);
+                let of_it = statements.iter().filter(|it| name(&it.0.to_string()) == tool && DefinitionDigest::of(&[it.1]) == digest);
                 let max = of_it.map(|it| VERDICTS[it.2]).max();
                 prop_assert_eq!(first.verdict(&tool, digest), max);
             }
@@ -357,7 +357,7 @@ mod tests_tests {
             }
         }
 
-        /// Lists this definition; whether the tool is trusted, and what happened.
+        /// Lists this definition. Returns the tool's trust and the event.
         fn lists(&mut self, more: &str) -> (Trust, Option<PinEvent>) {
             let now = listed(more);
             let digest = DefinitionDigest::of(now.json());

@@ -1,14 +1,14 @@
 //! Portability of listed output schemas: whether the validators of clients can compile them. Pure.
 //!
-//! A client that compiles the output schemas of a list, as the TypeScript SDK does with Ajv, rejects the whole list because
-//! of one that it cannot compile. The engines of the proxy accept more: other dialects of patterns, references that lead to
-//! themselves, keywords that only Ajv knows. A schema outside of what all accept is not listed, and still judged.
+//! Clients that compile the output schemas of a list, such as the TypeScript SDK with Ajv, reject the whole list because of
+//! one schema that they cannot compile. The engines of the proxy accept more: other dialects of patterns, circular references,
+//! keywords that only Ajv defines. A schema that not all of them accept is not listed, but results are validated against it.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// Maximum number of references in a row. More are taken for a loop.
+/// Maximum length of a chain of references. A longer one counts as a loop.
 const MAX_REFERENCES: usize = 64;
 
 /// Keywords whose value is one schema, or an array of schemas.
@@ -39,7 +39,7 @@ const FORMAT_LIMITS: [&str; 4] =
 
 /// Reason why clients may fail to compile this schema, whose `$id` at the root is not listed.
 pub(crate) fn fault(schema: &str) -> Option<String> {
-    // Deeper than the parser reads is deeper than other parsers read.
+    // Too deep for this parser is too deep for others.
     let Ok(root) = serde_json::from_str::<Value>(schema) else {
         return Some("is nested too deeply".to_owned());
     };
@@ -83,7 +83,7 @@ fn of_keywords(members: &Map<String, Value>, is_root: bool) -> Option<String> {
     let is_schema = |value: &Value| value.is_object() || value.is_boolean();
     for name in ["additionalItems", "if", "then", "else"] {
         if members.get(name).is_some_and(|value| !is_schema(value)) {
-            return Some(format!("has {name} that is no schema"));
+            return Some(format!("has {name} that is not a schema"));
         }
     }
     if let Some(name) = FORMAT_LIMITS.iter().find(|name| members.contains_key(**name)) {
@@ -98,18 +98,18 @@ fn of_keywords(members: &Map<String, Value>, is_root: bool) -> Option<String> {
     })
 }
 
-/// A reference must stay within the schema, and lead to a schema that is not only a reference back.
+/// Fault of a reference: it must stay within the schema and must not be part of a loop.
 fn of_reference(members: &Map<String, Value>, root: &Value) -> Option<String> {
     let mut reference = members.get("$ref")?.as_str()?;
     for _ in 0..MAX_REFERENCES {
         let Some(pointer) = reference.strip_prefix('#').filter(|it| !it.contains('%')) else {
-            return Some("has a $ref out of it, or one with percent signs".to_owned());
+            return Some("has a $ref out of the schema, or one with percent signs".to_owned());
         };
         let first = pointer.split('/').nth(1);
         let is_keyword =
             |name: &str| NAMED_APPLICATORS.contains(&name) || APPLICATORS.contains(&name);
         if first.is_some_and(|name| !is_keyword(name)) {
-            return Some("has a $ref to what is no schema keyword".to_owned());
+            return Some("has a $ref to a place without a schema".to_owned());
         }
         match root.pointer(pointer).and_then(|target| target.get("$ref")?.as_str()) {
             Some(next) => reference = next,
@@ -119,14 +119,14 @@ fn of_reference(members: &Map<String, Value>, root: &Value) -> Option<String> {
     Some("has a $ref that leads back to itself".to_owned())
 }
 
-/// Whether a pattern is one of ECMAScript with the flag `u`. Some valid ones are not recognized: references to groups and
+/// Whether a pattern is valid in ECMAScript with the flag `u`. Some valid ones are not recognized: references to groups and
 /// most Unicode properties.
 fn is_portable_pattern(pattern: &str) -> bool {
     let chars: Vec<char> = pattern.chars().collect();
     PatternReader { rest: &chars }.read().is_some()
 }
 
-/// Reader of a pattern; each function returns `None` for what is not valid.
+/// Parser of a pattern; its functions return `None` for invalid input.
 struct PatternReader<'a> {
     rest: &'a [char],
 }
@@ -183,7 +183,7 @@ impl PatternReader<'_> {
         found
     }
 
-    /// Chars up to `end`, which is skipped.
+    /// Returns the characters up to `end`, which is skipped.
     fn until(&mut self, end: char) -> Option<String> {
         let at = self.rest.iter().position(|char| *char == end)?;
         let text = self.rest.get(..at)?.iter().collect();
@@ -197,7 +197,7 @@ impl PatternReader<'_> {
         false
     }
 
-    /// Rest of the opening of a group; whether the group can be repeated.
+    /// Reads the rest of a group's opening. Returns whether the group can be repeated.
     fn group(&mut self, names: &mut HashSet<String>) -> Option<bool> {
         if !self.skip("?") || self.skip(":") {
             return Some(true);
@@ -226,7 +226,7 @@ impl PatternReader<'_> {
         is_valid.then_some(())
     }
 
-    /// Rest of a character class.
+    /// Reads the rest of a character class.
     fn class(&mut self) -> Option<bool> {
         self.skip("^");
         loop {
@@ -251,7 +251,7 @@ impl PatternReader<'_> {
         }
     }
 
-    /// Rest of an escape.
+    /// Reads the rest of an escape.
     fn escape(&mut self, in_class: bool) -> Option<Unit> {
         let control = |code: u8| Some(Unit::Char(char::from(code)));
         match self.next()? {
@@ -290,7 +290,7 @@ fn hex(digits: &str) -> Option<Unit> {
     char::from_u32(code).map(Unit::Char)
 }
 
-/// Unicode properties that every engine knows.
+/// Unicode properties that every engine supports.
 const PROPERTIES: [&str; 20] = [
     "L",
     "Lu",
@@ -393,12 +393,12 @@ mod tests {
                 "has a $ref out",
             ),
             (r##"{"not":{"$ref":"#/properties/%61"}}"##, "has a $ref out"),
-            (r##"{"not":{"$ref":"#/x"},"x":{}}"##, "has a $ref to what is no schema"),
+            (r##"{"not":{"$ref":"#/x"},"x":{}}"##, "has a $ref to a place without"),
             (r#"{"properties":{"a":{"$id":"b"}}}"#, "has an $id within it"),
             (r#"{"properties":{"a":{"id":"b"}}}"#, "has the keyword id"),
             (r#"{"properties":{"a":{"nullable":true}}}"#, "has nullable without"),
             (r#"{"anyOf":[{"type":"null","nullable":false}]}"#, "has nullable without"),
-            (r#"{"if":7}"#, "has if that is no schema"),
+            (r#"{"if":7}"#, "has if that is not a schema"),
             (r#"{"allOf":[{"enum":[]}]}"#, "has an empty enum"),
             (r#"{"$defs":{"a":{"formatMinimum":"2026-01-01"}}}"#, "has formatMinimum"),
             (r#"{"properties":{"a":{"pattern":"(?i)a"}}}"#, "has a pattern"),

@@ -1,8 +1,8 @@
 //! Builds the next snapshot: a server's discovered set becomes tools (filters, capabilities, policies, schemas) and
 //! replaces its previous set; or other settings are applied to the known tools.
 //!
-//! Unchanged tools, index segments and schemas are shared, so that a change costs what is new plus one pointer per
-//! other tool.
+//! Unchanged tools, index segments and schemas are shared, so that the cost of a change is that of its new parts plus one
+//! pointer per other tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -194,8 +194,8 @@ fn next_set<'a>(
         let (listed, tool, beside) = (Arc::new(listed), Arc::new(tool), Arc::default());
         tools.push(DirectTool { listed, listings, tool, review, beside });
     }
-    let gone = last.tools_of(server).iter().filter(|tool| !seen.contains(&*tool.name.tool));
-    change.removed.extend(gone.map(|tool| Arc::clone(&tool.name.tool)));
+    let removed = last.tools_of(server).iter().filter(|tool| !seen.contains(&*tool.name.tool));
+    change.removed.extend(removed.map(|tool| Arc::clone(&tool.name.tool)));
     (tools, change)
 }
 

@@ -18,7 +18,7 @@ use mcpproxy_policy::tool::{ToolName, Trust};
 /// Reviews of the tools of sets, in order; `None` if unchanged.
 pub(super) type Reviews = Vec<Vec<Option<Arc<Review>>>>;
 
-/// Reviews of changed definitions, and of all of servers in `again`. The slow part, done before taking locks.
+/// Reviews changed definitions, and all definitions of the servers in `again`. Slow; called before locks are taken.
 pub(super) fn reviews(
     settings: &ReviewSettings,
     last: &Snapshot,

@@ -2,7 +2,7 @@
 //! work.
 //!
 //! Invariant: once every write has ended, a server's file holds its newest set, or that set is known to be unsaved.
-//! The caller of a write may be gone long before it is done, and a newer set may be written first or arrive
+//! The caller of a write may be dropped long before the write ends, and a newer set may be written first or arrive
 //! meanwhile: every set is numbered, stale writes are skipped, and only the newest one marks its server saved.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ const DISK_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Saving {
     folder: Option<PathBuf>,
     newest: Mutex<Newest>,
-    /// Held while files are written: two writers could not both judge which set is newest.
+    /// Held while files are written, so that a single writer decides which set is newest.
     writing: Mutex<()>,
     turns: Arc<JobQueue<UnsavedSet, Option<String>>>,
 }
@@ -161,7 +161,7 @@ impl<J, R> JobQueue<J, R> {
         self.waiting.lock()
     }
 
-    /// Does what waits until nothing does. `work` has an outcome for each job, in their order.
+    /// Runs the waiting jobs until there are none. `work` returns an outcome for each job, in order.
     fn work_off(&self, work: impl Fn(Vec<(Arc<str>, J)>) -> Vec<R>) {
         loop {
             let jobs = std::mem::take(&mut *self.waiting());
@@ -171,7 +171,7 @@ impl<J, R> JobQueue<J, R> {
             let (jobs, asked): (Vec<_>, Vec<_>) =
                 jobs.into_iter().map(|(server, (job, asked))| ((server, job), asked)).unzip();
             for (asked, outcome) in asked.into_iter().zip(work(jobs)) {
-                // The caller may be gone.
+                // The caller may have been dropped.
                 let _ = asked.send(outcome);
             }
         }
@@ -179,8 +179,8 @@ impl<J, R> JobQueue<J, R> {
 }
 
 impl<J: Send + 'static, R: Send + 'static> JobQueue<J, R> {
-    /// Has a job done on one of `threads`, in this turn or another's; its result. If this is dropped, the job is
-    /// still done, with the next ones at the latest.
+    /// Runs a job on one of `threads`, in this caller's batch or another's, and returns its result. If the future is
+    /// dropped, the job is still run, with the next ones at the latest.
     pub(super) async fn done(
         self: &Arc<Self>,
         threads: &BlockingWork,
@@ -206,7 +206,7 @@ impl<J: Send + 'static, R: Send + 'static> JobQueue<J, R> {
     }
 }
 
-/// Tracked blocking work: a thread cannot be canceled, so that shutdown waits for it even if the caller is gone.
+/// Tracked blocking work. A thread cannot be canceled, so shutdown waits for it even if the caller was dropped.
 #[derive(Debug, Default)]
 pub(super) struct BlockingWork(TaskTracker);
 
@@ -249,7 +249,7 @@ mod tests {
         persist::read(folder, "s").unwrap().map(|set| set.tools[0].name.to_string())
     }
 
-    /// Takes up a set, as far as the disk is concerned.
+    /// Prepares a published set for writing.
     fn take_up(saving: &Saving, name: &str) -> UnsavedSet {
         saving.mark_outdated(&Arc::from("s"));
         saving.unsaved("s", set(name)).unwrap()
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_set_is_unsaved_until_it_is_written_itself() {
+    fn newer_set_is_unsaved_until_it_is_written_itself() {
         let folder = tempfile::tempdir().unwrap();
         let saving = Saving::new(Some(folder.path().to_owned()));
         let old = take_up(&saving, "old");

@@ -1,11 +1,11 @@
 //! Scan of definitions for suspicious content by fixed rules, offline and deterministic. Pure.
 //!
-//! | rule | what | level |
+//! | rule | finding | level |
 //! |---|---|---|
 //! | `hidden-characters` | tags, bidirectional controls, zero width, variation selectors beyond emoji, controls (`hidden`) | low to high |
 //! | `mixed-scripts` | letters of several scripts in one name | medium |
 //! | `confusable-name` | a name that looks like another tool's | high where it is written with other letters, else low |
-//! | `order` | orders to the model (`orders`) | low to high |
+//! | `order` | instructions to the model (`orders`) | low to high |
 //! | `other-tool` | a text that names another server's tool | medium |
 //! | `too-large` | more than is scanned | medium |
 //!
@@ -66,7 +66,7 @@ pub(crate) fn scan(name: &str, json: &str) -> Scanned {
     let mut reader = serde_json::Deserializer::from_str(json);
     let walk = Walk { scanned: &mut scanned, place: &mut place };
     if let Err(error) = walk.deserialize(&mut reader) {
-        let detail = format!("it was not scanned to its end, which is: {}", error.describe());
+        let detail = format!("the scan ended early: {}", error.describe());
         scanned.add(ScanRule::TooLarge, FindingLevel::Medium, "definition", detail);
     }
     scanned.mentions.sort_unstable();
@@ -82,10 +82,10 @@ trait WithoutQuoting {
 impl WithoutQuoting for serde_json::Error {
     fn describe(&self) -> &'static str {
         match self.classify() {
-            serde_json::error::Category::Io => "an error of the system",
-            serde_json::error::Category::Syntax => "no JSON that can be read",
-            serde_json::error::Category::Data => "a value that cannot be read",
-            serde_json::error::Category::Eof => "cut off",
+            serde_json::error::Category::Io => "I/O error",
+            serde_json::error::Category::Syntax => "invalid JSON",
+            serde_json::error::Category::Data => "unreadable value",
+            serde_json::error::Category::Eof => "truncated",
         }
     }
 }
@@ -394,7 +394,7 @@ mod tests {
         assert!(found("x", &long).iter().all(|(_, place)| place.len() <= MAX_PLACE_BYTES));
     }
 
-    /// False positives: what real servers say of their tools is not suspect.
+    /// Check for false positives on descriptions of real servers.
     #[test]
     fn tools_of_real_servers_yield_no_findings() {
         let name = |server: &str, tool: &str| ToolName { server: server.into(), tool: tool.into() };

@@ -1,9 +1,9 @@
 //! Ranked search over all tools by plain-language queries (FR-021).
 //!
 //! Full-text search over the tools: BM25 over stemmed words and a thesaurus, with spelling correction. The wanted
-//! effect of a query (read, write, destroy) is compared with a tool's; tools with too little of a query are no
-//! result. Results by meaning (embeddings) are fused by rank (`ranking`, `vectors`). Deliberately no embedding model
-//! here.
+//! effect of a query (read, write, destroy) is compared with a tool's; tools that cover too little of a query are not
+//! returned. Results by meaning (embeddings) are fused by rank (`ranking`, `vectors`). There is deliberately no
+//! embedding model here.
 //!
 //! The words of one server's tools are a [`Segment`], built once per set and shared by snapshots, so that the cost of
 //! a change does not grow with other servers' tools. Document frequencies over all tools are applied when a query is
@@ -106,7 +106,7 @@ mod tests {
         snapshot.search(query, limit).iter().map(|(tool, _)| tool.name.to_string()).collect()
     }
 
-    /// Each query has its tool first.
+    /// Asserts that each query finds its tool first.
     fn each_finds_first(cases: &[(&str, &str)]) {
         let snapshot = snapshot(TOOLS);
         for (query, expected) in cases {
@@ -273,7 +273,7 @@ mod tests {
         assert!(found.windows(2).all(|pair| pair[0].1 >= pair[1].1));
         for name in ["read_file", "f:read_file", " readFile "] {
             let found = names(&snapshot, name, 9);
-            assert_eq!(found[0], "f:read_file", "who names it gets it: {name}");
+            assert_eq!(found[0], "f:read_file", "a named tool is first: {name}");
             assert!(found.len() > 1, "and what may be used instead: {found:?}");
         }
         let found = names(&snapshot, "read file", 9);
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(names(&snapshot, &"file ".repeat(100_000), 2).len(), 2);
     }
 
-    /// Server, name, description, and whether it is marked as destroying.
+    /// Server, name, description, and whether the tool is marked as destructive.
     type Row = (&'static str, &'static str, &'static str, bool);
 
     const OWN: [Row; 3] = [
@@ -455,7 +455,7 @@ mod tests {
         tools.map(|(server, name, about, _)| tool(server, name, about, "{}".into())).collect()
     }
 
-    /// Of twenty scripts, each a few words.
+    /// A few words in each of twenty scripts.
     const SCRIPTS: [&str; 20] = [
         "delete a file",
         "удалить файл",

@@ -78,7 +78,7 @@ pub struct InputOverride {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct OutputRules {
-    /// See [`PolicyOverride::mode`]; so for the others.
+    /// See [`PolicyOverride`] for this and the other fields.
     pub mode: Option<Mode>,
     pub max_bytes: Option<u64>,
     #[serde(deserialize_with = "depth")]
@@ -260,12 +260,12 @@ mod tests {
         assert_eq!(of("write"), InputMode::Warn);
         assert_eq!(of("read_file"), InputMode::Off);
         assert_eq!(of("read_dir"), InputMode::Strict);
-        let unsaid = ServerSettings::default().input(InputPolicy::default(), "write");
-        assert_eq!(unsaid.mode, InputMode::Coerce);
+        let default = ServerSettings::default().input(InputPolicy::default(), "write");
+        assert_eq!(default.mode, InputMode::Coerce);
     }
 
     #[test]
-    fn fr_a6_a_depth_out_of_bounds_is_refused() {
+    fn fr_a6_depth_out_of_bounds_is_rejected() {
         for (depth, fits) in [(0, false), (1, true), (120, true), (121, false)] {
             let json = format!(r#"{{"output_validation": {{"max_depth": {depth}}}}}"#);
             assert_eq!(serde_json::from_str::<ServerSettings>(&json).is_ok(), fits, "{depth}");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_on_offer() {
+    fn tool_filters_select_the_offered_tools() {
         for (json, offered) in [
             ("{}", [true, true]),
             (r#"{"enabled_tools": ["read_*"]}"#, [true, false]),

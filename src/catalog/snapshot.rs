@@ -133,7 +133,7 @@ impl Snapshot {
         self.tools.get(self.position(server, tool)?)
     }
 
-    /// The tools that their servers call `own`, at most one of each server, ordered by server.
+    /// The tools with the own name `own`, at most one per server, ordered by server.
     pub fn with_own_name<'a>(&'a self, own: &'a str) -> impl Iterator<Item = &'a Arc<Tool>> {
         self.servers.keys().filter_map(move |server| self.named(server, own))
     }
@@ -160,8 +160,8 @@ impl Snapshot {
         self.find_direct(exposed).map(|direct| &direct.tool)
     }
 
-    /// Listings to clients of `family` from `start` on, ordered by exposed name, of the tools that are `shown`. Tools
-    /// without a conforming listing are left out.
+    /// Listings of the `shown` tools for clients of `family`, from `start` on, ordered by exposed name. Tools without a
+    /// conforming listing are left out.
     pub fn listed(
         &self,
         start: &Start,
@@ -286,9 +286,8 @@ impl Snapshot {
         self.search_for(query, limit, None, |tool| tool.trust == Trust::Given).tools
     }
 
-    /// Searches the tools accepted by `shown`, which are called in descending order of score and at most twice per
-    /// tool: hidden tools affect neither the count nor the ranking. With the meaning of the query, similar tools are
-    /// found too.
+    /// Searches the tools accepted by `shown`, which is called in descending order of score and at most twice per tool.
+    /// Hidden tools affect neither the count nor the ranking. With the meaning of the query, similar tools are found too.
     pub fn search_for(
         &self,
         query: &str,

@@ -60,7 +60,7 @@ fn replacing_a_set_affects_only_its_server() {
 }
 
 #[test]
-fn every_tool_is_listed_under_its_exposed_name_too() {
+fn every_tool_is_listed_under_its_exposed_name() {
     let catalog = Catalog::new(settings(&[("a", "{}"), ("a__b", "{}")]));
     catalog.replace_server("a", vec![tool("b__c", ""), tool("d", "")]);
     catalog.replace_server("a__b", vec![tool("c", "")]);
@@ -75,13 +75,13 @@ fn every_tool_is_listed_under_its_exposed_name_too() {
     assert_eq!(found("a__x"), None);
     let change =
         catalog.replace_server("a", vec![tool("b__c", ""), tool("d", r#","_meta":{"v":2}"#)]);
-    assert_eq!(change.changed, ["d".into()], "what /mcp/all shows of it is another");
+    assert_eq!(change.changed, ["d".into()], "its listing in /mcp/all changed");
     catalog.replace_server("a", vec![]);
     assert!(catalog.load().direct("a__b__c").is_none());
 }
 
 #[test]
-fn operator_overrides_are_in_the_tool() {
+fn operator_overrides_apply_to_the_tool() {
     let catalog = Catalog::new(settings(&[(
         "s",
         r#"{"disabled_tools": ["secret*"],
@@ -110,7 +110,7 @@ fn fr_a1_sets_survive_a_restart() {
 
     let second = Catalog::new(with_folder(&[("s", r#"{"disabled_tools":["y"]}"#), ("new", "{}")]));
     assert!(second.restore().is_empty(), "stored tools are no change");
-    assert_eq!(names(&second.load()), ["s:x"], "the operator's words are today's");
+    assert_eq!(names(&second.load()), ["s:x"], "the current overrides apply");
     let schema = lookup(&second, "s:x").unwrap().output_schema.clone().unwrap();
     assert_eq!(schema.get(), r#"{"type": "object"}"#);
     let sets: Vec<_> = second.load().servers().map(|(name, set)| (name.to_string(), set)).collect();
@@ -170,13 +170,13 @@ fn damaged_file_is_reported_and_replaced() {
 }
 
 #[tokio::test]
-async fn fr_a1_change_of_a_caller_that_is_gone_is_reported_by_the_next_or_at_the_end() {
+async fn fr_a1_change_of_a_dropped_caller_is_reported_by_the_next_or_at_close() {
     let catalog = Arc::new(Catalog::new(settings(&[("s", "{}")])));
     let (server, name): (Arc<str>, _) = ("s".into(), ToolName::parse("s:x").unwrap());
     let in_an_hour = Instant::now() + std::time::Duration::from_secs(3600);
     let added = |change: &Change| change.added.iter().map(|it| it.to_string()).collect::<Vec<_>>();
     let abandon = |tools: &[&str]| {
-        // Nothing is published before the caller is gone.
+        // Nothing is published before the caller is dropped.
         let _held = catalog.writing.lock();
         let tools = tools.iter().map(|name| tool(name, "")).collect();
         let mut taking = Box::pin(catalog.take_up(&server, tools));
@@ -443,7 +443,7 @@ async fn input_schema_is_compiled_lazily_and_shared_by_versions() {
     assert!(Arc::ptr_eq(&first, &compiled(&find()).unwrap()));
     next.schemas.engine = mcpproxy_schema::compile::Engine::Boon;
     catalog.reconfigure(next);
-    assert!(find().input.schema().is_none(), "another engine is to judge by it");
+    assert!(find().input.schema().is_none(), "another engine compiles it again");
     catalog
         .replace_server("s", vec![found(r#"{"name":"x","inputSchema":{"type":"no such type"}}"#)]);
     let wrong = catalog.input_schema(&find(), in_an_hour).await;

@@ -96,7 +96,7 @@ fn act_1_call_in_flight_when_the_process_ends_is_recorded_as_unknown() {
     let report = verify::folder(copy.path(), tempfile::tempdir().unwrap().path(), |_, _| {});
     let report = report.unwrap();
     assert!(report.is_sound() && report.notes[0].starts_with("1 calls were"), "{report:?}");
-    // A reader of a copy sees what the next start will record.
+    // A reader of a copy sees the records that the next start will add.
     let scratch = tempfile::tempdir().unwrap();
     let (reading, reader) = Activity::read(copy.path(), scratch.path(), Config::default()).unwrap();
     let read = records_of(&reading);

@@ -29,7 +29,7 @@ fn numbered(n: u64) -> Draft {
     draft
 }
 
-/// Child process: checks what its predecessor left, then writes until it is killed.
+/// Child process: checks the log of its predecessor, then writes until it is killed.
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(CHILD) else { return };
@@ -78,10 +78,10 @@ fn act_3_log_killed_at_any_moment_reopens_without_losing_acknowledged_records() 
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut heard = 0;
-        while heard < lines {
-            let Some(line) = said.next() else {
+        let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut received = 0;
+        while received < lines {
+            let Some(line) = printed.next() else {
                 let output = child.wait_with_output().unwrap();
                 panic!("kill {kill}: {}", String::from_utf8_lossy(&output.stderr));
             };
@@ -89,14 +89,14 @@ fn act_3_log_killed_at_any_moment_reopens_without_losing_acknowledged_records() 
             if let Some(found) = line.strip_prefix("found ") {
                 let found: u64 = found.parse().unwrap();
                 assert!(found >= acknowledged, "kill {kill}: {found} of {acknowledged}");
-                heard += 1;
+                received += 1;
             } else if let Some(n) = line.strip_prefix("acknowledged ") {
                 acknowledged = n.parse().unwrap();
-                heard += 1;
+                received += 1;
             }
         }
         child.kill().unwrap();
-        for line in said.map_while(Result::ok) {
+        for line in printed.map_while(Result::ok) {
             if let Some(n) = line.strip_prefix("acknowledged ") {
                 acknowledged = n.parse().unwrap_or(acknowledged);
             }
@@ -105,11 +105,11 @@ fn act_3_log_killed_at_any_moment_reopens_without_losing_acknowledged_records() 
     }
 }
 
-/// A small file system of its own.
+/// A temporary folder with a small file system mounted on it.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// `None` if mounting is not permitted; on CI, root must be able to.
+    /// Mounts a small file system. `None` if mounting is not permitted; on CI, root must be able to.
     fn mount() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let mount = ["-t", "tmpfs", "-o", "size=8m", "tmpfs"];
@@ -230,7 +230,7 @@ fn act_2_calls_proceed_and_losses_are_counted_with_continue() {
     fs::remove_file(disk.join("ballast")).unwrap();
     until("it is written again", || activity.health().failed.is_none());
     let all = || activity.count(&Filter::default()).unwrap();
-    until("the loss is on record", || all() == sent - lost + 1);
+    until("the loss is recorded", || all() == sent - lost + 1);
     let report = activity.verify(|_, _| {}).unwrap();
     assert!(report.is_sound());
     assert_eq!(report.unrecorded.iter().map(|it| it.records).sum::<u64>(), lost);

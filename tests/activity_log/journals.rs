@@ -215,7 +215,7 @@ fn verification_names_a_damaged_journal_and_the_first_record_in_it() {
     assert!((blocks[0].start..blocks.last().unwrap().end).contains(&first), "{first} {blocks:?}");
 }
 
-/// A table that was being written when the process was killed holds what a damaged batch held.
+/// A table that was unfinished when the process was killed has the records of a damaged batch.
 #[test]
 fn verification_names_a_damaged_journal_whose_records_are_in_an_unnamed_table() {
     let home = folder();
@@ -286,7 +286,7 @@ fn flip_in_third_batch(journal: &Path) {
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
 
-/// Opens the log in `dir` with other times of the scrubs.
+/// Opens the log in `dir` with another schedule of scrubs.
 fn scrubbed_at(dir: &Path, scrubs: ScrubTimes) -> (Activity, Writer) {
     Activity::open(dir, Config { scrubs, ..Config::default() }).unwrap()
 }

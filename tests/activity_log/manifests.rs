@@ -53,7 +53,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files.map(|file| (file.clone(), fs::read(file).unwrap())).collect()
 }
 
-/// The file that is named when the damaged log is rejected.
+/// File named in the error that rejects the damaged log.
 fn refused(dir: &Path) -> PathBuf {
     let file = match Activity::open(dir, Config::default()) {
         Err(StoreError::Damaged { file, .. }) => Ok(file),
@@ -243,7 +243,7 @@ fn act_9_salvage_completes_an_unfinished_table_from_the_journal() {
     let home = folder();
     let (dir, killed) = (home.path().join("log"), home.path().join("killed"));
     let (activity, writer) = open(&dir);
-    // In one batch, of which a table that was being written has a part.
+    // One batch; an unfinished table has a part of it.
     (0..500).for_each(|n| drop(slot(&activity).submit(call(n))));
     activity.flush().unwrap();
     copy_files(&dir, &killed);
@@ -300,7 +300,7 @@ fn act_9_table_with_a_damaged_structure_is_rejected_by_name_without_loss() {
         assert!(named(&[]) && named(&whole[..whole.len() - 1]) && named(&vec![0; whole.len()]));
         fs::remove_file(&table).unwrap();
         assert!(Store::open(&dir).is_err_and(|error| error.to_string().contains("it is missing")));
-        // Truncated in the middle: what is before is kept.
+        // Truncated in the middle: records before it are kept.
         fs::write(&table, &whole[..whole.len() / 2]).unwrap();
         with_copy(&dir, |dir| {
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Every query is answered as a plain walk over all records would answer it.
+//! Queries return the same records as a plain walk over all records.
 
 use std::path::Path;
 
@@ -114,7 +114,7 @@ fn filters() -> Vec<Filter> {
         Filter { until: at(20), kinds: vec![Type::ToolCall], ..none() },
         Filter { since: at(5000), ..none() },
         Filter { since: at(900), until: at(2500), servers: names(&["memory"]), ..none() },
-        // No record matches both: every segment is searched in vain.
+        // No record matches both: every segment is searched without a result.
         Filter { servers: names(&["files"]), requests: names(&["request-4"]), ..none() },
     ]
 }

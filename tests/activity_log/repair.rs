@@ -21,7 +21,7 @@ const PLACES: &str = "FAULTS_FLIPS";
 const ALL: [Space; 6] =
     [Space::Heads, Space::Bodies, Space::Index, Space::Segments, Space::Stats, Space::State];
 
-/// Answers that depend on the index and the counters.
+/// Results of queries that depend on the index and the counters.
 fn derived(activity: &Activity) -> (u64, u64, [u64; 4]) {
     let server = Filter { servers: vec!["github".into()], ..Filter::default() };
     let late = Filter { since: Some(NEW_YEAR + 100_000_000), ..Filter::default() };
@@ -41,7 +41,7 @@ fn durable(activity: &Activity) {
     }
 }
 
-/// Writes records, whatever state the log is in.
+/// Writes records in any state of the log.
 fn assert_writable(activity: &Activity) {
     for _ in 0..20 {
         durable(activity);

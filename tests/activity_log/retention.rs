@@ -239,7 +239,7 @@ fn act_6_records_younger_than_the_minimum_age_survive_the_count_limit_and_clock_
     let (activity, writer) = clocks.open(dir.path());
     submit(&activity, 0..4000);
     activity.flush().unwrap();
-    assert_eq!(activity.prune().unwrap(), 0, "four times what is to be kept");
+    assert_eq!(activity.prune().unwrap(), 0, "four times the records to keep");
     // A lasting clock step is accepted after an hour for the time of records, but not for their age.
     clocks.step(100);
     clocks.pass(&activity, 3);

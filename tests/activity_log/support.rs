@@ -21,7 +21,6 @@ pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
-/// Reserves a slot.
 pub(crate) fn slot(activity: &Activity) -> Slot {
     wait(activity.reserve()).unwrap()
 }

@@ -17,7 +17,7 @@ use crate::support::{call, files, open, records, slot};
 
 /// Number of altered positions over all files.
 const PLACES: usize = 240;
-/// Size of a block of a table in bytes (fjall's default).
+/// Upper bound of the size of a data block of a table, in bytes: fjall's default. New tables of records have smaller blocks.
 const TABLE_BLOCK_BYTES: usize = 4096;
 /// Number of calls in the log, more than a segment.
 const CALLS: u64 = 1030;

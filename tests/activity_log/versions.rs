@@ -12,7 +12,7 @@ use crate::support::{call, slot};
 
 /// Node id of the log.
 const NODE: NodeId = NodeId([3; 16]);
-/// Number of its records.
+/// Type and status of each of its records.
 const RECORDS: [(Type, Status); 5] = [
     (Type::SystemStart, Status::Success),
     (Type::ToolCall, Status::Success),
@@ -21,7 +21,7 @@ const RECORDS: [(Type, Status); 5] = [
     (Type::ToolCall, Status::Unknown),
 ];
 
-/// Part of the fixture with that name.
+/// Part `name` of the fixture.
 fn part(name: &str) -> Vec<u8> {
     let mut lines = include_str!("../data/activity/log.txt").lines();
     let hex = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();

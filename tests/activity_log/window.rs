@@ -83,7 +83,7 @@ fn calls(activity: &Activity, caller: u64) {
 struct Round {
     /// Number of calls with an acknowledgement time.
     acknowledged: usize,
-    /// For each call missing in the log, its acknowledgement's time before the kill.
+    /// For each call missing in the log, the time from its acknowledgement to the kill in microseconds.
     missing: Vec<u64>,
 }
 
@@ -96,22 +96,22 @@ fn round(calls: u64) -> Round {
         .stderr(Stdio::inherit())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut acknowledged = HashMap::new();
-    let mut hear = |line: String| {
+    let mut count_ack = |line: String| {
         let words: Vec<&str> = line.split(' ').collect();
         let ["ack", n, at] = words[..] else { return false };
         acknowledged.insert(n.to_owned(), at.parse::<u64>().unwrap());
         true
     };
-    let mut heard = 0;
-    while heard < calls {
-        heard += u64::from(hear(said.next().unwrap().unwrap()));
+    let mut received = 0;
+    while received < calls {
+        received += u64::from(count_ack(printed.next().unwrap().unwrap()));
     }
     let killed = now();
     child.kill().unwrap();
-    for line in said.map_while(Result::ok) {
-        hear(line);
+    for line in printed.map_while(Result::ok) {
+        count_ack(line);
     }
     child.wait().unwrap();
 
@@ -123,7 +123,7 @@ fn round(calls: u64) -> Round {
     }
     writer.close().unwrap();
     let missing = acknowledged.values().map(|at| killed.saturating_sub(*at)).collect();
-    Round { acknowledged: heard as usize, missing }
+    Round { acknowledged: received as usize, missing }
 }
 
 /// Threads that compete for every core until this is dropped.
@@ -155,8 +155,9 @@ fn act_3_kill_on_a_busy_machine_loses_at_most_the_last_50_ms() {
     let (mut acknowledged, mut missing, mut late) = (0, Vec::new(), Vec::new());
     for _ in 0..rounds {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let Round { acknowledged: heard, missing: ages } = round(CALLS + (seed >> 32) % MORE_CALLS);
-        acknowledged += heard;
+        let Round { acknowledged: received, missing: ages } =
+            round(CALLS + (seed >> 32) % MORE_CALLS);
+        acknowledged += received;
         late.extend(ages.iter().copied().filter(|age| *age > PROMISED_US));
         missing.extend(ages);
     }

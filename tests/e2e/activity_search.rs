@@ -26,9 +26,9 @@ fn act_5_text_search_matches_anywhere_in_a_record_and_pages_return_each_match_on
     assert_eq!(all["searched"], 14, "{all}");
     assert_eq!(all.get("next_cursor"), None);
     let bare = found(&proxy, "text=item+%223%22+of&type=tool_call&exclude_payloads=true");
-    assert_eq!(bare["activities"].as_array().unwrap().len(), 1, "looked for, and not shown");
+    assert_eq!(bare["activities"].as_array().unwrap().len(), 1, "searched, and not shown");
     assert_eq!(bare["activities"][0].get("arguments"), None);
-    // Pages that bring each of seven once, the newest first.
+    // The pages contain each of the seven records once, newest first.
     let (mut seen, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = found(&proxy, &format!("text=STRA%C3%9FE&type=tool_call&limit=2{cursor}"));

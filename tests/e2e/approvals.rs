@@ -1,6 +1,6 @@
-//! Calls that wait for a person's approval (CAP-8): every channel that answers them, and every way a wait ends.
+//! Calls that wait for a person's approval (CAP-8): every channel of answers, and every end of a wait.
 //!
-//! Size: one wait, seen through every channel and in each way it ends.
+//! Size: one wait over every channel, and with each of its ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ fn proxy() -> Proxy {
     proxy_with(json!({}))
 }
 
-/// Waits until so many wait; the oldest.
+/// Waits until `count` calls wait for approval, and returns the oldest.
 fn until_waiting(proxy: &Proxy, count: usize) -> Value {
     until("calls wait", || {
         let waiting = waiting(proxy);
@@ -47,7 +47,7 @@ pub(crate) fn answer(proxy: &Proxy, id: &str, body: &Value) -> Response {
     proxy.request("POST", &path, &KEY, body.to_string().as_bytes())
 }
 
-/// The result of a call whose response is being waited for.
+/// Result of the call that `client` has begun.
 fn result(client: &mut Client) -> Value {
     client.connection.response().json()["result"].clone()
 }
@@ -100,7 +100,7 @@ fn arguments_with_keys_that_differ_only_by_case_cannot_be_approved() {
                     each as the tool's schema does";
         assert_eq!(error_text(&refused), text, "{args}");
     }
-    assert_eq!(waiting(&proxy), Vec::<Value>::new(), "nobody was asked");
+    assert_eq!(waiting(&proxy), Vec::<Value>::new(), "no approval was asked for");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn cap_8_call_waits_until_approved_and_is_recorded_completely() {
         assert_eq!(about["request_id"], record["request_id"]);
         assert_eq!(about["session_id"], record["session_id"]);
     }
-    // It was used up.
+    // The approval was used.
     begin(&mut client);
     until_waiting(&proxy, 1);
 }
@@ -217,7 +217,7 @@ fn cap_8_unanswered_call_times_out() {
     assert_eq!(error_text(&refused), "Tool 's:write_item': approval timed out after 200ms");
     assert_eq!(states(&proxy), ["waiting", "timed_out"]);
     assert!(waiting(&proxy).is_empty());
-    // Over REST it is refused as what the gate stands against.
+    // Over REST the refusal has the status of a forbidden call.
     let arguments = json!({"name": "s:write_item", "intent": {"operation_type": "write"}});
     let body = json!({"tool_name": "call_tool_write", "arguments": arguments});
     let response = proxy.request("POST", "/api/v1/tools/call", &KEY, body.to_string().as_bytes());
@@ -227,10 +227,10 @@ fn cap_8_unanswered_call_times_out() {
 #[test]
 fn cap_8_client_that_disconnects_or_cancels_withdraws_its_call() {
     let proxy = proxy();
-    let mut gone = proxy.client();
-    begin(&mut gone);
+    let mut leaving = proxy.client();
+    begin(&mut leaving);
     let id = id(&until_waiting(&proxy, 1));
-    drop(gone);
+    drop(leaving);
     until("it is withdrawn", || waiting(&proxy).is_empty().then_some(()));
     let late = answer(&proxy, &id, &json!({"decision": "approve"}));
     assert_eq!(late.status, 409);
@@ -279,14 +279,14 @@ fn cap_8_standing_approval_covers_a_session_or_a_period_until_it_is_revoked() {
     );
     assert_eq!(result(&mut other)["structuredContent"]["value"], 7);
     let mut third = proxy.client();
-    let goes = third.call("write", "s:write_item", json!({}));
-    assert_eq!(goes["structuredContent"]["value"], 7);
-    // Another tool is another matter.
+    let admitted = third.call("write", "s:write_item", json!({}));
+    assert_eq!(admitted["structuredContent"]["value"], 7);
+    // It does not cover another tool.
     third.begin("destructive", "s:delete_item", json!({}));
     until_waiting(&proxy, 1);
-    // Ended, it counts no more.
+    // A revoked approval no longer applies.
     assert_eq!(proxy.cli(&["approvals", "deny", &second]).code, Some(0));
-    let revoked = until("the end is on record", || {
+    let revoked = until("the end is recorded", || {
         proxy.activity("type=approval").into_iter().find(|it| it["metadata"]["state"] == "revoked")
     });
     let summary = ["server_name", "tool_name", "source"].map(|field| &revoked[field]);
@@ -332,11 +332,11 @@ fn cap_8_call_on_the_command_line_names_the_approval_it_waits_for() {
     let mut command = proxy.command(&["call", "tool-write", "s:write_item", "--reason", "because"]);
     let mut call = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(call.stderr.take().unwrap());
-    let mut said = String::new();
-    stderr.read_line(&mut said).unwrap();
+    let mut printed = String::new();
+    stderr.read_line(&mut printed).unwrap();
     let id = id(&until_waiting(&proxy, 1));
     assert_eq!(
-        said,
+        printed,
         format!("waiting for approval {id}; approve with `mcpproxy approvals approve {id}`\n")
     );
     let listed = proxy.cli(&["approvals", "list"]);
@@ -399,7 +399,7 @@ fn cap_8_client_with_a_progress_token_is_notified_that_its_call_waits() {
 fn cap_8_client_without_a_progress_token_gets_a_stream_with_keep_alives() {
     let proxy = proxy();
     let (session, connection) = session_stream(&proxy, json!({}));
-    // The head of a stream comes though nothing was said, and an event from which it can be resumed.
+    // The head of the stream arrives before any message, with an event from which it can be resumed.
     let mut events = streamed(&session, connection, &json!({}));
     assert_eq!(events.next().unwrap().data, "");
     let id = id(&until_waiting(&proxy, 1));
@@ -412,7 +412,7 @@ fn cap_8_client_without_a_progress_token_gets_a_stream_with_keep_alives() {
 #[test]
 fn cap_8_client_with_elicitation_is_asked_itself() {
     let proxy = proxy_with(json!({"elicitation": true}));
-    for (action, fate) in [("accept", None), ("decline", Some("denied"))] {
+    for (action, expected) in [("accept", None), ("decline", Some("denied"))] {
         let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
         let mut events = streamed(&session, connection, &json!({}));
         let asked = events.message();
@@ -421,10 +421,10 @@ fn cap_8_client_with_elicitation_is_asked_itself() {
         for part in ["s:write_item", r#"{"value":1}"#, "because", "write"] {
             assert!(message.contains(part), "{message}");
         }
-        let said = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": action}});
-        assert_eq!(post(&proxy, &session, &said), 202);
+        let reply = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": action}});
+        assert_eq!(post(&proxy, &session, &reply), 202);
         let result = events.message()["result"].clone();
-        match fate {
+        match expected {
             None => assert_eq!(result["structuredContent"]["value"], 7),
             Some(_) => assert!(error_text(&result).ends_with("approval was denied")),
         }
@@ -439,7 +439,7 @@ fn cap_8_answer_through_another_channel_wins_and_closes_the_clients_dialogue() {
     let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
     let mut events = streamed(&session, connection, &json!({}));
     let asked = events.message();
-    // A dialogue that was closed is no answer.
+    // A closed dialogue is no answer.
     let closed = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "cancel"}});
     assert_eq!(post(&proxy, &session, &closed), 202);
     let first = id(&until_waiting(&proxy, 1));
@@ -462,7 +462,7 @@ fn cap_8_answer_through_another_channel_wins_and_closes_the_clients_dialogue() {
 
 #[test]
 fn cap_8_operator_can_exclude_the_client_from_approving_its_own_calls() {
-    // By default an anonymous one is not asked either.
+    // By default an anonymous client is not asked either.
     for approval in [json!({"elicitation": false}), json!({})] {
         let proxy = proxy_with(approval);
         let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
@@ -498,10 +498,10 @@ fn cap_8_token_client_is_asked_only_if_the_operator_allows_it_and_is_named_in_th
         assert_eq!(first["method"] == "elicitation/create", asked, "{first}");
         match asked {
             true => {
-                let said =
+                let reply =
                     json!({"jsonrpc": "2.0", "id": first["id"], "result": {"action": "accept"}});
                 assert_eq!(
-                    proxy.request("POST", "/mcp", &headers, said.to_string().as_bytes()).status,
+                    proxy.request("POST", "/mcp", &headers, reply.to_string().as_bytes()).status,
                     202
                 );
             }
@@ -510,7 +510,7 @@ fn cap_8_token_client_is_asked_only_if_the_operator_allows_it_and_is_named_in_th
                 assert_eq!(answer(&proxy, &id, &json!({"decision": "approve"})).status, 200);
             }
         }
-        until("the call has gone out", || {
+        until("the call is sent", || {
             let sent = proxy.activity("type=tool_call&status=success&tool=write_item");
             (sent.len() == 1).then_some(())
         });
@@ -536,7 +536,7 @@ fn cap_8_meta_of_a_call_is_shown_for_approval_and_recorded() {
     assert_eq!(answer(&proxy, &id, &json!({"decision": "approve"})).status, 200);
     while events.message()["id"] != "c" {}
     let expected = json!({"example.com/dry_run": false});
-    let records = until("the call is on record", || {
+    let records = until("the call is recorded", || {
         let sent = proxy.activity("type=tool_call&tool=write_item");
         (!sent.is_empty()).then_some(sent)
     });
@@ -549,7 +549,7 @@ fn cap_8_meta_of_a_call_is_shown_for_approval_and_recorded() {
 fn cap_8_calls_above_the_waiting_limit_are_refused_and_other_calls_continue() {
     let mut s = stub_stdio(&[]);
     s["capabilities"] = json!({"write_item": {"approval": "required"}});
-    // 240 places in the log: 20 calls may wait, 10 of them of one principal.
+    // A log capacity of 240 records: 20 calls may wait, 10 of them of one principal.
     let config = json!({"mcpServers": {"s": s}, "activity": {"queue_records": 240}});
     let proxy = Proxy::with(config);
     let mut clients: Vec<Client> = (0..10).map(|_| proxy.client()).collect();
@@ -595,7 +595,7 @@ fn cap_8_waiting_calls_of_a_killed_proxy_are_recorded_as_unknown() {
     assert_eq!(answer(&proxy, &second, &json!({"decision": "deny"})).status, 200);
     assert_eq!(error_text(&result(&mut denied)), "Tool 's:write_item': approval was denied");
     until("they are on disk", || (states(&proxy).len() == 3).then_some(()));
-    // Records are durable at most 50 ms after; a page of the log shows what is stored, so a verified one is on disk.
+    // Records are durable at most 50 ms later. Verification reads stored records, so these are on disk.
     assert_eq!(proxy.api("activity/verify")["sound"], true);
     proxy.process.signal("KILL");
     proxy.process.wait();
@@ -619,7 +619,7 @@ fn cap_8_waiting_calls_of_a_killed_proxy_are_recorded_as_unknown() {
     assert_eq!(states(&proxy).iter().filter(|state| **state == "forgotten").count(), 1);
 }
 
-/// Requests to a webhook that refuses the first message once.
+/// Starts a webhook that refuses the first request. Returns its port and the requests it received.
 fn hook() -> (u16, std::sync::mpsc::Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -693,7 +693,7 @@ fn cap_8_webhook_is_signed_and_retried_while_it_is_busy() {
 // APR-7
 #[test]
 fn cap_8_webhook_that_hangs_delays_neither_calls_nor_shutdown() {
-    // It takes connections and says nothing.
+    // Accepts connections and never responds.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let hook = json!({"url": url, "secret": "a-secret-of-the-operator"});

@@ -1,5 +1,5 @@
 //! Approvals for clients of the stateless revision (CAP-8, MCP 2026-07-28 §Multi Round-Trip Requests): the response to the
-//! first request asks, the next request carries the answer.
+//! first request has the question, the next request has the answer.
 
 use std::collections::VecDeque;
 use std::process::Stdio;
@@ -45,7 +45,7 @@ fn answer(proxy: &Proxy, id: &str, decision: &str) -> Response {
     proxy.request("POST", &path, &key, body.to_string().as_bytes())
 }
 
-/// States of approvals on record, oldest first.
+/// Recorded states of approvals, oldest first.
 pub(crate) fn states(proxy: &Proxy) -> Vec<Value> {
     let records = proxy.activity("type=approval");
     records.iter().rev().map(|it| it["metadata"]["state"].clone()).collect()
@@ -56,7 +56,7 @@ pub(crate) fn sent(proxy: &Proxy) -> usize {
     proxy.activity("type=tool_call&status=success&tool=write_item").len()
 }
 
-/// A client by hand: what it declares, and which key it has.
+/// Hand-written client with its capabilities and key.
 pub(crate) struct Hand<'a> {
     proxy: &'a Proxy,
     capabilities: Value,
@@ -95,7 +95,7 @@ impl<'a> Hand<'a> {
         response.json()
     }
 
-    /// The state of the question that a first request is answered with.
+    /// Sends a first request, checks the question in its response, and returns the question's state.
     pub(crate) fn asked(&self, params: &Value) -> String {
         let result = self.call(params)["result"].take();
         assert_eq!(result["resultType"], "input_required", "{result}");
@@ -125,11 +125,11 @@ pub(crate) fn value(answer: &Value) -> &Value {
     &answer["result"]["structuredContent"]["value"]
 }
 
-/// rmcp's client, whose user says one thing after the other.
+/// rmcp's client; its user answers questions with `actions` in order.
 #[derive(Clone)]
 struct Person {
-    says: Arc<Mutex<VecDeque<ElicitationAction>>>,
-    heard: Arc<Mutex<Vec<String>>>,
+    actions: Arc<Mutex<VecDeque<ElicitationAction>>>,
+    messages: Arc<Mutex<Vec<String>>>,
 }
 
 impl ClientHandler for Person {
@@ -144,9 +144,9 @@ impl ClientHandler for Person {
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
         if let ElicitRequestParams::FormElicitationParams { message, .. } = request {
-            self.heard.lock().unwrap().push(message);
+            self.messages.lock().unwrap().push(message);
         }
-        let action = self.says.lock().unwrap().pop_front().expect("no further question");
+        let action = self.actions.lock().unwrap().pop_front().expect("no further question");
         Ok(ElicitResult::new(action).with_content(json!({})))
     }
 }
@@ -155,10 +155,12 @@ impl ClientHandler for Person {
 fn cap_8_client_of_the_stateless_revision_is_asked_in_the_response_and_retries() {
     let proxy = proxy();
     let person = Person {
-        says: Arc::new(Mutex::new([ElicitationAction::Accept, ElicitationAction::Decline].into())),
-        heard: Arc::default(),
+        actions: Arc::new(Mutex::new(
+            [ElicitationAction::Accept, ElicitationAction::Decline].into(),
+        )),
+        messages: Arc::default(),
     };
-    let heard = Arc::clone(&person.heard);
+    let messages = Arc::clone(&person.messages);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (approved, denied) = runtime.block_on(async {
         let mut command = tokio::process::Command::from(proxy.command(&["stdio"]));
@@ -186,16 +188,16 @@ fn cap_8_client_of_the_stateless_revision_is_asked_in_the_response_and_retries()
     assert_eq!(denied.is_error, Some(true));
     let text = serde_json::to_string(&denied.content).unwrap();
     assert!(text.contains("Tool 's:write_item': approval was denied"), "{text}");
-    let heard = heard.lock().unwrap();
-    assert_eq!(heard.len(), 2);
+    let messages = messages.lock().unwrap();
+    assert_eq!(messages.len(), 2);
     for part in ["s:write_item", r#"{"value":1}"#, "because", "write"] {
-        assert!(heard[0].contains(part), "{}", heard[0]);
+        assert!(messages[0].contains(part), "{}", messages[0]);
     }
     assert_eq!(states(&proxy), ["waiting", "approved", "waiting", "denied"]);
     let ended = &proxy.activity("type=approval")[0]["metadata"];
     // The key is the bridge's, not its client's.
     assert_eq!((&ended["door"], &ended["by"]), (&json!("elicitation"), &json!("anonymous")));
-    // Of each call two records: the one that asked, and the one that was made again.
+    // Each call has two records: of the first request, and of the repeated one.
     let records = proxy.activity("type=tool_call&tool=write_item");
     let recorded: Vec<_> = records.iter().rev().map(|it| it["status"].as_str().unwrap()).collect();
     assert_eq!(recorded, ["rejected", "success", "rejected", "rejected"]);
@@ -218,7 +220,7 @@ fn cap_8_request_state_is_valid_once_for_its_principal_and_the_identical_call() 
         let text = answer["error"]["message"].as_str().unwrap();
         assert!(text.contains("requestState was not given to this client"), "{text}");
     };
-    // Altered in any way: not ours, or forged. None approves anything.
+    // An altered state counts as another server's or as forged, and approves nothing.
     let last = state.len() - 1;
     let digit = if state.ends_with('0') { "1" } else { "0" };
     for altered in [
@@ -243,8 +245,8 @@ fn cap_8_request_state_is_valid_once_for_its_principal_and_the_identical_call() 
     let refused = hand.call(&again(&other, &state, "accept"));
     let text = "Tool 's:write_item': what was approved is not what is asked now";
     assert_eq!(error_text(&refused["result"]), text);
-    assert_eq!(sent(&proxy), 0, "nothing has gone out");
-    // The same call, spelled in another way, is the same.
+    assert_eq!(sent(&proxy), 0, "nothing is sent");
+    // The unaltered state approves the call.
     assert_eq!(*value(&hand.call(&again(&params, &state, "accept"))), 7);
     for action in ["accept", "decline", "cancel"] {
         let twice = hand.call(&again(&params, &state, action));
@@ -255,7 +257,7 @@ fn cap_8_request_state_is_valid_once_for_its_principal_and_the_identical_call() 
 }
 
 #[test]
-fn cap_8_first_answer_counts_whatever_its_channel() {
+fn cap_8_first_answer_counts_regardless_of_channel() {
     let proxy = proxy();
     let hand = Hand::new(&proxy);
     let params = write(json!({}));
@@ -266,18 +268,18 @@ fn cap_8_first_answer_counts_whatever_its_channel() {
     let mut bare = params.clone();
     bare["requestState"] = json!(state);
     assert_eq!(*value(&hand.call(&bare)), 7);
-    // Denied elsewhere: its yes comes too late.
+    // Denied elsewhere: the client's approval is too late.
     let state = hand.asked(&params);
     assert_eq!(answer(&proxy, &id(&proxy), "deny").status, 200);
     let late = hand.call(&again(&params, &state, "accept"));
     assert_eq!(error_text(&late["result"]), "Tool 's:write_item': approval was denied");
-    // Approved elsewhere; but what its own user does not want is not sent.
+    // Approved elsewhere, but declined by the client's own user: the call is not sent.
     let state = hand.asked(&params);
     assert_eq!(answer(&proxy, &id(&proxy), "approve").status, 200);
     let unwanted = hand.call(&again(&params, &state, "decline"));
     assert_eq!(error_text(&unwanted["result"]), "Tool 's:write_item': approval was denied");
     assert_eq!(sent(&proxy), 1);
-    // Its yes is first, and another's no too late.
+    // The client's approval is first, and a denial elsewhere too late.
     let state = hand.asked(&params);
     let fourth = id(&proxy);
     assert_eq!(*value(&hand.call(&again(&params, &state, "accept"))), 7);
@@ -305,15 +307,15 @@ fn cap_8_client_without_an_answer_is_asked_again_or_waits() {
     });
     assert_eq!(answer(&proxy, &id, "approve").status, 200);
     assert_eq!(*value(&connection.response().json()), 7);
-    // A client that disconnects meanwhile withdraws it.
+    // A client that disconnects meanwhile withdraws the call.
     let state = hand.asked(&params);
-    let gone = hand.begin(&again(&params, &state, "cancel"));
+    let leaving = hand.begin(&again(&params, &state, "cancel"));
     unanswered["requestState"] = json!(state);
     until("the call waits", || {
         let taken = hand.call(&unanswered);
         (taken["result"]["isError"] == true).then_some(())
     });
-    drop(gone);
+    drop(leaving);
     until("it is withdrawn", || waiting(&proxy).is_empty().then_some(()));
     assert_eq!(states(&proxy), ["waiting", "approved", "waiting", "withdrawn"]);
 }
@@ -324,7 +326,7 @@ fn cap_8_approval_whose_client_never_retries_expires() {
     let hand = Hand::new(&proxy);
     let params = write(json!({}));
     let state = hand.asked(&params);
-    until("its time is up", || (states(&proxy).len() == 2).then_some(()));
+    until("it times out", || (states(&proxy).len() == 2).then_some(()));
     assert_eq!(states(&proxy), ["waiting", "timed_out"]);
     let late = hand.call(&again(&params, &state, "accept"));
     let text = "Tool 's:write_item': approval timed out after 300ms";
@@ -387,7 +389,7 @@ fn apr_1_input_responses_of_a_call_are_part_of_its_approval_and_of_the_record() 
     assert_ne!(digests[0], digests[1], "each has its own digest");
     let called = hand.call(&again(&write(json!({"value": 1})), &state, "accept"));
     assert_eq!(*value(&called), 7, "{called}");
-    let records = until("the call is on record", || {
+    let records = until("the call is recorded", || {
         let sent = proxy.activity("type=tool_call&status=success&tool=write_item");
         (!sent.is_empty()).then_some(sent)
     });

@@ -7,7 +7,7 @@ use crate::approvals_modern::waiting;
 use crate::harness::{Proxy, Received, Recorder, stub_stdio, until};
 use crate::tracing::{PARENT, call, calls, collector, server, telemetry, url};
 
-/// An approval while it waited, the request that the server got once it was given, and that request's `_meta`.
+/// The waiting approval, the approved request that the server received, and its `_meta`.
 struct Approved {
     waiting: Value,
     request: Received,
@@ -21,7 +21,7 @@ fn approve(proxy: &Proxy) -> Value {
     waiting
 }
 
-/// Calls `s:t` with that `_meta` and those headers, and approves the call.
+/// Calls `s:t` with `meta` and `headers`, and approves the call.
 fn approved(proxy: &Proxy, server: &Recorder, meta: &Value, headers: &[(&str, &str)]) -> Approved {
     let mut client = proxy.client();
     let waiting = std::thread::scope(|scope| {
@@ -53,11 +53,11 @@ fn apr_1_trace_that_the_client_chose_is_not_sent_after_an_approval_and_baggage_i
         (&unsampled, "unseen=2", "h=other", false),
         (PARENT, "unseen=3", "h=other", true),
     ] {
-        let said = [("traceparent", parent), ("tracestate", state), ("baggage", baggage)];
+        let headers = [("traceparent", parent), ("tracestate", state), ("baggage", baggage)];
         let meta = json!({"traceparent": parent, "tracestate": state, "baggage": baggage});
         let Approved { waiting, request, meta } = match in_meta {
             true => approved(&proxy, &server, &meta, &[]),
-            false => approved(&proxy, &server, &Value::Null, &said),
+            false => approved(&proxy, &server, &Value::Null, &headers),
         };
         let shown = waiting["call"]["meta"].as_str().unwrap();
         assert_eq!(shown, json!({"baggage": baggage}).to_string());
@@ -70,7 +70,7 @@ fn apr_1_trace_that_the_client_chose_is_not_sent_after_an_approval_and_baggage_i
         assert_eq!(meta["baggage"], baggage);
         let whole = String::from_utf8_lossy(&request.body).into_owned() + &request.head.join("\n");
         assert!(!whole.contains("unseen") && !whole.contains("tracestate"), "{whole}");
-        let record = until("the call is on record", || {
+        let record = until("the call is recorded", || {
             let records = proxy.activity("type=tool_call&status=success");
             (records.len() == digests.len()).then(|| records[0]["metadata"].clone())
         });
@@ -79,7 +79,7 @@ fn apr_1_trace_that_the_client_chose_is_not_sent_after_an_approval_and_baggage_i
         assert!(parent.contains(record["trace_id"].as_str().unwrap_or("-")), "{record}");
     }
     assert_eq!(digests[0], digests[1]);
-    assert_ne!(digests[1], digests[2], "the baggage is a part of what is approved");
+    assert_ne!(digests[1], digests[2], "the baggage is part of the approved request");
     assert_eq!(digests[2], digests[3]);
 }
 

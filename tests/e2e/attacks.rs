@@ -1,5 +1,5 @@
-//! Attempts to gain more access than granted: permissions revoked during a wait, stretched approvals, and floods, which
-//! leave nothing.
+//! Attempts to gain more access than granted: permissions revoked during a wait, stretched approvals, and floods, after
+//! which no resources stay in use.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ fn rest(tool: &str, operation: &str, args: Value) -> String {
     .to_string()
 }
 
-/// Begins a call over REST, whose answer is left to be read.
+/// Begins a call over REST without reading the response.
 fn begun(proxy: &Proxy, key: &str, body: &str) -> Connection {
     let mut connection = Connection::open(proxy.port);
     connection.send("POST", "/api/v1/tools/call", &[("X-API-Key", key)], body.as_bytes());
@@ -75,15 +75,15 @@ fn cap_6_access_revoked_or_forbidden_while_a_call_is_queued_sends_nothing() {
     let config = json!({"mcpServers": {"s": entry}, "policy": {"files": [rules]}});
     let proxy = Proxy::with(config);
     let body = |n: u64| rest("s:plain_held", "write", json!({"n": n}));
-    let (gone, kept) = (create_token(&proxy, &["gone"]), create_token(&proxy, &["kept"]));
+    let (revoked, kept) = (create_token(&proxy, &["revoked"]), create_token(&proxy, &["kept"]));
     let mut first = begun(&proxy, API_KEY, &body(0));
     server.wait_for(1);
     let mut queued: Vec<Connection> = Vec::new();
-    for (n, key) in (1..).zip([&*gone, &*kept, API_KEY]) {
+    for (n, key) in (1..).zip([&*revoked, &*kept, API_KEY]) {
         queued.push(begun(&proxy, key, &body(n)));
         until("it waits", || (in_flight(&proxy) == n + 1).then_some(()));
     }
-    assert_eq!(proxy.cli(&["token", "revoke", "gone"]).code, Some(0));
+    assert_eq!(proxy.cli(&["token", "revoke", "revoked"]).code, Some(0));
     write_private(
         &rules,
         r#"@id("no") forbid (principal == Agent::"token:kept", action, resource);"#,
@@ -100,7 +100,7 @@ fn cap_6_access_revoked_or_forbidden_while_a_call_is_queued_sends_nothing() {
     let answer: Vec<Response> = queued.iter_mut().map(Connection::response).collect();
     assert_eq!(
         error(&answer[0]),
-        "The token of token:gone does not count any more: it was revoked, or has expired"
+        "The token of token:revoked does not count any more: it was revoked, or has expired"
     );
     assert_eq!(error(&answer[1]), "Tool 's:plain_held' is not allowed by rule 'no'");
     assert_eq!(answer[2].status, 200, "{}", answer[2].text());
@@ -128,7 +128,7 @@ fn cap_8_approval_covers_neither_changed_arguments_nor_a_changed_tool() {
     let seen = proxy.api(&format!("approvals/{id}"))["approval"]["call"]["digest"].clone();
     assert_eq!(answer(&proxy, &id, &approve).status, 200);
     assert_eq!(approved.response().status, 200);
-    // The same but for one byte asks again, and who has seen the other one approves none.
+    // A call that differs in one byte needs its own approval, and the digest of the other call does not approve it.
     let mut other = call(2);
     let id = until_one_waits(&proxy);
     let stale = answer(&proxy, &id, &json!({"decision": "approve", "digest": seen}));
@@ -200,10 +200,10 @@ fn cap_8_one_of_two_simultaneous_answers_counts() {
     for round in 1..=10 {
         let mut call = begun(&proxy, API_KEY, &rest("s:plain_x", "write", json!({"n": round})));
         let id = until_one_waits(&proxy);
-        let said = |decision: &str| answer(&proxy, &id, &json!({"decision": decision})).status;
+        let status = |decision: &str| answer(&proxy, &id, &json!({"decision": decision})).status;
         let (yes, no) = std::thread::scope(|scope| {
-            let yes = scope.spawn(|| said("approve"));
-            let no = scope.spawn(|| said("deny"));
+            let yes = scope.spawn(|| status("approve"));
+            let no = scope.spawn(|| status("deny"));
             (yes.join().unwrap(), no.join().unwrap())
         });
         let mut both = [yes, no];
@@ -274,10 +274,10 @@ fn held(process: &Process) -> (usize, usize, usize) {
     (count("fd"), count("task"), pages)
 }
 
-/// Waits until a process holds no more than before, but for what may be kept for later use.
+/// Waits until the process has no more resources than before, except those kept for later use.
 fn until_nothing_is_left(proxy: &Proxy, before: (usize, usize, usize)) {
     const SPARE_FILES: usize = 6;
-    /// 16 MiB, of pages of 4 KiB: what allocators and the log keep.
+    /// 16 MiB in pages of 4 KiB, kept by allocators and the log.
     const SPARE_PAGES: usize = 4096;
     let start = Instant::now();
     let (files, tasks, pages) = before;
@@ -293,10 +293,10 @@ fn until_nothing_is_left(proxy: &Proxy, before: (usize, usize, usize)) {
     }
 }
 
-/// Size of one wave of a storm, and how many there are.
+/// Number of calls per wave, and of waves.
 const WAVE: usize = 400;
 const WAVES: usize = 25;
-/// Calls that wait for one tool, at most.
+/// Maximum number of queued calls per tool.
 const QUEUE: usize = 256;
 
 #[test]
@@ -304,7 +304,7 @@ fn cap_6_ten_thousand_calls_to_a_serial_tool_are_queued_or_refused_and_leave_not
     let server = Scripted::start(&["plain_held"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
-    // The refusals of the queue alone, without their own rate.
+    // Refusals of the queue only, without a limit of their rate.
     let proxy =
         Proxy::with(json!({"mcpServers": {"s": entry}, "limits": {"refusals_per_second": 0}}));
     let full = "Too many calls to 's:plain_held' at a time: limit 1, queue 256";
@@ -367,7 +367,7 @@ fn key_endpoint_that_hangs_or_sends_garbage_leaves_nothing_after_a_flood() {
             let response = connection.response();
             assert_eq!((response.status, &*error(&response)), (401, expected));
         }
-        assert_ne!(hello(&good).response().status, 401, "the keys before stay");
+        assert_ne!(hello(&good).response().status, 401, "the earlier keys remain valid");
         drop(storm);
         match before {
             None => {

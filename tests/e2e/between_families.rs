@@ -14,7 +14,7 @@ use crate::request_state::{answer as modern_server, entry};
 const MODERN: &str = "2026-07-28";
 const COMPLETE: &str = "notifications/elicitation/complete";
 
-/// A session of a legacy client of that revision.
+/// Session of a legacy client.
 pub(crate) struct Session<'a> {
     proxy: &'a Proxy,
     path: &'static str,
@@ -26,7 +26,6 @@ impl<'a> Session<'a> {
         Self::open_at("/mcp", proxy, version, capabilities)
     }
 
-    /// The same at that endpoint.
     pub(crate) fn open_at(
         path: &'static str,
         proxy: &'a Proxy,
@@ -57,12 +56,10 @@ impl<'a> Session<'a> {
         connection
     }
 
-    /// Its id.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Ends the session.
     pub(crate) fn end(&self) {
         let headers = [("Mcp-Session-Id", &*self.id)];
         assert_eq!(self.proxy.request("DELETE", "/mcp", &headers, b"").status, 204);
@@ -136,7 +133,7 @@ fn url_elicitation_is_refused_for_a_client_that_did_not_declare_it() {
     let args = json!({"ask": "elicitation/create", "with": {"params": url}});
     for (version, capabilities) in [
         ("2025-06-18", json!({"elicitation": {}})),
-        // A mode that its revision does not have.
+        // A mode that the revision does not have.
         ("2025-06-18", json!({"elicitation": {"url": {}}})),
         ("2025-11-25", json!({"elicitation": {}})),
         ("2025-11-25", json!({"elicitation": {"form": {}}})),
@@ -289,5 +286,9 @@ fn completion_of_an_elicitation_reaches_the_client_that_was_asked() {
     assert_eq!(complete["method"], COMPLETE, "{complete}");
     assert_eq!(complete["params"], json!({"elicitationId": "mine"}));
     let last = events.message();
-    assert_eq!(last["result"], json!({"content": []}), "once, and of no other");
+    assert_eq!(
+        last["result"],
+        json!({"content": []}),
+        "sent once, and only for its own elicitation"
+    );
 }

@@ -18,7 +18,7 @@ fn parse(line: &[u8]) -> Value {
     serde_json::from_slice(line).unwrap_or_else(|e| panic!("{e}: {}", line.escape_ascii()))
 }
 
-/// A proxy that can be started again where it was.
+/// A proxy on a fixed port, which can be restarted at the same address.
 fn restartable() -> (Value, Proxy) {
     let listen = format!("127.0.0.1:{}", free_port());
     let config = json!({"mcpServers": servers(), "listen": listen});
@@ -66,7 +66,7 @@ fn calls_are_recorded_by_the_server_and_the_session_ends_with_the_input() {
 
 #[test]
 fn server_is_found_by_its_data_folder_on_any_port() {
-    // It listens on a port of the system's choice; the config names none that could be reached.
+    // The proxy listens on a port chosen by the system; the config names no reachable port.
     let proxy = Proxy::start(servers());
     let config = proxy.folder.path().join("config.json");
     let mut command = crate::harness::mcpproxy();
@@ -84,7 +84,7 @@ fn fifty_calls_run_concurrently() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
-    // It is never answered; the others are.
+    // This call is never answered; the others are.
     pipe.send(&read_call(&json!("stuck"), "s:never", &json!({})));
     for n in 0..50 {
         pipe.send(&read_call(&json!(n), "s:echo", &json!({"n": n, "wait_ms": 20})));
@@ -113,7 +113,7 @@ fn answer_of_20_mb_is_one_unchanged_line() {
 }
 
 #[test]
-fn killed_server_is_reported_and_used_again_once_it_is_back() {
+fn killed_server_is_reported_and_used_again_after_its_restart() {
     let (config, proxy) = restartable();
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -135,7 +135,7 @@ fn killed_server_is_reported_and_used_again_once_it_is_back() {
     let again = Proxy::unready(config, folder).ready();
     let line = pipe.read_raw("s:read_item", &json!({}));
     assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7, "a new session");
-    // The first may have been in the window that kill -9 takes along (ACT-3).
+    // The first record may be in the window that a kill can lose (ACT-3).
     let records = again.activity("type=tool_call&tool=read_item");
     assert!(matches!(records.len(), 1 | 2), "{records:?}");
 }
@@ -166,7 +166,7 @@ fn signal_lets_calls_finish_in_either_mode() {
         pipe.greet();
         pipe.read_raw("s:read_item", &json!({}));
         pipe.send(&read_call(&json!("raw"), "s:text", &slow));
-        // Only once the line was read can its call be under way.
+        // The answer to the ping proves that the line of the call was read.
         pipe.ask(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
         pipe.process.signal("TERM");
         let line = pipe.line().unwrap_or_else(|| panic!("bridged {bridged}: {}", pipe.log()));
@@ -189,7 +189,7 @@ fn another_program_on_the_port_gets_neither_message_nor_key() {
         assert!(!sent.contains(API_KEY) && !sent.contains("read_item"), "{sent}");
         pipe.assert_logged("another program listens at the configured address");
     }
-    assert_eq!(proxy.activity("type=tool_call").len(), 0, "nor the other's log");
+    assert_eq!(proxy.activity("type=tool_call").len(), 0, "the other proxy records nothing");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn modern_messages_repeat_members_in_headers_and_cancelling_closes_the_stream() 
     pipe.send(
         r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"stuck"}}"#,
     );
-    let record = until("the call is given up", || {
+    let record = until("the call is canceled", || {
         proxy.activity("type=tool_call&tool=never").first().cloned()
     });
     assert_eq!(record["status"], "error", "{record}");

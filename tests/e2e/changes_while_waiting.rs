@@ -15,7 +15,7 @@ fn arguments(tool: &str) -> Value {
     json!({"name": tool, "args": {}, "intent": {"operation_type": "write"}})
 }
 
-/// A call by the holder of a token, or of the key, in a session of its own; its answer is left to be read.
+/// Begins a call with a token or the API key, in its own session, without reading the response.
 fn begin_as(proxy: &Proxy, key: &str, tool: &str) -> Connection {
     let headers = [("X-API-Key", key), ("Accept", "application/json")];
     let mut connection = Connection::open(proxy.port);
@@ -35,7 +35,7 @@ fn result(response: &Response) -> Value {
     response.json()["result"].clone()
 }
 
-/// A proxy before a server one tool of which is called one after the other, under rules that can be changed.
+/// A proxy for a server with a serial tool, and with a file of rules that can be changed.
 fn serial(server: &Scripted) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("rules.cedar"), "").unwrap();
@@ -45,7 +45,7 @@ fn serial(server: &Scripted) -> Proxy {
     Proxy::unready(config, folder).ready()
 }
 
-/// Two calls to the serial tool: one is at its server, the other waits for a slot.
+/// Begins two calls to the serial tool: one is at its server, the other waits for a slot.
 fn one_out_and_one_waiting(server: &Scripted, proxy: &Proxy) -> (Client, Client) {
     let begun = || {
         let mut client = proxy.client();
@@ -77,7 +77,7 @@ fn cap_6_queued_call_is_checked_again_against_the_current_rules() {
         (answer["isError"] == true).then_some(())
     });
     server.release(1);
-    assert_ne!(result(&first.connection.response())["isError"], true, "it went out before");
+    assert_ne!(result(&first.connection.response())["isError"], true, "it was sent before");
     let text = "Tool 's:plain_held' is not allowed by rule 'closed': come back later";
     assert_eq!(error_text(&result(&second.connection.response())), text);
     assert_eq!(server.arrived()["plain_held"], 1);
@@ -87,7 +87,7 @@ fn cap_6_queued_call_is_checked_again_against_the_current_rules() {
         (&json!(text), &refused["id"])
     );
     assert!(refused["metadata"]["queued_ms"].is_u64(), "{refused}");
-    // Its place was given back: whom the rule is not about gets it.
+    // Its slot is released, and another principal gets it.
     server.release(1);
     let mut admin = begin_as(&proxy, API_KEY, "s:plain_held");
     assert_ne!(result(&admin.response())["isError"], true);
@@ -121,7 +121,7 @@ fn cap_6_queued_call_is_checked_again_against_the_current_tool() {
     let server = Scripted::start(&["plain_held"]);
     let proxy = serial(&server);
     let (mut first, mut second) = one_out_and_one_waiting(&server, &proxy);
-    // The operator says that it destroys.
+    // The operator marks the tool destructive.
     let path = proxy.folder.path().join("config.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
@@ -133,7 +133,7 @@ fn cap_6_queued_call_is_checked_again_against_the_current_tool() {
         (tool["tool"]["capability"]["side_effect"] == "destructive").then_some(())
     });
     server.release(1);
-    assert_ne!(result(&first.connection.response())["isError"], true, "it went out before");
+    assert_ne!(result(&first.connection.response())["isError"], true, "it was sent before");
     let refused = result(&second.connection.response());
     let text = error_text(&refused);
     assert!(text.contains("'s:plain_held'") && text.contains("destructive"), "{text}");
@@ -159,7 +159,7 @@ fn cap_6_queued_call_requests_approval_where_the_current_rules_require_it() {
     let waiting = until("a person is asked", || {
         proxy.api("approvals")["approvals"].as_array().unwrap().first().cloned()
     });
-    // Meanwhile it holds no place.
+    // The call has no slot while it waits for approval.
     server.release(1);
     let mut admin = begin_as(&proxy, API_KEY, "s:plain_held");
     assert_ne!(result(&admin.response())["isError"], true);
@@ -189,7 +189,7 @@ fn cap_8_call_approved_after_its_token_was_revoked_is_not_sent() {
     assert!(error_text(&answer).contains("token:ci does not count any more"), "{answer}");
 }
 
-/// A GET stream, or a subscription, that `bearer` opens.
+/// A GET stream and a subscription, opened with `bearer`.
 fn streams(proxy: &Proxy, bearer: &str) -> [Events; 2] {
     let bearer = format!("Bearer {bearer}");
     let auth = ("Authorization", &*bearer);
@@ -212,14 +212,14 @@ fn streams(proxy: &Proxy, bearer: &str) -> [Events; 2] {
     [Events::of(connection), Events::of(listening)]
 }
 
-/// Reads on until the stream ends; how many events came.
+/// Reads until the stream ends. Returns the number of events.
 fn to_the_end(events: &mut Events) -> usize {
     std::iter::from_fn(|| events.next()).count()
 }
 
 #[test]
 fn stream_ends_with_the_jwt_that_opened_it() {
-    // How far clocks may differ: a JWT counts so much longer.
+    // Tolerance for clock differences in seconds: a JWT is valid this long after its expiry.
     const LEEWAY: u64 = 60;
     let issuer = Issuer::start();
     let proxy = Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true,
@@ -261,14 +261,14 @@ fn wrong_key_is_reported_as_such_where_jwts_are_expected() {
     };
     let wrong = "Invalid API key or token in X-API-Key";
     for key in ["wrong", "0123456789abcdef0123456789abcdef", &API_KEY[1..]] {
-        assert_eq!(is_reported("X-API-Key", key), wrong, "whether or not there is a key like it");
+        assert_eq!(is_reported("X-API-Key", key), wrong, "regardless of similar keys");
     }
     assert_eq!(is_reported("X-API-Key", "mcpp_x"), "Token is malformed");
     let no_jwt = "Bearer token is no JWT: it has not three parts";
     assert_eq!(is_reported("Authorization", "Bearer wrong"), no_jwt);
 }
 
-/// Items that a client of the stateless revision may watch.
+/// Accepted filters of a subscription by a client of the stateless revision to `uri`.
 fn watched(proxy: &Proxy, uri: &str) -> Value {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {
         "notifications": {"resourceSubscriptions": [uri]}, "_meta": meta()}});

@@ -1,6 +1,6 @@
 //! Order of the checks: a request that two of them refuse is refused by the first, with its message.
 //!
-//! One server for each pair of adjacent checks, all of them the same two programs.
+//! There is one server for each pair of adjacent checks; all of them run the same two programs.
 
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ impl Scene {
         answer["error"].as_str().unwrap_or_else(|| panic!("{server}: {answer}")).to_owned()
     }
 
-    /// Begins a call at the server that is never answered; no other call is in progress.
+    /// Waits until no call is in progress, then begins a call of the server that is never answered.
     fn occupied(&self, server: &str) -> Client {
         until("nothing is under way", || {
             (self.proxy.api("status")["calls"]["in_flight"] == 0).then_some(())
@@ -110,9 +110,12 @@ fn first_of_two_refusing_checks_is_named() {
     ] {
         let text = scene.refused(server, states, key);
         assert!(text.contains(expected), "{server}: {text}");
-        assert!(scene.proxy.activity("type=approval").is_empty(), "{server}: somebody was asked");
+        assert!(
+            scene.proxy.activity("type=approval").is_empty(),
+            "{server}: approval was asked for"
+        );
     }
-    // Each would refuse by itself.
+    // Each of the later checks refuses on its own.
     for (server, states, expected) in [
         ("intent_marking", "read", "is marked destructive by operator"),
         ("quarantine_scope", "read", quarantined),

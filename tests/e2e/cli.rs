@@ -30,7 +30,7 @@ fn fails(output: &Output, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn fr_026_to_028_the_three_calls_with_both_spellings() {
+fn fr_026_to_028_three_call_commands_accept_both_spellings() {
     for (command, tool) in [
         ("tool-read", "s:read_item"),
         ("tool-write", "s:write_item"),
@@ -117,7 +117,7 @@ fn error_of_a_tool_is_printed_and_exits_1() {
     fails(&cli(&["call", "tool-read", "s:nothing"]), 1, &["s:nothing"]);
     fails(&cli(&["call", "tool-read", "nobody:x"]), 1, &["nobody"]);
     fails(&cli(&["call", "tool-read", "s:never", "--timeout", "200ms"]), 1, &["s:never", "200ms"]);
-    // The tool's own text is the reason on record.
+    // The recorded reason is the tool's own text.
     let listed = cli(&["activity", "list", "--type", "tool_call", "--status", "error"]);
     assert!(listed.stdout.contains("no such item"), "{}", listed.stdout);
 }
@@ -182,7 +182,7 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(rows[1].contains("destr") && rows[1].contains("success"), "{rows:?}");
     assert!(rows[0].contains("rejected") && rows[0].contains("marked destructive"), "{rows:?}");
-    assert!(!table.stdout.contains('🗑'), "no icons where there is no terminal");
+    assert!(!table.stdout.contains('🗑'), "no icons without a terminal");
 
     assert_eq!(
         list(&["--status", "rejected", "--json"]).json()["activities"].as_array().unwrap().len(),
@@ -301,7 +301,7 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
     let first = changes();
     let added = first.iter().filter(|it| it["status"] == "success");
     let added: Vec<_> = added.map(|it| it["server_name"].as_str().unwrap()).collect();
-    assert_eq!(added, ["b", "a"], "the first list of each server is on record: {first:?}");
+    assert_eq!(added, ["b", "a"], "the first list of each server is recorded: {first:?}");
     let again = run(&["call", "tool-read", "a:read_item"]);
     assert_eq!((again.code, began()), (Some(0), "a\nb\na\n".to_owned()));
     assert_eq!(changes(), first, "tools that are known are no change");
@@ -328,7 +328,7 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
 
 #[test]
 fn store_in_use_exits_4_and_names_the_next_step() {
-    // A proxy over pipes has the store for itself, and no address to be asked at.
+    // A proxy over pipes locks the store and has no address.
     let pipe = Pipe::start(json!({}));
     let config = pipe.folder.path().join("config.json");
     let output = Output::of(mcpproxy().arg("-c").arg(config).args(["activity", "list"]));
@@ -343,7 +343,7 @@ fn other_key_is_reported_and_not_sent() {
     fails(&output, 3, &["is not the mcpproxy of this config", "another api_key", "-c"]);
 }
 
-/// A config of no servers that names `listen`; the folder goes with the test.
+/// A config without servers for the address `listen`, in a temporary folder.
 fn config_for(listen: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = configure(json!({"listen": listen}), folder.path());
@@ -373,7 +373,7 @@ fn program_that_relays_the_proof_of_the_real_server_does_not_get_the_key() {
     let (_folder, config) = config_for(&stranger.address());
     let output = Output::of(mcpproxy().arg("-c").arg(&config).args(["tools", "list"]));
     fails(&output, 3, &["is not the mcpproxy of this config", "for another address"]);
-    // The data folder tells where the real one is.
+    // The data folder names the address of the real proxy.
     let mut command = proxy().command(&["tools", "list"]);
     let output = Output::of(command.env("MCPPROXY_LISTEN", stranger.address()));
     assert_eq!(output.code, Some(0), "{}", output.stderr);
@@ -469,7 +469,7 @@ fn demo_shows_five_outcomes_and_leaves_nothing() {
     let mut command = mcpproxy();
     let output = Output::of(command.arg("demo").env("HOME", home.path()));
     assert_eq!(output.code, Some(0), "{}", output.stderr);
-    for fate in [
+    for expected in [
         "forwarded",
         "refused",
         "blocked: schema",
@@ -480,9 +480,9 @@ fn demo_shows_five_outcomes_and_leaves_nothing() {
         "mcpproxy upstream add",
         "mcpproxy connect",
     ] {
-        assert!(output.stdout.contains(fate), "{fate}: {}", output.stdout);
+        assert!(output.stdout.contains(expected), "{expected}: {}", output.stdout);
     }
-    // One row for a call and what was decided of it, with the reason.
+    // One row for a call and its decision, with the reason.
     let (_, table) = output.stdout.split_once("mcpproxy activity list").unwrap();
     let row = |tool: &str| {
         let rows: Vec<_> = table.lines().filter(|line| line.contains(tool)).collect();
@@ -558,7 +558,7 @@ fn act_7_watch_shows_each_record_until_it_is_interrupted() {
     fails(&output, 3, &["mcpproxy serve"]);
 }
 
-/// The file of a log that its newest records are in.
+/// File of a log with its newest records.
 fn journal(folder: &Path) -> PathBuf {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -635,14 +635,13 @@ fn act_9_damaged_log_is_named_refused_and_salvaged() {
     let mut client = proxy.client();
     for _ in 0..20 {
         client.read("s:read_item", json!({}));
-        // A query sees every record before it, so each call is a commit of its own, and what is
-        // cut off below is some of them and not all.
+        // A query waits for every earlier record, so each call has its own commit, and the truncation below removes only some.
         proxy.api("activity?limit=1");
     }
     let running = proxy.cli(&["activity", "verify"]);
     assert_eq!(running.code, Some(0), "{}", running.stderr);
     assert!(running.stdout.starts_with("sound: "), "{}", running.stdout);
-    // Otherwise nothing would be in the journal alone.
+    // A clean stop would move every record from the journal to tables.
     let folder = proxy.killed();
     let config = folder.path().join("config.json");
     let run = |args: &[&str]| Output::of(mcpproxy().arg("-c").arg(&config).args(args));

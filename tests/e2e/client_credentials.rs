@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use base64::Engine;
 use serde_json::{Value, json};
 
-use crate::harness::{API_KEY, Authority, NOBODYS, Output, Proxy, Ways, error_text, until};
+use crate::harness::{API_KEY, Authority, Output, Proxy, UNGRANTABLE, Ways, error_text, until};
 use crate::reload::reload;
 
 const CLIENT: &str = "robot";
@@ -24,7 +24,7 @@ fn config(authority: &Authority, oauth: Value) -> Value {
     json!({"mcpServers": {"s": server}, "logging": {"level": "trace"}})
 }
 
-/// A proxy whose server is connected, though nobody has logged in.
+/// A proxy whose server is connected without a login.
 fn connected(ways: Ways) -> (Authority, Proxy) {
     let authority = Authority::start(ways);
     let proxy = Proxy::with(config(&authority, oauth()));
@@ -32,7 +32,7 @@ fn connected(ways: Ways) -> (Authority, Proxy) {
     (authority, proxy)
 }
 
-/// Waits until the server is in this state, for a reason with these words; the reason.
+/// Waits until the server is in `state` with a reason that contains `words`. Returns the reason.
 fn until_reason(proxy: &Proxy, state: &str, words: &str) -> String {
     until(&format!("s is {state}: {words}"), || {
         let server = proxy.api("servers")["servers"][0].clone();
@@ -70,7 +70,7 @@ fn assert_nothing_disclosed(proxy: &Proxy, outputs: &[&Output]) {
 #[test]
 fn id_6_client_credentials_get_a_token_without_a_person_and_calls_pass() {
     for posts_secret in [false, true] {
-        // The authorization server knows no people.
+        // The authorization server supports no logins by persons.
         let mut metadata = json!({"authorization_endpoint": null, "registration_endpoint": null,
             "code_challenge_methods_supported": null, "response_types_supported": null});
         if posts_secret {
@@ -132,7 +132,7 @@ fn id_6_refused_client_is_reported_and_asks_a_bounded_number_of_times() {
     let refused = proxy.client().read("s:read_item", json!({}));
     assert!(!error_text(&refused).contains("needs a login"), "{refused}");
     for _ in 0..2 {
-        // An attempt that no backoff of the connection delays.
+        // An attempt without the connection's backoff.
         let restarted = proxy.cli(&["upstream", "restart", "s"]);
         assert_ne!(restarted.code, Some(0), "{}", restarted.stdout);
     }
@@ -193,7 +193,7 @@ fn id_6_token_of_a_client_is_not_used_after_its_config_has_changed() {
     until_reason(&proxy, "connected", "");
     works(&proxy);
     let sent = other.ways().seen.split_off(seen);
-    // The connection before is closed with its own token.
+    // The previous connection is closed with its own token.
     let first = sent.iter().position(|header| header == "Bearer other-2").unwrap();
     assert!(sent[first..].iter().all(|header| header == "Bearer other-2"), "{sent:?}");
     assert_eq!(other.ways().asked, ["mcp", "own"]);
@@ -207,7 +207,7 @@ fn id_6_token_of_a_client_is_not_used_after_its_config_has_changed() {
     until_reason(&proxy, "failed", "registered at https://as.example");
     assert_eq!(other.ways().exchanged.len(), exchanged);
 
-    // Without the grant, the token counts for no login.
+    // Without the grant, the token does not replace a login.
     reload(
         &proxy,
         &config(&other, json!({"client_id": "second", "client_secret": "another-hush"})),
@@ -215,7 +215,7 @@ fn id_6_token_of_a_client_is_not_used_after_its_config_has_changed() {
     until_reason(&proxy, "needs-login", "");
     let sent = other.ways().seen.split_off(seen);
     assert!(!sent.iter().any(|header| header != "Bearer other-2"), "{sent:?}");
-    assert!(sent.len() <= 1, "at most the end of the connection before: {sent:?}");
+    assert!(sent.len() <= 1, "at most the end of the previous connection: {sent:?}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn id_6_secret_is_sent_to_no_other_authorization_server() {
     assert!(!error_text(&refused).is_empty(), "{refused}");
     let expected = format!("registered at {}", authority.issuer());
     until_reason(&proxy, "failed", &expected);
-    assert!(new.ways().exchanged.is_empty(), "it received something");
+    assert!(new.ways().exchanged.is_empty(), "the new authorization server received a request");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn id_6_scope_that_the_server_requires_is_requested_once_unless_scopes_are_confi
     for (scope, own, asked, reason) in [
         ("items:read", json!([]), &["mcp", "mcp items:read"][..], ""),
         (
-            NOBODYS,
+            UNGRANTABLE,
             json!([]),
             &["mcp", "mcp nobodys"],
             "has to be granted to client robot at http://",
@@ -274,7 +274,7 @@ fn id_6_scope_that_the_server_requires_is_requested_once_unless_scopes_are_confi
                 });
             }
         }
-        // Another connection looks for what the token lacks.
+        // A new connection does not request the scope again.
         restart(&proxy);
         until_reason(&proxy, "connected", reason);
         assert_eq!(authority.ways().asked, asked);

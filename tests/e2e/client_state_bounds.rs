@@ -12,7 +12,7 @@ use crate::harness::{
 /// Maximum length of a resource's URI at its server.
 const MAX_URI_BYTES: usize = 8 * 1024;
 
-/// A server of 2025-11-25 with resources, which takes every subscription.
+/// A server of 2025-11-25 with resources, which accepts every subscription.
 pub(crate) fn server() -> Recorder {
     Recorder::start(|_, received| {
         let message: Value = serde_json::from_slice(&received.body).unwrap_or_default();
@@ -34,7 +34,7 @@ pub(crate) fn entry(server: &Recorder) -> Value {
     json!({"m": {"url": format!("http://127.0.0.1:{}/mcp", server.port)}})
 }
 
-/// URIs that a server received through `method`, in their order.
+/// URIs that a server received in requests of `method`, in order.
 pub(crate) fn uris(server: &Recorder, method: &str) -> Vec<String> {
     let message = |received: &Received| serde_json::from_slice::<Value>(&received.body).ok();
     let messages = server.received();
@@ -77,7 +77,7 @@ impl Holder {
         self.send("POST", &body.to_string())
     }
 
-    /// Subscribes; why not, if that is refused.
+    /// Subscribes. The error is the message of the refusal.
     fn subscribe(&mut self, own: &str) -> Result<(), String> {
         let uri = format!("mcpproxy://m/{own}");
         let answer = self.post("resources/subscribe", &json!({"uri": uri})).json();
@@ -115,7 +115,7 @@ fn subscription_to_a_uri_above_the_limit_is_refused_and_leaves_nothing() {
         let text = "Invalid params: uri is longer than 8192 bytes";
         assert_eq!(answer["error"]["message"], text);
     }
-    // All of them together have 960 MiB.
+    // The URIs have 960 MiB in total.
     let grown = resident(&proxy).saturating_sub(before);
     assert!(grown < 240, "{grown} MiB more");
     assert!(uris(&server, "resources/subscribe").is_empty());
@@ -157,7 +157,7 @@ fn each_string_above_its_limit_is_refused_naming_the_limit() {
         let text = answer["error"]["message"].as_str().unwrap();
         assert!(text.starts_with("Invalid ") && text.ends_with(expected), "{method}: {text}");
     }
-    // An agent can correct that.
+    // In a tool's name it is an error of the result, which an agent can correct.
     let result = client.ask("tools/call", call(&format!("s:{}", long(1024))))["result"].take();
     assert_eq!(result["content"][0]["text"], "name is longer than 1024 bytes");
     let long_level = client.ask("logging/setLevel", json!({"level": long(1 << 20)}));
@@ -187,9 +187,9 @@ fn state_of_one_principal_is_bounded_and_released_while_others_are_served() {
     let (ada, bob) = (create_token(&proxy, &["ada"]), create_token(&proxy, &["bob"]));
     let filler = "x".repeat(MAX_URI_BYTES - 16);
     let mut sessions = Vec::new();
-    // 256 for each session, until the principal has 64 MiB.
+    // 256 subscriptions per session, until the state of the principal has 64 MiB.
     let full = loop {
-        assert!(sessions.len() < 32, "no end of it");
+        assert!(sessions.len() < 32, "the state is not bounded");
         let mut holder = Holder::open(&proxy, &ada);
         let number = sessions.len();
         let refused =
@@ -215,8 +215,8 @@ fn state_of_one_principal_is_bounded_and_released_while_others_are_served() {
     let mut last = sessions.pop().unwrap();
     assert_eq!(last.post("ping", &json!({})).status, 200);
     sessions.iter_mut().for_each(Holder::end);
-    assert_eq!(last.subscribe("a:again"), Ok(()), "what the others kept is released");
-    // The server is notified of each without a remaining subscriber.
+    assert_eq!(last.subscribe("a:again"), Ok(()), "the state of the ended sessions is released");
+    // The server is notified of each URI without a remaining subscriber.
     let asked = uris(&server, "resources/subscribe");
     let of_ended = |uri: &&String| {
         let number = uri.strip_prefix("a:").and_then(|rest| rest.split_once('/'));
@@ -233,7 +233,7 @@ fn state_of_one_principal_is_bounded_and_released_while_others_are_served() {
 
 // BND-2
 #[test]
-fn subscription_ends_at_its_server_with_its_last_session_however_that_ends() {
+fn subscription_ends_at_its_server_with_the_end_of_its_last_session() {
     let server = server();
     let proxy = Proxy::start(entry(&server));
     let token = create_token(&proxy, &["ci"]);
@@ -241,7 +241,7 @@ fn subscription_ends_at_its_server_with_its_last_session_however_that_ends() {
         uris(&server, "resources/unsubscribe").iter().any(|is_reported| is_reported == uri)
     };
     let until_reported = |uri: &str| until(uri, || is_reported(uri).then_some(()));
-    // By DELETE, of the last of two.
+    // Ended by DELETE of the last of two sessions.
     let (mut one, mut two) = (proxy.client(), proxy.client());
     let shared = json!({"uri": "mcpproxy://m/a:shared"});
     for client in [&mut one, &mut two] {
@@ -252,15 +252,15 @@ fn subscription_ends_at_its_server_with_its_last_session_however_that_ends() {
         assert_eq!(proxy.request("DELETE", "/mcp", &headers, b"").status, 204);
     };
     end(&one);
-    // By the end of a token.
+    // Ended by the revocation of a token.
     let mut holder = Holder::open(&proxy, &token);
     holder.subscribe("a:token").unwrap();
     assert_eq!(proxy.cli(&["token", "revoke", "ci"]).code, Some(0));
     until_reported("a:token");
-    assert!(!is_reported("a:shared"), "the other has it");
+    assert!(!is_reported("a:shared"), "the other session is subscribed");
     end(&two);
     until_reported("a:shared");
-    // By its own request, which the server receives once.
+    // Ended by the client's request, which the server receives once.
     let mut client = proxy.client();
     let own = json!({"uri": "mcpproxy://m/a:own"});
     assert_eq!(client.ask("resources/subscribe", own.clone())["result"], json!({}));
@@ -275,7 +275,7 @@ fn subscription_ends_at_its_server_with_its_last_session_however_that_ends() {
     assert_eq!(all.iter().filter(|uri| *uri == "a:own").count(), 1, "{all:?}");
 }
 
-/// A session whose client can be asked, spoken to over a connection for each message.
+/// A session of a client with sampling; each message has its own connection.
 struct Asked<'a> {
     proxy: &'a Proxy,
     session: String,
@@ -298,7 +298,7 @@ impl<'a> Asked<'a> {
         connection
     }
 
-    /// Begins a call that asks its client; the id of the event that asks, and of the question.
+    /// Begins a call that asks its client. Returns the ids of the event with the question and of the question.
     fn begin(&self, id: usize) -> (String, Value) {
         let arguments = json!({"name": "s:ask", "args": {}, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
@@ -308,20 +308,20 @@ impl<'a> Asked<'a> {
         (asked.id.clone().unwrap(), asked.json()["id"].clone())
     }
 
-    /// Answers a request with so many bytes, which the tool then returns.
+    /// Answers a question with `bytes` bytes, which the tool returns.
     fn answer(&self, question: &Value, bytes: usize) {
         let result = json!({"model": "m".repeat(bytes)});
         let answer = json!({"jsonrpc": "2.0", "id": question, "result": result});
         assert_eq!(self.send("POST", &[], &answer.to_string()).response().status, 202);
     }
 
-    /// Waits until so many calls have ended.
+    /// Waits until `calls` calls have ended.
     fn until_ended(&self, calls: usize) {
         let query = format!("session_id={}&type=tool_call", self.session);
         until("the calls end", || (self.proxy.activity(&query).len() == calls).then_some(()));
     }
 
-    /// Messages after the event `seen` on its stream: one message, and the end.
+    /// Resumes the stream after the event `seen`. Returns its single message.
     fn resume(&self, seen: &str) -> Value {
         let headers = [("Accept", "text/event-stream"), ("Last-Event-ID", seen)];
         let mut events = Events::of(self.send("GET", &headers, ""));
@@ -368,13 +368,13 @@ fn answer_above_the_replay_bound_is_an_error_on_resume_and_recorded() {
         assert_eq!(answer["error"]["message"], why);
         let query = format!("session_id={}&request_id={}", session.session, answer["id"]);
         let record = &proxy.activity(&query)[0];
-        // The call was over when its answer found no place, or was given up for that.
+        // The call had ended when its answer exceeded the bound, or was ended because of it.
         let is_given_up = record["status"] == "error" && record["error_message"] == why;
         let is_undelivered =
             record["status"] == "success" && record["metadata"]["undelivered"] == why;
         assert!(is_given_up || is_undelivered, "{record}");
     }
-    // One that is too long by itself is not waited for to its end.
+    // The proxy does not wait for the end of an answer that alone exceeds the bound.
     let session = Asked::open(&proxy);
     let (seen, question) = session.begin(77);
     session.answer(&question, 2_000_000);
@@ -383,6 +383,6 @@ fn answer_above_the_replay_bound_is_an_error_on_resume_and_recorded() {
                has at most 524288 bytes";
     assert_eq!(answer["error"]["message"], why);
     let query = format!("session_id={}&type=tool_call", session.session);
-    let record = until("it is on record", || proxy.activity(&query).into_iter().next());
+    let record = until("it is recorded", || proxy.activity(&query).into_iter().next());
     assert_eq!((&record["status"], &record["error_message"]), (&json!("error"), &json!(why)));
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Output, mcpproxy, stub};
 
-/// A home with nothing in it.
+/// An empty home folder.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -38,7 +38,7 @@ impl Home {
     fn command(&self, mut command: Command, args: &[&str]) -> Command {
         command.args(args).env("HOME", self.0.path()).current_dir(self.0.path());
         command.env_remove("XDG_CONFIG_HOME").env_remove("CODEX_HOME");
-        // A real keyring is asked in `tools/keyring`.
+        // `tools/keyring` tests with a real keyring.
         command.env_remove("DBUS_SESSION_BUS_ADDRESS").env_remove("XDG_RUNTIME_DIR");
         command
     }
@@ -97,7 +97,7 @@ fn init_creates_a_config_that_is_used_and_kept() {
     let mode = |path: &str| fs::metadata(home.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(CONFIG), mode(".mcpproxy")), (0o600, 0o700));
     assert!(done(&home.run(&["config", "check"])).ends_with("ok\n"));
-    // Editors complete it by the file that it names, from its own folder, with no network.
+    // The schema for editors is a file in the config's folder, available without a network.
     let named = config["$schema"].as_str().unwrap();
     let schema = home.text(&format!(".mcpproxy/{}", named.strip_prefix("./").unwrap()));
     assert_eq!(schema.trim_end(), done(&home.run(&["config", "schema"])).trim_end());
@@ -112,7 +112,7 @@ fn init_creates_a_config_that_is_used_and_kept() {
 }
 
 #[test]
-fn init_reports_who_can_read_the_file_and_whose_key_counts() {
+fn init_reports_file_permissions_and_the_effective_key() {
     let mode = |home: &Home| fs::metadata(home.path(CONFIG)).unwrap().permissions().mode() & 0o777;
     let blank = |home: &Home, file: &str| {
         home.put(file, "\n");
@@ -133,7 +133,7 @@ fn init_reports_who_can_read_the_file_and_whose_key_counts() {
     assert_eq!(mode(&home), 0o644);
     let printed = done(&output);
     assert!(printed.contains("mode 644") && !printed.contains("only by you"), "{printed}");
-    // One that is there, and gets a key.
+    // An existing file, to which a key is added.
     let home = Home::new();
     home.put(CONFIG, "{}");
     fs::set_permissions(home.path(CONFIG), fs::Permissions::from_mode(0o640)).unwrap();
@@ -205,7 +205,7 @@ fn servers_of_all_clients_are_imported_with_their_secrets_and_none_is_shown() {
     let looked = home.run(&["import", "--dry-run"]);
     let shown = done(&looked);
     assert!(shown.contains("+ \"one\": {") && shown.contains("[redacted]"), "{shown}");
-    assert!(!home.path(CONFIG).exists(), "looking changes nothing");
+    assert!(!home.path(CONFIG).exists(), "a dry run changes nothing");
     let asked = home.run(&["import"]);
     assert_eq!(asked.code, Some(2), "nobody can be asked: {}", asked.stderr);
     assert!(!home.path(CONFIG).exists());
@@ -315,7 +315,12 @@ fn hostile_and_broken_files_run_nothing_and_do_not_block_the_others() {
     assert_eq!(servers["touch ran"]["command"], shell, "data, as it is");
     assert!(!ran.exists(), "nothing is run");
     let named = home.run(&["import", "codex", "--yes"]);
-    assert_eq!(named.code, Some(1), "who was asked for cannot be read: {}", named.stderr);
+    assert_eq!(
+        named.code,
+        Some(1),
+        "the file of the named client cannot be read: {}",
+        named.stderr
+    );
 }
 
 #[cfg(target_os = "linux")]
@@ -348,7 +353,7 @@ fn each_client_is_connected_and_undo_restores_its_file_byte_for_byte() {
         assert_eq!(fs::metadata(home.path(file)).unwrap().permissions().mode() & 0o777, 0o644);
         assert!(done(&home.run(&["connect", client, "--yes"])).contains("already"));
         assert_eq!(home.text(file), after);
-        // It is not taken for a server of the client.
+        // The import does not offer it as a server of the client.
         assert!(!done(&home.run(&["import", client, "--dry-run"])).contains("+ \"mcpproxy\""));
         done(&home.run(&["connect", client, "--undo", "--yes"]));
         assert_eq!(home.text(file), before, "{client}");
@@ -361,7 +366,7 @@ fn each_client_is_connected_and_undo_restores_its_file_byte_for_byte() {
                 .filter(|it| it.contains("before-mcpproxy"))
                 .count()
         };
-        assert_eq!(names(&folder), 0, "what was kept goes with the entry");
+        assert_eq!(names(&folder), 0, "the backup is removed with the entry");
     }
 }
 
@@ -381,12 +386,12 @@ fn undo_in_a_changed_file_removes_only_our_entry() {
     );
     let nothing = home.run(&["connect", "cursor", "--undo", "--yes"]);
     assert!(done(&nothing).contains("no mcpproxy entry"), "{}", nothing.stdout);
-    // A file that was made for our entry goes with it.
+    // A file created for our entry is removed with it.
     done(&home.run(&["connect", "windsurf", "--yes"]));
     assert!(home.path(".codeium/windsurf/mcp_config.json").exists());
     done(&home.run(&["connect", "windsurf", "--undo", "--yes"]));
     assert!(!home.path(".codeium/windsurf/mcp_config.json").exists());
-    // Another's server of our name is not ours.
+    // A different server with our name is left unchanged.
     let theirs =
         "{\"mcpServers\": {\"mcpproxy\": {\"command\": \"npx\", \"args\": [\"-y\", \"theirs\"]}}}";
     home.put(".cursor/mcp.json", theirs);
@@ -426,23 +431,23 @@ fn entry_holds_a_hidden_token_of_the_client_where_mcp_requires_a_key() {
         token.to_owned()
     };
     assert!(done(&home.run(&["connect", "cursor", "--dry-run"])).contains("+++"));
-    assert!(tokens().is_empty(), "looking makes nothing");
+    assert!(tokens().is_empty(), "a dry run creates nothing");
     let in_the_way = home.path(".cursor/mcp.json.before-mcpproxy");
     fs::create_dir(&in_the_way).unwrap();
     let output = home.run(&["connect", "cursor", "--yes"]);
     assert_eq!(output.code, Some(1), "{}", output.stdout);
     assert!(output.stderr.contains("cannot write a backup"), "{}", output.stderr);
-    assert!(tokens().is_empty(), "nobody has one");
+    assert!(tokens().is_empty(), "no token is left");
     fs::remove_dir(&in_the_way).unwrap();
     let output = home.run(&["connect", "cursor", "--yes"]);
     assert!(done(&output).contains("chmod 600"), "{}", output.stdout);
     let token = entry();
-    assert!(token.starts_with("mcpp_"), "it is not the key, which may do everything");
+    assert!(token.starts_with("mcpp_"), "it is not the API key, which allows everything");
     for secret in [key, &token] {
         assert!(!format!("{}{}", output.stdout, output.stderr).contains(secret));
     }
     assert_eq!(tokens(), ["connect-cursor"]);
-    // The token of an entry that counts stays; one that does not count any more is replaced.
+    // A valid token of an entry is kept; an invalid one is replaced.
     assert!(done(&home.run(&["connect", "cursor", "--yes"])).contains("already"));
     assert_eq!(entry(), token);
     done(&home.run(&["token", "rotate", "connect-cursor"]));
@@ -451,8 +456,8 @@ fn entry_holds_a_hidden_token_of_the_client_where_mcp_requires_a_key() {
     assert_eq!(tokens(), ["connect-cursor"]);
     done(&home.run(&["connect", "cursor", "--undo", "--yes"]));
     assert_eq!(home.text(file), before);
-    assert!(tokens().is_empty(), "it goes with the entry");
-    // It goes, too, where the entry was taken out by hand.
+    assert!(tokens().is_empty(), "it is revoked with the entry");
+    // It is also revoked if the entry was removed by hand.
     done(&home.run(&["connect", "cursor", "--yes"]));
     home.put(file, before);
     done(&home.run(&["connect", "cursor", "--undo", "--dry-run"]));
@@ -478,7 +483,7 @@ fn client_connected_by_many_processes_at_once_has_one_valid_token() {
                 done(&one.join().unwrap());
             }
         });
-        // An entry whose token did not count would be rewritten.
+        // An entry with an invalid token would be rewritten.
         let again = home.run(&["connect", "cursor", "--yes"]);
         assert!(done(&again).contains("already"), "{}", again.stdout);
     }
@@ -612,8 +617,8 @@ fn servers_to_import_are_chosen_by_number_or_name() {
     assert_eq!(names(), ["b", "c", "d"]);
 }
 
-/// Files of clients with servers of their own: `fs` and `web`, two that differ in a variable, one that mcpproxy has under
-/// another name, and one that cannot be used here.
+/// Files of clients with their own servers: `fs` and `web`, two that differ in a variable, one that mcpproxy has under
+/// another name, and one that mcpproxy does not support.
 const WITH_SERVERS: [(&str, &str, &str); 2] = [
     (
         "cursor",
@@ -663,7 +668,7 @@ url = "javascript:alert(1)"
 "#,
     ),
 ];
-/// Names of those that can be moved.
+/// Names of the movable servers.
 const MOVABLE: [&str; 5] = ["fs", "web", "db-test", "db-prod", "known"];
 
 /// A home with an empty config, except for a server that replaces `known`.
@@ -832,7 +837,7 @@ fn servers_added_after_the_backup_are_in_a_backup_before_they_are_removed() {
     assert!(done(&output).contains("Moved 1 server into mcpproxy: late."), "{}", output.stdout);
     assert!(!home.text(file).contains("late"));
     assert_eq!(home.config()["mcpServers"].as_object().unwrap().len(), 2);
-    // A later one again: the earlier backup is kept.
+    // A server added after that is moved as well, and the earlier backup is kept.
     let mut theirs: Value = serde_json::from_str(&home.text(file)).unwrap();
     theirs["mcpServers"]["later"] = json!({"command": "later"});
     home.put(file, &serde_json::to_string_pretty(&theirs).unwrap());

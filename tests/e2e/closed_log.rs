@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Output, Process, Proxy, free_port, mcpproxy, stub_stdio, until};
 
-/// Everything about what lies below a folder that a writer would change.
+/// Mode, modification time and content of everything in a folder.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mut paths = vec![folder.to_owned()];
@@ -27,7 +27,7 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
     found
 }
 
-/// A proxy that has made some calls, and where it will not be found once it has ended.
+/// A proxy with `calls` recorded calls, on a port of its own.
 fn with_calls(calls: usize) -> Proxy {
     let config = json!({"listen": format!("127.0.0.1:{}", free_port()),
         "mcpServers": {"s": stub_stdio(&[])}});
@@ -47,7 +47,7 @@ fn reading(folder: &Path, temporary: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Asks all there is to ask, and compares what was there before with what is there after each.
+/// Runs every reading command, and checks that none changes the data folder or leaves a temporary file.
 fn reads_and_changes_nothing(folder: &Path) {
     let data = folder.join("data");
     let temporary = tempfile::tempdir().unwrap();
@@ -109,8 +109,7 @@ fn act_4_missing_log_is_empty_and_is_not_created() {
 fn act_4_log_on_a_read_only_mount_is_read() {
     let folder = with_calls(3).end();
     let data = folder.path().join("data");
-    // A mount of its own where the system lets us make one, else rights alone, which bind all but
-    // root. What a writer would leave is looked for either way.
+    // On a read-only mount if the system permits one. Otherwise only changes in the folder are detected.
     const MOUNT: &str = r#"mount --bind "$1" "$1" && mount -o remount,bind,ro "$1""#;
     let can = Command::new("unshare")
         .args(["-rm", "sh", "-c", MOUNT, "sh"])
@@ -140,7 +139,7 @@ fn act_4_log_on_a_read_only_mount_is_read() {
 
 #[test]
 fn copy_made_for_reading_is_removed_on_ctrl_c() {
-    // More than a pipe holds, so that the export is under way when it is interrupted.
+    // More than the capacity of a pipe, so that the export is in progress when it is interrupted.
     let folder = with_calls(300).end();
     let temporary = tempfile::tempdir().unwrap();
     let mut export =
@@ -151,7 +150,7 @@ fn copy_made_for_reading_is_removed_on_ctrl_c() {
     let count = || std::fs::read_dir(temporary.path()).unwrap().count();
     assert_eq!(count(), 1, "the copy is there");
     export.signal("INT");
-    until("the copy is gone", || (count() == 0).then_some(()));
+    until("the copy is removed", || (count() == 0).then_some(()));
     assert_eq!(export.wait(), Some(130));
 }
 
@@ -167,7 +166,7 @@ fn newest_first_is_ordered_by_the_shown_time() {
     for (line, record) in lines.zip(records) {
         let id = record["id"].as_str().unwrap();
         assert!(line.starts_with(id), "{line}");
-        // The id holds when it was stored, in its first 48 bits.
+        // The first 48 bits of the id are the time of storage.
         const DIGITS: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
         let digit = |letter| DIGITS.find(letter).unwrap() as i64;
         let stored = id.chars().take(10).fold(0, |time, letter| time * 32 + digit(letter));

@@ -14,7 +14,7 @@ fn run(path: &Path, command: &[&str]) -> Output {
     Output::of(mcpproxy().arg("--config").arg(path).args(command))
 }
 
-/// `serve` and `config check` refuse this text alike and leave nothing behind.
+/// Asserts that `serve`, `config check` and `stdio` refuse `text` in one line with `words`, and create nothing.
 fn refused(text: &str, words: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
@@ -140,7 +140,7 @@ fn check_succeeds_with_warnings_only() {
 }
 
 #[test]
-fn unwritable_data_dir_is_reported_whatever_its_source() {
+fn unwritable_data_dir_is_reported_with_its_source() {
     let folder = tempfile::tempdir().unwrap();
     let path = configure(json!({}), folder.path());
     let output = run(&path, &["-d", "/dev/null/x", "config", "check"]);
@@ -222,7 +222,7 @@ fn config_is_read_from_a_pipe_whose_writer_ends() {
 }
 
 #[test]
-fn names_of_servers() {
+fn invalid_or_duplicate_names_are_reported() {
     refused(r#"{"mcpServers": {"a:b": {"command": "sh"}}}"#, &["a:b", "':'"]);
     refused(
         r#"{"mcpServers": {"s": {"command": "sh"}, "s": {"command": "sh"}}}"#,
@@ -276,7 +276,7 @@ fn missing_file_means_the_defaults() {
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     let report = output.json();
     assert_eq!((&report["exists"], &report["listen"]), (&json!(false), &json!("127.0.0.1:8080")));
-    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "looking makes no file");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "the check creates no file");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn cfg_1_named_file_that_is_missing_is_an_error_of_every_command_but_init() {
         assert!(output.stderr.contains(&meant), "{command:?}: {}", output.stderr);
     }
     assert!(!mistyped.exists() && !folder.path().join("conf").exists(), "nothing is created");
-    // Nothing is said of a proxy that runs with another config in the same data directory.
+    // A proxy that runs with another config in the same data directory is not reported.
     let proxy = Proxy::start(json!({}));
     let mut status = mcpproxy();
     status.arg("-c").arg(&mistyped).arg("status");
@@ -330,10 +330,10 @@ fn unknown_keys_are_warned_about_with_the_nearest_known_key() {
         ("output_validation.moed", "mode"),
         ("mcpServers.s.comand", "command"),
     ] {
-        let said = output.stdout.lines().any(|line| {
+        let is_reported = output.stdout.lines().any(|line| {
             line.contains(&format!("'{key}'")) && line.contains(&format!("'{nearest}'"))
         });
-        assert!(said, "{key}: {}", output.stdout);
+        assert!(is_reported, "{key}: {}", output.stdout);
     }
     assert!(output.stdout.contains("ok, with warnings"), "{}", output.stdout);
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Proxy, Received, Recorder, Reply, ask_modern, error_text, stub_stdio, until};
 
-/// Values of every JSON type, for members of any other.
+/// Values of every JSON type, to replace members of other types.
 pub(crate) fn odd_values() -> Vec<Value> {
     vec![
         Value::Null,
@@ -32,7 +32,7 @@ pub(crate) fn with(item: &Value, member: &str, value: &Value) -> Value {
     item
 }
 
-/// Items of one list: each of `members` of a whole item replaced by each odd value, and those of `more`.
+/// Items of one list: a valid item with each of `members` replaced by each odd value, and `more`.
 fn corpus(item: &Value, key: &str, members: &[&str], more: &[Value]) -> Vec<Value> {
     let odd = odd_values();
     let made = members.iter().flat_map(|member| odd.iter().map(|value| with(item, member, value)));
@@ -126,7 +126,7 @@ fn odd_offers(key: &str) -> Vec<Value> {
     corpus(&item, key, &members, &[])
 }
 
-/// A legacy server over HTTP that lists these items.
+/// A legacy server over HTTP with these lists.
 fn server(lists: Vec<(&'static str, &'static str, Value)>) -> Recorder {
     Recorder::start(move |_, request: &Received| {
         let Ok(message) = serde_json::from_slice::<Value>(&request.body) else {
@@ -162,7 +162,7 @@ fn entry(server: &Recorder) -> Value {
     json!({"url": format!("http://127.0.0.1:{}/mcp", server.port), "protocol": "http"})
 }
 
-/// Whether a value is absent or passes.
+/// Whether a member is absent or valid.
 fn optional(object: &Value, member: &str, is_valid: impl Fn(&Value) -> bool) -> bool {
     object.get(member).is_none_or(is_valid)
 }
@@ -201,7 +201,7 @@ fn is_tool(tool: &Value, is_modern: bool) -> bool {
         && is_object_schema(&tool["inputSchema"], is_modern)
         && optional(tool, "outputSchema", |schema| {
             let compiles = jsonschema::validator_for(schema).is_ok();
-            // What the validator of the TypeScript SDK refuses, or confuses.
+            // Schemas that the validator of the TypeScript SDK refuses or misinterprets.
             let text = schema.to_string();
             let refused = ["(?i)", "nullable", r#""enum":[]"#, "$id", r##""#/properties/a""##];
             let compiles = compiles && !refused.iter().any(|part| text.contains(part));
@@ -320,7 +320,7 @@ fn def_6_odd_items_remove_nothing_from_the_lists_of_any_client() {
     assert_eq!(found["notes"].as_array().unwrap().len(), 32, "the notes are bounded");
 }
 
-/// Tools, one odd in each way that leaves it out or changes it.
+/// A conforming tool, and one tool for each kind of repair and omission.
 fn few_tools() -> Vec<Value> {
     vec![
         json!({"name": "fine", "inputSchema": {"type": "object"}}),

@@ -46,7 +46,11 @@ fn page_at_an_allowed_origin_may_call_and_read_the_session_id() {
     assert_eq!(opened.header("access-control-expose-headers"), Some("mcp-session-id"));
     let refused = proxy.request("POST", "/mcp", &[("Origin", PAGE)], b"{}");
     assert_eq!(refused.status, 401);
-    assert_eq!(refused.header("access-control-allow-origin"), Some(PAGE), "the page sees why");
+    assert_eq!(
+        refused.header("access-control-allow-origin"),
+        Some(PAGE),
+        "the page can read the reason"
+    );
 }
 
 // NET-6

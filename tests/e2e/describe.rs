@@ -152,7 +152,7 @@ fn missing_tool_yields_near_names_and_hidden_tools_count_as_missing() {
     let records = client.records(&proxy, "type=internal_tool_call");
     assert_eq!(
         records[1]["error_message"], "Tool 'nowhere:delete_item' not found",
-        "advice is not on record"
+        "advice is not recorded"
     );
     let made = proxy.cli(&["token", "create", "ci", "--server", "ours", "-o", "json"]).json();
     let token = format!("Bearer {}", made["token"].as_str().unwrap());
@@ -182,7 +182,7 @@ fn missing_tool_yields_near_names_and_hidden_tools_count_as_missing() {
 }
 
 #[test]
-fn unreadable_questions_are_refused() {
+fn describe_tool_with_invalid_arguments_is_refused() {
     let proxy = Proxy::with(json!({}));
     let mut client = proxy.client();
     for arguments in [

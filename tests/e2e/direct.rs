@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, HttpStub, Pipe, Proxy, error_text, stub_stdio, until};
 
-/// A server's name that no client would take in a tool's name.
+/// A server name with characters that clients do not accept in names of tools.
 const HOSTILE: &str = "é \"q\"__x";
 
 fn listed(client: &mut Client) -> Vec<Value> {
@@ -81,7 +81,7 @@ fn fr_a3_direct_call_returns_the_servers_own_bytes() {
     let params = format!(r#"{{"arguments":{arguments},"name":"s__echo"}}"#);
     let got = client.ask_raw("tools/call", &params);
     let got = String::from_utf8(got).unwrap();
-    assert!(got.contains(arguments), "the arguments go out as they came: {got}");
+    assert!(got.contains(arguments), "the arguments are forwarded unchanged: {got}");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn first_list_waits_for_starting_servers() {
     let proxy = Proxy::unready(config, folder);
     let mut client = proxy.direct_client();
     assert!(names(&mut client).contains(&"s__read_item".to_owned()));
-    // A pipe has our four tools; its lists are whole all the same.
+    // Over a pipe, the lists of other items are complete.
     let mut pipe = Pipe::start(json!({"mcpServers": {"s": stub_stdio(&["--offers"])}}));
     let list: Value =
         serde_json::from_str(&pipe.ask(r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list"}"#))

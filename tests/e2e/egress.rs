@@ -10,10 +10,10 @@ use crate::harness::{
 };
 use crate::tls::reason_of;
 
-/// A name that no resolver has (RFC 6761 §6.4).
+/// A name that never resolves (RFC 6761 §6.4).
 const HOST: &str = "mcp.corp.invalid";
 
-/// The stub over TLS, with a certificate for this host.
+/// The stub over TLS, with a certificate for `host`.
 pub(crate) fn secure_stub(ca: &CertificateAuthority, host: &str) -> Recorder {
     let stub = HttpStub::shared().port;
     Recorder::secure(&ca.server(&[host]), move |_, received| {
@@ -29,7 +29,7 @@ pub(crate) fn secure_stub(ca: &CertificateAuthority, host: &str) -> Recorder {
     })
 }
 
-/// Starts a proxy with these servers and variables.
+/// Starts a proxy with `servers` and environment variables.
 fn start(servers: Value, variables: &[(&str, String)]) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     start_in(folder, json!({"mcpServers": servers}), variables)
@@ -41,7 +41,7 @@ fn start_in(folder: tempfile::TempDir, config: Value, variables: &[(&str, String
     Proxy::by(command, config, folder).ready()
 }
 
-/// Sets these of the proxy variables and unsets the others.
+/// Sets the given proxy variables and unsets the others.
 fn set(command: &mut Command, variables: &[(&str, String)]) {
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"] {
         command.env_remove(name).env_remove(name.to_lowercase());
@@ -49,7 +49,7 @@ fn set(command: &mut Command, variables: &[(&str, String)]) {
     command.envs(variables.iter().map(|(name, value)| (*name, value)));
 }
 
-/// The result of a call of the stub's tool at a server.
+/// Result of a call of the stub's `echo` at a server.
 fn echo(proxy: &Proxy, server: &str) -> String {
     proxy.client().read(&format!("{server}:echo"), json!({"text": "far"})).to_string()
 }
@@ -146,7 +146,7 @@ fn net_9_refusing_proxy_is_named_with_setting_and_status() {
     }
 }
 
-/// A server that wants a login at an authorization server with an internal address.
+/// Reply of a server that requires a login at an authorization server with an internal address.
 fn server_that_names_an_internal_address(received: &Received) -> Reply {
     let host = received.headers("host")[0];
     let (status, header, body) = match received.head[0].contains("/.well-known/") {
@@ -167,7 +167,7 @@ fn server_that_names_an_internal_address(received: &Received) -> Reply {
 }
 
 #[test]
-fn net_9_login_asks_the_proxy_for_no_internal_address_that_a_server_names() {
+fn net_9_login_requests_no_internal_address_named_by_a_server_through_the_proxy() {
     let ca = CertificateAuthority::new("ca");
     let server = Recorder::secure(&ca.server(&[HOST]), |_, received| {
         server_that_names_an_internal_address(received)
@@ -231,7 +231,7 @@ fn net_9_doctor_shows_the_proxies_in_force_and_the_way_to_each_server() {
 }
 
 #[test]
-fn net_9_every_kind_of_outgoing_request_asks_the_proxy() {
+fn net_9_every_kind_of_outgoing_request_uses_the_proxy() {
     let refuse = "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n";
     let egress = EgressProxy::start(EgressWay::Answers(refuse));
     let mut stub = HttpStub::shared().entry();
@@ -248,7 +248,7 @@ fn net_9_every_kind_of_outgoing_request_asks_the_proxy() {
     });
     let folder = tempfile::tempdir().unwrap();
     let proxy = start_in(folder, config, &[("ALL_PROXY", egress.url())]);
-    // Its span is exported, and the next one is announced to the webhook.
+    // The span of this call is exported, and the next call is reported to the webhook.
     proxy.client().read("s:text", json!({"size": 1}));
     let mut waiting = proxy.client();
     waiting.begin("read", "s:echo", json!({"text": "x"}));

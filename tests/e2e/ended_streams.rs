@@ -13,12 +13,12 @@ const PAGE: (&str, &str) = ("X-Mcpproxy-Source", "page");
 /// credential, not because it was checked before its next comment.
 const ONLY_BY_SIGNAL: &str = "1h";
 
-/// Puts another API key in force by the config's file.
+/// Replaces the API key in the config file, and waits until the new one is in force.
 fn replace_key(proxy: &Proxy, mut config: Value) {
     config["api_key"] = json!(OTHER_KEY);
     config["data_dir"] = json!(proxy.folder.path().join("data"));
     configure(config, proxy.folder.path());
-    until("the key is another", || {
+    until("the new key is in force", || {
         let asked = proxy.request("GET", "/api/v1/status", &[("X-API-Key", OTHER_KEY)], b"");
         (asked.status == 200).then_some(())
     });
@@ -30,7 +30,7 @@ fn rotate(proxy: &Proxy, name: &str) -> String {
     rotated.json()["token"].as_str().unwrap().to_owned()
 }
 
-/// A legacy client's session, whose requests carry a token or key each.
+/// Session of a legacy client; each request has its own token or key.
 struct Session<'a> {
     proxy: &'a Proxy,
     id: String,
@@ -61,7 +61,7 @@ impl<'a> Session<'a> {
         connection
     }
 
-    /// The standing stream; it has begun.
+    /// Opens the standing stream, and waits until it has begun.
     fn listen(&self, token: &str) -> Connection {
         let accept = [("Accept", "text/event-stream")];
         let mut stream = self.send(token, "GET", &accept, &Value::Null);
@@ -78,9 +78,9 @@ fn call(tool: &str, operation: &str) -> Value {
         "name": format!("call_tool_{operation}"), "arguments": arguments}})
 }
 
-/// Asserts that a stream ends by its regular end, and carries nothing but comments before it.
+/// Asserts that a stream ends regularly without a further event.
 fn assert_ends_silently(stream: &mut Connection, whose: &str) {
-    let chunk = stream.chunk().unwrap_or_else(|| panic!("{whose}: it is broken off"));
+    let chunk = stream.chunk().unwrap_or_else(|| panic!("{whose}: it is cut off"));
     assert_eq!(String::from_utf8_lossy(&chunk), "", "{whose}");
 }
 
@@ -120,7 +120,7 @@ fn events_of_a_replaced_api_key_end_and_deliver_nothing_recorded_after_it() {
     while let Some(event) = events.next() {
         let record = event.json();
         assert_ne!(record["type"], "tool_call", "recorded under the other key");
-        assert_ne!(record["metadata"]["door"], "file", "that the config was read is, too");
+        assert_ne!(record["metadata"]["door"], "file", "so is the read of the config");
     }
     let old = proxy.request("GET", "/events", &[("X-API-Key", API_KEY)], b"");
     assert_eq!(old.status, 401);
@@ -163,7 +163,7 @@ fn standing_stream_ends_only_for_a_rotated_revoked_or_expired_token() {
     let (of_rotated, renewed) = assert_ends_with_their_tokens(&proxy);
     // The session of a rotated token continues with the new secret.
     drop(of_rotated.listen(&renewed));
-    // Regardless of the others, this one shows that it is alive.
+    // The stream of the unchanged token continues with a keep-alive.
     assert_eq!(String::from_utf8_lossy(&of_lasting.chunk().unwrap()), ":\n\n");
 }
 
@@ -206,7 +206,7 @@ fn call_in_flight_finishes_and_its_stream_resumes_only_with_the_new_secret() {
     let answer = plain.response();
     assert_eq!((answer.status, answer.whole), (200, true), "{}", answer.text());
     assert_eq!(answer.json()["result"]["content"][0]["text"], "done");
-    // The question is answered, and the stream resumed, by the token's new secret.
+    // The question is answered, and the stream resumed, with the token's new secret.
     let result = json!({"model": "m"});
     let answered = json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": result});
     let accepted = session.send(&renewed, "POST", &[], &answered).response();
@@ -241,7 +241,7 @@ fn stream_of_a_jwt_ends_when_its_key_is_withdrawn_or_it_expires() {
         (asked.status == 200).then_some(())
     });
     let mut claims = issuer.claims();
-    // A minute of leeway less a few seconds.
+    // Valid for 6 more seconds: the leeway is a minute.
     (claims["iat"], claims["exp"]) = (json!(unix_now() - 300), json!(unix_now() - 54));
     let short = issuer.token(&claims);
     let mut of_short = Session::open(&proxy, &short).listen(&short);

@@ -2,7 +2,7 @@
 //! is recorded; requests outside the check are sent.
 //!
 //! Each request is made twice at each entry point: to server `s`, which the check concerns, and to its twin `t`. A cell
-//! without a meaning states the reason.
+//! that does not apply states the reason.
 
 mod entry_point;
 
@@ -27,7 +27,7 @@ enum Check {
     Rule,
     /// A rule forbids unless approved.
     RuleAsks(ApprovalOutcome),
-    /// Calls at a time.
+    /// Limit of concurrent calls.
     Concurrency,
     Rate,
     Breaker,
@@ -42,7 +42,7 @@ enum ApprovalOutcome {
 
 /// Cell of the table.
 enum Cell {
-    /// Without a meaning, for this reason.
+    /// Not applicable, with the reason.
     None(&'static str),
     /// Refused with this text, in which `…` represents a number.
     Refused(String),
@@ -117,7 +117,7 @@ impl Check {
         }
     }
 
-    /// `policy` of the decision, and the status over REST.
+    /// `policy` of the decision, and its status over REST.
     fn decision(self) -> (&'static str, i32) {
         match self {
             Self::Intent => ("intent", 400),
@@ -220,7 +220,7 @@ impl Scene {
         stats["structuredContent"]["asked"].as_u64().unwrap()
     }
 
-    /// Uses up the rate, so that the next request at that entry point is refused.
+    /// Uses up the rate, so that the next request at `entry_point` is refused.
     fn use_up(&self, entry_point: EntryPoint) {
         if self.check == Check::Rate {
             let way = if entry_point.is_pipe_alone() { Way::Pipe } else { Way::Rest };
@@ -247,8 +247,8 @@ impl Scene {
             });
             let body = json!({"decision": "deny"}).to_string();
             let path = format!("/api/v1/approvals/{id}");
-            let said = proxy.request("POST", &path, &[("X-API-Key", API_KEY)], body.as_bytes());
-            assert_eq!(said.status, 200, "{entry_point:?}: {}", said.text());
+            let response = proxy.request("POST", &path, &[("X-API-Key", API_KEY)], body.as_bytes());
+            assert_eq!(response.status, 200, "{entry_point:?}: {}", response.text());
             asked.join().unwrap()
         })
     }
@@ -402,11 +402,12 @@ fn at_every_entry_point(check: Check, cells: usize) {
     assert_eq!(tried, cells, "no cell is left out");
 }
 
-/// Number of all entry points; of those for tools; of those with an intent.
+/// Number of all entry points, and of those for tools.
 const ALL: usize = 10 * 7 + 3;
 const TOOLS: usize = 10 + 3;
-/// Number of those at the endpoint of one server.
+/// Number of entry points at the endpoint of one server.
 const OF_ONE: usize = 2 * 7;
+/// Number of entry points with an intent.
 const CALL_TOOLS: usize = 6 + 3;
 
 #[test]

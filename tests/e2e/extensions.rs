@@ -18,7 +18,7 @@ fn declared() -> Value {
         SKILLS: {"data": "that nobody sees"}, "x.example/own": {}}})
 }
 
-/// The same as servers see them.
+/// Form of these extensions in requests to servers.
 fn forwarded() -> Value {
     json!({UI: {"mimeTypes": ["text/html;profile=mcp-app"]}, SKILLS: {}})
 }
@@ -43,7 +43,7 @@ impl Server {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.0.port)})
     }
 
-    /// Params of the requests of that method that arrived.
+    /// Params of the received requests of `method`.
     fn asked(&self, method: &str) -> Vec<Value> {
         let bodies = self.0.received();
         let messages =
@@ -92,7 +92,7 @@ fn answer(script: &Script, asked: &Received) -> Reply {
     Reply::Http("200 OK", "content-type: application/json\r\n", body.into())
 }
 
-/// The extensions that the proxy declares to a principal at that endpoint, by either family.
+/// Extensions that the proxy declares to a principal at `path`, in the legacy and in the modern family.
 fn extensions_shown(proxy: &Proxy, path: &str, token: Option<&str>) -> [Value; 2] {
     let bearer = token.map(|token| format!("Bearer {token}"));
     let headers: Vec<_> = bearer.iter().map(|bearer| ("Authorization", bearer.as_str())).collect();
@@ -106,7 +106,7 @@ fn extensions_shown(proxy: &Proxy, path: &str, token: Option<&str>) -> [Value; 2
 
 // PRO-44
 #[test]
-fn client_sees_the_extensions_of_the_servers_that_it_may_know_of() {
+fn client_sees_the_extensions_of_visible_servers() {
     let both = Server::start(Script {
         is_modern: true,
         extensions: json!({UI: {"x": 1}, SKILLS: {"directoryRead": true, "y": 1}, "x.example/own": {}}),
@@ -188,21 +188,21 @@ fn requests_of_the_proxy_declare_all_known_extensions() {
     }
     let hello = legacy.asked("initialize").pop().unwrap();
     assert_eq!(hello["capabilities"]["extensions"], forwarded(), "{hello}");
-    // A client without extensions does not change that for those that share the connection.
+    // A client without extensions does not change the declaration on the shared connection.
     let mut client = proxy.direct_client();
     client.ask("tools/call", json!({"name": "l__t", "arguments": {}}));
     let called = until("the call arrives", || legacy.asked("tools/call").pop());
     assert_eq!(called.get("_meta"), None, "{called}");
 }
 
-/// Tools of a server with apps, as it writes them.
+/// Definitions of tools by a server with apps.
 const SHOW: &str = r#"{"name":"show","inputSchema":{"type":"object"},"_meta":{"n":1.0e5,"ui" : {"resourceUri":"ui:\/\/app/main","visibility":["model","app"]},"ui/resourceUri":"ui://app/main"}}"#;
 const REFRESH: &str = r#"{"name":"refresh","description":"unseen","inputSchema":{"type":"object"},"_meta":{"ui":{"resourceUri":"ui://app/main","visibility":["app"]}}}"#;
 const PAGE: &str =
     r#"{"uri":"ui://app/main","name":"page","mimeType":"text/html;profile=mcp-app"}"#;
 const CALLED: &str = r#"{"content":[ ],"_meta":{"ui":{"resourceUri":"ui://app/main"}}}"#;
 
-/// A page after so much text that it arrives in many pieces.
+/// A page with text so long that it arrives in many parts.
 fn page(text: &str) -> String {
     let long = "<p>\\\"uri\\\":\\\"ui://app/main\\\"".repeat(20_000);
     format!(
@@ -210,7 +210,7 @@ fn page(text: &str) -> String {
     )
 }
 
-/// A server with apps, which shows `text` on its page, and the definitions of its tools.
+/// A server with apps: `text` is on its page, and `tools` are the definitions of its tools.
 fn apps(text: &str, is_modern: bool, tools: &[&str]) -> Server {
     let template = r#"{"name":"t","uriTemplate":"ui://app/{id}"}"#;
     Server::start(Script {
@@ -226,7 +226,7 @@ fn apps(text: &str, is_modern: bool, tools: &[&str]) -> Server {
     })
 }
 
-/// A client that shows apps.
+/// A client that supports apps.
 fn app_host(proxy: &Proxy, path: &str) -> Client {
     Client::open_with(proxy.port, path, &declared())
 }
@@ -244,7 +244,7 @@ fn asked_by(proxy: &Proxy, token: &str, method: &str, params: Value) -> Value {
 
 // PRO-45
 #[test]
-fn page_of_a_tool_leads_back_to_its_server() {
+fn page_of_a_tool_is_read_from_its_server() {
     let a = apps("of a", false, &[SHOW, REFRESH]);
     let b = apps("of b", true, &[SHOW]);
     let proxy = Proxy::start(json!({"a": a.entry(), "b": b.entry()}));
@@ -295,7 +295,7 @@ fn page_of_a_tool_leads_back_to_its_server() {
 
 // PRO-45
 #[test]
-fn one_server_alone_keeps_its_apps_verbatim() {
+fn endpoint_of_one_server_keeps_its_apps_verbatim() {
     let a = apps("of a", false, &[SHOW, REFRESH]);
     let proxy = Proxy::start(json!({"a": a.entry()}));
     let mut client = Client::open_at(proxy.port, "/mcp/server/a");
@@ -332,8 +332,8 @@ fn tool_for_apps_alone_is_hidden_from_models_and_called_by_apps() {
         json!({"name": "describe_tool",
         "arguments": {"name": "a:refresh"}}),
     );
-    let said = described["result"]["content"][0]["text"].as_str().unwrap();
-    assert!(said.starts_with("Tool 'a:refresh' not found"), "{said}");
+    let message = described["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(message.starts_with("Tool 'a:refresh' not found"), "{message}");
     for name in ["refresh", "a__refresh"] {
         let called =
             proxy.direct_client().ask_raw("tools/call", &json!({"name": name}).to_string());
@@ -350,10 +350,10 @@ fn tool_for_apps_alone_is_hidden_from_models_and_called_by_apps() {
 fn own_name_of_a_tool_takes_over_no_name_of_another_server() {
     const TAKER: &str = r#"{"name":"b__read","inputSchema":{"type":"object"}}"#;
     let a = apps("of a", false, &[TAKER]);
-    // It never answers.
-    let gone = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    let url = format!("http://{}/mcp", gone.local_addr().expect("an address"));
-    drop(gone);
+    // Nothing listens at its address.
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+    drop(listener);
     let proxy = Proxy::start(json!({"a": a.entry(), "b": {"url": url}}));
     let mut client = app_host(&proxy, "/mcp/all");
     let refused = client.ask("tools/call", json!({"name": "b__read", "arguments": {"x": 1}}));
@@ -369,22 +369,22 @@ fn own_name_is_accepted_where_one_visible_server_has_it() {
     let proxy = Proxy::start(json!({"a": a.entry(), "b": b.entry()}));
     let mut client = app_host(&proxy, "/mcp/all");
     let unknown = client.ask("tools/call", json!({"name": "show"}));
-    let said = unknown["error"]["message"].as_str().unwrap_or_default();
-    assert!(said.starts_with("Unknown tool: show"), "{unknown}");
+    let message = unknown["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("Unknown tool: show"), "{unknown}");
     let of_b = create_token(&proxy, &["of-b", "--server", "b"]);
     let called = asked_by(&proxy, &of_b, "tools/call", json!({"name": "show"}));
     assert_eq!(called["result"]["content"], json!([]), "{called}");
     assert_eq!((a.asked("tools/call").len(), b.asked("tools/call").len()), (0, 1));
-    // What the principal may not see does not exist.
+    // Hidden servers do not exist for the principal.
     for name in ["refresh", "nothing"] {
         let hidden = asked_by(&proxy, &of_b, "tools/call", json!({"name": name}));
-        let said = hidden["error"]["message"].as_str().unwrap_or_default();
-        assert!(said.starts_with(&format!("Unknown tool: {name}")), "{hidden}");
-        assert!(!said.contains("a__"), "{said}");
+        let message = hidden["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.starts_with(&format!("Unknown tool: {name}")), "{hidden}");
+        assert!(!message.contains("a__"), "{message}");
     }
     let read = asked_by(&proxy, &of_b, "resources/read", json!({"uri": "ui://a/app/main"}));
     assert!(
-        read["error"]["message"].as_str().is_some_and(|said| said.contains("'of-b'")),
+        read["error"]["message"].as_str().is_some_and(|message| message.contains("'of-b'")),
         "{read}"
     );
     assert_eq!((a.asked("tools/call").len(), a.asked("resources/read").len()), (0, 0));
@@ -399,7 +399,7 @@ fn own_name_is_accepted_where_one_visible_server_has_it() {
 
 // PRO-45
 #[test]
-fn hostile_uris_of_a_server_stay_its_own() {
+fn hostile_uris_of_a_server_are_read_from_that_server() {
     let tool =
         |meta: &str| format!(r#"{{"name":"t","inputSchema":{{"type":"object"}},"_meta":{meta}}}"#);
     let ui = |uri: &str| format!(r#"{{"ui":{{"resourceUri":"{uri}"}}}}"#);
@@ -450,7 +450,7 @@ fn hostile_uris_of_a_server_stay_its_own() {
     }
 }
 
-/// An entry of `skills/list` as its server writes it.
+/// Entry of `skills/list` by its server.
 fn skill(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap();
     format!(
@@ -458,7 +458,7 @@ fn skill(path: &str) -> String {
     )
 }
 
-/// The same as clients of all servers see it.
+/// The same entry at the merged endpoints.
 fn skill_of(server: &str, path: &str) -> String {
     let own = skill(path).replace(r"skill:\/\/", "skill://");
     own.replace("skill://", &format!("skill://{server}/"))
@@ -488,9 +488,9 @@ fn skills(is_modern: bool, first: &str, second: &str) -> Server {
 
 // PRO-46
 #[test]
-fn skills_of_all_servers_are_listed_together_and_lead_back() {
+fn skills_of_all_servers_are_listed_together_and_read_from_their_servers() {
     let (a, b) = (skills(false, "git", "acme/pdf"), skills(true, "git", "zip"));
-    // It answers without having declared the extension.
+    // A server that answers without declaring the extension.
     let c = Server::start(Script {
         results: vec![("skills/list", format!(r#"{{"skills":[{}]}}"#, skill("git")))],
         ..Script::default()
@@ -561,7 +561,7 @@ fn directory_of_a_skill_is_read_where_its_server_serves_it() {
         (records.len() == 2).then(|| records.into_iter().next().unwrap())
     });
     assert_eq!(record["tool_name"], "resources/directory/read", "{record}");
-    for (uri, says) in [
+    for (uri, expected) in [
         (
             "mcpproxy://none/skill://git",
             "'mcpproxy://none/skill://git' is of a server without skills",
@@ -572,8 +572,8 @@ fn directory_of_a_skill_is_read_where_its_server_serves_it() {
         for method in ["resources/directory/read", "skills/get"] {
             let refused = client.ask(method, json!({"uri": uri}));
             assert_eq!(refused["error"]["code"], -32602, "{method} {uri}: {refused}");
-            let said = refused["error"]["message"].as_str().unwrap();
-            assert!(said.contains(says), "{method} {uri}: {said}");
+            let message = refused["error"]["message"].as_str().unwrap();
+            assert!(message.contains(expected), "{method} {uri}: {message}");
         }
     }
     for params in
@@ -587,7 +587,7 @@ fn directory_of_a_skill_is_read_where_its_server_serves_it() {
 
 // PRO-46
 #[test]
-fn principal_sees_and_reads_the_skills_that_it_may() {
+fn principal_sees_and_reads_only_permitted_skills() {
     let (a, b) = (skills(false, "git", "acme/pdf"), skills(true, "git", "zip"));
     let folder = tempfile::tempdir().unwrap();
     let rules = r#"@id("no-git") forbid (principal == Agent::"token:ann",
@@ -618,11 +618,11 @@ fn principal_sees_and_reads_the_skills_that_it_may() {
     assert_eq!(own.len(), 1, "{of_a}");
     assert_eq!(own[0]["uri"], "skill://acme/pdf/SKILL.md");
     let get = json!({"uri": "skill://a/git/SKILL.md"});
-    for (token, says) in [(&of_b, "does not allow"), (&ann, "no-git")] {
+    for (token, expected) in [(&of_b, "does not allow"), (&ann, "no-git")] {
         for method in ["skills/get", "resources/directory/read", "resources/read"] {
             let refused = asked_by(&proxy, token, method, get.clone());
-            let said = refused["error"]["message"].as_str().unwrap_or_default();
-            assert!(said.contains(says), "{method}: {refused}");
+            let message = refused["error"]["message"].as_str().unwrap_or_default();
+            assert!(message.contains(expected), "{method}: {refused}");
         }
     }
     assert_eq!(a.asked("skills/get").len() + a.asked("resources/read").len(), 0);
@@ -630,11 +630,11 @@ fn principal_sees_and_reads_the_skills_that_it_may() {
 
 // PRO-46
 #[test]
-fn one_server_alone_keeps_its_skills_verbatim() {
+fn endpoint_of_one_server_keeps_its_skills_verbatim() {
     let b = skills(true, "git", "zip");
     let proxy = Proxy::start(json!({"b": b.entry()}));
     let mut client = Client::open_at(proxy.port, "/mcp/server/b");
-    // Pages are the proxy's, entries the server's.
+    // The proxy joins the pages, and leaves the entries unchanged.
     let listed = client.ask_raw("skills/list", "{}");
     let all = [skill("git"), skill("zip")].join(",");
     assert_eq!(text(&listed), format!(r#"{{"skills":[{all}]}}"#));

@@ -1,5 +1,5 @@
-//! Fleet nodes with a folder as their object store: sealed records are verified from the store alone, whatever happens to the
-//! nodes, and each manipulation of the store is named.
+//! Fleet nodes with a folder as their object store: sealed records are verified from the store alone, also after the end of
+//! their nodes, and each manipulation of the store is named.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -68,7 +68,7 @@ impl Store {
         verified.json()
     }
 
-    /// Faults of a node, and its records.
+    /// Faults of the first node, each with its first and last record.
     fn faults(&self, more: &[&str]) -> Vec<(String, Value, Value)> {
         let verified = self.verify(more);
         assert_eq!(verified.code, Some(1), "{}{}", verified.stdout, verified.stderr);
@@ -81,7 +81,7 @@ impl Store {
     }
 }
 
-/// The first and the last record that a segment's name says.
+/// First and last record in the name of a segment.
 fn range(segment: &Path) -> (u64, u64) {
     let name = segment.file_name().unwrap().to_str().unwrap();
     let mut parts = name.split('-').map(|part| part.parse().unwrap_or(0));
@@ -92,7 +92,7 @@ fn last_seq(proxy: &Proxy) -> u64 {
     proxy.activity("")[0]["seq"].as_u64().unwrap()
 }
 
-/// Calls until there are so many segments.
+/// Makes calls until there are `count` segments.
 fn call_for_segments(proxy: &Proxy, store: &Store, node: &str, count: usize) {
     let mut client = proxy.client();
     until("there are segments", || {
@@ -101,10 +101,10 @@ fn call_for_segments(proxy: &Proxy, store: &Store, node: &str, count: usize) {
     });
 }
 
-/// The exit code and output of a start that fails.
+/// Output of a start that is refused.
 pub(crate) fn refused(config: Value, folder: &Path) -> Output {
     let path = configure(config, folder);
-    // One that is not refused would run for ever.
+    // A start that is not refused would not end.
     let mut command = Command::new("timeout");
     command.arg("60").arg(mcpproxy().get_program()).arg("serve").arg("--config").arg(path);
     Output::of(&mut command)
@@ -123,7 +123,7 @@ fn sealed_records_of_a_node_are_verified_from_the_store_alone() {
     let node = &report["nodes"][0];
     assert_eq!((&node["node"], &node["first"]), (&json!("a"), &json!(1)));
     assert_eq!(node["records"], node["last"]);
-    assert_eq!(node["last"], store.last("a"), "the end of the process is in it");
+    assert_eq!(node["last"], store.last("a"), "with the record of the end of the process");
     assert_eq!(node["segments"], store.segments("a").len());
     assert!(report["notes"].to_string().contains("keys were taken from the store"));
 
@@ -167,8 +167,8 @@ fn sealed_records_of_a_node_are_verified_from_the_store_alone() {
     assert!(proven.stderr.contains("is not in the store"), "{}", proven.stderr);
 }
 
-/// A node that has made some calls and stopped.
-fn lived(store: &Store, node: &str) {
+/// Runs a node that makes some calls, and stops it.
+fn run_node(store: &Store, node: &str) {
     let proxy = Proxy::with(store.config(node, json!({})));
     call_for_segments(&proxy, store, node, 2);
     proxy.end();
@@ -183,8 +183,8 @@ fn key(store: &Store, node: &str) -> String {
 #[test]
 fn store_rewritten_by_another_party_fails_verification_with_the_nodes_keys() {
     let (store, other) = (Store::new(), Store::new());
-    lived(&store, "a");
-    lived(&store, "b");
+    run_node(&store, "a");
+    run_node(&store, "b");
     let both = store.0.path().join("both.keys");
     std::fs::write(&both, format!("{}\n{}\n", key(&store, "a"), key(&store, "b"))).unwrap();
     let one = store.0.path().join("one.keys");
@@ -200,7 +200,7 @@ fn store_rewritten_by_another_party_fails_verification_with_the_nodes_keys() {
     assert!(why["fault"] == "key" && why.to_string().contains("no key is given for"), "{why}");
     // Everything written by one node is rewritten by another party with its own key.
     std::fs::copy(store.0.path().join("fleet.json"), other.0.path().join("fleet.json")).unwrap();
-    lived(&other, "b");
+    run_node(&other, "b");
     let [ours, theirs] = [&store, &other].map(|it| it.0.path().join("nodes/b"));
     let aside = store.0.path().join("aside");
     std::fs::rename(&ours, &aside).unwrap();
@@ -210,7 +210,7 @@ fn store_rewritten_by_another_party_fails_verification_with_the_nodes_keys() {
     assert_eq!(reported.code, Some(1), "{}", reported.stdout);
     let faults = reported.json()["nodes"][1]["faults"].clone();
     assert!(!faults.as_array().unwrap().is_empty(), "{faults}");
-    // A node is taken away whole.
+    // A node is removed completely.
     std::fs::rename(&ours, &theirs).unwrap();
     store.sound();
     let reported = by(&both);
@@ -268,7 +268,7 @@ fn each_manipulation_of_the_store_is_named() {
     std::fs::write(&claim, &whole).unwrap();
     store.sound();
 
-    // What is no node's is counted, and a few of it are named.
+    // Objects that belong to no node are counted, and a few are named.
     for at in 0..300 {
         std::fs::create_dir(store.0.path().join(format!("nodes/X{at:03}"))).unwrap();
     }
@@ -301,7 +301,7 @@ fn killed_node_continues_exactly_where_its_chain_ends_in_the_store() {
         proxy.process.wait();
         let folder = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
         if round == 2 {
-            // What it remembers is lost: the store knows.
+            // Without its local state, the node reads its position from the store.
             std::fs::remove_file(folder.path().join("data/fleet/sealed")).unwrap();
         }
         proxy = Proxy::unready(config.clone(), folder).ready();
@@ -328,7 +328,7 @@ fn killed_node_continues_exactly_where_its_chain_ends_in_the_store() {
 #[test]
 fn store_that_rejects_uploads_costs_no_record_and_gets_them_later() {
     let store = Store::new();
-    // A folder cannot be made where a file is.
+    // A folder cannot be created in place of a file.
     let blocked = store.folder("a");
     std::fs::create_dir_all(blocked.parent().unwrap()).unwrap();
     let proxy = Proxy::with(store.config("a", json!({"max_records": 10, "min_retention": "0s"})));
@@ -342,7 +342,7 @@ fn store_that_rejects_uploads_costs_no_record_and_gets_them_later() {
         client.read("s:stats", json!({}));
     }
     until("it is reported", || proxy.log().contains("cannot upload a segment yet").then_some(()));
-    // More than twenty times what is to be kept: retention has run, and has kept records that are not uploaded.
+    // More than twenty times the limit: retention has run, and has kept records that are not uploaded.
     let kept = proxy.activity("")[0]["seq"].as_u64().unwrap();
     let oldest = proxy.api("activity/verify")["first"].as_u64().unwrap();
     assert!(oldest <= before + 1, "record {oldest} of {kept}; {before} are in the store");
@@ -369,7 +369,7 @@ fn name_of_another_node_and_store_of_another_fleet_are_refused() {
         other.path(),
         "the name 'a' is taken by another node of this fleet",
     );
-    // Under a name of its own it is a member.
+    // Under its own name the node joins the fleet.
     let second = Proxy::unready(store.config("b", json!({})), other).ready();
     let folder = second.end();
     drop(first.end());
@@ -413,10 +413,10 @@ fn name_of_another_node_and_store_of_another_fleet_are_refused() {
 }
 
 #[test]
-fn with_durability_fleet_a_reply_leaves_when_its_record_is_in_the_store() {
+fn with_durability_fleet_a_reply_is_sent_when_its_record_is_in_the_store() {
     let store = Store::new();
     let mut config = store.config("a", json!({"durability": "fleet"}));
-    // Records are not gathered while a reply waits for them.
+    // Records are uploaded at once while a reply waits for them.
     config["cluster"]["flush"] = json!("1h");
     let proxy = Proxy::with(config);
     let mut client = proxy.client();
@@ -439,9 +439,9 @@ fn with_durability_fleet_calls_follow_on_failure_while_the_store_rejects_uploads
     let (blocked, aside) = (store.folder("a"), store.folder("a").with_extension("aside"));
     std::fs::rename(&blocked, &aside).unwrap();
     std::fs::write(&blocked, "").unwrap();
-    // It was sent, so it is answered, late; then the log takes no more.
+    // This call was sent, so it is answered, late. Then the log accepts no more.
     client.read("s:stats", json!({}));
-    until("the log takes no more", || {
+    until("the log accepts no more", || {
         let faults = proxy.api("status")["faults"].to_string();
         faults.contains("has accepted nothing for 10 s").then_some(())
     });
@@ -477,6 +477,6 @@ fn table_is_exported_on_a_single_machine_too() {
     let after = proxy.activity("")[0]["id"].as_str().unwrap().to_owned();
     let bad = proxy.get(&format!("/api/v1/activity/export?format=parquet&after={after}"));
     assert_eq!(bad.status, 400, "{}", bad.text());
-    // There is no fleet, and no files of one.
+    // Without a fleet there are no files of one.
     assert!(!proxy.folder.path().join("data/fleet").exists());
 }

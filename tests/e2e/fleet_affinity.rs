@@ -10,7 +10,7 @@ use crate::harness::{
 };
 use crate::results;
 
-/// Two servers, each with a process on each node: one that keeps something between calls, and one that does not.
+/// Two servers, each with a process on each node: one with affinity, and one without.
 fn servers() -> Value {
     let mut keeps = stub_stdio(&["--offers"]);
     keeps["affinity"] = "session".into();
@@ -29,7 +29,7 @@ fn count(answer: &Value) -> u64 {
     count.as_u64().unwrap_or_else(|| panic!("{answer}"))
 }
 
-/// Number of client requests to that server in a node's own log, which any node can be asked for.
+/// Number of client requests to `server` in the log of `node`, queried at any node.
 fn recorded(asked: &Proxy, node: &str, server: &str) -> usize {
     let records = asked.activity(&format!("node={node}&server={server}"));
     records
@@ -54,7 +54,7 @@ fn session_calls_to_a_server_with_affinity_run_on_the_node_that_opened_the_sessi
         assert_eq!(count(&answer.json()), at as u64 + 1, "one process has had all of them");
         session.calls(node, "free");
     }
-    // By whatever name it is asked.
+    // The same for other kinds of requests.
     let asked = |method: &str, params: Value| {
         let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let answer = session.post(&b, &request);
@@ -76,10 +76,10 @@ fn session_calls_to_a_server_with_affinity_run_on_the_node_that_opened_the_sessi
         let answer = direct.post_at(node, "/mcp/all", &request);
         assert_eq!(count(&answer.json()), at as u64 + 1);
     }
-    // What the session left behind is gone with its node; everything else continues, and so does its client, in a new one.
+    // State of the session is lost with its node. Other calls of the session continue, and the client can open a new session.
     kill(&mut a);
     for node in [&b, &c] {
-        until("each living node finds it dead by its own reading", || {
+        until("each living node finds it dead", || {
             (session.post(node, &read_call("gone", "keeps:stats")).status == 404).then_some(())
         });
     }
@@ -108,7 +108,7 @@ fn request_of_maximum_length_is_forwarded_between_nodes() {
     }
 }
 
-/// A message of so many bytes, most of which say nothing.
+/// A message padded with spaces to `bytes` bytes.
 fn spaced(message: &Value, bytes: usize) -> String {
     let text = message.to_string();
     format!("{{{}{}", " ".repeat(bytes - text.len()), &text[1..])
@@ -116,7 +116,7 @@ fn spaced(message: &Value, bytes: usize) -> String {
 
 #[test]
 fn forwarded_request_is_charged_once_and_rejected_for_retry_without_capacity() {
-    /// The bodies of other nodes have 84 MiB on each (`proxy::body_room`): so many of these, and no other one.
+    /// Each node has 84 MiB for bodies from other nodes (`proxy::body_room`): enough for this many, and for no further one.
     const HELD: usize = 5;
     const BYTES: usize = 15 << 20;
     const MORE: usize = 14 << 20;
@@ -132,14 +132,14 @@ fn forwarded_request_is_charged_once_and_rejected_for_retry_without_capacity() {
         connection.send("POST", "/mcp", &headers, body.as_bytes());
         connection
     };
-    // Two nodes have them from clients, of whom none has more than 64 MiB there.
+    // Two nodes receive them, since a client has at most 64 MiB at one node.
     let fronts = [&b, &b, &b, &c, &c];
     let held: Vec<Connection> = (0..HELD)
         .map(|at| {
             begin(fronts[at], &spaced(&read_call(&format!("held-{at}"), "keeps:never"), BYTES))
         })
         .collect();
-    until("all of them have come to the server", || {
+    until("all of them reach the server", || {
         let stats = begin(&a, &read_call("stats", "keeps:stats").to_string()).response().json();
         (stats["result"]["structuredContent"]["abandoned"] == HELD).then_some(())
     });
@@ -180,7 +180,7 @@ fn restarted_node_does_not_continue_forgotten_sessions() {
     assert_eq!(
         session.post(&b, &read_call("3", "keeps:stats")).status,
         404,
-        "it is asked, and says so"
+        "it is queried, and reports it"
     );
     assert_eq!(count(&Session::open(&a, &[]).post(&b, &read_call("4", "keeps:stats")).json()), 1);
 }
@@ -237,10 +237,10 @@ fn each_message_of_a_batch_is_answered_by_its_node() {
     assert_eq!(b.activity("node=b&server=s&request_id=first").len(), 1);
     let event = events.next().unwrap().json();
     assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}), "{event}");
-    // Alone, too, and where nothing of a batch is answered.
+    // The same for a batch of one message.
     let alone = session.post(&b, &json!([read_call("alone", "keeps:stats")])).json();
     assert_eq!((count(&alone[0]), alone.as_array().unwrap().len()), (3, 1));
-    // One whose session is over: nothing is done of the others.
+    // If the state for one message is lost, no message of the batch is processed.
     kill(&mut a);
     until("the node is found dead", || {
         let gone = session
@@ -279,7 +279,7 @@ fn kept_result_is_readable_at_any_node_by_its_recipient() {
     let [mut a, b, c] = three(&store, &config);
     let (session, other) = (Session::open(&a, &[]), Session::open(&a, &[]));
     let kept = handle(&session.post(&a, &read_call("long", "s:prose")));
-    assert_eq!(kept.len(), 46, "it says which node: {kept}");
+    assert_eq!(kept.len(), 46, "it contains the node: {kept}");
     let asked = |session: &Session, node: &Proxy| {
         let request = json!({"jsonrpc": "2.0", "id": "part", "method": "tools/call",
             "params": read(&kept)});
@@ -294,7 +294,7 @@ fn kept_result_is_readable_at_any_node_by_its_recipient() {
         assert!(error_text(&asked(&other, node)).contains("Make the call again"));
     }
     assert_eq!(a.activity("tool=read_result").len(), 5, "where it was read");
-    // A client without a session: for its principal alone.
+    // A result for a client without a session is readable by its principal only.
     let admin = [("X-API-Key", API_KEY)];
     let params = read_call("", "s:prose")["params"].clone();
     let modern = handle(&ask_modern(&a, "/mcp", "tools/call", params, &admin));
@@ -304,7 +304,7 @@ fn kept_result_is_readable_at_any_node_by_its_recipient() {
     assert_eq!(at(&b, &admin)["content"], at(&a, &admin)["content"]);
     assert!(at(&c, &admin)["content"][0]["text"].as_str().unwrap().ends_with("the end"));
     assert!(error_text(&at(&b, &[])).contains("Make the call again"));
-    // Its node is gone: the session continues, and its client gets the next step.
+    // After the end of the node the session continues, and the error names the next step.
     kill(&mut a);
     for answer in [asked(&session, &b), at(&c, &admin)] {
         let error = error_text(&answer);

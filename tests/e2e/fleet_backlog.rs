@@ -11,26 +11,26 @@ use crate::harness::{Client, Proxy, until};
 
 /// Size in bytes of a call's arguments, far more than the rest of the call.
 const PAD: usize = 700 << 10;
-/// The least that `cluster.backlog_bytes` can be.
+/// Minimum of `cluster.backlog_bytes`.
 const BACKLOG: u64 = 16 << 20;
 
 /// Time at which the store becomes unavailable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
-    /// Before the node is started, which was a member.
+    /// Before a restart of the node, which was a member.
     AtStart,
     /// After it has joined.
     Later,
 }
 
-/// A store whose folder of nodes can be taken away, and the place where it is then.
+/// A store whose folder `nodes` is moved aside and replaced by a file.
 struct Absent {
     nodes: PathBuf,
     aside: PathBuf,
 }
 
 impl Absent {
-    /// Takes it away: a folder cannot be made where a file is.
+    /// Makes the store unavailable: a folder cannot be created in place of a file.
     fn of(store: &Store) -> Self {
         let nodes = store.0.path().join("nodes");
         let aside = store.0.path().join("aside");
@@ -42,8 +42,8 @@ impl Absent {
         Self { nodes, aside }
     }
 
-    fn comes_back(self) {
-        until("it is there again", || {
+    fn restore(self) {
+        until("it is available again", || {
             let _ = std::fs::remove_file(&self.nodes);
             let _ = std::fs::remove_dir_all(&self.nodes);
             std::fs::rename(&self.aside, &self.nodes).ok()
@@ -58,7 +58,7 @@ fn config(store: &Store, mut activity: Value) -> Value {
     config
 }
 
-/// A node that has sealed something, and whose store is away; and the last record that is there.
+/// A node that has sealed records and lost its store, with the last record in the store.
 fn without_store(store: &Store, config: Value, away: Away) -> (Proxy, Absent, u64) {
     let proxy = Proxy::with(config.clone());
     let mut client = proxy.client();
@@ -104,7 +104,7 @@ fn assert_backlog_reported(proxy: &Proxy, before: u64, away: Away) {
     }
 }
 
-/// Everything of the log is in the store once the node has ended, whose calls continue.
+/// Asserts that calls continue, and that the store has all records once the node has ended.
 fn all_is_stored(proxy: Proxy, store: &Store, client: &mut Client) {
     until("the log takes records again", || {
         (proxy.api("status")["activity"]["state"] == "ok").then_some(())
@@ -136,17 +136,17 @@ fn calls_are_refused_and_nothing_is_lost(away: Away) {
     assert!(refusal.to_string().contains("cluster.backlog_bytes"), "{refusal}");
     assert_backlog_reported(&proxy, before, away);
     assert_eq!(call(&mut client)["isError"], true, "and the next one, too");
-    absent.comes_back();
+    absent.restore();
     all_is_stored(proxy, &store, &mut client);
     assert!(store.last("a") >= before + answered);
 }
 
-fn calls_go_on_and_what_they_leave_is_counted(away: Away) {
+fn calls_continue_and_losses_are_counted(away: Away) {
     let store = Store::new();
     let config = config(&store, json!({"on_failure": "continue"}));
     let (proxy, absent, before) = without_store(&store, config, away);
     let mut client = proxy.client();
-    until("the log takes no more", || {
+    until("the log accepts no more", || {
         assert_ne!(call(&mut client)["isError"], true);
         (proxy.api("status")["activity"]["state"] == "degraded").then_some(())
     });
@@ -159,11 +159,11 @@ fn calls_go_on_and_what_they_leave_is_counted(away: Away) {
         });
         proxy.activity("")[0]["seq"].clone()
     };
-    // What came before the first that is lost is in the log by now.
+    // Records before the first lost one are in the log by now.
     let kept = are_lost(5);
     assert_eq!(are_lost(10), kept, "the log does not grow");
     assert_backlog_reported(&proxy, before, away);
-    absent.comes_back();
+    absent.restore();
     all_is_stored(proxy, &store, &mut client);
 }
 
@@ -180,12 +180,12 @@ fn calls_above_the_backlog_of_a_store_missing_at_start_are_refused_and_nothing_i
 
 #[test]
 fn calls_above_the_backlog_of_a_lost_store_continue_if_configured() {
-    calls_go_on_and_what_they_leave_is_counted(Away::Later);
+    calls_continue_and_losses_are_counted(Away::Later);
 }
 
 #[test]
 fn calls_above_the_backlog_of_a_store_missing_at_start_continue_if_configured() {
-    calls_go_on_and_what_they_leave_is_counted(Away::AtStart);
+    calls_continue_and_losses_are_counted(Away::AtStart);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn with_durability_fleet_and_a_store_missing_at_start_calls_follow_on_failure() 
     let config = store.config("a", json!({"durability": "fleet"}));
     let (proxy, absent, _) = without_store(&store, config, Away::AtStart);
     let mut client = proxy.client();
-    // It was sent, so it is answered, late; then the log takes no more.
+    // This call was sent, so it is answered, late. Then the log accepts no more.
     client.read("s:stats", json!({}));
     until("it is reported", || {
         faults(&proxy).contains("has accepted nothing for 10 s").then_some(())
@@ -202,6 +202,6 @@ fn with_durability_fleet_and_a_store_missing_at_start_calls_follow_on_failure() 
     let answer = client.read("s:stats", json!({}));
     assert!(answer.to_string().contains("has accepted nothing for 10 s"), "{answer}");
     assert_eq!(answer["isError"], true, "{answer}");
-    absent.comes_back();
+    absent.restore();
     all_is_stored(proxy, &store, &mut client);
 }

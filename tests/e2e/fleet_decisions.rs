@@ -1,5 +1,5 @@
 //! Decisions made at one node of a fleet, with a folder as the object store: waiting calls are seen and answered at another
-//! node, standing approvals, pins and holds count at all nodes, and limits are divided.
+//! node, standing approvals, pins and quarantines apply at all nodes, and limits are divided.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ impl Fleet {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// The config of a node that the others reach, with more of its own.
+    /// Config of a node that other nodes can reach, with the members of `more`.
     fn config(&self, node: &str, more: &Value) -> Value {
         let (port, mut s) = (free_port(), stub_stdio(&[]));
         s["capabilities"] = json!({
@@ -42,7 +42,7 @@ impl Fleet {
         Proxy::with(self.config(name, more))
     }
 
-    /// Nodes that know of each other.
+    /// Starts nodes, and waits until they know each other.
     fn nodes<const N: usize>(&self, names: [&str; N], more: &Value) -> [Proxy; N] {
         let nodes = names.map(|name| self.node(name, more));
         nodes.iter().for_each(|node| until_living(node, N as u64));
@@ -58,7 +58,7 @@ fn waiting(node: &Proxy) -> Vec<Value> {
     node.api("approvals")["approvals"].as_array().unwrap().clone()
 }
 
-/// Waits until so many wait in the whole fleet, as that node sees it; the oldest.
+/// Waits until `count` calls wait in the fleet, as seen by `node`. Returns the oldest.
 fn until_waiting(node: &Proxy, count: usize) -> Value {
     until("calls wait", || {
         let waiting = waiting(node);
@@ -86,7 +86,7 @@ fn one(node: &Proxy, id: &Value) -> Response {
     node.request("GET", &path, &[("X-API-Key", API_KEY)], b"")
 }
 
-fn said(response: &Response) -> String {
+fn error_of(response: &Response) -> String {
     response.json()["error"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -104,7 +104,7 @@ fn call_waiting_at_one_node_is_seen_and_answered_at_another_and_decided_once() {
     let all = b.api("approvals");
     assert_eq!((&all["unseen"], &all["left_out"]), (&json!([]), &Value::Null));
 
-    // Who means another call approves none.
+    // An answer with the digest of another call does not count.
     let other = json!({"decision": "approve", "digest": "0".repeat(64)});
     assert_eq!(answer(&b, &seen["id"], &other).status, 409);
     let listed = b.cli(&["approvals", "list", "--json"]).json();
@@ -117,7 +117,11 @@ fn call_waiting_at_one_node_is_seen_and_answered_at_another_and_decided_once() {
     for node in [&a, &b, &c] {
         let late = answer(node, &seen["id"], &json!({"decision": "deny"}));
         assert_eq!(late.status, 409, "{}", late.text());
-        assert!(said(&late).ends_with("approved by admin over cli on node b"), "{}", said(&late));
+        assert!(
+            error_of(&late).ends_with("approved by admin over cli on node b"),
+            "{}",
+            error_of(&late)
+        );
         let known = one(node, &seen["id"]).json()["data"]["approval"].clone();
         assert_eq!((&known["state"], &known["by_node"]), (&json!("approved"), &json!("b")));
         assert_eq!(waiting(node), Vec::<Value>::new());
@@ -140,24 +144,24 @@ fn one_of_two_simultaneous_answers_at_two_nodes_counts_and_the_other_is_rejected
             let denies = scope.spawn(|| answer(&c, &id, &no));
             (approves.join().unwrap(), denies.join().unwrap())
         });
-        let goes = result(&mut client)["isError"] != true;
-        let (first, second) = if goes { (&approved, &denied) } else { (&denied, &approved) };
+        let is_approved = result(&mut client)["isError"] != true;
+        let (first, second) = if is_approved { (&approved, &denied) } else { (&denied, &approved) };
         assert_eq!((first.status, second.status), (200, 409), "{}", second.text());
-        let word = if goes {
+        let word = if is_approved {
             "approved by admin over api on node b"
         } else {
             "denied by admin over api on node c"
         };
-        assert!(said(second).ends_with(word), "{}", said(second));
+        assert!(error_of(second).ends_with(word), "{}", error_of(second));
         let records = a.activity("type=approval");
-        let state = if goes { "approved" } else { "denied" };
+        let state = if is_approved { "approved" } else { "denied" };
         assert_eq!(records[0]["metadata"]["state"], state);
         until("it is over", || waiting(&c).is_empty().then_some(()));
     }
 }
 
 #[test]
-fn calls_of_a_silent_node_stay_listed_and_calls_of_a_stopped_node_end() {
+fn silent_node_is_named_as_unseen_and_calls_of_a_stopped_node_end() {
     let fleet = Fleet::new();
     let [mut a, b, c] = fleet.nodes(["a", "b", "c"], &json!({}));
     let _client = begun(&a, 1);
@@ -172,10 +176,10 @@ fn calls_of_a_silent_node_stay_listed_and_calls_of_a_stopped_node_end() {
     assert!(matches!(early.status, 502 | 503), "{} {}", early.status, early.text());
     let late = until("it is silent", || {
         let late = answer(&b, &id, &json!({"decision": "approve"}));
-        said(&late).contains("has sent no heartbeat for").then_some(late)
+        error_of(&late).contains("has sent no heartbeat for").then_some(late)
     });
     assert_eq!(late.status, 503);
-    assert!(said(&late).contains("the request was not processed"), "{}", said(&late));
+    assert!(error_of(&late).contains("the request was not processed"), "{}", error_of(&late));
     assert_eq!(one(&b, &id).status, 503);
     let all = b.api("approvals");
     assert_eq!((&all["approvals"], &all["unseen"][0]["node"]), (&json!([]), &json!("a")));
@@ -190,7 +194,7 @@ fn calls_of_a_silent_node_stay_listed_and_calls_of_a_stopped_node_end() {
     until_living(&b, 3);
     assert_eq!(one(&b, &id).status, 404);
     assert_eq!(b.api("approvals")["unseen"], json!([]));
-    // One that stopped took its calls with it.
+    // A stopped node has ended its calls.
     let mut client = begun(&c, 1);
     let id = until_waiting(&b, 1)["id"].clone();
     drop(c.end());
@@ -200,10 +204,10 @@ fn calls_of_a_silent_node_stay_listed_and_calls_of_a_stopped_node_end() {
     }
     let late = answer(&a, &id, &json!({"decision": "approve"}));
     assert_eq!(late.status, 410);
-    assert!(said(&late).contains("was held by node 'c', which is dead"), "{}", said(&late));
+    assert!(error_of(&late).contains("was held by node 'c', which is dead"), "{}", error_of(&late));
     assert_eq!(b.api("approvals")["unseen"], json!([]));
     let nobody = answer(&b, &json!("0123456789abcdef-0000000"), &json!({"decision": "deny"}));
-    assert_eq!((nobody.status, said(&nobody)), (404, "Approval not found".to_owned()));
+    assert_eq!((nobody.status, error_of(&nobody)), (404, "Approval not found".to_owned()));
 }
 
 #[test]
@@ -215,22 +219,22 @@ fn late_denial_counts_only_once_it_is_stored_for_the_whole_fleet() {
     assert_eq!(answer(&b, &id, &json!({"decision": "approve", "for": "1h"})).status, 200);
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
     let standing = |node: &Proxy| node.api("approvals")["standing"].as_array().unwrap().len();
-    until("it stands there, too", || (standing(&b) == 1).then_some(()));
-    // Where what is shared is kept there is no room any more, once the node is not about to keep something.
+    until("the approval stands there, too", || (standing(&b) == 1).then_some(()));
+    // Shared facts can no longer be stored: a folder takes the place of the temporary file.
     let blocked = b.folder.path().join("data/fleet/facts.json.new");
     until("there is no room", || std::fs::create_dir(&blocked).ok());
     for _ in 0..2 {
         let denied = answer(&b, &id, &json!({"decision": "deny"}));
         assert_eq!(denied.status, 503, "{}", denied.text());
         let words = "is revoked on this node, but could not be shared with the other nodes";
-        assert!(said(&denied).contains(words), "{}", said(&denied));
-        assert_eq!(standing(&b), 0, "here it is over");
+        assert!(error_of(&denied).contains(words), "{}", error_of(&denied));
+        assert_eq!(standing(&b), 0, "it is revoked on this node");
     }
     std::fs::remove_dir(&blocked).unwrap();
-    // Unless the node has tried it again by itself meanwhile, and it is over.
+    // 409 if a retry by the node has succeeded meanwhile.
     let denied = answer(&b, &id, &json!({"decision": "deny"}));
     assert!(matches!(denied.status, 200 | 409), "{}", denied.text());
-    // What was answered so outlasts a crash in the same moment.
+    // A confirmed revocation survives a crash right after the answer.
     b.process.signal("KILL");
     b.process.wait();
     let kept = std::fs::read(b.folder.path().join("data/fleet/facts.json")).unwrap();
@@ -265,14 +269,14 @@ fn standing_approval_counts_at_every_node_until_it_is_denied_at_one() {
     );
     let write = |node: &Proxy| node.client().call("write", "s:write_item", json!({"value": 2}));
     assert_eq!(write(&b)["structuredContent"]["value"], 7, "nobody is asked");
-    // One that starts later knows it, and so does one that starts again.
+    // A node that starts later knows it, and so does a restarted one.
     let c = fleet.node("c", &json!({}));
     assert_eq!(write(&c)["structuredContent"]["value"], 7);
     let config = fleet.config("a", &json!({}));
     let a = Proxy::unready(config, a.end()).ready();
     assert_eq!(write(&a)["structuredContent"]["value"], 7);
     assert_eq!(standing(&a).len(), 1);
-    // It is denied at one that did not give it.
+    // It is revoked at a node other than the one that approved it.
     assert_eq!(answer(&c, &id, &json!({"decision": "deny"})).status, 200);
     for node in [&a, &b, &c] {
         until("it ends there, too", || standing(node).is_empty().then_some(()));
@@ -291,7 +295,7 @@ fn notes(more: Value) -> Value {
     json!([tool])
 }
 
-/// A node before a server whose tools beside `add_tool` stand in a file of the node's own.
+/// A node with a server whose tools except `add_tool` are in a file.
 struct Listing {
     proxy: Proxy,
     tools: TempDir,
@@ -313,46 +317,46 @@ impl Listing {
         let before = lists();
         write_private(&self.tools.path().join("tools.json"), &offered.to_string());
         self.proxy.client().call("write", "s:add_tool", json!({}));
-        until("the change is on record", || (lists() > before).then_some(()));
+        until("the change is recorded", || (lists() > before).then_some(()));
     }
 
-    fn is_held(&self) -> bool {
+    fn is_quarantined(&self) -> bool {
         let answer = self.proxy.client().read("s:added_notes", json!({}));
         answer["isError"] == true && error_text(&answer).contains("is quarantined")
     }
 
-    fn until_held(&self, held: bool) {
-        until("the tool is held, or not", || (self.is_held() == held).then_some(()));
+    fn until_quarantined(&self, held: bool) {
+        until("the tool is quarantined, or not", || (self.is_quarantined() == held).then_some(()));
     }
 }
 
 #[test]
-fn definition_held_at_one_node_is_held_at_all_until_approved_at_one() {
+fn definition_quarantined_at_one_node_is_quarantined_at_all_until_approved_at_one() {
     let fleet = Fleet::new();
     let destructive = notes(json!({"annotations": {"destructiveHint": true}}));
     let harmless = notes(json!({"annotations": {"readOnlyHint": true}}));
     let lax = json!({"on_change": {"loosened": "accept"}});
     let strict = Listing::start(&fleet, "a", &json!({}), &destructive);
     let accepts = Listing::start(&fleet, "b", &lax, &destructive);
-    assert!(!strict.is_held() && !accepts.is_held());
-    // It would be accepted there, and it is, until the other node sees it as well.
+    assert!(!strict.is_quarantined() && !accepts.is_quarantined());
+    // The lax node accepts the change until the strict node has seen it as well.
     accepts.offers(&harmless);
-    assert!(!accepts.is_held());
+    assert!(!accepts.is_quarantined());
     strict.offers(&harmless);
-    strict.until_held(true);
-    accepts.until_held(true);
-    until("it is on record", || {
+    strict.until_quarantined(true);
+    accepts.until_quarantined(true);
+    until("it is recorded", || {
         let recorded = accepts.proxy.activity("type=catalog_change&tool=added_notes");
         recorded.iter().any(|it| it["metadata"]["shared"] == true).then_some(())
     });
-    // One that comes later, and has never seen another.
+    // A node that joins later, and has seen no other definition.
     let later = Listing::start(&fleet, "c", &lax, &harmless);
-    later.until_held(true);
+    later.until_quarantined(true);
     let digest = later.proxy.api("tools/s:added_notes/diff")["digest"].as_str().unwrap().to_owned();
     let approved = later.proxy.cli(&["tools", "approve", "s:added_notes", "--digest", &digest]);
     assert_eq!(approved.code, Some(0), "{}{}", approved.stdout, approved.stderr);
     for node in [&strict, &accepts, &later] {
-        node.until_held(false);
+        node.until_quarantined(false);
     }
 }
 
@@ -361,20 +365,20 @@ fn node_that_first_sees_a_tool_compares_it_with_the_pins_of_the_fleet() {
     let fleet = Fleet::new();
     let (old, new) = (notes(json!({})), notes(json!({"description": "Keeps other notes"})));
     let first = Listing::start(&fleet, "a", &json!({}), &old);
-    assert!(!first.is_held());
+    assert!(!first.is_quarantined());
     let cautious = json!({"on_new_server": "quarantine"});
     until("the pin is shared", || {
         let facts = first.proxy.api("fleet")["facts"].clone();
         (facts["published"] == true && fleet.0.path().join("facts/said/a").exists()).then_some(())
     });
     let knows = Listing::start(&fleet, "b", &cautious, &old);
-    assert!(!knows.is_held());
-    // Another definition than the fleet knows: it waits, until a node that knew the one before has looked at it.
+    assert!(!knows.is_quarantined());
+    // A definition unknown to the fleet is quarantined until a node that knows the previous one has compared them.
     let other = Listing::start(&fleet, "c", &json!({}), &new);
-    assert!(other.is_held());
+    assert!(other.is_quarantined());
     first.offers(&new);
-    other.until_held(false);
-    assert!(!first.is_held() && !knows.is_held());
+    other.until_quarantined(false);
+    assert!(!first.is_quarantined() && !knows.is_quarantined());
 }
 
 fn rest_call(node: &Proxy, tool: &str) -> Response {
@@ -384,11 +388,11 @@ fn rest_call(node: &Proxy, tool: &str) -> Response {
     node.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes())
 }
 
-/// Waits until a tool is refused at a node with that limit.
+/// Waits until a call at a node is refused with `share` in the message.
 fn until_share(node: &Proxy, share: &str) {
     until(share, || {
         let refused = rest_call(node, "s:stats");
-        (refused.status == 429 && said(&refused).contains(share)).then_some(())
+        (refused.status == 429 && error_of(&refused).contains(share)).then_some(())
     });
 }
 
@@ -401,12 +405,12 @@ fn limits_are_divided_by_the_number_of_living_nodes() {
     for node in [&a, &b, &c] {
         until_share(node, "limit 2 per minute");
     }
-    let come =
+    let admit =
         |node: &Proxy| (0..6).filter(|_| rest_call(node, "s:read_item").status == 200).count();
     // Calls admitted while the test runs: one more in 30 seconds at each.
-    let let_in: usize = [&a, &b, &c].map(come).iter().sum();
-    assert!((6..=9).contains(&let_in), "{let_in}");
-    // Those that are left take over the share of one that has ended.
+    let admitted: usize = [&a, &b, &c].map(admit).iter().sum();
+    assert!((6..=9).contains(&admitted), "{admitted}");
+    // The remaining nodes get the share of an ended one.
     drop(c.end());
     until_share(&a, "limit 3 per minute");
     until_share(&b, "limit 3 per minute");
@@ -430,12 +434,12 @@ fn missing_store_objects_are_reported_by_a_node_that_follows_no_chain() {
     });
     drop(b.end());
     let whole = segments("a");
-    let gone = whole[1].file_name().unwrap().to_str().unwrap().to_owned();
+    let removed = whole[1].file_name().unwrap().to_str().unwrap().to_owned();
     std::fs::remove_file(&whole[1]).unwrap();
-    let mut parts = gone.split('-').map(|part| part.parse::<u64>().unwrap_or_default());
+    let mut parts = removed.split('-').map(|part| part.parse::<u64>().unwrap_or_default());
     let (first, last) = (parts.next().unwrap(), parts.next().unwrap());
     let c = fleet.node("c", &json!({}));
-    let chain = until("the chain is looked at", || {
+    let chain = until("the chain is checked", || {
         let chains = c.api("fleet")["chains"].as_array().unwrap().clone();
         chains.into_iter().find(|it| it["node"] == "a" && it["gaps"] != json!([]))
     });
@@ -456,9 +460,9 @@ fn missing_store_objects_are_reported_by_a_node_that_follows_no_chain() {
 fn invalid_fact_object_is_a_fault_until_it_is_valid_again() {
     let fleet = Fleet::new();
     let [a, b] = fleet.nodes(["a", "b"], &json!({}));
-    let said = fleet.0.path().join("facts/said/a");
+    let object = fleet.0.path().join("facts/said/a");
     assert_eq!(a.cli(&["token", "create", "ci"]).code, Some(0));
-    until("it is reported", || said.exists().then_some(()));
+    until("it is reported", || object.exists().then_some(()));
     let number = |node: &Proxy| {
         let headers = [("X-API-Key", API_KEY), ("Accept", "text/plain")];
         let metrics = node.request("GET", "/metrics", &headers, b"").text();
@@ -467,15 +471,15 @@ fn invalid_fact_object_is_a_fault_until_it_is_valid_again() {
     };
     assert_eq!(number(&b), "mcpproxy_fleet_facts_faults 0.0");
     drop(a.end());
-    let whole = std::fs::read(&said).unwrap();
+    let whole = std::fs::read(&object).unwrap();
     let mut altered = whole.clone();
     *altered.last_mut().unwrap() ^= 1;
-    std::fs::write(&said, altered).unwrap();
+    std::fs::write(&object, altered).unwrap();
     let words = "facts/said/a: altered, truncated or moved";
     until("it is a fault", || b.api("fleet")["faults"].to_string().contains(words).then_some(()));
     assert_eq!(number(&b), "mcpproxy_fleet_facts_faults 1.0");
     assert!(b.api("status")["faults"].to_string().contains(words));
-    std::fs::write(&said, whole).unwrap();
-    until("it is well", || (number(&b) == "mcpproxy_fleet_facts_faults 0.0").then_some(()));
+    std::fs::write(&object, whole).unwrap();
+    until("there is no fault", || (number(&b) == "mcpproxy_fleet_facts_faults 0.0").then_some(()));
     assert_eq!(b.api("fleet")["facts"]["faults"], json!({}));
 }

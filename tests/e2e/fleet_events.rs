@@ -16,15 +16,15 @@ fn servers() -> Value {
     json!({"mcpServers": {"s": stub_stdio(&[])}})
 }
 
-/// A node that says it is reached at that port.
+/// A node that advertises `port`.
 fn reached_at(store: &TempDir, name: &str, port: u16) -> Proxy {
     let mut config = reached_config(store, name, servers());
     config["cluster"]["advertise"] = format!("http://127.0.0.1:{port}").into();
     Proxy::with(config)
 }
 
-/// Takes connections at `from` to `to` from now on, until the test ends.
-fn lead(from: u16, to: u16) {
+/// Forwards connections from port `from` to port `to` until the test ends.
+fn forward(from: u16, to: u16) {
     let listener = TcpListener::bind(("127.0.0.1", from)).unwrap();
     std::thread::spawn(move || {
         for one in listener.incoming().flatten() {
@@ -80,7 +80,7 @@ fn named_event(events: &mut Events, last: &mut String) -> Option<(String, Value)
     Some((format!("{name} {node}"), content))
 }
 
-/// The next of those.
+/// The next such event.
 fn next(events: &mut Events, last: &mut String) -> (String, Value) {
     loop {
         if let Some(reported) = named_event(events, last) {
@@ -89,7 +89,7 @@ fn next(events: &mut Events, last: &mut String) -> (String, Value) {
     }
 }
 
-/// Reads until these have come, and their portion has; what came besides.
+/// Reads until the events `wanted` and the end of a portion have arrived. Returns the names of other events.
 fn comes(events: &mut Events, wanted: &[String], last: &mut String) -> Vec<String> {
     let mut left: BTreeSet<_> = wanted.iter().cloned().collect();
     let mut others = Vec::new();
@@ -110,15 +110,15 @@ fn ms(record: &Value) -> i64 {
 fn records_stored_while_a_node_was_unreachable_arrive_after_a_reconnect_at_any_node() {
     let store = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| reached_with(&store, name, servers()));
-    let door = free_port();
-    let c = reached_at(&store, "c", door);
+    let advertised = free_port();
+    let c = reached_at(&store, "c", advertised);
     know_each_other(&[&a, &b, &c]);
     let mut events = watch(&a, "", None);
     let mut last = String::new();
     let (name, reported) = next(&mut events, &mut last);
     assert_eq!(name, "missing c", "{reported}");
     assert!(reported["reason"].as_str().unwrap().contains("cannot be reached"), "{reported}");
-    let unheard = vec![call(&c, "c-1"), call(&c, "c-2")];
+    let missed = vec![call(&c, "c-1"), call(&c, "c-2")];
     let of_c = ms(&c.activity("type=tool_call&node=c")[0]);
     // The others continue for longer than the span that is repeated anyway.
     let mut at = 0;
@@ -130,11 +130,11 @@ fn records_stored_while_a_node_was_unreachable_arrive_after_a_reconnect_at_any_n
         (newest > of_c + 2 * OVERLAP_MS).then_some(())
     });
     drop(events);
-    lead(door, c.port);
+    forward(advertised, c.port);
     for by in [&a, &b] {
         let (mut again, mut place) = (watch(by, "", Some(&last)), last.clone());
-        let others = comes(&mut again, &unheard, &mut place);
-        // What was seen does not come again, but for the last portions.
+        let others = comes(&mut again, &missed, &mut place);
+        // Delivered events are not repeated, except those of the last portions.
         assert!(!others.contains(&"b-0".to_owned()), "{others:?}");
         assert!(!others.contains(&"a-0".to_owned()), "{others:?}");
     }
@@ -164,7 +164,7 @@ fn watcher_is_notified_of_unreachable_nodes_and_always_gets_keep_alives() {
         assert_eq!(name, format!("missing {odd}"));
         assert!(reported["reason"].as_str().unwrap().contains("no "), "{reported}");
     }
-    // A node is meant by the id of its log, too.
+    // The id of a node's log names the node, too.
     let query = format!("?node={}", log_of_b.as_str().unwrap());
     let mut of_b = watch(&a, &query, None);
     let mut own = watch(&a, &format!("?node={}", log_of_a.as_str().unwrap()), None);
@@ -186,7 +186,7 @@ fn node_that_accepts_requests_without_answering_delays_no_other() {
     let mut last = String::new();
     comes(&mut events, &[call(&b, "b-0")], &mut last);
     call(&b, "b-1");
-    // Nothing is reported about the one before the other has answered.
+    // Records of the other node arrive before the silent node is reported.
     let mut all = watch(&a, "", Some(&last));
     assert_eq!(next(&mut all, &mut last).0, "b-1");
     assert_eq!(next(&mut all, &mut last).0, "missing c");

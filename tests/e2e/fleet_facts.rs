@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::fleet::refused;
 use crate::harness::{Output, Proxy, create_token, error_text, free_port, stub_stdio, until};
 
-/// Common config of the nodes of these tests.
+/// Fleet key of the nodes of these tests.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 struct Store(TempDir);
@@ -19,7 +19,7 @@ impl Store {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// The config of a node, with more of its own.
+    /// Config of a node, with the members of `more`.
     fn config(&self, node: &str, more: Value) -> Value {
         let url = format!("file://{}", self.0.path().display());
         let mut config = json!({
@@ -36,8 +36,8 @@ impl Store {
         Proxy::with(self.config(name, json!({})))
     }
 
-    /// Reported facts of a node.
-    fn said(&self, node: &str) -> PathBuf {
+    /// Object with the facts of a node.
+    fn object(&self, node: &str) -> PathBuf {
         self.0.path().join("facts/said").join(node)
     }
 }
@@ -72,8 +72,8 @@ fn token_created_rotated_and_revoked_on_one_node_changes_on_all() {
     // The name is free again, on each of them.
     let third = create_token(&b, &["ci"]);
     until_good(&a, &third, true);
-    let sealed = std::fs::read(store.said("b")).unwrap();
-    assert!(!sealed.windows(2).any(|part| part == b"ci"), "nothing is there in plain");
+    let sealed = std::fs::read(store.object("b")).unwrap();
+    assert!(!sealed.windows(2).any(|part| part == b"ci"), "the object is encrypted");
 }
 
 // FLT-9
@@ -83,14 +83,14 @@ fn revocation_is_not_undone_by_restoring_old_store_objects() {
     let [a, b] = ["a", "b"].map(|name| store.node(name));
     let token = create_token(&a, &["ci"]);
     until_good(&b, &token, true);
-    until("it is in the store", || store.said("a").exists().then_some(()));
-    let before = std::fs::read(store.said("a")).unwrap();
+    until("it is in the store", || store.object("a").exists().then_some(()));
+    let before = std::fs::read(store.object("a")).unwrap();
     succeeds(&a.cli(&["token", "revoke", "ci"]));
     until_good(&b, &token, false);
-    // A node is put back, with what it had said before it revoked: another one that has seen the revocation, and starts
-    // again, does not believe it.
+    // An object of the node from before the revocation is restored: a node that has seen the revocation rejects it, also
+    // after a restart.
     drop(a.end());
-    std::fs::write(store.said("a"), before).unwrap();
+    std::fs::write(store.object("a"), before).unwrap();
     until("it is reported", || b.log().contains("rolled back: object").then_some(()));
     assert!(!is_good(&b, &token));
     let folder = b.end();
@@ -112,9 +112,9 @@ fn changes_made_without_the_store_or_a_running_node_are_shared_later() {
     until("it is reported", || {
         a.log().contains("cannot exchange facts with the fleet").then_some(())
     });
-    assert!(is_good(&a, &kept) && is_good(&b, &kept), "what was known stays");
+    assert!(is_good(&a, &kept) && is_good(&b, &kept), "known tokens remain valid");
     succeeds(&a.cli(&["token", "revoke", "gone"]));
-    // It is killed before it could say so.
+    // It is killed before it can publish the revocation.
     let mut a = a;
     a.process.0.kill().unwrap();
     a.process.wait();
@@ -133,12 +133,12 @@ fn altered_or_oversized_object_is_reported_and_changes_nothing() {
     let token = create_token(&a, &["ci"]);
     until_good(&b, &token, true);
     drop(a.end());
-    let whole = std::fs::read(store.said("a")).unwrap();
+    let whole = std::fs::read(store.object("a")).unwrap();
     let mut altered = whole.clone();
     *altered.last_mut().unwrap() ^= 1;
-    std::fs::write(store.said("a"), altered).unwrap();
+    std::fs::write(store.object("a"), altered).unwrap();
     until("it is reported", || b.log().contains("altered, truncated or moved").then_some(()));
-    let long = std::fs::File::create(store.said("a")).unwrap();
+    let long = std::fs::File::create(store.object("a")).unwrap();
     long.set_len(100 << 20).unwrap();
     until("it is reported", || b.log().contains("not read: 104857600 bytes").then_some(()));
     assert!(is_good(&b, &token));
@@ -154,8 +154,8 @@ fn foreign_objects_among_the_facts_are_one_fault_and_few_log_lines() {
     let token = create_token(&a, &["ci"]);
     until_good(&b, &token, true);
     for at in 0..500 {
-        std::fs::write(store.said(&format!("X{at:03}")), b"").unwrap();
-        std::fs::write(store.said(&format!("0{at:03}")), b"").unwrap();
+        std::fs::write(store.object(&format!("X{at:03}")), b"").unwrap();
+        std::fs::write(store.object(&format!("0{at:03}")), b"").unwrap();
     }
     let facts = until("all are shared", || {
         let facts = b.api("fleet")["facts"].clone();
@@ -167,7 +167,7 @@ fn foreign_objects_among_the_facts_are_one_fault_and_few_log_lines() {
     assert_eq!(facts["faults"].as_object().unwrap().len(), 64);
     let log = b.log();
     let lines = log.lines().filter(|line| line.contains("skipping a shared fact object")).count();
-    // The burst, and what is allowed while the test runs.
+    // The burst of the log limit, and lines allowed while the test runs.
     assert!((1..=100).contains(&lines), "{lines}");
     // Other facts are still read.
     let other = create_token(&a, &["other"]);
@@ -179,9 +179,9 @@ fn status(node: &Proxy) -> Value {
     node.cli(&["fleet", "status", "--json"]).json()["shared"].clone()
 }
 
-/// Waits until that node makes this of that version, as `asked` knows it.
+/// Waits until `node` has `version` of the config in `state`, as seen by `asked`.
 fn until_run(asked: &Proxy, node: &str, version: u64, state: &str) -> Value {
-    until("the node says what it runs", || {
+    until("the node reports its version", || {
         let status = status(asked);
         let nodes = status["nodes"].as_array()?;
         let run = nodes.iter().find(|it| it["node"] == node)?;
@@ -223,9 +223,9 @@ fn config_applied_on_one_node_takes_effect_on_all_and_can_be_reverted() {
         until_run(&b, node, 1, "running");
     }
     assert_eq!((tools_limit(&a), tools_limit(&b)), (json!(7), json!(7)));
-    // The rules are on the node that has no such file.
+    // The rules apply on the node without such a file, too.
     assert_eq!(b.api("policy")["rules"].as_array().map(Vec::len), Some(1), "{}", b.api("policy"));
-    // What is a node's own stays, and its own file says nothing about the rest.
+    // The node's own file no longer decides about shared sections.
     let own = b.cli(&["upstream", "disable", "s"]);
     assert_ne!(own.code, Some(0), "{}", own.stdout);
     assert!(
@@ -244,7 +244,7 @@ fn config_applied_on_one_node_takes_effect_on_all_and_can_be_reverted() {
     until_run(&b, "a", 3, "running");
     assert_eq!((tools_limit(&a), tools_limit(&b)), (json!(7), json!(7)));
 
-    // It starts with it, without the store; and one that comes later starts with it as well.
+    // A node starts with this config without the store, and so does a node that joins later.
     let folder = b.end();
     let (here, aside) = (store.0.path().join("facts"), store.0.path().join("aside"));
     std::fs::rename(&here, &aside).unwrap();
@@ -261,7 +261,7 @@ fn config_applied_on_one_node_takes_effect_on_all_and_can_be_reverted() {
 #[test]
 fn unusable_config_is_refused_before_it_is_stored_and_by_each_node_with_a_reason() {
     let store = Store::new();
-    // What a secret of the config is, is in the environment of one machine, and not of the other.
+    // The variable of a secret is set on one machine only.
     let (config, folder) = (store.config("a", json!({})), tempfile::tempdir().unwrap());
     let a = Proxy::under("export HOOK=0123456789abcdef0123", config, folder);
     let refused = applied(&a, &json!({"tools_limit": "many"}));
@@ -276,7 +276,7 @@ fn unusable_config_is_refused_before_it_is_stored_and_by_each_node_with_a_reason
     assert!(!store.0.path().join("facts/config").exists(), "nothing is stored");
     assert_eq!(status(&a)["config"], Value::Null);
 
-    // What this node can use another one cannot.
+    // A config that is valid on this node is invalid on another one.
     let b = store.node("b");
     let hook = json!({"url": "https://127.0.0.1:1/hook", "secret": "${env:HOOK}"});
     succeeds(&applied(&a, &json!({"tools_limit": 4, "approval": {"webhook": hook}})));
@@ -284,7 +284,7 @@ fn unusable_config_is_refused_before_it_is_stored_and_by_each_node_with_a_reason
     let run = until_run(&b, "b", 1, "refused");
     assert!(run["reason"].to_string().contains("HOOK"), "{run}");
     assert_eq!((tools_limit(&a), &tools_limit(&b)), (json!(4), &Value::Null));
-    // The commands of this test have no such variable either: the other node is asked.
+    // The command line has no such variable either, and uses the other node.
     succeeds(&applied(&b, &json!({"tools_limit": 5})));
     until_run(&b, "b", 2, "running");
     until_run(&b, "a", 2, "running");
@@ -343,7 +343,7 @@ fn facts_survive_a_key_change_also_for_new_nodes_and_of_removed_nodes() {
         until_good(node, &token, true);
         until("it runs the config", || (tools_limit(node) == 7).then_some(()));
     }
-    // It does not see the change of the key, nor does it come back.
+    // The removed node does not see the change of the key, and does not return.
     drop(gone.end());
     let (mut a, mut b) = (a, b);
     for key in [json!([KEY, new_key]), json!([new_key, KEY]), json!(new_key)] {
@@ -353,7 +353,7 @@ fn facts_survive_a_key_change_also_for_new_nodes_and_of_removed_nodes() {
             node.process.wait();
             *node = Proxy::unready(with_key(name, &key), folder).ready();
         }
-        until("it is said by the newest key", || {
+        until("it is published with the newest key", || {
             let config = a.cli(&["fleet", "status", "--json"]).json()["shared"].clone();
             let sealed = !a.api("status")["faults"].to_string().contains("newest cluster.key");
             (config["published"] == true && sealed).then_some(())
@@ -363,10 +363,14 @@ fn facts_survive_a_key_change_also_for_new_nodes_and_of_removed_nodes() {
     let c = Proxy::with(with_key("c", &json!(new_key)));
     assert_eq!(tools_limit(&c), 7);
     until_good(&c, &token, true);
-    assert_eq!(c.api("fleet")["facts"]["faults"], json!({}), "what is gone is said by another");
+    assert_eq!(
+        c.api("fleet")["facts"]["faults"],
+        json!({}),
+        "facts of the removed node are published by another"
+    );
     succeeds(&c.cli(&["fleet", "rollback"]));
     for node in [&a, &b, &c] {
-        until("it is the one before", || (tools_limit(node) == 5).then_some(()));
+        until("the previous config applies", || (tools_limit(node) == 5).then_some(()));
     }
     succeeds(&a.cli(&["token", "revoke", "ci"]));
     until_good(&c, &token, false);
@@ -391,7 +395,7 @@ fn new_node_does_not_serve_under_rules_other_than_its_fleets() {
     let config = json!({"mcpServers": servers, "policy": {"files": ["r.cedar"]}});
     succeeds(&applied(&a, &config));
     until_run(&a, "a", 1, "running");
-    // It is not to be had, then it cannot be used here: the node ends, and says why.
+    // The config cannot be read: the node ends with the reason.
     let folder = tempfile::tempdir().unwrap();
     let (configs, aside) = (store.0.path().join("facts/config"), store.0.path().join("aside"));
     std::fs::rename(&configs, &aside).unwrap();
@@ -406,7 +410,7 @@ fn new_node_does_not_serve_under_rules_other_than_its_fleets() {
     let c = Proxy::unready(config_of_c, folder).ready();
     assert_eq!(c.client().read("s:stats", json!({}))["isError"], true);
     until_run(&a, "c", 1, "running");
-    until("all is well", || (c.cli(&["fleet", "status"]).code == Some(0)).then_some(()));
+    until("there is no fault", || (c.cli(&["fleet", "status"]).code == Some(0)).then_some(()));
 
     // A running node keeps its config while it cannot load the next, which all nodes see.
     c.process.signal("STOP");
@@ -424,13 +428,13 @@ fn new_node_does_not_serve_under_rules_other_than_its_fleets() {
     }
     let faults = || c.api("status")["faults"].to_string();
     until("it is a fault", || faults().contains("version 2 of the fleet's config").then_some(()));
-    assert_eq!(c.client().read("s:stats", json!({}))["isError"], true, "by the first one");
+    assert_eq!(c.client().read("s:stats", json!({}))["isError"], true, "by the rules of version 1");
     std::fs::rename(&aside, &configs).unwrap();
     until_run(&a, "c", 2, "running");
     assert!(!faults().contains("the fleet's config"), "{}", faults());
     assert_ne!(c.client().read("s:stats", json!({}))["isError"], true);
 
-    // And one that cannot use it.
+    // A new node on which the config is invalid does not start.
     let hook = json!({"url": "https://127.0.0.1:1/hook", "secret": "${env:HOOK}"});
     drop(c.end());
     let folder = a.end();
@@ -452,17 +456,17 @@ fn new_node_serves_no_client_before_it_has_read_the_facts_of_its_fleet() {
     let store = Store::new();
     let a = store.node("a");
     create_token(&a, &["ci"]);
-    until("it is in the store", || store.said("a").exists().then_some(()));
+    until("it is in the store", || store.object("a").exists().then_some(()));
     let (facts, aside) = (store.0.path().join("facts"), store.0.path().join("aside"));
     std::fs::rename(&facts, &aside).unwrap();
     std::fs::write(&facts, "").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let unheard = refused(store.config("b", json!({})), folder.path());
-    assert_eq!(unheard.code, Some(3), "{}{}", unheard.stdout, unheard.stderr);
+    let output = refused(store.config("b", json!({})), folder.path());
+    assert_eq!(output.code, Some(3), "{}{}", output.stdout, output.stderr);
     assert!(
-        unheard.stderr.contains("cannot read the shared state of its fleet"),
+        output.stderr.contains("cannot read the shared state of its fleet"),
         "{}",
-        unheard.stderr
+        output.stderr
     );
     std::fs::remove_file(&facts).unwrap();
     std::fs::rename(&aside, &facts).unwrap();
@@ -482,13 +486,13 @@ fn approval_of_a_definition_applies_on_all_nodes_and_to_nothing_else() {
     let digest = a.api("tools/s:stats/diff")["digest"].as_str().unwrap().to_owned();
     succeeds(&a.cli(&["tools", "approve", "s:stats", "--digest", &digest]));
     until("it is approved there", || (!waits(&b, "s:stats")).then_some(()));
-    // It is written down once it counts.
+    // The approval is recorded once it applies.
     let record = until("its record", || b.activity("type=approval").into_iter().next());
     assert_eq!(
         (&record["metadata"]["node"], &record["metadata"]["digest"]),
         (&json!("a"), &json!(digest))
     );
-    // A node that joins later; and unapproved definitions wait on each node.
+    // It applies on a node that joins later, too. Other definitions wait on each node.
     let c = Proxy::with(store.config("c", new));
     until("it is approved there", || (!waits(&c, "s:stats")).then_some(()));
     for node in [&a, &b, &c] {
@@ -508,14 +512,14 @@ fn damaged_rules_of_a_fleet_are_refused_at_the_start_and_never_run() {
     until_run(&a, "a", 1, "running");
     let is_refused = |node: &Proxy| node.client().read("s:stats", json!({}))["isError"] == true;
     assert!(is_refused(&a));
-    // A node of an earlier version kept the rules in files of their own: nothing reads those.
+    // An earlier version kept the rules in separate files, which are ignored.
     let data = a.folder.path().join("data");
     let folder = a.end();
     std::fs::create_dir_all(data.join("fleet/rules/0")).unwrap();
     std::fs::write(data.join("fleet/rules/0/00-r.cedar"), "").unwrap();
     let a = Proxy::unready(store.config("a", json!({})), folder).ready();
     assert!(is_refused(&a));
-    // One letter is another, and then the file is empty or gone: the node does not start, and says how it will.
+    // With an altered, empty or missing file the node does not start, and names the next step.
     let folder = a.end();
     let file = data.join("fleet/config.json");
     let sound = std::fs::read_to_string(&file).unwrap();

@@ -24,7 +24,7 @@ fn get(proxy: &Proxy, path: &str) -> Value {
     proxy.get(path).json()["data"].clone()
 }
 
-/// The ids of all records that a query means, newest first, page by page.
+/// Ids of all records of a query, newest first, read page by page.
 fn ids(proxy: &Proxy, query: &str) -> Vec<String> {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -38,7 +38,7 @@ fn ids(proxy: &Proxy, query: &str) -> Vec<String> {
     }
 }
 
-/// Waits until the index has all that a node that has ended left in the store.
+/// Waits until the index has the records of `node` up to `last`. Returns the state of that node in the index.
 fn caught_up(proxy: &Proxy, node: &str, last: u64) -> Value {
     until("the index has caught up", || {
         let nodes = get(proxy, "/api/v1/status")["index"]["nodes"].clone();
@@ -58,13 +58,13 @@ fn segments(store: &TempDir, node: &str) -> Vec<PathBuf> {
     found
 }
 
-/// A node that has made so many calls in as many segments, and ended; its last record.
+/// Runs a node that makes `calls` calls in at least as many segments, and ends it. Returns its last record.
 fn ended(store: &TempDir, node: &str, calls: usize) -> (TempDir, u64) {
     let proxy = Proxy::with(config(store, node, json!(false)));
     let mut client = proxy.client();
     for _ in 0..calls {
         client.read("s:stats", json!({}));
-        // In a segment before the next one is made: so there are as many at least.
+        // Each call is in a segment before the next call is made.
         let made = proxy.activity("type=tool_call")[0]["seq"].as_u64().unwrap();
         until("it is in a segment", || {
             (last_of(segments(store, node).last()?) >= made).then_some(())
@@ -112,7 +112,7 @@ fn one_index_node_answers_for_all_nodes_that_existed() {
     assert_eq!((&page["total"], &page["fleet"]["nodes"]), (&json!(6), &json!(["a", "b", "c"])));
     assert_eq!(get(&proxy, "/api/v1/activity?text=s:stats")["fleet"]["partial"], false);
 
-    // A record of another node, the sums, and the whole as a file.
+    // A record of another node, the summary, and an export.
     let one = get(&proxy, &format!("/api/v1/activity/{}", of_b[0]));
     assert_eq!(
         (&one["activity"]["id"], &one["activity"]["node_name"]),
@@ -137,7 +137,7 @@ fn one_index_node_answers_for_all_nodes_that_existed() {
     of_a_forward.reverse();
     assert_eq!(exported("node=a"), of_a_forward);
 
-    // Who is not there is said to be not there.
+    // An unknown node is reported as missing.
     let page = get(&proxy, "/api/v1/activity?node=x");
     assert_eq!((&page["activities"], &page["fleet"]["partial"]), (&json!([]), &json!(true)));
     assert_eq!(page["fleet"]["missing"]["x"], "no such node in this index");
@@ -155,7 +155,7 @@ fn node_without_an_index_answers_for_itself_and_reports_it() {
     assert_eq!((&page["fleet"]["partial"], &page["fleet"]["nodes"]), (&json!(true), &json!(["b"])));
     assert!(page["fleet"]["missing"]["shards"].as_str().unwrap().contains("keeps no index"));
     assert!(page["activities"].as_array().unwrap().iter().all(|it| it["node_name"] == "b"));
-    // So does an export, by its end and its exit code.
+    // An export reports it in its last line and with its exit code.
     let exported = proxy.cli(&["activity", "export", "--file", "-"]);
     assert_eq!(exported.code, Some(6), "{}", exported.stderr);
     assert!(exported.stderr.contains("keeps no index"), "{}", exported.stderr);
@@ -164,8 +164,8 @@ fn node_without_an_index_answers_for_itself_and_reports_it() {
     assert!(end["missing"]["shards"].as_str().unwrap().contains("keeps no index"), "{end}");
     let own = proxy.cli(&["activity", "export", "--file", "-", "--node", "b"]);
     assert_eq!(own.code, Some(0), "{}", own.stderr);
-    assert!(!own.stdout.contains("fleet_missing"), "all of it is here");
-    // Without a fleet there is no such filter, and nothing is said of one.
+    assert!(!own.stdout.contains("fleet_missing"), "its records are complete");
+    // Without a fleet the only name of the node is its log's id, and responses mention no fleet.
     let alone = Proxy::with(json!({"mcpServers": {"s": stub_stdio(&[])}}));
     assert!(ids(&alone, "node=b").is_empty(), "one machine has no node of that name");
     let own = alone.activity("")[0]["node"].as_str().unwrap().to_owned();
@@ -226,7 +226,7 @@ fn records_missing_in_an_index_appear_once_after_they_are_restored() {
     let proxy = Proxy::with(config(&store, "b", json!(true)));
     let status = caught_up(&proxy, "a", last);
     assert_eq!(status["gaps"].as_array().unwrap().len(), 2, "{status}");
-    // Another process of the node has them as they were noted.
+    // A restarted node still has the noted gaps.
     let proxy = Proxy::unready(config(&store, "b", json!(true)), proxy.end()).ready();
     let status = caught_up(&proxy, "a", last);
     assert_eq!(status["gaps"].as_array().unwrap().len(), 2, "{status}");
@@ -313,7 +313,7 @@ fn nodes_whose_objects_hang_do_not_prevent_others_from_being_followed() {
     let proxy = Proxy::with(config(&store, "own", json!(true)));
     caught_up(&proxy, "a", last_a);
     caught_up(&proxy, "z", last_z);
-    // Nor does a followed node whose claim blocks from then on; and the shutdown does not wait for them.
+    // The same for a followed node whose claim blocks later. The shutdown does not wait for any of them.
     hangs("a");
     let (_y, last_y) = ended(&store, "y", 1);
     caught_up(&proxy, "y", last_y);

@@ -63,9 +63,9 @@ fn wait_for_fault(by: &Proxy, words: &str) {
     });
 }
 
-/// Puts an object as a store does: whole.
+/// Replaces an object atomically, as a store does.
 fn put(path: &Path, bytes: &[u8]) {
-    // Beside its folder, where it is no node's.
+    // Outside the folder, where it belongs to no node.
     let new = path.parent().unwrap().with_extension("new");
     std::fs::write(&new, bytes).unwrap();
     std::fs::rename(new, path).unwrap();
@@ -97,18 +97,21 @@ fn living_stopped_and_killed_nodes_are_distinguished() {
         wait_until_seen(by, other, "living");
     }
     b.client();
-    let said = until("b has shared its session", || {
+    let shared = until("b has shared its session", || {
         seen(&a, "b", "").filter(|it| it["said"]["sessions"] == 1)
     });
-    assert_eq!(said["said"]["advertise"], format!("http://127.0.0.1:{}", b.port));
-    assert_eq!((&said["said"]["index"], &said["clock_is_off"]), (&json!("false"), &json!(false)));
-    assert_eq!((&said["fault"], &said["used_twice"]), (&Value::Null, &json!(false)));
+    assert_eq!(shared["said"]["advertise"], format!("http://127.0.0.1:{}", b.port));
+    assert_eq!(
+        (&shared["said"]["index"], &shared["clock_is_off"]),
+        (&json!("false"), &json!(false))
+    );
+    assert_eq!((&shared["fault"], &shared["used_twice"]), (&Value::Null, &json!(false)));
     let all = a.api("fleet");
     assert_eq!(
         (&all["node"], &all["living"], &all["faults"]),
         (&json!("a"), &json!(3), &json!([]))
     );
-    // Its chain's position is that of the store in the end.
+    // In the end the store has the whole chain.
     until("nothing is behind", || {
         let ledger = a.api("fleet")["ledger"].clone();
         (ledger["lag_records"] == 0 && ledger["stored"].as_u64() > Some(0)).then_some(())
@@ -128,7 +131,7 @@ fn living_stopped_and_killed_nodes_are_distinguished() {
     wait_until_seen(&a, "c", "silent");
     let all = a.api("fleet");
     let faults = all["faults"].as_array().unwrap();
-    assert_eq!((&all["living"], faults.len()), (&json!(1), 1), "who stopped is no fault: {all}");
+    assert_eq!((&all["living"], faults.len()), (&json!(1), 1), "a stopped node is no fault: {all}");
     assert!(faults[0].as_str().unwrap().starts_with("node 'c' is dead: "), "{all}");
     assert_eq!(a.cli(&["fleet", "status"]).code, Some(1));
     let metrics =
@@ -138,7 +141,7 @@ fn living_stopped_and_killed_nodes_are_distinguished() {
     {
         assert!(metrics.text().contains(line), "{line}: {}", metrics.text());
     }
-    // It comes back under its name, with its chain.
+    // The killed node restarts under its name, with its chain.
     let folder = std::mem::replace(&mut c.folder, tempfile::tempdir().unwrap());
     let c = Proxy::unready(fleet.config("c", KEY, free_port()), folder).ready();
     wait_until_seen(&a, "c", "living");
@@ -157,7 +160,7 @@ fn altered_replayed_foreign_or_oversized_heartbeat_is_reported_and_rejected() {
     let old = std::fs::read(&path).unwrap();
     let at = serde_json::from_slice::<Value>(&old).unwrap()["heartbeat"]["at"].as_u64();
     until("a later one is seen", || (seen(&a, "b", "")?["said"]["at"].as_u64() > at).then_some(()));
-    let foreign = until("the other fleet's node says something", || {
+    let foreign = until("the other fleet's node has a heartbeat", || {
         std::fs::read(elsewhere.heartbeat("b")).ok()
     });
     drop(other);
@@ -165,13 +168,13 @@ fn altered_replayed_foreign_or_oversized_heartbeat_is_reported_and_rejected() {
     b.process.0.kill().unwrap();
     b.process.wait();
     let last = std::fs::read(&path).unwrap();
-    // To lead others elsewhere.
+    // A heartbeat with another address.
     let text = String::from_utf8(last.clone()).unwrap();
-    let led = text.replace(&format!("127.0.0.1:{}", b.port), "127.0.0.1:1");
-    assert_ne!(led, text);
+    let redirected = text.replace(&format!("127.0.0.1:{}", b.port), "127.0.0.1:1");
+    assert_ne!(redirected, text);
     let long = [&last[..], &vec![b' '; 1 << 20]].concat();
     for (object, words) in [
-        (&led.into_bytes(), "node 'b': heartbeat not signed by this node's key"),
+        (&redirected.into_bytes(), "node 'b': heartbeat not signed by this node's key"),
         (&old, "node 'b': heartbeat replayed: an older one was written again"),
         (&foreign, "node 'b': heartbeat not signed by this node's key"),
         (&long, "node 'b': heartbeat exceeds 16384 bytes"),
@@ -187,12 +190,12 @@ fn altered_replayed_foreign_or_oversized_heartbeat_is_reported_and_rejected() {
     wait_until_seen(&a, "b", "silent");
     put(&path, &last);
     // If its last heartbeat had not been read before it was killed, it counts as alive for one more interval.
-    until("it is well again", || {
+    until("the heartbeat is valid again", || {
         let b = seen(&a, "b", "")?;
         (b["state"] == "silent" && b["fault"].is_null()).then_some(())
     });
     let status = a.cli(&["fleet", "status"]);
-    // All that is wrong is that it is dead.
+    // The dead node is the only problem.
     assert_eq!(status.code, Some(1), "{}{}", status.stdout, status.stderr);
     assert!(status.stderr.contains("the fleet has 1 problem"), "{}", status.stderr);
     assert!(status.stdout.contains("node 'b' is dead"), "{}", status.stdout);
@@ -204,7 +207,7 @@ fn name_used_by_two_processes_is_reported_by_all_nodes() {
     let (a, b) = (fleet.node("a"), fleet.node("b"));
     wait_until_seen(&a, "b", "living");
     let folder = b.end();
-    // Its whole data folder once more, as of a volume that was copied.
+    // A copy of its data folder, like that of a copied volume.
     let copy = tempfile::tempdir().unwrap();
     let done = std::process::Command::new("cp")
         .arg("-a")
@@ -213,7 +216,7 @@ fn name_used_by_two_processes_is_reported_by_all_nodes() {
         .status()
         .unwrap();
     assert!(done.success());
-    // Were the store to have more of the one than the log of the other, that would be refused at its start.
+    // Nothing is sealed meanwhile: a node does not start if the store has more of its chain than its log.
     let config = || {
         let mut config = fleet.config("b", KEY, free_port());
         config["cluster"]["flush"] = json!("5m");
@@ -233,14 +236,14 @@ fn name_used_by_two_processes_is_reported_by_all_nodes() {
 
 // FLT-4
 #[test]
-fn no_node_is_declared_dead_while_the_store_is_away() {
+fn no_node_is_declared_dead_while_the_store_is_unavailable() {
     let fleet = Fleet::new();
     let (a, b) = (fleet.node("a"), fleet.node("b"));
     wait_until_seen(&a, "b", "living");
     wait_until_seen(&b, "a", "living");
     let (nodes, aside) = (fleet.0.path().join("nodes"), fleet.0.path().join("aside"));
     std::fs::rename(&nodes, &aside).unwrap();
-    // Nothing can be made there; what was made meanwhile goes.
+    // Nothing can be created in place of a file. Objects created meanwhile are removed.
     until("it is a file", || {
         let _ = std::fs::remove_dir_all(&nodes);
         std::fs::write(&nodes, "").ok()
@@ -250,7 +253,7 @@ fn no_node_is_declared_dead_while_the_store_is_away() {
         let all = a.api("fleet");
         assert_eq!(all["living"], 2, "{all}");
     }
-    until("it is there again", || {
+    until("it is available again", || {
         let _ = std::fs::remove_file(&nodes);
         let _ = std::fs::remove_dir_all(&nodes);
         std::fs::rename(&aside, &nodes).ok()
@@ -259,7 +262,7 @@ fn no_node_is_declared_dead_while_the_store_is_away() {
     wait_until_seen(&a, "b", "living");
 }
 
-/// Proxy in front of a node that keeps its requests, and corrupts its answers on demand.
+/// Forwarder in front of a node that records requests, and corrupts responses on demand.
 struct Between {
     port: u16,
     asked: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -308,7 +311,7 @@ impl Between {
     }
 }
 
-/// Answer of a node to bytes.
+/// Response of a node to raw bytes.
 fn answered(port: u16, bytes: &[u8]) -> (u16, Vec<u8>) {
     let mut connection = crate::harness::Connection::open(port);
     connection.raw(bytes);
@@ -334,7 +337,7 @@ fn peer_request_is_accepted_once_and_its_answer_authenticated() {
     let text = String::from_utf8(request.clone()).unwrap();
     assert!(text.starts_with("POST /fleet/v1/ping HTTP/1.1\r\n"), "{text}");
 
-    // The same once more, altered, for another node, and without a key: what an unknown path gets.
+    // A replayed, altered, misdirected or unauthenticated request gets the response of an unknown path.
     let host = format!("Host: 127.0.0.1:{port}\r\n");
     let nobody = format!("POST /nowhere HTTP/1.1\r\n{host}Content-Length: 0\r\n\r\n");
     let (status, _) = answered(port, nobody.as_bytes());
@@ -349,7 +352,7 @@ fn peer_request_is_accepted_once_and_its_answer_authenticated() {
         assert!(!String::from_utf8_lossy(&body).contains("fleet"), "{bytes}");
     }
     let (got, _) = answered(a.port, text.as_bytes());
-    assert_eq!(got, 404, "it was for the other");
+    assert_eq!(got, 404, "it was for node b");
 
     between.spoils.store(true, Ordering::Relaxed);
     let spoiled = reached();

@@ -29,13 +29,11 @@ fn node(store: &TempDir, name: &str, index: Value, flush: &str) -> Proxy {
 
 fn all_see_all(nodes: &[&Proxy]) {
     for by in nodes {
-        until("all nodes are seen to live", || {
-            (by.api("fleet")["living"] == nodes.len()).then_some(())
-        });
+        until("all nodes are alive", || (by.api("fleet")["living"] == nodes.len()).then_some(()));
     }
 }
 
-/// Calls a node so often; what was asked for.
+/// Makes `count` calls at a node. Returns the requested items.
 fn call(proxy: &Proxy, name: &str, count: usize) -> Vec<String> {
     let mut client = proxy.client();
     let asked: Vec<_> = (0..count).map(|at| format!("{name}-call-{at}")).collect();
@@ -45,7 +43,7 @@ fn call(proxy: &Proxy, name: &str, count: usize) -> Vec<String> {
     asked
 }
 
-/// All records that a query means, newest first, two on a page; and what the last page says of the fleet.
+/// All records of a query, newest first, read in pages of two, and the member `fleet` of the last page.
 fn pages(proxy: &Proxy, query: &str) -> (Vec<Value>, Value) {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -72,7 +70,7 @@ fn exported(proxy: &Proxy, query: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Every node answers with the same, which is what was called.
+/// Asserts that every node answers with the same records, those of the calls.
 fn all_answer_the_same(nodes: &[(&str, &Proxy)], called: &[String]) {
     let all: BTreeSet<_> = called.iter().cloned().collect();
     let names: Vec<_> = nodes.iter().map(|(name, _)| *name).collect();
@@ -159,7 +157,7 @@ fn every_node_answers_for_all_including_unsealed_records() {
         pages(&b, &format!("{CALLS}&node={log}")).0,
         pages(&c, &format!("{CALLS}&node=c")).0
     );
-    // What was decided at another node, and why, is no payload.
+    // A decision of another node and its reason are returned without payloads, too.
     c.client().read("s:violate", json!({}));
     let decided = pages(&b, "node=c&type=policy_decision&exclude_payloads=true").0;
     assert_eq!(decided[0].get("arguments"), None, "{decided:?}");
@@ -216,7 +214,7 @@ fn shards_answer_together_and_each_record_counts_once() {
     all_see_all(&[&a, &b, &c]);
     let called = [call(&a, "a", 3), call(&b, "b", 2), call(&c, "c", 3)].concat();
     all_answer_the_same(&[("a", &a), ("b", &b), ("c", &c)], &called);
-    // The same once the shards have what was sealed.
+    // The same once the shards have the sealed records.
     let last = last_of(&c, "c");
     until("a shard has it", || (indexed(&a, "c").max(indexed(&b, "c")) >= last).then_some(()));
     all_answer_the_same(&[("a", &a), ("b", &b), ("c", &c)], &called);
@@ -324,7 +322,7 @@ fn watch(proxy: &Proxy, query: &str, after: Option<&str>) -> Events {
     Events::of(connection)
 }
 
-/// The calls that come next, up to so many different ones; what was asked for, and the last id.
+/// Reads events until `count` different calls have arrived. Returns the requested items and the last event id.
 fn comes(events: &mut Events, count: usize) -> (BTreeSet<String>, String) {
     let (mut found, mut last) = (BTreeSet::new(), String::new());
     while found.len() < count {
@@ -387,10 +385,10 @@ fn export_without_a_dead_nodes_records_reports_it_and_so_does_the_status() {
     assert_eq!(whole.code, Some(0), "{}", whole.stderr);
     assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 5);
     let committed = last_of(&b, "b");
-    until("it has said so", || {
+    until("its heartbeat has it", || {
         let nodes = a.api("fleet")["nodes"].clone();
-        let said = nodes.as_array().unwrap().iter().find(|it| it["node"] == "b").unwrap().clone();
-        (said["said"]["ledger"]["committed"].as_u64()? >= committed).then_some(())
+        let seen = nodes.as_array().unwrap().iter().find(|it| it["node"] == "b").unwrap().clone();
+        (seen["said"]["ledger"]["committed"].as_u64()? >= committed).then_some(())
     });
     b.process.0.kill().unwrap();
     b.process.wait();
@@ -401,7 +399,7 @@ fn export_without_a_dead_nodes_records_reports_it_and_so_does_the_status() {
     assert!(lacking.stderr.contains("b: it is not alive"), "{}", lacking.stderr);
     let text = std::fs::read_to_string(&file).unwrap();
     let lines: Vec<Value> = text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
-    assert_eq!(lines.len(), 3, "the records of a, and what is missing");
+    assert_eq!(lines.len(), 3, "the records of a, and the missing ones");
     assert_eq!(lines[2]["type"], "fleet_missing");
     assert!(lines[2]["missing"]["b"].as_str().unwrap().contains("is not alive"), "{text}");
     let lacking = export("csv");
@@ -422,8 +420,8 @@ fn export_without_a_dead_nodes_records_reports_it_and_so_does_the_status() {
     assert_eq!(table.code, Some(6), "{}", table.stderr);
     let bytes = std::fs::read(&file).unwrap();
     let noted = b"mcpproxy.fleet_missing";
-    assert!(bytes.windows(noted.len()).any(|it| it == noted), "its footer says so");
-    // What is asked of another node is whole.
+    assert!(bytes.windows(noted.len()).any(|it| it == noted), "its footer reports it");
+    // The records of the living node are complete.
     let of_a = a.cli(&["activity", "export", "--file", "-", "--node", "a"]);
     assert_eq!(of_a.code, Some(0), "{}", of_a.stderr);
     let replayed = a.get("/api/v1/activity/export?type=tool_call");

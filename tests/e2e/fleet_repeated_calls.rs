@@ -1,5 +1,5 @@
 //! A client of the stateless revision that is asked by one node and repeats its call at another: its user's answer counts
-//! there, and a call whose node is gone is not sent.
+//! there, and a call of a lost node is not sent.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ fn until_living(node: &Proxy, count: u64) {
     until("the membership is known", || (node.api("fleet")["living"] == count).then_some(()));
 }
 
-/// Two that know of each other, with these keys.
+/// Two nodes with `keys` that know each other.
 fn two(store: &TempDir, keys: [Value; 2]) -> [Proxy; 2] {
     let [first, second] = keys;
     let nodes = [("a", first), ("b", second)];
@@ -42,13 +42,13 @@ fn two(store: &TempDir, keys: [Value; 2]) -> [Proxy; 2] {
 #[test]
 fn answer_of_the_user_counts_at_every_node_where_the_call_is_repeated() {
     let store = tempfile::tempdir().unwrap();
-    // While the key is changed, too.
+    // During a change of the key.
     let [a, b] = two(&store, [json!([OLD, NEW]), json!([NEW, OLD])]);
     let [at_a, at_b] = [&a, &b].map(Hand::new);
     let params = write(json!({"value": 1}));
     let denied = at_b.call(&again(&params, &at_a.asked(&params), "decline"));
     assert_eq!(error_text(&denied["result"]), "Tool 's:write_item': approval was denied");
-    assert_eq!((sent(&a), waiting(&b).len()), (0, 0), "it went out nowhere, and is over");
+    assert_eq!((sent(&a), waiting(&b).len()), (0, 0), "it was sent nowhere, and has ended");
     let state = at_a.asked(&params);
     assert_eq!(*value(&at_b.call(&again(&params, &state, "accept"))), 7);
     let ended = a.activity("type=approval")[0]["metadata"].clone();
@@ -58,7 +58,7 @@ fn answer_of_the_user_counts_at_every_node_where_the_call_is_repeated() {
         let text = "Tool 's:write_item': its approval was used already, or is not known any more";
         assert_eq!(error_text(&twice["result"]), text);
     }
-    // Another call is none that was approved, wherever it is made.
+    // An approval covers no other call at any node.
     let other = write(json!({"value": 2}));
     let refused = at_a.call(&again(&other, &at_b.asked(&params), "accept"));
     let text = "Tool 's:write_item': what was approved is not what is asked now";
@@ -69,7 +69,7 @@ fn answer_of_the_user_counts_at_every_node_where_the_call_is_repeated() {
 #[test]
 fn request_state_of_a_server_is_accepted_at_every_node() {
     let (store, server) = (tempfile::tempdir().unwrap(), Recorder::start(request_state::answer));
-    // While the key is changed, too.
+    // During a change of the key.
     let nodes = [("a", json!([OLD, NEW])), ("b", json!([NEW, OLD]))].map(|(name, key)| {
         let mut config = config(&store, name, key);
         config["mcpServers"] = json!({"m": request_state::entry(&server)});
@@ -124,7 +124,7 @@ fn call_whose_node_is_gone_must_be_repeated_and_is_not_sent() {
         let text = "Tool 's:write_item': its approval was asked for at node 'a', which cannot be asked: repeat the call";
         assert_eq!(error_text(&refused["result"]), text, "{action}");
     }
-    // One of a key that this node does not have is that node's all the same.
+    // A state of an unknown key still names its node.
     let other = state.replacen("mcpproxy-approval.", "mcpproxy-approval.0", 1);
     let refused = at_b.call(&again(&params, &other, "decline"));
     assert!(error_text(&refused["result"]).contains("asked for at node 'a'"), "{refused}");

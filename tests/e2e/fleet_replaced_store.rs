@@ -1,5 +1,5 @@
 //! Fleet nodes whose store is temporarily replaced by an empty folder or emptied: uploads succeed, but do not count as stored,
-//! no node counts as gone, and all records are uploaded once the store is back.
+//! no node counts as lost, and all records are uploaded once the store is restored.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::harness::{Output, Proxy, mcpproxy, stub_stdio, until};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
-/// Reported faults of a node.
+/// Reported reason of a replaced store.
 const LOST: &str = "not the store that this node joined (fleet.json is missing)";
 
 /// A folder with the store in it.
@@ -49,24 +49,24 @@ impl Fleet {
         }))
     }
 
-    /// An empty folder is where the store was.
-    fn goes(&self) {
+    /// Replaces the store with an empty folder.
+    fn replace(&self) {
         std::fs::rename(self.store(), self.aside()).unwrap();
         std::fs::create_dir_all(self.store()).unwrap();
     }
 
     /// Restores the store, and removes the one that replaced it.
-    fn comes_back(&self) {
-        until("it is there again", || {
+    fn restore(&self) {
+        until("it is available again", || {
             let _ = std::fs::remove_dir_all(self.store());
             std::fs::rename(self.aside(), self.store()).ok()
         });
     }
 
-    /// Moves everything that is there aside.
+    /// Moves all objects of the store aside.
     fn empty(&self) {
         std::fs::create_dir(self.aside()).unwrap();
-        // What a node puts there meanwhile is not among them.
+        // Without objects that nodes write meanwhile.
         let entries: Vec<_> = std::fs::read_dir(self.store()).unwrap().collect();
         for entry in entries {
             let entry = entry.unwrap();
@@ -102,7 +102,7 @@ fn faults(node: &Proxy) -> String {
     node.api("fleet")["faults"].to_string()
 }
 
-/// Reports living nodes and the backlog.
+/// Waits until the node reports the replaced store and its backlog.
 fn until_reported(node: &Proxy) {
     until("it is reported", || {
         let (fleet, faults) = (node.api("fleet"), faults(node));
@@ -131,12 +131,12 @@ fn objects_of_a_replaced_store_are_ignored_and_records_are_uploaded_again() {
     let fleet = Fleet::new();
     let [a, b] = ["a", "b"].map(|name| fleet.node(name));
     for node in [&a, &b] {
-        until("both live", || (node.api("fleet")["living"] == 2).then_some(()));
+        until("both are alive", || (node.api("fleet")["living"] == 2).then_some(()));
     }
     let mut client = b.client();
     client.read("s:stats", json!({}));
     let before = until_stored(&b);
-    fleet.goes();
+    fleet.replace();
     for _ in 0..20 {
         client.read("s:stats", json!({}));
     }
@@ -158,7 +158,7 @@ fn objects_of_a_replaced_store_are_ignored_and_records_are_uploaded_again() {
     assert_ne!(applied.code, Some(0), "{}", applied.stdout);
     assert!(applied.stderr.contains(LOST), "{}", applied.stderr);
 
-    fleet.comes_back();
+    fleet.restore();
     until("nothing is wrong any more", || (faults(&b) == "[]").then_some(()));
     let last = until_stored(&b);
     assert!(last > before + 20);
@@ -180,7 +180,7 @@ fn emptied_store_is_reported_by_the_only_node_and_continued_when_it_is_restored(
     client.read("s:stats", json!({}));
     until_reported(&a);
     assert_ne!(ledger(&a)["lag_records"], 0);
-    fleet.comes_back();
+    fleet.restore();
     until("nothing is wrong any more", || (faults(&a) == "[]").then_some(()));
     fleet.assert_all_of("a", until_stored(&a));
 }
@@ -199,17 +199,17 @@ fn follower_accepts_no_gap_in_a_replaced_store_and_reports_it() {
     client.read("s:stats", json!({}));
     let before = until_stored(&a);
     until("it is followed", || (followed(&b, "a")?["last"].as_u64()? >= before).then_some(()));
-    // Meanwhile it does not see what the store gets.
+    // The paused follower does not see new objects.
     b.process.signal("STOP");
     for _ in 0..5 {
         client.read("s:stats", json!({}));
     }
     until("the store has more", || (ledger(&a)["stored"].as_u64()? >= before + 5).then_some(()));
-    fleet.goes();
+    fleet.replace();
     client.read("s:stats", json!({}));
     until("something is put there", || (segments(&fleet.store()) > 0).then_some(()));
     b.process.signal("CONT");
-    // It has looked wrong for long enough, and the store was asked whether it is the fleet's.
+    // The gap has lasted long enough for a check of the store's identity.
     until("it is seen", || b.log().contains("cannot follow a node's segments now").then_some(()));
     until("it is reported", || {
         let reported = b.api("status")["faults"].to_string();
@@ -217,7 +217,7 @@ fn follower_accepts_no_gap_in_a_replaced_store_and_reports_it() {
     });
     let status = followed(&b, "a").unwrap();
     assert_eq!((&status["gaps"], &status["faults"]), (&json!([]), &json!([])), "{status}");
-    fleet.comes_back();
+    fleet.restore();
     let last = until_stored(&a);
     let status = until("all of it is followed", || {
         followed(&b, "a").filter(|it| it["last"].as_u64().unwrap() >= last)

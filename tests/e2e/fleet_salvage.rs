@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::harness::{Output, Proxy, configure, free_port, mcpproxy, stub_stdio, until};
 
-/// Flags of a salvage, before the program runs.
+/// Shell code that adds the flag of a salvage.
 const SALVAGE: &str = "set -- \"$@\" --salvage";
 
 fn config(store: &TempDir, node: &str, index: Value) -> Value {
@@ -25,7 +25,7 @@ fn alone() -> Value {
     json!({"mcpServers": {"s": stub_stdio(&[])}})
 }
 
-/// Calls so often, each in a commit of its own; all of it is in the store then. The last record there.
+/// Makes `count` calls, each in its own commit, and waits until they are in the store. Returns the last record there.
 fn called(proxy: &Proxy, name: &str, count: usize) -> u64 {
     let mut client = proxy.client();
     for at in 0..count {
@@ -43,7 +43,7 @@ fn until_stored(proxy: &Proxy) -> u64 {
     })
 }
 
-/// A folder of a process that was killed.
+/// Kills the process. Returns its folder.
 fn killed(mut proxy: Proxy) -> TempDir {
     proxy.process.0.kill().unwrap();
     proxy.process.wait();
@@ -60,7 +60,7 @@ fn journals(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(of).collect()
 }
 
-/// Cuts a third off what the log has in its newest journal.
+/// Removes the last third of the log's newest journal.
 fn cut(folder: &TempDir) {
     let journal = journals(&folder.path().join("data/activity/db")).into_iter().max().unwrap();
     let bytes = std::fs::read(&journal).unwrap();
@@ -74,9 +74,9 @@ fn calls(proxy: &Proxy, query: &str) -> (Vec<String>, Vec<String>) {
     let text = proxy.get(&format!("/api/v1/activity/export?type=tool_call{query}")).text();
     let records: Vec<Value> = text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
     let records = records.iter().filter(|it| it["type"] == "tool_call");
-    let said = records.clone().map(|it| it["arguments"]["id"].as_str().unwrap().to_owned());
+    let items = records.clone().map(|it| it["arguments"]["id"].as_str().unwrap().to_owned());
     let ids = records.map(|it| it["id"].as_str().unwrap().to_owned());
-    (said.collect(), ids.collect())
+    (items.collect(), ids.collect())
 }
 
 fn asked(names: &[(&str, usize)]) -> Vec<String> {
@@ -144,7 +144,7 @@ fn records_between_a_salvage_and_the_next_fleet_start_get_new_numbers() {
     let ids = calls(&a, "").1;
     let folder = killed(a);
     cut(&folder);
-    // Without its fleet it cannot know which numbers are taken.
+    // Without its fleet the node does not know the used numbers.
     let a = Proxy::unready_under(SALVAGE, alone(), folder).ready();
     let mut client = a.client();
     for at in 0..9 {
@@ -153,9 +153,9 @@ fn records_between_a_salvage_and_the_next_fleet_start_get_new_numbers() {
     drop(client);
     let a = Proxy::unready(config(&store, "a", json!(false)), a.end()).ready();
     a.assert_logged("the log was restored from the fleet's store");
-    let (said, now) = calls(&a, "");
-    assert_eq!(said, asked(&[("before", 12), ("alone", 9)]));
-    assert_eq!(now[..12], ids, "what others have keeps its ids");
+    let (items, now) = calls(&a, "");
+    assert_eq!(items, asked(&[("before", 12), ("alone", 9)]));
+    assert_eq!(now[..12], ids, "records in the store keep their ids");
     let last = called(&a, "after", 1);
     assert_sound(&store, "a", last);
     assert_followed(&index, &a, "a");
@@ -169,7 +169,7 @@ fn log_that_was_lost_completely_is_fetched_completely() {
     let ids = calls(&a, "").1;
     let folder = killed(a);
     std::fs::remove_dir_all(folder.path().join("data/activity")).unwrap();
-    // By itself a node does not take another log for its own.
+    // Without the flag a node does not start with another log.
     let path = configure(config(&store, "a", json!(false)), folder.path());
     let refused = Output::of(mcpproxy().args(["serve", "-c"]).arg(&path));
     assert_eq!(refused.code, Some(5), "{}", refused.stderr);

@@ -11,7 +11,7 @@ use crate::harness::{
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const NEW_KEY: &str = "ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// A node of the fleet whose store is in that folder.
+/// A node of the fleet with `store`.
 fn node(store: &TempDir, name: &str, key: Value) -> Proxy {
     let store = format!("file://{}", store.path().display());
     let mut cluster = json!({"store": store, "node": name, "flush": "100ms"});
@@ -21,7 +21,7 @@ fn node(store: &TempDir, name: &str, key: Value) -> Proxy {
     Proxy::with(json!({"mcpServers": {"s": stub_stdio(&[])}, "cluster": cluster}))
 }
 
-/// A session as its client has it: an id, sent to whichever node.
+/// Session of a client: an id that is sent to any node.
 pub(crate) struct Session {
     id: String,
 }
@@ -31,12 +31,11 @@ impl Session {
         Self::opened(node, "/mcp", headers, "2025-06-18", &json!({"roots": {}}))
     }
 
-    /// Session at this endpoint.
     pub(crate) fn open_at(node: &Proxy, path: &str) -> Self {
         Self::opened(node, path, &[], "2025-06-18", &json!({}))
     }
 
-    /// Session of this revision, whose client accepts these requests.
+    /// Opens a session of `revision` by a client with `capabilities`.
     pub(crate) fn opened(
         node: &Proxy,
         path: &str,
@@ -76,7 +75,6 @@ impl Session {
         connection.response()
     }
 
-    /// Sends a message to that endpoint.
     pub(crate) fn post_at(&self, node: &Proxy, path: &str, body: &Value) -> Response {
         self.send_to(node, ("POST", path), &[], body)
     }
@@ -89,7 +87,7 @@ impl Session {
         self.post(node, &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}))
     }
 
-    /// Whether a call of it comes to something there.
+    /// Asserts that a call in the session succeeds at `node`.
     pub(crate) fn calls(&self, node: &Proxy, id: &str) {
         let arguments =
             json!({"name": "s:stats", "args": {}, "intent": {"operation_type": "read"}});
@@ -105,7 +103,7 @@ impl Session {
         assert_ne!(response.json()["result"]["isError"], true, "{}", response.text());
     }
 
-    /// Session id in the records of that node, of the call with that id.
+    /// Session id in the record of call `id` at `node`.
     fn name(node: &Proxy, id: &str) -> Value {
         let found = node.activity(&format!("request_id={id}&type=tool_call"));
         assert_eq!(found[0]["metadata"]["client_name"], "walker", "{found:?}");
@@ -126,7 +124,7 @@ fn session_continues_at_every_node_and_survives_the_one_that_opened_it() {
     for (at, node) in [&c, &a, &b, &c].into_iter().enumerate() {
         session.calls(node, &format!("call-{at}"));
     }
-    // It is one session in the records of all of them.
+    // All nodes record the same session.
     let name = Session::name(&a, "call-1");
     assert_eq!(name.as_str().unwrap().len(), 32);
     assert_eq!((Session::name(&b, "call-2"), Session::name(&c, "call-0")), (name.clone(), name));
@@ -134,7 +132,7 @@ fn session_continues_at_every_node_and_survives_the_one_that_opened_it() {
     a.process.wait();
     session.calls(&b, "later");
     session.calls(&c, "later-too");
-    // What is new on the living ones, too.
+    // New sessions continue at the living nodes.
     let other = Session::open(&b, &[]);
     other.calls(&c, "other");
 }
@@ -146,8 +144,8 @@ fn session_id_is_valid_only_unaltered_and_for_its_opener() {
     let admin = [("X-API-Key", crate::harness::API_KEY)];
     let (own, ours) = (Session::open(&a, &[]), Session::open(&a, &admin));
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
-    assert_eq!(own.send(&b, "POST", &admin, &list).status, 404, "the API key proves another");
-    assert_eq!(ours.post(&b, &list).status, 404, "nobody");
+    assert_eq!(own.send(&b, "POST", &admin, &list).status, 404, "the API key is another principal");
+    assert_eq!(ours.post(&b, &list).status, 404, "anonymous");
     assert_eq!(ours.send(&b, "POST", &admin, &list).status, 200);
     let mut connection = Connection::open(b.port);
     let session = [("Mcp-Session-Id", own.id.as_str())];
@@ -161,7 +159,7 @@ fn session_id_is_valid_only_unaltered_and_for_its_opener() {
         assert_eq!(Session { id: own.id[..at].to_owned() }.list(&b).status, 404, "cut at {at}");
     }
     assert_eq!(own.list(&b).status, 200);
-    // Ended, it stays ended where that is known.
+    // An ended session stays ended.
     assert_eq!(own.send(&b, "DELETE", &[], &Value::Null).status, 204);
     assert_eq!(own.list(&b).status, 404);
 }
@@ -178,7 +176,7 @@ fn keys_change_with_overlap_and_sessions_of_a_removed_key_are_unknown() {
     let answer = session.list(&new);
     assert_eq!((answer.status, answer.text().contains("send initialize again")), (404, true));
     assert_eq!(Session::open(&both, &[]).list(&new).status, 200, "the first key seals");
-    // Without a key sessions are what they were.
+    // Without a key, session ids are local.
     let alone = Session::open(&none, &[]);
     assert!(alone.id.len() == 32 && alone.id.bytes().all(|byte| byte.is_ascii_hexdigit()));
     assert_eq!((alone.list(&none).status, alone.list(&old).status), (200, 404));
@@ -213,7 +211,7 @@ pub(crate) fn know_each_other(nodes: &[&Proxy]) {
 }
 
 impl Session {
-    /// Begins a call that asks the client something; the stream of its answer.
+    /// Begins a call that asks the client. Returns the stream of its response.
     pub(crate) fn ask(&self, node: &Proxy, id: &str) -> Events {
         let arguments = json!({"name": "s:ask", "args": {}, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
@@ -242,7 +240,7 @@ impl Session {
         self.post(node, &json!({"jsonrpc": "2.0", "id": question["id"], "result": {"model": "m"}}))
     }
 
-    /// Opens one that can be asked.
+    /// Opens a session of a client with sampling.
     fn asked(node: &Proxy) -> Self {
         Self::opened(node, "/mcp", &[], "2025-11-25", &json!({"sampling": {}}))
     }
@@ -261,7 +259,7 @@ fn state_on_one_node_is_reachable_through_any_and_its_end_starts_a_new_session()
     assert_eq!(session.answer(&c, &question).status, 202);
     let event = events.next().unwrap().json();
     assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}));
-    // So is the rest of an answer whose stream broke.
+    // The rest of a broken stream is available at any node.
     let mut events = session.ask(&b, "resumed");
     let asked = events.next().unwrap();
     drop(events);
@@ -270,13 +268,13 @@ fn state_on_one_node_is_reachable_through_any_and_its_end_starts_a_new_session()
     assert_eq!(session.answer(&a, &asked.json()).status, 202);
     let event = again.next().unwrap().json();
     assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}));
-    // A call is canceled wherever the client says so.
+    // A call can be canceled at any node.
     let mut events = session.ask(&b, "cancelled");
     events.next().unwrap();
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "cancelled"}});
     assert_eq!(session.post(&c, &cancel).status, 202);
     while events.next().is_some() {}
-    // What was on a node that is no more.
+    // State on a killed node.
     let mut events = session.ask(&b, "gone");
     let asked = events.next().unwrap();
     b.process.signal("KILL");
@@ -285,7 +283,7 @@ fn state_on_one_node_is_reachable_through_any_and_its_end_starts_a_new_session()
     until("it is found dead", || {
         let answers =
             [session.answer(&c, &asked.json()), session.send(&c, "GET", &seen, &Value::Null)];
-        // Until then nothing is over.
+        // Until then requests can be retried.
         for answer in &answers {
             assert!([404, 503].contains(&answer.status), "{} {}", answer.status, answer.text());
         }
@@ -313,7 +311,7 @@ fn stream_restarts_elsewhere_before_its_node_is_declared_dead() {
 }
 
 #[test]
-fn subscription_stays_at_its_node_once_the_sessions_node_is_gone() {
+fn subscription_remains_at_its_node_after_the_sessions_node_is_lost() {
     let store = tempfile::tempdir().unwrap();
     let offers = json!({"mcpServers": {"s": stub_stdio(&["--offers"])}});
     let [mut a, b] = ["a", "b"].map(|name| reached_with(&store, name, offers.clone()));
@@ -367,7 +365,7 @@ fn living_node_that_refuses_connections_ends_no_session() {
         assert_eq!(answer.status, 503, "{}", answer.text());
         assert!(answer.text().contains("retry") && answer.header("retry-after").is_some());
     }
-    // Nothing has ended: it continues where it is reachable, and the rest of it anywhere.
+    // The session has not ended: its state is available at its node, and other calls work at any node.
     assert_eq!(session.answer(&a, &asked.json()).status, 202);
     let event = events.next().unwrap().json();
     assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}));
@@ -408,7 +406,7 @@ fn rule_conditions_on_a_session_hold_at_every_node() {
         let response = session.post(node, &call);
         (response.status, response.text().contains("approval timed out"))
     };
-    // Each on another node than the one before: what it has seen is known all the same.
+    // Each call is made at another node, and the facts of the session are known there.
     assert_eq!(call(&session, &b, "s:read_item"), (200, false));
     assert_eq!(call(&session, &c, "s:echo"), (200, false), "no open-world content yet");
     assert_eq!(call(&session, &b, "s:echo"), (200, true));
@@ -416,12 +414,12 @@ fn rule_conditions_on_a_session_hold_at_every_node() {
     // Its session facts are lost: the client has to open another session.
     a.process.signal("KILL");
     a.process.wait();
-    until("the node that knew is found dead", || {
+    until("the node with the facts is found dead", || {
         (call(&session, &c, "s:echo").0 == 404).then_some(())
     });
 }
 
-/// Nodes whose rule refuses what would go out after private data and content of the open world.
+/// Nodes with a rule that refuses open-world calls after private data and open-world content.
 fn guarded(store: &TempDir) -> [Proxy; 3] {
     let mut server = stub_stdio(&["--only", "read_item,echo"]);
     server["capabilities"] = json!({
@@ -435,8 +433,8 @@ fn guarded(store: &TempDir) -> [Proxy; 3] {
     nodes
 }
 
-/// Whether a call by the read variant goes out, of a client without a session.
-fn goes_out(node: &Proxy, tool: &str) -> bool {
+/// Whether a read call of a client without a session is sent.
+fn is_sent(node: &Proxy, tool: &str) -> bool {
     let arguments = json!({"name": tool, "args": {}, "intent": {"operation_type": "read"}});
     let params = json!({"name": "call_tool_read", "arguments": arguments});
     let answer = ask_modern(node, "/mcp", "tools/call", params, &[]);
@@ -447,7 +445,7 @@ fn goes_out(node: &Proxy, tool: &str) -> bool {
 }
 
 /// Whether a call over REST, which each node answers itself, is sent.
-fn goes_out_over_rest(node: &Proxy, tool: &str) -> bool {
+fn is_sent_over_rest(node: &Proxy, tool: &str) -> bool {
     let body = json!({"tool_name": "call_tool_read", "arguments": {"name": tool, "args": {}},
         "intent": {"operation_type": "read"}});
     let key = [("X-API-Key", API_KEY)];
@@ -460,10 +458,10 @@ fn goes_out_over_rest(node: &Proxy, tool: &str) -> bool {
 fn data_seen_by_a_client_without_a_session_at_one_node_counts_at_the_next() {
     let store = tempfile::tempdir().unwrap();
     let [a, b, c] = guarded(&store);
-    assert!(goes_out(&a, "s:read_item"));
-    assert!(goes_out(&b, "s:echo"), "no open-world content yet");
+    assert!(is_sent(&a, "s:read_item"));
+    assert!(is_sent(&b, "s:echo"), "no open-world content yet");
     for node in [&c, &a, &b] {
-        assert!(!goes_out(node, "s:echo"));
+        assert!(!is_sent(node, "s:echo"));
     }
 }
 
@@ -471,15 +469,15 @@ fn data_seen_by_a_client_without_a_session_at_one_node_counts_at_the_next() {
 fn data_seen_by_a_principal_is_shared_and_survives_its_node() {
     let store = tempfile::tempdir().unwrap();
     let [mut a, b, c] = guarded(&store);
-    assert!(goes_out_over_rest(&a, "s:read_item") && goes_out_over_rest(&a, "s:echo"));
-    assert!(!goes_out_over_rest(&a, "s:echo"));
+    assert!(is_sent_over_rest(&a, "s:read_item") && is_sent_over_rest(&a, "s:echo"));
+    assert!(!is_sent_over_rest(&a, "s:echo"));
     // It is shared within a few seconds.
     for node in [&b, &c] {
-        until("what was seen is known", || (!goes_out_over_rest(node, "s:echo")).then_some(()));
+        until("the facts are known", || (!is_sent_over_rest(node, "s:echo")).then_some(()));
     }
     a.process.signal("KILL");
     a.process.wait();
     let folder = b.end();
     let b = Proxy::from_file(&folder.path().join("config.json"), folder).ready();
-    assert!(!goes_out_over_rest(&b, "s:echo") && !goes_out_over_rest(&c, "s:echo"));
+    assert!(!is_sent_over_rest(&b, "s:echo") && !is_sent_over_rest(&c, "s:echo"));
 }

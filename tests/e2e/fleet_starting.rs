@@ -1,5 +1,5 @@
-//! A fleet node that has just started, or was started without its store: state that is still unknown is not taken for gone,
-//! and reported as such.
+//! A fleet node that has just started, or was started without its store: unknown state is not treated as lost, and is
+//! reported as unknown.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::fleet_sessions::{Session, know_each_other, reached_config, reached_with};
 use crate::harness::{API_KEY, Connection, Events, Proxy, Response, read_call, stub_stdio, until};
 
-/// A server that keeps something for a session, one that does not, and a tool whose calls wait for a person.
+/// A server with affinity, and one without, which has a tool that needs approval.
 fn servers() -> Value {
     let (mut keeps, mut s) = (stub_stdio(&[]), stub_stdio(&[]));
     keeps["affinity"] = "session".into();
@@ -17,7 +17,7 @@ fn servers() -> Value {
     json!({"mcpServers": {"keeps": keeps, "s": s}})
 }
 
-/// The store, where nothing can be read of its nodes while it is away.
+/// A store whose folder `nodes` is replaced by a file, so that nodes cannot be read.
 struct Away {
     nodes: PathBuf,
     aside: PathBuf,
@@ -35,7 +35,7 @@ impl Away {
     }
 
     fn end(&self) {
-        until("it is there again", || {
+        until("it is available again", || {
             let _ = std::fs::remove_file(&self.nodes);
             let _ = std::fs::remove_dir_all(&self.nodes);
             std::fs::rename(&self.aside, &self.nodes).ok()
@@ -44,8 +44,8 @@ impl Away {
 }
 
 fn readiness(node: &Proxy) -> (u16, Value) {
-    let said = node.get("/readyz");
-    (said.status, said.json())
+    let response = node.get("/readyz");
+    (response.status, response.json())
 }
 
 /// Asserts that the client is asked to retry in the same session.
@@ -142,7 +142,7 @@ fn node_that_cannot_read_its_fleet_ends_no_session_and_hides_nothing() {
     let plain = c.request("GET", "/readyz", &[], b"").json();
     assert_eq!(plain["fleet"], json!({"state": "awaited"}), "reasons are for the key's holder");
 
-    // Nothing that is at a is gone.
+    // State at node a is not treated as lost.
     let answer = json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": {"model": "m"}});
     let check = |c: &Proxy| {
         asks_again(&kept.post(c, &read_call("away", "keeps:stats")));
@@ -177,7 +177,7 @@ fn node_that_cannot_read_its_fleet_ends_no_session_and_hides_nothing() {
         assert_eq!(reported["node"], "store");
         assert!(reported["reason"].as_str().unwrap().contains("not known yet"), "{reported}");
     }
-    // It serves alone all the same, and says no other of what is elsewhere.
+    // The node serves alone after a while, and answers the same about state at other nodes.
     let (_, ready) = until("it is ready", || Some(readiness(&c)).filter(|it| it.0 == 200));
     assert_eq!(ready["fleet"]["state"], "unseen", "{ready}");
     check(&c);
@@ -186,7 +186,7 @@ fn node_that_cannot_read_its_fleet_ends_no_session_and_hides_nothing() {
     know_each_other(&[a, b, &c]);
     assert_eq!(readiness(&c).1["fleet"], json!({"state": "seen"}));
     assert_eq!(kept.post(&c, &read_call("later", "keeps:stats")).status, 200);
-    // The server that asks says not for which call: one at a time.
+    // The server does not name the call of its question, so there is one call at a time.
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "asked"}});
     assert_eq!(session.post(a, &cancel).status, 202);
     while events.next().is_some() {}
@@ -196,10 +196,10 @@ fn node_that_cannot_read_its_fleet_ends_no_session_and_hides_nothing() {
     assert_eq!(session.post(&c, &answer).status, 202);
     let reported = events.next().unwrap().json();
     assert_eq!(reported["result"]["structuredContent"]["answered"], json!({"model": "m"}));
-    // An earlier watcher continues with the others.
+    // Earlier event streams continue with the other nodes.
     a.client().read("s:read_item", json!({"id": "after"}));
     for events in [&mut all, &mut of_a] {
-        until("the call at a comes", || {
+        until("the call at a arrives", || {
             let reported = events.next().expect("the stream has no end").json();
             (reported["arguments"]["id"] == "after").then_some(())
         });

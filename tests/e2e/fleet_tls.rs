@@ -1,4 +1,4 @@
-//! Nodes that reach each other over TLS, trusting the system's authorities, whatever certificates clients need.
+//! Nodes that reach each other over TLS and trust the system's authorities, independently of client certificates.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -8,14 +8,14 @@ use crate::tls::{call, get};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// The store of a fleet, and who vouches for its nodes.
+/// Store of a fleet, and the certificate authority of its nodes.
 struct Fleet {
     store: TempDir,
     ca: CertificateAuthority,
 }
 
 impl Fleet {
-    /// A node that seals nothing while a test runs, lets clients show certificates, and trusts `trusted` beside the system's.
+    /// A node that seals nothing while a test runs, accepts client certificates, and trusts `trusted` as the system's authority.
     fn node(&self, name: &str, trusted: &CertificateAuthority) -> Proxy {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let at = folder.path();
@@ -54,7 +54,7 @@ fn nodes_query_each_other_over_tls_and_reject_untrusted_certificates() {
     let b = fleet.node("b", &fleet.ca);
     let stranger = fleet.node("c", &other);
     for node in [&a, &b, &stranger] {
-        until("all live", || (api(node, "fleet")["living"] == 3).then_some(()));
+        until("all are alive", || (api(node, "fleet")["living"] == 3).then_some(()));
     }
     let called = call(&a, &[]);
     assert!(called.body.contains("hello"), "{}", called.body);
@@ -64,7 +64,7 @@ fn nodes_query_each_other_over_tls_and_reject_untrusted_certificates() {
     assert_eq!(reported["fleet"]["missing"], json!({}));
     assert_eq!(reported["activities"][0]["tool_name"], "echo", "{reported}");
     assert_eq!(reported["activities"], calls(&a)["activities"]);
-    // What does not trust them says so, of each by its name.
+    // A node that does not trust the others names each of them.
     let reported = calls(&stranger);
     assert_eq!(reported["activities"], json!([]));
     for node in ["a", "b"] {

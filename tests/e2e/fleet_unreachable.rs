@@ -1,4 +1,4 @@
-//! A fleet node that is gone without closing its connections: without power, unreachable, or stopped. A client that waits for it
+//! A fleet node that is lost without closing its connections: without power, unreachable, or stopped. A client that waits for it
 //! through another node gets the same answer as for a killed node.
 
 use std::net::TcpListener;

@@ -1,5 +1,4 @@
-//! Tasks that clients follow (PRO-43): changes that are not lost, streams of servers that come and go, admission and
-//! shares.
+//! Tasks that clients follow (PRO-43): delivery of changes, streams of servers, admission and shares.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +11,7 @@ use crate::tasks::{CREATED, GOOD, MODERN, OWN, Server, completed, create_as, tas
 const PATH: &str = "/mcp/all";
 const LISTEN: &str = "subscriptions/listen";
 
-/// A server that reports no changes on its streams, which stand; it refuses that many `tasks/get` for a moment.
+/// A server with standing streams that report no changes. It refuses the first `busy` requests `tasks/get`.
 fn quiet(busy: usize) -> Server {
     let busy = AtomicUsize::new(busy);
     let (order, less) = (Ordering::SeqCst, |left: usize| left.checked_sub(1));
@@ -33,35 +32,35 @@ fn quiet(busy: usize) -> Server {
     })
 }
 
-/// The sets of tasks that a server was asked to report changes of, oldest first.
+/// Sets of tasks in the subscriptions at a server, oldest first.
 fn listened(server: &Server) -> Vec<Value> {
     let asked = server.asked(LISTEN).into_iter();
     asked.filter_map(|(_, it)| it["params"]["notifications"].get("taskIds").cloned()).collect()
 }
 
-/// How often a server was asked for the state of a task.
+/// Number of requests to a server for the state of a task.
 fn fetched(server: &Server, id: &str) -> usize {
     server.asked("tasks/get").iter().filter(|(_, it)| it["params"]["taskId"] == id).count()
 }
 
-/// A working task of the server under this id; its sealed id.
+/// Creates a working task with `id` at the server. Returns its sealed id.
 fn working(proxy: &Proxy, server: &Server, id: &str) -> String {
     working_as(proxy, "", server, id)
 }
 
-/// The same, on behalf of a token's holder or anonymously.
+/// Creates a working task with the token `bearer`, or anonymously if it is empty.
 fn working_as(proxy: &Proxy, bearer: &str, server: &Server, id: &str) -> String {
     let created = CREATED.replace(r"7\u0061", id);
     server.set(id, &created.replace(r#""task""#, r#""complete""#));
     create_as(proxy, bearer, PATH, "s:slow", &created)
 }
 
-/// A subscription to tasks, and those that were agreed to.
+/// Subscribes to tasks. Returns the stream and the accepted filters.
 fn follow(proxy: &Proxy, ids: &[String]) -> (Events, Value) {
     follow_as(proxy, "", ids)
 }
 
-/// The same, on behalf of a token's holder or anonymously.
+/// Subscribes to tasks with the token `bearer`, or anonymously if it is empty.
 fn follow_as(proxy: &Proxy, bearer: &str, ids: &[String]) -> (Events, Value) {
     let asked = json!({"jsonrpc": "2.0", "id": "l", "method": LISTEN, "params": {
         "_meta": {"io.modelcontextprotocol/protocolVersion": MODERN,
@@ -252,7 +251,7 @@ fn newcomer_gets_a_place_of_the_principals_that_follow_the_most_tasks() {
     assert!(notified.count() <= per_stream);
     assert!(first.next().is_none());
     proxy.assert_logged("a subscription to tasks ends");
-    until("its tasks are free again, and those of the others followed still", || {
+    until("its tasks are released, and those of the others are still followed", || {
         let listened = listened(&server).pop()?;
         let all = listened.as_array()?;
         let is_of = |stream: &str| {

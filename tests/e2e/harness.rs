@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub(crate) use authority::{Authority, Browser, NOBODYS, Ways, browse};
+pub(crate) use authority::{Authority, Browser, UNGRANTABLE, Ways, browse};
 pub(crate) use certificates::{CertificateAuthority, Curled, Pair, curl};
 pub(crate) use egress::{EgressProxy, EgressWay};
 pub(crate) use impostor::Impostor;
@@ -46,7 +46,7 @@ pub(crate) use upstream::{
 };
 pub(crate) use wire::{Client, Connection, Response, ask_modern, error_text, raw_result};
 
-/// Long enough for the slowest machine; a test that waits this long has failed.
+/// Time limit of a wait, for the slowest machine. A longer wait fails its test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const API_KEY: &str = "end-to-end-key-of-more-than-32-characters";
@@ -85,8 +85,8 @@ impl Process {
         Self(command.spawn().expect("the program starts"))
     }
 
-    /// The same for what all tests share: it ends when this process does, however that ends, and
-    /// `folder` goes with it. A shell waits on a pipe that no other process holds.
+    /// Spawns a child that all tests share. It ends with this process, even if this process is killed, and
+    /// `folder` is removed. A shell waits on a pipe that no other process holds.
     pub(crate) fn spawn_for_all(command: &Command, folder: &Path, log: Stdio) -> Self {
         const WATCH: &str =
             r#"folder=$1; shift; exec 3<&0; "$@" & read -r _ <&3; kill -9 $!; rm -rf "$folder""#;
@@ -109,7 +109,7 @@ impl Process {
         assert!(done.success());
     }
 
-    /// Waits for the end; the exit code, or `None` for a signal.
+    /// Waits for the end. Returns the exit code, or `None` for a signal.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         let ended = until("the process ends", || self.0.try_wait().expect("it can be waited for"));
         ended.code()
@@ -118,7 +118,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The shell of a shared one ends what it started when its input closes.
+        // The shell of a shared child ends the child when its input closes.
         if self.0.stdin.take().is_none() {
             let _ = self.0.kill();
         }
@@ -126,20 +126,19 @@ impl Drop for Process {
     }
 }
 
-/// True while a process of that id runs.
 pub(crate) fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
     state.is_some_and(|state| !"ZX".contains(state))
 }
 
-/// The processes that one has started and that have not been waited for, without its reaper.
+/// Children of a process that it has not waited for, without its reaper.
 pub(crate) fn children_of(pid: u32) -> Vec<String> {
     let (_, children) = reaper_and_children(pid);
     children
 }
 
-/// The process that ends those children should that one be killed.
+/// Reaper of a process: it ends the children if the process is killed.
 pub(crate) fn reaper_of(pid: u32) -> Option<String> {
     let (reaper, _) = reaper_and_children(pid);
     reaper
@@ -160,7 +159,7 @@ fn reaper_and_children(pid: u32) -> (Option<String>, Vec<String>) {
     (reapers.pop(), children)
 }
 
-/// Asks until there is an answer.
+/// Calls `ask` until it returns a value.
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -181,7 +180,7 @@ pub(crate) fn until_logged(text: &str, log: impl Fn() -> String) {
     }
 }
 
-/// Whether a process is one test's or all tests'.
+/// Lifetime of a process: one test, or the whole run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Test,
@@ -196,12 +195,12 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy before these servers and waits until each was discovered or has failed.
+    /// Starts a proxy with `servers`, and waits until each was discovered or has failed.
     pub(crate) fn start(servers: Value) -> Self {
         Self::with(json!({"mcpServers": servers}))
     }
 
-    /// A proxy with a whole config; `listen`, `data_dir` and `api_key` are filled in.
+    /// Starts a proxy with `config`, in which `listen`, `data_dir` and `api_key` are filled in.
     pub(crate) fn with(config: Value) -> Self {
         Self::unready(config, tempfile::tempdir().expect("a folder")).ready()
     }
@@ -211,12 +210,12 @@ impl Proxy {
         Self::launch(config, tempfile::tempdir().expect("a folder"), Life::Run).ready()
     }
 
-    /// Starts one without waiting for its servers, in a folder that may hold an earlier life's data.
+    /// Starts a proxy without waiting for its servers, in a folder that may have the data of an earlier run.
     pub(crate) fn unready(config: Value, folder: TempDir) -> Self {
         Self::launch(config, folder, Life::Test)
     }
 
-    /// Starts one from a shell that runs `before` first, such as `umask 000`, and waits until it is ready.
+    /// Starts a proxy from a shell that runs `before` first, such as `umask 000`, and waits until it is ready.
     pub(crate) fn under(before: &str, config: Value, folder: TempDir) -> Self {
         Self::unready_under(before, config, folder).ready()
     }
@@ -227,8 +226,8 @@ impl Proxy {
         Self::launched(without_variables(command), config, folder, Life::Test)
     }
 
-    /// Starts one from a terminal that `script` makes, which is this test's process, and the
-    /// proxy's parent: ended, it takes the terminal away.
+    /// Starts a proxy in a terminal created by `script`. The process of the result is `script`, the
+    /// parent of the proxy; its end removes the terminal.
     pub(crate) fn in_terminal(config: Value, folder: TempDir) -> Self {
         let log = folder.path().join("log");
         let mut command = Command::new("sh");
@@ -273,7 +272,7 @@ impl Proxy {
             .and_then(|rest| rest.split('/').next()?.parse().ok());
         let port = port.unwrap_or_else(|| {
             let log = std::fs::read_to_string(&log).unwrap_or_default();
-            panic!("the proxy said '{line}'; its log:\n{log}")
+            panic!("the proxy printed '{line}'; its log:\n{log}")
         });
         Self { port, folder, process }
     }
@@ -284,14 +283,14 @@ impl Proxy {
         self
     }
 
-    /// Ends the proxy and hands its folder on, for another life.
+    /// Ends the proxy. Returns its folder, for a restart.
     pub(crate) fn end(mut self) -> TempDir {
         self.process.signal("TERM");
         assert_eq!(self.process.wait(), Some(0), "a drained proxy exits with 0\n{}", self.log());
         std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"))
     }
 
-    /// Kills the proxy, which then has no time to close anything.
+    /// Kills the proxy without a clean shutdown. Returns its folder.
     pub(crate) fn killed(mut self) -> TempDir {
         self.process.signal("KILL");
         self.process.wait();
@@ -307,7 +306,7 @@ impl Proxy {
         until_logged(text, || self.log());
     }
 
-    /// Waits until `count` lines of the log are meant, and asserts that there are no more.
+    /// Waits until `is_meant` holds for `count` lines of the log, and asserts that there are no more.
     pub(crate) fn assert_lines_logged(&self, count: usize, is_meant: impl Fn(&str) -> bool) {
         let meant = || self.log().lines().filter(|line| is_meant(line)).count();
         let found = until("enough lines are logged", || Some(meant()).filter(|it| *it >= count));
@@ -318,7 +317,7 @@ impl Proxy {
         self.request("GET", path, &[("X-API-Key", API_KEY)], b"")
     }
 
-    /// GET under `/api/v1`; its `data`.
+    /// GET under `/api/v1`. Returns `data` of the response.
     pub(crate) fn api(&self, path: &str) -> Value {
         let response = self.get(&format!("/api/v1/{path}"));
         assert_eq!(response.status, 200, "{path}: {}", response.text());
@@ -344,7 +343,7 @@ impl Proxy {
         Output::of(&mut self.command(args))
     }
 
-    /// A command of the CLI that will find this proxy.
+    /// A command of the CLI that finds this proxy.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let config = self.folder.path().join("config.json");
         let listen = format!("127.0.0.1:{}", self.port);
@@ -363,7 +362,7 @@ impl Proxy {
         Client::open_at(self.port, "/mcp/all")
     }
 
-    /// The records of the log, newest first; `query` filters, and may be empty.
+    /// Records of the log, newest first, filtered by `query`, which may be empty.
     pub(crate) fn activity(&self, query: &str) -> Vec<Value> {
         let data = self.api(&format!("activity?limit=100&{query}"));
         data["activities"].as_array().expect("a list").clone()
@@ -375,7 +374,7 @@ pub(crate) fn requests_of(records: &[Value]) -> u64 {
     records.iter().map(|record| record["metadata"]["repeated"].as_u64().unwrap_or(1)).sum()
 }
 
-/// Writes a config into `folder`, with `listen`, `data_dir` and `api_key` filled in; its path.
+/// Writes a config into `folder`, with `listen`, `data_dir` and `api_key` filled in. Returns its path.
 pub(crate) fn configure(mut config: Value, folder: &Path) -> PathBuf {
     let members = config.as_object_mut().expect("an object");
     members.entry("listen").or_insert_with(|| json!("127.0.0.1:0"));
@@ -433,14 +432,14 @@ impl From<std::process::Output> for Output {
     }
 }
 
-/// Creates an agent token on the command line, with these arguments after `token create`. Returns its secret.
+/// Creates an agent token on the command line, with `args` after `token create`. Returns its secret.
 pub(crate) fn create_token(proxy: &Proxy, args: &[&str]) -> String {
     let output = proxy.cli(&[&["token", "create"], args, &["--json"]].concat());
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     output.json()["token"].as_str().unwrap().to_owned()
 }
 
-/// Call of a tool without arguments, which reads.
+/// Message of a read call without arguments.
 pub(crate) fn read_call(id: &str, tool: &str) -> Value {
     let arguments = json!({"name": tool, "args": {}, "intent": {"operation_type": "read"}});
     let params = json!({"name": "call_tool_read", "arguments": arguments});

@@ -13,8 +13,8 @@ use crate::harness::{PATIENCE, Proxy, Response, create_token, error_text, stub_s
 const MODERN: &str = "2026-07-28";
 const METHODS: [&str; 3] = ["elicitation/create", "sampling/createMessage", "roots/list"];
 
-/// A legacy server over HTTP, whose tool asks what its arguments say, in order: `ask` holds requests, each sent once
-/// the one before was answered, or all at once with `together`. Its result holds the answers.
+/// A legacy server over HTTP with a tool that sends requests to the client: those in its argument `ask`, each after
+/// the answer to the previous one, or all at once with `together`. Its result has the answers.
 struct Asker {
     port: u16,
     shared: Arc<Shared>,
@@ -33,9 +33,8 @@ struct Seen {
     /// Number of requests sent to the client.
     asked: u64,
     answers: HashMap<u64, Value>,
-    /// Canceled calls.
     canceled: usize,
-    /// Whether open responses break off.
+    /// Whether open responses are cut off.
     is_cut: bool,
 }
 
@@ -62,7 +61,7 @@ impl Asker {
         self.shared.seen()
     }
 
-    /// Breaks off all open responses.
+    /// Cuts off all open responses.
     fn cut(&self) {
         self.seen().is_cut = true;
         self.shared.changed.notify_all();
@@ -113,7 +112,7 @@ impl Shared {
                     Value::Null
                 }
                 ("POST", None) => {
-                    let number = id.as_u64().expect("an id of ours");
+                    let number = id.as_u64().expect("an id of the proxy");
                     self.seen().answers.insert(number, message);
                     self.changed.notify_all();
                     Value::Null
@@ -244,7 +243,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// By a client that can answer everything.
+    /// Call of a tool by a client with all capabilities.
     pub(crate) fn of(proxy: &'a Proxy, path: &'static str, tool: &str, arguments: Value) -> Self {
         let params = match path {
             "/mcp" => read(&format!("s:{tool}"), arguments),
@@ -253,7 +252,7 @@ impl<'a> Call<'a> {
         Self::by_method(proxy, path, "tools/call", params)
     }
 
-    /// The same for any method.
+    /// Request by a client with all capabilities.
     fn by_method(
         proxy: &'a Proxy,
         path: &'static str,
@@ -273,7 +272,7 @@ impl<'a> Call<'a> {
         Self { capabilities, ..self }
     }
 
-    /// Makes the call with these members of its params.
+    /// Makes the call with further members of its params.
     pub(crate) fn send(&self, members: Value) -> Response {
         let mut params = self.params.clone();
         params["_meta"] = json!({
@@ -298,7 +297,7 @@ impl<'a> Call<'a> {
         self.proxy.request("POST", self.path, &headers, body.to_string().as_bytes())
     }
 
-    /// Makes the call; the result that asks.
+    /// Makes the call. Returns the result with the question.
     #[track_caller]
     pub(crate) fn asked(&self) -> Value {
         let result = self.send(json!({})).json()["result"].take();
@@ -306,7 +305,7 @@ impl<'a> Call<'a> {
         result
     }
 
-    /// Repeats it with an answer to that question.
+    /// Repeats the call with an answer to the question.
     pub(crate) fn repeat(&self, asked: &Value, answer: &Value) -> Response {
         self.repeat_with(&asked["requestState"], answer)
     }
@@ -316,7 +315,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A client's answer to a request of that method.
+/// Answer of a client to a request of `method`.
 fn answer_to(method: &str) -> Value {
     match method {
         "elicitation/create" => json!({"action": "accept", "content": {"n": 1}}),
@@ -328,7 +327,7 @@ fn answer_to(method: &str) -> Value {
     }
 }
 
-/// Requests of the server in the form of its revision.
+/// Request of the server in its revision.
 fn ask(method: &str) -> Value {
     let params = match method {
         "elicitation/create" => json!({"message": "Who?",
@@ -339,7 +338,7 @@ fn ask(method: &str) -> Value {
     json!({"method": method, "params": params})
 }
 
-/// The refusal of a repeated call.
+/// Message of the refusal of a repeated call.
 #[track_caller]
 pub(crate) fn refusal(answer: &Response) -> String {
     let answer = answer.json();
@@ -356,7 +355,7 @@ fn pro_42_requests_for_prompts_and_resources_are_held_as_calls_are() {
         (
             "/mcp/server/s",
             "prompts/get",
-            // The answer of an earlier round, which a server of that family does not know.
+            // An answer of an earlier round, which is unknown to servers of that family.
             json!({"name": "ask", "arguments": {"who": "me"}, "inputResponses": {"url_1": {"action": "accept"}}}),
             json!({"name": "other", "arguments": {"who": "me"}}),
             "prompt_get",
@@ -443,7 +442,7 @@ fn call_is_held_for_several_rounds_over_http() {
     let server = Asker::start();
     let proxy = Proxy::start(json!({"s": server.entry()}));
     for path in ["/mcp", "/mcp/all"] {
-        // Those that are sent at once are asked one after the other.
+        // Requests that are sent at once are asked one at a time.
         for together in [false, true] {
             let before = server.seen().calls.len();
             let arguments = json!({"ask": METHODS.map(ask), "together": together});
@@ -495,7 +494,7 @@ fn question_that_a_modern_client_cannot_answer_is_refused_to_the_server() {
         let result = call.declaring(capabilities).send(json!({})).json()["result"].take();
         assert_eq!(result["structuredContent"]["answered"]["code"], code, "{result}");
     }
-    // As the modern revision states it.
+    // In the form of the modern revision.
     let asked = Call::of(&proxy, "/mcp", "ask", json!({"ask": [url]})).asked();
     let params = json!({"mode": "url", "url": "https://a.example/", "message": "m"});
     assert_eq!(asked["inputRequests"]["question"]["params"], params);
@@ -537,7 +536,7 @@ fn held_call_is_taken_over_once_by_the_same_call_of_the_same_principal() {
     }
     let text = refusal(&call.send(json!({"requestState": state, "inputResponses": {"q": answer}})));
     assert!(text.contains("inputResponses has no answer to 'question' (roots/list)"), "{text}");
-    // None of these has used it up; spelling and endpoint do not count.
+    // None of these has used the state. Spelling and endpoint make no difference.
     let again = json!({"b": "c", "a": {"y": [1.5], "x": 1}, "ask": [ask("roots/list")]});
     let again = Call::of(&proxy, "/mcp/all", "ask", again).by(&alice);
     let result = again.repeat(&asked, &answer).json()["result"].take();
@@ -571,7 +570,7 @@ fn call_whose_client_does_not_return_is_withdrawn() {
     let text = refusal(&call.repeat(&asked, &answer_to("roots/list")));
     assert!(text.contains("requestState belongs to no waiting call"), "{text}");
     assert_eq!(server.seen().calls.len(), 1);
-    // The same over a pipe; its server got an error for its request.
+    // The same over a pipe; the server gets an error for its request.
     let mut call = Call::of(&proxy, "/mcp", "ask", json!({}));
     call.params = read("child:ask", json!({"ask": "roots/list"}));
     call.asked();
@@ -624,10 +623,10 @@ fn held_calls_of_a_principal_are_bounded() {
     let text = error["message"].as_str().unwrap();
     assert_eq!(text, "roots/list: 32 calls of its client wait for input already");
     call.clone().by(&bob).asked();
-    // One that ends makes room.
+    // The end of a call frees its place.
     let done = call.repeat(&asked.remove(0), &answer_to("roots/list")).json();
     assert_eq!(done["result"]["resultType"], "complete", "{done}");
-    until("there is room", || {
+    until("there is space", || {
         let result = call.send(json!({})).json()["result"].take();
         (result["resultType"] == "input_required").then_some(())
     });
@@ -642,7 +641,7 @@ fn held_calls_of_two_clients_at_one_child_are_not_mixed() {
     let [first, second] = [&alice, &bob]
         .map(|bearer| Call::of(&proxy, "/mcp", "ask", json!({"ask": "roots/list"})).by(bearer));
     let asked = first.asked();
-    // The server does not say which of the two calls its request belongs to (PRO-6).
+    // The request of the server does not identify one of the two calls (PRO-6).
     let refused = second.send(json!({})).json()["result"].take();
     let error = &refused["structuredContent"]["answered"];
     assert_eq!(error["code"], -32603, "{refused}");
@@ -650,7 +649,7 @@ fn held_calls_of_two_clients_at_one_child_are_not_mixed() {
     let answer = answer_to("roots/list");
     let result = first.repeat(&asked, &answer).json()["result"].take();
     assert_eq!(result["structuredContent"]["answered"], answer, "{result}");
-    // The held call is over.
+    // The held call has ended.
     let asked = second.asked();
     let result = second.repeat(&asked, &answer).json()["result"].take();
     assert_eq!(result["structuredContent"]["answered"], answer, "{result}");

@@ -16,9 +16,9 @@ use crate::harness::{
 
 /// Maximum number of streams (`server::http2_connection`).
 const MAX_STREAMS: u32 = 64;
-/// Maximum number of a client's errors that cost it only a stream (also from there).
+/// Maximum number of client errors that end only their streams (from the same place).
 const MAX_ERROR_RESETS: u32 = 256;
-/// The name of that setting, and of the window that every stream begins with (RFC 9113 §6.5.2).
+/// Ids of the settings of that number, and of the initial window of streams (RFC 9113 §6.5.2).
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 /// Codes of errors (RFC 9113 §7).
@@ -31,7 +31,7 @@ fn serve(config: Value) -> (Proxy, CertificateAuthority) {
     serve_for(config, None)
 }
 
-/// A proxy for clients whose certificates these authorities have signed.
+/// A proxy for clients with certificates of the authorities `clients`.
 fn serve_for(config: Value, clients: Option<&str>) -> (Proxy, CertificateAuthority) {
     let (ca, folder) = (CertificateAuthority::new("ca"), tempfile::tempdir().unwrap());
     ca.local().write(folder.path(), "server");
@@ -72,7 +72,7 @@ fn message(stream: u32) -> Vec<u8> {
     frame(kind::HEADERS, END_HEADERS, stream, &head)
 }
 
-/// Requests whose bodies are awaited: they last as long as the client wants.
+/// A request without its body, which lasts until the client ends it.
 fn unfinished(stream: u32) -> Vec<u8> {
     let json = field("content-type", "application/json");
     let head = [request("POST", "/api/v1/tools/call"), keyed(), json].concat();
@@ -125,7 +125,7 @@ fn streams_above_the_bound_are_refused_and_the_others_continue() {
 fn flood_of_immediately_reset_requests_ends_the_connection() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
-    // All in one record, so that none is looked at before it is given up.
+    // All in one record, so that no request is processed before its reset.
     let flood: Vec<u8> =
         (0..60).flat_map(|n| [unfinished(nth(n)), reset(nth(n))].concat()).collect();
     assert!(flood.len() < 16 * 1024);
@@ -139,7 +139,7 @@ fn flood_of_immediately_reset_requests_ends_the_connection() {
 fn client_with_continuous_errors_loses_its_connection() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
-    // A body that is longer than its head says (RFC 9113 §8.1.1).
+    // A body longer than its content-length (RFC 9113 §8.1.1).
     let mistake = |n: u32| {
         let one = field("content-length", "1");
         let head = [request("POST", "/api/v1/tools/call"), keyed(), one].concat();
@@ -183,7 +183,7 @@ fn oversized_heads_are_refused_and_endless_heads_end_the_connection() {
     let before = peak(&proxy);
     connection.send(&frame(kind::HEADERS, END_STREAM, 5, &begun));
     let flood = frame(kind::CONTINUATION, 0, 5, &field("x", "a")).repeat(1000);
-    // It may be over before all of it has been sent.
+    // The connection may end before all of it is sent.
     let _ = connection.0.write_all(&flood);
     assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
     assert_served(&proxy, &ca);
@@ -204,7 +204,7 @@ fn replies_without_client_window_wait_at_their_servers() {
         let body = frame(kind::DATA, END_STREAM, stream, body.to_string().as_bytes());
         [unfinished(stream), body].concat()
     };
-    // With a window, so that what a first answer needs is not counted.
+    // With a window: memory for a first answer is not counted.
     let mut other = Http2::open(proxy.port, &ca, &[]);
     other.send(&ask(1));
     assert!(other.wait_for(kind::HEADERS, 1).is_ok());
@@ -230,13 +230,13 @@ fn frames_that_require_answers_are_not_read_while_answers_are_blocked() {
     let (proxy, ca) = serve(json!({}));
     for asks in [frame(kind::PING, 0, 0, &[7; 8]), frame(kind::SETTINGS, 0, 0, &[])] {
         let mut connection = Http2::open(proxy.port, &ca, &[]);
-        // Some, of which every one is answered.
+        // A thousand frames, all of which are answered.
         connection.send(&asks.repeat(1000));
         let answers = std::iter::from_fn(|| connection.next());
         let answers = answers.filter(|it| it.kind == asks[3] && it.flags & 1 != 0);
         assert_eq!(answers.take(1000).count(), 1000);
         let before = peak(&proxy);
-        // Its end is that all was sent, or that nothing more is taken.
+        // Ends when all frames are sent, or when the proxy reads no more.
         connection.0.sock.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         let portion = asks.repeat(1000);
         for _ in 0..BYTES / portion.len() {
@@ -252,7 +252,7 @@ fn frames_that_require_answers_are_not_read_while_answers_are_blocked() {
 }
 
 #[test]
-fn authority_is_checked_instead_of_a_host_header_beside_it() {
+fn authority_is_checked_instead_of_an_accompanying_host_header() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
     for (stream, authority, host, served) in
@@ -288,13 +288,15 @@ fn client_whose_authority_was_withdrawn_is_refused_new_requests() {
         let asked = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
         frame(kind::DATA, END_STREAM, stream, asked.to_string().as_bytes())
     };
-    // It answers no PING, by which it would say that it knows that it is to go away.
+    // The client answers no PING, so the proxy cannot know that GOAWAY has arrived.
     let mut connection = Http2::by(Some(&clients.client("ada")), proxy.port, &ca, &[]);
     connection.send(&[message(1), message(3), body(3)].concat());
     assert!(connection.wait_for(kind::HEADERS, 3).is_ok());
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
-    until("the others count", || proxy.log().contains("reloaded the TLS files").then_some(()));
+    until("the other authority is in force", || {
+        proxy.log().contains("reloaded the TLS files").then_some(())
+    });
     connection.send(&[message(5), body(5)].concat());
     assert!(!connection.wait_for(kind::HEADERS, 5).is_ok());
     let reported = connection.wait_for(kind::DATA, 5).payload;
@@ -304,7 +306,7 @@ fn client_whose_authority_was_withdrawn_is_refused_new_requests() {
         "{reported}"
     );
     connection.send(&body(1));
-    assert!(connection.wait_for(kind::HEADERS, 1).is_ok(), "it had begun before");
+    assert!(connection.wait_for(kind::HEADERS, 1).is_ok(), "the request had begun before");
     drop(connection);
     proxy.end();
 }
@@ -317,16 +319,16 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// Sends these, as far as they are taken.
+    /// Sends `bytes` as far as they are accepted.
     fn sending(port: u16, bytes: &[u8]) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        // It may be refused, and the connection over, before all has been sent.
+        // The request may be refused, and the connection closed, before all is sent.
         let _ = stream.write_all(bytes);
         stream.set_nonblocking(true).unwrap();
         Self { stream, received: Vec::new(), is_over: false }
     }
 
-    /// Whether the proxy has closed, after what it had to say.
+    /// Reads the available response. Returns whether the proxy has closed the connection.
     fn is_over(&mut self) -> bool {
         let mut bytes = [0; 4096];
         while !self.is_over {
@@ -362,7 +364,7 @@ fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients()
             (0..CLIENTS).map(|_| scope.spawn(|| Unfinished::sending(port, &sent))).collect();
         sending.into_iter().map(|it| it.join().unwrap()).collect()
     });
-    // No more of them fit. Those that do are over as well once they are late.
+    // The other bodies do not fit. Those that fit end with a timeout.
     let fit = BOUND / (BYTES - SMALL);
     until("the others are refused", || {
         let over = clients.iter_mut().filter_map(|it| it.is_over().then_some(())).count();
@@ -383,7 +385,7 @@ fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients()
         }
     }
     assert!(refused > 0, "all of them were late, and none was refused");
-    // The others hold what they have: who is known has a part of their own, and a small one needs none.
+    // The other bodies keep their share. Authenticated clients have their own share, and small bodies need none.
     let key = [("X-API-Key", API_KEY)];
     let known = proxy.request("POST", "/api/v1/tools/call", &key, &vec![b' '; 1 << 20]);
     assert_eq!(known.status, 400, "{}", known.text());
@@ -395,10 +397,10 @@ fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients()
 fn refusal_is_delivered_although_the_body_is_rejected() {
     let proxy = Proxy::with(json!({}));
     let mut connection = Connection::open(proxy.port);
-    // By its head alone; more than is read ahead of it.
+    // Refused because of its head. The body is longer than the read-ahead.
     connection.send("POST", "/api/v1/tools/call", &[], &vec![b' '; 1 << 20]);
     assert_eq!(connection.response().status, 401);
-    // All of it was read, or the connection would be closed, and what still comes be answered with a reset.
+    // The whole body was read. Otherwise the connection would be closed, and the rest answered with a reset.
     connection.send("GET", "/healthz", &[], b"");
     assert_eq!(connection.response().status, 200);
     drop(connection);

@@ -11,7 +11,7 @@ fn servers() -> Value {
     json!({"a": stub_stdio(&["--offers"]), "b": stub_stdio(&["--offers"])})
 }
 
-/// Makes a token by the command line; the token.
+/// Creates a token on the command line. Returns its secret.
 fn create(proxy: &Proxy, args: &[&str]) -> String {
     let output = proxy.cli(&[&["token", "create"], args, &["--json"]].concat());
     assert_eq!(output.code, Some(0), "{}", output.stderr);
@@ -28,7 +28,7 @@ fn cli_2_token_for_an_unknown_server_is_created_and_warned_about() {
     assert!(made.stderr.contains("did you mean files?"), "{}", made.stderr);
 }
 
-/// A client that sends a token with everything, in a session or in none.
+/// A client that sends a token with every request, with or without a session.
 struct Holder {
     connection: Connection,
     bearer: String,
@@ -109,7 +109,7 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
     assert_eq!(refused(&holder.call("read", "b:read_item")), text("b:read_item"));
     assert_eq!(refused(&holder.call("write", "a:write_item")), text("a:write_item"));
     assert_eq!(refused(&holder.call("destructive", "a:delete_item")), text("a:delete_item"));
-    // A stated read does not make it one; and a hidden tool is reported like a missing one.
+    // A stated read does not change the operation of a tool, and a hidden tool is reported like a missing one.
     let absent = |tool: &str| format!("Tool '{tool}' not found. Use retrieve_tools to find tools.");
     assert_eq!(refused(&holder.call("read", "a:write_item")), absent("a:write_item"));
     assert_eq!(refused(&holder.call("read", "a:nothing")), absent("a:nothing"));
@@ -246,10 +246,10 @@ fn token_takes_effect_and_ends_at_once_on_an_open_connection() {
     let rotated = proxy.cli(&["token", "rotate", "ci", "--json"]).json();
     let renewed = rotated["token"].as_str().unwrap();
     assert_eq!((&rotated["name"], &rotated["expires"]), (&json!("ci"), &json!(null)));
-    let gone = holder.send("tools/list", json!({}));
-    assert_eq!(gone.status, 401);
-    assert_eq!(gone.json()["error"], "Token is unknown, or was revoked");
-    // The session is the principal's, whatever secret proves it.
+    let rejected = holder.send("tools/list", json!({}));
+    assert_eq!(rejected.status, 401);
+    assert_eq!(rejected.json()["error"], "Token is unknown, or was revoked");
+    // The session belongs to the principal, not to the secret.
     let session = holder.session.take();
     let mut renewed = Holder { session, ..Holder::new(&proxy, renewed, "/mcp") };
     assert_ne!(renewed.call("read", "a:read_item")["isError"], true);
@@ -294,7 +294,7 @@ fn bad_token_is_refused_and_never_treated_as_anonymous() {
     }
     let in_url = proxy.request("GET", &format!("/api/v1/tools?apikey={lasting}"), &[], b"");
     assert_eq!(in_url.status, 401, "{}", in_url.text());
-    // What is not meant for us proves nothing, and is no reason to refuse.
+    // A credential of another kind is ignored.
     assert_eq!(Holder::new(&proxy, "another's", "/mcp").hello().status, 200);
     assert!(proxy.activity("principal=anonymous&type=tool_call").is_empty());
 }
@@ -325,9 +325,9 @@ fn token_file_changed_without_a_proxy_is_noticed_by_a_running_one() {
     let mut holder = Holder::open(&proxy, &token, "/mcp");
     assert_ne!(holder.call("read", "a:read_item")["isError"], true);
     let file = proxy.folder.path().join("data/tokens.json");
-    // What cannot be read changes nothing; a file that is gone ends all tokens.
+    // An unreadable file changes nothing; a missing file ends all tokens.
     write_private(&file, "{");
-    until("the log tells", || proxy.log().contains("agent tokens cannot be read").then_some(()));
+    until("it is logged", || proxy.log().contains("agent tokens cannot be read").then_some(()));
     assert_ne!(holder.call("read", "a:read_item")["isError"], true);
     std::fs::remove_file(&file).unwrap();
     until("the token is out of force", || {
@@ -341,7 +341,7 @@ fn session_belongs_to_its_opener() {
     let proxy = Proxy::start(json!({"a": stub_stdio(&[])}));
     let tokens = ["one", "two"].map(|name| create(&proxy, &[name]));
     let owner = Holder::open(&proxy, &tokens[0], "/mcp");
-    let nobodys = proxy.client();
+    let anonymous = proxy.client();
     let ask = |method: &str, session: &str, key: Option<&str>| {
         let mut headers =
             vec![("Mcp-Session-Id", session), ("Accept", "text/event-stream, application/json")];
@@ -357,10 +357,10 @@ fn session_belongs_to_its_opener() {
             let response = ask(method, session, key);
             assert_eq!(response.status, 404, "{method} {key:?}");
             let unknown = ask(method, "0123456789abcdef0123456789abcdef", key);
-            assert_eq!(response.text(), unknown.text(), "as an unknown one is");
+            assert_eq!(response.text(), unknown.text(), "like an unknown session");
         }
-        assert_eq!(ask(method, &nobodys.session, Some(API_KEY)).status, 404);
-        assert_eq!(ask(method, &nobodys.session, Some(&tokens[0])).status, 404);
+        assert_eq!(ask(method, &anonymous.session, Some(API_KEY)).status, 404);
+        assert_eq!(ask(method, &anonymous.session, Some(&tokens[0])).status, 404);
     }
     assert_eq!(ask("POST", session, Some(&tokens[0])).status, 202);
     assert_eq!(ask("DELETE", session, Some(&tokens[0])).status, 204);
@@ -371,7 +371,7 @@ fn session_belongs_to_its_opener() {
     assert_eq!(ask("POST", owner.session.as_deref().unwrap(), Some(&other)).status, 404);
 }
 
-/// A proxy that awaits the issuer's JWTs, once it knows its keys.
+/// A proxy that accepts JWTs of the issuer, once it knows the keys.
 fn with_issuer(issuer: &Issuer) -> Proxy {
     let proxy = Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true,
         "auth": issuer.auth()}));
@@ -402,7 +402,7 @@ fn jwt_of_the_issuer_is_recorded_as_its_subject_with_its_groups() {
     let session = later.session.take();
     let mut other = Holder { session, ..Holder::new(&proxy, &issuer.token(&claims), "/mcp") };
     assert_eq!(other.send("tools/list", json!({})).status, 404);
-    // The API key is still the admin's.
+    // The API key still works.
     assert_eq!(proxy.get("/api/v1/status").status, 200);
 }
 
@@ -472,7 +472,7 @@ fn new_keys_are_fetched_for_a_token_that_names_one_and_a_bad_endpoint_removes_no
     let proxy = with_issuer(&issuer);
     let old = issuer.token(&issuer.claims());
     let asked = issuer.asked();
-    // An unknown key: the issuer is queried rarely, whatever arrives.
+    // An unknown key: the issuer is queried rarely, regardless of requests.
     issuer.rotate("k2");
     let unknown = issuer.token(&issuer.claims());
     for keys in [Keys::Body("<html>".to_owned()), Keys::Hang] {
@@ -504,7 +504,7 @@ fn endpoint_that_hangs_delays_its_requests_within_bounds_and_no_others() {
     let made = create(&proxy, &["ci"]);
     assert_eq!(Holder::new(&proxy, &made, "/mcp").hello().status, 200);
     std::fs::remove_file(proxy.folder.path().join("data/tokens.json")).unwrap();
-    until("files are looked at meanwhile", || {
+    until("files are checked meanwhile", || {
         (Holder::new(&proxy, &made, "/mcp").hello().status == 401).then_some(())
     });
     assert_eq!(proxy.get("/api/v1/status").status, 200);
@@ -573,7 +573,7 @@ fn damaged_token_file_refuses_every_agent_and_is_a_named_fault() {
     let doctor = proxy.cli(&["doctor"]);
     assert_eq!(doctor.code, Some(1));
     assert!(doctor.stdout.contains("tokens.json.last-good"), "{}", doctor.stdout);
-    // A change does not write over what it cannot read.
+    // A change does not overwrite an unreadable file.
     let made = proxy.cli(&["token", "create", "other"]);
     assert_ne!(made.code, Some(0), "{}", made.stdout);
     assert!(made.stderr.contains("checksum"), "{}", made.stderr);
@@ -584,7 +584,7 @@ fn damaged_token_file_refuses_every_agent_and_is_a_named_fault() {
     });
     assert!(is_good(&proxy));
     assert_eq!(proxy.api("status")["faults"], json!([]));
-    // While tokens are in force, a file that is damaged meanwhile ends none of them and is a fault all the same.
+    // A file that is damaged while tokens are in force ends none of them, and is a fault.
     write_private(&file, "");
     until("it is a fault", || {
         let faults = proxy.api("status")["faults"].to_string();

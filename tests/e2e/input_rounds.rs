@@ -1,5 +1,5 @@
-//! Input that a server of 2026-07-28 asks of a client that came by `initialize`: asked by the requests of its own
-//! revision within the call, answered by a repeated request, bounded on both sides.
+//! Input that a server of 2026-07-28 requests from a client with `initialize`: asked by requests of the client's
+//! revision within the call, answered to the server by a repeated request, and bounded on both sides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ const SAMPLING: &str =
     r#"{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1.0}}"#;
 const DONE: &str = r#"{"content":[],"resultType":"complete"}"#;
 
-/// A modern server whose tools answer as the argument `script` says: the raw result of each round. The state of a
+/// A modern server with tools that answer with the argument `script`, the raw result of each round. The state of a
 /// round, if any, is its number.
 fn scripted(_: usize, request: &Received) -> Reply {
     let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
@@ -66,7 +66,7 @@ fn scripted(_: usize, request: &Received) -> Reply {
     Reply::Http("200 OK", "content-type: application/json\r\n", body.into())
 }
 
-/// A result that asks these requests.
+/// A result with input requests.
 fn asking(requests: &[&str]) -> String {
     let all = requests.iter().enumerate().map(|(n, request)| format!("\"q{n}\":{request}"));
     let all = all.collect::<Vec<_>>().join(",");
@@ -90,7 +90,7 @@ fn everything() -> Value {
     json!({"elicitation": {}, "sampling": {}, "roots": {}})
 }
 
-/// The text of a call that failed.
+/// Error text of a failed call.
 fn failure(response: &Response) -> String {
     error_text(&response.json()["result"]).to_owned()
 }
@@ -128,7 +128,7 @@ fn input_of_a_modern_server_is_asked_of_a_legacy_client_over_http() {
             for request in server.received().split_off(before.1) {
                 let body: Value = serde_json::from_slice(&request.body).unwrap();
                 if body["method"] == "initialize" {
-                    // Whether it speaks the client's family, too (PRO-40).
+                    // Check for the client's family (PRO-40).
                     continue;
                 }
                 let declared = &body["params"]["_meta"][CAPABILITIES];
@@ -175,7 +175,7 @@ fn input_of_a_modern_server_is_asked_of_a_legacy_client_over_stdio() {
     assert_eq!(asked[0]["method"], "elicitation/create", "{asked:?}");
     assert_eq!(asked[1]["method"], "sampling/createMessage", "{asked:?}");
     assert_ne!(asked[0]["id"], asked[1]["id"]);
-    // In any order.
+    // Answers may arrive in any order.
     let model =
         json!({"role": "assistant", "content": {"type": "text", "text": "x"}, "model": "m"});
     for (question, result) in
@@ -188,8 +188,8 @@ fn input_of_a_modern_server_is_asked_of_a_legacy_client_over_stdio() {
     assert_eq!(calls[1]["inputResponses"], json!({"q0": {"action": "decline"}, "q1": model}));
     assert_eq!(calls[1].get("requestState"), None, "the server gave none");
     assert_eq!((calls.len(), &calls[2]["requestState"]), (3, &json!("2")));
-    assert_eq!(calls[2].get("inputResponses"), None, "each round is one of its own");
-    // A server that is a child, written with rmcp.
+    assert_eq!(calls[2].get("inputResponses"), None, "rounds are independent");
+    // A child process written with rmcp.
     pipe.send(&call("child:test_input_required_result_multi_round", json!({})));
     for content in [json!({"name": "Ada"}), json!({"color": "blue"})] {
         let asked = line(&mut pipe);
@@ -199,7 +199,7 @@ fn input_of_a_modern_server_is_asked_of_a_legacy_client_over_stdio() {
     let last = line(&mut pipe);
     let text = last["result"]["content"][0]["text"].as_str().unwrap_or_default();
     assert!(text.contains("blue"), "{last}");
-    // A client that closes its input cannot answer any more; its last line still counts.
+    // A client that closes its input cannot answer any more; its last line is still processed.
     let asked = [(); 2].map(|()| {
         pipe.send(&call("s:ask", script(&[&asking(&[FORM]), DONE])));
         line(&mut pipe)
@@ -258,7 +258,7 @@ fn missing_capability_of_a_client_is_named_and_nothing_is_asked() {
             &[FORM, SAMPLING, roots],
             json!({"sampling": {}, "roots": {}}),
         ),
-        // A mode that its revision does not have.
+        // A mode that the revision does not have.
         (
             "2025-06-18",
             json!({"elicitation": {"url": {}}}),
@@ -288,7 +288,7 @@ fn missing_capability_of_a_client_is_named_and_nothing_is_asked() {
     let calls = calls(&server);
     assert_eq!(calls.len(), 5, "no call was repeated");
     assert_eq!(calls[4]["_meta"][CAPABILITIES], json!({}));
-    // As declared, and with the id that this revision requires.
+    // With the declared mode, and with the id that this revision requires.
     let session = Session::open(&proxy, "2025-11-25", json!({"elicitation": {"url": {}}}));
     let mut events = Events::of(session.call("s:ask", script(&[&asking(&[url]), DONE])));
     let asked = events.message();
@@ -391,7 +391,7 @@ fn answers_of_a_client_count_once_and_only_from_the_client_that_was_asked() {
     assert_eq!(inputs, json!({"q0": {"action": "decline"}, "q1": model}));
     session.answer(&form, json!({"action": "accept", "content": {}}));
     assert_eq!(calls(&server).len(), 2, "an answer after the end is dropped");
-    // An error is the end of the call: no answer to the server can state it.
+    // An error ends the call, since no answer to the server can express it.
     let both = script(&[&asking(&[FORM, SAMPLING]), DONE]);
     let mut events = Events::of(session.call("s:ask", both));
     let (form, sampling) = (events.message(), events.message());
@@ -405,7 +405,7 @@ fn answers_of_a_client_count_once_and_only_from_the_client_that_was_asked() {
     let expected = "s: ask: the client answered the server's sampling/createMessage with error -1: \
                     User rejected sampling request";
     assert_eq!(text, expected);
-    // So is the end of the session.
+    // The same for the end of the session.
     let mut events = Events::of(session.call("s:ask", script(&[&asking(&[FORM]), DONE])));
     events.message();
     let id = session.id().to_owned();
@@ -422,7 +422,7 @@ fn answers_of_a_client_count_once_and_only_from_the_client_that_was_asked() {
 // PRO-37
 #[test]
 fn canceled_calls_free_their_questions() {
-    /// More than the questions that may be open to one client.
+    /// More than the maximum number of open questions to a client.
     const CALLS: usize = 70;
     let server = Recorder::start(scripted);
     let proxy = Proxy::start(json!({"s": entry(&server)}));
@@ -475,7 +475,7 @@ fn final_result_is_judged_and_receipted_like_any_other() {
             let tool = format!("{mode}:typed");
             let results = script(&[&asking(&[FORM]), result]);
             let mut events = Events::of(session.call(&tool, results));
-            // It counts as one call while the client is asked.
+            // The call counts as one while the client is asked.
             let limited = session.call(&tool, script(&[good])).response();
             assert!(failure(&limited).contains("limit 1, queue 0"), "{}", limited.text());
             let question = events.message();
@@ -556,7 +556,7 @@ fn legacy_until(is_over: Arc<AtomicBool>) -> Recorder {
 
 // PRO-37
 #[test]
-fn input_is_asked_by_the_server_that_answers_whatever_it_replaced() {
+fn input_of_a_replacing_server_is_asked_of_the_client() {
     for capabilities in [json!({"elicitation": {}}), json!({})] {
         let is_over = Arc::<AtomicBool>::default();
         let (old, new) = (legacy_until(Arc::clone(&is_over)), Recorder::start(scripted));
@@ -564,7 +564,7 @@ fn input_is_asked_by_the_server_that_answers_whatever_it_replaced() {
         let session = Session::open(&proxy, "2025-11-25", capabilities.clone());
         let mut called = session.call("s:ask", script(&[&asking(&[FORM]), DONE]));
         until("it is called", || (!calls(&old).is_empty()).then_some(()));
-        // The call, which its server has not answered, is repeated at the one that takes its place.
+        // The unanswered call is repeated at the server that replaces the first one.
         reload(&proxy, &json!({"mcpServers": {"s": entry(&new)}}));
         is_over.store(true, Ordering::SeqCst);
         let is_asked = capabilities != json!({});

@@ -37,7 +37,7 @@ fn tool(name: &str, schema: Value) -> Value {
         "annotations": {"readOnlyHint": true}})
 }
 
-/// A proxy before a stub that offers these tools, `received`, `read_item` and `delete_item`.
+/// A proxy for a stub with `tools`, `received`, `read_item`, `delete_item` and `both_hints`.
 fn proxy_of(tools: &Value, more: Value, of_server: &Value) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tools.json");
@@ -182,7 +182,7 @@ fn any_number_of_nulls_for_optional_members_is_sent() {
         let args = Value::Object(arguments.clone());
         let foreseen = client.tool("describe_tool", json!({"name": TOOL, "args": args}));
         assert_eq!(foreseen["structuredContent"]["preflight"]["verdict"], "allowed", "{nulls}");
-        // Behind them stands what is wrong.
+        // The invalid member comes after them.
         arguments.insert("zone".into(), json!("marker"));
         let result = client.read(TOOL, Value::Object(arguments));
         let place = "/zone: expected integer (got string)";
@@ -345,7 +345,7 @@ fn inp_8_rules_see_the_coerced_arguments_also_on_the_first_call() {
     let policy = json!({"policy": {"files": [rules.to_str().unwrap()]}});
     let proxy = proxy_of(&json!([tool("added_issue", stringly())]), policy, &json!({}));
     let mut client = proxy.client();
-    // The schema is compiled by the first call, so that it is validated after the first decision, by which the rule
+    // The first call compiles the schema, so its arguments are validated after the first decision, in which the rule
     // fails for a string.
     for count in ["3", "2"] {
         let result = client.read(TOOL, json!({ "count": count }));
@@ -361,7 +361,7 @@ fn inp_8_approval_is_asked_for_the_coerced_arguments() {
     let server = json!({"capabilities": {"added_issue": {"approval": "required"}}});
     let proxy = proxy_of(&json!([tool("added_issue", stringly())]), json!({}), &server);
     let mut client = proxy.client();
-    // The first call compiles the schema and is validated after the first decision, which is to ask.
+    // The first call compiles the schema and is validated after the first decision, which requires approval.
     for _ in 0..2 {
         client.begin_read(TOOL, json!({"ids": "[1]"}));
         let asked = until("the call waits", || waiting(&proxy).first().cloned());
@@ -410,7 +410,7 @@ fn key_that_differs_from_a_parameter_only_by_case_is_refused_or_warned_about() {
     let text = error_text(&refused);
     let bound = "(root): a key may differ only by case from a parameter, and cannot be compared (more than 262144 objects";
     assert!(text.contains(bound), "{text}");
-    // Names of another object's, of which the schema declares none.
+    // Keys of an object for which the schema declares no names.
     let good = client.read(TOOL, json!({"path": "x", "env": {"PATH": "/bin", "Name": "y"}}));
     assert_ne!(good["isError"], true, "{good}");
     let decision = &client.records(&proxy, "type=policy_decision")[0];
@@ -499,17 +499,18 @@ fn hostile_names_do_not_appear_in_messages() {
 fn bytes_of_arguments_are_never_changed() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
-    let spelt = r#"{ "title" :"t\u0065a\/" ,"owner":"\u00e9é","meta":{"deep":{ "count":7.0e0 }, "x":[ 1.50 ,-0 ]}}"#;
+    let spelled = r#"{ "title" :"t\u0065a\/" ,"owner":"\u00e9é","meta":{"deep":{ "count":7.0e0 }, "x":[ 1.50 ,-0 ]}}"#;
     for arguments in [
-        format!(r#"{{"name":"{TOOL}","args":{spelt},"intent":{{"operation_type":"read"}}}}"#),
-        json!({"name": TOOL, "args_json": spelt, "intent": {"operation_type": "read"}}).to_string(),
+        format!(r#"{{"name":"{TOOL}","args":{spelled},"intent":{{"operation_type":"read"}}}}"#),
+        json!({"name": TOOL, "args_json": spelled, "intent": {"operation_type": "read"}})
+            .to_string(),
     ] {
         let params = format!(r#"{{"name":"call_tool_read","arguments":{arguments}}}"#);
         let result = client.ask_raw("tools/call", &params);
         assert!(!String::from_utf8_lossy(&result).contains("isError"));
         let last = client.read("s:received", json!({}));
         let last = last["content"][0]["text"].as_str().unwrap();
-        assert!(last.contains(&format!(r#""arguments":{spelt}"#)), "{last}");
+        assert!(last.contains(&format!(r#""arguments":{spelled}"#)), "{last}");
     }
 }
 
@@ -537,7 +538,7 @@ fn both_protocol_families_and_the_direct_endpoint_judge_alike() {
 
 // INP-5
 #[test]
-fn caller_without_access_to_a_tool_learns_nothing_about_its_schema() {
+fn caller_without_access_to_a_tool_gets_no_details_of_its_schema() {
     let proxy = proxy_of(&json!([tool("added_issue", issue())]), json!({}), &json!({}));
     let made = proxy.cli(&["token", "create", "ci", "--server", "none", "--json"]);
     let token = made.json()["token"].as_str().unwrap().to_owned();
@@ -567,7 +568,7 @@ fn unacceptable_arguments_request_no_approval_and_take_no_slot() {
     let tools = json!([tool("added_asks", issue()), tool("added_issue", issue())]);
     let proxy = proxy_of(&tools, json!({}), &server);
     let mut client = proxy.client();
-    // The first call of each compiles its schema, and has its place in the order of calls meanwhile.
+    // The first call of each tool compiles its schema, and has a slot meanwhile.
     for tool in ["s:added_asks", "s:added_asks", TOOL, TOOL, TOOL, TOOL] {
         let result = client.read(tool, json!({}));
         assert!(error_text(&result).starts_with("Arguments of "), "{result}");
@@ -581,7 +582,7 @@ fn unacceptable_arguments_request_no_approval_and_take_no_slot() {
     );
 }
 
-/// The call that a refusal spells out: the variant, and its arguments.
+/// Corrected call in a refusal: the variant, and its arguments.
 fn spelled_out(result: &Value) -> (String, Value) {
     let (variant, call) =
         help(result).strip_prefix("Call again with ").unwrap().split_once(": ").unwrap();
@@ -660,9 +661,9 @@ fn unknown_tool_is_answered_with_the_three_nearest_visible_to_the_caller() {
 }
 
 #[test]
-fn server_that_is_down_is_reported_with_the_time_since_when() {
-    let gone = format!("http://127.0.0.1:{}/mcp", free_port());
-    let servers = json!({"gone": {"url": gone}, "off": {"command": "x", "enabled": false}});
+fn server_that_is_down_is_reported_with_the_time_of_its_failure() {
+    let url = format!("http://127.0.0.1:{}/mcp", free_port());
+    let servers = json!({"gone": {"url": url}, "off": {"command": "x", "enabled": false}});
     let proxy = Proxy::with(json!({"mcpServers": servers}));
     let mut client = proxy.client();
     until("it has failed", || {

@@ -9,7 +9,7 @@ use crate::harness::{Client, Proxy, error_text, stub_stdio};
 
 const WORDS: [&str; 3] = ["read", "write", "destructive"];
 
-/// The stub's tools by what their annotations come to.
+/// Tools of the stub, by their annotations.
 const READ_ONLY: &str = "s:read_item";
 const DESTRUCTIVE: &str = "s:delete_item";
 const BOTH: &str = "s:both_hints";
@@ -32,7 +32,7 @@ fn inferred() -> &'static Proxy {
     })
 }
 
-/// The text of a refusal; `None` if the call went out and came back.
+/// Text of a refusal; `None` if the call was answered.
 fn refusal(result: &Value) -> Option<String> {
     match result.get("isError") {
         None => {
@@ -43,7 +43,7 @@ fn refusal(result: &Value) -> Option<String> {
     }
 }
 
-/// The three forms an intent can take, each stating this operation type.
+/// The three forms of an intent with this operation type.
 fn forms(word: &str) -> [Value; 3] {
     [
         json!({"intent": {"operation_type": word}}),
@@ -59,7 +59,7 @@ fn with(mut arguments: Value, more: &Value) -> Value {
 }
 
 #[test]
-fn fr_006_to_020_the_whole_matrix_in_both_settings_and_every_form() {
+fn fr_006_to_020_intent_matrix_holds_in_both_settings_and_every_form() {
     let marked = |tool: &str| {
         Some(format!("Tool '{tool}' is marked destructive by server, use call_tool_destructive"))
     };
@@ -145,7 +145,7 @@ fn fr_015_inferred_operation_type_grants_no_access() {
 }
 
 #[test]
-fn fr_009_fr_010_other_fields_of_the_intent() {
+fn fr_009_fr_010_other_fields_of_the_intent_are_validated() {
     let long = "é".repeat(1000);
     let too_long = "é".repeat(1001);
     let sensitivity = |word: &str| {
@@ -257,7 +257,7 @@ fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_recorded() {
         assert!(text.contains(named) && text.contains("not found"), "{text}");
         let records = client.records(required(), "type=tool_call");
         assert_eq!(records[0]["status"], "error");
-        // Advice for agents is not on record.
+        // Advice for agents is not recorded.
         let (reported, advice) =
             text.split_at(text.find(". Use retrieve_tools").unwrap_or(text.len()));
         assert_eq!((&records[0]["error_message"], advice.is_empty()), (&json!(reported), false));
@@ -270,7 +270,7 @@ fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_recorded() {
 }
 
 #[test]
-fn fr_001_to_003_and_025_own_tools() {
+fn fr_001_to_003_and_025_own_tools_are_described() {
     let opening = [
         (
             "retrieve_tools",
@@ -323,7 +323,7 @@ fn fr_001_to_003_and_025_own_tools() {
     assert!(!tools[2]["description"].as_str().unwrap().contains("Requires"));
 }
 
-/// The one tool of that name in what `retrieve_tools` found.
+/// Result of `retrieve_tools` for `tool`.
 fn found(client: &mut Client, tool: &str) -> Value {
     let query = tool.split_once(':').unwrap().1;
     let asked = json!({"query": query, "limit": 100, "detail": "full"});
@@ -465,11 +465,14 @@ fn fr_042_without_strict_validation_a_mismatch_is_warned_about_and_sent() {
     let result = client.call("read", READ_ONLY, json!({}));
     assert!(
         error_text(&result).contains("by operator"),
-        "the operator's word is no server's claim"
+        "a marking by the operator is no claim of the server"
     );
     let arguments = json!({"name": NONE, "intent": {"operation_type": "write"}});
     let result = client.tool("call_tool_read", arguments);
-    assert!(error_text(&result).starts_with("Intent mismatch"), "the two keys still count");
+    assert!(
+        error_text(&result).starts_with("Intent mismatch"),
+        "variant and intent are still compared"
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn has_secret_tool() -> bool {
     program.is_ok()
 }
 
-/// A session bus that takes connections and says nothing on them.
+/// A session bus that accepts connections and never responds.
 struct SilentBus {
     folder: tempfile::TempDir,
     listener: UnixListener,
@@ -39,7 +39,7 @@ impl SilentBus {
         format!("export DBUS_SESSION_BUS_ADDRESS=unix:path={}", path.display())
     }
 
-    /// Processes that query it.
+    /// Connection of the next process that queries it.
     fn asked(&self) -> Option<UnixStream> {
         match self.listener.accept() {
             Ok((stream, _)) => Some(stream),
@@ -77,14 +77,14 @@ fn keyring_that_does_not_answer_delays_only_the_server_that_needs_it() {
     };
     let proxy = Proxy::unready_under(&bus.export(), config(5), tempfile::tempdir().unwrap());
     let question = until("the keyring is asked", || bus.asked());
-    until("another is there", || (state(&proxy, "s") == "connected").then_some(()));
+    until("another server is connected", || (state(&proxy, "s") == "connected").then_some(()));
     reload(&proxy, &config(6));
     proxy.client().read("s:read_item", json!({}));
     for server in ["asks", "waits"] {
         assert_eq!(state(&proxy, server), "connecting", "{}", proxy.log());
     }
-    assert!(bus.asked().is_none(), "its user is asked one thing at a time");
-    // The bus is closed: both waiting requests are answered.
+    assert!(bus.asked().is_none(), "the keyring gets one request at a time");
+    // The bus is closed: both waiting requests fail.
     drop((question, bus));
     for server in ["asks", "waits"] {
         until(server, || (state(&proxy, server) == "failed").then_some(()));
@@ -102,10 +102,10 @@ fn servers_and_proxies_end_although_a_keyring_has_not_answered() {
     let proxy = Proxy::unready_under(&bus.export(), config, tempfile::tempdir().unwrap());
     let _question = until("the keyring is asked", || bus.asked());
     reload(&proxy, &json!({"mcpServers": {"waits": asking(true)}}));
-    // The question stands though its server has gone.
+    // The request remains open after the removal of its server.
     for _ in 0..50 {
         assert_eq!(state(&proxy, "waits"), "connecting", "{}", proxy.log());
-        assert!(bus.asked().is_none(), "its user is asked one thing at a time");
+        assert!(bus.asked().is_none(), "the keyring gets one request at a time");
     }
     let folder = proxy.end();
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();

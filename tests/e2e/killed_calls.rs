@@ -15,7 +15,7 @@ fn act_1_call_in_flight_at_a_kill_is_recorded_as_unknown() {
         let mut client = proxy.client();
         let session = client.session.clone();
         client.begin("write", "s:never", json!({"n": 1}));
-        // The call is with the server once that counts more than our asking.
+        // The call is at the server once the server counts more than our own requests.
         let (mut other, mut asked) = (proxy.client(), 0);
         until("the call is under way", || {
             asked += 1;
@@ -24,7 +24,7 @@ fn act_1_call_in_flight_at_a_kill_is_recorded_as_unknown() {
         });
         let mine = format!("session_id={session}");
         if durability == "grouped" {
-            // A query has what came before it written.
+            // A query causes earlier records to be written.
             assert_eq!(proxy.activity(&mine), [] as [Value; 0]);
         }
         proxy.process.0.kill().unwrap();
@@ -36,7 +36,7 @@ fn act_1_call_in_flight_at_a_kill_is_recorded_as_unknown() {
         let again = Proxy::unready(config, folder);
         let records = again.activity(&format!("{mine}&type=tool_call"));
         let [record] = &records[..] else { panic!("{records:?}") };
-        assert_eq!(listed, json!([record]), "who looks before the next start sees the same");
+        assert_eq!(listed, json!([record]), "a query before the next start returns the same");
         assert_eq!((&record["status"], &record["tool_name"]), (&json!("unknown"), &json!("never")));
         assert_eq!(record["arguments"], json!({"n": 1}));
         assert_eq!(record["intent"]["operation_type"], "write");

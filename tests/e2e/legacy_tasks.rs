@@ -33,7 +33,7 @@ struct State {
     outbox: Mutex<VecDeque<String>>,
     /// Answers to the next requests for the state of a task: an error with this code, or none.
     faults: Mutex<VecDeque<Option<i64>>>,
-    /// Requests that it sends while it is asked for a result.
+    /// Requests that it sends during `tasks/result`.
     questions: Mutex<Vec<Value>>,
     /// Answers to its requests.
     answers: Mutex<Vec<Value>>,
@@ -56,12 +56,12 @@ impl Server {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.recorder.port)})
     }
 
-    /// Sets what `tasks/get` answers about a task; without an answer it closes the connection.
+    /// Sets the result of `tasks/get` for a task. With an empty result the connection is closed.
     fn set(&self, task: &str, result: &str) {
         lock(&self.state.tasks).insert(task.to_owned(), result.to_owned());
     }
 
-    /// Requests of that method, oldest first.
+    /// Received requests of `method`, oldest first.
     fn asked(&self, method: &str) -> Vec<Value> {
         let all = self.recorder.received().into_iter();
         let all = all.filter_map(|it| serde_json::from_slice(&it.body).ok());
@@ -140,7 +140,7 @@ fn answer(asked: &Received, state: &State) -> Reply {
     Reply::Http("200 OK", JSON, body.into())
 }
 
-/// A session of a client, on behalf of a token's holder or anonymously.
+/// Session of a client with a token, or of an anonymous one.
 struct Client<'a> {
     proxy: &'a Proxy,
     path: &'static str,
@@ -191,20 +191,20 @@ impl<'a> Client<'a> {
         self.ask_raw(method, params).json()
     }
 
-    /// Calls the tool as a task; the first arguments are the server's.
+    /// Calls the tool of `server` as a task.
     fn call(&self, server: &str, arguments: Value) -> Value {
         let mut params = params_of_call(self.path, server, arguments);
         params["task"] = json!({});
         self.ask("tools/call", params)["result"].take()
     }
 
-    /// Makes a task; its sealed id.
+    /// Creates a task. Returns its sealed id.
     fn create(&self, server: &str, id: &str) -> String {
         let made = self.call(server, json!({"id": id, "ttl": null}));
         made["task"]["taskId"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
     }
 
-    /// The raw list, and the sealed ids in it.
+    /// Result of `tasks/list`: the raw list, and the sealed ids in it.
     fn list(&self, params: Value) -> (String, Vec<String>) {
         let response = self.ask_raw("tasks/list", params);
         let listed = response.json();
@@ -274,8 +274,8 @@ fn tasks_list_has_the_tasks_of_its_principal_only() {
     let c1 = anonymous[0].create("s", "c1");
     s.set("c1", &working("c1"));
     assert_eq!(anonymous.each_ref().map(Client::ids), [vec![c1], Vec::new()]);
-    assert!(s.asked("tasks/list").is_empty(), "its list has the tasks of all");
-    until("each task is asked about in the name of its principal", || {
+    assert!(s.asked("tasks/list").is_empty(), "its own list has the tasks of all principals");
+    until("each task is requested for its principal", || {
         let records = proxy.activity("type=internal_tool_call&server=s&tool=slow");
         let of_alice = records.iter().filter(|record| record["principal"] == "token:alice");
         let methods: Vec<_> = of_alice.map(|it| it["metadata"]["task_method"].clone()).collect();
@@ -291,7 +291,7 @@ fn tasks_list_has_the_tasks_of_its_principal_only() {
 
 // PRO-43
 #[test]
-fn task_that_its_server_does_not_give_is_not_listed() {
+fn task_not_returned_by_its_server_is_not_listed() {
     let (s, t) = (Server::start(), Server::start());
     let proxy = Proxy::start(json!({"s": s.entry(), "t": t.entry()}));
     let client = Client::open(&proxy, "/mcp/all", &create_token(&proxy, &["alice"]));
@@ -306,9 +306,9 @@ fn task_that_its_server_does_not_give_is_not_listed() {
     };
     assert_eq!(of_purged(), 1);
     t.set("lost", &working("lost"));
-    assert_eq!(client.ids(), [&*kept, &*lost], "it is asked about again");
+    assert_eq!(client.ids(), [&*kept, &*lost], "it is requested again");
     assert_eq!(of_purged(), 1, "its server does not know {purged}");
-    // If none can be fetched, the reason is the answer.
+    // If none can be fetched, the answer is the error.
     for (server, id) in [(&s, "kept"), (&t, "lost")] {
         server.set(id, "");
     }
@@ -351,12 +351,12 @@ fn status_of_a_task_reaches_the_session_that_made_it_only() {
     s.set("a1", &working("a1"));
     s.set("b1", &working("b1"));
     let (mut own, mut others) = (owner.stream(), other.stream());
-    // Over the stream of somebody else's call, which is as good as any.
+    // Over the stream of another client's call.
     other.call("s", json!({"id": "b2", "first": [status("unknown"), status("a1")]}));
     let notified = own.message();
     assert_eq!(notified["method"], "notifications/tasks/status", "{notified}");
     let expected: Value = serde_json::from_str(&listed(&a1)).expect("JSON");
-    assert_eq!(notified["params"], expected, "what tasks/get answers");
+    assert_eq!(notified["params"], expected, "the answer of tasks/get");
     owner.call("s", json!({"id": "a2", "first": [status("b1")]}));
     assert_eq!(others.message()["params"]["taskId"], b1, "and nothing before");
     let record = until("the request is recorded", || {
@@ -391,7 +391,7 @@ fn status_that_is_refused_for_a_moment_reaches_its_session_later() {
 
 // PRO-43
 #[test]
-fn status_outlives_the_stream_that_it_was_fetched_for() {
+fn status_outlives_the_stream_of_its_request() {
     let s = Server::start();
     let proxy = Proxy::start(json!({"s": s.entry()}));
     let client = Client::open(&proxy, "/mcp/all", "");
@@ -408,7 +408,7 @@ fn status_outlives_the_stream_that_it_was_fetched_for() {
 
 // PRO-43
 #[test]
-fn task_that_has_ended_is_notified_of_once_and_listed_still() {
+fn ended_task_is_notified_once_and_still_listed() {
     let s = Server::start();
     let proxy = Proxy::start(json!({"s": s.entry()}));
     let client = Client::open(&proxy, "/mcp/all", "");
@@ -500,7 +500,7 @@ fn task_that_a_message_is_related_to_has_the_id_of_its_receiver() {
         asked.insert(about, question["params"]["_meta"].clone());
     }
     assert_eq!(asked["own"], related(&sealed));
-    assert_eq!(asked["foreign"], json!({"k": [1]}), "a task of somebody else");
+    assert_eq!(asked["foreign"], json!({"k": [1]}), "a task of another principal");
     assert_eq!(events.message()["result"]["_meta"], json!({RELATED: {"taskId": sealed}}));
     let answers = lock(&s.state.answers).clone();
     let answered = |id: &str| {

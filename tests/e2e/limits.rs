@@ -21,7 +21,7 @@ fn with_serial(server: &Scripted, limits: &Value) -> Proxy {
     Proxy::with(json!({"mcpServers": {"s": entry}, "limits": limits}))
 }
 
-/// Begins a call in a session of its own; its answer is left to be read.
+/// Begins a call in its own session, without reading the response.
 fn begin(proxy: &Proxy, tool: &str, args: Value) -> Client {
     let mut client = proxy.client();
     client.begin("write", tool, args);
@@ -44,14 +44,14 @@ fn call_above_a_rate_is_refused_with_its_retry_time_at_every_entry_point() {
     let text = refused.json()["error"].as_str().unwrap().to_owned();
     let expected = "Too many calls to 's:read_item': limit 2 per minute, retry in ";
     assert!(text.starts_with(expected), "{text}");
-    // A record is stored when its call's reply has ended: that of the call before, which another
-    // thread served, may come after this one's.
+    // A record is stored after the end of its call's reply. That of the previous call, which another
+    // thread served, may come later than this one.
     let rejected = proxy.activity("type=tool_call&status=rejected");
     let [call] = &rejected[..] else { panic!("{rejected:?}") };
     let decision = &proxy.activity("type=policy_decision")[0];
     assert_eq!((&decision["status"], &decision["parent_id"]), (&json!("blocked"), &call["id"]));
     assert_eq!(decision["metadata"]["policy"], "limit");
-    // Another principal has its own, and another tool none.
+    // Another principal has its own limit, and another tool has none.
     let mut client = proxy.client();
     for _ in 0..2 {
         assert_eq!(client.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
@@ -85,7 +85,7 @@ fn cap_6_calls_to_a_serial_tool_run_one_after_another_in_order_of_arrival() {
     assert_eq!(server.most_held(), 1);
     let queued = proxy.activity("tool=plain_held&status=success");
     let waits = queued.iter().filter(|record| record["metadata"]["queued_ms"].is_u64()).count();
-    assert_eq!((queued.len(), waits), (4, 3), "who waited says so");
+    assert_eq!((queued.len(), waits), (4, 3), "each wait is recorded");
     for record in &queued {
         let (whole, ours) = (&record["duration_ms"], &record["overhead_us"]);
         let whole_us = whole.as_f64().unwrap() * 1000.0;
@@ -104,7 +104,7 @@ fn cap_6_wait_for_a_serial_tool_ends_with_the_calls_timeout() {
     server.wait_for(1);
     let mut results: Vec<Client> =
         (0..3).map(|_| begin(&proxy, "s:plain_held", json!({}))).collect();
-    // Some are sent when the first one's time is up, and some have no time left then.
+    // Some calls are sent when the first one times out, and the others have no time left then.
     for client in &mut results {
         let text = client.connection.response().text();
         let late = text.contains("at a time: limit 1, queue 256; none was free within ");
@@ -130,7 +130,7 @@ fn cap_6_flood_of_disconnecting_clients_leaves_nothing() {
             (0..60).map(|_| begin(&proxy, "s:plain_held", json!({"storm": round}))).collect();
         until("all wait", || (in_flight(&proxy) == 61).then_some(()));
         drop(clients);
-        until("all have gone", || (in_flight(&proxy) == 1).then_some(()));
+        until("all have ended", || (in_flight(&proxy) == 1).then_some(()));
         server.release(1);
         assert_eq!(first.connection.response().status, 200);
         drop(first);
@@ -145,10 +145,10 @@ fn cap_6_flood_of_disconnecting_clients_leaves_nothing() {
         }
     }
     assert!(server.arguments("plain_held").iter().all(|args| args.get("first").is_some()));
-    let gone = "the client disconnected before the reply was complete";
+    let disconnected = "the client disconnected before the reply was complete";
     let recorded = proxy.activity("status=error");
     assert!(
-        recorded.iter().all(|record| record["error_message"] == gone),
+        recorded.iter().all(|record| record["error_message"] == disconnected),
         "{:?}",
         recorded.first()
     );
@@ -167,7 +167,7 @@ fn open_breaker_refuses_calls_to_a_failing_server_until_one_call_probes_it() {
         let text = client.call("write", "s:plain_down", json!({}));
         assert!(error_text(&text).contains("closed the connection without an answer"), "{text}");
     }
-    // All that goes to the server, and nothing else.
+    // All calls to the server, and no others.
     for tool in ["s:plain_down", "s:plain_up"] {
         let text = error_text(&client.call("write", tool, json!({}))).to_owned();
         assert_eq!(text, "Server 's' is set aside after 3 failures, next try in 1s");
@@ -182,7 +182,7 @@ fn open_breaker_refuses_calls_to_a_failing_server_until_one_call_probes_it() {
     });
     assert_ne!(client.call("write", "s:plain_up", json!({}))["isError"], true);
     let arrived = server.arrived();
-    assert_eq!((arrived["plain_down"], arrived["plain_up"]), (4, 1), "what is refused is not sent");
+    assert_eq!((arrived["plain_down"], arrived["plain_up"]), (4, 1), "refused calls are not sent");
     proxy.assert_logged("circuit breaker opened");
     proxy.assert_logged("circuit breaker closed");
 }

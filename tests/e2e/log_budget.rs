@@ -1,13 +1,13 @@
-//! Log lines that peers cause are bounded, whatever they send.
+//! Log lines caused by peers are bounded for any input.
 
 use serde_json::json;
 
 use crate::harness::{Proxy, error_text, stub_stdio};
 
-/// Maximum number of log bytes that a peer may cause within a test: the burst, and what is allowed while it runs.
+/// Maximum number of log bytes that a peer may cause within a test: the burst, and the bytes allowed while it runs.
 const MAX_BYTES: usize = 100 * 1024;
 
-/// A server whose call is a flood of `$1` before its answer.
+/// A server that sends a flood of `$1` before the answer to a call.
 const FLOODING: &str = r#"
 while IFS= read -r line; do
   case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
@@ -24,7 +24,7 @@ done
 #[test]
 fn server_that_answers_a_hundred_thousand_times_unasked_causes_few_log_lines() {
     let unknown = r#"{"jsonrpc":"2.0","id":55555555555555,"result":{}}"#;
-    for flood in [unknown, "no message at all", r#"{"jsonrpc":"2.0","id":1,"method":"x/y"}"#] {
+    for flood in [unknown, "no message", r#"{"jsonrpc":"2.0","id":1,"method":"x/y"}"#] {
         let entry = json!({"command": "/bin/sh", "args": ["-c", FLOODING, "sh", flood]});
         let proxy = Proxy::start(json!({"s": entry}));
         let mut client = proxy.client();

@@ -10,9 +10,9 @@ use crate::harness::{API_KEY, Connection, PATIENCE, Process, Proxy, configure, s
 
 /// Bytes of arguments of each call, all of which are kept.
 const ARGUMENTS: usize = 60_000;
-/// Calls whose records are more than any socket holds.
+/// Number of calls whose records exceed the capacity of any socket.
 const CALLS: usize = 250;
-/// Longer than a reader may take nothing.
+/// Longer than the maximum pause of a reader.
 const TOO_LONG_MS: u64 = 10_500;
 
 fn proxy() -> Proxy {
@@ -22,7 +22,7 @@ fn proxy() -> Proxy {
     }))
 }
 
-/// Opens `path` and reads the head of the answer, and no more.
+/// Opens `path` and reads only the head of the response.
 fn open(proxy: &Proxy, path: &str, headers: &[(&str, &str)]) -> Connection {
     let mut connection = Connection::open(proxy.port);
     connection.send("GET", path, &[&[("X-API-Key", API_KEY)], headers].concat(), b"");
@@ -30,7 +30,7 @@ fn open(proxy: &Proxy, path: &str, headers: &[(&str, &str)]) -> Connection {
     connection
 }
 
-/// Makes so many calls with large arguments.
+/// Makes `count` calls with large arguments.
 fn make_calls(proxy: &Proxy, count: usize) {
     let mut client = proxy.client();
     let text = "x".repeat(ARGUMENTS);
@@ -39,14 +39,14 @@ fn make_calls(proxy: &Proxy, count: usize) {
     }
 }
 
-/// The number of a record.
+/// Number of a record.
 fn seq(json: &str) -> u64 {
     let record: Value = serde_json::from_str(json).unwrap();
     record["seq"].as_u64().unwrap_or_else(|| panic!("{record}"))
 }
 
-/// Asks for what there is no place left for.
-fn assert_no_place(proxy: &Proxy, path: &str, words: &str) {
+/// Asserts that a further reader of `path` is refused.
+fn assert_refused(proxy: &Proxy, path: &str, words: &str) {
     // Without a body first: that of an accepted reader has no end.
     let mut connection = Connection::open(proxy.port);
     connection.send("HEAD", path, &[("X-API-Key", API_KEY)], b"");
@@ -62,11 +62,11 @@ fn readers_and_exports_are_limited_and_surplus_ones_get_a_retry_time() {
     let proxy = proxy();
     let mut client = proxy.client();
     let watchers: Vec<_> = (0..64).map(|_| open(&proxy, "/events", &[])).collect();
-    assert_no_place(&proxy, "/events", "64 readers of /events are under way");
+    assert_refused(&proxy, "/events", "64 readers of /events are under way");
     make_calls(&proxy, CALLS);
     let path = "/api/v1/activity/export";
     let exports: Vec<_> = (0..4).map(|_| open(&proxy, path, &[])).collect();
-    assert_no_place(&proxy, path, "4 exports of the activity log are under way");
+    assert_refused(&proxy, path, "4 exports of the activity log are under way");
     assert_eq!(client.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
     drop((watchers, exports));
     until("a place is free", || {
@@ -101,7 +101,7 @@ fn act_7_export_resumes_after_a_record_without_a_second_header() {
     }
 }
 
-/// Reads lines of JSON from a child that was not read from until now.
+/// Record numbers in the JSON lines of a child whose output was not read before.
 fn seqs_of(child: &mut Process, count: usize) -> Vec<u64> {
     let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     lines.take(count).map(|line| seq(&line.unwrap())).collect()
@@ -119,7 +119,7 @@ fn act_7_reader_that_stops_reading_gets_its_resume_point_and_the_command_line_re
         Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()))
     };
     let mut watch = spawn(&["activity", "watch", "--json"]);
-    // The watcher is there when a first record has reached it.
+    // The watcher is connected once a first record has reached it.
     let mut watched = BufReader::new(watch.0.stdout.take().unwrap());
     let mut line = String::new();
     std::thread::scope(|scope| {
@@ -136,7 +136,7 @@ fn act_7_reader_that_stops_reading_gets_its_resume_point_and_the_command_line_re
     let filter = "type=tool_call&limit=1&with_total=true";
     let total = proxy.api(&format!("activity?{filter}"))["total"].as_u64().unwrap() as usize;
     let last = proxy.activity("type=tool_call")[0]["seq"].as_u64().unwrap();
-    // They take turns: once this one is whole, the other has what its sockets hold.
+    // Exports take turns: once this one is complete, the sockets of the other are full.
     assert!(proxy.get("/api/v1/activity/export?type=tool_call").whole);
     // No reader reads during this call, which is not delayed.
     let long = proxy.client().read("s:read_item", json!({"wait_ms": TOO_LONG_MS}));
@@ -161,7 +161,7 @@ fn act_7_reader_that_stops_reading_gets_its_resume_point_and_the_command_line_re
         }
     }
     assert!(next <= last, "it was cut off: {next} of {last}");
-    let words = words.expect("last words");
+    let words = words.expect("a reason");
     assert!(words["error"].as_str().unwrap().starts_with("nothing was read for "), "{words}");
     let after = [("Last-Event-ID", words["resume_after"].as_str().unwrap())];
     let mut resumed = open(&proxy, "/events", &after);
@@ -171,7 +171,7 @@ fn act_7_reader_that_stops_reading_gets_its_resume_point_and_the_command_line_re
     let data = head.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
     assert_eq!(seq(data), next, "the one after the last");
 
-    // An export: what came is whole lines, the last says why, and it is not ended as if whole.
+    // An export: complete lines, the last of them with the reason, and no regular end.
     let mut body = Vec::new();
     while let Some(chunk) = export.chunk() {
         assert!(!chunk.is_empty(), "it breaks off");
@@ -204,7 +204,7 @@ fn export_in_progress_under_a_replaced_api_key_is_aborted() {
     let key = "another-key-of-more-than-thirty-two-characters";
     let data = proxy.folder.path().join("data");
     configure(json!({"api_key": key, "data_dir": data}), proxy.folder.path());
-    until("the key is another", || {
+    until("the new key is in force", || {
         let asked = proxy.request("GET", "/api/v1/status", &[("X-API-Key", key)], b"");
         (asked.status == 200).then_some(())
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, Authority, Browser, NOBODYS, Output, Proxy, Response, Ways, browse, configure,
+    API_KEY, Authority, Browser, Output, Proxy, Response, UNGRANTABLE, Ways, browse, configure,
     error_text, mcpproxy, stub_stdio, until,
 };
 
@@ -21,7 +21,7 @@ fn log_in(proxy: &Proxy) -> Output {
     output
 }
 
-/// Waits until the server is so; why it is.
+/// Waits until the server is in `state`. Returns the reason.
 fn until_state(proxy: &Proxy, state: &str) -> String {
     until(&format!("s is {state}"), || {
         let server = proxy.api("servers")["servers"][0].clone();
@@ -29,13 +29,13 @@ fn until_state(proxy: &Proxy, state: &str) -> String {
     })
 }
 
-/// A proxy that is logged in.
+/// A proxy that is logged in to its server.
 fn logged_in(ways: Ways) -> (Authority, Proxy) {
     let authority = Authority::start(ways);
     let proxy = Proxy::start(servers(&authority));
     log_in(&proxy);
-    // One that lets everyone list its tools is connected before as well.
-    until("it goes with the token", || (!authority.ways().seen.is_empty()).then_some(()));
+    // A server that lists its tools without a token is connected before as well.
+    until("the token is used", || (!authority.ways().seen.is_empty()).then_some(()));
     until_state(&proxy, "connected");
     (authority, proxy)
 }
@@ -65,7 +65,7 @@ fn login_runs_from_the_challenge_to_the_call_and_the_logout() {
     state("needs-login", "0.0");
     state("connected", "1.0");
 
-    // What a client says for itself goes no further.
+    // Credentials of a client are not forwarded.
     let own = format!("Bearer {API_KEY}");
     let body = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:read_item", "args": {}},
         "intent": {"operation_type": "read"}});
@@ -90,7 +90,7 @@ fn login_runs_from_the_challenge_to_the_call_and_the_logout() {
     until_state(&proxy, "needs-login");
 }
 
-/// `metadata` with an endpoint for revocations of this origin.
+/// Metadata with a revocation endpoint of the same origin.
 fn with_revocation(authority: &Authority) -> Value {
     json!({"revocation_endpoint": format!("{}/revoke", authority.issuer())})
 }
@@ -168,7 +168,7 @@ fn renewal_in_progress_at_shutdown_is_kept() {
     until("it is being renewed", || (authority.ways().renewed > before).then_some(()));
     proxy.process.signal("TERM");
     until("it ends", || TcpStream::connect(("127.0.0.1", proxy.port)).err());
-    // Whatever waits for no renewal is over by then.
+    // Time for everything that does not wait for the renewal to end.
     std::thread::sleep(Duration::from_millis(500));
     let mut ways = authority.ways();
     (ways.hold_refresh, ways.life) = (false, None);
@@ -282,7 +282,7 @@ const ALL_BUT_CALLS: &[&str] =
 
 /// Waits until a server's reason matches.
 fn until_reason(proxy: &Proxy, expected: impl Fn(&str) -> bool) -> Value {
-    until("its reason is another", || {
+    until("its reason matches", || {
         let server = proxy.api("servers")["servers"][0].clone();
         expected(server["reason"].as_str().unwrap_or_default()).then_some(server)
     })
@@ -296,7 +296,7 @@ fn server_that_challenges_after_initialize_is_logged_in_to() {
     log_in(&proxy);
     until_state(&proxy, "connected");
     works(&proxy);
-    assert_eq!(authority.ways().asked, ["mcp"], "what the challenge names");
+    assert_eq!(authority.ways().asked, ["mcp"], "the scope of the challenge");
 }
 
 #[test]
@@ -358,17 +358,17 @@ fn call_that_needs_a_further_scope_reports_it_and_the_next_login_requests_both()
     works(&proxy);
     log_in(&proxy);
     let both = "mcp items:read";
-    assert_eq!(authority.ways().asked, ["mcp", both, both], "what was asked for is kept");
+    assert_eq!(authority.ways().asked, ["mcp", both, both], "requested scopes are kept");
 }
 
 #[test]
 fn scope_that_no_login_grants_is_requested_a_bounded_number_of_times() {
-    let scope = Some(("tools/call", NOBODYS));
+    let scope = Some(("tools/call", UNGRANTABLE));
     let (authority, proxy) = logged_in(Ways { scope, ..Ways::default() });
     let mut client = proxy.client();
     for logins in 1..=3 {
         client.read("s:read_item", json!({}));
-        let reason = until_reason(&proxy, |reason| reason.contains(NOBODYS));
+        let reason = until_reason(&proxy, |reason| reason.contains(UNGRANTABLE));
         let reason = reason["reason"].as_str().unwrap().to_owned();
         if logins == 3 {
             assert!(
@@ -399,7 +399,7 @@ fn new_authorization_server_gets_nothing_of_the_previous_one() {
     assert!(error_text(&refused).contains("needs login"), "{refused}");
     let reason = until_state(&proxy, "needs-login");
     assert!(reason.starts_with("its authorization server has changed"), "{reason}");
-    assert_eq!(authority.ways().renewed, 0, "its tokens count for nothing there");
+    assert_eq!(authority.ways().renewed, 0, "its tokens are not used there");
     log_in(&proxy);
     until_state(&proxy, "connected");
     works(&proxy);
@@ -431,7 +431,10 @@ fn manually_registered_client_is_disclosed_to_no_other_authorization_server() {
         let expected = format!("registered at {}", authority.issuer());
         assert!(output.stderr.contains(&expected), "{}", output.stderr);
         let ways = new.ways();
-        assert!(ways.clients.is_empty() && ways.exchanged.is_empty(), "it received something");
+        assert!(
+            ways.clients.is_empty() && ways.exchanged.is_empty(),
+            "the new authorization server received a request"
+        );
     }
 }
 
@@ -496,7 +499,7 @@ fn login_is_started_over_rest_and_finished_in_the_browser() {
     until("s is connected", || (server("s")["state"] == "connected").then_some(()));
     until("it is over", || server("s").get("login").is_none().then_some(()));
     works(&proxy);
-    // Who asked for it is on record, and what it came to; no address, no token.
+    // The principal and the outcome are recorded, without an address or a token.
     let is_reported = |word: &str| {
         let records = proxy.activity("type=server_change&server=s&principal=admin");
         let found: Vec<_> = records.iter().filter(|it| it["metadata"]["login"] == word).collect();
@@ -534,7 +537,7 @@ fn denied_login_is_reported_and_can_be_started_again() {
     let failed = proxy.activity("type=server_change&principal=admin&status=error");
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert_ne!(address(&proxy), first);
-    // One that waits does not hold up the end.
+    // A waiting login does not delay the shutdown.
     proxy.process.signal("TERM");
     assert_eq!(proxy.process.wait(), Some(0), "{}", proxy.log());
 }

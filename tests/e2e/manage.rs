@@ -60,7 +60,7 @@ fn server_is_added_tried_and_removed_without_a_trace() {
         assert!(names.contains(&&json!("s")), "{shown}");
         done(&run(&file, &["upstream", "remove", "s"]));
         let back = fs::read_to_string(&file).unwrap();
-        // An empty list stays on the lines that it was given.
+        // An empty list keeps the line breaks that it was given.
         let plain = |text: &str| {
             text.split_whitespace()
                 .collect::<Vec<_>>()
@@ -240,7 +240,7 @@ fn restart_after_a_failure_reports_the_outcome_of_a_new_attempt() {
     assert!(done(&repaired).contains("tools"), "{}", repaired.stdout);
 }
 
-/// A server that says something on stderr, with a secret, before it is the stub.
+/// The stub with a secret in its environment, after the shell commands `words`, which write to stderr.
 fn talkative(words: &str) -> Value {
     let script = format!("{words}; exec \"$0\" stdio");
     json!({"command": "sh", "args": ["-c", script, stub()], "env": {"API_TOKEN": "hunter2-hunter2"}})
@@ -262,7 +262,7 @@ fn stderr_of_a_server_is_kept_without_secrets() {
     assert_eq!(lines(&one), ["last"]);
     let cursor = one["next_cursor"].as_str().unwrap();
     assert_eq!(lines(&proxy.api(&format!("servers/s/logs?cursor={cursor}"))), [""; 0]);
-    // A URL has no stderr: its log has its states.
+    // A server with a URL has no stderr; its log has its states.
     assert!(lines(&proxy.api("servers/h/logs"))[0].starts_with("failed: "));
     for (path, status) in [
         ("servers/none/logs", 404),
@@ -357,8 +357,8 @@ fn found(doctor: &Value, check: &str) -> Vec<(String, String, String)> {
 #[test]
 fn doctor_reports_faults_and_their_fixes() {
     let good = stub_stdio(&["--only", "read_item,write_item"]);
-    let says = "for n in 1 2 3 4; do echo line $n >&2; done; echo 'Error: no luck' >&2; echo Node.js v20 >&2; exit 1";
-    let servers = json!({"good": good, "bad": {"command": "sh", "args": ["-c", says]}});
+    let script = "for n in 1 2 3 4; do echo line $n >&2; done; echo 'Error: no luck' >&2; echo Node.js v20 >&2; exit 1";
+    let servers = json!({"good": good, "bad": {"command": "sh", "args": ["-c", script]}});
     let (folder, file, _) = config(&servers.to_string());
     let address = format!("127.0.0.1:{}", free_port());
     let taken = std::net::TcpListener::bind(&address).unwrap();
@@ -403,8 +403,8 @@ fn doctor_reports_faults_and_their_fixes() {
         assert!(found(&doctor, check).iter().all(|it| it.0 == "ok"), "{check}: {doctor}");
     }
     drop(taken);
-    let mended = run(&file, &["doctor", "--fix", "--json"]).json();
-    assert!(found(&mended, "rights").iter().all(|it| it.0 == "mended"), "{mended}");
+    let fixed = run(&file, &["doctor", "--fix", "--json"]).json();
+    assert!(found(&fixed, "rights").iter().all(|it| it.0 == "mended"), "{fixed}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     done(&run(&file, &["upstream", "remove", "bad"]));
     let well = run(&file, &["doctor"]);
@@ -487,7 +487,7 @@ fn pending_restart_and_broken_config_are_reported_for_a_running_proxy() {
     assert_eq!(output.code, Some(1), "{}", output.stderr);
     assert!(output.stderr.contains("keeps its previous config"), "{}", output.stderr);
     assert!(output.stderr.contains("line "), "{}", output.stderr);
-    // The key is lost with the file: that it runs is known, and what is wrong.
+    // Without the key from the file, only the address of the proxy and the fault are known.
     let printed = &output.stdout;
     assert!(printed.contains("running, MCP at http://127.0.0.1:"), "{printed}");
     assert!(printed.contains("warning    config: "), "{printed}");
@@ -504,7 +504,7 @@ fn broken_config_blocks_neither_status_nor_health_check() {
         proxy.cli(&args)
     };
     assert_eq!(done(&alive(&[])).trim(), "alive");
-    // JSON still, so that its key is known, and so is what the proxy says.
+    // The file is still JSON, so its key is known and the proxy can be queried.
     let mut config: Value = serde_json::from_str(&whole).unwrap();
     config["tools_limit"] = json!(0);
     fs::write(&file, config.to_string()).unwrap();
@@ -521,8 +521,8 @@ fn broken_config_blocks_neither_status_nor_health_check() {
     config["listen"] = json!("127.0.0.1:1");
     config["data_dir"] = json!(data);
     fs::write(&file, config.to_string()).unwrap();
-    assert_eq!(alive(&[]).code, Some(0), "where it has written its address says the file");
-    // What is no JSON any more: the key is in the environment.
+    assert_eq!(alive(&[]).code, Some(0), "the file names the data folder with the address");
+    // The file is no longer JSON. The key is in the environment.
     fs::write(&file, "{").unwrap();
     let mut command = proxy.command(&["--data-dir", &data, "status"]);
     let output = Output::of(command.env("MCPPROXY_API_KEY", API_KEY));
@@ -537,7 +537,7 @@ fn broken_config_blocks_neither_status_nor_health_check() {
     assert_eq!(Output::of(&mut command).code, Some(3));
     let args = ["--data-dir", &data, "status"];
     let output = Output::of(mcpproxy().arg("-c").arg(ended.path().join("config.json")).args(args));
-    assert_eq!(output.code, Some(5), "nobody runs: {}", output.stderr);
+    assert_eq!(output.code, Some(5), "no proxy runs: {}", output.stderr);
 }
 
 #[test]
@@ -562,10 +562,10 @@ fn doctor_checks_the_permissions_of_all_kept_files() {
     }
     fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).unwrap();
     let doctor = run(&file, &["doctor", "--json"]).json();
-    let mut mends: Vec<_> = found(&doctor, "rights").into_iter().map(|it| it.2).collect();
-    mends.sort();
+    let mut fixes: Vec<_> = found(&doctor, "rights").into_iter().map(|it| it.2).collect();
+    fixes.sort();
     let expected = KEPT.map(|name| format!("chmod 700 {}", data.join(name).display()));
-    assert_eq!(mends, expected, "{doctor}");
+    assert_eq!(fixes, expected, "{doctor}");
 }
 
 #[test]
@@ -597,11 +597,11 @@ fn rul_9_removal_of_a_server_names_its_rules_and_the_next_start_succeeds() {
     };
     assert_eq!(faults(&proxy), None);
     let removed = proxy.cli(&["upstream", "remove", "gone"]);
-    let said = done(&removed);
-    assert!(said.contains("The running mcpproxy has applied the change."), "{said}");
+    let printed = done(&removed);
+    assert!(printed.contains("The running mcpproxy has applied the change."), "{printed}");
     let reason = "Tool::\"gone:read_item\" can never be met: there is no such server";
-    assert!(said.contains(&format!("rules.cedar:1:56: {reason}")), "{said}");
-    assert!(!said.contains("kept:"), "{said}");
+    assert!(printed.contains(&format!("rules.cedar:1:56: {reason}")), "{printed}");
+    assert!(!printed.contains("kept:"), "{printed}");
     let fault = until("the warning", || faults(&proxy));
     assert!(fault["cause"].as_str().unwrap().contains(reason), "{fault}");
     let folder = proxy.end();

@@ -7,7 +7,7 @@ use crate::harness::{Connection, Events, HttpStub, Proxy, stub_stdio, until};
 
 const SERVERS: usize = 100;
 const TOOLS: usize = 5;
-/// Threads of a proxy, whatever it is connected to. Those that block are kept for ten seconds.
+/// Maximum number of threads of a proxy, for any number of connections. Blocking threads are kept for ten seconds.
 const MAX_THREADS: u64 = 100;
 
 /// A number of `/proc/PID/status`.
@@ -49,7 +49,7 @@ fn many_servers_at_once_are_all_listed_with_few_threads_and_again_after_a_restar
     assert_eq!(records[0]["status"], "success", "{records:?}");
     let folder = proxy.end();
     let proxy = Proxy::unready(config.clone(), folder);
-    until("the tools are there again", || {
+    until("the tools are listed again", || {
         (proxy.api("status")["tools"] == json!(all)).then_some(())
     });
     let proxy = proxy.ready();
@@ -61,19 +61,19 @@ fn many_servers_at_once_are_all_listed_with_few_threads_and_again_after_a_restar
 
 #[test]
 fn server_that_continuously_announces_tool_changes_is_listed_increasingly_rarely() {
-    const TOLD: &str = "tool list changes too often";
+    const LOGGED: &str = "tool list changes too often";
     let proxy = Proxy::start(json!({
         "storm": stub_stdio(&["--restless", "--only", "read_item,stats"]),
         "calm": stub_stdio(&[]),
     }));
     let mut client = proxy.client();
-    until("the log tells of it", || {
+    until("it is logged", || {
         // Calls to other servers are not delayed.
         let result = client.read("calm:read_item", json!({}));
         assert_eq!(result["structuredContent"]["value"], 7, "{result}");
-        proxy.log().contains(TOLD).then_some(())
+        proxy.log().contains(LOGGED).then_some(())
     });
-    // At the start, and after 0.25, 0.5, 1 and 2 seconds; then comes one in 4.
+    // Listed at the start, and after 0.25, 0.5, 1 and 2 seconds. The next one is after 4 seconds.
     let result = client.read("storm:stats", json!({}));
     let lists = result["structuredContent"]["lists"].as_u64().unwrap();
     assert!((3..=6).contains(&lists), "{lists} lists");
@@ -81,17 +81,17 @@ fn server_that_continuously_announces_tool_changes_is_listed_increasingly_rarely
         let result = client.read("storm:stats", json!({}));
         (result["structuredContent"]["lists"].as_u64().unwrap() > lists).then_some(())
     });
-    proxy.assert_lines_logged(1, |line| line.contains(TOLD));
+    proxy.assert_lines_logged(1, |line| line.contains(LOGGED));
     let records = proxy.activity("type=catalog_change&status=success&server=storm");
     assert!(records.len() as u64 <= lists + 1, "{} records of {lists} lists", records.len());
 }
 
 #[test]
 fn clients_are_notified_increasingly_rarely_of_a_continuously_changing_list() {
-    const TOLD: &str =
+    const LOGGED: &str =
         "list of resources changes too often; notifications to clients are throttled";
     // Sent at once, and after 0.5, 1, 2, 4, 8, 16 and 30 seconds: no more in the minute after.
-    const MOST: usize = 8;
+    const MAX: usize = 8;
     let proxy = Proxy::start(json!({
         "storm": stub_stdio(&["--restless", "--offers", "--only", "stats"]),
     }));
@@ -100,8 +100,8 @@ fn clients_are_notified_increasingly_rarely_of_a_continuously_changing_list() {
     let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
     stream.send("GET", "/mcp", &headers, b"");
     let mut events = Events::of(stream);
-    until("the log tells of it", || proxy.log().contains(TOLD).then_some(()));
-    // Sent after all of that: the change of a subscribed resource.
+    until("it is logged", || proxy.log().contains(LOGGED).then_some(()));
+    // The change of a subscribed resource is sent after all of that.
     let shared = json!({"uri": "mcpproxy://storm/test://shared"});
     for _ in 0..3 {
         assert_eq!(client.ask("resources/subscribe", shared.clone())["result"], json!({}));
@@ -116,10 +116,10 @@ fn clients_are_notified_increasingly_rarely_of_a_continuously_changing_list() {
             _ => {}
         }
     }
-    assert!(resources <= MOST && prompts <= MOST, "{resources} and {prompts} times");
+    assert!(resources <= MAX && prompts <= MAX, "{resources} and {prompts} times");
     while resources == 0 {
         let event = events.next().expect("the stream stands");
         resources += usize::from(event.data.contains("notifications/resources/list_changed"));
     }
-    proxy.assert_lines_logged(1, |line| line.contains(TOLD));
+    proxy.assert_lines_logged(1, |line| line.contains(LOGGED));
 }

@@ -10,7 +10,7 @@ use crate::harness::{
 
 const MODERN: &str = "2026-07-28";
 
-/// The two carriers of a server, as config entries, and what keeps them.
+/// Entries of a server over HTTP and of one over a pipe, and the process of the former.
 fn servers() -> (Value, HttpStub) {
     let http = HttpStub::start(&["--offers"]);
     (json!({"web": http.entry(), "pipe": stub_stdio(&["--offers"])}), http)
@@ -40,13 +40,13 @@ fn parsed(message: &[u8]) -> Value {
     serde_json::from_slice(message).unwrap()
 }
 
-/// A raw request, and the whole message that answers it.
+/// Sends a raw request. Returns the response message.
 fn ask(client: &mut Client, method: &str, params: &str) -> Value {
     let body = format!(r#"{{"jsonrpc":"2.0","id":"raw","method":"{method}","params":{params}}}"#);
     client.post(body.as_bytes()).json()
 }
 
-/// Ways to write a member that a reader who ignores case takes for another, and which.
+/// Members that a case-insensitive reader confuses with a known one: the text, the member, and the known member.
 const SMUGGLED: [(&str, &str, &str); 6] = [
     (r#","Name":"delete_item""#, "Name", "name"),
     (r#","Arguments":{"all":true}"#, "Arguments", "arguments"),
@@ -58,7 +58,7 @@ const SMUGGLED: [(&str, &str, &str); 6] = [
 
 // PRO-5
 #[test]
-fn member_smuggled_beside_name_or_arguments_is_refused_and_nothing_is_sent() {
+fn member_smuggled_next_to_name_or_arguments_is_refused_and_nothing_is_sent() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());
@@ -75,7 +75,7 @@ fn member_smuggled_beside_name_or_arguments_is_refused_and_nothing_is_sent() {
         assert!(before.contains("read_item") && last.contains("received"), "{before} {last}");
     }
     let rejected = search.records(&proxy, "type=tool_call&status=rejected");
-    assert_eq!(requests_of(&rejected), 2 * SMUGGLED.len() as u64, "each is on record");
+    assert_eq!(requests_of(&rejected), 2 * SMUGGLED.len() as u64, "each is recorded");
     assert!(rejected.iter().all(|it| it["error_message"].as_str().unwrap().contains("by case")));
 }
 
@@ -92,10 +92,10 @@ fn unknown_members_of_a_call_are_dropped_and_warned_about_once_per_client() {
             assert_eq!(answer["result"]["structuredContent"], json!({"a": 1}), "{answer}");
             let got = parsed(received(&mut client, server).as_bytes())["params"].clone();
             let sent = json!({"name": "echo", "arguments": {"a": 1}, "_meta": {"k": 1}});
-            assert_eq!(got, sent, "those of another revision stay behind as well");
+            assert_eq!(got, sent, "members of another revision are dropped as well");
             let record = &client.records(&proxy, "type=tool_call&tool=echo")[0];
             assert_eq!(record["tool_name"], "echo");
-            assert_eq!(record["arguments"], json!({"a": 1}), "the record holds what was sent");
+            assert_eq!(record["arguments"], json!({"a": 1}), "the record holds the sent members");
         }
     }
     for member in ["xyz", "requestState", "inputResponses"] {
@@ -107,7 +107,7 @@ fn unknown_members_of_a_call_are_dropped_and_warned_about_once_per_client() {
 
 // PRO-33
 #[test]
-fn task_is_not_asked_of_a_server_without_tasks() {
+fn task_is_not_requested_from_a_server_without_tasks() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let mut client = proxy.client();
@@ -202,7 +202,7 @@ fn smuggled_uris_names_and_references_are_refused_in_every_other_method() {
         let listed = received(&mut client, server);
         assert!(
             listed.contains("/list") || listed.contains("initialize"),
-            "nothing came: {listed}"
+            "nothing arrived: {listed}"
         );
     }
 }
@@ -426,7 +426,7 @@ fn envelope_that_two_parsers_read_differently_is_refused() {
     }
 }
 
-/// A client that can be asked everything: its session and the events of a call of `ask`.
+/// Begins a call by a client with all capabilities. Returns its session and the connection of the call.
 fn asked(proxy: &Proxy, tool: &str, args: Value) -> (String, Connection) {
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "clientInfo": {"name": "asked", "version": "1"},
@@ -447,7 +447,7 @@ fn server_request_to_a_client_is_read_alike_by_both() {
     let proxy = Proxy::start(servers);
     for server in ["web", "pipe"] {
         let tool = format!("{server}:ask");
-        // What there is not stays behind, in the envelope and in params.
+        // Unknown members of the envelope and of params are dropped.
         let with = json!({"x": 1, "params": {"message": "m", "y": 2, "requestedSchema": {"Z": 1}}});
         let args = json!({"ask": "elicitation/create", "with": with});
         let (session, connection) = asked(&proxy, &tool, args);
@@ -478,7 +478,7 @@ fn server_request_to_a_client_is_read_alike_by_both() {
             assert!(returned["message"].as_str().unwrap().contains(member), "{answer}");
         }
 
-        // One in the client's answer is refused to both.
+        // A variant in the client's answer is refused, and both sides get an error.
         let (session, connection) = asked(&proxy, &tool, json!({"ask": "elicitation/create"}));
         let mut events = Events::of(connection);
         let id = events.message()["id"].clone();

@@ -1,4 +1,4 @@
-//! `/metrics` as Prometheus reads it.
+//! `/metrics` in the formats of Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::{API_KEY, Connection, Proxy, Scripted, stub_stdio, until, write_private};
 
-/// The samples of a scrape: name and labels as they stand, and the value.
+/// Samples of a scrape: raw name and labels, and the value.
 fn scrape(proxy: &Proxy) -> BTreeMap<String, f64> {
     let response = proxy.get("/metrics");
     assert_eq!(response.status, 200, "{}", response.text());
@@ -46,7 +46,7 @@ fn metrics_count_calls_by_tool_variant_and_status_and_show_server_states() {
     assert_eq!(calls("error", "error"), Some(1.0));
     assert_eq!(calls("delete_item", "rejected"), Some(1.0));
     assert_eq!(calls("violate", "blocked"), Some(1.0));
-    assert!(!metrics.keys().any(|name| name.contains("made")), "no name that an agent made up");
+    assert!(!metrics.keys().any(|name| name.contains("made")), "no name invented by an agent");
     for (name, expected) in [
         (r#"mcpproxy_upstream_up{server="s"}"#, 1.0),
         (r#"mcpproxy_upstream_up{server="broken"}"#, 0.0),
@@ -130,7 +130,7 @@ fn metrics_name_servers_and_require_the_key() {
 }
 
 #[test]
-fn restarts_are_counted_whatever_their_cause() {
+fn restarts_are_counted_for_every_cause() {
     let servers =
         json!({"s": stub_stdio(&[]), "broken": {"command": "sh", "args": ["-c", "exit 3"]}});
     let proxy = Proxy::start(servers);
@@ -156,7 +156,7 @@ fn restarts_are_counted_whatever_their_cause() {
     post("/api/v1/servers/s/restart");
     until("its operator's restart is counted", || (restarts("s") == Some(2.0)).then_some(()));
     connected();
-    // Another entry in the config takes its place, and its count.
+    // A changed entry in the config replaces the server, which keeps its count.
     let file = proxy.folder.path().join("config.json");
     let text = std::fs::read_to_string(&file).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -203,7 +203,7 @@ fn queued_calls_are_exposed() {
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
     let proxy = Proxy::start(json!({"s": entry}));
     let queued = |count: f64| {
-        until("so many wait", || (scrape(&proxy)["mcpproxy_calls_queued"] == count).then_some(()));
+        until("calls wait", || (scrape(&proxy)["mcpproxy_calls_queued"] == count).then_some(()));
     };
     let clients: Vec<_> = (0..3)
         .map(|_| {
@@ -236,7 +236,7 @@ fn rejected_config_is_exposed_until_it_is_repaired() {
 fn verdicts_are_counted_including_those_that_pass() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
-    // The last one's answer is an error of the tool, of which nothing is judged.
+    // The last answer is an error of the tool, which is not judged.
     for (tool, arguments) in [
         ("read_item", json!({})),
         ("read_item", json!({"size": 1})),
@@ -254,7 +254,7 @@ fn verdicts_are_counted_including_those_that_pass() {
         })
     };
     assert_eq!(verdicts("arguments"), [Some(4.0), Some(1.0), None, Some(0.0)]);
-    // In warn an answer is judged beside its reply.
+    // In mode `warn` an answer is judged in parallel with its reply.
     until("it is judged", || (verdicts("answer") == [2.0, 1.0, 1.0, 0.0].map(Some)).then_some(()));
 }
 
@@ -262,7 +262,7 @@ fn verdicts_are_counted_including_those_that_pass() {
 fn older_text_format_is_served_on_request_with_the_same_samples() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     proxy.client().read("s:read_item", json!({}));
-    // A call is counted when all of it is over, which may be after its answer.
+    // A call is counted at its end, which may be after its answer.
     until("the call is counted", || {
         let counted = |name: &String| name.starts_with("mcpproxy_calls_total{server=\"s\"");
         scrape(&proxy).keys().any(counted).then_some(())
@@ -277,7 +277,7 @@ fn older_text_format_is_served_on_request_with_the_same_samples() {
     let older = samples(&text);
     let newer = scrape(&proxy);
     assert_eq!(older.keys().collect::<Vec<_>>(), newer.keys().collect::<Vec<_>>());
-    // Each sample stands under a description of its own name; those of a histogram share one.
+    // Each sample has a description of its own name; samples of a histogram share one.
     for name in older.keys() {
         let name = name.split('{').next().unwrap();
         let of_histogram =
@@ -336,7 +336,7 @@ fn guide_names_every_metric_with_its_labels_and_every_alert() {
     assert_eq!(rows("Mcpproxy").keys().map(String::as_str).collect::<BTreeSet<_>>(), alerts);
 }
 
-/// Asks for so many scrapes, one behind the other, and reads none of them yet.
+/// Requests `count` scrapes over one connection, without reading a response.
 fn begin_scrapes(proxy: &Proxy, count: usize) -> Connection {
     let mut connection = Connection::open(proxy.port);
     let one = format!("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {API_KEY}\r\n\r\n");
@@ -346,10 +346,10 @@ fn begin_scrapes(proxy: &Proxy, count: usize) -> Connection {
 
 #[test]
 fn unread_scrapes_take_no_memory_and_delay_no_other() {
-    /// Bytes of answers to one connection: more than its sockets hold.
+    /// Bytes of answers to one connection, more than the capacity of its sockets.
     const BYTES: usize = 24 << 20;
     const HANGING: usize = 4;
-    /// A small part of what they would take.
+    /// A small part of the size of the answers.
     const GROWTH_KB: u64 = 24 << 10;
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
     let mut client = proxy.client();
@@ -368,16 +368,16 @@ fn unread_scrapes_take_no_memory_and_delay_no_other() {
         assert_eq!(result["structuredContent"]["value"], 7, "{result}");
         scrape(&proxy);
     }
-    // Who reads after all gets every answer, whole; the others go without having read one.
+    // A client that reads late gets every answer completely; the others disconnect without reading one.
     let mut late = hanging.pop().unwrap();
     for at in 0..count {
         let response = late.response();
         assert_eq!(response.status, 200, "{at} of {count}");
         assert!(response.whole && response.text().ends_with("# EOF\n"), "{at} of {count}");
     }
-    // The kernel counts pages by core and adds up late: its peak may be reported lower than before.
+    // The kernel counts pages per core and adds them up late: the peak may be reported lower than before.
     let grown = peak().saturating_sub(before);
     assert!(grown < GROWTH_KB, "{grown} KB for {HANGING} times {count} scrapes");
     drop((hanging, late));
-    until("their places are free", || (open() <= open_before).then_some(()));
+    until("their connections are closed", || (open() <= open_before).then_some(()));
 }

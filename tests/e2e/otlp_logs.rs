@@ -92,7 +92,7 @@ fn without_logs_no_line_is_exported_and_a_reload_switches_it() {
         let applied = proxy.activity("type=config_change&status=success");
         applied.iter().any(|it| it["metadata"]["applied"] == json!(["telemetry"])).then_some(())
     });
-    // Its next words are exported.
+    // Its next log lines are exported.
     let restarted = proxy.cli(&["upstream", "restart", "s"]);
     assert_eq!(restarted.code, Some(0), "{}", restarted.stderr);
     until("lines are exported", || (!lines(&collector).is_empty()).then_some(()));

@@ -16,10 +16,10 @@ const PREFIX: &str = "output schema validation failed: ";
 /// Text that must not reach an agent through an error.
 const CANARY: &str = "CANARY";
 
-/// The ways an answer can come: framings, transports, places of the id.
+/// Servers with different framings, transports and places of the id.
 const SERVERS: [&str; 5] = ["http", "sse", "last", "pipe", "pipe_last"];
 
-/// Before every kind of upstream, with this mode.
+/// A proxy with every kind of upstream, in `mode`.
 fn before_all(mode: &str) -> Proxy {
     static SSE: OnceLock<HttpStub> = OnceLock::new();
     static LAST: OnceLock<HttpStub> = OnceLock::new();
@@ -53,8 +53,8 @@ fn off() -> &'static Proxy {
     PROXY.get_or_init(|| before_all("off"))
 }
 
-/// Answer of the stub, as `server`'s transport can carry it: a line contains no line breaks, and an
-/// event stream normalizes them.
+/// Answer of the stub after the transport of `server`: a line contains no line breaks, and an event
+/// stream normalizes them.
 fn sent(server: &str, tool: &str, args: &Value) -> Vec<u8> {
     let bytes = HttpStub::shared().direct(tool, args);
     // White space around a value is not part of it.
@@ -78,7 +78,7 @@ fn shown(bytes: &[u8]) -> String {
     text.chars().take(400).collect()
 }
 
-/// The result as a legacy client gets it: structured content that is no object is wrapped (FR-A13).
+/// The result for a legacy client: structured content that is no object is wrapped (FR-A13).
 fn adapted(tool: &str, sent: Vec<u8>) -> Vec<u8> {
     let value = match tool {
         "not_an_object" => "[1,2,3]",
@@ -92,7 +92,7 @@ fn adapted(tool: &str, sent: Vec<u8>) -> Vec<u8> {
     text.replace(&member(value), &member(&format!(r#"{{"result":{value}}}"#))).into_bytes()
 }
 
-/// The result arrives as it was sent.
+/// Asserts that the result arrives unchanged.
 fn arrives(client: &mut Client, server: &str, tool: &str, args: &Value) {
     let response = client.read_raw(&format!("{server}:{tool}"), args.clone());
     let expected = adapted(tool, sent(server, tool, args));
@@ -101,7 +101,7 @@ fn arrives(client: &mut Client, server: &str, tool: &str, args: &Value) {
     assert_eq!(response.header("content-type"), Some("application/json"));
 }
 
-/// Conforming, without a schema, or an error of the tool: nothing stands against it in any mode.
+/// Tools with results that pass in every mode: conforming, without a schema, or errors of the tool.
 const GOOD: [&str; 19] = [
     "read_item",
     "odd_spelling",
@@ -214,7 +214,7 @@ fn json_rpc_error_of_an_upstream_is_forwarded_verbatim() {
     }
 }
 
-/// The call's record and the one decision about it.
+/// Record of the last call, and its only decision.
 fn call_and_decision(proxy: &Proxy, client: &Client) -> (Value, Value) {
     let mut records = client.records(proxy, "");
     records.truncate(3);
@@ -358,8 +358,8 @@ fn fr_a6_bounds_are_exact() {
     }
 }
 
-/// A server with compressed answers, in each of which is a text of 20 MB: in the structured content of a result, in its other
-/// content, and in the list of resources.
+/// A server with compressed answers, each with a text of 20 MB: in the structured content of a result, in its other content,
+/// or in the list of resources.
 fn compressed() -> Recorder {
     const LONG: &str =
         r#"{ printf %s "$1"; head -c 20000000 /dev/zero | tr '\0' x; printf %s "$2"; } | gzip"#;
@@ -479,7 +479,7 @@ fn fr_a9_schema_that_does_not_compile_lets_traffic_pass_and_is_reported_once() {
     });
     let warnings = proxy.activity("type=catalog_change&status=warning");
     let named = warnings.iter().map(|w| w["tool_name"].as_str().unwrap());
-    // The other warning is of the tool that is new.
+    // The other warning is about the new tool.
     let mut named: Vec<&str> = named.filter(|name| !name.is_empty()).collect();
     named.sort_unstable();
     assert_eq!(named, unusable, "{warnings:?}");
@@ -523,7 +523,7 @@ fn other_engine_reaches_the_same_verdict() {
     }
 }
 
-/// The tape refuses it and boon accepts it: the verdict of boon counts, and the difference is reported.
+/// The tape refuses the result and boon accepts it: the verdict of boon applies, and the difference is reported.
 #[test]
 fn boon_decides_where_the_engines_disagree_and_it_is_counted() {
     let proxy = Proxy::with(json!({
@@ -544,8 +544,8 @@ fn boon_decides_where_the_engines_disagree_and_it_is_counted() {
     assert_eq!(client.records(&proxy, "type=policy_decision"), Vec::<Value>::new());
 }
 
-/// Every face, strict: a tool and what it leads to.
-const FACES: [(&str, bool); 8] = [
+/// Tools for tests of each interface in mode `strict`, and whether their results are blocked.
+const CASES: [(&str, bool); 8] = [
     ("read_item", false),
     ("odd_spelling", false),
     ("pretty", false),
@@ -563,21 +563,21 @@ fn strict_before_http() -> Value {
     })
 }
 
-/// The result is the stub's own bytes, or the text of a blocked answer and no more.
-fn judged(face: &str, tool: &str, blocked: bool, bytes: &[u8], expected: &[u8]) {
+/// Asserts that the result has the stub's own bytes, or only the text of a blocked answer.
+fn judged(interface: &str, tool: &str, blocked: bool, bytes: &[u8], expected: &[u8]) {
     if blocked {
         let result: Value = serde_json::from_slice(bytes).unwrap();
-        assert!(error_text(&result).starts_with(PREFIX), "{face} {tool}: {result}");
-        assert!(!result.to_string().contains(CANARY), "{face} {tool}: {result}");
+        assert!(error_text(&result).starts_with(PREFIX), "{interface} {tool}: {result}");
+        assert!(!result.to_string().contains(CANARY), "{interface} {tool}: {result}");
     } else {
-        assert!(bytes == expected, "{face} {tool}: {} for {}", shown(bytes), shown(expected));
+        assert!(bytes == expected, "{interface} {tool}: {} for {}", shown(bytes), shown(expected));
     }
 }
 
 #[test]
-fn fr_a2_over_rest() {
+fn fr_a2_results_over_rest_are_judged() {
     let proxy = strict();
-    for (tool, blocked) in FACES {
+    for (tool, blocked) in CASES {
         let body = json!({"tool_name": "call_tool_read",
             "arguments": {"name": format!("http:{tool}")}, "intent": {"operation_type": "read"}});
         let id = format!("rest-{tool}");
@@ -602,15 +602,15 @@ fn by_cli(output: &Output, tool: &str, blocked: bool) {
 }
 
 #[test]
-fn fr_a2_over_the_command_line_with_a_running_proxy() {
-    for (tool, blocked) in FACES {
+fn fr_a2_results_on_the_command_line_with_a_running_proxy_are_judged() {
+    for (tool, blocked) in CASES {
         let name = format!("http:{tool}");
         by_cli(&strict().cli(&["-o", "json", "call", "tool-read", &name]), tool, blocked);
     }
 }
 
 #[test]
-fn fr_a2_over_the_command_line_without_a_running_proxy() {
+fn fr_a2_results_on_the_command_line_without_a_running_proxy_are_judged() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = strict_before_http();
     config["listen"] = json!(format!("127.0.0.1:{}", free_port()));
@@ -628,9 +628,9 @@ fn fr_a2_over_the_command_line_without_a_running_proxy() {
 }
 
 #[test]
-fn fr_a2_over_stdio() {
+fn fr_a2_results_over_stdio_are_judged() {
     let mut pipe = Pipe::start(strict_before_http());
-    for (tool, blocked) in FACES {
+    for (tool, blocked) in CASES {
         let line = pipe.read_raw(&format!("http:{tool}"), &json!({}));
         // On a line a raw line break between tokens is a space.
         let expected = sent("pipe", tool, &json!({}));

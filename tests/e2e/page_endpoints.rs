@@ -23,7 +23,6 @@ pub(crate) fn text(proxy: &Proxy) -> String {
     fs::read_to_string(proxy.folder.path().join("config.json")).unwrap()
 }
 
-/// Replaces the config file.
 pub(crate) fn write(proxy: &Proxy, text: &str) {
     let new = proxy.folder.path().join("config.json.new");
     write_private(&new, text);
@@ -38,8 +37,8 @@ fn server_is_switched_in_the_file_and_takes_effect_at_once() {
     assert_eq!(post(&proxy, "config/reload").status, 200);
     let off = post(&proxy, "servers/s/disable");
     assert_eq!(off.status, 200, "{}", off.text());
-    let said = json!({"server": "s", "enabled": false, "changed": true});
-    assert_eq!(off.json()["data"], said);
+    let expected = json!({"server": "s", "enabled": false, "changed": true});
+    assert_eq!(off.json()["data"], expected);
     assert_eq!(state(&proxy, "s"), "disabled");
     assert!(text(&proxy).contains("// mine") && text(&proxy).contains("\"enabled\""));
     assert_eq!(post(&proxy, "servers/s/disable").json()["data"]["changed"], false);
@@ -51,7 +50,7 @@ fn server_is_switched_in_the_file_and_takes_effect_at_once() {
 }
 
 #[test]
-fn rejected_switch_is_reported_and_the_file_stays() {
+fn rejected_switch_is_reported_and_the_file_is_unchanged() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let unknown = post(&proxy, "servers/nobody/disable");
     assert_eq!(unknown.status, 404, "{}", unknown.text());
@@ -65,7 +64,7 @@ fn rejected_switch_is_reported_and_the_file_stays() {
         assert!(refused.text().contains("'s' is not switched"), "{}", refused.text());
         assert_eq!(text(&proxy), bad);
     }
-    // Rules that are wrong: a reload would not take them, so that nothing is written either.
+    // Invalid rules: a reload would reject them, so nothing is written.
     let rules = proxy.folder.path().join("bad.cedar");
     fs::write(&rules, "permit (\n").unwrap();
     let policy = json!({"files": [rules]});
@@ -79,7 +78,7 @@ fn rejected_switch_is_reported_and_the_file_stays() {
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert_eq!(post(&proxy, "servers/s/disable").status, 409, "a folder in its place");
-    assert_eq!(state(&proxy, "s"), "connected", "what is in force stays");
+    assert_eq!(state(&proxy, "s"), "connected", "the config in force is unchanged");
 }
 
 #[test]

@@ -31,14 +31,14 @@ fn code(proxy: &Proxy) -> String {
     made.json()["data"]["code"].as_str().unwrap().to_owned()
 }
 
-/// Exchanges a code, or whatever is in `headers`, as the page does.
+/// Exchanges a code or the credentials in `headers`, as the page does.
 fn exchange(proxy: &Proxy, headers: &[(&str, &str)], body: &Value) -> Response {
     let host = host(proxy);
     let all = [&[("Host", &*host)], headers].concat();
     proxy.request("POST", "/api/v1/page/session", &all, body.to_string().as_bytes())
 }
 
-/// The cookie that an answer sets, as a browser sends it back.
+/// Cookie of an answer, as a browser sends it back.
 fn cookie(answer: &Response) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned()
@@ -68,7 +68,7 @@ fn login_code_opens_the_page_once_and_its_cookie_is_for_browsers_only() {
     assert_eq!(with(&proxy, "GET", "/api/v1/status", &cookie, &[PAGE]), 200);
     let again = exchange(&proxy, &[PAGE], &json!({"code": code}));
     assert_eq!((again.status, again.header("set-cookie")), (401, None));
-    assert!(again.text().contains("mcpproxy page"), "it says what to do: {}", again.text());
+    assert!(again.text().contains("mcpproxy page"), "it names the next step: {}", again.text());
     for guess in ["", "x", &code[1..], &format!("{}A", &code[..42]), &"A".repeat(100_000)] {
         let refused = exchange(&proxy, &[PAGE], &json!({"code": guess}));
         assert_eq!(refused.status, 401, "{}", refused.text());
@@ -112,9 +112,13 @@ fn page_of_another_origin_gets_nothing_with_the_cookie() {
     let (own, reload) = (origin(&proxy), "/api/v1/config/reload");
     let ask = |method, path, more: &[(&str, &str)]| with(&proxy, method, path, &cookie, more);
     assert_eq!(ask("POST", reload, &[PAGE, ("Origin", &own)]), 200);
-    // A form: no header of ours. A script elsewhere: its origin, even on another port of this host.
+    // A form lacks the header of the page. A script elsewhere has its own origin, even on another port of this host.
     assert_eq!(ask("POST", reload, &[("Origin", &own)]), 401);
-    assert_eq!(ask("POST", reload, &[PAGE]), 401, "what changes something names its origin");
+    assert_eq!(
+        ask("POST", reload, &[PAGE]),
+        401,
+        "a request that changes something must name its origin"
+    );
     assert_eq!(ask("POST", reload, &[PAGE, ("Origin", "http://127.0.0.1:1")]), 401);
     assert_eq!(ask("POST", reload, &[PAGE, ("Origin", "null")]), 403);
     assert_eq!(ask("POST", reload, &[PAGE, ("Origin", "https://evil.example")]), 403);
@@ -190,7 +194,7 @@ fn new_key_ends_the_sessions_of_the_previous_one() {
     let key = "another-key-of-more-than-thirty-two-characters";
     let data = proxy.folder.path().join("data");
     configure(json!({"api_key": key, "data_dir": data}), proxy.folder.path());
-    until("the key is another", || {
+    until("the new key is in force", || {
         let asked = proxy.request("GET", "/api/v1/status", &[("X-API-Key", key)], b"");
         (asked.status == 200).then_some(())
     });
@@ -211,11 +215,11 @@ fn command_prints_an_address_that_opens_the_page() {
     assert!(json["address"].as_str().unwrap().starts_with(&start), "{json}");
     assert!(json["expires"].as_str().unwrap().ends_with('Z'), "{json}");
     let folder = proxy.end();
-    let mut nobody = mcpproxy();
-    nobody.arg("--config").arg(folder.path().join("config.json")).arg("page");
-    let nobody = crate::harness::Output::of(&mut nobody);
-    assert_eq!(nobody.code, Some(3));
-    assert!(nobody.stderr.contains("no mcpproxy runs on "), "{}", nobody.stderr);
+    let mut alone = mcpproxy();
+    alone.arg("--config").arg(folder.path().join("config.json")).arg("page");
+    let alone = crate::harness::Output::of(&mut alone);
+    assert_eq!(alone.code, Some(3));
+    assert!(alone.stderr.contains("no mcpproxy runs on "), "{}", alone.stderr);
 }
 
 #[test]
@@ -251,12 +255,12 @@ fn address_is_shown_to_a_terminal_but_not_to_a_pipe_or_the_log() {
     piped.args(["serve", "--config"]).arg(config).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut piped = crate::harness::Process::spawn(&mut piped);
     let mut out = BufReader::new(piped.0.stdout.take().unwrap());
-    let mut said = String::new();
-    out.read_line(&mut said).unwrap();
+    let mut printed = String::new();
+    out.read_line(&mut printed).unwrap();
     piped.signal("TERM");
     piped.wait();
-    std::io::Read::read_to_string(&mut out, &mut said).unwrap();
-    assert!(said.starts_with("MCP at ") && said.lines().count() == 1, "{said}");
+    std::io::Read::read_to_string(&mut out, &mut printed).unwrap();
+    assert!(printed.starts_with("MCP at ") && printed.lines().count() == 1, "{printed}");
     assert!(!proxy.log().contains("#code="));
 }
 

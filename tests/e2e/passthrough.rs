@@ -17,7 +17,7 @@ fn http() -> &'static HttpStub {
     STUB.get_or_init(|| HttpStub::for_all(&["--stateless", "--offers", "--only", "echo"]))
 }
 
-/// Three servers that offer things, one that does not, one that is not there.
+/// A proxy with two servers that have resources and prompts, one without, and one that cannot be started.
 fn proxy() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
     PROXY.get_or_init(|| {
@@ -47,7 +47,7 @@ fn keys(client: &mut Client, method: &str, member: &str, key: &str) -> BTreeSet<
     let elements = listed(client, method, member);
     let keys: BTreeSet<_> =
         elements.iter().map(|element| element[key].as_str().unwrap().to_owned()).collect();
-    assert_eq!(keys.len(), elements.len(), "each stands there once");
+    assert_eq!(keys.len(), elements.len(), "each is listed once");
     keys
 }
 
@@ -76,7 +76,7 @@ fn lists_are_merged_under_unambiguous_names() {
     }
     let raw = proxy().client().ask_raw("resources/list", "{}");
     let own = r#"{"uri" : "mcpproxy://http/file:///notes/a%20b.txt","name":"notes","n":1.0e5,"_meta":{"uri":"inner"},"x":"\u0041"}"#;
-    assert!(String::from_utf8(raw).unwrap().contains(own), "all else is the server's own");
+    assert!(String::from_utf8(raw).unwrap().contains(own), "everything else is unchanged");
     proxy().assert_logged("malformed element skipped");
 }
 
@@ -139,7 +139,7 @@ fn request_is_sent_under_the_servers_own_name_and_its_answer_returned_verbatim()
         let got = client.ask_raw(method, ours);
         assert_eq!(got, http().ask_raw(method, theirs), "{method} {ours}");
     }
-    // A server whose name no URI holds as it is, over a pipe.
+    // A server over a pipe, with a name that must be escaped in URIs.
     let got = client.ask_raw("resources/read", r#"{"uri":"mcpproxy://a%2Fb%20c/test://shared"}"#);
     assert_eq!(got, http().ask_raw("resources/read", r#"{"uri":"test://shared"}"#));
 }
@@ -154,7 +154,7 @@ fn prompt_with_a_truncated_name_is_found() {
 }
 
 #[test]
-fn uri_written_by_a_server_is_read_where_it_can_belong_to_only_one_server() {
+fn own_uri_of_a_server_is_accepted_if_only_one_server_has_resources() {
     let alone = Proxy::start(json!({
         "s": stub_stdio(&["--offers", "--only", "echo"]),
         "plain": stub_stdio(&["--only", "echo"]),
@@ -200,7 +200,7 @@ fn error_of_a_server_is_returned_verbatim_and_ours_names_the_fault() {
     assert!(message.starts_with("gone: resources/read: the server is not connected"), "{message}");
 }
 
-/// Own URIs of resources that are missing, and the `data` of the error that says so.
+/// Own URIs of missing resources, and the `data` of the error about each.
 const MISSING: [(&str, &str); 6] = [
     ("t://a/b", r#"{"n":1.0e5,"uri" :"t://a/b", "x":"\/"}"#),
     ("t://escaped", r#"{"uri":"\u0074:\/\/escaped"}"#),
@@ -210,12 +210,12 @@ const MISSING: [(&str, &str); 6] = [
     ("t://text", r#""t://text""#),
 ];
 
-/// The error about a missing resource, with this code.
+/// Error about a missing resource.
 fn missing(code: i64, own: &str, data: &str) -> String {
     format!(r#"{{ "code" : {code},"message":"{own} is missing","uri":"{own}","data":{data}}}"#)
 }
 
-/// A server that misses all resources.
+/// A server on which all resources are missing.
 fn without_resources(is_modern: bool) -> Recorder {
     Recorder::start(move |_, request: &Received| {
         let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
@@ -323,7 +323,7 @@ fn act_1_passed_through_requests_are_recorded() {
     assert_eq!(client.records(proxy(), "type=resource_read,prompt_get").len(), 3);
 }
 
-/// Reads a session's stream of events until one holds `text`; all that was read.
+/// Reads a session's stream of events until one contains `text`. Returns everything read.
 fn read_until(stream: &mut Connection, text: &str) -> String {
     let mut seen = String::new();
     let until = Instant::now() + PATIENCE;
@@ -389,7 +389,7 @@ fn reported_change_of_tools_is_passed_on_although_the_definitions_are_the_same()
     let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
     stream.send("GET", "/mcp/all", &headers, b"");
     assert_eq!(stream.head().0, 200);
-    // One may be of the server's first list.
+    // One notification may be for the server's first list.
     for _ in 0..2 {
         client.ask("tools/call", json!({"name": "s__t", "arguments": {}}));
         read_until(&mut stream, "notifications/tools/list_changed");
@@ -431,7 +431,7 @@ const FAILING: [(&str, &str, &str); 3] = [
     ("prompts/list", "prompts", "name"),
 ];
 
-/// A server of whose lists only the first page can be read, and nothing once its tool was called.
+/// A server with lists of which only the first page can be read, and nothing after a call of its tool.
 fn failing_lists() -> Recorder {
     let called = AtomicBool::new(false);
     Recorder::start(move |_, request: &Received| {

@@ -9,9 +9,9 @@ use crate::harness::{
     stub_stdio, until,
 };
 
-/// The stub with descendants of every kind, whose process ids it writes into `file`: a child in its
-/// group, one in a session of its own, and a daemon of that which has closed what it was given and
-/// listens to no signal that it may ignore. The last id is its own.
+/// The stub with descendants of every kind: a child in its group, one in its own session, and a daemon
+/// with closed standard streams that ignores signals. The process ids are written into `file`, that of
+/// the stub last.
 fn with_descendants(file: &Path) -> Value {
     let script = r#"
         "$0" deaf & echo $! >>"$1"
@@ -23,7 +23,7 @@ fn with_descendants(file: &Path) -> Value {
     json!({"command": "sh", "args": ["-c", script, stub(), file]})
 }
 
-/// The ids in the file, all of which run.
+/// Process ids in the file, all of them running.
 fn running(file: &Path) -> Vec<String> {
     let ids = until("they run", || {
         let ids = std::fs::read_to_string(file).unwrap_or_default();
@@ -136,7 +136,7 @@ fn killed_reaper_is_replaced_with_the_next_child() {
     all_end(&ids);
 }
 
-/// Waits until so many calls that are never answered have come to the server.
+/// Waits until `count` calls that are never answered have reached the server.
 fn until_under_way(proxy: &Proxy, count: u64) {
     let (mut other, mut asked) = (proxy.client(), 0);
     until("they are under way", || {
@@ -146,7 +146,7 @@ fn until_under_way(proxy: &Proxy, count: u64) {
     });
 }
 
-/// Signals the proxy to end until it listens for the second signal, and sends that.
+/// Interrupts the proxy, waits until it listens for a second signal, and sends that.
 fn interrupt_twice(process: &Process, log: impl Fn() -> String) {
     process.signal("INT");
     until("it waits", || log().contains("a second signal aborts them").then_some(()));
@@ -194,7 +194,7 @@ fn second_interrupt_ends_a_pipe_at_once_with_an_answer() {
     let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
     pipe.read_raw("s:read_item", &json!({}));
     pipe.send(&call.to_string());
-    // What comes after it was answered: it has been taken.
+    // A later request is answered, so the call has been read.
     pipe.ask(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#);
     let ids = children_of(pipe.process.0.id());
     interrupt_twice(&pipe.process, || pipe.log());
@@ -213,7 +213,7 @@ fn works(proxy: &Proxy) {
 #[test]
 fn sighup_without_a_terminal_rereads_the_config_and_ends_nothing() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
-    // A valid one would be applied without the signal too.
+    // A valid config would be applied without the signal, too.
     std::fs::write(proxy.folder.path().join("config.json"), "{").unwrap();
     proxy.process.signal("HUP");
     until("it is reported", || proxy.log().contains("SIGHUP: reloading the config").then_some(()));
@@ -249,11 +249,11 @@ fn pipe_survives_sighup() {
 #[test]
 fn server_whose_terminal_closes_ends_in_order() {
     let servers = json!({"mcpServers": {"s": stub_stdio(&[])}});
-    // `script` gives it a terminal, and takes that away with itself.
+    // `script` provides a terminal, which ends with `script`.
     let mut proxy = Proxy::in_terminal(servers, tempfile::tempdir().unwrap());
     works(&proxy);
     let ids = children_of(proxy.process.0.id());
-    assert_eq!(ids.len(), 1, "itself");
+    assert_eq!(ids.len(), 1, "the proxy");
     kill(&mut proxy.process);
     all_end(&ids);
     let folder = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());

@@ -16,7 +16,7 @@ fn discovered(proxy: &Proxy) -> Vec<Value> {
 
 // PRO-2
 #[test]
-fn mcp_2026_discovering_client_gets_both_protocol_families_whatever_the_servers_speak() {
+fn mcp_2026_discovering_client_gets_both_protocol_families_regardless_of_the_servers() {
     let (modern, _server) = server_of_both_families();
     let both = json!([VERSION, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]);
     let legacy = json!(["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]);
@@ -36,14 +36,13 @@ fn mcp_2026_discovering_client_gets_both_protocol_families_whatever_the_servers_
         }
         let proxy = Proxy::with(config.clone());
         assert_eq!(json!(discovered(&proxy)), *expected, "{config}");
-        // A request that states its revision is served, whatever was discovered.
+        // A request that states its revision is served regardless of discovery.
         let list = ask_modern(&proxy, "/mcp", "tools/list", json!({}), &[]);
         assert_eq!(list.json()["result"]["resultType"], "complete", "{config}: {}", list.text());
     }
 }
 
-/// A result as a modern client gets it of a server that says no type: with this before its last
-/// brace.
+/// Result for a modern client from a server without result types: `added` is inserted before the last brace.
 fn completed(sent: &[u8], added: &str) -> String {
     let sent = std::str::from_utf8(sent).unwrap();
     format!("{},{added}}}", sent.trim_ascii_end().strip_suffix('}').unwrap())
@@ -91,18 +90,18 @@ fn mcp_2026_results_of_a_legacy_server_have_a_result_type_only_for_a_modern_clie
             }
             let records = proxy.activity(&format!("server={server}&tool={tool}&type=tool_call"));
             let kept = |key: &str| records.iter().map(|of| of[key].clone()).collect::<Vec<_>>();
-            // The record has what the server sent, regardless of the client.
+            // The record has the bytes sent by the server, regardless of the client.
             assert_eq!(kept("response_bytes"), vec![json!(theirs.len()); 3], "{server} {tool}");
             assert_eq!(kept("response")[0], kept("response")[2], "{server} {tool}");
         }
     }
-    // The bytes are the server's, as it says them to one that asks it directly.
+    // The bytes equal those of a direct request to the server.
     for tool in ["plain", "odd_spelling", "pretty"] {
         let theirs = legacy.read_raw(&format!("json-off:{tool}"), json!({})).body;
         let sent = HttpStub::shared().direct(tool, &json!({}));
         assert_eq!(raw_result(&theirs), sent.trim_ascii(), "FR-A3, {tool}");
     }
-    // A refusal of ours says its type itself, and once.
+    // A refusal by the proxy has its type once.
     let call = json!({"name": "json-strict__violate", "arguments": {}});
     let blocked = ask_modern(&proxy, "/mcp/all", "tools/call", call, &[]).text();
     assert_eq!(blocked.matches(r#""resultType":"complete""#).count(), 1, "{blocked}");
@@ -186,7 +185,7 @@ fn mcp_2026_parameters_are_repeated_to_a_modern_server() {
         let arguments = json!({"name": "m:test_custom_header", "args": args,
             "intent": {"operation_type": "read"}});
         let call = json!({"name": "call_tool_read", "arguments": arguments});
-        // The server refuses a call whose headers do not repeat it.
+        // The server refuses a call without matching headers.
         let answer = client.ask("tools/call", call);
         assert_eq!(answer["result"]["content"][0]["text"], value, "{answer}");
     }
@@ -221,7 +220,7 @@ fn mcp_2026_headers_that_disagree_with_a_tools_parameters_are_refused() {
         assert!(text.contains(why), "{text}");
     }
     let refused = proxy.activity("status=rejected&type=tool_call");
-    assert_eq!(refused.len(), 5, "each is on record");
+    assert_eq!(refused.len(), 5, "each is recorded");
     // A call tool has no such parameters, and a client of the other family no such headers.
     let args = json!({"value": "x"});
     let arguments = json!({"name": "m:test_custom_header", "args": args,

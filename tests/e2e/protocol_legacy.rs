@@ -20,7 +20,7 @@ fn proxy() -> &'static Proxy {
     PROXY.get_or_init(|| Proxy::for_all(json!({"mcpServers": {"s": stub().entry()}})))
 }
 
-/// A session, spoken to over as many connections as it takes.
+/// Session with a new connection per message.
 struct Session {
     port: u16,
     path: &'static str,
@@ -59,7 +59,7 @@ impl Session {
         self.send("GET", &[&[("Accept", "text/event-stream")][..], headers].concat(), "")
     }
 
-    /// Starts a call that reads; the response is read later.
+    /// Starts a read call. Its response is read later.
     fn call(&self, tool: &str, args: Value, meta: Value) -> Connection {
         self.send("POST", &[], &read("c", tool, args, meta).to_string())
     }
@@ -125,7 +125,7 @@ fn progress_and_log_messages_precede_the_answer_as_events_with_ids() {
     let ids = [progress.id, log.id, answer.id].map(Option::unwrap);
     assert!(ids[0] != ids[1] && ids[1] != ids[2], "{ids:?}");
     assert!(events.next().is_none());
-    // A level filters, for this session only; then there is nothing to be said before the answer.
+    // A level filters messages of this session only; then no message precedes the answer.
     let level = json!({"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel",
         "params": {"level": "warning"}});
     assert_eq!(session.post(&level).json()["result"], json!({}));
@@ -185,7 +185,7 @@ fn server_request_reaches_the_calling_client_and_no_other() {
         let mut events = Events::of(ours.call("s:ask", json!({"ask": method}), json!({})));
         let asked = events.message();
         assert_eq!(asked["method"], method);
-        assert_eq!(asked["params"], params, "what the method has");
+        assert_eq!(asked["params"], params, "the parameters of the request");
         let by = |by| json!({"_meta": {"by": by}});
         let answer = |who| json!({"jsonrpc": "2.0", "id": asked["id"], "result": by(who)});
         assert_eq!(other.post(&answer("another")).status, 202);
@@ -287,7 +287,7 @@ fn broken_stream_resumes_after_the_last_event_seen() {
     let stranger = Session::plain();
     assert_eq!(stranger.get(&[("Last-Event-ID", &seen)]).response().status, 400, "of a session");
     let mut again = Events::of(session.get(&[("Last-Event-ID", &before)]));
-    assert_eq!(again.message(), asked.json(), "what was sent is sent again");
+    assert_eq!(again.message(), asked.json(), "sent events are repeated");
     let answer = json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": {"model": "m"}});
     assert_eq!(session.post(&answer).status, 202);
     let event = again.next().unwrap();
@@ -335,7 +335,7 @@ fn answer(asked: &Received, answers: &Mutex<Receiver<()>>) -> Reply {
         Some("tools/list") => json!({"tools": [{"name": "t", "inputSchema": {"type": "object"},
             "annotations": {"readOnlyHint": true}}]}),
         Some("tools/call") => {
-            // Its id leads back to the call.
+            // Its id identifies the call.
             let event = format!("id: {}\nretry: 1\ndata: \n\n", message["id"]);
             return Reply::Http("200 OK", EVENTS, event.into());
         }
@@ -414,7 +414,7 @@ fn get_stream_announces_changes_once_and_can_be_resumed() {
     let caller = Session::open(&proxy, "/mcp", "2025-11-25", json!({}));
     let mut first = Events::of(session.get(&[]));
     let hello = first.next().unwrap();
-    assert_eq!(hello.data, "", "an id to come back with");
+    assert_eq!(hello.data, "", "only an id to resume from");
     let mut second = Events::of(session.get(&[]));
     second.next().unwrap();
     add_tool(&caller);
@@ -423,10 +423,10 @@ fn get_stream_announces_changes_once_and_can_be_resumed() {
     let seen = change.id.unwrap();
     drop(first);
     let mut again = Events::of(session.get(&[("Last-Event-ID", &hello.id.unwrap())]));
-    assert_eq!(again.next().unwrap().id.unwrap(), seen, "what followed the first event");
+    assert_eq!(again.next().unwrap().id.unwrap(), seen, "the event after the first");
     assert_eq!(session.send("DELETE", &[], "").response().status, 204);
     assert!(again.next().is_none(), "the session is over");
-    assert!(second.next().is_none(), "and no message went out on two streams");
+    assert!(second.next().is_none(), "no message is sent on two streams");
     assert_eq!(session.get(&[]).response().status, 404);
 }
 

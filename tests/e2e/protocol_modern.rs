@@ -28,7 +28,7 @@ fn request(method: &str, mut params: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": "raw", "method": method, "params": params})
 }
 
-/// Sends a request with the headers that belong to it.
+/// Sends a request with its headers.
 pub(crate) fn send(proxy: &Proxy, path: &str, method: &str, params: Value) -> Connection {
     let body = request(method, params);
     let name = ["name", "uri"].iter().find_map(|key| body["params"][*key].as_str());
@@ -58,7 +58,7 @@ fn server_is_discovered() {
     assert_eq!(result["resultType"], "complete");
     assert_eq!(
         result["supportedVersions"][0], VERSION,
-        "of both protocol families, whatever its servers speak"
+        "both protocol families, regardless of its servers"
     );
     assert_eq!(result["capabilities"]["tools"], json!({"listChanged": true}));
     assert!(result["ttlMs"].is_u64() && result["cacheScope"] == "private", "{result}");
@@ -226,7 +226,7 @@ fn progress_uses_the_clients_token_and_log_messages_arrive_on_request() {
     }
     let mut events = Events::of(call(json!(1), None));
     assert_eq!(events.message()["method"], "notifications/progress");
-    assert_eq!(events.message()["id"], "raw", "no log message that was not asked for");
+    assert_eq!(events.message()["id"], "raw", "no log message without a request for it");
     let wrong = call(json!(1), Some("loud")).response();
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (400, &json!(-32602)));
 }
@@ -236,7 +236,7 @@ fn closing_the_stream_cancels_the_call() {
     let stub = HttpStub::start(&["--stateless"]);
     let proxy = Proxy::start(json!({"s": stub.entry()}));
     drop(send(&proxy, "/mcp", "tools/call", read("s:never", json!({}))));
-    let gone = until("the call is given up", || {
+    let gone = until("the call is canceled", || {
         proxy.activity("type=tool_call&status=error").into_iter().next()
     });
     assert!(gone["error_message"].as_str().unwrap().contains("disconnected"), "{gone}");
@@ -250,7 +250,7 @@ fn input_request_is_forwarded_and_its_response_returned() {
     let expected =
         String::from_utf8(sent).unwrap().replace(r#""opaque \u00e9""#, &state.to_string());
     let received = String::from_utf8_lossy(crate::harness::raw_result(&response.body)).into_owned();
-    assert_eq!(received, expected, "verbatim but for the state");
+    assert_eq!(received, expected, "verbatim except the state");
     let mut retry = read("s:needs_input", json!({}));
     retry["requestState"] = state.clone();
     retry["inputResponses"] = json!({"who": {"action": "accept", "content": {"name": "x"}}});
@@ -267,7 +267,7 @@ fn server_request_to_a_modern_client_is_refused_with_the_reason() {
 }
 
 #[test]
-fn resources_are_subscribed_to_by_listening_whatever_the_servers_protocol_family() {
+fn resources_are_subscribed_to_by_listening_regardless_of_the_servers_protocol_family() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
     let shared = "mcpproxy://s/test://shared";
     let uris = [shared, "mcpproxy://nobody/x:y", "x:y"];
@@ -275,7 +275,7 @@ fn resources_are_subscribed_to_by_listening_whatever_the_servers_protocol_family
     let mut events = Events::of(send(&proxy, "/mcp", "subscriptions/listen", wants));
     let agreed = &events.message()["params"]["notifications"];
     assert_eq!(*agreed, json!({"resourceSubscriptions": [shared]}));
-    // This server tells of a change when it is asked to tell.
+    // This server reports a change upon subscription.
     let notification = events.message();
     assert_eq!(notification["method"], "notifications/resources/updated");
     assert_eq!(notification["params"]["uri"], shared);

@@ -37,11 +37,11 @@ fn modern_client_discovers_and_calls_without_a_handshake() {
     let result = line(&mut pipe)["result"].clone();
     assert_eq!(
         result["supportedVersions"][0], VERSION,
-        "of both protocol families, whatever its servers speak"
+        "both protocol families, regardless of its servers"
     );
     pipe.send(&call("c", "s:read_item", meta()));
     assert_eq!(line(&mut pipe)["result"]["structuredContent"]["value"], 7);
-    // A line holds no line breaks, and a result of this revision its type: nothing else is changed.
+    // A line holds no line breaks, and a result of this revision has a type: nothing else is changed.
     let sent = HttpStub::shared().direct("pretty", &json!({}));
     let sent: Vec<u8> = sent.iter().map(|b| if b"\r\n".contains(b) { b' ' } else { *b }).collect();
     let sent = sent.strip_suffix(b"}").unwrap();
@@ -51,7 +51,7 @@ fn modern_client_discovers_and_calls_without_a_handshake() {
     pipe.greet();
     assert_eq!(raw_result(&pipe.read_raw("s:pretty", &json!({}))), [sent, b"}"].concat());
     pipe.send(r#"{"jsonrpc":"2.0","id":2,"method":"server/discover"}"#);
-    assert_eq!(line(&mut pipe)["error"]["code"], -32602, "it says nothing of its sender");
+    assert_eq!(line(&mut pipe)["error"]["code"], -32602, "without its sender");
     let mut other = meta();
     other["io.modelcontextprotocol/protocolVersion"] = json!("1999-01-01");
     pipe.send(&call("v", "s:read_item", other));
@@ -125,7 +125,7 @@ fn subscription_is_acknowledged_and_ends_with_the_pipe_or_its_cancellation() {
     pipe.send(&discover.to_string());
     assert_eq!(line(&mut pipe)["id"], 1);
     let rest = pipe.close();
-    assert_eq!(rest.len(), 1, "only the one that was not cancelled says farewell");
+    assert_eq!(rest.len(), 1, "only the uncanceled subscription ends with a result");
     let farewell: Value = serde_json::from_slice(&rest[0]).unwrap();
     assert_eq!(
         (&farewell["id"], &farewell["result"]["resultType"]),
@@ -152,7 +152,7 @@ fn server_request_through_the_pipe_gets_the_clients_answer() {
     );
 }
 
-/// Replaces the config of a pipe's own proxy, in one step as an editor does.
+/// Replaces the config of a pipe's proxy in one step, as an editor does.
 fn reconfigure(pipe: &Pipe, mut config: Value) {
     let beside = tempfile::tempdir_in(pipe.folder.path()).unwrap();
     config["data_dir"] = json!(pipe.folder.path().join("data"));
@@ -175,7 +175,7 @@ fn subscription_that_waits_for_its_server_delays_no_other_line() {
         "name": "call_tool_read", "arguments": arguments, "_meta": meta}});
     let created: Value = serde_json::from_str(&pipe.ask(&create.to_string())).unwrap();
     let task = created["result"]["taskId"].as_str().expect("a task").to_owned();
-    // Another server takes its place, and does not answer.
+    // A server that does not answer replaces it.
     let silent = Recorder::start(|_, _| Reply::Hang);
     let entry = json!({"url": format!("http://127.0.0.1:{}/mcp", silent.port)});
     reconfigure(&pipe, json!({"mcpServers": {"s": entry}}));
@@ -192,13 +192,13 @@ fn subscription_that_waits_for_its_server_delays_no_other_line() {
     assert_eq!(refused["id"], SUBSCRIPTIONS.to_string(), "{refused}");
     let why = refused["error"]["message"].as_str().unwrap_or_default();
     assert_eq!(why, "32 subscriptions are open: cancel one first");
-    // Those that wait can be canceled.
+    // Waiting subscriptions can be canceled.
     for n in 0..SUBSCRIPTIONS {
         let canceled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
             "params": {"requestId": n.to_string()}});
         pipe.send(&canceled.to_string());
     }
-    until("there is room", || {
+    until("there is space", || {
         pipe.send(&listen("last", json!({"toolsListChanged": true})));
         let answer = line(&mut pipe);
         let id = &answer["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];

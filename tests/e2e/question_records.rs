@@ -9,7 +9,7 @@ use crate::server_questions::Holder;
 
 const QUESTIONS: &str = "type=server_question";
 
-/// The newest record of a question, whole, once there are as many.
+/// Newest complete record of a question, once there are `count` of them.
 fn newest(proxy: &Proxy, count: usize) -> Value {
     let id = until("the record of the question", || {
         let records = proxy.activity(QUESTIONS);
@@ -20,7 +20,7 @@ fn newest(proxy: &Proxy, count: usize) -> Value {
 }
 
 #[test]
-fn act_13_each_question_to_a_client_and_its_answer_are_on_record() {
+fn act_13_each_question_to_a_client_and_its_answer_are_recorded() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let all = json!({"elicitation": {}, "sampling": {}, "roots": {}});
     let holder = Holder::open(&proxy, "a", all);
@@ -88,13 +88,13 @@ fn act_13_each_question_to_a_client_and_its_answer_are_on_record() {
     let id = newest(&proxy, 6)["id"].clone();
     let shown = proxy.cli(&["activity", "show", id.as_str().unwrap()]);
     assert!(shown.stdout.contains("nobody is here"), "{}", shown.stdout);
-    // A call without a question has none.
+    // A call without a question has no such record.
     holder.call("s:echo", json!({})).response();
     newest(&proxy, 6);
 }
 
 #[test]
-fn act_13_question_without_an_answer_is_on_record() {
+fn act_13_question_without_an_answer_is_recorded() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let holder = Holder::open(&proxy, "a", json!({"elicitation": {}}));
     let mut events = Events::of(holder.call("s:ask", json!({"ask": "elicitation/create"})));
@@ -111,7 +111,7 @@ fn act_13_question_without_an_answer_is_on_record() {
 }
 
 #[test]
-fn act_13_input_that_a_modern_server_asks_of_a_legacy_client_is_on_record() {
+fn act_13_input_that_a_modern_server_asks_of_a_legacy_client_is_recorded() {
     let server = Recorder::start(modern_server);
     let proxy = Proxy::start(json!({"s": entry(&server)}));
     let session = Session::open(&proxy, "2025-11-25", json!({"elicitation": {}}));

@@ -8,7 +8,7 @@ use crate::harness::{
 
 const CODE: i64 = -32000;
 
-/// A holder of a token, who calls over REST.
+/// Client with a token that calls over REST.
 struct Holder {
     connection: Connection,
     token: String,
@@ -62,7 +62,7 @@ fn act_6_flood_of_refused_calls_removes_no_record_and_delays_no_other_client() {
     let done = proxy.activity("type=tool_call&status=success&principal=token:agent")[0].clone();
     let (mut answered, mut refused) = (0, 0);
     for number in 0..FLOOD {
-        // Each is another refusal: none of them is identical to one before.
+        // No refusal is identical to an earlier one.
         let answer = agent.call("read", "s:no_such_tool", json!({"n": number}));
         match answer.status {
             404 => answered += 1,
@@ -84,12 +84,12 @@ fn act_6_flood_of_refused_calls_removes_no_record_and_delays_no_other_client() {
     }
     assert!(answered >= 100 && refused > FLOOD / 2, "{answered} {refused}");
     assert_eq!((answered + refused, throttled(&proxy)), (FLOOD, refused));
-    // What it did before is there, in a log limited to 200 records.
+    // Its earlier record is kept, in a log limited to 200 records.
     let id = done["id"].as_str().unwrap();
     let still = proxy.api(&format!("activity/{id}"))["activity"].clone();
     assert_eq!((&still["tool_name"], &still["hash"]), (&json!("delete_item"), &done["hash"]));
     assert_eq!(proxy.api("activity/verify")["first"], 1);
-    // Every refusal is on record, in few records.
+    // Every refusal is recorded, in few records.
     let of_agent = records(&proxy, "token:agent");
     assert_eq!(requests(&of_agent), 1 + FLOOD);
     assert!((of_agent.len() as u64) < FLOOD, "{} records", of_agent.len());
@@ -149,7 +149,7 @@ fn act_10_identical_refusals_are_one_record_with_their_count_in_all_views() {
     );
     let shown = proxy.cli(&["activity", "show", repeated["id"].as_str().unwrap()]).stdout;
     assert!(shown.contains(&format!("repeated           {count}\n")), "{shown}");
-    // Another session's refusal is another refusal.
+    // A refusal in another session is not identical.
     let mut second = proxy.client();
     second.call("read", "s:no_such_tool", json!({"same": true}));
     let newest = &proxy.activity("type=tool_call&principal=anonymous")[0];
@@ -201,14 +201,14 @@ fn act_10_mcp_client_above_the_rate_gets_429_and_an_error_with_the_cause() {
             json!({"jsonrpc": "2.0", "id": 900 + n, "method": "tools/call", "params": params});
         client.post(message.to_string().as_bytes())
     };
-    assert_eq!(call(&mut client, 0).status, 200, "the first gets the reason as before");
-    // Each second lets one more through.
+    assert_eq!(call(&mut client, 0).status, 200, "the first refusal has its reason");
+    // One more is admitted per second.
     let beyond =
         (1..1000).map(|n| call(&mut client, n)).find(|answer| answer.status != 200).unwrap();
     assert_eq!((beyond.status, beyond.header("retry-after")), (429, Some("1")));
-    let said = beyond.json();
-    assert_eq!(said["error"]["code"], CODE, "{said}");
-    let text = said["error"]["message"].as_str().unwrap();
+    let body = beyond.json();
+    assert_eq!(body["error"]["code"], CODE, "{body}");
+    let text = body["error"]["message"].as_str().unwrap();
     assert!(
         text.contains("too many requests of 'anonymous' are refused: limit 1 per second"),
         "{text}"

@@ -21,7 +21,7 @@ fn servers() -> Value {
     json!({"s": stub_stdio(&["--offers"])})
 }
 
-/// Sends every kind of MCP request of a session; returns the marks of the records.
+/// Sends every kind of MCP request of a session. Returns the marks of the records.
 fn asked(proxy: &Proxy, client: &mut Client, ask: impl Fn(&mut Client, &str, Value)) -> Vec<Mark> {
     let intent = json!({"operation_type": "read"});
     let call =
@@ -92,7 +92,7 @@ fn act_1_client_with_the_key_is_the_admin_for_the_whole_session() {
         connection.send("POST", "/mcp", &headers, read.to_string().as_bytes());
         assert_eq!(connection.response().status, 200);
         assert_eq!(newest(&proxy), ["resource_read", "mcp", "admin", "resources/read"]);
-        // Without the key the session is not there.
+        // Without the key the session is unknown.
         connection.send("POST", "/mcp", &headers[1..], read.to_string().as_bytes());
         assert!(matches!(connection.response().status, 401 | 404));
     }
@@ -128,7 +128,7 @@ fn mcp_2026_each_request_proves_its_principal_itself() {
     ];
     let bearer = format!("Bearer {API_KEY}");
     let with = [&common[..], &[("Authorization", &*bearer)]].concat();
-    // On one connection, in turns: nothing is remembered of the one before.
+    // On one connection: a request does not inherit the principal of the previous one.
     for (headers, principal) in
         [(&common[..], "anonymous"), (&with, "admin"), (&with, "admin"), (&common, "anonymous")]
     {

@@ -21,7 +21,7 @@ fn path(proxy: &Proxy) -> PathBuf {
     proxy.folder.path().join("config.json")
 }
 
-/// The config of `proxy` with these members, in one step as an editor replaces it.
+/// Replaces the config of `proxy` in one step, as an editor does.
 fn write(proxy: &Proxy, config: &Value) {
     let beside = tempfile::tempdir_in(proxy.folder.path()).unwrap();
     let new = configure(config.clone(), beside.path());
@@ -36,16 +36,16 @@ fn ask(proxy: &Proxy) -> Response {
     proxy.request("POST", "/api/v1/config/reload", &KEY, b"")
 }
 
-/// Writes a config and has it read; what was said.
+/// Writes a config and reloads it. Returns the result.
 pub(crate) fn reload(proxy: &Proxy, config: &Value) -> Value {
     write(proxy, config);
     let answer = ask(proxy);
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let said = answer.json()["data"].clone();
-    if said["unchanged"] == false {
-        return said;
+    let result = answer.json()["data"].clone();
+    if result["unchanged"] == false {
+        return result;
     }
-    // It was noticed before it was asked for.
+    // The change was noticed before the request.
     let mut noticed = proxy.activity("type=config_change&status=success")[0]["metadata"].clone();
     assert_eq!(noticed["door"], "file", "{noticed}");
     noticed["unchanged"] = json!(false);
@@ -67,7 +67,7 @@ fn record(proxy: &Proxy, status: &str) -> Value {
     until("the record", || proxy.activity(&query).first().cloned())
 }
 
-/// The record of a file that was refused when this had it read.
+/// Record of a rejected file with this trigger.
 fn rejected(proxy: &Proxy, door: &str) -> Option<Value> {
     let found = proxy.activity("type=config_change&status=rejected");
     found.into_iter().find(|record| record["metadata"]["door"] == door)
@@ -78,7 +78,7 @@ fn works(client: &mut Client, tool: &str) {
     assert_eq!(result["structuredContent"]["value"], 7, "{result}");
 }
 
-/// Waits until the file that was written last is in force.
+/// Waits until the config with this `tools_limit` is in force.
 fn noticed(proxy: &Proxy, limit: u64) {
     until("the change is noticed", || {
         let found = proxy.activity("type=config_change&status=success");
@@ -102,12 +102,12 @@ fn servers_are_added_removed_and_replaced_and_others_keep_their_process() {
     let mut changed = stub_stdio(&["--id", "last"]);
     changed["env"] = json!({"E2E_TOKEN": "s3cret-value-of-the-test"});
     let config = json!({"mcpServers": {"stays": stub_stdio(&[]), "changes": changed, "comes": stub_stdio(&[])}});
-    let said = reload(&proxy, &config);
+    let result = reload(&proxy, &config);
     assert_eq!(
-        said["applied"],
+        result["applied"],
         json!(["mcpServers.changes", "mcpServers.comes", "mcpServers.goes"])
     );
-    assert_eq!((&said["needs_restart"], &said["unchanged"]), (&json!([]), &json!(false)));
+    assert_eq!((&result["needs_restart"], &result["unchanged"]), (&json!([]), &json!(false)));
     for server in ["stays", "comes", "changes"] {
         connected(&proxy, server);
         works(&mut client, &format!("{server}:read_item"));
@@ -137,7 +137,7 @@ fn servers_are_added_removed_and_replaced_and_others_keep_their_process() {
     assert_eq!(
         proxy.activity("type=config_change").len(),
         1,
-        "what changes nothing is not on record"
+        "a reload without changes is not recorded"
     );
     let last = children_of(proxy.process.0.id());
     proxy.end();
@@ -149,7 +149,7 @@ fn running_call_finishes_on_the_server_where_it_started() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[]), "t": stub_stdio(&[])}));
     let before = children_of(proxy.process.0.id());
     let (mut removed, mut replaced) = (proxy.client(), proxy.client());
-    // Their first pieces have come before the config changes, the rest long after.
+    // Their first pieces arrive before the config changes, the rest long after.
     let slow = json!({"size": 4000, "chunk": 100, "pause_ms": 50});
     removed.begin_read("s:text", slow.clone());
     replaced.begin_read("t:text", slow);
@@ -188,7 +188,7 @@ fn call_that_outlasts_a_removed_server_is_aborted_with_the_reason() {
         let stats = asking.read("s:stats", json!({}));
         (stats["structuredContent"]["calls"].as_u64()? > looks).then_some(())
     });
-    // The call has begun with its own limit; the server, once it is removed, has this one.
+    // The call starts with its own limit; a removed server has this one.
     reload(&proxy, &server("100ms"));
     reload(&proxy, &json!({"mcpServers": {}}));
     let answer = client.connection.response().json();
@@ -270,7 +270,7 @@ fn each_kind_of_setting_applies_to_the_next_request() {
     let blocked = client.read("s:violate", json!({}));
     assert!(error_text(&blocked).starts_with("output schema validation failed"), "{blocked}");
     assert_eq!(children_of(proxy.process.0.id()), ids, "it runs as before");
-    // What lets a request in.
+    // Credentials and hosts.
     let other = "another-key-of-the-end-to-end-tests-0123456789";
     reload(&proxy, &with(json!({"api_key": other, "require_mcp_auth": true})));
     assert_eq!(proxy.get("/api/v1/status").status, 401);
@@ -295,17 +295,17 @@ fn log_level_and_record_age_change_and_settings_that_need_a_restart_are_named() 
     let servers = json!({"s": stub_stdio(&[])});
     let config = json!({"mcpServers": servers, "logging": {"level": "debug", "format": "json"},
         "listen": "127.0.0.1:1", "activity": {"max_records": 5000, "durability": "before_reply"}});
-    let said = reload(&proxy, &config);
-    assert_eq!(said["applied"], json!(["logging.level", "activity.max_records"]));
-    assert_eq!(said["needs_restart"], json!(["listen", "logging.format", "activity.durability"]));
+    let result = reload(&proxy, &config);
+    assert_eq!(result["applied"], json!(["logging.level", "activity.max_records"]));
+    assert_eq!(result["needs_restart"], json!(["listen", "logging.format", "activity.durability"]));
     works(&mut proxy.client(), "s:read_item");
-    assert_eq!(proxy.api("config")["needs_restart"], said["needs_restart"]);
+    assert_eq!(proxy.api("config")["needs_restart"], result["needs_restart"]);
     let again = ask(&proxy).json()["data"].clone();
     assert_eq!(
         (&again["unchanged"], &again["needs_restart"]),
-        (&json!(true), &said["needs_restart"])
+        (&json!(true), &result["needs_restart"])
     );
-    // What a child says on stderr is a detail.
+    // The stderr of a child is logged at debug level.
     let talks = json!({"command": "sh", "args": ["-c", "echo a detail >&2; exec sleep 60"]});
     let mut config = config;
     config["mcpServers"]["t"] = talks;
@@ -314,7 +314,7 @@ fn log_level_and_record_age_change_and_settings_that_need_a_restart_are_named() 
 }
 
 #[test]
-fn file_change_is_noticed_however_it_is_written() {
+fn file_change_is_noticed_for_every_kind_of_write() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let servers = json!({"s": stub_stdio(&[])});
     let config = |limit: u64| json!({"mcpServers": servers, "tools_limit": limit});
@@ -327,11 +327,11 @@ fn file_change_is_noticed_however_it_is_written() {
     // Written in place.
     fs::write(&file, with(22)).unwrap();
     noticed(&proxy, 22);
-    // Away for a moment.
+    // Removed and created again.
     fs::remove_file(&file).unwrap();
     write_private(&file, &with(23));
     noticed(&proxy, 23);
-    // Links that are switched, as Kubernetes mounts what it holds.
+    // Switched links, as in Kubernetes mounts.
     let at = |name: &str| proxy.folder.path().join(name);
     let version = |name: &str, limit: u64| {
         fs::create_dir(at(name)).unwrap();
@@ -468,15 +468,15 @@ fn bad_file_changes_nothing_and_is_reported_in_all_views() {
         proxy.assert_logged(expected);
     }
     assert!(!proxy.log().contains("s3cret"));
-    let said = {
+    let result = {
         let mut config: Value = serde_json::from_str(&good).unwrap();
         config["tools_limt"] = json!(3);
         write_private(&file, &config.to_string());
         ask(&proxy).json()["data"].clone()
     };
-    assert_eq!(said["unchanged"], true, "{said}");
+    assert_eq!(result["unchanged"], true, "{result}");
     assert!(
-        said["warnings"][0]["problem"].as_str().unwrap().contains("did you mean 'tools_limit'")
+        result["warnings"][0]["problem"].as_str().unwrap().contains("did you mean 'tools_limit'")
     );
     assert_eq!(proxy.get("/readyz").json()["config"], json!({"state": "ok"}));
     assert_eq!(proxy.api("status")["faults"], json!([]));
@@ -499,14 +499,14 @@ fn environment_and_flags_override_the_file_after_a_reload_as_before() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
     let port = line.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
     let proxy = Proxy { port, folder, process };
-    // No key in the file, another address, another folder, another level: none of it counts.
+    // Key, address, folder and level of the file do not apply.
     let text = json!({"listen": "127.0.0.1:1", "data_dir": "/nowhere", "tools_limit": 3,
         "api_key": "a-key-of-the-file-that-does-not-count-0123456789", "logging": {"level": "error"}});
     write_private(&path(&proxy), &text.to_string());
-    let said = ask(&proxy).json()["data"].clone();
-    // It may have been noticed before.
-    assert!(said["applied"] == json!(["tools_limit"]) || said["unchanged"] == true, "{said}");
-    assert_eq!(said["needs_restart"], json!([]));
+    let result = ask(&proxy).json()["data"].clone();
+    // The change may have been noticed before.
+    assert!(result["applied"] == json!(["tools_limit"]) || result["unchanged"] == true, "{result}");
+    assert_eq!(result["needs_restart"], json!([]));
     assert!(data.join("activity").exists());
 }
 
@@ -526,9 +526,9 @@ fn key_created_at_the_first_start_is_no_change_and_a_file_without_one_keeps_it()
         &json!({"listen": "127.0.0.1:0", "data_dir": written["data_dir"], "tools_limit": 4})
             .to_string(),
     );
-    let said = ask();
-    assert!(said["applied"] == json!(["tools_limit"]) || said["unchanged"] == true, "{said}");
-    assert_eq!(ask()["unchanged"], true, "the key in force stays, and none is written");
+    let result = ask();
+    assert!(result["applied"] == json!(["tools_limit"]) || result["unchanged"] == true, "{result}");
+    assert_eq!(ask()["unchanged"], true, "the key in force is unchanged, and none is written");
     assert!(!fs::read_to_string(&file).unwrap().contains("api_key"));
 }
 
@@ -569,7 +569,7 @@ fn sessions_and_streams_stay_open() {
     stream.send("GET", "/mcp/all", &headers, b"");
     assert_eq!(stream.head().0, 200);
     reload(&proxy, &json!({"mcpServers": {"s": stub_stdio(&["--offers"]), "t": stub_stdio(&[])}}));
-    // The stream tells of the new tools.
+    // The stream reports the new tools.
     let mut seen = String::new();
     until("it is reported", || {
         seen += &String::from_utf8_lossy(&stream.chunk().expect("the stream is open"));
@@ -614,7 +614,7 @@ fn value_kept_in_a_file_applies_as_it_currently_is() {
         || fs::read_to_string(&seen).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(values(), ["first-0123456789"]);
     let beside = proxy.api("servers")["servers"][1]["since"].clone();
-    // Rewritten: it is noticed.
+    // Rewritten: the change is noticed.
     write_private(&kept, "second-0123456789\n");
     until("the server has it", || (values().len() == 2).then_some(()));
     works(&mut client, "s:read_item");
@@ -648,10 +648,10 @@ fn own_secrets_can_be_kept_in_files() {
     write(&proxy, &config);
     let status =
         |key: &str| proxy.request("GET", "/api/v1/servers", &[("X-API-Key", key)], b"").status;
-    until("the first key counts", || (status(&first) == 200).then_some(()));
+    until("the first key is in force", || (status(&first) == 200).then_some(()));
     assert_eq!(status(config["api_key"].as_str().unwrap()), 401, "the reference is none");
     write_private(&kept, &second);
-    until("the second key counts", || (status(&second) == 200).then_some(()));
+    until("the second key is in force", || (status(&second) == 200).then_some(()));
     assert_eq!(status(&first), 401);
     let missing = json!({"mcpServers": {}, "api_key": second,
         "approval": {"webhook": {"url": "https://h.example/hook", "secret": "${file:/nowhere}"}}});
@@ -672,7 +672,7 @@ struct Held {
     fds: usize,
     children: usize,
     threads: usize,
-    /// Resident.
+    /// Resident set size.
     kilobytes: u64,
 }
 
@@ -700,8 +700,8 @@ fn reloads_under_load_fail_no_call_and_leave_nothing() {
     let rounds: usize = std::env::var("E2E_RELOADS").map_or(60, |it| it.parse().unwrap());
     let web = HttpStub::shared();
     let config = |round: usize| {
-        // A child that stays, one that is replaced each fourth time, a server over HTTP that is each time, and one that
-        // comes and goes.
+        // An unchanged child, one replaced each fourth time, an HTTP server replaced each time, and one that is added and
+        // removed in turn.
         let mut child = stub_stdio(&[]);
         child["env"] = json!({"ROUND": (round / 4).to_string()});
         let mut entry = web.entry();
@@ -732,8 +732,8 @@ fn reloads_under_load_fail_no_call_and_leave_nothing() {
         }
         let finished = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for round in 1..=rounds {
-                let said = reload(&proxy, &config(round));
-                assert_eq!(said["unchanged"], false);
+                let result = reload(&proxy, &config(round));
+                assert_eq!(result["unchanged"], false);
                 if round == rounds / 3 {
                     before = Some(Held::by(pid));
                 }
@@ -746,8 +746,8 @@ fn reloads_under_load_fail_no_call_and_leave_nothing() {
     });
     assert!(calls.load(Ordering::Relaxed) > rounds, "there was no load");
     let before = before.unwrap();
-    // Connections that are kept a while close, and retired servers end: it holds what it did before the load.
-    let after = until("what was left has ended", || {
+    // Kept connections close and retired servers end: its resources are those before the load.
+    let after = until("retired connections and servers have ended", || {
         let now = Held::by(pid);
         let few = now.fds <= idle.fds + 8 && now.threads <= before.threads + 4;
         (few && now.children == 2).then_some(now)

@@ -12,13 +12,13 @@ use crate::harness::{
     write_private,
 };
 
-/// Several times as long as until a rejected config is tried again.
+/// Several retry intervals of a rejected config.
 const SEVERAL_TRIES: Duration = Duration::from_secs(7);
 const FORBIDS: &str =
     "@id(\"no\") forbid (principal, action, resource == Tool::\"s:read_item\");\n";
 const BROKEN: &str = "permit (principal, action, resource);\npermit (principal action);\n";
 
-/// A proxy before the stub; the file of rules in its folder holds `rules`, and is in the config or not.
+/// A proxy for the stub, with `rules` as the file of rules in its folder. The config names the file if `named`.
 fn proxy(rules: &str, named: bool) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("r.cedar"), rules).unwrap();
@@ -31,7 +31,7 @@ fn rules(proxy: &Proxy) -> PathBuf {
     proxy.folder.path().join("r.cedar")
 }
 
-/// Replaces a file in one step, so that no half of it is seen.
+/// Replaces a file in one step, so that no partial file is read.
 fn put(file: &Path, text: &str) {
     let new = file.with_extension("new");
     write_private(&new, text);
@@ -46,7 +46,6 @@ fn ask(proxy: &Proxy) -> Response {
     proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", API_KEY)], b"")
 }
 
-/// Changes the config's file.
 fn edit(proxy: &Proxy, change: impl FnOnce(&mut Value)) {
     let file = proxy.folder.path().join("config.json");
     let mut config: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
@@ -60,8 +59,8 @@ fn rejected(proxy: &Proxy) -> Option<String> {
     rejected["problems"][0]["problem"].as_str().map(str::to_owned)
 }
 
-fn wait_until_well(proxy: &Proxy) {
-    until("it is well", || rejected(proxy).is_none().then_some(()));
+fn wait_until_valid(proxy: &Proxy) {
+    until("there is no fault", || rejected(proxy).is_none().then_some(()));
     assert_eq!(proxy.get("/readyz").json()["config"], json!({"state": "ok"}));
     assert_eq!(proxy.api("status")["faults"], json!([]));
 }
@@ -83,7 +82,7 @@ fn broken_rules_are_reported_with_rejected_configs_until_they_are_repaired() {
     let proxy = proxy(FORBIDS, true);
     put_rules(&proxy, BROKEN);
     // Detected by the periodic check, before a request.
-    until("it is on record", || changes(&proxy, "error").pop());
+    until("it is recorded", || changes(&proxy, "error").pop());
     let is_reported = |what: &str| {
         let answer = ask(&proxy);
         assert_eq!(answer.status, 422, "{what}: {}", answer.text());
@@ -106,20 +105,20 @@ fn broken_rules_are_reported_with_rejected_configs_until_they_are_repaired() {
         "{metrics}"
     );
     assert!(is_refused(&proxy), "those in force stay");
-    // However often it is asked for, and whatever else has changed.
+    // For repeated requests, and after other changes.
     is_reported("asked for once");
     is_reported("asked for again");
     let file = proxy.folder.path().join("config.json");
     let (before, digest) =
         (fs::read(&file).unwrap(), proxy.api("config/settings")["digest"].clone());
     let change = json!({"digest": digest, "patch": {"tools_limit": 9}}).to_string();
-    for door in ["preview", "change"] {
-        let path = format!("/api/v1/config/{door}");
+    for action in ["preview", "change"] {
+        let path = format!("/api/v1/config/{action}");
         let answer = proxy.request("POST", &path, &[("X-API-Key", API_KEY)], change.as_bytes());
         assert_eq!(answer.status, 422, "{}", answer.text());
         assert!(answer.text().contains("r.cedar"), "{}", answer.text());
     }
-    assert_eq!(fs::read(&file).unwrap(), before, "what is refused is not written");
+    assert_eq!(fs::read(&file).unwrap(), before, "a rejected change is not written");
     let output = proxy.cli(&["config", "reload"]);
     assert_eq!(output.code, Some(5), "{} {}", output.stdout, output.stderr);
     assert!(output.stderr.contains("r.cedar"), "{}", output.stderr);
@@ -127,9 +126,9 @@ fn broken_rules_are_reported_with_rejected_configs_until_they_are_repaired() {
     is_reported("with another config");
     assert!(is_refused(&proxy), "those in force stay");
     put_rules(&proxy, "");
-    wait_until_well(&proxy);
+    wait_until_valid(&proxy);
     assert!(!is_refused(&proxy), "the repaired ones are in force");
-    until("so is the rest of the config", || {
+    until("the rest of the config is in force", || {
         changes(&proxy, "success").iter().find(|it| it.to_string().contains("tools_limit")).cloned()
     });
 }
@@ -142,12 +141,12 @@ fn rules_that_stay_broken_are_recorded_once() {
     std::thread::sleep(SEVERAL_TRIES);
     assert_eq!(proxy.activity("type=config_change").len(), 1);
     proxy.assert_lines_logged(1, |line| line.contains("r.cedar"));
-    // Another fault of the same file is another one.
+    // A different fault of the same file is reported.
     put_rules(&proxy, "forbid (principal, action,");
     until("it is reported", || rejected(&proxy).filter(|reason| reason.contains("not finished")));
-    // As it was before.
+    // The first fault again.
     put_rules(&proxy, FORBIDS);
-    wait_until_well(&proxy);
+    wait_until_valid(&proxy);
     assert!(is_refused(&proxy));
 }
 
@@ -158,21 +157,21 @@ fn rules_are_not_healthy_while_the_config_is_invalid() {
     let whole = fs::read_to_string(&file).unwrap();
     put(&file, "{");
     until("it is reported", || rejected(&proxy));
-    // The rules of the config in force still count as they are.
+    // The rules of the config in force still apply.
     put_rules(&proxy, FORBIDS);
     until("they are in force", || is_refused(&proxy).then_some(()));
     assert!(rejected(&proxy).is_some(), "the config is still wrong");
     assert_eq!(ask(&proxy).status, 422);
     put_rules(&proxy, BROKEN);
-    until("it is on record", || changes(&proxy, "error").pop());
+    until("it is recorded", || changes(&proxy, "error").pop());
     put(&file, &whole);
-    until("the rules are what is wrong now", || {
+    until("the rules are the fault now", || {
         rejected(&proxy).filter(|reason| {
             !reason.contains("config.json") && ask(&proxy).text().contains("r.cedar")
         })
     });
     put_rules(&proxy, FORBIDS);
-    wait_until_well(&proxy);
+    wait_until_valid(&proxy);
 }
 
 #[test]
@@ -188,7 +187,7 @@ fn config_with_repaired_rules_is_applied_and_its_rejection_reported_once() {
     until("it is reported", || rejected(&proxy).filter(|reason| reason.contains("not finished")));
     assert!(!is_refused(&proxy));
     put_rules(&proxy, FORBIDS);
-    wait_until_well(&proxy);
+    wait_until_valid(&proxy);
     assert!(is_refused(&proxy));
 }
 
@@ -200,8 +199,8 @@ fn config_whose_value_appears_later_is_applied() {
     edit(&proxy, |config| config["approval"] = json!({"webhook": webhook}));
     until("it is reported", || rejected(&proxy));
     put(&secret, "0123456789abcdef0123456789abcdef\n");
-    wait_until_well(&proxy);
-    let change = until("it is on record", || changes(&proxy, "success").first().cloned());
+    wait_until_valid(&proxy);
+    let change = until("it is recorded", || changes(&proxy, "success").first().cloned());
     assert_eq!(change["metadata"]["applied"], json!(["approval"]));
 }
 
@@ -265,7 +264,7 @@ fn doctor_reports_a_config_that_the_running_proxy_has_not_applied() {
     };
     let well = proxy.cli(&["doctor", "--json"]);
     assert!(about(&well).iter().all(|it| it["outcome"] == "ok"), "{}", well.stdout);
-    // It alone knows the tools, so that nothing is wrong with the files by themselves.
+    // Only the running proxy knows the tools, so the files alone are valid.
     let misfit = r#"forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
         when { context.args.nothing == 1 };"#;
     put_rules(&proxy, misfit);

@@ -9,7 +9,7 @@ const OLD: &str = r#"
 @id("no-deletes") forbid (principal == Agent::"anonymous", action == Action::"destructive", resource in Server::"s");
 "#;
 
-/// Put to the log afterwards.
+/// Rules replayed on the log afterwards.
 const NEW: &str = r#"
 @id("large") forbid (principal, action == Action::"write", resource == Tool::"s:write_item")
 when { context.args has size && context.args.size > 100 };
@@ -54,11 +54,11 @@ fn effect_of_new_rules_on_a_real_log_is_counted_without_guesses() {
         // Newly allowed.
         let refused = client.call("destructive", "s:delete_item", json!({"round": round}));
         assert_eq!(refused["isError"], true, "{refused}");
-        // Undecidable: the log has no more of the arguments than this.
+        // Undecidable: the log has truncated arguments.
         assert_eq!(rest(&proxy, API_KEY, "write", "s:write_item", &write(1, &long)), 200);
         let secret = json!({"size": 101, "password": "hunter2"});
         assert_eq!(rest(&proxy, token, "write", "s:write_item", &secret), 200);
-        // Cut or not, no rule looks at these.
+        // No rule depends on these arguments.
         assert_eq!(rest(&proxy, API_KEY, "read", "s:echo", &write(1, &long)), 200);
     }
     let new = proxy.folder.path().join("new.cedar");
@@ -91,6 +91,6 @@ fn effect_of_new_rules_on_a_real_log_is_counted_without_guesses() {
     assert!(table.contains(&total), "{table}");
     let line = table.lines().find(|line| line.contains("s:delete_item")).unwrap();
     assert!(line.contains("no-deletes"), "{line}");
-    // A replay is no call: it leaves nothing in the log.
+    // A replay adds nothing to the log.
     assert_eq!(proxy.cli(&["policy", "replay", new, "-o", "json"]).json()["total"], expected);
 }

@@ -1,5 +1,5 @@
 //! Request states of servers of the stateless revision: bound to the principal and the request, and returned to the
-//! server as it wrote them (MCP 2026-07-28 §Multi Round-Trip Requests).
+//! server unchanged (MCP 2026-07-28 §Multi Round-Trip Requests).
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::harness::{Pipe, Proxy, Received, Recorder, Reply, Response, ask_moder
 pub(crate) const STATE: &str = r#""opaque \u00e9\/\ud83d\ude00 \"of b\"""#;
 const MODERN: &str = "2026-07-28";
 
-/// A result that asks, with its state between other members.
+/// Result with a question, and its state between other members.
 fn question() -> String {
     format!(
         r#"{{ "resultType":"input_required", "requestState" : {STATE} ,"inputRequests":{{"who":{{"method":"elicitation/create","params":{{"mode":"form","message":"Who?","requestedSchema":{{"type":"object","properties":{{}}}}}}}}}}}}"#
@@ -55,7 +55,7 @@ pub(crate) fn entry(server: &Recorder) -> Value {
     json!({"url": format!("http://127.0.0.1:{}/mcp", server.port)})
 }
 
-/// Bodies of the requests that carried a state.
+/// Bodies of the requests with a state.
 pub(crate) fn returned(server: &Recorder) -> Vec<String> {
     let received = server.received().into_iter();
     let bodies = received.map(|it| String::from_utf8(it.body).unwrap());
@@ -81,7 +81,7 @@ fn token(proxy: &Proxy, name: &str) -> String {
     format!("Bearer {}", output.json()["token"].as_str().unwrap())
 }
 
-/// Sends a request on behalf of a token's holder, or without a credential.
+/// Sends a request with a token, or without a credential.
 pub(crate) fn ask(
     proxy: &Proxy,
     bearer: &str,
@@ -117,7 +117,7 @@ fn request_state_returns_byte_for_byte_from_the_principal_and_request_it_was_iss
         let result = first.json()["result"].clone();
         let state = &result["requestState"];
         let sealed = state.as_str().unwrap_or_else(|| panic!("{result}"));
-        // All but the state is as the server wrote it.
+        // Everything except the state is unchanged.
         let raw = String::from_utf8_lossy(raw_result(&first.body)).into_owned();
         assert_eq!(raw, question().replace(STATE, &format!("\"{sealed}\"")));
         let before = (returned(&s).len(), returned(&t).len());
@@ -200,7 +200,7 @@ fn request_state_over_its_limit_is_a_failure_of_the_server() {
     assert_eq!(second["result"]["resultType"], "complete", "{second}");
     request.2["arguments"] = json!({"size": "over"});
     let over = ask(&proxy, "", &request, None).text();
-    // It breaks off if some of it was sent already; else it is an error.
+    // The response is cut off if part of it was sent; otherwise it is an error.
     let arrived = serde_json::from_str::<Value>(&over).unwrap_or_default();
     assert!(arrived["result"].get("requestState").is_none(), "{arrived}");
     let record = &proxy.activity("type=tool_call&status=error&tool=ask")[0];

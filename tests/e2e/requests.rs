@@ -25,7 +25,7 @@ fn error(response: &Response, status: u16, code: i32) -> String {
     message["error"]["message"].as_str().unwrap().to_owned()
 }
 
-/// A call of a tool that reads with these raw arguments, under this raw id.
+/// Read call with raw arguments and a raw id.
 fn call(id: &str, arguments: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"call_tool_read","arguments":{arguments}}}}}"#
@@ -64,17 +64,17 @@ fn malformed_message_is_a_json_rpc_error_and_the_connection_stays_open() {
         assert_eq!(response.status, 400, "{shown}: {}", response.text());
         let message = response.json();
         let code_or_parse = message["error"]["code"].as_i64().unwrap();
-        // An empty body is no JSON either.
+        // An empty body is not JSON either.
         let empty = body.trim_ascii().is_empty() && code_or_parse == -32700;
         assert!(code_or_parse == code || empty, "{shown}: {message}");
         assert!(message["id"].is_null(), "{shown}: {message}");
     }
     works(&mut client);
-    assert!(other.connection.response().whole, "the others' calls live on");
+    assert!(other.connection.response().whole, "other calls continue");
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order_whatever_their_size() {
+fn pipelined_requests_are_answered_in_order_regardless_of_size() {
     let mut client = proxy().client();
     let session = client.session.clone();
     let mut together = Vec::new();
@@ -175,12 +175,12 @@ fn fr_005_wrong_parameters_are_results_with_the_corrected_call_and_recorded() {
             reported.contains(help) && reported.is_empty() == help.is_empty(),
             "{arguments}: {reported}"
         );
-        refusal_is_on_record(&mut client, text);
+        assert_refusal_recorded(&mut client, text);
         works(&mut client);
     }
 }
 
-fn refusal_is_on_record(client: &mut Client, text: &str) {
+fn assert_refusal_recorded(client: &mut Client, text: &str) {
     let records = client.records(proxy(), "type=tool_call");
     assert_eq!(records.len(), 1, "{text}");
     let recorded = (&records[0]["status"], &records[0]["error_message"]);
@@ -195,7 +195,7 @@ fn fr_005_arguments_that_are_no_object_are_an_error_and_recorded() {
         let text = error(&response, 200, -32602);
         assert!(text.contains("object"), "{arguments}: {text}");
         assert_eq!(response.json()["id"], 1);
-        refusal_is_on_record(&mut client, &text);
+        assert_refusal_recorded(&mut client, &text);
         works(&mut client);
     }
 }
@@ -234,12 +234,12 @@ fn duplicate_keys_are_refused_at_any_depth_and_in_any_spelling() {
         assert_eq!(message["error"]["code"], -32602, "{body}: {message}");
         let text = message["error"]["message"].as_str().unwrap();
         assert!(text.contains("duplicate"), "{body}: {text}");
-        // What the envelope means is in doubt where it has the duplicate, its id too.
+        // With a duplicate in the envelope, its id is ambiguous.
         let id = if body.contains("ping") { Value::Null } else { json!(1) };
         assert_eq!(message["id"], id, "{body}: {message}");
     }
     let records = client.records(proxy(), "type=tool_call&status=rejected");
-    assert_eq!(requests_of(&records), 9, "refused calls are on record");
+    assert_eq!(requests_of(&records), 9, "refused calls are recorded");
     for record in records {
         assert!(record["error_message"].as_str().unwrap().contains("duplicate"), "{record}");
     }
@@ -401,9 +401,9 @@ fn non_http_bytes_close_one_connection_only() {
         connection.raw(b"\r\n\r\n");
         while connection.fill() {}
     }
-    let mut liar = Connection::open(proxy().port);
-    liar.raw(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 999999\r\n\r\n{");
-    drop(liar);
+    let mut partial = Connection::open(proxy().port);
+    partial.raw(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 999999\r\n\r\n{");
+    drop(partial);
     works(&mut client);
 }
 

@@ -150,7 +150,7 @@ fn fr_040_bad_parameters_are_400_and_named() {
     let headers = [("X-API-Key", API_KEY)];
     let response = proxy().request("POST", "/api/v1/tools/call?dry_run=true", &headers, b"{}");
     assert_eq!(refused(&response, 400), "Unknown query parameter 'dry_run'");
-    // What a shell or a browser makes of a + that was not escaped.
+    // An unescaped + is decoded as a space.
     let text = refused(&proxy().get("/api/v1/activity?start_time=2026-01-01T00:00:00+02:00"), 400);
     assert!(text.contains("00:00:00 02:00") && text.contains("%2B"), "{text}");
     assert_eq!(
@@ -267,7 +267,7 @@ fn act_7_export_holds_every_matching_record_in_order() {
     assert_eq!(plain.header("content-type"), Some("application/x-ndjson"));
     let text = plain.text();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines, listed, "oldest first, whole, a line each");
+    assert_eq!(lines, listed, "oldest first, complete, one line each");
     assert!(text.contains("1.50"), "numbers keep their bytes");
     assert_eq!(export("&status=blocked").text().lines().count(), 1);
     assert_eq!(export("&tool=nothing").text(), "");
@@ -302,7 +302,7 @@ fn act_7_export_of_many_pages_is_complete() {
     assert!(seqs.is_sorted_by(|a, b| a < b));
 }
 
-/// The records that come next on an event stream.
+/// Next `count` records of an event stream.
 fn next_events(connection: &mut Connection, count: usize) -> Vec<Value> {
     let (mut text, mut records) = (String::new(), Vec::new());
     while records.len() < count {
@@ -330,7 +330,7 @@ fn open_events(proxy: &Proxy, headers: &[(&str, &str)]) -> Connection {
     assert_eq!(status, 200);
     let kind = headers.iter().find(|(name, _)| name == "content-type").unwrap();
     assert_eq!(kind.1, "text/event-stream");
-    // Once it has greeted, every record from then on comes.
+    // After its first event, the stream delivers every later record.
     assert!(connection.chunk().unwrap().starts_with(b"retry: "));
     connection
 }
@@ -391,7 +391,7 @@ fn act_8_payloads_are_truncated_and_secrets_removed() {
 }
 
 #[test]
-fn servers_tools_and_status() {
+fn servers_tools_and_status_are_described() {
     let servers = proxy().api("servers")["servers"].clone();
     assert_eq!(servers[0]["name"], "s");
     assert_eq!(servers[0]["state"], "connected");
@@ -465,7 +465,7 @@ fn openapi_describes_the_interface() {
             }
         }
     }
-    // The request is described apart from what reads it: by a schema that says what is read.
+    // The request has its own schema, separate from the parser.
     let call = &described["paths"]["/api/v1/tools/call"]["post"];
     assert!(call["responses"].get("413").is_some());
     let requests = described["components"]["schemas"]["CallRequest"]["oneOf"].as_array().unwrap();
@@ -551,7 +551,7 @@ fn outcome_of_a_call_determines_its_status() {
     assert!(text(&call("call_tool_read", "s:nothing", read.clone()), 404).contains("s:nothing"));
     assert!(text(&call("call_tool_read", "nobody:x", read.clone()), 404).contains("nobody"));
     assert_eq!(text(&call("call_tool_read", "s:rpc_error", read), 502), "the stub refuses");
-    // An intent may stand among the arguments, as over MCP, but not say something else there.
+    // An intent may be among the arguments, as over MCP, but must not differ.
     let twice = |inner: &str| {
         let arguments = json!({"name": "s:read_item", "intent": {"operation_type": inner}});
         let body = json!({"tool_name": "call_tool_read", "arguments": arguments,
@@ -599,7 +599,7 @@ fn unreadable_bodies_are_400() {
     }
     let headers = [("X-API-Key", API_KEY), ("X-Request-Id", "unreadable-1")];
     let body = br#"{"tool_name":"call_tool_read","arguments":{"name":"s:x","name":"s:y"}}"#;
-    // A proxy of its own: with an identical refusal before it, it would be counted in that one's record.
+    // A separate proxy: an earlier identical refusal would count this one in its record.
     let alone = Proxy::start(json!({}));
     alone.request("POST", "/api/v1/tools/call", &headers, body);
     let records = alone.activity("request_id=unreadable-1");

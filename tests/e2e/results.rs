@@ -1,6 +1,6 @@
-//! Results that are too long for an agent: summarized, kept for it alone, and read in parts as the server sent them.
+//! Results that are too long for an agent: summarized, kept for this agent only, and read unchanged in parts.
 //!
-//! Size: one topic, and each way in which a result could be lost, changed or read by others is a test of its own.
+//! Size: one topic, with a test for each way to lose, change or disclose a result.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::harness::{
     raw_result, until, write_private,
 };
 
-/// The limit of most tests.
+/// Limit in most tests.
 pub(crate) const LIMIT: usize = 8000;
 
 /// Answers of the server's tools: whole results, some in a spelling that no serializer writes.
@@ -67,7 +67,7 @@ fn answer(_: usize, request: &Received) -> Reply {
     let Some(id) = message.get("id") else {
         return Reply::Http("202 Accepted", "", Vec::new());
     };
-    let said = match message["method"].as_str().unwrap_or_default() {
+    let result = match message["method"].as_str().unwrap_or_default() {
         "initialize" => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
             "serverInfo": {"name": "long", "version": "1"}})
         .to_string()
@@ -93,18 +93,17 @@ fn answer(_: usize, request: &Received) -> Reply {
         }
     };
     let head = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"#);
-    let body = [head.as_bytes(), &said, b"}"].concat();
+    let body = [head.as_bytes(), &result, b"}"].concat();
     Reply::Http("200 OK", "content-type: application/json\r\n", body)
 }
 
-/// The server, which all tests share.
+/// Entry of the server shared by all tests.
 pub(crate) fn server() -> Value {
     static SERVER: OnceLock<Recorder> = OnceLock::new();
     let port = SERVER.get_or_init(|| Recorder::start(answer)).port;
     json!({"url": format!("http://127.0.0.1:{port}/mcp")})
 }
 
-/// A config with this `result_limit`.
 fn config(limit: Value) -> Value {
     json!({"mcpServers": {"s": server()}, "result_limit": limit})
 }
@@ -130,7 +129,7 @@ fn handle(short: &Value) -> String {
     reported[at..at + 37].to_owned()
 }
 
-/// Calls a tool whose result is kept; the handle.
+/// Calls a tool with a kept result. Returns the handle.
 fn keep(client: &mut Client, tool: &str) -> String {
     handle(&client.read(&format!("s:{tool}"), json!({})))
 }
@@ -140,7 +139,7 @@ fn part(client: &mut Client, handle: &str, mut ask: Value) -> Value {
     client.tool("read_result", ask)
 }
 
-/// All parts that `ask` leads to, put together.
+/// Joined parts of a result for the request `ask`.
 fn all(client: &mut Client, handle: &str, mut ask: Value) -> String {
     let mut read = String::new();
     loop {
@@ -167,7 +166,7 @@ fn record(proxy: &Proxy, tool: &str) -> Value {
     proxy.activity(&format!("tool={tool}"))[0].clone()
 }
 
-/// The forwarded result is that of the server.
+/// Asserts that the result is forwarded unchanged.
 fn assert_whole(client: &mut Client, tool: &str) {
     let got = client.read_raw(&format!("s:{tool}"), json!({}));
     assert!(got.whole && raw_result(&got.body) == result(tool), "{tool}: {}", got.body.len());
@@ -337,7 +336,7 @@ fn client_without_a_session_reads_results_kept_for_its_principal() {
     };
     let call = json!({"name": "s:prose", "intent": {"operation_type": "read"}});
     let short = ask(&ann, "call_tool_read", call);
-    // It is a result of our own, with the members that every result has in this protocol family.
+    // It is a result of the proxy, with the members that every result has in this protocol family.
     assert_eq!(short["resultType"], "complete", "{short}");
     let read = json!({"handle": handle(&short), "pointer": "", "limit": 65_536});
     let got = ask(&ann, "read_result", read.clone());
@@ -345,7 +344,7 @@ fn client_without_a_session_reads_results_kept_for_its_principal() {
     // Members required by the protocol family are not part of the kept result.
     assert_eq!(text(&got, 0).as_bytes(), result("prose").trim_ascii());
     assert!(error_text(&ask(&ben, "read_result", read.clone())).starts_with("No result is kept"));
-    // Another token, though it is called like one that read here.
+    // Another token with the name of an earlier one.
     let revoked = proxy.cli(&["token", "revoke", "ben"]);
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
     let call = json!({"name": "s:prose", "intent": {"operation_type": "read"}});
@@ -468,7 +467,7 @@ fn strict_still_blocks_and_warn_still_warns() {
         config["output_validation"] = json!({"mode": mode});
         let proxy = Proxy::with(config);
         let mut client = proxy.client();
-        // What fits its schema is kept in each mode.
+        // Conforming results are kept in each mode.
         let handle = keep(&mut client, "table");
         let read = all(&mut client, &handle, json!({"pointer": "", "limit": 65_536}));
         assert_eq!(read.as_bytes(), result("table"), "{mode}");
@@ -529,7 +528,7 @@ fn results_are_kept_only_for_clients_that_are_offered_read_result() {
     let listed = direct.ask("tools/list", json!({}))["result"]["tools"].take();
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
     assert!(!names.contains(&&json!("read_result")), "{names:?}");
-    // Its tools have their output schemas, which no outline fits.
+    // Its tools have output schemas, and no outline conforms to them.
     let expected: Value = serde_json::from_slice(&result("table")).unwrap();
     assert_eq!(direct.tool("s__table", json!({})), expected);
     let printed = proxy.cli(&["call", "tool-read", "s:table", "-o", "json"]);
@@ -543,7 +542,7 @@ fn results_are_kept_only_for_clients_that_are_offered_read_result() {
     assert_eq!(files(&proxy), 0);
 }
 
-/// The names of the tools at `/mcp`.
+/// Names of the tools at `/mcp`.
 fn listed(client: &mut Client) -> Vec<String> {
     let tools = client.ask("tools/list", json!({}))["result"]["tools"].take();
     let name = |tool: &Value| tool["name"].as_str().unwrap().to_owned();
@@ -577,12 +576,12 @@ fn without_a_limit_read_result_is_absent_and_a_reload_switches_it() {
         text(&got, 0).contains("kept_").then(|| handle(&got))
     });
     set(0);
-    until("it is not offered any more", || (listed(&mut client).len() == 5).then_some(()));
+    until("it is no longer offered", || (listed(&mut client).len() == 5).then_some(()));
     until("results are forwarded", || {
         let got = client.read_raw("s:prose", json!({}));
         (raw_result(&got.body) == result("prose")).then_some(())
     });
-    // What was kept is still there for whom it was kept.
+    // Kept results remain readable for their principal.
     assert_eq!(text(&part(&mut client, &handle, json!({"lines": "1501"})), 0), "the end");
 }
 
@@ -621,7 +620,7 @@ fn result_above_the_holding_bound_is_forwarded_complete() {
         format!("it is longer than output_validation.max_held_bytes {}", 20 * LIMIT)
     );
     keep(&mut client, "prose");
-    // A result that is unreadable for lack of memory is reported; here its copies do not fit.
+    // Another result is kept within the same bound.
     assert_eq!(files(&proxy), 1);
 }
 
@@ -647,7 +646,7 @@ fn kept_results_do_not_survive_their_process() {
     let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let only = std::fs::read_dir(folder(&proxy)).unwrap().flatten().next().unwrap();
     assert_eq!((mode(only.path()), mode(folder(&proxy))), (0o600, 0o700));
-    // Half a file is what a kill in the middle leaves.
+    // A partial file, as left by a kill.
     std::fs::write(folder(&proxy).join("kept-99.json"), "{\"cont").unwrap();
     std::fs::write(folder(&proxy).join("notes.txt"), "not ours").unwrap();
     proxy.process.signal("KILL");
@@ -655,7 +654,7 @@ fn kept_results_do_not_survive_their_process() {
     assert_eq!(files(&proxy), 3);
     let home = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
     let next = Proxy::unready(config(json!({"bytes": LIMIT})), home).ready();
-    assert_eq!(files(&next), 1, "what is not ours stays");
+    assert_eq!(files(&next), 1, "foreign files are kept");
     let mut client = next.client();
     keep(&mut client, "prose");
     assert_eq!(files(&next), 2);

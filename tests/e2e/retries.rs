@@ -43,13 +43,13 @@ fn cap_7_idempotent_call_is_retried_once_if_no_byte_of_its_answer_arrived() {
     let mut client = proxy.client();
     for tool in TOOLS {
         let result = call(&mut client, tool, tool.contains("progress"));
-        let mended = tool.starts_with("idem") && tool.ends_with("unanswered");
-        let fine = mended || tool.ends_with("fine");
+        let retried = tool.starts_with("idem") && tool.ends_with("unanswered");
+        let fine = retried || tool.ends_with("fine");
         assert_eq!(result["isError"] != true, fine, "{tool}: {result}");
-        assert_eq!(server.arrived()[tool], 1 + usize::from(mended), "{tool}");
+        assert_eq!(server.arrived()[tool], 1 + usize::from(retried), "{tool}");
         let records = proxy.activity(&format!("type=tool_call&tool={tool}"));
         let [record] = records.as_slice() else { panic!("{tool}: one call, one record") };
-        assert_eq!(record["metadata"]["retried"], if mended { json!(true) } else { Value::Null });
+        assert_eq!(record["metadata"]["retried"], if retried { json!(true) } else { Value::Null });
         assert_eq!(record["status"], if fine { "success" } else { "error" }, "{tool}");
     }
 }
@@ -62,7 +62,7 @@ fn cap_7_connection_closed_before_the_request_is_read_is_reopened_for_idempotent
         let mut client = proxy.client();
         server.refuse(1);
         let result = call(&mut client, tool, false);
-        assert!(!server.refuses(), "the call's connection was the one");
+        assert!(!server.refuses(), "the call used this connection");
         assert_eq!(result["isError"] != true, fine, "{result}");
         assert_eq!(server.arrived().get(tool).copied().unwrap_or(0), usize::from(fine));
     }
@@ -84,7 +84,7 @@ fn cap_7_call_is_retried_once_and_not_twice() {
     assert!(records.iter().all(|record| record["metadata"]["retried"] == true));
 }
 
-/// A child that writes down each call that it reads, and ends at the first of each kind.
+/// A child that records each call, and ends at the first call of each tool.
 const CHILD: &str = r#"
 while IFS= read -r line; do
   case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
@@ -113,7 +113,7 @@ done
 
 #[test]
 fn cap_7_read_that_ended_its_server_is_not_repeated_unless_declared_idempotent() {
-    // What `readOnlyHint` says is derived; the hint and the operator's word are stated.
+    // Idempotence from `readOnlyHint` is derived; the hint and the operator's setting are explicit.
     for (hint, capability, again) in [
         (r#""readOnlyHint":true"#, json!({}), false),
         (r#""readOnlyHint":true,"idempotentHint":true"#, json!({}), true),
@@ -135,7 +135,7 @@ fn cap_7_read_that_ended_its_server_is_not_repeated_unless_declared_idempotent()
         assert_eq!(read.lines().count(), 1 + usize::from(again), "{hint} {capability}");
         let record = &proxy.activity("type=tool_call")[0];
         assert_eq!(record["metadata"]["retried"] == true, again, "{record}");
-        // The server is there again for the next one.
+        // The server is available for the next call.
         let next = proxy.client().read("s:ends_read", json!({}));
         assert_ne!(next["isError"], true, "{next}");
     }
@@ -150,13 +150,13 @@ fn cap_7_call_is_retried_once_after_a_child_ends_without_a_byte_of_the_answer() 
             let proxy = Proxy::start(json!({"s": {"command": "/bin/sh", "args": args}}));
             let tool = format!("{what}_{idempotent}");
             let result = call(&mut proxy.client(), &tool, false);
-            let mended = idempotent && what == "ends";
-            assert_eq!(result["isError"] != true, mended, "{tool}: {result}");
+            let retried = idempotent && what == "ends";
+            assert_eq!(result["isError"] != true, retried, "{tool}: {result}");
             let read = std::fs::read_to_string(folder.path().join(&tool)).unwrap();
-            assert_eq!(read.lines().count(), 1 + usize::from(mended), "{tool}");
+            assert_eq!(read.lines().count(), 1 + usize::from(retried), "{tool}");
             let records = proxy.activity("type=tool_call");
             let [record] = records.as_slice() else { panic!("{tool}: one call, one record") };
-            assert_eq!(record["metadata"]["retried"] == true, mended, "{tool}");
+            assert_eq!(record["metadata"]["retried"] == true, retried, "{tool}");
         }
     }
 }

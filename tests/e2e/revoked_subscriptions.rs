@@ -15,7 +15,7 @@ const UPDATED: &str = "notifications/resources/updated";
 const SECRET: &str = r#"@id("secret") @message("ask ann")
     forbid (principal == Agent::"anonymous", action, resource == Resource::"s:test://shared");"#;
 
-/// A proxy before a server that notifies of a resource whenever somebody subscribes to it.
+/// A proxy for a server that reports a change of a resource upon each subscription.
 fn proxy(rules: &str) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     put(folder.path(), rules);
@@ -28,7 +28,7 @@ fn put(folder: &Path, rules: &str) {
     std::fs::write(folder.join("rules.cedar"), rules).unwrap();
 }
 
-/// The standing stream of a client's session, from an event of it on.
+/// Standing stream of a session, resumed after the event `after`.
 fn listen(proxy: &Proxy, client: &Client, after: Option<&str>) -> Events {
     let mut stream = Connection::open(proxy.port);
     let mut headers = vec![("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
@@ -37,7 +37,7 @@ fn listen(proxy: &Proxy, client: &Client, after: Option<&str>) -> Events {
     Events::of(stream)
 }
 
-/// Makes the server announce a change of the shared resource: a principal that no rule is about subscribes to it.
+/// Makes the server announce a change of the shared resource: a principal outside the rules subscribes to it.
 fn touch(proxy: &Proxy) {
     let other = Holder::open(proxy, "other", json!({}));
     let request = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe",
@@ -49,7 +49,7 @@ fn subscribe(client: &mut Client, uri: &str) {
     assert_eq!(client.ask("resources/subscribe", json!({"uri": uri}))["result"], json!({}));
 }
 
-/// The next update of a resource: id of the event, and URI.
+/// Next update of a resource: id of the event, and URI.
 fn updated(stream: &mut Events) -> (String, String) {
     until("an update", || {
         let event = stream.next().expect("the stream stands");
@@ -59,7 +59,7 @@ fn updated(stream: &mut Events) -> (String, String) {
     })
 }
 
-/// The decisions, once there are as many.
+/// Policy decisions, once there are `count`.
 fn decisions(proxy: &Proxy, count: usize) -> Vec<Value> {
     until("the decisions", || {
         let decided = proxy.activity("type=policy_decision");
@@ -93,7 +93,7 @@ fn rul_8_rule_that_forbids_a_resource_ends_the_subscriptions_to_it() {
     assert_eq!(uri, SHARED);
     subscribe(&mut idle, SHARED);
     assert_eq!(updated(&mut standing).1, SHARED);
-    // Streams of modern clients: one of that resource alone, and one of another as well.
+    // Streams of modern clients: one for that resource only, and one for another as well.
     let (mut alone, mut both) = (modern(&proxy, &[SHARED]), modern(&proxy, &[SHARED, NOTES]));
     put(proxy.folder.path(), SECRET);
     let decided = decisions(&proxy, 4);
@@ -116,20 +116,20 @@ fn rul_8_rule_that_forbids_a_resource_ends_the_subscriptions_to_it() {
     let sessions: Vec<_> = decided.iter().map(|it| it["session_id"].clone()).collect();
     assert!(decided.len() == 4 && sessions.contains(&json!(idle.session)), "{sessions:?}");
     proxy.assert_logged("resource subscription revoked");
-    // Nothing is left to that stream, which says so by its result.
+    // That stream has nothing left and ends with its result.
     let farewell = until("the result", || Some(alone.message()).filter(|it| it["id"] == "raw"));
     assert_eq!(farewell["result"]["resultType"], "complete");
     assert!(alone.next().is_none());
-    // The resource changes, and one of another that all may read.
+    // That resource changes, and another without restrictions.
     touch(&proxy);
     subscribe(&mut one, NOTES);
     assert_eq!(updated(&mut standing).1, NOTES);
     until("the update of the other resource", || {
         let message = both.message();
-        // What was sent before the rule was in force may still arrive, but not after the other.
+        // Updates sent before the rule was in force may still arrive, but not after the other.
         (message["params"]["uri"] == NOTES).then_some(())
     });
-    // What was sent before is not sent again.
+    // Sent updates are not repeated.
     drop(standing);
     assert_eq!(updated(&mut listen(&proxy, &one, Some(&first.replace("-1", "-0")))).1, NOTES);
     let refused = one.ask("resources/subscribe", json!({"uri": SHARED}));
@@ -186,7 +186,7 @@ fn rul_8_server_is_unsubscribed_after_the_last_revocation() {
 }
 
 #[test]
-fn rul_8_approved_subscription_stays_and_one_without_approval_ends() {
+fn rul_8_approved_subscription_remains_and_one_without_approval_ends() {
     let rule = |uri: &str| {
         format!(
             "@id(\"asks\") @requires(\"approval\")\n\
@@ -217,7 +217,7 @@ fn rul_8_approved_subscription_stays_and_one_without_approval_ends() {
     let decided = decisions(&proxy, 1);
     assert_eq!(decided[0]["arguments"]["uri"], OTHER, "{decided:?}");
     assert_eq!(decided[0]["metadata"]["policy"], "approval");
-    // The one that a person has approved is there still: the resource changes.
+    // The approved subscription remains: the resource changes.
     touch(&proxy);
     assert_eq!(updated(&mut standing).1, SHARED);
     assert_eq!(proxy.activity("type=policy_decision").len(), 1);

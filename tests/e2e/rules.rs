@@ -23,7 +23,7 @@ when { context.args has behavior && context.args.behavior == "known" };
 forbid (principal, action, resource == Resource::"s:test://shared");
 "#;
 
-/// A proxy before the stub, under these rules.
+/// A proxy for the stub, with these rules.
 fn proxy(rules: &str, policy: Value) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("rules.cedar"), rules).unwrap();
@@ -32,7 +32,7 @@ fn proxy(rules: &str, policy: Value) -> Proxy {
 }
 
 fn enforced(rules: &str) -> Proxy {
-    // From the config file's folder.
+    // Relative to the folder of the config file.
     proxy(rules, json!({"files": ["rules.cedar"]}))
 }
 
@@ -66,7 +66,7 @@ fn act_1_rule_refuses_with_its_message_and_is_recorded() {
     }
     let call = &proxy.activity("type=tool_call")[0];
     assert_eq!((&call["status"], &call["error_message"]), (&json!("rejected"), &json!(text)));
-    // The same at the other entry points; over REST it is the admin, to whom the rule does not apply.
+    // The same at the other entry points; REST calls are made by the admin, and the rule does not apply to the admin.
     let mut direct = proxy.direct_client();
     let answer = direct.tool("s__delete_item", json!({}));
     assert_eq!(error_text(&answer), text);
@@ -88,7 +88,7 @@ fn act_1_rule_refuses_with_its_message_and_is_recorded() {
 fn arguments_that_cannot_be_presented_to_a_rule_are_refused() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
-    // The rules do not need it, so that they let it pass; the tool's schema does not, which is asked after them.
+    // The rules do not read the argument and permit the call; the schema, evaluated next, refuses it.
     let good = client.read("s:read_item", json!({"size": 3, "behavior": 7}));
     let misfit = "Arguments of 's:read_item' do not fit: /behavior: expected string";
     assert!(error_text(&good).starts_with(misfit), "{good}");
@@ -96,7 +96,7 @@ fn arguments_that_cannot_be_presented_to_a_rule_are_refused() {
         let good = client.read("s:read_item", json!({"size": 3, name: null}));
         assert_ne!(good["isError"], true, "{good}");
     }
-    // Sent as the number that it contains (INP-8), which is what the rule decides on.
+    // The rule evaluates the number that is sent (INP-8).
     assert_ne!(client.read("s:read_item", json!({"size": "3"}))["isError"], true);
     let refused = client.read("s:read_item", json!({"size": "1000"}));
     assert!(error_text(&refused).contains("rule 'small'"), "{refused}");
@@ -141,7 +141,7 @@ forbid (principal, action == Action::"get_prompt", resource == Prompt::"s:greet"
 when { context.client == "nobody" };
 "#;
 
-/// A proxy under these rules before a stub with a tool `added_file`, whose arguments are not judged by its schema.
+/// A proxy with these rules, for a stub with a tool `added_file`. Arguments are not validated by its schema.
 fn before_added_file() -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("rules.cedar"), VARIANT_RULES).unwrap();
@@ -187,8 +187,8 @@ fn key_that_a_server_may_read_as_one_of_a_rule_is_refused() {
     }
     let answer = proxy.direct_client().tool("s__added_file", json!({"Path": "/etc/passwd"}));
     assert_eq!(error_text(&answer), variant_of("path", "no-etc"));
-    let received = client.read("s:received", json!({"Path": "no rule reads it here"}));
-    assert!(!received.to_string().contains("passwd"), "nothing went out: {received}");
+    let received = client.read("s:received", json!({"Path": "no rule reads this argument"}));
+    assert!(!received.to_string().contains("passwd"), "nothing was sent: {received}");
     for good in [json!({"path": "/tmp/x"}), json!({"path": "/tmp/x", "other": {"a": "Path"}})] {
         let answer = client.read("s:added_file", good);
         assert_ne!(answer["isError"], true, "{answer}");
@@ -296,7 +296,7 @@ fn forbidden_items_are_hidden() {
     let proxy = enforced(RULES);
     let (mut client, mut direct) = (proxy.client(), proxy.direct_client());
     let names = found(&mut client, "item");
-    assert!(names.contains(&"s:read_item".to_owned()), "what depends on arguments is shown");
+    assert!(names.contains(&"s:read_item".to_owned()), "a tool with a rule on arguments is shown");
     assert!(!names.contains(&"s:delete_item".to_owned()), "{names:?}");
     let list = direct.ask("tools/list", json!({}));
     let all = list["result"]["tools"].as_array().unwrap();
@@ -367,7 +367,7 @@ fn changed_rules_take_effect_and_half_written_ones_do_not() {
     let misfit = r#"forbid (principal, action == Action::"read", resource == Tool::"s:echo")
         when { context.args.nothing == 1 };"#;
     std::fs::write(&file, misfit).unwrap();
-    until("the refusal of what does not fit the tool", || {
+    until("the refusal of a rule that does not match the tool", || {
         let recorded = proxy.activity("type=config_change&status=error");
         recorded.first()?["error_message"].as_str()?.contains("nothing").then_some(())
     });
@@ -393,11 +393,11 @@ fn invalid_rules_prevent_the_start() {
         let done = mcpproxy().arg("serve").arg("--config").arg(&path).output().unwrap();
         (done.status.code(), String::from_utf8(done.stderr).unwrap())
     };
-    let (code, said) = start(&format!("{rules}permit (principal action);"));
-    assert!(code == Some(5) && said.contains("rules.cedar:2:19"), "{code:?} {said}");
+    let (code, log) = start(&format!("{rules}permit (principal action);"));
+    assert!(code == Some(5) && log.contains("rules.cedar:2:19"), "{code:?} {log}");
     rules = rules.repeat(10 * 1024 * 1024 / rules.len());
-    let (code, said) = start(&rules);
-    assert!(code == Some(5) && said.contains("larger than 1048576 bytes"), "{code:?} {said}");
+    let (code, log) = start(&rules);
+    assert!(code == Some(5) && log.contains("larger than 1048576 bytes"), "{code:?} {log}");
 }
 
 /// Causes of the faults of the rules in force.
@@ -408,7 +408,7 @@ fn rule_faults(proxy: &Proxy) -> Vec<String> {
 }
 
 #[test]
-fn rul_9_rule_that_names_what_does_not_exist_is_in_force_and_reported_until_it_is_corrected() {
+fn rul_9_rule_that_names_unknown_items_is_in_force_and_reported_until_it_is_corrected() {
     let unmet = r#"forbid (principal, action, resource == Tool::"gone:bad");"#;
     let proxy = enforced(&format!("{unmet}\n{RULES}"));
     let file = proxy.folder.path().join("rules.cedar");
@@ -437,7 +437,7 @@ fn rul_9_rule_that_names_what_does_not_exist_is_in_force_and_reported_until_it_i
     let checked = proxy.cli(&["config", "check"]);
     assert_eq!(checked.code, Some(0), "{}", checked.stderr);
     assert!(checked.stdout.contains(reason), "{}", checked.stdout);
-    // The running proxy alone knows the tools. The other rules of the file replace those before.
+    // Only the running proxy knows the tools. The other rules of the file replace the previous ones.
     let misspelled = r#"forbid (principal, action, resource == Tool::"s:delete_itme");"#;
     let echo = r#"@id("no-echo") forbid (principal, action, resource == Tool::"s:echo");"#;
     std::fs::write(&file, format!("{misspelled}\n{echo}")).unwrap();
@@ -538,7 +538,7 @@ fn command_line_checks_tests_and_explains_rules() {
         "{}",
         nobody.stderr
     );
-    // The scope of a token is asked before the rules.
+    // The scope of a token is evaluated before the rules.
     assert!(explain("token:ci", &[]).contains("there is no token 'ci'"));
     proxy.cli(&["token", "create", "ci", "--server", "s", "--operation", "read"]);
     assert!(explain("token:ci", &["--action", "read"]).starts_with("allow"));
@@ -573,7 +573,7 @@ fn new_rules_are_replayed_against_the_log() {
     assert_eq!(report["undecidable_because"], json!({"arguments redacted": 1}));
     let table = proxy.cli(&["policy", "replay", &new, "--since", "1h"]);
     assert!(table.stdout.contains("5 calls since"), "{}", table.stdout);
-    // With no proxy running, a copy of its log says the same.
+    // Without a running proxy, a copy of its log gives the same result.
     let folder = proxy.end();
     let config = folder.path().join("config.json");
     let mut command = mcpproxy();
@@ -605,21 +605,21 @@ fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
         "{answer}"
     );
     assert_eq!((&answer["rules"], answer.get("next_cursor")), (&json!(1), None), "{answer}");
-    // Without any, those in force beside none.
+    // Without new rules, those in force are compared with none.
     let answer = post(json!({})).json()["data"].clone();
     assert_eq!(
         (&answer["total"]["newly_refused"], &answer["total"]["newly_allowed"]),
         (&json!(2), &json!(0)),
         "{answer}"
     );
-    // From a place, and from a time, on.
+    // From a cursor, and from a time.
     let calls = proxy.activity("type=tool_call");
-    assert_eq!(calls.len(), 4, "the calls were not made again");
+    assert_eq!(calls.len(), 4, "the calls were not repeated");
     let after = post(json!({"rules": new, "cursor": calls[2]["id"]})).json()["data"].clone();
     assert_eq!(after["total"]["calls"], 2, "{after}");
     let late = post(json!({"rules": new, "start_time": "2999-01-01T00:00:00Z"})).json();
     assert_eq!(late["data"]["total"]["calls"], 0, "{late}");
-    for (body, said) in [
+    for (body, reason) in [
         (json!({"rules": "forbid (principal"}), "rules:1:"),
         (
             json!({"rules": r#"forbid (principal, action, resource == Tool::"s:nothing");"#}),
@@ -630,7 +630,7 @@ fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
     ] {
         let refused = post(body);
         assert_eq!(refused.status, 400, "{}", refused.text());
-        assert!(refused.text().contains(said), "{}", refused.text());
+        assert!(refused.text().contains(reason), "{}", refused.text());
     }
     let none = Proxy::start(json!({}));
     let refused = none.request("POST", "/api/v1/policy/replay", &key, b"{}");
@@ -651,8 +651,8 @@ fn pipe_instead_of_a_rule_file_is_reported_and_delays_no_reload() {
     assert!(error.contains("rules.cedar") && error.contains("not a regular file"), "{error}");
     std::fs::remove_file(&rules).unwrap();
     std::fs::write(&rules, RULES).unwrap();
-    let taken = reload();
-    assert_eq!(taken.status, 200, "{}", taken.text());
+    let reloaded = reload();
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
     let refused = proxy.client().call("destructive", "s:delete_item", json!({}));
     assert!(error_text(&refused).contains("'no-deletes'"), "{refused}");
 }

@@ -1,4 +1,5 @@
-//! Texts that an agent reads before a call: our own tools, the servers they name, and the answers of `retrieve_tools`.
+//! Texts that an agent reads before a call: tools of the proxy, the servers they name, and the answers of
+//! `retrieve_tools`.
 
 use serde_json::{Value, json};
 
@@ -7,7 +8,7 @@ use crate::harness::{
     write_private,
 };
 
-/// A proxy before a server whose tools beside `add_tool` the test writes.
+/// A proxy for a server with `add_tool` and tools that the test writes to a file.
 struct Shelf {
     proxy: Proxy,
     file: std::path::PathBuf,
@@ -33,7 +34,7 @@ impl Shelf {
         Self { proxy, file, _folder: folder }
     }
 
-    /// The server offers others from now on, and says so.
+    /// Replaces the tools of the server, which announces the change.
     fn offers(&self, tools: &Value) {
         write_private(&self.file, &tools.to_string());
         self.proxy.client().call("write", "shop:add_tool", json!({}));
@@ -95,7 +96,7 @@ fn servers_are_named_with_their_purpose() {
     };
     assert!(instructions("/mcp").ends_with(named));
     let direct = instructions("/mcp/all");
-    assert!(!direct.contains("shop"), "there each tool is listed by itself");
+    assert!(!direct.contains("shop"), "each tool is listed separately there");
     // PRO-10
     assert!(!direct.contains("call_tool") && direct.contains("SERVER__TOOL"), "{direct}");
     assert_eq!(server_text(&Proxy::with(json!({}))), "");
@@ -117,7 +118,7 @@ fn caller_without_access_to_a_server_does_not_see_it() {
     assert!(error.contains("ours (item)") && !error.contains("theirs"), "{error}");
 }
 
-/// Three servers, of which one waits for an operator, and a token for the server `own`.
+/// Three servers, one of them quarantined, and a token for the server `own`.
 fn scene() -> (Proxy, String) {
     let folder = tempfile::tempdir().unwrap();
     let server = |name: &str, tools: Value| {
@@ -175,19 +176,19 @@ fn hidden_tools_do_not_affect_the_ranking() {
         one
     };
     for query in ["show me the parcel", "where is my parcel"] {
-        assert_eq!(everywhere(query), [""; 0], "what destroys is no answer: {query}");
+        assert_eq!(everywhere(query), [""; 0], "a destructive tool is no match: {query}");
         let all = by_rest(API_KEY, &format!("/api/v1/tools?q={}", query.replace(' ', "%20")));
         assert_eq!(all[0], "theirs:get_parcel", "{query}");
     }
-    assert_eq!(everywhere("letter"), ["own:weigh_letter"], "a hidden tool is called that");
-    assert_eq!(everywhere("read file")[0], "own:file_reader", "a withheld tool is called that");
+    assert_eq!(everywhere("letter"), ["own:weigh_letter"], "a hidden tool has this name");
+    assert_eq!(everywhere("read file")[0], "own:file_reader", "a withheld tool has this name");
     let asked = json!({"query": "read file"});
     let found = proxy.client().tool("retrieve_tools", asked);
     assert_eq!(names(&found["structuredContent"]["tools"])[0], "own:file_reader");
 }
 
 #[test]
-fn token_learns_nothing_about_servers_outside_its_scope() {
+fn token_gets_no_details_of_servers_outside_its_scope() {
     let gone = format!("http://127.0.0.1:{}/mcp", free_port());
     let proxy = Proxy::with(json!({"mcpServers": {
         "ours": stub_stdio(&["--only", "read_item,delete_item"]),
@@ -218,22 +219,22 @@ fn token_learns_nothing_about_servers_outside_its_scope() {
         let name = format!("{server}:no_such");
         let text = format!("Tool '{name}' not found. Use retrieve_tools to find tools.");
         let called = read(&ours, &name);
-        // Of a tool that is there and of one that is not, the scope says the same.
+        // Out of scope, existing and unknown tools have the same text.
         assert_eq!(error_text(&called), outside(&name));
-        assert_eq!(called["content"][1], Value::Null, "another spelling would not help: {called}");
+        assert_eq!(called["content"][1], Value::Null, "no other spelling is suggested: {called}");
         let described = ask(&ours, "/mcp", "describe_tool", json!({"name": name}));
         assert_eq!(error_text(&described), text);
         let nearest = described["content"][1]["text"].as_str().unwrap();
         assert!(nearest.contains("'ours:") && !nearest.contains("theirs"), "{described}");
     }
-    // A caller with access gets its state.
+    // A caller with access gets the state of the server.
     let (down, none) = (read(&reads, "gone:x"), read(&reads, "nowhere:x"));
     assert!(
         error_text(&down).contains("gone") && !error_text(&down).contains("not found"),
         "{down}"
     );
     assert!(error_text(&none).starts_with("Tool 'nowhere:x' not found"), "{none}");
-    // The gate says nothing of a tool that the caller is not shown.
+    // The gate discloses nothing about a tool hidden from the caller.
     let theirs = read(&ours, "theirs:delete_item");
     assert_eq!(error_text(&theirs), outside("theirs:delete_item"));
     let again = read(&ours, "ours:delete_item");
@@ -270,20 +271,20 @@ fn clients_of_both_protocol_families_are_notified_of_a_changed_server_descriptio
     let mut stream = Events::of(stream);
     let _hello = stream.next();
     let mut modern = listen(&shelf.proxy);
-    // The same words: nothing that an agent has read is another.
+    // The same words: no text read by agents changes.
     let size = |names: usize| {
         let listed = shelf.proxy.api("tools?limit=100")["tools"].as_array().unwrap().len();
         (listed == names).then_some(())
     };
     shelf.offers(&tools(&["create_invoice", "update_invoice"]));
-    until("the tool is there", || size(3));
+    until("the tool is listed", || size(3));
     assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice).");
     shelf.offers(&tools(&["create_invoice", "update_invoice", "refund_customer"]));
     let changed = "notifications/tools/list_changed";
     assert_eq!(stream.next().unwrap().json()["method"], changed);
     assert_eq!(modern.message()["method"], changed);
     assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice, customer, refund).");
-    // Had there been a notification of the first change, one would be left.
+    // A notification of the first change would have been received here.
     shelf.offers(&tools(&["create_invoice"]));
     assert_eq!(stream.next().unwrap().json()["method"], changed);
     assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice).");

@@ -1,4 +1,5 @@
-//! Servers of both protocol families: the second connection, in the legacy one, for clients that they can ask only there.
+//! Servers of both protocol families: the second connection, of the legacy family, for clients that can be asked only
+//! over it.
 
 use std::path::Path;
 
@@ -16,14 +17,14 @@ use crate::subscriptions::{listen, updated_uri};
 const MODERN: &str = "2026-07-28";
 const LEGACY: &str = "2025-11-25";
 const ASK: &str = "elicitation/create";
-/// Text that the clients' users fill in.
+/// Text that the users of the clients enter.
 const GIVEN: &str = "Ada";
 
 fn able(proxy: &Proxy) -> Session<'_> {
     Session::open(proxy, LEGACY, json!({"elicitation": {}}))
 }
 
-/// The state of the server `s` in REST.
+/// State of the server `s` in REST.
 fn server(proxy: &Proxy) -> Value {
     proxy.api("servers")["servers"][0].clone()
 }
@@ -37,7 +38,7 @@ fn ask() -> Value {
     json!({"ask": ASK})
 }
 
-/// A call of `session` in which the server asks and gets an answer; the text of the result.
+/// Calls a tool that asks `session`, and answers. Returns the text of the result.
 fn asked(session: &Session<'_>, tool: &str, args: Value) -> String {
     let mut events = Events::of(session.call(tool, args));
     let question = events.message();
@@ -49,12 +50,12 @@ fn asked(session: &Session<'_>, tool: &str, args: Value) -> String {
     events.message()["result"].to_string()
 }
 
-/// Numbers that the stub counts: those of the process that answers this client.
+/// Counters of the stub process that answers this client.
 fn stats(session: &Session<'_>) -> Value {
     session.call("s:stats", json!({})).response().json()["result"]["structuredContent"].take()
 }
 
-/// A server over HTTP: its entry, and its process.
+/// A server over HTTP. Returns its entry and its process.
 fn http(flags: &[&str]) -> (Value, HttpStub) {
     let server = HttpStub::start(&[&["--both"], flags].concat());
     (server.entry(), server)
@@ -120,13 +121,13 @@ fn clients_that_cannot_be_asked_open_no_second_connection() {
     ];
     let answer = proxy.request("POST", "/mcp/all", &headers, call.to_string().as_bytes());
     assert_eq!(answer.json()["result"]["resultType"], "complete", "{}", answer.text());
-    // It lists no event streams in `Accept`, so that no question could reach it.
+    // It lists no event streams in `Accept`, so no question can reach it.
     let json_only = plain.read("s:read_item", json!({}));
     assert!(json_only["structuredContent"].is_object(), "{json_only}");
     let counted = stats(&none);
     assert_eq!(counted["initialized"], 0, "{counted}");
     assert_eq!(second(&proxy), Value::Null);
-    // A client that can be asked is answered over it, and only the others over the first.
+    // A client that can be asked is answered over the second connection, other clients over the first.
     let able = able(&proxy);
     assert_eq!(stats(&able)["initialized"], 1);
     none.call("s:read_item", json!({})).response();
@@ -149,7 +150,7 @@ fn second_connection_is_closed_when_idle_and_opened_again() {
             });
         };
         for _ in 0..2 {
-            // Not idle while its client is being asked, however long that takes.
+            // Not idle while its client is asked, regardless of the duration.
             let mut events = Events::of(able.call("s:ask", ask()));
             let question = events.message();
             assert_eq!(question["method"], ASK, "{question}");
@@ -198,7 +199,7 @@ fn protocol_era_of_a_server_is_the_configured_one() {
     assert!(state["reason"].as_str().unwrap().contains("refused server/discover"), "{state}");
 }
 
-/// A modern server that lists these revisions, and refuses `initialize`.
+/// Modern server that lists these revisions and refuses `initialize`.
 fn refusing(listed: &[&str], number: usize, request: &Received) -> Reply {
     let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let result = match message["method"].as_str() {
@@ -213,7 +214,7 @@ fn refusing(listed: &[&str], number: usize, request: &Received) -> Reply {
     Reply::Http("200 OK", "content-type: application/json\r\n", body.to_string().into())
 }
 
-/// A call of the tool `s:ask`, which is answered over the first connection.
+/// Calls the tool `s:ask`, and asserts that the answer comes over the first connection.
 fn answered_by_first(session: &Session<'_>) {
     let answer = session.call("s:ask", json!({})).response().json();
     assert_eq!(answer["result"]["content"][0]["text"], "modern", "{answer}");
@@ -293,7 +294,7 @@ fn second_connection_that_does_not_last_is_not_opened_again_at_once() {
 
 // PRO-40, PRO-6
 #[test]
-fn question_over_the_second_connection_goes_only_to_the_client_whose_call_it_is() {
+fn question_over_the_second_connection_is_sent_only_to_the_client_of_the_call() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--both"])}));
     let (a, b) = (
         Holder::open(&proxy, "a", json!({"elicitation": {}})),
@@ -307,7 +308,7 @@ fn question_over_the_second_connection_goes_only_to_the_client_whose_call_it_is(
             (counted["abandoned"].as_u64() >= Some(1)).then_some(())
         });
     };
-    // A call over the first connection is no candidate, nor is its client.
+    // A call over the first connection and its client are no candidates.
     let mut beside = other.call("s:never", json!({}));
     held(&other);
     let mut events = Events::of(a.call("s:ask", ask()));
@@ -315,11 +316,11 @@ fn question_over_the_second_connection_goes_only_to_the_client_whose_call_it_is(
     assert_eq!(question["method"], ASK, "{question}");
     let result = json!({"action": "decline"});
     let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": result});
-    // Another principal's answer to the question's id is none.
+    // An answer by another principal to this id is ignored.
     assert_eq!(b.send(&answer).response().status, 202);
     assert_eq!(a.send(&answer).response().status, 202);
     assert_eq!(events.message()["result"]["structuredContent"]["answered"], result);
-    // Two principals on the second connection: nobody is asked.
+    // Two principals on the second connection: neither is asked.
     let mut unanswered = b.call("s:never", json!({}));
     held(&b);
     let refused = a.answered(ASK);
@@ -349,7 +350,7 @@ fn second_connection_ends_with_the_first() {
         proxy.request("POST", "/api/v1/servers/s/restart", &[("X-API-Key", API_KEY)], b"");
     assert_eq!(restarted.status, 200, "{}", restarted.text());
     gone(&both);
-    // And a call opens it again, beside the new first one.
+    // A call opens it again, in addition to the new first one.
     asked(&session, "s:ask", ask());
     let both = children();
     assert_eq!(both.len(), 2);
@@ -358,7 +359,7 @@ fn second_connection_ends_with_the_first() {
     gone(&both);
     let enabled = proxy.cli(&["upstream", "enable", "s"]);
     assert_eq!(enabled.code, Some(0), "{}", enabled.stderr);
-    until("it is back", || (server(&proxy)["state"] == "connected").then_some(()));
+    until("it is connected again", || (server(&proxy)["state"] == "connected").then_some(()));
     asked(&session, "s:ask", ask());
     let both = children();
     assert_eq!(both.len(), 2);
@@ -428,9 +429,9 @@ fn resources_and_prompts_are_read_over_the_second_connection() {
     }
 }
 
-/// A server of both families over stdio that reports changes of resources in the legacy one only: of each that is subscribed
-/// to, a while after. It logs what it is asked in `$1`; `$2` are its capabilities in the legacy family, and `$3` is what it
-/// lists beside the modern one.
+/// Server of both families over stdio that reports changes of resources in the legacy family only, for each subscription
+/// after a delay. It logs its requests in `$1`; `$2` are its resource capabilities in the legacy family, and `$3` the
+/// revisions it lists after the modern one.
 const REPORTS_TO_LEGACY: &str = r#"
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%,*}
@@ -452,7 +453,7 @@ done
 const SUBSCRIBES: &str = r#"{"subscribe":true}"#;
 const LISTED: &str = r#","2025-11-25""#;
 
-/// Its entry.
+/// `mcpServers` entry of that server.
 fn reports_to_legacy(log: &Path, in_legacy: &str, listed: &str) -> Value {
     let args = json!(["-c", REPORTS_TO_LEGACY, "sh", log, in_legacy, listed]);
     json!({"command": "sh", "args": args})
@@ -470,7 +471,7 @@ fn legacy_client_subscribes_where_only_the_legacy_family_reports_changes() {
         });
     };
     let entry = reports_to_legacy(&log, SUBSCRIBES, LISTED);
-    // It would be closed long before the server reports anything.
+    // Without the subscription, the idle timeout would close the connection before the report.
     let proxy = Proxy::start(json!({"s": with(entry, "second_idle_timeout", json!("1ms"))}));
     let mut client = proxy.client();
     let mut stream = listen(&proxy, &client);
@@ -479,7 +480,7 @@ fn legacy_client_subscribes_where_only_the_legacy_family_reports_changes() {
     assert_eq!(updated_uri(&mut stream), "mcpproxy://s/a:b");
     assert_eq!(second(&proxy)["state"], "connected");
     logged(1, "subscribed");
-    // It is subscribed again over the next connection, and what changed in between is reported.
+    // The subscription is renewed over the next connection, and changes in between are reported.
     proxy.cli(&["upstream", "restart", "s"]);
     logged(2, "subscribed");
     assert_eq!(updated_uri(&mut stream), "mcpproxy://s/a:b");
@@ -500,7 +501,7 @@ fn subscriptions_of_a_single_server_are_declared_to_the_clients_for_which_they_w
     for (name, in_legacy, listed, expected, initialized) in [
         ("reports", SUBSCRIBES, LISTED, true, 1),
         ("reports_nothing", "{}", LISTED, false, 1),
-        // It would probably refuse.
+        // Such a server would probably refuse.
         ("lists_no_legacy", SUBSCRIBES, "", false, 0),
     ] {
         let log = folder.path().join(name);
@@ -524,12 +525,12 @@ fn subscriptions_of_a_single_server_are_declared_to_the_clients_for_which_they_w
         let modern = ask_modern(&proxy, path, "server/discover", json!({}), &[]).json();
         let in_modern = json!({"subscribe": false, "listChanged": true});
         assert_eq!(declared(&modern), in_modern, "{name}: {modern}");
-        // It is asked once.
+        // The server is asked once.
         for _ in 0..2 {
             let opened = proxy.request("POST", path, &[], hello.as_bytes()).json();
             assert_eq!(declared(&opened), expected, "{name}: {opened}");
         }
-        // The others declare what is known by now.
+        // The other endpoints declare the state known now.
         for path in ["/mcp", "/mcp/all"] {
             let opened = proxy.request("POST", path, &[], hello.as_bytes()).json();
             assert_eq!(declared(&opened), expected, "{name}: {opened}");

@@ -1,4 +1,4 @@
-//! Search by meaning: an embeddings endpoint that works, and one that is slow, down, or answers garbage.
+//! Search by meaning: an embeddings endpoint that works, and one that is slow, unavailable, or sends invalid answers.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -53,11 +53,11 @@ impl Endpoint {
 
     fn embeddings(&self) -> Value {
         let url = format!("http://127.0.0.1:{}/v1", self.recorder.port);
-        // Much, so that no test depends on how fast the machine is.
+        // Long, so that no test depends on the speed of the machine.
         json!({"url": url, "model": "m", "api_key": KEY, "timeout": "10s"})
     }
 
-    /// The texts that were asked for, in requests for more than one or for a tool.
+    /// Texts of all requests, in order.
     fn asked(&self) -> Vec<String> {
         self.recorder.received().iter().flat_map(inputs).collect()
     }
@@ -88,7 +88,7 @@ fn answer(received: &Received, mood: Mood) -> Reply {
         Mood::Hangs => return Reply::Hang,
         Mood::HangsUp => return Reply::Raw(Vec::new()),
         Mood::Huge => {
-            // It announces a gigabyte, and continues far beyond the bytes that are read.
+            // Announces a gigabyte, and sends far more bytes than are read.
             let mut bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n".to_vec();
             bytes.resize(64 << 20, b'[');
             return Reply::Raw(bytes);
@@ -121,7 +121,7 @@ fn tool(name: &str) -> Value {
     json!({"name": name, "description": about, "inputSchema": {"type": "object"}})
 }
 
-/// A server whose tools stand in a file, and a folder for it.
+/// A server with its tools in a file. Returns its entry, the file and its folder.
 fn shop(tools: &[&str]) -> (Value, PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tools.json");
@@ -155,7 +155,7 @@ fn metric(proxy: &Proxy, name: &str) -> f64 {
     line.unwrap().parse().unwrap()
 }
 
-/// Waits until so many tools have vectors.
+/// Waits until this number of tools has vectors.
 fn embedded(proxy: &Proxy, tools: u32) {
     until("tools have vectors", || {
         (metric(proxy, "mcpproxy_search_embedded_tools") == f64::from(tools)).then_some(())
@@ -184,20 +184,20 @@ fn fr_021_search_by_meaning_finds_a_tool_without_a_common_word() {
     assert_eq!((names(&page["tools"]), &page["total"]), (vec![TOOL.to_owned()], &json!(1)));
     assert_eq!(found(&proxy, "who is the king of Spain"), [""; 0], "nothing is near");
     assert_eq!(found(&proxy, "create_invoice")[0], "shop:create_invoice");
-    // The page asked what was known, and no call asks anything.
+    // The page used known vectors, and calls request none.
     let queries: Vec<_> = endpoint.asked().into_iter().filter(|it| !it.contains(": ")).collect();
     assert_eq!(queries, [ASKED, "who is the king of Spain", "create_invoice"]);
     proxy.client().read("shop:nothing_like_it", json!({}));
     assert_eq!(endpoint.asked().len(), 6);
 
-    // A tool that comes is the only one that is asked about.
+    // Of an extended list, only the new tool is embedded.
     offer(&file, &["precip_chance", "create_invoice", "precip_map"]);
     proxy.client().call("write", "shop:add_tool", json!({}));
     until("it is found", || (found(&proxy, ASKED).len() == 2).then_some(()));
     let asked = endpoint.asked();
     assert_eq!(asked[6..], ["precip_map: Handles precip_map by name."]);
 
-    // Another life asks about none of them.
+    // After a restart, no tool is embedded again.
     let queries = r#"mcpproxy_search_embedding_requests_total{kind="tools",outcome="success"}"#;
     assert_eq!(metric(&proxy, queries), 2.0);
     let log = proxy.log();
@@ -213,7 +213,7 @@ fn fr_021_search_by_meaning_finds_a_tool_without_a_common_word() {
     let shown = format!("{log}{}{}{}", proxy.log(), proxy.api("config"), proxy.api("status"));
     assert!(!shown.contains(KEY), "{shown}");
 
-    // A damaged file is as good as none.
+    // A damaged file is treated like a missing one.
     let folder = proxy.end();
     let file = folder.path().join("data/embeddings/vectors");
     let mut bytes = std::fs::read(&file).unwrap();
@@ -222,7 +222,7 @@ fn fr_021_search_by_meaning_finds_a_tool_without_a_common_word() {
     std::fs::write(&file, bytes).unwrap();
     let proxy = Proxy::unready(config(&servers, &endpoint), folder).ready();
     embedded(&proxy, 4);
-    assert_eq!(endpoint.asked().len(), 12, "all four once more");
+    assert_eq!(endpoint.asked().len(), 12, "all four are embedded again");
     proxy.assert_lines_logged(1, |line| line.contains("is damaged or of another version"));
 }
 
@@ -233,8 +233,8 @@ fn without_an_endpoint_nothing_is_requested_and_a_reload_adds_and_removes_one() 
     let (servers, _, _folder) = shop(&["precip_chance"]);
     let proxy = Proxy::start(servers.clone());
     assert_eq!(found(&proxy, ASKED), [""; 0]);
-    let said = reload(&proxy, &config(&servers, &endpoint));
-    assert_eq!((&said["applied"], &said["needs_restart"]), (&json!(["search"]), &json!([])));
+    let result = reload(&proxy, &config(&servers, &endpoint));
+    assert_eq!((&result["applied"], &result["needs_restart"]), (&json!(["search"]), &json!([])));
     embedded(&proxy, 2);
     assert_eq!(found(&proxy, ASKED), [TOOL]);
     let mut strict = config(&servers, &endpoint);
@@ -249,7 +249,7 @@ fn without_an_endpoint_nothing_is_requested_and_a_reload_adds_and_removes_one() 
 
 // EMB-2
 #[test]
-fn search_continues_by_words_whatever_the_endpoint_does() {
+fn search_continues_by_words_if_the_endpoint_fails() {
     let endpoint = Endpoint::start();
     let (servers, _, _folder) = shop(&["precip_chance", "create_invoice"]);
     let mut config = config(&servers, &endpoint);
@@ -261,7 +261,7 @@ fn search_continues_by_words_whatever_the_endpoint_does() {
         (Mood::WrongCount, "its answer has 2 embeddings, not 1"),
         (Mood::WrongDimension, "an embedding has 2 dimensions, not 3"),
         (Mood::NoNumber, "its answer is no list of embeddings"),
-        (Mood::NoDirection, "an embedding has no direction"),
+        (Mood::NoDirection, "an embedding is zero"),
         (Mood::Html, "its answer is no list of embeddings"),
         (Mood::Huge, "its answer is empty or longer than"),
         (Mood::Hangs, "no answer within"),
@@ -273,7 +273,7 @@ fn search_continues_by_words_whatever_the_endpoint_does() {
         if mood == Mood::Hangs {
             config["search"]["embeddings"]["timeout"] = json!("50ms");
         } else {
-            // Other settings start without failures.
+            // After a change of settings, failures are counted from zero.
             config["search"]["embeddings"]["min_similarity"] = json!(0.3 + at as f64 / 100.0);
         }
         reload(&proxy, &config);
@@ -287,14 +287,14 @@ fn search_continues_by_words_whatever_the_endpoint_does() {
         assert!(faults.len() == 1 && faults[0].contains(reported), "{mood:?}: {faults:?}");
         assert!(faults[0].contains("by words alone"), "{faults:?}");
         assert_eq!(metric(&proxy, "mcpproxy_search_embeddings_up"), 0.0);
-        assert_eq!(endpoint.asked().len() - before, 3, "{mood:?}: then nobody is asked");
+        assert_eq!(endpoint.asked().len() - before, 3, "{mood:?}: then requests are paused");
         proxy.assert_lines_logged(at + 1, |line| line.contains("embeddings endpoint failing"));
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.process.0.id()));
     let status = status.unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(peak < 256 * 1024, "{peak} kB: an answer is not kept whole");
+    assert!(peak < 256 * 1024, "{peak} kB: an answer is not kept completely");
     let doctor = proxy.cli(&["doctor"]);
     assert!(doctor.stdout.contains("search.embeddings"), "{}", doctor.stdout);
     endpoint.is(Mood::Good);

@@ -13,18 +13,17 @@ use crate::harness::{
     is_running, mcpproxy, raw_result, stub, stub_stdio, until,
 };
 
-/// A child that never says a word and does not read its input.
+/// A child that writes nothing and does not read its input.
 fn deaf() -> Value {
     json!({"command": stub(), "args": ["deaf"]})
 }
 
-/// The stub with a child of its own, deaf, whose process id it writes into `file`.
+/// The stub with a deaf child, whose process id is written into `file`.
 fn with_grandchild(file: &Path) -> Value {
     let script = r#""$0" deaf & echo $! >"$1"; exec "$0" stdio"#;
     json!({"command": "sh", "args": ["-c", script, stub(), file]})
 }
 
-/// A server that is given so long to answer.
 fn within(mut server: Value, call_timeout: &str) -> Value {
     server["call_timeout"] = json!(call_timeout);
     server
@@ -99,10 +98,10 @@ fn paged_lists_are_read_completely_and_malformed_tools_omitted_with_a_warning() 
     assert!(whole.len() > 50, "{whole:?}");
     assert_eq!(names("paged"), whole);
     let mut with_odd = whole;
-    // Odd members cost a tool nothing but these (DEF-6).
+    // Of a malformed tool, only the malformed members are omitted (DEF-6).
     with_odd.extend(["malformed_hints", "malformed_input"].map(str::to_owned));
     with_odd.sort_unstable();
-    assert_eq!(names("odd"), with_odd, "the good ones on both sides of the bad ones are kept");
+    assert_eq!(names("odd"), with_odd, "valid tools before and after malformed ones are kept");
     let mut client = proxy.client();
     works(&mut client, "odd");
     let warned = |line: &str| line.contains("WARN") && line.contains("malformed tool");
@@ -142,7 +141,7 @@ fn fr_a1_schemas_from_an_earlier_process_are_evaluated() {
         |url: Value| json!({"mcpServers": {"s": url}, "output_validation": {"mode": "strict"}});
     let first = Proxy::with(config(http.entry()));
     let folder = first.end();
-    // The same tool, whose list cannot be read any more.
+    // The same tool, without a readable list.
     let port = http.stop().to_string();
     let mute = ["--stateless", "--port", &port, "--behavior", "never", "--on", "tools/list"];
     let http = HttpStub::start(&mute);
@@ -166,8 +165,8 @@ fn list_changed_is_followed_over_stdio_and_http() {
         until("the new tool is known", || tools_of(&proxy, server).contains(&tool).then_some(()));
         let result = client.read(&tool, json!({}));
         assert_eq!(result["structuredContent"]["value"], 7, "{result}");
-        // Discovery belongs to no request, so its record may be written a moment after the tool appears.
-        until("the change is on record", || {
+        // Discovery is not part of a request, so its record may be written shortly after the tool appears.
+        until("the change is recorded", || {
             let changes =
                 proxy.activity(&format!("type=catalog_change&status=success&server={server}"));
             (changes[0]["metadata"]["added"] == json!(["added_1"])).then_some(())
@@ -176,18 +175,18 @@ fn list_changed_is_followed_over_stdio_and_http() {
 }
 
 #[test]
-fn child_that_dies_is_restarted() {
+fn child_that_exits_is_restarted() {
     let mut stub = stub_stdio(&[]);
-    // Made once more, it would end the next one as well.
+    // A repeated call would end the next process as well.
     stub["capabilities"] = json!({"crash": {"idempotent": false}});
     let proxy = Proxy::start(json!({"s": stub}));
     let mut client = proxy.client();
     let result = client.read("s:crash", json!({}));
     let text = error_text(&result);
     assert!(text.starts_with("s: crash: "), "{text}");
-    // The next call waits for it.
+    // The next call waits for the restart.
     works(&mut client, "s");
-    // Its list of tools is read beside the call, and then it is connected.
+    // Its list of tools is read during the call; then it is connected.
     until("it is connected again", || {
         let changes = proxy.activity("type=server_change&server=s");
         let connected = |change: &&Value| change["metadata"]["status"] == "connected";
@@ -205,7 +204,7 @@ fn http_server_that_returns_is_reconnected() {
     let text = error_text(&client.read("s:read_item", json!({}))).to_owned();
     assert!(text.starts_with("s: read_item: "), "{text}");
     let _back = HttpStub::start(&["--port", &port]);
-    until("it is found again", || {
+    until("it is connected again", || {
         let result = client.read("s:read_item", json!({}));
         result.get("isError").is_none().then_some(())
     });
@@ -222,7 +221,7 @@ fn forgotten_session_is_reopened() {
 
 // PRO-1
 #[test]
-fn mute_slow_and_dead_servers_delay_no_other() {
+fn mute_slow_and_failed_servers_delay_no_other() {
     let nobody = format!("127.0.0.1:{}", free_port());
     let config = json!({"mcpServers": {
         "mute": deaf(),
@@ -233,7 +232,7 @@ fn mute_slow_and_dead_servers_delay_no_other() {
     }});
     let proxy = Proxy::unready(config, tempfile::tempdir().unwrap());
     let mut client = proxy.client();
-    // While the mute ones are still being waited for: no answer of theirs ever comes.
+    // While the proxy waits for the mute servers, which never answer.
     works(&mut client, "good");
     let found = client.tool("retrieve_tools", json!({"query": "read item"}));
     assert_eq!(found["structuredContent"]["tools"][0]["name"], "good:read_item");
@@ -251,13 +250,13 @@ fn mute_slow_and_dead_servers_delay_no_other() {
         assert!(text.contains(name), "{text}");
     }
     assert_eq!(proxy.get("/readyz").status, 503);
-    // A call under way that is never answered delays no other of the same server.
+    // An unanswered call delays no other of the same server.
     let mut stuck = proxy.client();
     stuck.begin_read("good:never", json!({}));
     works(&mut client, "good");
 }
 
-/// Begins a call that takes a while, tells the proxy to end, and reads the answer.
+/// Begins a slow call, signals the proxy to end, and reads the answer.
 fn drain(signal: &str) {
     let notes = tempfile::tempdir().unwrap();
     let file = notes.path().join("grandchild");
@@ -272,7 +271,7 @@ fn drain(signal: &str) {
     let pace = json!({"chunk": 64, "pause_ms": 50, "size": 1024});
     client.begin_read("s:text", pace.clone());
     let idle = proxy.client();
-    // The call is on its way once the stub counts more than our asking.
+    // The call is in flight once the stub counts more than the calls made here.
     let (mut other, mut asked) = (proxy.client(), 0);
     until("the call is under way", || {
         asked += 1;
@@ -289,7 +288,7 @@ fn drain(signal: &str) {
         http.direct("text", &json!({"size": 1024}))
     );
     assert_eq!(proxy.process.wait(), Some(0), "{}", proxy.log());
-    // No connection was aborted: an idle one ends at the shutdown notice, not at the timeout.
+    // No connection was aborted: an idle one ends upon the shutdown notice, not the timeout.
     assert!(!proxy.log().contains("cut off"), "{}", proxy.log());
     drop(idle);
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
@@ -329,7 +328,7 @@ fn children_that_ignore_signals_are_ended_nevertheless() {
     );
     let mut client = proxy.client();
     works(&mut client, "s");
-    // This one turns deaf while it is connected.
+    // This child stops reading while it is connected.
     client.begin_read("s:close_stdin", json!({}));
     let children = until("both children run", || {
         let children = children_of(proxy.process.0.id());
@@ -407,14 +406,14 @@ fn first_start_creates_a_key_and_keeps_it() {
     assert!(!proxy.log().contains(&made), "a key is not logged");
 }
 
-/// The path of everything below `folder` on which others than the owner have rights.
+/// Paths below `folder` with permissions for others than the owner.
 fn open_to_others(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
-            // The log's tables come and go.
+            // Tables of the log are created and deleted meanwhile.
             let Ok(metadata) = entry.metadata() else { continue };
             let mode = metadata.permissions().mode() & 0o777;
             if mode & 0o077 != 0 {
@@ -430,7 +429,7 @@ fn open_to_others(folder: &Path) -> Vec<String> {
 
 // SEC-4
 #[test]
-fn data_folder_content_is_private_whatever_the_umask_and_folder_permissions() {
+fn data_folder_content_is_private_regardless_of_umask_and_folder_permissions() {
     let open = |path: &Path, mode| {
         std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     };
@@ -457,10 +456,10 @@ fn data_folder_content_is_private_whatever_the_umask_and_folder_permissions() {
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // What an earlier life left open is closed by the next.
+    // Permissions left open by an earlier process are closed by the next.
     proxy.process.signal("TERM");
     assert_eq!(proxy.process.wait(), Some(0));
-    assert_eq!(open_to_others(&data), [""; 0], "the seal too");
+    assert_eq!(open_to_others(&data), [""; 0], "also the seal");
     let kept = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
     let db = data.join("activity/db");
     let journal = db.read_dir().unwrap().flatten().find(|e| e.path().extension().is_some());
@@ -469,7 +468,7 @@ fn data_folder_content_is_private_whatever_the_umask_and_folder_permissions() {
     let again = Proxy::under("umask 000", config, kept);
     assert_eq!(open_to_others(&data), [""; 0]);
     assert_eq!(again.activity("type=tool_call").len(), 1);
-    // What a server makes is its own affair, by the umask it was started with.
+    // Servers keep the umask of the proxy for their own files.
     let status = format!("/proc/{}/status", again.process.0.id());
     if let Ok(status) = std::fs::read_to_string(status) {
         assert!(status.contains("Umask:\t0000\n"), "{status}");
@@ -478,7 +477,7 @@ fn data_folder_content_is_private_whatever_the_umask_and_folder_permissions() {
 
 // NET-5
 #[test]
-fn idle_sockets_at_256_descriptors_take_nothing_from_calls_and_the_log() {
+fn idle_sockets_at_256_descriptors_do_not_affect_calls_and_the_log() {
     let http = HttpStub::shared();
     let servers = json!({"pipe": stub_stdio(&[]), "web": http.entry()});
     let folder = tempfile::tempdir().unwrap();
@@ -498,9 +497,9 @@ fn idle_sockets_at_256_descriptors_take_nothing_from_calls_and_the_log() {
     let health = proxy.get("/healthz").json();
     assert_eq!((&health["status"], &health["activity"]["failed"]), (&json!("ok"), &json!(false)));
     let open = std::fs::read_dir(format!("/proc/{}/fd", proxy.process.0.id()));
-    assert!(open.is_ok_and(|open| open.count() < 200), "what is reserved is not taken");
+    assert!(open.is_ok_and(|open| open.count() < 200), "reserved descriptors are not used");
 
-    // The connection idle for longest was closed, and those that wait for an answer were not.
+    // The longest idle connection was closed; those that wait for an answer were not.
     let mut oldest = &idle[0];
     assert_eq!(oldest.read(&mut [0]).unwrap(), 0, "closed");
     let chunks = std::iter::from_fn(|| waiting.connection.chunk());

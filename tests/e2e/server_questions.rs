@@ -7,7 +7,7 @@ use crate::harness::{Connection, Events, Proxy, stub_stdio, until};
 /// Text that only one of the principals may see.
 const SECRET: &str = "the arguments of a";
 
-/// A session of a principal.
+/// Session of a principal.
 pub(crate) struct Holder {
     port: u16,
     bearer: String,
@@ -42,14 +42,14 @@ impl Holder {
         connection
     }
 
-    /// Starts a call; the response is read later.
+    /// Starts a call. Its response is read later.
     pub(crate) fn call(&self, tool: &str, args: Value) -> Connection {
         let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
         self.send(&json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params}))
     }
 
-    /// A call in which the server asks `method`; what it was answered.
+    /// Makes a call in which the server asks `method`. Returns the answer to the server.
     pub(crate) fn answered(&self, method: &str) -> Value {
         let with = json!({"params": {"message": SECRET, "messages": [], "maxTokens": 1,
             "requestedSchema": {"type": "object", "properties": {}}}});
@@ -64,7 +64,7 @@ impl Holder {
     }
 }
 
-/// Waits until the server works on so many calls that it does not answer.
+/// Waits until the server has this number of unanswered calls.
 fn until_held(proxy: &Proxy, calls: u64) {
     let mut client = proxy.client();
     until("the server has the call", || {
@@ -81,7 +81,7 @@ fn server_request_about_one_principals_call_is_never_sent_to_another() {
     let able = Holder::open(&proxy, "b", all.clone());
     let mut held = able.call("s:never", json!({}));
     until_held(&proxy, 1);
-    // Of a client that declares nothing, and of one that declares the same.
+    // By a client that declares nothing, and by one that declares the same.
     for (name, capabilities) in [("a1", json!({})), ("a2", all)] {
         let asking = Holder::open(&proxy, name, capabilities);
         for method in ["elicitation/create", "sampling/createMessage", "roots/list"] {
@@ -106,7 +106,7 @@ fn server_request_is_sent_to_no_other_principal_after_a_call_was_canceled() {
     until_held(&proxy, 1);
     first.cancel();
     held.response();
-    // The server does not say whether it still works on it.
+    // It is unknown whether the server still processes it.
     let other = Holder::open(&proxy, "b", json!({"elicitation": {}}));
     let refused = other.answered("elicitation/create");
     assert!(refused["message"].as_str().unwrap().contains("abandoned recently"), "{refused}");

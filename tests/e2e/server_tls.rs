@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::harness::{CertificateAuthority, Proxy, until, write_private};
 use crate::tls::{get, reason_of, serve, url, with_stub};
 
-/// Tools of the stub, by the names that they have in front.
+/// Tools of the stub, under their names at the front proxy.
 const ECHO: &str = "behind:stub__echo";
 const TEXT: &str = "behind:stub__text";
 
-/// A proxy whose server is another proxy, which requires client certificates.
+/// A front proxy for another proxy, which requires client certificates.
 pub(crate) struct Chain {
     pub(crate) front: Proxy,
     pub(crate) behind: Proxy,
@@ -33,7 +33,7 @@ impl Chain {
         Self { front, behind, clients }
     }
 
-    /// Writes a file of the one in front.
+    /// Writes a file of the front proxy.
     fn write(&self, name: &str, text: &str) {
         write_private(&self.front.folder.path().join(name), text);
     }
@@ -73,11 +73,11 @@ impl Chain {
 fn server_that_refuses_our_certificate_is_not_connected_until_the_renewed_one_is_loaded() {
     let chain = Chain::start();
     assert!(chain.works());
-    // Over TLS 1.3 it is refused after the handshake.
+    // Over TLS 1.3 the certificate is refused after the handshake.
     let others = CertificateAuthority::new("others");
     write_private(&chain.behind.folder.path().join("clients.pem"), &others.pem);
     let renewed = || chain.behind.log().contains("reloaded the TLS files").then_some(());
-    until("the new authority counts", renewed);
+    until("the new authority is in force", renewed);
     assert!(!chain.works());
     let expected = "does not accept our certificate";
     until("the fault is reported", || {
@@ -87,7 +87,7 @@ fn server_that_refuses_our_certificate_is_not_connected_until_the_renewed_one_is
     let answer = chain.call().to_string();
     assert!(answer.contains(expected), "{answer}");
     others.client("renewed").write(chain.front.folder.path(), "front");
-    until("the renewed one is loaded", || chain.works().then_some(()));
+    until("the renewed certificate is loaded", || chain.works().then_some(()));
     until("it is connected", || chain.is_connected().then_some(()));
     let records = get(&chain.behind, "/api/v1/activity?principal=cert:renewed", &[]).body;
     assert!(records.contains("\"principal\":\"cert:renewed\""), "{records}");
@@ -100,7 +100,7 @@ fn running_call_ends_on_its_connection_while_our_certificate_is_renewed() {
     let mut running = chain.front.client();
     let slow = json!({"size": 4000, "chunk": 100, "pause_ms": 50});
     running.begin_read(TEXT, slow);
-    until("it has come there", || {
+    until("the call has arrived", || {
         let status = get(&chain.behind, "/api/v1/status", &[]).body;
         let status: Value = serde_json::from_str(&status).unwrap();
         (status["data"]["calls"]["in_flight"] != 0).then_some(())
@@ -128,7 +128,7 @@ fn withdrawn_authority_is_rejected_and_a_restored_one_accepted() {
     until("it is refused", is_refused);
     let answer = chain.call();
     assert!(answer["isError"] == true && answer.to_string().contains(expected), "{answer}");
-    until("it is on record", || {
+    until("it is recorded", || {
         let changes = chain.front.activity("type=config_change&status=success");
         let of_tls = json!(["mcpServers.behind.tls"]);
         changes.iter().any(|change| change["metadata"]["applied"] == of_tls).then_some(())
@@ -165,7 +165,7 @@ fn unusable_files_keep_the_previous_ones_in_force_and_are_reported_until_repaire
         assert_eq!(restarted.code, Some(0), "{}{}", restarted.stdout, restarted.stderr);
         assert!(chain.works());
         chain.write(file, &good);
-        until("it is well", || chain.fault().is_none().then_some(()));
+        until("there is no fault", || chain.fault().is_none().then_some(()));
     }
     assert!(chain.works());
     chain.end();

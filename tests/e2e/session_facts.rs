@@ -10,7 +10,7 @@ fn proxy(presets: &Value) -> Proxy {
     proxy_with(presets, &json!({}), None)
 }
 
-/// A proxy with further capabilities of the server, and another server.
+/// A proxy with additional capabilities of the server, and another server.
 fn proxy_with(presets: &Value, more: &Value, other: Option<Value>) -> Proxy {
     let mut server = stub_stdio(&["--offers", "--only", "read_item,echo,text"]);
     let mut capabilities = json!({
@@ -46,10 +46,10 @@ fn after_private_data_and_open_world_content_nothing_is_sent_to_the_open_world()
     assert!(is_fine(&ask(&mut one, "echo")), "no open-world content yet");
     let result = ask(&mut one, "echo");
     assert!(error_text(&result).starts_with(REFUSED), "{result}");
-    assert!(is_fine(&ask(&mut one, "text")), "what goes nowhere");
+    assert!(is_fine(&ask(&mut one, "text")), "a closed-world tool");
     assert!(
         error_text(&ask(&mut other, "echo")).starts_with(REFUSED),
-        "another session of the same"
+        "another session of the same principal"
     );
     let decision = &proxy.activity("type=policy_decision")[0];
     assert_eq!(decision["metadata"]["policy"], "approval");
@@ -65,12 +65,12 @@ fn stated_intent_counts_for_its_call_and_later_ones() {
     let private = |tool: &str| json!({"name": tool, "args": {}, "intent": intent});
     let result = client.tool("call_tool_read", private("s:echo"));
     assert!(error_text(&result).starts_with(REFUSED), "{result}");
-    assert!(is_fine(&client.read("s:echo", json!({}))), "it did not go out, so nothing was seen");
+    assert!(is_fine(&client.read("s:echo", json!({}))), "it was not sent, so nothing was seen");
     assert!(is_fine(&client.tool("call_tool_read", private("s:text"))));
     assert!(error_text(&client.read("s:echo", json!({}))).starts_with(REFUSED));
 }
 
-/// A call by the read variant over REST.
+/// Read call over REST.
 fn rest(proxy: &Proxy, headers: &[(&str, &str)], tool: &str) -> Response {
     let body = json!({"tool_name": "call_tool_read", "arguments": {"name": tool, "args": {}},
         "intent": {"operation_type": "read"}});
@@ -94,7 +94,7 @@ fn facts_of_a_principal_are_not_reset_by_another_name_session_or_entry_point() {
     let proxy = proxy(&json!(["no-exfiltration"]));
     let key = [("X-API-Key", API_KEY)];
     assert_eq!(["s:read_item", "s:echo"].map(|tool| rest(&proxy, &key, tool).status), [200, 200]);
-    // Each request may be another worker's.
+    // Each request may be handled by another worker.
     for _ in 0..8 {
         let refused = rest(&proxy, &key, "s:echo");
         assert_eq!(refused.status, 403, "{}", refused.text());
@@ -132,13 +132,13 @@ fn facts_seen_by_a_session_count_for_its_principal_after_the_session_ended() {
     assert!(error_text(&proxy.client().read("s:echo", json!({}))).starts_with(REFUSED));
 }
 
-/// Asks for something else than a tool; the error's text, or nothing.
+/// Sends a request other than a tool call. Returns the text of the error, or an empty one.
 fn error(client: &mut Client, method: &str, params: Value) -> String {
     let answer = client.ask(method, params);
     answer["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Requests that carry what their client chose, each by a way of its own.
+/// Requests with data chosen by the client, each in another part.
 fn ways_out() -> [(&'static str, Value); 7] {
     [
         ("resources/read", json!({"uri": "mcpproxy://s/test://item/secret"})),
@@ -171,8 +171,8 @@ fn requests_that_carry_data_to_an_open_world_server_are_refused_like_its_tools()
         assert!(is_fine(&client.read(tool, json!({}))), "{tool}");
     }
     for (method, params) in ways_out() {
-        let said = error(&mut client, method, params.clone());
-        assert!(said.ends_with("approval timed out after 1s"), "{method} {params}: {said}");
+        let text = error(&mut client, method, params.clone());
+        assert!(text.ends_with("approval timed out after 1s"), "{method} {params}: {text}");
     }
     let listed = json!({"uri": "mcpproxy://s/test://shared"});
     assert_eq!(error(&mut client, "resources/read", listed), "", "its server has listed it");
@@ -182,7 +182,7 @@ fn requests_that_carry_data_to_an_open_world_server_are_refused_like_its_tools()
 
 // SES-4
 #[test]
-fn trace_headers_that_are_forwarded_carry_data_out() {
+fn forwarded_trace_headers_count_as_outgoing_data() {
     let mut server = stub_stdio(&["--offers", "--only", "read_item,echo,text"]);
     server["capabilities"] = json!({"read_item": {"sensitivity": "private", "open_world": false}});
     let proxy = Proxy::with(json!({"mcpServers": {"s": server}, "approval": {"timeout": "1s"},
@@ -202,8 +202,8 @@ fn trace_headers_that_are_forwarded_carry_data_out() {
     let trace = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     let headers = [session, trace, ("baggage", "k=secret")];
     let refused = proxy.request("POST", "/mcp", &headers, body.as_bytes());
-    let said = refused.json()["error"]["message"].to_string();
-    assert!(said.contains("approval timed out after 1s"), "{}", refused.text());
+    let text = refused.json()["error"]["message"].to_string();
+    assert!(text.contains("approval timed out after 1s"), "{}", refused.text());
 }
 
 // SES-4
@@ -216,8 +216,8 @@ fn requests_to_a_closed_world_server_are_permitted() {
         assert!(is_fine(&client.read(tool, json!({}))), "{tool}");
     }
     for (method, params) in ways_out() {
-        let said = error(&mut client, method, params.clone());
-        assert!(!said.contains("approval"), "{method} {params}: {said}");
+        let text = error(&mut client, method, params.clone());
+        assert!(!text.contains("approval"), "{method} {params}: {text}");
     }
     assert!(error_text(&client.read("s:echo", json!({}))).starts_with(REFUSED));
 }

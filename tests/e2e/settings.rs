@@ -1,4 +1,4 @@
-//! Settings changed in the config file over REST: shown first, written beside the others, and refused.
+//! Changes of settings in the config file over REST: preview, writing next to other settings, and refusals.
 
 use std::fs;
 
@@ -10,15 +10,15 @@ use crate::page_endpoints::{text, write};
 const KEY: [(&str, &str); 1] = [("X-API-Key", API_KEY)];
 const SECRET: &str = "s3cret-value-of-the-test";
 
-/// A proxy whose file has a comment and a secret.
+/// A proxy with a comment and a secret in its config file.
 fn start() -> Proxy {
     let mut server = stub_stdio(&[]);
     server["env"] = json!({"E2E_TOKEN": SECRET});
     let proxy = Proxy::start(json!({"s": server}));
     let text = text(&proxy).replacen('{', "{ // mine\n  \"tools_limit\": 9, // few\n", 1);
     write(&proxy, &text);
-    let said = proxy.request("POST", "/api/v1/config/reload", &KEY, b"");
-    assert_eq!(said.status, 200, "{}", said.text());
+    let reloaded = proxy.request("POST", "/api/v1/config/reload", &KEY, b"");
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
     proxy
 }
 
@@ -36,7 +36,7 @@ fn standing(proxy: &Proxy) -> Value {
 
 // CFG-4
 #[test]
-fn settings_are_shown_written_beside_existing_ones_and_take_effect() {
+fn settings_are_shown_written_next_to_existing_ones_and_take_effect() {
     let proxy = start();
     let shown = proxy.api("config/settings");
     assert_eq!(shown["settings"]["tools_limit"], 9);
@@ -88,7 +88,7 @@ fn second_edit_of_the_same_state_does_not_overwrite_the_first() {
         assert!(second.text().contains("changed since it was read"), "{}", second.text());
     }
     assert_eq!(standing(&proxy)["tools_limit"], 5);
-    // An editor outside counts as well.
+    // The same for a change by an editor.
     let seen = digest(&proxy);
     write(&proxy, &text(&proxy).replace("// few", "// fewer"));
     let change = json!({"digest": seen, "patch": {"tools_limit": 8}});
@@ -101,7 +101,7 @@ fn unusable_setting_is_reported_with_its_place_and_not_written() {
     let proxy = start();
     let before = text(&proxy);
     let change = |patch: Value| json!({"digest": digest(&proxy), "patch": patch});
-    for (patch, key, says) in [
+    for (patch, key, reason) in [
         (json!({"tools_limit": 0}), "tools_limit", "must be 1 to 100"),
         (json!({"tools_limit": "many"}), "tools_limit", "a string"),
         (json!({"policy": {"files": ["../nowhere.cedar"]}}), "policy.files", "config reload"),
@@ -138,7 +138,7 @@ fn unusable_setting_is_reported_with_its_place_and_not_written() {
             let refused = refused.json();
             let problem = &refused["problems"][0];
             assert_eq!((&problem["severity"], &problem["key"]), (&json!("error"), &json!(key)));
-            assert!(problem["problem"].as_str().unwrap().contains(says), "{problem}");
+            assert!(problem["problem"].as_str().unwrap().contains(reason), "{problem}");
             if key == "tools_limit" {
                 assert_eq!((&problem["line"], &problem["column"]), (&json!(2), &json!(18)));
             }
@@ -147,7 +147,7 @@ fn unusable_setting_is_reported_with_its_place_and_not_written() {
     assert_eq!(text(&proxy), before);
     assert!(proxy.activity("type=config_change&status=rejected").is_empty());
     assert_eq!(standing(&proxy)["tools_limit"], 9);
-    // What the file holds already may be wrong.
+    // The existing content of the file may be invalid.
     write(&proxy, "{ \"tools_limit\": }");
     for refused in [
         proxy.request("GET", "/api/v1/config/settings", &KEY, b""),
@@ -162,7 +162,7 @@ fn unusable_setting_is_reported_with_its_place_and_not_written() {
 
 // CFG-5
 #[test]
-fn hostile_bodies_are_refused_and_the_file_stays() {
+fn hostile_bodies_are_refused_and_the_file_is_unchanged() {
     let proxy = start();
     let before = text(&proxy);
     let seen = digest(&proxy);
@@ -193,7 +193,7 @@ fn hostile_bodies_are_refused_and_the_file_stays() {
             assert_eq!(refused.status, status, "{of}: {}", refused.text());
         }
     }
-    // Of 100 MB the proxy takes what it may hold, and says so.
+    // A body of 100 MB is refused as too large.
     let huge =
         format!("{{\"digest\":\"{seen}\",\"patch\":{{\"a\":\"{}\"}}}}", "x".repeat(100 << 20));
     for what in ["preview", "change"] {
@@ -201,7 +201,7 @@ fn hostile_bodies_are_refused_and_the_file_stays() {
         assert_eq!(proxy.request("POST", &path, &KEY, huge.as_bytes()).status, 413);
     }
     assert_eq!(text(&proxy), before);
-    // A file that is no text, or too long, is neither shown nor written over.
+    // A file that is not text, or too long, is neither shown nor overwritten.
     let file = proxy.folder.path().join("config.json");
     let read = || proxy.request("GET", "/api/v1/config/settings", &KEY, b"");
     fs::write(&file, b"\xff{}").unwrap();

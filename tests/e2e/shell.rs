@@ -27,7 +27,7 @@ fn proxy() -> &'static Proxy {
         client.call("destructive", "s:delete_item", json!({"path": "/a"}));
         client.call("read", &format!("{LONG}:read_item"), json!({}));
         client.call("read", "s:delete_item", json!({}));
-        // Its answer violates its schema, which warns and lets it in.
+        // Its answer violates its schema, which gives a warning.
         client.call("read", "s:violate", json!({}));
         proxy
     })
@@ -41,19 +41,19 @@ fn wide(columns: usize, args: &[&str]) -> Output {
     Output::of(proxy().command(args).env("COLUMNS", columns.to_string()))
 }
 
-/// Output of a command on a terminal with so many columns, stdout and stderr.
+/// Output of a command, stdout and stderr, on a terminal with this number of columns.
 fn at_terminal(columns: usize, variables: &[(&str, &str)], args: &[&str]) -> String {
     in_terminal(&proxy().command(args), columns, variables)
 }
 
 fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> String {
-    // One without rows is a terminal of which nothing is known.
+    // Without rows, the size of the terminal counts as unknown.
     let mut words = vec![format!("stty rows 24 cols {columns};")];
     words.push(format!("{:?}", inner.get_program()));
     words.extend(inner.get_args().map(|arg| format!("{arg:?}")));
     let mut command = Command::new("script");
     command.args(["-qec", &words.join(" "), "/dev/null"]).env("TERM", "xterm");
-    // Another variable that controls colors.
+    // Variables that control colors.
     for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
         command.env_remove(variable);
     }
@@ -69,7 +69,7 @@ fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> S
     output.stdout.replace('\r', "")
 }
 
-/// First word of a row: its id. Numbers are aligned to the right.
+/// First word of a row: its id. Numbers are right-aligned.
 fn first_word(row: &str) -> &str {
     row.split_whitespace().next().unwrap()
 }
@@ -83,7 +83,7 @@ fn table_is_as_wide_as_the_terminal_and_no_wider() {
     }
     let header = |columns| list(columns).lines().next().unwrap().to_owned();
     assert!(header(200).contains("TYPE"), "{}", header(200));
-    // Long names of servers, tools and principals are cut, and displace none of these.
+    // Long names of servers, tools and principals are cut, and displace no column.
     let names: Vec<String> = header(80).split_whitespace().map(str::to_owned).collect();
     assert_eq!(names, ["ID", "AGE", "TOOL", "INTENT", "STATUS", "PRINCIPAL", "REASON"]);
     assert!(list(80).contains("(no room for DURATION, TYPE: -o json has all)"), "{}", list(80));
@@ -94,7 +94,7 @@ fn table_is_as_wide_as_the_terminal_and_no_wider() {
 }
 
 #[test]
-fn one_screens_fit_80_columns() {
+fn single_screens_fit_80_columns() {
     for args in
         [&["status"][..], &["doctor"], &["activity", "summary"], &["activity", "show", "last"]]
     {
@@ -107,7 +107,7 @@ fn one_screens_fit_80_columns() {
 #[test]
 fn command_that_starts_the_servers_reports_how_many_have_answered() {
     let folder = tempfile::tempdir().unwrap();
-    // Those that say nothing hold it up until their time is over.
+    // Silent servers delay the command until their timeout.
     let silent = json!({"command": "sleep", "args": ["60"], "init_timeout": "4s"});
     let servers = json!({"a": stub_stdio(&[]), "b": stub_stdio(&[]), "c": silent, "d": silent,
         "e": silent});
@@ -147,7 +147,7 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
             for row in &rows {
                 assert!(row.width() <= columns, "{columns}: {row}");
             }
-            // Every name is one of the whole table: other tables change while other tests run.
+            // No name is cut. Only tables of tools are stable: others change while other tests run.
             let is_stable = matches!(table, ["tools", ..]);
             let names = rows.iter().skip(1).filter_map(|row| row.split_whitespace().next());
             for name in names.filter(|name| is_stable && name.contains(':')) {
@@ -157,8 +157,7 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
                     output.stdout
                 );
             }
-            // The last column is cut, and of the others what is longer than its share; of records also the middle of
-            // names.
+            // The last column is cut, and long values of other columns; in records also the middle of names.
             let is_cut = |row: &&&str| row.contains('…') && !row.contains("a-server-with");
             let cut = rows.iter().filter(is_cut).filter(|_| table[0] != "activity");
             cut.for_each(|row| assert!(row.ends_with('…'), "only the last column is cut: {row}"));
@@ -189,7 +188,7 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
 }
 
 #[test]
-fn name_chosen_by_an_agent_hides_nothing_of_a_table() {
+fn name_chosen_by_an_agent_hides_no_column_of_a_table() {
     let server = "s".repeat(45);
     let proxy = Proxy::for_all(json!({"mcpServers": {&server: stub_stdio(&[])}}));
     let mut client = proxy.client();
@@ -218,7 +217,7 @@ fn name_chosen_by_an_agent_hides_nothing_of_a_table() {
 
 #[test]
 fn pipe_gets_all_columns_and_whole_ids_and_an_invalid_width_changes_nothing() {
-    // Of this call there is one record, whatever other tests do meanwhile.
+    // Other tests make no such call, so there is one record.
     let list = ["activity", "list", "--tool", "delete_item", "--status", "success"];
     let plain = cli(&list);
     assert!(plain.stdout.starts_with("ID "), "{}", plain.stdout);
@@ -237,15 +236,15 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     // The oldest: other tests are refused as well.
     let row =
         table.lines().rfind(|row| row.contains("rejected")).unwrap_or_else(|| panic!("{table}"));
-    assert!(row.contains("marked destructive by server"), "the row says why: {row}");
-    assert!(!table.contains("policy_decision"), "the decision has no row of its own: {table}");
+    assert!(row.contains("marked destructive by server"), "the row has the reason: {row}");
+    assert!(!table.contains("policy_decision"), "the decision has no separate row: {table}");
     let number = first_word(row);
     assert!(number.parse::<u64>().is_ok(), "{row}");
     let shown = cli(&["activity", "show", number]).stdout;
     for part in ["rejected", "decision", "blocked by intent: Tool", "marked destructive"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // The decision by itself is found by its type, and names the call.
+    // The decision is found by its type, and names the call.
     let decisions = wide(200, &["activity", "list", "--type", "policy_decision"]).stdout;
     let of_call = decisions.lines().rfind(|row| row.contains("delete_item")).expect("a decision");
     let decision = cli(&["activity", "show", first_word(of_call)]).stdout;
@@ -289,11 +288,11 @@ fn every_row_states_its_reason_and_outcome() {
         let found = table.lines().find(|row| row.contains(part)).map(str::to_owned);
         found.unwrap_or_else(|| panic!("{part}: {table}"))
     };
-    // A warning of an admitted call is shown beside it.
+    // A warning of an admitted call is shown in its row.
     let warned = list(&["--tool", "violate"]);
     let of_call = row(&warned, "tool_call");
     assert!(of_call.contains("success") && of_call.contains("warning: at '/value'"), "{warned}");
-    // So is each decision by itself.
+    // Also in the row of the decision.
     let decisions = list(&["--type", "policy_decision"]);
     assert!(row(&decisions, "violate").contains("at '/value'"), "{decisions}");
     assert!(row(&decisions, "delete_item").contains("marked destructive"), "{decisions}");
@@ -302,7 +301,7 @@ fn every_row_states_its_reason_and_outcome() {
     assert!(shown.contains("output_validation"), "{shown}");
     let call = cli(&["activity", "show", first_word(&of_call)]).stdout;
     assert!(call.contains("warning by output_validation: "), "{call}");
-    // What is no call says what happened.
+    // Records other than calls state the event.
     let changes = list(&["--type", "server_change"]);
     assert!(row(&changes, "s: ").contains("s: connected, "), "{changes}");
     assert!(row(&changes, "gone: ").contains("gone: failed: "), "{changes}");
@@ -344,7 +343,7 @@ fn times_are_ages_at_a_terminal_and_name_their_zone_elsewhere() {
     assert!(local.lines().next().unwrap().contains("TIME (Asia/Kolkata)"), "{local}");
     let terminal = at_terminal(120, &[], &["activity", "list"]);
     assert!(terminal.lines().next().unwrap().contains("AGE"), "{terminal}");
-    // One record, too, all of it in one zone.
+    // A single record too, with all times in one zone.
     let show = |how: &str| {
         let mut command = proxy().command(&["activity", "show", "1", "--time", how]);
         Output::of(command.env("TZ", "Asia/Kolkata")).stdout
@@ -467,7 +466,7 @@ fn unknown_input_is_answered_with_suggestions_that_a_shell_accepts() {
         assert!(!output.stderr.contains("retrieve_tools"), "{args:?}: {}", output.stderr);
         assert_eq!(output.stderr.trim_end().lines().count(), 1, "{args:?}: {}", output.stderr);
     }
-    // What no help shows is no tip.
+    // Hidden commands are not suggested.
     let tip = cli(&["upstrem", "list"]);
     assert!(tip.stderr.contains("'upstream'") && !tip.stderr.contains("demo-"), "{}", tip.stderr);
     // An agent gets a suggestion for its own tool.
@@ -478,11 +477,11 @@ fn unknown_input_is_answered_with_suggestions_that_a_shell_accepts() {
     assert!(list.contains("tool-destructive") && !list.contains("call_tool"), "{list}");
 }
 
-/// Completions by bash of a line, with the script that the program prints.
+/// Completions of a line by bash, with the script printed by the program.
 fn completed(config: &str, line: &str) -> Vec<String> {
     let program = mcpproxy().get_program().to_owned();
     let folder = std::path::Path::new(&program).parent().unwrap().display().to_string();
-    // What readline does: it takes the line apart at COMP_WORDBREAKS, and hands over what it would replace.
+    // As in readline: splits the line at COMP_WORDBREAKS, and passes the word to replace.
     let harness = r#"
         source <(mcpproxy completions bash)
         COMP_LINE=$1; COMP_POINT=${#COMP_LINE}
@@ -606,7 +605,7 @@ fn change_is_reported_as_in_force_only_where_it_is() {
         output.json()["proxy"].clone()
     };
     assert_eq!(add("one")["state"], "in_force");
-    // Another file of the same proxy: what it holds is in force nowhere.
+    // Another file, which the proxy does not read: its content is in force nowhere.
     let other = tempfile::tempdir().unwrap();
     let copy = other.path().join("config.json");
     std::fs::copy(proxy.folder.path().join("config.json"), &copy).unwrap();
@@ -615,9 +614,9 @@ fn change_is_reported_as_in_force_only_where_it_is() {
     let printed = Output::of(command.args(["upstream", "disable", "one"]));
     assert_eq!(printed.code, Some(0), "{}", printed.stderr);
     assert!(printed.stdout.contains("reads another file"), "{}", printed.stdout);
-    // Rules that cannot be read refuse the whole config, also where the proxy has seen them before it is asked.
+    // Unreadable rules reject the whole config, also if the proxy has read them before the request.
     std::fs::write(&rules, "nonsense").unwrap();
-    until("it has", || proxy.activity("type=config_change&status=error").pop());
+    until("they are read", || proxy.activity("type=config_change&status=error").pop());
     let refused = add("two");
     assert_eq!(refused["state"], "refused", "{refused}");
     assert!(refused["reason"].as_str().unwrap().contains("rules.cedar"), "{refused}");
@@ -647,16 +646,16 @@ fn doctor_checks_certificates_and_reports_each_fault_once() {
         (1, &json!("tls"), &json!("ok")),
         "{good:?}"
     );
-    for (cert, key, text, mend) in [
+    for (cert, key, text, remedy) in [
         ("old.pem", "old.key", "has expired", "renew"),
         ("good.pem", "old.key", "does not fit", "openssl"),
         ("good.pem", "none.key", "cannot be read", "config path"),
     ] {
         let (code, reported) = doctor(cert, key);
         assert_eq!((code, reported.len()), (Some(1), 1), "{reported:?}");
-        let [check, outcome, said, mends] = &reported[0];
+        let [check, outcome, reason, command] = &reported[0];
         assert_eq!((check, outcome), (&json!("tls"), &json!("wrong")), "{reported:?}");
-        assert!(said.as_str().unwrap().contains(text), "{reported:?}");
-        assert!(mends.as_str().unwrap().contains(mend), "{reported:?}");
+        assert!(reason.as_str().unwrap().contains(text), "{reported:?}");
+        assert!(command.as_str().unwrap().contains(remedy), "{reported:?}");
     }
 }

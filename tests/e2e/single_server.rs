@@ -8,7 +8,7 @@ use crate::harness::{
     ask_modern, configure, create_token, error_text, mcpproxy, raw_result, stub_stdio, until,
 };
 
-/// Elements of the lists, with spellings that only the server has.
+/// Elements of the lists, with spellings that no serializer writes.
 const TOOL: &str = r#"{"name":"do.it","description":"d" ,"inputSchema":{"type":"object","properties":{"n":{"type":"integer"}}},"outputSchema":{"type":"object","required":["n"]},"annotations":{"readOnlyHint":true},"_meta":{"ui/x":1.0e5}}"#;
 const WIPE: &str = r#"{"inputSchema":{"type":"object"},"name":"wipe"}"#;
 const RESOURCE: &str =
@@ -34,7 +34,7 @@ impl Server {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.0.port)})
     }
 
-    /// Messages of that method that arrived.
+    /// Received messages with this method.
     fn asked(&self, method: &str) -> Vec<Value> {
         let bodies = self.0.received();
         let messages = bodies.iter().filter_map(|it| serde_json::from_slice(&it.body).ok());
@@ -96,7 +96,7 @@ fn answer(asked: &Received) -> Reply {
 
 const PATH: &str = "/mcp/server/own";
 
-/// A proxy before that server and another one.
+/// A proxy for that server and another one.
 fn proxy(server: &Server) -> Proxy {
     Proxy::start(json!({"own": server.entry(), "other": stub_stdio(&["--offers"])}))
 }
@@ -105,7 +105,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Requests under the server's own names with their results, as the server writes them.
+/// Requests under the server's own names, with the bytes of the results.
 fn requests() -> Vec<(&'static str, &'static str, String)> {
     vec![
         ("tools/list", "{}", format!(r#"{{"tools":[{TOOL},{WIPE}]}}"#)),
@@ -139,12 +139,15 @@ fn legacy_client_gets_the_servers_own_bytes_under_its_own_names() {
     assert_eq!(sent("resources/read"), json!({"uri": "ui://app/1"}));
     assert_eq!(sent("prompts/get"), json!({"name": "p1", "arguments": {"who": "x"}}));
     assert_eq!(sent("skills/list"), json!({"of": [1.0]}));
-    // A trailing slash changes nothing, and a name of the merged lists is none here.
+    // A trailing slash changes nothing, and names of the merged lists are unknown here.
     let mut slashed = Client::open_at(proxy.port, "/mcp/server/own/");
     assert_eq!(text(&slashed.ask_raw("prompts/list", "{}")), requests()[3].2);
     let unknown = client.ask("tools/call", json!({"name": "own__wipe", "arguments": {}}));
-    let said = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
-    assert!(said.starts_with("Unknown tool: own__wipe") && said.contains("wipe"), "{said}");
+    let message = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
+    assert!(
+        message.starts_with("Unknown tool: own__wipe") && message.contains("wipe"),
+        "{message}"
+    );
 }
 
 // PRO-41
@@ -157,8 +160,8 @@ fn tool_whose_own_name_differs_by_case_is_unknown() {
     for name in ["DO.IT", "do.It", " do.it", "do.it "] {
         let arguments = json!({"n": 7});
         let unknown = client.ask("tools/call", json!({"name": name, "arguments": arguments}));
-        let said = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
-        assert!(said.starts_with(&format!("Unknown tool: {name}")), "{said}");
+        let message = unknown["error"]["message"].as_str().unwrap_or_else(|| panic!("{unknown}"));
+        assert!(message.starts_with(&format!("Unknown tool: {name}")), "{message}");
     }
     assert_eq!(server.asked("tools/call"), Vec::<Value>::new());
     client.ask_raw("tools/call", r#"{"name":"do.it","arguments":{"n":7}}"#);
@@ -167,7 +170,7 @@ fn tool_whose_own_name_differs_by_case_is_unknown() {
 
 // PRO-41
 #[test]
-fn modern_client_gets_the_same() {
+fn modern_client_gets_the_servers_own_bytes() {
     let server = Server::start();
     let proxy = proxy(&server);
     for (method, params, expected) in requests() {
@@ -175,7 +178,7 @@ fn modern_client_gets_the_same() {
         let got = ask_modern(&proxy, PATH, method, params, &[("Accept", "application/json")]);
         assert_eq!(got.status, 200, "{method}: {}", got.text());
         let result = text(raw_result(&got.body));
-        // Members that this revision requires surround those of the server.
+        // Members required by this revision are around those of the server.
         let own = expected.trim_start_matches('{').trim_end_matches('}');
         assert!(result.contains(own), "{method}: {result}");
         assert!(result.contains(r#""resultType":"complete""#), "{method}: {result}");
@@ -195,7 +198,7 @@ fn introduction_is_the_servers_own() {
     for introduction in [&legacy["result"], &modern["result"]] {
         assert_eq!(introduction["instructions"], "Wipe last.", "{introduction}");
         let capabilities = &introduction["capabilities"];
-        // No task could be followed up.
+        // Tasks are not supported.
         assert_eq!(capabilities["extensions"], json!({"x.example/skills": {"v": 1}}));
         assert_eq!(capabilities["experimental"], json!({"e": {}}));
         assert_eq!(capabilities.get("tasks"), None, "{capabilities}");
@@ -226,7 +229,7 @@ fn method_of_an_extension_is_admitted_recorded_and_forwarded_there_only() {
     };
     assert_eq!(of(&records[0]), ["own", "skills/list", "success"].map(Value::from));
     assert_eq!(of(&records[1]), ["own", "skills/fail", "error"].map(Value::from));
-    // What could be taken for a method of the protocol is none of an extension.
+    // Names that resemble methods of the protocol are refused as methods of extensions.
     for method in ["tools/x", "Tools/Call", "/tools/call", "tasks/lists", "notifications/x", "a b"]
     {
         let refused = client.ask(method, json!({"name": "wipe"}));
@@ -253,7 +256,7 @@ fn method_that_the_server_does_not_have_is_not_found() {
         let modern = ask_modern(&proxy, PATH, method, json!({}), &[]);
         assert_eq!((modern.status, &modern.json()["error"]["code"]), (status, &json!(code)));
     }
-    // In the legacy family that status ends a session.
+    // In the legacy family, status 404 ends a session.
     let mut client = Client::open_at(proxy.port, PATH);
     assert_eq!(client.ask("skills/none", json!({}))["error"]["code"], -32601);
 }
@@ -272,21 +275,21 @@ fn rules_limits_and_scope_apply_to_methods_of_extensions() {
     let proxy = Proxy::unready(config, folder).ready();
     let mut client = Client::open_at(proxy.port, PATH);
     let refused = client.ask("skills/list", json!({}));
-    let said = refused["error"]["message"].as_str().unwrap();
-    assert!(said.contains("not allowed by rule 'no-skills'"), "{said}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("not allowed by rule 'no-skills'"), "{message}");
     assert_eq!(client.ask("skills/fail", json!({}))["error"]["code"], -32099);
     let refused = client.ask("skills/fail", json!({}));
-    let said = refused["error"]["message"].as_str().unwrap();
-    assert!(said.contains("limit 1 per minute"), "{said}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("limit 1 per minute"), "{message}");
     assert_eq!(server.asked("skills/list").len() + server.asked("skills/fail").len(), 1);
-    // Nobody knows what such a method does.
+    // The operation of such a method is unknown.
     let reader = create_token(&proxy, &["reader", "--operation", "read"]);
     let bearer = format!("Bearer {reader}");
     let headers = [("Authorization", bearer.as_str())];
     let refused = ask_modern(&proxy, PATH, "skills/list", json!({}), &headers).json();
-    let said = refused["error"]["message"].as_str().unwrap();
+    let message = refused["error"]["message"].as_str().unwrap();
     let expected = "Token 'reader' does not allow method 'skills/list' of 'own': it is limited to operation 'read'";
-    assert_eq!(said, expected);
+    assert_eq!(message, expected);
 }
 
 // PRO-41
@@ -297,8 +300,8 @@ fn output_validation_applies() {
         "output_validation": {"mode": "strict"}}));
     let mut client = Client::open_at(proxy.port, PATH);
     let blocked = client.ask("tools/call", json!({"name": "do.it", "arguments": {"n": 0}}));
-    let said = error_text(&blocked["result"]);
-    assert!(said.contains("required"), "{said}");
+    let message = error_text(&blocked["result"]);
+    assert!(message.contains("required"), "{message}");
     let record =
         until("it is recorded", || client.records(&proxy, "type=tool_call").into_iter().next());
     assert_eq!(record["status"], "blocked", "{record}");
@@ -337,7 +340,7 @@ fn messages_of_extensions_reach_the_client_of_the_call_there_only() {
     }
 }
 
-/// The response to a request of a principal.
+/// Response to `initialize` with a token, or without one.
 fn opened(proxy: &Proxy, path: &str, token: Option<&str>) -> Response {
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {},
@@ -498,7 +501,7 @@ fn pipe_serves_one_server_with_and_without_a_running_proxy() {
 
 // PRO-41
 #[test]
-fn unauthenticated_request_learns_nothing() {
+fn unauthenticated_request_gets_401_for_known_and_unknown_servers() {
     let server = Server::start();
     let config = json!({"mcpServers": {"own": server.entry()}, "require_mcp_auth": true});
     let proxy = Proxy::with(config);

@@ -10,31 +10,31 @@ use crate::harness::{
     Client, Connection, Events, HttpStub, PATIENCE, Proxy, error_text, stub_stdio, until,
 };
 
-/// Between two bytes. Far shorter than any limit for a whole head or body.
+/// Pause between two bytes, far shorter than any limit for a whole head or body.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes sent before a test gives up: longer than the longest limit.
+/// Maximum number of bytes sent; with `PAUSE`, longer than the longest limit.
 const MOST: usize = 900;
-/// Connections that do nothing meanwhile.
+/// Number of connections without traffic.
 const IDLE: usize = 100;
 
-/// Sends `start`, then one byte after another until the server has closed; what it said.
+/// Sends `start`, then single bytes until the server closes the connection. Returns the received text.
 fn dribble(port: u16, start: &str, byte: u8) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PAUSE)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.write_all(start.as_bytes()).unwrap();
-    let (mut said, mut room) = (Vec::new(), [0; 4096]);
+    let (mut received, mut room) = (Vec::new(), [0; 4096]);
     for _ in 0..MOST {
         let _ = stream.write_all(&[byte]);
         match stream.read(&mut room) {
-            Ok(0) => return String::from_utf8(said).unwrap(),
-            Ok(count) => said.extend_from_slice(&room[..count]),
+            Ok(0) => return String::from_utf8(received).unwrap(),
+            Ok(count) => received.extend_from_slice(&room[..count]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            // What we sent meanwhile was not read any more.
-            Err(_) => return String::from_utf8(said).unwrap(),
+            // Bytes sent meanwhile are no longer read.
+            Err(_) => return String::from_utf8(received).unwrap(),
         }
     }
-    panic!("the connection stands after {MOST} bytes: {start:?}");
+    panic!("the connection is open after {MOST} bytes: {start:?}");
 }
 
 // NET-5
@@ -54,7 +54,7 @@ fn slow_sender_is_disconnected_and_delays_no_other() {
     let healthy = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
     let head = format!("{post}X-Slow: ");
     let sized = format!("{post}Content-Length: 100000\r\n\r\n");
-    // One chunk that never ends: a body that is not of the plain kind.
+    // One chunk without an end, in a body that is not sized.
     let chunked = format!("{post}Transfer-Encoding: chunked\r\n\r\n186a0\r\n");
     let get = "GET /api/v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ".to_owned();
     let second = format!("{healthy}{get}");
@@ -63,18 +63,20 @@ fn slow_sender_is_disconnected_and_delays_no_other() {
     std::thread::scope(|scope| {
         let slow: Vec<_> = cases
             .iter()
-            .map(|(start, said)| (scope.spawn(move || dribble(port, start, b'a')), start, said))
+            .map(|(start, expected)| {
+                (scope.spawn(move || dribble(port, start, b'a')), start, expected)
+            })
             .collect();
         let works = || {
             let result = proxy.client().read("s:read_item", json!({}));
             assert_eq!(result["structuredContent"]["value"], 7, "{result}");
         };
         (0..20).for_each(|_| works());
-        for (slow, start, said) in slow {
+        for (slow, start, expected) in slow {
             let answer = slow.join().unwrap();
             works();
-            assert!(answer.starts_with(said), "{start}: {answer}");
-            assert_eq!(answer.matches("HTTP/1.1 ").count(), usize::from(!said.is_empty()));
+            assert!(answer.starts_with(expected), "{start}: {answer}");
+            assert_eq!(answer.matches("HTTP/1.1 ").count(), usize::from(!expected.is_empty()));
         }
     });
 }
@@ -90,13 +92,13 @@ fn unread(proxy: &Proxy, bytes: usize) -> Client {
 
 #[test]
 fn slow_reader_delays_no_other_call_of_the_same_child_and_gets_all() {
-    // More than sockets hold, and less than is kept for a slow call while others wait.
+    // More than sockets buffer, and less than is kept for a slow call while others wait.
     const BYTES: usize = 12 << 20;
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut slow = unread(&proxy, BYTES);
     let mut body = 0;
     loop {
-        let chunk = slow.connection.chunk().expect("the answer does not break off");
+        let chunk = slow.connection.chunk().expect("the answer is not cut off");
         if chunk.is_empty() {
             break;
         }
@@ -138,7 +140,7 @@ fn client_that_answers_its_server_slowly_delays_no_other_call_of_the_same_child(
     let id = events.message()["id"].clone();
     let mut other = proxy.client();
     let mut works = |size: usize| {
-        // Lines of the same pipe, behind the one that asks: small, and larger than any buffer.
+        // Lines of the same pipe after the question: small, and larger than any buffer.
         assert_eq!(other.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
         let text = other.read_raw("s:text", json!({"size": size}));
         assert!(text.whole && text.body.len() > size, "{} bytes", text.body.len());
@@ -171,12 +173,12 @@ fn server_whose_answers_are_held_long_leaves_another_its_share_of_the_buffer() {
         "output_validation":
             {"mode": "strict", "max_held_bytes": 1_000_000, "max_held_total_bytes": 4_000_000},
     }));
-    // Each holds nearly all of its answer for longer than any of them waits.
+    // Each holds nearly all of its answer for longer than any call waits.
     let args = json!({"size": 990_000, "chunk": 985_000, "pause_ms": 20_000});
     let (sender, refused) = std::sync::mpsc::channel();
     for _ in 0..6 {
         let (sender, args, mut client) = (sender.clone(), args.clone(), proxy.client());
-        // Ends with the test: its answers are of no use then.
+        // Ends with the test, which then needs no answers.
         std::thread::spawn(move || {
             client.begin_read("large:blob", args);
             let response = client.connection.response();

@@ -1,4 +1,4 @@
-//! Unix sockets: a listener's with its file, and servers behind one.
+//! Unix sockets: the listener with its file, and servers behind a socket.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -11,12 +11,12 @@ use tempfile::TempDir;
 
 use crate::harness::{API_KEY, HttpStub, Output, Process, Proxy, configure, curl, mcpproxy, until};
 
-/// A proxy on a socket.
+/// A proxy that listens on a socket.
 struct OnSocket {
     folder: TempDir,
     socket: PathBuf,
     process: Process,
-    said: String,
+    line: String,
 }
 
 impl OnSocket {
@@ -28,9 +28,9 @@ impl OnSocket {
         let mut command = mcpproxy();
         command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
         let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(log));
-        let mut said = String::new();
-        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        let proxy = Self { folder, socket, process, said };
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let proxy = Self { folder, socket, process, line };
         until("it is ready", || (proxy.get("/readyz").0 == 200).then_some(()));
         proxy
     }
@@ -50,7 +50,7 @@ impl OnSocket {
     fn end(mut self) -> TempDir {
         self.process.signal("TERM");
         assert_eq!(self.process.wait(), Some(0));
-        assert!(!self.socket.exists(), "the file goes with it");
+        assert!(!self.socket.exists(), "the file is removed");
         self.folder
     }
 }
@@ -63,17 +63,17 @@ fn with_stub() -> Value {
 #[test]
 fn socket_is_private_and_serves_like_a_port() {
     let proxy = OnSocket::start(with_stub(), tempfile::tempdir().unwrap());
-    assert_eq!(proxy.said, format!("MCP at unix:{}:/mcp\n", proxy.socket.display()));
+    assert_eq!(proxy.line, format!("MCP at unix:{}:/mcp\n", proxy.socket.display()));
     let mode = std::fs::metadata(&proxy.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let evil = ["--unix-socket", "proxy.sock", "http://evil.example/healthz"];
-    assert_eq!(curl(proxy.folder.path(), &evil).status, 403, "the same locks");
+    assert_eq!(curl(proxy.folder.path(), &evil).status, 403, "the same checks");
     let keyless = ["--unix-socket", "proxy.sock", "http://localhost/api/v1/status"];
-    assert_eq!(curl(proxy.folder.path(), &keyless).status, 401, "a socket proves nobody");
+    assert_eq!(curl(proxy.folder.path(), &keyless).status, 401, "a socket is no credential");
     let called = proxy.cli(&["call", "tool-read", "stub:echo", "--args", r#"{"text":"here"}"#]);
     assert!(called.stdout.contains("here"), "{}", called.stderr);
     let records = proxy.get("/api/v1/activity?type=tool_call").1;
-    assert!(records.contains("\"source\":\"cli\""), "the running one was asked: {records}");
+    assert!(records.contains("\"source\":\"cli\""), "the running proxy was used: {records}");
     proxy.end();
 }
 
@@ -92,7 +92,7 @@ fn socket_of_a_killed_proxy_is_replaced_and_one_of_a_living_proxy_is_in_use() {
         "{}",
         second.stderr
     );
-    assert_eq!(proxy.get("/healthz").0, 200, "the first one keeps it");
+    assert_eq!(proxy.get("/healthz").0, 200, "the first proxy keeps it");
     let folder = proxy.end();
     std::fs::write(folder.path().join("proxy.sock"), "mine").unwrap();
     let config = folder.path().join("config.json");

@@ -16,7 +16,7 @@ fn status_counts_calls_by_outcome_and_reports_faults() {
     }
     let status = proxy.api("status");
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
-    // The tests' build asks git for none.
+    // The build of the tests has no commit from git.
     assert_eq!(status["commit"], option_env!("MCPPROXY_COMMIT").unwrap_or("unknown"));
     let calls = &status["calls"];
     let count = |name: &str| calls[name].as_u64().unwrap();
@@ -49,7 +49,7 @@ fn status_counts_calls_by_outcome_and_reports_faults() {
         let mut all = servers.as_array().unwrap().iter();
         all.find(|server| server["name"] == name).unwrap()["calls"].clone()
     };
-    assert_eq!((&of("s")["total"], &of("s")["blocked"]), (&json!(5), &json!(1)), "those sent");
+    assert_eq!((&of("s")["total"], &of("s")["blocked"]), (&json!(5), &json!(1)), "sent calls only");
     assert_eq!(
         (&of("broken")["total"], &of("broken")["duration_us"]["p50"]),
         (&json!(0), &json!(null))

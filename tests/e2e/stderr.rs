@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::harness::{Process, Proxy, configure, mcpproxy, stub_stdio, until};
 
-/// A proxy whose stderr is a pipe, which logs a line of JSON for each call.
+/// A proxy with a pipe as stderr, which logs a JSON line for each call.
 fn piped() -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"logging": {"level": "trace", "format": "json"},
@@ -27,14 +27,14 @@ fn lost(proxy: &Proxy) -> u64 {
     proxy.api("status")["log"]["lines_lost"].as_u64().unwrap()
 }
 
-/// A call that is warned about, so that a line is logged.
+/// Makes a call with a warning, so that a line is logged.
 fn warned(client: &mut crate::harness::Client) {
     let result = client.call("write", "s:read_item", json!({}));
     assert_eq!(result["structuredContent"]["value"], 7, "{result}");
 }
 
 #[test]
-fn closed_stderr_costs_no_call_and_no_server_and_its_lines_are_counted() {
+fn closed_stderr_fails_no_call_and_no_server_and_its_lines_are_counted() {
     let mut proxy = piped();
     drop(proxy.process.0.stderr.take());
     let proxy = proxy.ready();
@@ -67,7 +67,7 @@ fn unread_stderr_delays_no_call_and_lost_lines_are_counted() {
         (lost(&proxy) > 0).then_some(())
     });
     warned(&mut client);
-    // It ends cleanly although its last output is not read.
+    // The proxy ends cleanly although its last output is not read.
     proxy.end();
     drop(stderr);
 }

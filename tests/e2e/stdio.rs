@@ -16,7 +16,7 @@ fn message(line: &str) -> Value {
 
 // PRO-2
 #[test]
-fn same_endpoint_over_pipes() {
+fn endpoint_over_pipes_is_the_same() {
     let mut pipe = Pipe::start(servers());
     let list = message(&pipe.ask(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#));
     assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 5);
@@ -44,7 +44,7 @@ fn result_with_raw_line_breaks_stays_one_line() {
     assert!(sent.contains(&b'\n') && sent.contains(&b'\r'));
     let spaced: Vec<u8> =
         sent.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }).collect();
-    assert_eq!(raw_result(&line), spaced, "and no other byte changes");
+    assert_eq!(raw_result(&line), spaced, "no other byte changes");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn calls_run_concurrently_and_answers_are_whole_lines() {
         let params = json!({"name": "call_tool_read", "arguments": arguments});
         json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
     };
-    // It is never answered; the others are.
+    // This call is never answered; the others are.
     pipe.send(&call("stuck", "s:never", json!({})));
     for n in 0..20 {
         pipe.send(&call(&n.to_string(), "s:echo", json!({"n": n})));
@@ -121,7 +121,7 @@ fn end_of_input_lets_calls_finish_and_ends_the_children() {
     let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
     pipe.send(&body.to_string());
     let rest = pipe.close();
-    assert_eq!(rest.len(), 1, "the call under way is answered");
+    assert_eq!(rest.len(), 1, "the running call is answered");
     assert!(raw_result(&rest[0]).ends_with(br#""}]}"#));
     assert_eq!(pipe.process.wait(), Some(0));
     for pid in pids.split_whitespace() {
@@ -139,10 +139,10 @@ fn config_change_applies_under_stdio_too() {
         let asked = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params});
         message(&pipe.ask(&asked.to_string()))["result"]["structuredContent"]["tools"].to_string()
     };
-    until("the first server is there", || {
+    until("the first server is listed", || {
         listed(&mut pipe, "read item").contains("s:").then_some(())
     });
-    // By the file alone: another server comes, in the process that runs.
+    // By a change of the file only: the running process adds a server.
     let add = |name: &str| {
         let mut config: Value =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -152,8 +152,8 @@ fn config_change_applies_under_stdio_too() {
         std::fs::rename(next, &path).unwrap();
     };
     add("t");
-    until("it is there", || listed(&mut pipe, "read item").contains("t:").then_some(()));
-    // SIGHUP has it read, and changes nothing where nothing has changed.
+    until("it is listed", || listed(&mut pipe, "read item").contains("t:").then_some(()));
+    // SIGHUP reloads the file; without a change of the file, nothing changes.
     pipe.process.signal("HUP");
     let log = pipe.folder.path().join("log");
     let is_reported = || std::fs::read_to_string(&log).unwrap_or_default();
@@ -163,7 +163,7 @@ fn config_change_applies_under_stdio_too() {
     assert!(listed(&mut pipe, "read item").contains("t:"));
     add("u");
     pipe.process.signal("HUP");
-    until("the third is there", || listed(&mut pipe, "read item").contains("u:").then_some(()));
+    until("the third is listed", || listed(&mut pipe, "read item").contains("u:").then_some(()));
     pipe.close();
     assert_eq!(pipe.process.wait(), Some(0), "{}", is_reported());
 }

@@ -11,7 +11,7 @@ use crate::harness::{
 };
 
 const HUNDRED_MB: usize = 100 << 20;
-/// Size of the answer that goes before: queues and buffers are then as large as they get.
+/// Size of the first answer, after which queues and buffers have their maximum size.
 const WARM_UP: usize = 16 << 20;
 /// Maximum growth of the peak while such a result is streamed (`benches/README.md`, Budgets).
 const GROWTH_KB: u64 = 4 * 1024;
@@ -23,7 +23,7 @@ fn memory(proxy: &Proxy, field: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Reads a streamed result without keeping it; its length, if every byte is what the stub sends.
+/// Reads a streamed result without keeping it, and compares each byte. Returns its length.
 fn stream(client: &mut Client, tool: &str, size: usize) -> usize {
     client.begin_read(tool, json!({"size": size}));
     let (status, headers) = client.connection.head();
@@ -36,7 +36,7 @@ fn stream(client: &mut Client, tool: &str, size: usize) -> usize {
     let tail = br#""}]}}"#;
     let (mut total, mut last) = (0, Vec::new());
     loop {
-        let chunk = client.connection.chunk().expect("the stream is whole");
+        let chunk = client.connection.chunk().expect("the stream is complete");
         if chunk.is_empty() {
             break;
         }
@@ -46,7 +46,7 @@ fn stream(client: &mut Client, tool: &str, size: usize) -> usize {
         }
         let from = head.len().saturating_sub(total).min(chunk.len());
         let odd = chunk[from..].iter().filter(|byte| **byte != b'x').count();
-        assert!(odd <= tail.len() && (odd == 0 || filler(total + from)), "a byte is another");
+        assert!(odd <= tail.len() && (odd == 0 || filler(total + from)), "a byte differs");
         total += chunk.len();
         last.extend_from_slice(&chunk[chunk.len().saturating_sub(tail.len())..]);
         last.drain(..last.len().saturating_sub(tail.len()));
@@ -60,7 +60,7 @@ fn hundred_mb_are_streamed_byte_for_byte_and_memory_stays_flat() {
     let http = HttpStub::start(&["--stateless"]);
     let proxy = Proxy::start(json!({"s": http.entry()}));
     let mut client = proxy.client();
-    // Buffers that a first large answer fills do not grow with its size.
+    // Buffers filled by a first large answer do not grow with later ones.
     stream(&mut client, "s:text", WARM_UP);
     let before = memory(&proxy, "VmHWM");
     assert_eq!(stream(&mut client, "s:text", HUNDRED_MB), HUNDRED_MB);
@@ -87,7 +87,7 @@ fn line_of_a_hundred_mb_over_stdio_is_streamed_and_memory_stays_flat() {
 /// `max_bytes` of the upstream below.
 const MAX_BYTES: usize = 4 << 20;
 
-/// An upstream that a test plays by hand, byte by byte.
+/// An upstream controlled by a test, byte by byte.
 struct ByHand {
     listener: TcpListener,
     /// Definition of its only tool.
@@ -107,7 +107,7 @@ impl ByHand {
         Self { listener: TcpListener::bind("127.0.0.1:0").unwrap(), tool }
     }
 
-    /// The same, whose answers are judged: `value` has to be an integer.
+    /// The same with an output schema: `value` must be an integer.
     fn with_schema() -> Self {
         let mut server = Self::new();
         server.tool["outputSchema"] =
@@ -122,7 +122,7 @@ impl ByHand {
         })
     }
 
-    /// Serves what is not a call until there is one. Each answer closes its connection.
+    /// Answers other requests until a call arrives. Each answer closes its connection.
     fn call(&self) -> Asked {
         loop {
             let Some(mut asked) = self.next() else { continue };
@@ -193,7 +193,7 @@ impl Asked {
         ));
     }
 
-    /// The answer's parts: up to the middle of its text, and the rest.
+    /// Parts of the answer: up to the middle of its text, and the rest.
     fn halves(&self) -> [String; 2] {
         let id = &self.body["id"];
         [
@@ -213,7 +213,7 @@ impl Asked {
         ]
     }
 
-    /// An answer whose `value` is a text of `size` bytes.
+    /// Answer with a text of `size` bytes as `value`.
     fn violation(&self, size: usize) -> [String; 2] {
         let id = &self.body["id"];
         let head = r#""result":{"content":[],"structuredContent":{"value":""#;
@@ -222,7 +222,7 @@ impl Asked {
     }
 }
 
-/// Starts a proxy before a server played by hand, makes a call, and sends the answer's first half.
+/// Starts a proxy for a server controlled by the test, makes a call, and sends the first half of the answer.
 fn half_way(halves: impl Fn(&Asked) -> [String; 2]) -> (Proxy, Client, Asked, String) {
     half_way_of(&ByHand::new(), halves)
 }
@@ -282,7 +282,7 @@ fn upstream_that_fails_after_its_first_byte_aborts_the_response() {
     first_half(&mut client);
     drop(asked);
     while let Some(chunk) = client.connection.chunk() {
-        assert!(!chunk.is_empty(), "a final chunk would say that it is whole");
+        assert!(!chunk.is_empty(), "a final chunk would mark it as complete");
     }
     let record = until("the record", || client.records(&proxy, "type=tool_call").pop());
     assert_eq!(record["status"], "error");
@@ -307,8 +307,8 @@ fn client_that_disconnects_cancels_the_call_and_it_is_recorded() {
     asked.send(&second);
 }
 
-/// The client leaves while its answer, which breaks the schema, is judged in warn.
-fn goes_away_and_leaves_its_decision(proxy: &Proxy, client: Client) {
+/// Disconnects the client while its answer, which violates the schema, is validated in mode `warn`.
+fn disconnect_and_assert_decision(proxy: &Proxy, client: Client) {
     let session = client.session.clone();
     drop(client);
     let record = until("the record", || {
@@ -330,7 +330,7 @@ fn fr_a11_client_that_disconnects_before_the_last_byte_loses_no_decision() {
     while !rest.starts_with(br#""}}"#) {
         rest.extend(client.connection.chunk().expect("the rest of the result"));
     }
-    goes_away_and_leaves_its_decision(&proxy, client);
+    disconnect_and_assert_decision(&proxy, client);
 }
 
 #[test]
@@ -341,11 +341,11 @@ fn fr_a11_client_that_disconnects_loses_no_decision_without_space_to_keep_the_an
         half_way_with(little, &ByHand::with_schema(), violation);
     first_half(&mut client);
     asked.send(&second);
-    // The proxy ends the connection once the answer is whole: it is being judged now.
+    // The proxy closes the connection once the answer is complete: its validation is running now.
     let mut end = [0];
     let closed = std::io::Read::read(&mut asked.stream, &mut end);
     assert!(matches!(closed, Ok(0)), "{closed:?}");
-    goes_away_and_leaves_its_decision(&proxy, client);
+    disconnect_and_assert_decision(&proxy, client);
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn client_that_disconnects_before_any_answer_cancels_over_both_transports() {
 }
 
 #[test]
-fn warn_streams_too_and_judges_afterwards() {
+fn warn_streams_too_and_validates_afterwards() {
     let http = HttpStub::start(&["--stateless"]);
     let proxy = Proxy::start(json!({"s": http.entry()}));
     let mut client = proxy.client();

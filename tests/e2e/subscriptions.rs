@@ -1,5 +1,5 @@
-//! Resources that clients subscribe to before a server of 2026-07-28, which has no such request: it notifies through the
-//! filter of a `subscriptions/listen`.
+//! Subscriptions of legacy clients to resources of a 2026-07-28 server, which has no such request: it notifies through the
+//! filter of `subscriptions/listen`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,15 +21,15 @@ enum Tells {
     Refuses,
     /// Declares none.
     No,
-    /// A legacy server, which answers `resources/subscribe` of `x:slow` late, of `x:busy` at the second attempt, and
-    /// refuses all others.
+    /// A legacy server: answers `resources/subscribe` of `x:slow` late, of `x:busy` at the second attempt, and refuses all
+    /// others.
     Legacy,
 }
 
-/// Time that a legacy server takes to answer `resources/subscribe`: longer than an acknowledgment without it.
+/// Delay of a legacy server's answer to `resources/subscribe`: longer than an acknowledgment without it.
 const SLOW: Duration = Duration::from_millis(300);
 
-/// A server of 2026-07-28, or a legacy one, played by hand.
+/// A server of 2026-07-28, or a legacy one, controlled by the test.
 struct Server {
     port: u16,
     seen: Arc<Mutex<Seen>>,
@@ -38,7 +38,7 @@ struct Server {
 #[derive(Default)]
 struct Seen {
     methods: Vec<String>,
-    /// The resources of each stream, and what carries it.
+    /// Resources and connection of each stream.
     streams: Vec<(Value, TcpStream)>,
 }
 
@@ -84,7 +84,7 @@ fn event(stream: &mut TcpStream, message: &Value) -> std::io::Result<()> {
     write!(stream, "{:x}\r\n{event}\r\n", event.len())
 }
 
-/// The body of a request.
+/// Body of a request.
 fn read(stream: &TcpStream) -> Option<Value> {
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let mut reader = BufReader::new(stream);
@@ -98,7 +98,7 @@ fn read(stream: &TcpStream) -> Option<Value> {
             }
             Some(_) => {}
             None if line.trim().is_empty() => break,
-            // The line of the request.
+            // Request line.
             None => {}
         }
     }
@@ -130,7 +130,7 @@ fn serve(mut stream: TcpStream, tells: Tells, seen: &Mutex<Seen>) -> Option<()> 
         "subscriptions/listen" if uris.to_string().contains("x:refused") => {
             json!({"error": {"code": -32602, "message": "no such resource"}})
         }
-        // The first one gets no answer that lasts.
+        // The first attempt is refused.
         "resources/subscribe" if asked["params"]["uri"] == "x:busy" => {
             let asked = |it: &&String| *it == "resources/subscribe";
             match seen.lock().unwrap().methods.iter().filter(asked).count() {
@@ -170,7 +170,7 @@ fn serve(mut stream: TcpStream, tells: Tells, seen: &Mutex<Seen>) -> Option<()> 
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).ok()
 }
 
-/// A legacy client's standing stream.
+/// Standing stream of a legacy client.
 pub(crate) fn listen(proxy: &Proxy, client: &Client) -> Connection {
     let mut stream = Connection::open(proxy.port);
     let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
@@ -183,7 +183,7 @@ pub(crate) fn listen(proxy: &Proxy, client: &Client) -> Connection {
 pub(crate) fn updated_uri(stream: &mut Connection) -> String {
     let mut seen = String::new();
     loop {
-        seen += std::str::from_utf8(&stream.chunk().expect("the stream stands")).unwrap();
+        seen += std::str::from_utf8(&stream.chunk().expect("the stream is open")).unwrap();
         let Some((_, rest)) = seen.split_once("notifications/resources/updated") else { continue };
         if let Some((_, uri)) = rest.split_once(r#""uri":""#)
             && let Some((uri, _)) = uri.split_once('"')
@@ -201,20 +201,20 @@ fn legacy_client_subscribes_to_a_resource_of_a_modern_server() {
     let (mut ones, mut others) = (listen(&proxy, &one), listen(&proxy, &other));
     let (shared, next) = (json!({"uri": "mcpproxy://m/a:b"}), json!({"uri": "mcpproxy://m/c:d"}));
     assert_eq!(one.ask("resources/subscribe", shared.clone())["result"], json!({}));
-    // From the answer on, nothing is missed.
+    // After the answer, no change is missed.
     server.tell("a:b");
     assert_eq!(updated_uri(&mut ones), "mcpproxy://m/a:b");
     for params in [&shared, &next] {
         assert_eq!(other.ask("resources/subscribe", params.clone())["result"], json!({}));
     }
     server.tell("c:d");
-    // When the filter grew, the stream was another, and what it held before may have changed.
+    // The larger filter needs a new stream; resources of the previous one may have changed in between.
     let mut until = updated_uri(&mut others);
     while until == "mcpproxy://m/a:b" {
         until = updated_uri(&mut others);
     }
     assert_eq!(until, "mcpproxy://m/c:d");
-    // What one gives up, the other still has.
+    // A resource unsubscribed by one client is still subscribed by the other.
     assert_eq!(one.ask("resources/unsubscribe", shared.clone())["result"], json!({}));
     server.tell("a:b");
     assert_eq!(updated_uri(&mut others), "mcpproxy://m/a:b");
@@ -266,7 +266,7 @@ fn pro_13_resource_that_a_modern_server_leaves_out_is_not_acknowledged() {
 
 // PRO-13
 #[test]
-fn pro_13_resource_that_was_left_out_once_is_asked_for_again() {
+fn pro_13_resource_that_was_left_out_once_is_requested_again() {
     let server = Server::start(Tells::Yes);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let (_events, agreed) = subscribed(&proxy, &["x:kept"]);
@@ -279,7 +279,7 @@ fn pro_13_resource_that_was_left_out_once_is_asked_for_again() {
     assert_eq!(again["result"], json!({}), "{again}");
 }
 
-/// A modern server over stdio that does `$1` with each subscription to resources, whose id is in `$id`.
+/// Modern server over stdio that evaluates `$1` for each subscription to resources, with its id in `$id`.
 const CHILD: &str = r#"
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%,*}
@@ -295,7 +295,7 @@ done
 const ACKNOWLEDGES: &str = r#"echo "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/subscriptionId\":$id},\"notifications\":{\"resourceSubscriptions\":[\"a:b\"]}}}"
   echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}'"#;
 const LEAVES_OUT: &str = r#"echo "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/subscriptionId\":$id},\"notifications\":{}}}""#;
-/// It takes a while to find out.
+/// Refuses after a delay.
 const REFUSES_LATE: &str = r#"sleep 1; echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"error\":{\"code\":-32601,\"message\":\"?\"}}""#;
 
 // PRO-13
@@ -355,7 +355,7 @@ fn stream_beyond_the_bound_subscribes_to_nothing() {
     assert_eq!(records.len(), 1, "{records:?}");
 }
 
-/// A subscription of a modern client to resources of the server `s`, and the resources that it was acknowledged for.
+/// Subscribes a modern client to resources of the server `s`. Returns the stream and the acknowledged resources.
 fn subscribed(proxy: &Proxy, own: &[&str]) -> (Events, Value) {
     let uris: Vec<_> = own.iter().map(|own| format!("mcpproxy://s/{own}")).collect();
     let wants = json!({"notifications": {"resourceSubscriptions": uris}});
@@ -366,7 +366,7 @@ fn subscribed(proxy: &Proxy, own: &[&str]) -> (Events, Value) {
 
 // PRO-13
 #[test]
-fn pro_13_resource_that_a_modern_server_refuses_keeps_no_other_from_being_followed() {
+fn pro_13_resource_that_a_modern_server_refuses_prevents_no_other_subscription() {
     let server = Server::start(Tells::Yes);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     assert_eq!(subscribed(&proxy, &["x:refused"]).1, Value::Null);
@@ -383,7 +383,7 @@ fn pro_13_subscription_without_an_answer_of_a_legacy_server_is_repeated() {
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let (mut events, agreed) = subscribed(&proxy, &["x:busy"]);
     assert_eq!(agreed, json!(["mcpproxy://s/x:busy"]));
-    // It may have changed between the two requests.
+    // The resource may have changed between the two requests.
     let updated = events.message();
     assert_eq!(updated["params"]["uri"], "mcpproxy://s/x:busy", "{updated}");
     let methods = server.seen.lock().unwrap().methods.clone();

@@ -1,4 +1,4 @@
-//! Tasks through the proxy (PRO-43): sealed ids, routing, and results that are judged, recorded and limited like the
+//! Tasks through the proxy (PRO-43): sealed ids, routing, and results that are validated, recorded and limited like the
 //! answer to the call itself.
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ pub(crate) const MODERN: &str = "2026-07-28";
 pub(crate) const TASKS: &str = "io.modelcontextprotocol/tasks";
 /// A task with spellings that no serializer writes.
 pub(crate) const CREATED: &str = r#"{ "resultType":"task","createdAt" : "2026-11-25T10:30:00Z","taskId" : "7\u0061", "status":"working","lastUpdatedAt":"2026-11-25T10:30:00Z","ttlMs":6e4,"x":1.0e5}"#;
-/// The id in it.
+/// Id in [`CREATED`].
 pub(crate) const OWN: &str = "7a";
 const ACK: &str = r#"{"resultType":"complete" }"#;
-/// A result of the tool `typed`, with spellings of its own.
+/// A result of the tool `typed`, with spellings that no serializer writes.
 pub(crate) const GOOD: &str =
     r#"{ "content":[ ],"structuredContent":{"n" : 7.0}, "isError":false}"#;
 const BAD: &str = r#"{"content":[],"structuredContent":{"n":"no number"}}"#;
@@ -41,7 +41,7 @@ impl Server {
         Self::before((capabilities, version), |_| None)
     }
 
-    /// A server of 2026-07-28 with the extension, which answers as `first` has it, if it has.
+    /// A server of 2026-07-28 with the extension. Replies of `first` take precedence.
     pub(crate) fn answering(
         first: impl Fn(&Value) -> Option<Reply> + Send + Sync + 'static,
     ) -> Self {
@@ -69,7 +69,7 @@ impl Server {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.recorder.port)})
     }
 
-    /// The entry in a mode of `output_validation`.
+    /// Entry with a mode of `output_validation`.
     pub(crate) fn in_mode(&self, mode: &str) -> Value {
         let mut entry = self.entry();
         entry["output_validation"] = json!({"mode": mode, "missing_structured_content": "block"});
@@ -84,7 +84,7 @@ impl Server {
         self.states().insert(task.to_owned(), result.to_owned());
     }
 
-    /// Requests of that method, oldest first.
+    /// Requests with this method, oldest first.
     pub(crate) fn asked(&self, method: &str) -> Vec<(Received, Value)> {
         let all = self.recorder.received().into_iter();
         let all = all.filter_map(|it| Some((serde_json::from_slice(&it.body).ok()?, it)));
@@ -132,7 +132,7 @@ fn answer(
         ("tools/call", _) => Ok(params["arguments"]["answer"].as_str().expect("it").to_owned()),
         ("tasks/get" | "tasks/result", _) => states.get(task).cloned().ok_or(-32602),
         ("tasks/update" | "tasks/cancel", _) => Ok(ACK.to_owned()),
-        // Changes of tasks only; each that is followed changes at once, and the stream ends.
+        // Changes of tasks only: each subscribed task changes at once, and the stream ends.
         ("subscriptions/listen", MODERN) if params["notifications"].get("taskIds").is_some() => {
             let ids = &params["notifications"]["taskIds"];
             let changed = ids.as_array().into_iter().flatten().map(|id| {
@@ -161,7 +161,7 @@ pub(crate) fn tasks() -> Value {
     json!({"extensions": {TASKS: {}}})
 }
 
-/// Sends a request of a modern client with these capabilities, on behalf of a token's holder or anonymously.
+/// Sends a request of a modern client with these capabilities, with a token or anonymously.
 pub(crate) fn ask_as(
     proxy: &Proxy,
     (bearer, capabilities): (&str, Value),
@@ -187,7 +187,7 @@ pub(crate) fn ask(proxy: &Proxy, path: &str, method: &str, params: Value) -> Res
     ask_as(proxy, ("", tasks()), path, method, params)
 }
 
-/// Params of a call at that endpoint, which the server answers with `answer`.
+/// Params of a call at an endpoint, which the server answers with `answer`.
 pub(crate) fn call(path: &str, tool: &str, answer: &str) -> Value {
     let arguments = json!({"answer": answer});
     let (server, own) = tool.split_once(':').expect("server:tool");
@@ -199,12 +199,12 @@ pub(crate) fn call(path: &str, tool: &str, answer: &str) -> Value {
     }
 }
 
-/// Makes a task; its sealed id.
+/// Creates a task. Returns its sealed id.
 pub(crate) fn create(proxy: &Proxy, path: &str, tool: &str, answer: &str) -> String {
     create_as(proxy, "", path, tool, answer)
 }
 
-/// Makes a task on behalf of a token's holder or anonymously; its sealed id.
+/// Creates a task with a token or anonymously. Returns its sealed id.
 pub(crate) fn create_as(
     proxy: &Proxy,
     bearer: &str,
@@ -313,12 +313,12 @@ fn foreign_altered_and_unsealed_ids_are_refused_alike() {
     assert!(refusals.iter().all(|refusal| *refusal == expected), "{refusals:?}");
     assert!(s.asked("tasks/get").is_empty() && t.asked("tasks/get").is_empty());
     let got = ask_as(&proxy, (&alice, tasks()), "/mcp", "tasks/get", json!({"taskId": sealed}));
-    assert_eq!(got.json()["result"]["taskId"], sealed, "by its owner, at another endpoint");
+    assert_eq!(got.json()["result"]["taskId"], sealed, "for its owner, at another endpoint");
 }
 
 // PRO-43, APR-1
 #[test]
-fn request_without_input_adds_nothing_to_what_was_approved() {
+fn request_without_input_adds_nothing_to_the_approved_request() {
     let server = Server::start();
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let sealed = create(&proxy, "/mcp/all", "s:slow", CREATED);
@@ -390,7 +390,7 @@ fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
         } else {
             assert_eq!(text(&got), expected, "{mode}");
         }
-        // The newest ones, which the same task joins.
+        // The newest records of this task.
         let of = |kind: &str| {
             let query = format!("server={mode}&tool=typed&type={kind}");
             let digits = sealed.split('.').nth(3).expect("a hash");
@@ -410,7 +410,7 @@ fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
         assert_eq!(fetched["metadata"]["task_status"], "completed", "{fetched}");
         assert_eq!(fetched["metadata"]["task"], call["metadata"]["task"], "{fetched}");
         assert_eq!(fetched["metadata"]["task"].as_str().map(str::len), Some(16));
-        // Record and receipt are of the whole answer.
+        // Record and receipt cover the whole answer.
         let hash = |text: &str| json!(blake3::hash(text.as_bytes()).to_hex().as_str());
         let receipt = &fetched["metadata"]["receipt"];
         assert_eq!(receipt["received"], hash(&completed(result)), "{fetched}");
@@ -427,14 +427,14 @@ fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
         });
         assert!(
             !fetched.to_string().contains(&sealed),
-            "records do not let their readers fetch: {fetched}"
+            "records do not permit to fetch the task: {fetched}"
         );
     }
 }
 
 // PRO-43
 #[test]
-fn members_beside_the_result_of_a_task_are_on_record_without_secrets() {
+fn other_members_of_a_task_with_a_result_are_recorded_without_secrets() {
     let server = Server::start();
     let mut entry = server.in_mode("strict");
     entry["headers"] = json!({"X-Secret": "s3cret-of-the-config"});
@@ -600,7 +600,7 @@ fn answer_about_a_task_has_no_unsealed_ids_and_states() {
     assert_eq!(updated["params"]["inputResponses"], inputs(OWN, json!({})), "{updated}");
     let key = "io.modelcontextprotocol/related-task";
     assert_eq!(updated["params"]["_meta"][key], related(OWN)[key], "{updated}");
-    // A state in the result is one of the call, which the client repeats with it.
+    // A state in the result belongs to the call, which the client repeats with it.
     let result = r#"{"resultType":"input_required","requestState":"inner","inputRequests":{}}"#;
     server.set(OWN, &completed(result));
     let got = ask(&proxy, path, "tasks/get", json!({"taskId": sealed})).json()["result"].take();
@@ -627,8 +627,8 @@ fn unusable_task_is_a_failure_of_its_server() {
         let made = CREATED.replace(r#""7\u0061""#, &id);
         let failed =
             ask(&proxy, "/mcp/all", "tools/call", call("/mcp/all", "s:slow", &made)).json();
-        let said = failed["result"]["content"][0]["text"].as_str().unwrap_or_default();
-        assert!(said.contains(why) && failed["result"]["isError"] == true, "{failed}");
+        let message = failed["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(message.contains(why) && failed["result"]["isError"] == true, "{failed}");
     }
     let padded = format!(r#""x":"{}","taskId" : "#, "y".repeat(64 * 1024));
     for (made, why) in [
@@ -641,10 +641,10 @@ fn unusable_task_is_a_failure_of_its_server() {
     ] {
         let failed =
             ask(&proxy, "/mcp/all", "tools/call", call("/mcp/all", "s:typed", &made)).json();
-        let said = failed["result"]["content"][0]["text"].as_str().unwrap_or_default();
-        assert!(said.contains(why) && failed["result"]["isError"] == true, "{why}: {failed}");
+        let message = failed["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(message.contains(why) && failed["result"]["isError"] == true, "{why}: {failed}");
     }
-    // Control characters and quotes in an id are the server's own business.
+    // Control characters and quotes in an id are permitted.
     let odd = "a\u{1}\n\"\\\u{e9}\u{7f}";
     let made = CREATED.replace(r#""7\u0061""#, &json!(odd).to_string());
     let sealed = create(&proxy, "/mcp/all", "s:slow", &made);
@@ -666,8 +666,8 @@ fn unusable_task_is_a_failure_of_its_server() {
     ] {
         server.set(odd, &answer);
         let failed = ask(&proxy, "/mcp/all", "tasks/get", json!({"taskId": sealed})).json();
-        let said = failed["error"]["message"].as_str().unwrap_or_default();
-        assert!(said.contains(why) && said.starts_with("s: tasks/get: "), "{why}: {failed}");
+        let message = failed["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains(why) && message.starts_with("s: tasks/get: "), "{why}: {failed}");
         assert_eq!(failed["error"]["code"], -32603, "{failed}");
     }
     server.states().clear();
@@ -695,7 +695,7 @@ fn tasks_are_declared_if_a_visible_server_has_them() {
     for path in ["/mcp", "/mcp/all"] {
         assert_eq!(declared(&blind, path), None, "{path}");
     }
-    // A server that has not declared tasks does not hear of the client's.
+    // The tasks capability of a client is not forwarded to a server without tasks.
     let made = ask(&proxy, "/mcp/all", "tools/call", call("/mcp/all", "without:slow", CREATED));
     assert_eq!(made.json()["error"]["code"], -32021);
     let (_, called) = without.asked("tools/call").pop().expect("a call");
@@ -724,7 +724,7 @@ fn task_of_2025_11_25_passes_between_a_client_and_a_server_of_that_revision() {
             params["task"] = free;
             raw("tools/call", &params);
             let (_, called) = with.asked("tools/call").pop().expect("a call");
-            assert_eq!(called["params"]["task"], json!({}), "nothing that nobody approves");
+            assert_eq!(called["params"]["task"], json!({}), "nothing beyond the approved request");
         }
         params["task"] = json!({"ttl": 60000, "odd": 1});
         let made = raw("tools/call", &params);
@@ -801,7 +801,7 @@ fn task_passes_through_a_pipe() {
 
 // PRO-43
 #[test]
-fn failed_task_is_on_record_as_an_error_without_the_secrets_in_it() {
+fn failed_task_is_recorded_as_an_error_without_secrets() {
     let server = Server::start();
     let mut entry = server.entry();
     entry["headers"] = json!({"X-Secret": "s3cret-of-the-config"});
@@ -857,13 +857,17 @@ fn status_of_a_task_is_notified_to_its_owner_under_the_sealed_id() {
         let params = &notified["params"];
         assert_eq!(params["_meta"], json!({"io.modelcontextprotocol/subscriptionId": "l"}));
         assert_eq!((&params["taskId"], &params["status"]), (&json!(sealed), &json!("completed")));
-        // The result is that of `tasks/get`, and judged.
+        // The result is that of `tasks/get`, and validated.
         assert_eq!(params["result"]["isError"], is_error, "{notified}");
         let text = notified.to_string();
         assert!(!text.contains("smuggled") && !text.contains("no number"), "{text}");
     }
     let mut events = Events::of(listen("", tasks()));
-    assert_eq!(events.message()["params"]["notifications"], json!({}), "it is not theirs");
+    assert_eq!(
+        events.message()["params"]["notifications"],
+        json!({}),
+        "the task of another principal"
+    );
     let refused = listen(&alice, json!({})).response();
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!(-32021)));
     assert_eq!(refused.json()["error"]["data"], json!({"requiredCapabilities": tasks()}));

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 use crate::server_tls::Chain;
 
-/// A proxy with TLS, and a folder with the files that its clients need.
+/// A proxy with TLS, whose folder has the files for its clients.
 pub(crate) fn serve(ca: &CertificateAuthority, config: Value, clients: Option<&str>) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     ca.local().write(folder.path(), "server");
@@ -68,7 +68,7 @@ fn echo() -> Value {
         "params": {"name": "call_tool_read", "arguments": arguments}})
 }
 
-/// A call in a session of its own; the last answer.
+/// Makes a call in a new session. Returns the last answer.
 pub(crate) fn call(proxy: &Proxy, args: &[&str]) -> Curled {
     let opened = post(proxy, &initialize(), args);
     let Some(id) = opened.header("mcp-session-id") else { return opened };
@@ -92,10 +92,10 @@ fn listener_speaks_both_versions_of_http_over_both_versions_of_tls() {
         assert!(answer.body.contains("hello"), "{}", answer.body);
         let refused =
             get(&proxy, "/api/v1/status", &[args, &["-H", "Host: evil.example"]].concat());
-        assert_eq!(refused.status, 403, "the same locks: {refused:?}");
+        assert_eq!(refused.status, 403, "the same checks: {refused:?}");
         assert_eq!(get(&proxy, "/api/v1/status", args).status, 200);
     }
-    // As long as rcgen makes them.
+    // Default end of validity in rcgen.
     let ends = rcgen::date_time_ymd(4096, 1, 1).unix_timestamp() as f64;
     let metrics = get(&proxy, "/metrics", &[]).body;
     let left = metrics.lines().find_map(|line| {
@@ -144,8 +144,8 @@ fn python_and_the_command_line_connect_over_tls() {
     let proxy = serve(&ca, with_stub(), None);
     let mut python = Command::new("python3");
     python.current_dir(proxy.folder.path()).args(["-c", SCRIPT, "ca.pem", &proxy.port.to_string()]);
-    let said = Output::of(&mut python);
-    assert_eq!(said.stdout.matches("\"status\"").count(), 3, "{}", said.stderr);
+    let output = Output::of(&mut python);
+    assert_eq!(output.stdout.matches("\"status\"").count(), 3, "{}", output.stderr);
     let listed = proxy.cli(&["upstream", "list", "-o", "json"]);
     assert!(listed.stdout.contains("stub"), "{}", listed.stderr);
     let called = proxy.cli(&["call", "tool-read", "stub:echo", "--args", r#"{"text":"over tls"}"#]);
@@ -153,7 +153,7 @@ fn python_and_the_command_line_connect_over_tls() {
     let records = get(&proxy, "/api/v1/activity?type=tool_call", &[]);
     assert!(
         records.body.contains("\"source\":\"cli\""),
-        "the running one was asked: {}",
+        "the running proxy was used: {}",
         records.body
     );
     proxy.end();
@@ -181,7 +181,7 @@ fn wrong_protocol_is_reported_to_the_client_and_logged_once() {
     assert_eq!(reported.matches("spoke TLS on a port").count(), 1, "{reported}");
 }
 
-/// Ends a proxy, so that all that it had to say is written.
+/// Ends a proxy, so that its log is complete. Returns the log.
 fn log_at_the_end(proxy: Proxy) -> String {
     std::fs::read_to_string(proxy.end().path().join("log")).unwrap()
 }
@@ -190,7 +190,7 @@ fn log_at_the_end(proxy: Proxy) -> String {
 fn stalled_handshakes_delay_no_other_and_time_out() {
     let ca = CertificateAuthority::new("ca");
     let proxy = serve(&ca, json!({}), None);
-    // A record that says it is long, and does not come.
+    // Half of the connections send nothing, half the header of a record that never follows.
     let open = |sent: &[u8]| {
         let mut stream = TcpStream::connect(("127.0.0.1", proxy.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -222,23 +222,23 @@ fn certificates_are_renewed_in_place_and_broken_ones_leave_the_old_in_force() {
     };
     assert!(trusts(&old) && !trusts(&new));
     new.local().write(folder, "server");
-    until("the new certificate is shown", || trusts(&new).then_some(()));
+    until("the new certificate is in use", || trusts(&new).then_some(()));
     let faults = || get(&proxy, "/api/v1/status", &[]).body;
-    for (cert, key, said) in [
+    for (cert, key, fault) in [
         (new.local().cert, new.local().key, "does not fit"),
         (new.expired("server", &["localhost"]).cert, new.local().key, "has expired"),
         ("broken".to_owned(), new.local().key, "holds no certificate"),
     ] {
         Pair { cert, key }.write(folder, "server");
-        until(said, || faults().contains(said).then_some(()));
+        until(fault, || faults().contains(fault).then_some(()));
         assert!(faults().contains(r#""part":"certificate""#), "{}", faults());
-        until("it is logged", || proxy.log().contains(said).then_some(()));
+        until("it is logged", || proxy.log().contains(fault).then_some(()));
     }
     std::fs::remove_file(folder.join("server.pem")).unwrap();
-    until("it is missed", || faults().contains("cannot be read").then_some(()));
-    assert!(trusts(&new), "what was in force stays");
+    until("the missing file is reported", || faults().contains("cannot be read").then_some(()));
+    assert!(trusts(&new), "the previous certificate is in force");
     old.local().write(folder, "server");
-    until("the last one is shown", || trusts(&old).then_some(()));
+    until("the last certificate is in use", || trusts(&old).then_some(()));
     assert!(faults().contains(r#""faults":[]"#), "{}", faults());
     proxy.end();
 }
@@ -252,7 +252,7 @@ fn start_with_unusable_files_names_the_file_and_the_fault() {
     let good = ca.local();
     let encrypted =
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
-    for (cert, key, clients, said) in [
+    for (cert, key, clients, texts) in [
         (
             &ca.expired("s", &["localhost"]).cert,
             &*good.key,
@@ -269,8 +269,8 @@ fn start_with_unusable_files_names_the_file_and_the_fault() {
         for command in [&["serve"][..], &["config", "check"]] {
             let output = Output::of(mcpproxy().arg("--config").arg(&config).args(command));
             assert_eq!(output.code, Some(5), "{command:?}: {}", output.stderr);
-            for said in said {
-                assert!(output.stderr.contains(said), "{said}: {}", output.stderr);
+            for text in texts {
+                assert!(output.stderr.contains(text), "{text}: {}", output.stderr);
             }
         }
     }
@@ -315,18 +315,20 @@ fn valid_client_certificate_is_a_principal_and_an_invalid_one_is_not() {
     }
     let records = get(&proxy, "/api/v1/activity?type=tool_call&principal=cert:ada", &[]);
     assert_eq!(records.body.matches("\"principal\":\"cert:ada\"").count(), 2, "{}", records.body);
-    // Who has opened a session keeps it for itself.
+    // A session belongs to the principal that opened it.
     let [cert, key] = by("ada");
     let opened = post(&proxy, &initialize(), &["--cert", &cert, "--key", &key]);
     let session = format!("Mcp-Session-Id: {}", opened.header("mcp-session-id").unwrap());
     let [cert, key] = by("bob");
     let taken = post(&proxy, &echo(), &["-H", &session, "--cert", &cert, "--key", &key]);
     assert_eq!(taken.status, 404, "{taken:?}");
-    // Other authorities count: clients accepted by the old ones are rejected now.
+    // Other authorities are in force: clients accepted by the old ones are rejected now.
     let others = CertificateAuthority::new("others");
     others.client("eve").write(own, "eve");
     write_private(&own.join("clients.pem"), &others.pem);
-    until("the new authorities count", || (with("eve", "--http2").status == 200).then_some(()));
+    until("the new authorities are in force", || {
+        (with("eve", "--http2").status == 200).then_some(())
+    });
     assert_eq!(with("ada", "--http2").status, 0);
     proxy.end();
 }
@@ -356,11 +358,11 @@ fn connection_of_a_client_whose_authority_was_withdrawn_ends() {
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
     let mut rest = Vec::new();
-    // It ends, with or without a farewell.
+    // The connection ends, with or without a TLS closure.
     let _ = connection.read_to_end(&mut rest);
-    until("it was renewed", || proxy.log().contains("reloaded the TLS files").then_some(()));
+    until("it is reloaded", || proxy.log().contains("reloaded the TLS files").then_some(()));
     anonymous.write_all(ask).unwrap();
-    assert!(anonymous.read(&mut answer).unwrap() > 0, "who showed none stays");
+    assert!(anonymous.read(&mut answer).unwrap() > 0, "a connection without a certificate remains");
     drop(anonymous);
     proxy.end();
 }
@@ -370,17 +372,20 @@ fn connection_ends_when_its_client_certificate_expires() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let proxy = serve(&ca, json!({}), Some(&clients.pem));
     let pair = clients.client_for("ada", Duration::from_secs(8));
-    // Nothing else ends them as soon: one has had its answer, the other has asked for nothing.
+    // No other limit ends them as soon: one has its answer, the other has no request.
     let mut plain = secure(proxy.port, &ca, Some(&pair), &[]);
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut multiplexed = secure(proxy.port, &ca, Some(&pair), &[b"h2"]);
     let mut other = secure(proxy.port, &ca, None, &[]);
     for connection in [&mut plain, &mut multiplexed] {
         let ended = connection.read_to_end(&mut Vec::new());
-        assert!(!ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "it is open");
+        assert!(
+            !ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+            "the connection is still open"
+        );
     }
     other.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
-    assert!(other.read(&mut [0; 16]).unwrap() > 0, "who showed none stays");
+    assert!(other.read(&mut [0; 16]).unwrap() > 0, "a connection without a certificate remains");
     drop(other);
     proxy.end();
 }
@@ -411,9 +416,9 @@ fn stream_of_a_client_ends_when_its_authority_is_withdrawn() {
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
     let mut rest = Vec::new();
-    // The connection ends after it, with or without a farewell.
+    // The connection ends afterwards, with or without a TLS closure.
     let _ = stream.read_to_end(&mut rest);
-    assert_eq!(String::from_utf8_lossy(&rest), "0\r\n\r\n", "nothing but its end");
+    assert_eq!(String::from_utf8_lossy(&rest), "0\r\n\r\n", "only the end of the stream");
     proxy.end();
 }
 
@@ -422,7 +427,7 @@ fn client_whose_authority_was_withdrawn_during_its_handshake_is_not_answered() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let proxy = serve(&ca, json!({}), Some(&clients.pem));
     let pair = clients.client("ada");
-    // What the server has said first is read, and not answered yet.
+    // The first flight of the server is read, and not answered yet.
     let begun: Vec<Secure> = (0..16)
         .map(|_| {
             let mut secure = begin(proxy.port, &ca, Some(&pair), &[]);
@@ -433,7 +438,7 @@ fn client_whose_authority_was_withdrawn_during_its_handshake_is_not_answered() {
         .collect();
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
-    until("it was renewed", || proxy.log().contains("reloaded the TLS files").then_some(()));
+    until("it is reloaded", || proxy.log().contains("reloaded the TLS files").then_some(()));
     for mut secure in begun {
         let _ = secure.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
         let mut answer = Vec::new();
@@ -443,7 +448,7 @@ fn client_whose_authority_was_withdrawn_during_its_handshake_is_not_answered() {
     proxy.end();
 }
 
-/// Servers that show a certificate, and say no more.
+/// Server that sends its certificate and nothing else. Returns its port.
 fn server_that_shows(pair: &Pair) -> u16 {
     let config = server_config(pair);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -491,7 +496,7 @@ fn server_is_trusted_by_the_system_roots_if_its_entry_names_no_authority() {
     let answer = client.read(&name, json!({"text": "far"}));
     assert!(answer["isError"] != true && answer.to_string().contains("far"), "{answer}");
     front.end();
-    // The system's own do not know that authority.
+    // The roots of the system do not contain that authority.
     let other = Proxy::start(servers);
     let reported = reason_of(&other, "behind");
     assert!(reported.contains("of no authority that is trusted"), "{reported}");
@@ -543,7 +548,7 @@ pub(crate) fn reason_of(proxy: &Proxy, name: &str) -> String {
 enum NoTls {
     Says(&'static [u8]),
     HangsUp,
-    /// Without a look at what was sent, so that the system answers with a reset.
+    /// Closes without reading the received bytes, so that the system sends a reset.
     Resets,
 }
 

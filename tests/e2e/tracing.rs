@@ -15,7 +15,6 @@ pub(super) const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba
 const PARENT_ID: &str = "00f067aa0ba902b7";
 const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-00";
 
-/// A span as it was exported.
 #[derive(Clone, Debug, Default)]
 struct Exported {
     trace: String,
@@ -27,13 +26,13 @@ struct Exported {
     kind: u64,
     /// Nanoseconds since 1970.
     times: (u64, u64),
-    /// Texts and numbers as they are, lists joined by commas.
+    /// Texts and numbers unchanged, lists joined by commas.
     attributes: BTreeMap<String, String>,
     links: Vec<String>,
     is_error: bool,
 }
 
-/// The spans of a request to a collector.
+/// Spans in a request to a collector.
 fn spans(request: &Received) -> Vec<Exported> {
     let mut found = Vec::new();
     for of_us in all(&request.body, 1) {
@@ -59,7 +58,7 @@ fn ok() -> Reply {
     Reply::Http("200 OK", "content-type: application/x-protobuf\r\n", Vec::new())
 }
 
-/// A collector that takes everything.
+/// A collector that accepts everything.
 pub(super) fn collector() -> Recorder {
     Recorder::start(|_, _| ok())
 }
@@ -68,7 +67,7 @@ pub(super) fn telemetry(collector: &Recorder) -> Value {
     json!({"otlp_endpoint": format!("http://127.0.0.1:{}", collector.port)})
 }
 
-/// Waits until so many spans have come; all that did.
+/// Waits for this number of exported spans. Returns all of them.
 fn exported(collector: &Recorder, count: usize) -> Vec<Exported> {
     until("the spans are exported", || {
         let found: Vec<Exported> = collector.received().iter().flat_map(spans).collect();
@@ -76,7 +75,7 @@ fn exported(collector: &Recorder, count: usize) -> Vec<Exported> {
     })
 }
 
-/// A server over HTTP without sessions, whose tool `t` answers at once.
+/// Sessionless server over HTTP with a tool `t` that answers at once.
 pub(super) fn server() -> Recorder {
     Recorder::start(|_, request| {
         let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
@@ -106,7 +105,7 @@ pub(super) fn url(server: &Recorder) -> Value {
     json!({"url": format!("http://127.0.0.1:{}/mcp", server.port)})
 }
 
-/// The calls of tools that a server got: each with its `_meta`.
+/// Tool calls received by a server, each with its `_meta`.
 pub(super) fn calls(server: &Recorder) -> Vec<(Received, Value)> {
     let of_call = |request: Received| {
         let message: Value = serde_json::from_slice(&request.body).ok()?;
@@ -115,7 +114,7 @@ pub(super) fn calls(server: &Recorder) -> Vec<(Received, Value)> {
     server.received().into_iter().filter_map(of_call).collect()
 }
 
-/// Calls `s:t` with that `_meta` and those headers.
+/// Calls `s:t` with this `_meta` and these headers.
 pub(super) fn call(client: &mut Client, meta: Value, headers: &[(&str, &str)]) -> Value {
     let arguments = json!({"name": "s:t", "args": {}, "intent": {"operation_type": "read"}});
     let mut params = json!({"name": "call_tool_read", "arguments": arguments});
@@ -139,10 +138,10 @@ pub(super) fn metric(proxy: &Proxy, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
 }
 
-/// Waits until so many spans are counted as exported, and no more.
+/// Waits until exactly this number of spans is counted as exported.
 fn taken(proxy: &Proxy, count: f64) {
     let exported = "mcpproxy_spans_exported_total";
-    until("they are taken", || (metric(proxy, exported) == count).then_some(()));
+    until("they are counted", || (metric(proxy, exported) == count).then_some(()));
 }
 
 fn dropped(proxy: &Proxy, reason: &str) -> f64 {
@@ -187,10 +186,10 @@ fn sep_414_agent_proxy_and_server_share_one_trace_through_meta() {
     let expected = format!("00-{TRACE}-{}-01", sent.id);
     assert_eq!(meta["traceparent"], expected, "{meta}");
     assert_eq!((&meta["tracestate"], &meta["baggage"]), (&json!("rojo=1"), &json!("a=b")));
-    assert_eq!(meta["k"].to_string(), "[1.0]", "the rest is the client's own");
+    assert_eq!(meta["k"].to_string(), "[1.0]", "other members are unchanged");
     assert_eq!(request.headers("traceparent"), [expected]);
     assert_eq!(request.headers("tracestate"), ["rojo=1"]);
-    // The record of the call names the trace as well.
+    // The record of the call has the trace id as well.
     let record = &client.records(&proxy, "type=tool_call")[0];
     assert_eq!(record["metadata"]["trace_id"], TRACE, "{record}");
 }
@@ -212,7 +211,7 @@ fn trace_is_taken_from_headers_if_meta_has_none() {
         (&meta["tracestate"], request.headers("tracestate")),
         (&json!("rojo=1,b=2"), vec!["rojo=1,b=2"])
     );
-    // Both: the child of what `_meta` says, linked with the HTTP request's span.
+    // With both, `_meta` gives the parent, and the header a link.
     let other = PARENT.replace(PARENT_ID, "aaaaaaaaaaaaaaaa");
     call(&mut client, json!({"traceparent": other}), &[("traceparent", PARENT)]);
     let found = exported(&collector, 4);
@@ -220,7 +219,7 @@ fn trace_is_taken_from_headers_if_meta_has_none() {
         (&*found[2].parent, &found[2].links[..]),
         ("aaaaaaaaaaaaaaaa", &[PARENT_ID.to_owned()][..])
     );
-    // What cannot be read says nothing, and refuses nothing: a trace of its own.
+    // Invalid members are ignored, and no call is refused: the span starts a new trace.
     let evil = json!({"traceparent": "00-x", "tracestate": "a=1\r\nx-evil: 1"});
     call(&mut client, evil, &[("traceparent", "nonsense"), ("tracestate", "a=1")]);
     let found = exported(&collector, 6);
@@ -228,7 +227,7 @@ fn trace_is_taken_from_headers_if_meta_has_none() {
     let (request, meta) = calls(&server).remove(2);
     assert_eq!((meta.get("tracestate"), request.headers("tracestate").len()), (None, 0), "{meta}");
     assert!(request.headers("x-evil").is_empty());
-    // REST takes the header too.
+    // REST accepts the header too.
     let arguments = json!({"name": "s:t", "args": {}});
     let body = json!({"tool_name": "call_tool_read", "arguments": arguments, "intent": {"operation_type": "read"}});
     let headers = [("X-API-Key", API_KEY), ("traceparent", PARENT)];
@@ -252,10 +251,10 @@ fn unsampled_trace_is_propagated_and_not_exported() {
     assert_eq!(calls[0].0.headers("traceparent"), [UNSAMPLED]);
     let own = calls[1].1["traceparent"].as_str().unwrap();
     assert!(own.ends_with("-00") && !own.contains(TRACE), "{own}");
-    // The client's own decision counts before the ratio.
+    // The decision of the client takes precedence over the ratio.
     call(&mut client, json!({"traceparent": PARENT}), &[]);
-    assert_eq!(exported(&collector, 2).len(), 2, "of the last call alone");
-    // They are counted once the collector has answered.
+    assert_eq!(exported(&collector, 2).len(), 2, "of the last call only");
+    // Spans are counted once the collector has answered.
     taken(&proxy, 2.0);
 }
 
@@ -350,7 +349,7 @@ fn log_lines_of_a_call_name_its_trace() {
 
 // TEL-4
 #[test]
-fn collector_that_hangs_sends_garbage_or_is_gone_costs_no_call() {
+fn collector_that_hangs_sends_garbage_or_is_unavailable_fails_no_call() {
     const CALLS: usize = 20;
     let endless = |_: usize, _: &Received| {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\n\r\n";
@@ -399,7 +398,7 @@ fn collector_that_hangs_sends_garbage_or_is_gone_costs_no_call() {
             }
             assert!(text() <= 1, "{what}: reported once: {}", proxy.log());
         }
-        // It ends all the same.
+        // The proxy ends nevertheless.
         proxy.end();
     }
 }
@@ -530,13 +529,13 @@ fn headers_are_expanded_and_the_config_changes_at_run_time() {
     reload(config(&second, 1.0));
     client.read("s:read_item", json!({}));
     exported(&second, 2);
-    assert_eq!(first.received().len(), 1, "the first gets nothing more");
+    assert_eq!(first.received().len(), 1, "the first collector receives nothing more");
     reload(config(&second, 0.0));
     client.read("s:read_item", json!({}));
     reload(config(&second, 1.0));
     client.read("s:read_item", json!({}));
     assert_eq!(exported(&second, 4).len(), 4, "one call of the two");
-    // A header that cannot be had stops the export, and nothing else.
+    // An unavailable header stops the export only.
     std::fs::remove_file(&token).unwrap();
     reload(config(&first, 1.0));
     client.read("s:read_item", json!({}));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, HttpStub, Proxy, error_text, stub_stdio, until};
 
-/// The server twice: `s`, and `hasty`, whose time for an answer is short.
+/// A proxy with the server twice: as `s`, and as `hasty` with a short `call_timeout`.
 fn before(server: Value) -> Proxy {
     let mut hasty = server.clone();
     hasty["call_timeout"] = json!("300ms");
@@ -21,14 +21,13 @@ fn assert_not_waited_for(proxy: &Proxy, client: &mut Client) {
         (&records[0]["status"], &records[0]["error_message"]),
         (&json!("error"), &json!(text))
     );
-    until("it answers others", || {
+    until("it answers other calls", || {
         client.read("hasty:read_item", json!({})).get("isError").is_none().then_some(())
     });
 }
 
-/// The call fails in words that hold all of these, and its record says the same; the tool that
-/// works does so again. An answer that was forwarded in part is cut off, so that it cannot pass
-/// for complete.
+/// Asserts that a call fails with a text that contains `words`, that its record has the same text, and that the next call
+/// works. A partly forwarded answer is cut off, so that it is not mistaken for a complete one.
 fn fails(proxy: &Proxy, client: &mut Client, tool: &str, words: &[&str]) {
     let response = client.read_raw(&format!("s:{tool}"), json!({}));
     let record =
@@ -58,15 +57,15 @@ fn works(client: &mut Client, tool: &str) {
 }
 
 #[test]
-fn stdio_server_that_dies_is_restarted() {
+fn stdio_server_that_exits_is_restarted() {
     for tool in ["crash", "drop", "cut"] {
         let mut stub = stub_stdio(&[]);
-        // Made once more, it would end the next one as well.
+        // A repeated call would end the next process as well.
         stub["capabilities"] = json!({tool: {"idempotent": false}});
         let proxy = before(stub);
         let mut client = proxy.client();
         fails(&proxy, &mut client, tool, &["closed the connection"]);
-        // Its list of tools is read beside the call, and then it is connected.
+        // Its list of tools is read during the call; then it is connected.
         until("it is connected again", || {
             let changes = proxy.activity("type=server_change&server=s");
             let connected = |change: &&Value| change["metadata"]["status"] == "connected";
@@ -93,7 +92,7 @@ fn stdio_server_that_closes_its_input_is_restarted() {
     let text = error_text(&client.read("hasty:close_stdin", json!({}))).to_owned();
     assert!(text.starts_with("hasty: close_stdin: "), "{text}");
     // The next write finds the pipe closed; the server is restarted.
-    until("it is back", || {
+    until("it is connected again", || {
         let result = client.read("hasty:read_item", json!({}));
         result.get("isError").is_none().then_some(())
     });
@@ -130,7 +129,7 @@ fn http_answer_longer_than_its_length_is_never_used_for_another_call() {
     let proxy = before(http.entry());
     let mut client = proxy.client();
     for _ in 0..5 {
-        // The surplus is cut off, or the answer refused; it is never read as the next one.
+        // The surplus is cut off, or the answer refused; it is never used for the next call.
         let result = client.read("s:long_body", json!({}));
         let fine = result["structuredContent"]["value"] == 7;
         assert!(fine || error_text(&result).starts_with("s: long_body: "), "{result}");
@@ -207,14 +206,14 @@ fn max_concurrent_is_enforced_and_the_wait_is_bounded() {
     let mut first = proxy.client();
     first.begin_read("s:text", json!({"chunk": 16, "pause_ms": 50, "size": 600}));
     let mut second = proxy.client();
-    // Either it waits for a slot and is answered, or its wait times out.
+    // The call waits for a slot and is answered, or its wait times out.
     let result = second.read("s:read_item", json!({}));
     let fine = result["structuredContent"]["value"] == 7;
     assert!(fine || error_text(&result).contains("'s' at a time: limit 1, queue 256"), "{result}");
     assert!(first.connection.response().whole);
 }
 
-/// A child that is given a secret and answers calls with a JSON-RPC error that holds it.
+/// A child with a secret in its environment that answers calls with a JSON-RPC error containing it.
 const INDISCREET: &str = r#"
 echo "starting with $API_TOKEN" >&2
 while IFS= read -r line; do
@@ -264,7 +263,7 @@ fn secrets_of_the_config_are_masked_in_server_texts() {
         assert!(!expected.contains(TOKEN), "{expected}");
     }
     proxy.assert_logged("starting with [redacted]");
-    // Without the key, names and states alone.
+    // Without the key, only names and states.
     for server in open.json()["servers"].as_array().unwrap() {
         let members: Vec<_> = server.as_object().unwrap().keys().cloned().collect();
         assert_eq!(members, ["name", "state"], "{server}");
@@ -283,7 +282,7 @@ fn error_without_a_secret_is_forwarded_byte_for_byte() {
 
 #[test]
 fn answers_to_unknown_ids_do_not_fill_the_log() {
-    // The flood's ids are such as the handshake has.
+    // Ids of the flood are numbers, as in the handshake.
     let flood = INDISCREET.replace(
         r#"printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000"#,
         r#"yes '{"jsonrpc":"2.0","id":99,"result":{}}' | head -n 50000

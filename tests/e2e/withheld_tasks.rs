@@ -1,4 +1,4 @@
-//! Tasks that their clients do not get are canceled at their servers (PRO-43).
+//! Cancellation, at their servers, of tasks that are not delivered to their clients (PRO-43).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ const PATH: &str = "/mcp/all";
 
 /// Waits for the `n`th cancellation at the server, counted from 0, and for its record and that of its call.
 fn canceled(server: &Server, proxy: &Proxy, n: usize) -> (Value, Value) {
-    let asked = until("it is cancelled", || server.asked("tasks/cancel").into_iter().nth(n));
+    let asked = until("it is canceled", || server.asked("tasks/cancel").into_iter().nth(n));
     assert_eq!(asked.0.headers("mcp-name"), [OWN]);
     assert_eq!(asked.1["params"]["taskId"], OWN);
     let nth = |kind: &str| {
@@ -33,7 +33,7 @@ fn canceled(server: &Server, proxy: &Proxy, n: usize) -> (Value, Value) {
     (called, canceled)
 }
 
-/// A result that makes a task and is longer than such a result may be.
+/// Result that creates a task and exceeds the maximum size of such results.
 fn long() -> String {
     CREATED.replace(r#""x":1.0e5"#, &format!(r#""x":"{}""#, "y".repeat(64 * 1024)))
 }
@@ -76,7 +76,7 @@ fn task_for_a_client_of_the_other_family_is_canceled_at_its_server() {
     assert_eq!(canceled["status"], "success", "{canceled}");
 }
 
-/// A server that begins to answer a call with a task, after a message about the call, and then either stops or breaks off.
+/// A server that begins to answer a call with a task, and then either stops, after a progress message, or breaks off.
 fn breaking_off(stops: bool) -> Server {
     Server::answering(move |message| {
         if message["method"] != "tools/call" {
@@ -117,7 +117,7 @@ fn task_in_an_answer_that_breaks_off_is_canceled_at_its_server() {
 
 // PRO-43
 #[test]
-fn task_whose_client_goes_before_it_is_delivered_is_canceled_at_its_server() {
+fn task_whose_client_disconnects_before_delivery_is_canceled_at_its_server() {
     let server = breaking_off(true);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let mut params = call(PATH, "s:slow", "");
@@ -131,7 +131,7 @@ fn task_whose_client_goes_before_it_is_delivered_is_canceled_at_its_server() {
     let mut connection = Connection::open(proxy.port);
     connection.send("POST", PATH, &headers, body.to_string().as_bytes());
     let mut events = Events::of(connection);
-    // What follows it has arrived with it.
+    // The begun task has arrived together with this message.
     assert_eq!(events.message()["method"], "notifications/progress");
     assert!(server.asked("tasks/cancel").is_empty());
     drop(events);
@@ -154,7 +154,11 @@ fn cancellation_by_the_proxy_is_not_refused_by_rates_and_limits_of_the_principal
     let (_, canceled) = canceled(&server, &proxy, 0);
     assert_eq!(canceled["status"], "success", "{canceled}");
     let refused = ask(&proxy, PATH, "tools/call", call(PATH, "s:slow", CREATED));
-    assert!(refused.text().contains("limit"), "the client has used up its own: {}", refused.text());
+    assert!(
+        refused.text().contains("limit"),
+        "the client has reached its own limit: {}",
+        refused.text()
+    );
 }
 
 // PRO-43
@@ -181,7 +185,7 @@ fn cancellation_is_repeated_until_the_server_answers() {
 
 // PRO-43
 #[test]
-fn cancellation_that_is_dropped_is_on_record_with_the_reason() {
+fn dropped_cancellation_is_recorded_with_the_reason() {
     let server =
         Server::answering(|message| (message["method"] == "tasks/cancel").then_some(Reply::Hang));
     let proxy = Proxy::start(json!({"s": server.entry()}));
@@ -189,7 +193,7 @@ fn cancellation_that_is_dropped_is_on_record_with_the_reason() {
     let name = params["name"].as_str().expect("a name");
     let headers =
         [("MCP-Protocol-Version", MODERN), ("Mcp-Method", "tools/call"), ("Mcp-Name", name)];
-    // One connection has one worker, which has the bound.
+    // One connection has one worker, and the bound is per worker.
     let mut connection = Connection::open(proxy.port);
     for id in 0..=64 {
         let mut params = params.clone();
@@ -199,7 +203,7 @@ fn cancellation_that_is_dropped_is_on_record_with_the_reason() {
         connection.send("POST", PATH, &headers, body.to_string().as_bytes());
         assert_eq!(connection.response().json()["error"]["code"], -32021);
     }
-    let record = until("the dropped one is recorded", || {
+    let record = until("the dropped cancellation is recorded", || {
         proxy.activity("type=internal_tool_call&server=s").into_iter().next()
     });
     assert_eq!(

@@ -1,9 +1,9 @@
 //! Data folders for [`folder_sweep`](crate::folder_sweep), as nodes leave them: stopped and killed, alone and in a fleet,
-//! small and with many tables. Beside the log they hold the files that decide who may do what: agent tokens, pins and
-//! stored tool sets, a login, and in a fleet the applied config with a rule, its facts and the node's key.
+//! small and with many tables. In addition to the log they hold the files that determine the authority of principals: agent
+//! tokens, pins and stored tool sets, a login, and in a fleet the applied config with a rule, its facts and the node's key.
 //!
-//! A rule file that the config names is no file of the data folder: its operator edits it, and any valid content is
-//! what the operator wants. In a fleet the rules are part of the stored config.
+//! A rule file named by the config is not part of the data folder: its operator edits it, and any valid content is
+//! intended. In a fleet the rules are part of the stored config.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -53,13 +53,13 @@ const RULE: &str = r#"@id("no") forbid (principal, action, resource == Tool::"s:
 /// A data folder as left by a node.
 pub(crate) struct Scene {
     pub(crate) name: &'static str,
-    /// Ends of the names of files of which the earlier state has another version.
+    /// Suffixes of file names with another version in the earlier state.
     pub(crate) older: &'static [&'static str],
     pub(crate) folder: tempfile::TempDir,
     /// An earlier state of the folder.
     pub(crate) earlier: tempfile::TempDir,
     config: Value,
-    /// Agent tokens that are in the folder.
+    /// Agent tokens in the folder.
     pub(crate) tokens: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ impl Scene {
         differs.then_some(older)
     }
 
-    /// Makes a copy, whose tables are linked. Also returns the path of its config.
+    /// Makes a copy with linked tables. Also returns the path of its config.
     pub(crate) fn copy(&self) -> (tempfile::TempDir, PathBuf) {
         let copy = tempfile::tempdir().unwrap();
         linked(self.folder.path(), copy.path());
@@ -363,7 +363,7 @@ fn stop(mut node: Child, signal: &str) {
     assert!(status.success() || signal == "-KILL", "{status}");
 }
 
-/// The secret that `token create` printed.
+/// Secret printed by `token create`.
 fn secret(output: &std::process::Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let secret = text.split_whitespace().find(|word| word.starts_with("mcpp_"));

@@ -5,14 +5,14 @@
 //! - `serve` never starts with fewer records than before without a gap record, a fault, or a warning that names the file.
 //! - `serve` never starts with other authority than before (tokens, tools, pins, logins, rules: [`Seen::authority`])
 //!   without a fault or warning that names the file, and no call that a rule forbids is permitted. Damage to a file that
-//!   decides who may do what ([`Case::decides`]) is reported even if it has no effect. Its older generation is exempt: it
+//!   determines authority ([`Case::decides`]) is reported even if it has no effect. Its older generation is exempt: it
 //!   is valid, as after the restore of a backup.
-//! - `serve --salvage` keeps every record outside the damaged block, or outside the file if that is gone.
+//! - `serve --salvage` keeps every record outside the damaged block, or outside the file if that is missing.
 //! - A failing `serve`, `verify` or `doctor` names the file and a command that exists; `verify` and `doctor` fail if
 //!   `serve` refuses to start or loses records. A manifest or `current` is named by its keyspace's folder: they are
 //!   compared with each other, so that the message may name the other one.
 //!
-//! `cargo test` runs a short form: four of the scenes, one kind of damage per file, in turns, without the comparison of
+//! `cargo test` runs a short form: four of the scenes, one kind of damage per file, in rotation, without the comparison of
 //! messages and authority. `tools/faults` runs the full form: every scene and kind, and `FAULTS_BITS` bits of each file, on an
 //! optimized program. `FAULTS_ONLY` selects cases by a part of `scene: file`, `FAULTS_PART` one of equal parts: `1/10` is
 //! every tenth case. Several cases run at a time. The full form prints each finding at once, and a table of outcomes at its
@@ -45,17 +45,17 @@ const BITS: &str = "FAULTS_BITS";
 const ONLY: &str = "FAULTS_ONLY";
 /// Environment variable that selects one of equal parts of the cases: `1/10` to `10/10`.
 const PART: &str = "FAULTS_PART";
-/// Maximum number of records that one damaged place may cost: two blocks of 64 (ACT-11), since a sector may span two.
+/// Maximum number of records lost by one damaged place: two blocks of 64 (ACT-11), since a sector may span two.
 const BLOCK: u64 = 128;
-/// The same for a place in a table, whose own blocks are the smallest part that can be read: 512 bytes of blocks of records
-/// and the one that ends it. Each record takes 32 bytes or more, for its hash.
+/// The same for a place in a table, which can be read only in its own blocks: 512 bytes of blocks of records and the block
+/// that exceeds them. Each record takes 32 bytes or more, for its hash.
 const TABLE_BLOCK: u64 = 2 * (512 / 32 + 64);
 /// Time for servers to connect and for the facts of a fleet to be read.
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of findings that are shown of a scene and a kind of damage.
+/// Maximum number of findings shown per scene and kind of damage.
 const MAX_FINDINGS: u64 = 3;
 const SECTOR: u64 = 512;
-/// In the short form, every so many of the files of which an older version exists are replaced by it.
+/// In the short form, one of this number of files with an older version is replaced by it.
 const OLDER_EVERY: usize = 3;
 /// Number of cases that run at a time on each core: a node of a fleet mostly waits for its lease.
 const CASES_PER_CORE: usize = 6;
@@ -159,8 +159,8 @@ impl Damage {
     }
 }
 
-/// A bit of the first `bytes` of a file, by its position in per mille. Journals are preallocated: only the written part
-/// matters.
+/// Bit of the first `bytes` of a file, by its position in per mille. Journals are preallocated, and damage applies to the
+/// written part only.
 fn bit_at(bytes: u64, per_mille: u32) -> u64 {
     (bytes * 8).saturating_sub(1) * u64::from(per_mille) / 1000
 }
@@ -262,7 +262,7 @@ const COMMANDS: [&str; 4] = ["verify", "doctor", "serve", "serve --salvage"];
 /// Number of cases between two lines about progress.
 const PROGRESS_CASES: u64 = 500;
 
-/// Outcomes of one case by command, and what is wrong with the last of them.
+/// Outcomes of one case by command, and the finding about the last of them.
 #[derive(Default)]
 struct Outcome {
     results: Vec<(&'static str, CommandResult)>,
@@ -359,7 +359,7 @@ struct Case<'a> {
     /// The report of the undamaged scene.
     undamaged: &'a Seen,
     programs: &'a Programs,
-    /// The full form, which also compares what `verify` and `doctor` say, names, commands and the authority.
+    /// The full form, which also compares the output of `verify` and `doctor`, names, commands and the authority.
     is_whole: bool,
 }
 
@@ -388,7 +388,7 @@ impl Case<'_> {
         if let Err(finding) = self.run(&mut outcome.results) {
             let is_counted = |it: &(_, CommandResult)| it.1 == CommandResult::Finding;
             if !outcome.results.iter().any(is_counted) {
-                // Of the command that was to be added next.
+                // A finding about the next command.
                 let command = COMMANDS.get(outcome.results.len()).or(COMMANDS.last()).unwrap();
                 outcome.results.push((command, CommandResult::Finding));
             }
@@ -441,7 +441,7 @@ impl Case<'_> {
                     }
                 };
                 results.push((serve, result));
-                // On a copy of its own, because the first start may have repaired part of it.
+                // On a new copy, because the first start may have repaired part of it.
                 drop(copy);
                 let (again, config_again) = self.scene.copy();
                 self.damage.apply(self.scene, again.path(), self.file);
@@ -453,7 +453,7 @@ impl Case<'_> {
             seen.records < self.undamaged.records || !self.is_of_the_log() && seen.faults != "[]"
         });
         for (place, (command, output)) in ended.into_iter().enumerate() {
-            // That sound facts are old shows in the store alone, which a running node compares.
+            // Outdated facts are detected only by a running node, which compares them with the store.
             let is_of_the_store =
                 self.damage == Damage::Older && self.file.ends_with("fleet/facts.json");
             let reads_it = (command == doctor && !is_of_the_store) || self.is_of_the_log();
@@ -488,7 +488,7 @@ impl Case<'_> {
         self.file.starts_with("data/activity")
     }
 
-    /// Whether the file decides who may do what, so that any damage to it is reported. The copy of one decides nothing, a
+    /// Whether the file determines authority, so that any damage to it is reported. The copy of such a file has no effect, a
     /// stored tool set (`.tools`) only until its server has answered, and the tokens of a fleet are in its facts.
     fn decides(&self) -> bool {
         let name = self.file.file_name().unwrap().to_string_lossy();
@@ -502,7 +502,7 @@ impl Case<'_> {
         }
     }
 
-    /// Checks that changed authority and missing records are reported, and that the damage costs no more than it may.
+    /// Checks that changed authority and missing records are reported, and that no more records are lost than the bound.
     fn judge(&self, seen: &Seen, command: &str) -> Result<CommandResult, String> {
         let reported = |is_reported| match is_reported {
             true => CommandResult::Repaired,
@@ -550,19 +550,19 @@ impl Case<'_> {
         Ok(CommandResult::Lost(missing))
     }
 
-    /// Whether the damage is to one place of a file. Other damage costs what was in the file.
+    /// Whether the damage is to one place of a file. Other damage may lose all of its content.
     fn is_local(&self) -> bool {
         matches!(self.damage, Damage::Flip(_) | Damage::ZeroedSector)
     }
 
     fn names_file_and_command(&self, who: &str, text: &str) -> Result<(), String> {
-        // Checksums of an older time do not say which of the files is older.
+        // Older checksums do not identify the older file.
         let is_named =
             names(self.file, text) || self.file.ends_with("seal") && text.contains("altered");
         if self.is_whole && !is_named {
             return Err(format!("{who} does not name the file: {text}"));
         }
-        // Nothing of ours repairs a disk.
+        // No command of the program repairs a disk.
         match self.programs.names_command(text) || self.damage == Damage::Unreadable {
             true => Ok(()),
             false => Err(format!("{who} names no command, or one that does not exist: {text}")),
@@ -597,7 +597,7 @@ impl Case<'_> {
         command
     }
 
-    /// Starts a proxy, reads what it reports, and stops it.
+    /// Starts a proxy, reads its report, and stops it.
     fn serve(
         &self,
         copy: &tempfile::TempDir,
@@ -635,8 +635,7 @@ enum Served {
     Refused(Ended),
 }
 
-/// Whether a text names a file by its name; a file of the log by its folder as well, since the names in there are words
-/// or numbers; a manifest or `current` by its keyspace.
+/// Whether a text names a file by its folder and name, or a manifest or `current` of the log by its keyspace.
 fn names(file: &Path, text: &str) -> bool {
     let parts: Vec<_> = file.iter().map(|part| part.to_string_lossy()).collect();
     let wanted = match &parts[..] {
@@ -657,7 +656,7 @@ fn names(file: &Path, text: &str) -> bool {
     })
 }
 
-/// The findings of `doctor` that something is wrong, with their fixes.
+/// Findings of `doctor` with the outcome `wrong`, and their fixes.
 fn wrong_findings(output: &str) -> String {
     let mut is_wrong = false;
     let lines = output.lines().filter(|line| {
@@ -667,7 +666,7 @@ fn wrong_findings(output: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Commands that messages name, and whether they exist.
+/// Commands named by messages, and whether they exist.
 #[derive(Default)]
 struct Programs(Mutex<BTreeMap<String, bool>>);
 
@@ -728,7 +727,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// Checks that it ended by itself, without a panic.
+    /// Checks that it ended without a signal or a panic.
     fn check(&self) -> Result<(), String> {
         // 101 is the exit code of a panic.
         let code = self.status.code();
@@ -770,7 +769,7 @@ fn ended(mut child: Child) -> Result<Ended, String> {
     Ok(Ended { status, stderr })
 }
 
-/// Reads the state of the proxy at `address`. Waits some time until its authority is as `undamaged`.
+/// Reads the state of the proxy at `address`. Waits up to [`SETTLES_WITHIN`] until its authority is that of `undamaged`.
 fn look(address: &str, tokens: &[String], undamaged: &Seen) -> Result<Seen, String> {
     let mut is_unreadable = false;
     let mut count = |kind: &str| {
@@ -822,7 +821,7 @@ fn authority(address: &str, secrets: &[String]) -> Result<(Value, bool), String>
     Ok((authority, is_settled))
 }
 
-/// Whether a call is permitted that the rule of the scenes forbids: it is answered by the server.
+/// Whether a call forbidden by the rule of the scenes is permitted, that is, answered by the server.
 fn permits_forbidden(address: &str) -> Result<bool, String> {
     let call = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:other", "args": {}},
         "intent": {"operation_type": "read"}});

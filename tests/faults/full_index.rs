@@ -28,7 +28,6 @@ const MAX_ROUNDS: u64 = 400;
 /// Time limit of a condition on the slowest machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until a condition holds.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !holds() {

@@ -7,16 +7,16 @@ use crate::plan::{EIO, ENOSPC, Op};
 use crate::subject::{LOSES, Phase};
 use crate::sweep::{Run, build, folder};
 
-/// Loses records. Returns the log's folder, the last count, and the child's output.
+/// Loses records. Returns the folder of the log, the last count, and the output of the child.
 fn lose(phase: Phase, op: Op, error: u32, only: &str) -> (tempfile::TempDir, u64, String) {
     let (dir, shim) = (folder(), tempfile::tempdir().unwrap());
     let run = Run { shim: &build(shim.path()), phase, op, error, nth: 0, times: u64::MAX, only };
-    let (ended_well, said) = run.run(&dir).unwrap();
-    assert!(ended_well, "{said}");
-    let mut lost = said.lines().filter_map(|line| line.strip_prefix("lost "));
+    let (ended_well, output) = run.run(&dir).unwrap();
+    assert!(ended_well, "{output}");
+    let mut lost = output.lines().filter_map(|line| line.strip_prefix("lost "));
     let lost = lost.next_back().unwrap().parse().unwrap();
-    assert!(lost >= LOSES, "{said}");
-    (dir, lost, said)
+    assert!(lost >= LOSES, "{output}");
+    (dir, lost, output)
 }
 
 /// Verifies the files.
@@ -45,8 +45,8 @@ fn unrecorded(report: &Report) -> Vec<(u64, u64)> {
 
 #[test]
 fn act_2_losses_are_recorded_once_the_log_can_be_written_again() {
-    let (dir, lost, said) = lose(Phase::Lose, Op::Write, ENOSPC, "log/db");
-    assert!(said.lines().any(|line| line == "back"), "{said}");
+    let (dir, lost, output) = lose(Phase::Lose, Op::Write, ENOSPC, "log/db");
+    assert!(output.lines().any(|line| line == "back"), "{output}");
     assert_eq!(unrecorded(&check(&dir)), [(lost, lost)]);
     for _ in 0..2 {
         let (counted, gaps) = open(&dir);
@@ -58,8 +58,8 @@ fn act_2_losses_are_recorded_once_the_log_can_be_written_again() {
 #[test]
 fn act_2_losses_after_a_failed_sync_are_recorded_by_the_next_process() {
     // The count itself cannot be synced either, but is written.
-    let (dir, lost, said) = lose(Phase::Lose, Op::Sync, EIO, "");
-    assert!(said.lines().any(|line| line.starts_with("not back")), "{said}");
+    let (dir, lost, output) = lose(Phase::Lose, Op::Sync, EIO, "");
+    assert!(output.lines().any(|line| line.starts_with("not back")), "{output}");
     assert_eq!(unrecorded(&check(&dir)), [(lost, lost)], "before it is recorded");
     for _ in 0..2 {
         let (counted, gaps) = open(&dir);

@@ -57,7 +57,6 @@ pub(crate) const ENOSPC: u32 = 28;
 
 const BYTES: usize = 32 + 8 * Op::ALL.len() + 8;
 
-/// The plan file.
 pub(crate) struct Plan(File);
 
 impl Plan {

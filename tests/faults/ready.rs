@@ -1,4 +1,4 @@
-//! Health probes report that calls are refused because the log cannot be written, and why (ACT-2).
+//! Health probes report refused calls while the log cannot be written, with the reason (ACT-2).
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -123,7 +123,7 @@ fn readyz_stays_200_and_status_is_degraded_while_calls_proceed_without_the_log()
     assert_eq!((status, &body["ready"]), (200, &json!(true)));
     assert_eq!(proxy.call(), 404, "calls proceed");
     let health = proxy.get("/healthz").1;
-    // The call's record, and possibly one of the proxy's own.
+    // The record of the call, and possibly one of the proxy.
     let lost = |activity: &Value| activity["lost"].as_u64().is_some_and(|lost| lost >= 1);
     assert!(health["status"] == "degraded" && lost(&health["activity"]), "{health}");
     let status = &proxy.get("/api/v1/status").1["data"]["activity"];

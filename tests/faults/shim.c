@@ -2,8 +2,8 @@
  *
  * The plan is a file mapped by the process under test and by its test (`FAULT_PLAN`), so that faults
  * begin and end while the process runs. Operations on files count if their path begins with
- * `FAULT_DIR`; allocations always count. If that is a file, reads and writes count by the file itself: through
- * any link, and not for another one that replaces it. System calls that bypass libc are not seen.
+ * `FAULT_DIR`; allocations always count. If `FAULT_DIR` is a file, reads and writes of that file count through any
+ * link, but not those of a file that replaces it. System calls that bypass libc are not counted.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,11 +25,11 @@
 enum { WRITE, SYNC, OPEN, RENAME, REMOVE, TRUNCATE, READ, MMAP, ALLOC, OPS };
 
 struct plan {
-    _Atomic uint32_t op;       /* which operation fails; OPS for none */
+    _Atomic uint32_t op;       /* failing operation; OPS for none */
     _Atomic uint32_t error;    /* errno, 0 for a delay only */
-    _Atomic uint64_t from;     /* the first that fails, counted from 0 when the plan was made */
-    _Atomic uint64_t times;    /* how many fail */
-    _Atomic uint32_t delay_ms; /* how long each takes before */
+    _Atomic uint64_t from;     /* first failing one, counted from 0 at the creation of the plan */
+    _Atomic uint64_t times;    /* number of failures */
+    _Atomic uint32_t delay_ms; /* delay before each operation */
     uint32_t unused;
     _Atomic uint64_t seen[OPS];
     _Atomic uint64_t failed;
@@ -40,7 +40,7 @@ struct plan {
 static struct plan *plan;
 static char dir[4096];
 static size_t dir_length;
-static struct stat file_of_plan; /* the file that `FAULT_DIR` names, if it is one */
+static struct stat file_of_plan; /* file of `FAULT_DIR`, if it is not a folder */
 static int is_file;
 static _Atomic unsigned char ours[MAX_FD];
 
@@ -60,7 +60,7 @@ __attribute__((constructor)) static void begin(void) {
     if (map != MAP_FAILED) plan = map;
 }
 
-/* Whether this operation has to fail; sets errno then. */
+/* Returns whether this operation must fail, and then sets errno. */
 static int fails(int op) {
     if (!plan) return 0;
     uint64_t n = atomic_fetch_add(&plan->seen[op], 1);
@@ -120,7 +120,7 @@ OPEN_LIKE(open64, (const char *path, int flags, ...), (path, flags, mode))
 OPEN_LIKE(openat, (int at, const char *path, int flags, ...), (at, path, flags, mode))
 OPEN_LIKE(openat64, (int at, const char *path, int flags, ...), (at, path, flags, mode))
 
-/* Writes the part that fits, as the kernel does; only the next write then fails. */
+/* Writes the part that fits, as the kernel does; only the next write fails. */
 ssize_t write(int fd, const void *bytes, size_t count) {
     REAL(write);
     static _Atomic int owed;

@@ -3,7 +3,7 @@
 //! ```text
 //! acknowledged N     every record up to N was acknowledged as durable
 //! count N            number of operations of the kind in the phase
-//! said TEXT          error reported to the caller
+//! reported TEXT      error reported to the caller
 //! salvaged TEXT      result of the salvage, including `kept: N`
 //! lost N             number of unrecorded calls according to the log
 //! back | not back    whether the same process can write the log afterwards
@@ -85,7 +85,6 @@ impl Phase {
 /// Environment variable with the task of a child.
 pub(crate) const TASK: &str = "FAULT_TASK";
 
-/// Runs the task of a child.
 #[test]
 fn child() {
     let Ok(task) = std::env::var(TASK) else { return };
@@ -151,7 +150,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
                     match append(&activity, next, BURST) {
                         Ok(after) => next = after,
                         Err(why) => {
-                            println!("said {why}");
+                            println!("reported {why}");
                             break;
                         }
                     }
@@ -165,15 +164,15 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             let reader = (phase == Phase::PruneRead).then(|| activity.view().unwrap());
             let _last = fault.during(|| {
                 if let Err(error) = activity.prune() {
-                    println!("said {error}");
+                    println!("reported {error}");
                 }
-                append(&activity, BEFORE + 1, BURST).map_err(|why| println!("said {why}"))
+                append(&activity, BEFORE + 1, BURST).map_err(|why| println!("reported {why}"))
             });
             if let Some(reader) = reader {
                 // The reader continues to read its snapshot, or gets an error.
                 match reader.list(&Filter::default(), &Page { limit: 5, ..Page::default() }) {
                     Ok(listing) => assert!(listing.records.len() <= 5),
-                    Err(error) => println!("said {error}"),
+                    Err(error) => println!("reported {error}"),
                 }
             }
             end(&activity, writer);
@@ -183,7 +182,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             append(&activity, 1, BURST).unwrap();
             match fault.during(|| writer.close()) {
                 Ok(()) => println!("closed"),
-                Err(error) => println!("said {error}"),
+                Err(error) => println!("reported {error}"),
             }
             drop(activity);
             begin_again(dir);
@@ -203,7 +202,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
                     None => std::thread::park_timeout(Duration::from_millis(50)),
                 }
             };
-            println!("said {failed}");
+            println!("reported {failed}");
             println!("refused {}", runtime.block_on(activity.reserve()).unwrap_err());
             fault.plan.disarm();
             end(&activity, writer);
@@ -256,7 +255,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             match fault.during(|| salvage::salvage(dir, 0)) {
                 Ok(salvaged) => println!("salvaged {salvaged:?}"),
                 Err(error) => {
-                    println!("said {error}");
+                    println!("reported {error}");
                     println!("salvaged {:?}", salvage::salvage(dir, 0).unwrap());
                 }
             }
@@ -313,7 +312,7 @@ fn begin(dir: &Path, fault: &Fault) {
     match fault.during(|| open(dir, 0)) {
         Ok((activity, writer)) => end(&activity, writer),
         Err(error) => {
-            println!("said {error}");
+            println!("reported {error}");
             begin_again(dir);
         }
     }
@@ -360,6 +359,6 @@ fn end(activity: &Activity, writer: Writer) {
         Err(why) => println!("not back: {why}"),
     }
     if let Err(error) = writer.close() {
-        println!("said {error}");
+        println!("reported {error}");
     }
 }

@@ -33,7 +33,7 @@ enum Outcome {
     Recovered,
     /// Reported, and the next process could write the log again.
     NextStart,
-    /// The process ended by itself; the next one could write the log again.
+    /// The process ended without a signal; the next one could write the log again.
     Ended,
 }
 
@@ -84,10 +84,10 @@ fn unresponsive_disk_is_reported_and_delays_no_call_for_long() {
     let shim = build(folder.path());
     let (phase, op) = (Phase::Stall, Op::Sync);
     let run = Run { shim: &shim, phase, op, error: 0, nth: 0, times: 0, only: "" };
-    let (ended_well, said) = run.run(&self::folder()).unwrap();
-    assert!(ended_well, "{said}");
-    for expected in ["said the disk has not answered for", "refused the activity log", "back"] {
-        assert!(said.lines().any(|line| line.starts_with(expected)), "{expected}: {said}");
+    let (ended_well, output) = run.run(&self::folder()).unwrap();
+    assert!(ended_well, "{output}");
+    for expected in ["reported the disk has not answered for", "refused the activity log", "back"] {
+        assert!(output.lines().any(|line| line.starts_with(expected)), "{expected}: {output}");
     }
 }
 
@@ -105,7 +105,6 @@ pub(crate) fn build(folder: &Path) -> PathBuf {
     shim
 }
 
-/// Run of one child.
 pub(crate) struct Run<'a> {
     pub(crate) shim: &'a Path,
     pub(crate) phase: Phase,
@@ -127,41 +126,41 @@ impl std::fmt::Display for Run<'_> {
 impl Run<'_> {
     /// Number of such operations in the phase, and number of records that a salvage keeps in it.
     fn count(&self) -> (u64, u64) {
-        let said = self.run(&folder()).unwrap().1;
-        let counts = said.lines().filter_map(|line| line.strip_prefix("count "));
-        let kept = said.split_once("kept: ").and_then(|(_, rest)| rest.split(',').next());
+        let output = self.run(&folder()).unwrap().1;
+        let counts = output.lines().filter_map(|line| line.strip_prefix("count "));
+        let kept = output.split_once("kept: ").and_then(|(_, rest)| rest.split(',').next());
         let kept = kept.map_or(0, |kept| kept.parse().unwrap());
-        assert!(self.phase != Phase::Salvage || kept > 100, "{said}");
+        assert!(self.phase != Phase::Salvage || kept > 100, "{output}");
         (counts.map(|n| n.parse::<u64>().unwrap()).sum(), kept)
     }
 
     /// Outcome of the run, or a finding. A salvage must keep at least `kept` records.
     fn outcome(&self, kept: u64) -> Result<Outcome, String> {
         let dir = folder();
-        let (ended_well, said) = self.run(&dir)?;
+        let (ended_well, output) = self.run(&dir)?;
         let failed = Plan::open(&dir.path().join("plan")).failed();
-        let has = |start: &str| said.lines().any(|line| line.starts_with(start));
-        let acknowledged = said.lines().filter_map(|line| line.strip_prefix("acknowledged "));
+        let has = |start: &str| output.lines().any(|line| line.starts_with(start));
+        let acknowledged = output.lines().filter_map(|line| line.strip_prefix("acknowledged "));
         let acknowledged = acknowledged.map(|n| n.parse::<u64>().unwrap()).max().unwrap_or(0);
         let log = dir.path().join("files/log");
         if !ended_well {
-            start_again(&log).map_err(|why| format!("{why}\n{said}"))?;
+            start_again(&log).map_err(|why| format!("{why}\n{output}"))?;
         }
         let report = verify::folder(&log, dir.path(), |_, _| {});
-        let report = report.map_err(|error| format!("{error}\n{said}"))?;
+        let report = report.map_err(|error| format!("{error}\n{output}"))?;
         let min = if self.phase == Phase::Salvage { kept } else { acknowledged };
         if !report.is_sound() || report.last < min {
-            return Err(format!("{report:?}\n{said}"));
+            return Err(format!("{report:?}\n{output}"));
         }
         match (failed, ended_well) {
             (0, true) => Ok(Outcome::NotReached),
-            (_, true) if has("not back") && has("said ") => Ok(Outcome::NextStart),
-            (_, true) if has("not back") => Err(format!("no error was reported\n{said}")),
-            (_, true) if has("said ") => Ok(Outcome::Recovered),
+            (_, true) if has("not back") && has("reported ") => Ok(Outcome::NextStart),
+            (_, true) if has("not back") => Err(format!("no error was reported\n{output}")),
+            (_, true) if has("reported ") => Ok(Outcome::Recovered),
             (_, true) => Ok(Outcome::Unnoticed),
             // The process may end if memory allocation fails.
             (_, false) if self.op == Op::Alloc => Ok(Outcome::Ended),
-            (_, false) => Err(format!("the process failed\n{said}")),
+            (_, false) => Err(format!("the process failed\n{output}")),
         }
     }
 
@@ -183,10 +182,10 @@ impl Run<'_> {
             .unwrap();
         let (out, err) = (reads(child.stdout.take()), reads(child.stderr.take()));
         let status = wait(&mut child);
-        let said = format!("{}{}", out.join().unwrap(), err.join().unwrap());
+        let output = format!("{}{}", out.join().unwrap(), err.join().unwrap());
         match status {
-            Some(status) => Ok((status.success(), said)),
-            None => Err(format!("the process hangs\n{said}")),
+            Some(status) => Ok((status.success(), output)),
+            None => Err(format!("the process hangs\n{output}")),
         }
     }
 }

@@ -23,11 +23,11 @@ fn unreadable_file_is_named_and_costs_only_its_contents() {
         let only = format!("log/{file}");
         let (phase, op) = (Phase::Unreadable, Op::Read);
         let run = Run { shim: &shim, phase, op, error: EIO, nth: 0, times: u64::MAX, only: &only };
-        let (ended_well, said) = run.run(&folder()).unwrap();
-        assert!(ended_well, "{file}: {said}");
+        let (ended_well, output) = run.run(&folder()).unwrap();
+        assert!(ended_well, "{file}: {output}");
         let line = |start: &str| {
-            let line = said.lines().find_map(|line| line.strip_prefix(start));
-            line.unwrap_or_else(|| panic!("{file} {start}: {said}")).to_owned()
+            let line = output.lines().find_map(|line| line.strip_prefix(start));
+            line.unwrap_or_else(|| panic!("{file} {start}: {output}")).to_owned()
         };
         // Verification reads a copy whose tables are links: the shim knows files by their names.
         let steps = if file.contains("/tables/") { &["open "][..] } else { &["open ", "verify "] };
@@ -40,6 +40,6 @@ fn unreadable_file_is_named_and_costs_only_its_contents() {
         assert!(salvaged.starts_with("Ok(Some("), "{file}: {salvaged}");
         let all = salvaged.contains(&format!("kept: {BEFORE}, lost: 0,"));
         assert!(all || holds_records, "{file}: {salvaged}");
-        assert!(said.lines().any(|line| line == "back"), "{file}: {said}");
+        assert!(output.lines().any(|line| line == "back"), "{file}: {output}");
     }
 }

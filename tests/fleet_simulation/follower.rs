@@ -168,7 +168,6 @@ impl IndexNode {
         self.plan(after, now, FollowEvent::Start);
     }
 
-    /// Its local time.
     fn local(&self, now: u64) -> u64 {
         now.saturating_sub(self.started) * self.pace
     }
@@ -347,7 +346,7 @@ impl IndexNode {
             let is_followed = self.taken.get(at).is_none_or(|it| {
                 checkpoint.last + 1 < it.checkpoint.first || it.checkpoint.after == checkpoint.head
             });
-            // The copy rejects what does not fit.
+            // The copy rejects segments that do not fit.
             if !follows || !is_followed {
                 continue;
             }

@@ -244,7 +244,7 @@ impl SharingWorld {
         let life = node.life;
         let Some(process) = node.process.as_mut() else { return };
         process.failed = is_lost;
-        process.has_said = false;
+        process.is_published = false;
         let wanted = match is_lost {
             true => Vec::new(),
             false => process.reader.wanted(&listed, true, |_| false),
@@ -270,7 +270,7 @@ impl SharingWorld {
         let life = node.life;
         let Some(process) = &mut node.process else { return Ok(false) };
         let Some((of, listed)) = process.next_read() else {
-            if !std::mem::replace(&mut process.has_said, true) {
+            if !std::mem::replace(&mut process.is_published, true) {
                 self.put(at, healed)?;
                 return Ok(true);
             }

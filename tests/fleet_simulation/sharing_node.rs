@@ -29,7 +29,7 @@ pub struct Sharing {
     /// Its own object, if still to be read in this round.
     pub own: Option<(NodeName, ListedFacts)>,
     /// True once its own facts are uploaded or need not be, which precedes other reads.
-    pub has_said: bool,
+    pub is_published: bool,
     /// Other objects still to be read in this round.
     pub reads: VecDeque<(NodeName, ListedFacts)>,
     /// True if its own object was unreadable in this round.
@@ -41,7 +41,7 @@ pub struct Sharing {
 impl Sharing {
     /// Next object to read, unless an upload comes first.
     pub fn next_read(&mut self) -> Option<(NodeName, ListedFacts)> {
-        match self.has_said {
+        match self.is_published {
             false => self.own.take(),
             true => self.reads.pop_front(),
         }
@@ -77,7 +77,7 @@ impl SharingNode {
             reader,
             saved,
             own: None,
-            has_said: false,
+            is_published: false,
             reads: VecDeque::new(),
             failed: false,
             kept: None,
@@ -121,8 +121,8 @@ impl SharingNode {
         self.memory = Some(memory);
     }
 
-    /// Sets or ends a fact, and adds what was acknowledged to `all`; returns false if the process ended
-    /// before.
+    /// Sets or ends a fact, and adds acknowledged facts to `all`. Returns false if the process ended before the
+    /// acknowledgement.
     pub fn change(&mut self, random: &mut Random, all: &mut FactSet) -> bool {
         let Some(process) = &mut self.process else { return true };
         let kind = match random.below(3) {

@@ -9,7 +9,7 @@ pub enum Variant {
     ForgetsPlans,
     /// An upload counts without being verified.
     BelievesTheStore,
-    /// An upload counts in whatever store it arrived.
+    /// An upload counts regardless of the store.
     PutsAnywhere,
     /// Records that are not durable are sealed.
     SealsEarly,
@@ -31,7 +31,7 @@ pub enum Variant {
     RevokesUnsaved,
     /// Facts are uploaded under a number that is not saved.
     NumbersUnsaved,
-    /// The last state of a node is taken for all that it ever published.
+    /// The last state of a node is assumed to be complete.
     BelievesTheLast,
     /// An upload of facts is not verified.
     BelievesPuts,
@@ -73,7 +73,7 @@ impl Variant {
         )
     }
 
-    /// True if index nodes take part; a broken ledger need not show there.
+    /// True if index nodes take part; they may not detect a broken ledger.
     pub const fn has_followers(self) -> bool {
         matches!(
             self,

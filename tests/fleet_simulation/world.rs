@@ -20,7 +20,6 @@ use super::sharing::{self, SharingOutcome};
 use super::store::{Fate, Object, Store};
 use super::variant::Variant;
 
-/// Request timeout.
 const TIMEOUT_MS: u64 = 30_000;
 /// Maximum duration of a successful request; an upload is three of them.
 const LONGEST_ANSWER_MS: u64 = 2_000;
@@ -35,7 +34,6 @@ const END_MS: u64 = HEALED_MS + 600_000;
 const EPOCH_MS: u64 = 1_767_225_600_000 - 180_000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// Event of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// The process runs its next step.
@@ -75,7 +73,6 @@ enum Event {
 }
 
 impl Event {
-    /// True if the event is traced.
     fn is_traced(&self) -> bool {
         let wakes = Self::Follow { life: 0, event: FollowEvent::Wake };
         *self != Self::Step && std::mem::discriminant(self) != std::mem::discriminant(&wakes)
@@ -100,7 +97,6 @@ struct Machine {
     process: Option<Process>,
     /// Number of starts: replies to requests of an earlier life are dropped.
     life: u64,
-    /// Clock skew.
     skew_ms: u64,
     snapshot: Option<Disk>,
     refused: bool,
@@ -360,7 +356,7 @@ impl World {
             }
             Event::Commit => {
                 let count = self.random.between(1, 6);
-                // Clocks are set right and wrong from time to time.
+                // Clocks are set correctly or wrongly from time to time.
                 if self.random.once_in(20) {
                     machine.skew_ms = self.random.below(2 * DAY_MS);
                 }
@@ -441,7 +437,7 @@ impl World {
             return;
         }
         if self.store.instead.is_some() {
-            // It belongs to a fleet, and the store has none.
+            // The machine belongs to a fleet, and the store has none.
             self.at(self.now + REFUSED_MS, at, Event::Start);
             return;
         }
@@ -481,7 +477,7 @@ impl World {
                 match process.seal(&mut machine.disk, &self.store, (bytes, now), variant) {
                     Ok(true) => {}
                     Ok(false) => process.state.not_sealed(now),
-                    // It fails again and again, and uploads nothing.
+                    // The node fails repeatedly, and uploads nothing.
                     Err(_) => {
                         machine.process = None;
                         machine.refused = true;

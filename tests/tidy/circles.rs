@@ -1,7 +1,7 @@
-//! No circles: which file uses which, read from the syntax tree, and the groups of files that use each other.
+//! No circles: references between files, read from the syntax tree, and groups of files that use each other.
 //!
-//! A re-export is followed to the file that it stands for, so that a facade (`pub use`) is no arrow. What is
-//! built for tests alone is left out.
+//! A re-export is followed to its original file, so that a facade (`pub use`) is no arrow. Code built for tests only is
+//! omitted.
 
 #![expect(clippy::indexing_slicing, reason = "places are those of lists made here")]
 
@@ -12,10 +12,10 @@ use syn::visit::Visit;
 
 use super::walk;
 
-/// Circles that may stay, by all of their files, and why.
+/// Permitted circles: all of their files, and the reason.
 const CIRCLES: &[(&[&str], &str)] = &[];
 
-/// The crates of the workspace, by their folders in `src`.
+/// Crates of the workspace, by their folders in `src`.
 const CRATES: &[&str] = &[
     "activity", "admin", "catalog", "config", "fleet", "gateway", "json", "policy", "protocol",
     "runtime", "schema", "server", "upstream",
@@ -24,27 +24,27 @@ const CRATES: &[&str] = &[
 /// Prefix of their names.
 const OURS: &str = "mcpproxy_";
 
-/// Re-exports are followed this far.
+/// Maximum number of re-exports that are followed.
 const MAX_HOPS: usize = 8;
 
-/// A path of names, from the root of the workspace: a crate's items begin with its folder's name.
+/// Path of names from the root of the workspace: items of a crate begin with the name of its folder.
 type Names = Vec<String>;
 
 /// References of one file to others.
 #[derive(Default)]
 struct File {
     path: String,
-    /// The module that the file is.
+    /// Module of the file.
     module: Names,
-    /// The root of its crate.
+    /// Root of its crate.
     root: Names,
     /// Names bound by `use`, with their paths.
     bindings: BTreeMap<String, Names>,
-    /// Paths that the file uses, as written.
+    /// Paths used by the file, as written.
     used: Vec<Names>,
-    /// Modules declared here for tests alone.
+    /// Modules declared here for tests only.
     test_modules: Vec<String>,
-    /// How many inline modules deep the visitor is.
+    /// Current nesting of inline modules.
     depth: usize,
 }
 
@@ -70,7 +70,7 @@ impl File {
             "self" => self.module.clone(),
             "super" => self.module.split_last()?.1.to_vec(),
             name => match self.bindings.get(name) {
-                // A name that is bound to a path of the same name would never end.
+                // A name bound to a path that begins with itself would cause infinite recursion.
                 Some(bound) if bound.first() != Some(first) => self.absolute(bound, children)?,
                 _ => {
                     let child = [&self.module[..], std::slice::from_ref(first)].concat();
@@ -166,7 +166,7 @@ impl<'ast> Visit<'ast> for File {
         self.depth -= 1;
     }
 
-    /// `pub(super)` and its like limit the users of an item; they use nothing.
+    /// Ignores `pub(super)` and similar, which limit the users of an item and are no references.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
@@ -182,7 +182,7 @@ impl<'ast> Visit<'ast> for File {
     }
 
     fn visit_macro(&mut self, macro_: &'ast syn::Macro) {
-        // Its tokens are no syntax yet: words that are joined by `::` are taken as paths.
+        // Its tokens are not parsed: words joined by `::` count as paths.
         let text = macro_.tokens.to_string().replace(" :: ", "::");
         let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
         for word in text.split(|c| !part(c)).filter(|word| word.contains("::")) {
@@ -209,7 +209,7 @@ fn arrows(files: &[File]) -> Vec<BTreeSet<usize>> {
         .collect()
 }
 
-/// The file in which the item `names` is written.
+/// File that defines the item `names`.
 fn home(
     names: &[String],
     files: &[File],
@@ -226,7 +226,7 @@ fn home(
     home(&names, files, modules, hops - 1)
 }
 
-/// The groups of files of which each can be reached from each.
+/// Groups of files in which each can be reached from each other.
 fn circles(arrows: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     let reached: Vec<BTreeSet<usize>> = (0..arrows.len())
         .map(|from| {
@@ -250,7 +250,7 @@ fn circles(arrows: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// Each circle that is not excepted, with its arrows, and each exception that is not needed.
+/// Circles without an exception, with their arrows, and exceptions that are not needed.
 fn problems(files: &[File], excepted: &[(&[&str], &str)]) -> Vec<String> {
     let arrows = arrows(files);
     let name = |at: &usize| files[*at].path.trim_start_matches("src/");
@@ -269,7 +269,7 @@ fn problems(files: &[File], excepted: &[(&[&str], &str)]) -> Vec<String> {
             group.iter().map(|at| format!("\n    {} uses {}", name(at), within(at).join(", ")));
         found.push(format!("a circle of {} files:{}", group.len(), lines.collect::<String>()));
     }
-    found.extend(unneeded.iter().map(|circle| format!("{circle:?} is not a circle any more")));
+    found.extend(unneeded.iter().map(|circle| format!("{circle:?} is no longer a circle")));
     found
 }
 
@@ -307,7 +307,7 @@ fn circles_are_reported() {
         (&[("a", "mod b; pub use b::B;"), ("a/b", "use super::c::C;"), ("a/c", "")], 0),
         (&[("a", "mod b; fn f() { b::f() }"), ("a/b", "use super::A;")], 1),
         (&[("a", "mod b; fn f() { b::f() }"), ("a/b", "pub(super) fn f() {}")], 0),
-        // A facade is not what stands behind it.
+        // A facade is not the file that it re-exports.
         (
             &[
                 ("a", "pub mod b; pub use b::B; fn g(x: c::C) {} mod c;"),

@@ -1,10 +1,10 @@
-//! Documents name what exists: paths in the pages, constants and types in the page of bounds.
+//! Existence of names in documents: paths in the pages, constants and types in the page of bounds.
 
 use std::path::Path;
 
 use super::walk;
 
-/// Pages whose paths are checked, and the folder that their paths begin in, beside the root.
+/// Pages with checked paths, and the folder at which their paths may begin, in addition to the root.
 const PAGES: &[(&str, &str)] = &[
     ("README.md", ""),
     ("benches/README.md", ""),
@@ -16,10 +16,10 @@ const PAGES: &[(&str, &str)] = &[
     ("tools/bench/tasks/README.md", "tools/bench/tasks"),
 ];
 
-/// The page whose constants and types are checked.
+/// Page with checked constants and types.
 const BOUNDS: &str = include_str!("../../src/reference/bounds.md");
 
-/// The code spans of a page, outside of blocks.
+/// Code spans of a page, outside of blocks.
 fn spans(text: &str) -> Vec<&str> {
     let mut in_block = false;
     let mut found = Vec::new();
@@ -45,7 +45,7 @@ fn is_path(span: &str) -> bool {
         && !["tools/call", "tools/list", "tools/list_changed"].contains(&span)
 }
 
-/// Paths in a page that lead nowhere.
+/// Paths in a page that do not exist.
 fn lost_paths(root: &Path, base: &str, text: &str) -> Vec<String> {
     let exists = |span: &str| root.join(span).exists() || root.join(base).join(span).exists();
     spans(text)
@@ -55,7 +55,7 @@ fn lost_paths(root: &Path, base: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The last segment of `a::b::NAME`, if it is the name of a constant or a type.
+/// Last segment of `a::b::NAME`, if it is the name of a constant or a type.
 fn item(span: &str) -> Option<&str> {
     let name = span.rsplit("::").next()?;
     let is_item = name.len() > 3

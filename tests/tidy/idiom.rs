@@ -1,7 +1,6 @@
 //! Plain English: words and phrases of the former house style that must not return to Markdown, comments, messages and names.
 //!
-//! `COVERED` lists the folders that are checked; extend it when a crate passes. To see what a folder has left:
-//! `TIDY_IDIOM=src/policy cargo test --test tidy idiom`.
+//! `COVERED` lists the checked folders. To check another one: `TIDY_IDIOM=folder cargo test --test tidy idiom`.
 
 use std::path::Path;
 
@@ -37,10 +36,10 @@ const COVERED: &[&str] = &[
     "tools/",
 ];
 
-/// This file, which has all of the words.
+/// This file, which contains all of the words.
 const WORD_LIST: &str = "tests/tidy/idiom.rs";
 
-/// Phrases that are not used in prose, and what to write instead. Spelled in lower case; matched as whole words.
+/// Phrases forbidden in prose, and their replacements. Spelled in lower case; matched as whole words.
 const PHRASES: &[(&str, &str)] = &[
     ("told", "reported, notified, a status word"),
     ("wish", "request, command"),
@@ -122,17 +121,17 @@ const PHRASES: &[(&str, &str)] = &[
     ("centre", "center"),
 ];
 
-/// Words that no name of a function has.
+/// Words forbidden in names of functions.
 const NAME_WORDS: &[&str] = &[
     "told", "wish", "wishes", "wished", "door", "doors", "mend", "mends", "mended", "anew",
     "hungry", "doubted", "eras", "nobody", "nobodys", "somebody", "whoever", "fates", "seldom",
 ];
 
-/// First words that turn a doc comment into a question, a free relative or a bare quantifier.
+/// First words that make a doc comment a question, a free relative or a bare quantifier.
 const OPENINGS: &[&str] =
     &["What ", "Which ", "Who ", "Whose ", "Most ", "All of ", "Says ", "Tells "];
 
-/// Uses that stay: the file or folder, the text around the phrase, and the reason.
+/// Permitted uses: the file or folder, the text around the phrase, and the reason.
 const ALLOWED: &[(&str, &str, &str)] = &[
     ("", "told apart", "distinguished"),
     ("", "the room for", "space"),
@@ -140,7 +139,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("src/activity/redact/table.rs", "licence key", "the name of a secret to redact"),
 ];
 
-/// A piece of prose or a name, with the number of its line.
+/// Piece of prose or a name, with its line number.
 struct Piece {
     line: usize,
     kind: Kind,
@@ -155,7 +154,7 @@ enum Kind {
     Name,
 }
 
-/// Idiom in one file.
+/// Problems of one file.
 fn idiom(path: &str, text: &str) -> Vec<String> {
     let pieces = if path.ends_with(".md") { of_markdown(text) } else { of_rust(text) };
     let mut found = Vec::new();
@@ -183,7 +182,7 @@ fn idiom(path: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// True if `text` has the phrase as whole words, in a use that is not allowed.
+/// True if `text` has the phrase as whole words, in a use that is not permitted.
 fn has(path: &str, text: &str, phrase: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '\'' || c == '-';
     text.match_indices(phrase).any(|(at, _)| {
@@ -204,7 +203,7 @@ fn has(path: &str, text: &str, phrase: &str) -> bool {
     })
 }
 
-/// The prose of a page: neither blocks of code nor code in a line.
+/// Prose of a page, without code blocks and code spans.
 fn of_markdown(text: &str) -> Vec<Piece> {
     let mut in_block = false;
     let mut pieces = Vec::new();
@@ -268,7 +267,7 @@ fn is_signature(before: &str) -> bool {
     })
 }
 
-/// The string literals of a line, and its comment. A literal over several lines counts as far as its quotes are on one line.
+/// String literals of a line, and its comment. Of a literal over several lines, only parts with both quotes on one line count.
 fn of_line(code: &str) -> (Vec<String>, Option<String>) {
     let mut strings = Vec::new();
     let mut rest = code;

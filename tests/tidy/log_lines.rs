@@ -1,8 +1,8 @@
-//! Log lines that a peer can cause: those of the code that peers drive go through the budget of that peer.
+//! Log lines that a peer can cause: in code driven by peers they count against the budget of the peer.
 
 use super::code;
 
-/// The folders and files whose code peers drive; those that begin so if the name ends with `_`.
+/// Folders and files with code driven by peers. A name that ends with `_` is a prefix.
 const DRIVEN_BY_PEERS: &[&str] = &[
     "src/upstream",
     "src/gateway/downstream",
@@ -13,14 +13,14 @@ const DRIVEN_BY_PEERS: &[&str] = &[
     "src/server/fleet_",
 ];
 
-/// Lines without a budget: the file, how its line begins, and why no peer can repeat it at will.
+/// Lines without a budget: the file, the beginning of the line, and the reason why no peer can repeat it at will.
 const UNBUDGETED: &[(&str, &str, &str)] = &[
     ("src/upstream/peer.rs", "server = %self.name, log, stderr", "the report of the budget, paced"),
     ("src/upstream/reaper.rs", "%error, \"no reaper", "once in the life of the process"),
     ("src/upstream/stderr_log.rs", "%error, \"the stderr of servers", "once, at the start"),
 ];
 
-/// Lines of code that log past `peer_line!`.
+/// Lines of code that log without `peer_line!`.
 pub(super) fn unbudgeted_lines(path: &str, text: &str) -> Vec<String> {
     let is_driven = |folder: &str| {
         let rest = path.strip_prefix(folder);

@@ -1,11 +1,10 @@
-//! Revisions and headers are spelled, and revisions compared, in
-//! `src/protocol/mcp` alone.
+//! Literals of revisions and headers, and comparisons of revisions, are permitted in `src/protocol/mcp` only.
 
 use std::path::Path;
 
 use super::{code, walk};
 
-/// Literals that `mcp::revisions` and `mcp::headers` name.
+/// Literals with names in `mcp::revisions` and `mcp::headers`.
 const PROTOCOL_WORDS: &[&str] = &[
     "2024-11-05",
     "2025-03-26",
@@ -18,14 +17,14 @@ const PROTOCOL_WORDS: &[&str] = &[
     "\"mcp-name",
     "\"mcp-param-",
     "\"last-event-id",
-    // What differs between revisions is a question to `Revision`.
+    // Differences between revisions are methods of `Revision`.
     "== Revision::",
     "!= Revision::",
     "< Revision::",
     ">= Revision::",
 ];
 
-/// Revisions and headers of the protocol that are spelled outside of their home; tests may spell them.
+/// Literals of revisions and headers outside of their module. Tests may contain them.
 fn protocol_words(path: &str, text: &str) -> Vec<String> {
     let is_for_tests = path.contains("/tests/") || path.ends_with("/tests.rs");
     if !path.starts_with("src/") || path.starts_with("src/protocol/mcp") || is_for_tests {
@@ -34,7 +33,7 @@ fn protocol_words(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in code(text).take_while(|(_, line)| !line.starts_with("#[cfg(test)]")) {
         for word in PROTOCOL_WORDS.iter().filter(|word| line.contains(**word)) {
-            found.push(format!("line {number}: {word} is spelled in src/protocol/mcp/ alone"));
+            found.push(format!("line {number}: {word} may be spelled in src/protocol/mcp/ only"));
         }
     }
     found

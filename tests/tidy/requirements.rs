@@ -1,11 +1,11 @@
-//! Requirement ids: each cited id has a row in the requirements, and each row is named by a test.
+//! Requirement ids: each cited id has a row in the requirements, and each row is cited by a test.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::walk;
 
-/// The page with an anchor for each id.
+/// Page with an anchor for each id.
 const REQUIREMENTS: &str = include_str!("../../src/reference/requirements.md");
 
 /// Prefixes of the ids.
@@ -27,7 +27,7 @@ pub(super) fn citations(text: &str) -> Vec<String> {
     found
 }
 
-/// The ids in a line, as anchors: those of `FR-008`, of each in `FR-A2..A12`, of `fn cap_3_some_test`.
+/// Ids in a line, as anchors: of `FR-008`, of each in `FR-A2..A12`, of `fn cap_3_some_test`.
 fn cited(line: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for prefix in PREFIXES {
@@ -51,7 +51,7 @@ fn cited(line: &str) -> Vec<String> {
     ids
 }
 
-/// The ids at the beginning of a test's name: `fr_001_to_003_and_025_…`, `fr_029_fr_030_…`.
+/// Ids at the beginning of a test name: `fr_001_to_003_and_025_…`, `fr_029_fr_030_…`.
 fn ids_of_name(name: &str) -> Vec<String> {
     let words: Vec<&str> = name.split('_').collect();
     let word = |at: usize| words.get(at).copied().unwrap_or_default();
@@ -83,7 +83,7 @@ fn add_series(ids: &mut Vec<String>, prefix: &str, series: &str, first: &str, la
     }
 }
 
-/// The series (a letter, or nothing), the digits, and the rest of the text.
+/// Series (a letter, or nothing), digits, and the rest of the text.
 fn numbered(text: &str, series: char) -> Option<(&str, &str, &str)> {
     let (series, rest) = text.split_at(usize::from(text.starts_with(series)));
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -91,7 +91,7 @@ fn numbered(text: &str, series: char) -> Option<(&str, &str, &str)> {
     (!digits.is_empty()).then_some((series, digits, rest))
 }
 
-/// The ids of all rows.
+/// Ids of all rows.
 fn rows(requirements: &str) -> BTreeSet<String> {
     requirements
         .split("<a id=\"")
@@ -100,7 +100,7 @@ fn rows(requirements: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The part of a file that is a test: a file of tests, or what follows `#[cfg(test)]` in a source. Benchmarks prove what is measured.
+/// Test part of a file: a whole file of tests or benchmarks, or the text after `#[cfg(test)]` in a source.
 fn tests_of<'a>(path: &str, text: &'a str) -> &'a str {
     if !path.ends_with(".rs") || path.starts_with("tests/tidy") {
         return "";

@@ -1,11 +1,11 @@
-//! One home per concept: each type name is unique in the workspace or has a reason.
+//! One type name per concept: each type name is unique in the workspace or has a reason.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{code, first_word, walk};
 
-/// Names of types that more than one module has, and why. Any other is to have one home.
+/// Names of types in more than one module, with the reason. Other names must be unique.
 const TWICE: &[(&str, &str)] = &[
     (
         "of a part, written with its module: `activity::Config`, `intent::Settings`",
@@ -15,13 +15,13 @@ const TWICE: &[(&str, &str)] = &[
         "twins of two framings, transports or protocol sides, each written with its module",
         "Decoder Endpoint Exchange Item Line Session Unreadable",
     ),
-    ("a command of ours as it is typed, beside one that a text quotes", "Command"),
+    ("a command of the program as entered, and a command quoted in a text", "Command"),
     ("one thing at two stages: as written and as read, as kept and as shown", "Body Target"),
-    ("what a token is for, beside what a rule can meet", "Scope"),
-    ("small words of one file each, used there and by its parent", "Peer Start"),
+    ("the permissions of a token, and the requests to which a rule can apply", "Scope"),
+    ("short names of one file each, used there and by its parent", "Peer Start"),
 ];
 
-/// The types that `text` makes known outside of its module.
+/// Types that are visible outside of their module.
 fn types(text: &str) -> impl Iterator<Item = &str> {
     code(text).filter_map(|(_, line)| {
         let line = line.trim_start().strip_prefix("pub")?;
@@ -35,7 +35,7 @@ fn types(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Names that stand in several files of `homes`, or that need not be excepted any more.
+/// Names in several files of `homes`, and exceptions that are no longer needed.
 fn twice(homes: &BTreeMap<String, Vec<String>>, excepted: &[(&str, &str)]) -> Vec<String> {
     let is_excepted =
         |name: &str| excepted.iter().any(|(_, names)| names.split(' ').any(|it| it == name));
@@ -43,10 +43,8 @@ fn twice(homes: &BTreeMap<String, Vec<String>>, excepted: &[(&str, &str)]) -> Ve
     let names = excepted.iter().flat_map(|(_, names)| names.split(' '));
     let stale = names.filter(|name| homes.get(*name).is_none_or(|homes| homes.len() < 2));
     several
-        .map(|(name, homes)| {
-            format!("{name} stands in {}: rename it by its context", homes.join(", "))
-        })
-        .chain(stale.map(|name| format!("{name} stands once: it needs no exception in TWICE")))
+        .map(|(name, homes)| format!("{name} is in {}: rename it by its context", homes.join(", ")))
+        .chain(stale.map(|name| format!("{name} occurs once: it needs no exception in TWICE")))
         .collect()
 }
 
@@ -75,5 +73,5 @@ fn types_with_two_homes_are_reported() {
         .map(|(name, count)| (name.to_owned(), vec!["src/x.rs".to_owned(); count]));
     let found = twice(&homes.into(), &[("a reason", "B C")]);
     assert_eq!(found.len(), 2, "{found:?}");
-    assert!(found[0].starts_with("A stands in") && found[1].starts_with("C stands once"));
+    assert!(found[0].starts_with("A is in") && found[1].starts_with("C occurs once"));
 }

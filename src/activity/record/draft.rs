@@ -110,10 +110,10 @@ pub struct Draft {
     pub overhead_us: u64,
     /// Call tool that was used, or empty.
     pub variant: &'static str,
-    /// Whether the metadata consist only of the proxy's own words (ids, states, principals) and need no
-    /// redaction: `token:ci` names who answered.
+    /// Whether all metadata come from the proxy itself (ids, states, principals) and need no redaction. Redaction
+    /// would remove `token:ci`, the principal that answered.
     pub has_own_metadata: bool,
-    /// BLAKE3 of the whole arguments of a refusal that are kept in part.
+    /// BLAKE3 hash of a refusal's whole arguments, set if only a part of them is kept.
     pub whole_arguments: Option<Box<[u8; 32]>>,
     /// All texts and payloads in the order in which they were set; replaced ones remain.
     bytes: Vec<u8>,
@@ -177,8 +177,7 @@ impl Draft {
         let head = piece.get(..left).unwrap_or(piece);
         if !head.is_empty() {
             if span.end != self.bytes.len() {
-                // Another part was set in between, which calls do not do: move the payload behind
-                // it.
+                // Another part was set in between, which calls never do: move the payload to the end.
                 let before = self.slice(span).to_vec();
                 span = self.copy(&before, 0);
             }

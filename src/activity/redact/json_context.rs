@@ -1,4 +1,4 @@
-//! Tracking of the objects and lists around a position in JSON text, and what they imply for a value there.
+//! Tracking of the objects and lists around a position in JSON text, and of their implications for a value there.
 //! Pure.
 //!
 //! Recognizes names and values in sibling members, `{"name":"Authorization","value":…}` in either order,

@@ -23,8 +23,8 @@ use super::plain::{is_element_name, is_end};
 use super::table::PREFIXES;
 use mcpproxy_json::scan::{Table, has_unusual_escape, translate};
 
-/// Words with which a text is never clean: not keys, but followed by secrets; and one that is a key as well
-/// as a line of a PEM file.
+/// Words with which a text is never clean. They are followed by secrets without being keys, except `privatekey`,
+/// which is both a key and part of a PEM header.
 const ALWAYS: [&[u8]; 4] = [b"bearer", b"basic", b"privatekey", b"identifiedby"];
 /// Every built-in key contains one of these; searching for few words is faster.
 const IN_KEYS: &[&str] = &[
@@ -52,7 +52,7 @@ const IN_KEYS: &[&str] = &[
 ];
 /// Number of bytes before a word that are searched for a key.
 const KEY_BYTES: usize = 64;
-/// Number of words that turn out not to be keys after which scrubbing is as fast.
+/// Maximum number of found words that are not keys. With more, scrubbing is as fast.
 const MAX_FINDS: usize = 128;
 /// Number of consecutive backslashes, as in deeply nested strings, with which a text is not clean.
 const MANY_BACKSLASHES: usize = 8;
@@ -75,8 +75,8 @@ pub(super) struct Prefilter {
 }
 
 impl Prefilter {
-    /// `None` if a configured key can be written in a way that is not found, or hides a key that it starts
-    /// with.
+    /// Compiles the word search. Returns `None` if a configured key has spellings that the search would miss, or hides a
+    /// key that it starts with.
     pub(super) fn new(keys: &Keys) -> Option<Self> {
         let plain =
             |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b':' | b'=');
@@ -277,8 +277,8 @@ pub(super) fn open_authority<'a>(text: &'a [u8]) -> Option<usize> {
     (is_url && begins).then_some(end + 1)
 }
 
-/// Whether there may be a user name in a URL: two slashes before an `@` without anything in between that ends
-/// them.
+/// Whether there may be a user name in a URL: two slashes before an `@`, without the end of an authority in
+/// between.
 fn has_userinfo(text: &[u8]) -> bool {
     let ends = |byte: &u8| is_end(*byte) || *byte == b'/';
     let opens = |at: usize| {
@@ -375,7 +375,7 @@ mod tests {
     use crate::redact::plain::ScrubInput;
     use crate::redact::table::Prefix;
 
-    /// Building blocks of hostile and honest texts.
+    /// Building blocks of hostile and harmless texts.
     const PIECES: &[&str] = &[
         "pass",
         "word",

@@ -74,7 +74,7 @@ impl<'a> KeyRead<'a> {
     }
 }
 
-/// Whether a table's file is missing, unreadable or different from what was written.
+/// Whether a table's file is missing, unreadable or different from the written one.
 fn is_damaged_table(table: &Table) -> bool {
     match hash_of(&table.path, || true) {
         Ok(hash) => hash != Some(table.checksum().into_u128()),

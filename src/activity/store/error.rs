@@ -64,13 +64,13 @@ impl StoreError {
 pub struct DamageReport(ArcSwapOption<String>);
 
 impl DamageReport {
-    /// Description of the last damage found, and what to do.
+    /// Description of the last damage found, and its remedy.
     pub fn text(&self) -> Option<String> {
         self.0.load().as_deref().cloned()
     }
 
-    /// Takes an error of a read; other errors than damage are ignored. It does not start a repair, because a repair
-    /// stops the writer: the check of the tables (`threads`) or the operator does.
+    /// Records the damage reported by a read; other errors are ignored. Does not start a repair, because a repair
+    /// stops the writer: the check of the tables (`threads`) or the operator starts it.
     pub(super) fn take(&self, error: &StoreError) {
         let StoreError::Damaged { .. } = error else { return };
         let text = format!(
@@ -82,7 +82,7 @@ impl DamageReport {
         }
     }
 
-    /// Forgets the damage: it is repaired.
+    /// Clears the damage after its repair.
     pub(crate) fn clear(&self) {
         self.0.store(None);
     }
@@ -96,8 +96,8 @@ pub(crate) fn is_damage(error: &io::Error) -> bool {
         || matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
 }
 
-/// Calls into the store and reports a panic as damage of `file`: the store checks most of what it reads and
-/// takes the rest for granted.
+/// Calls into the store and reports a panic as damage of `file`: the store checks most of its input and
+/// assumes that the rest is valid.
 pub(super) fn guarded<T>(
     file: &Path,
     call: impl FnOnce() -> Result<T, StoreError>,
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panic_of_a_guarded_call_is_damage_of_its_file() {
+    fn panic_in_a_guarded_call_is_reported_as_damage_of_its_file() {
         let file = Path::new("db/keyspaces/1");
         type Guarded = fn() -> Result<(), StoreError>;
         let calls: [(Guarded, &str); 3] = [

@@ -117,7 +117,7 @@ pub(crate) enum BatchStep {
     Whole(BatchSpan),
     /// The bytes end before the batch does.
     Short,
-    /// Not intact. Holds the batch's end if its items and its end are where it says.
+    /// Not intact. Holds the batch's end if its items and its end are at the stated positions.
     Damaged(Option<usize>),
 }
 
@@ -168,8 +168,8 @@ pub fn survey(bytes: &[u8], evidence: impl Fn(&[u8]) -> Evidence) -> Survey {
             BatchStep::Short => None,
             BatchStep::Damaged(end) => end,
         };
-        // If the batch's own end is readable, the next batch starts there, whatever the damaged one
-        // contains.
+        // If the batch's own end is readable, the next batch starts there, regardless of the damaged
+        // content.
         let next = match end {
             Some(end) if end == used || matches!(step(bytes, end), BatchStep::Whole(_)) => end,
             Some(_) | None => {

@@ -200,9 +200,9 @@ pub(super) fn open_db(path: &Path, size: DatabaseSize) -> Result<Database, Store
     })
 }
 
-/// Size at which a block of a table of records ends, in bytes: the smallest part of it that can be read after damage. A full
-/// block of records has one nearly of its own. With 1 byte, each would have one, and a log of single records would be larger
-/// by half. Keyspaces that exist keep the size they were created with.
+/// Target size of a data block in tables of records, in bytes. Damage makes one data block unreadable, so a small size limits
+/// the loss: a full block of records nearly has a data block of its own. With 1 byte every value would have one, but a log of
+/// single records would be larger by half. Existing keyspaces keep the size they were created with.
 const TABLE_BLOCK_BYTES: u32 = 512;
 
 /// Opens or creates the keyspaces, in the order of [`Space::ALL`].

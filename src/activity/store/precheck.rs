@@ -1,6 +1,6 @@
 //! Checks of a database before fjall opens it, and the log's own list of its tables (ACT-9).
 //!
-//! fjall's recovery deletes what its manifests do not name, and some damage makes it panic while holding a
+//! fjall's recovery deletes files that its manifests do not name, and some damage makes it panic while holding a
 //! lock, which aborts the process when the half-opened database is dropped. It is therefore only given
 //! manifests and tables that it can open: each manifest is the one last written, each table it names exists
 //! with an intact structure, and nothing else is in the folders. Damaged data blocks are detected, at bounded
@@ -80,7 +80,7 @@ pub(super) fn check(
     let _lock = lock_database(db)?;
     let journals = journal_files::list(db);
     if journals.map_err(|error| StoreError::unreadable(db, error))?.is_empty() {
-        // fjall would begin a new one, and ignore what is in tables.
+        // fjall would begin a new one, and ignore the content of tables.
         let why = format!("its journal is missing, {DB}/0.jnl or one with a higher number");
         return Err(damaged(db, &why));
     }
@@ -223,7 +223,7 @@ pub(super) fn unnamed(
     version: &Version,
     known: Option<&Version>,
 ) -> Result<Vec<TableName>, StoreError> {
-    // A later, intact version dropped what an earlier one had.
+    // A later, intact version dropped tables of an earlier one.
     let superseded: HashSet<u64> = match known {
         Some(known) if version.number > known.number => known.tables.keys().copied().collect(),
         Some(_) | None => HashSet::new(),

@@ -1,4 +1,4 @@
-//! State of the writer thread and the making of a batch: encoding queued entries, committing, syncing and
+//! State of the writer thread and the assembly of batches: encoding queued entries, committing, syncing and
 //! updating the chain tip. Disk operations are timed for the watchdog.
 //!
 //! After a failure it keeps the batch that could not be written, has a damaged log repaired, reopens the store and writes
@@ -58,7 +58,7 @@ pub(super) struct WriterState {
     pub(super) permits: usize,
     /// Replies waiting for the pending batch to be durable.
     pub(super) waiting: Vec<oneshot::Sender<()>>,
-    /// Tip of what is written but not durable.
+    /// Tip of written records that are not durable.
     pub(super) unsynced: Option<ChainTip>,
     /// Batch that could not be written.
     pub(super) unwritten: Option<UnwrittenBatch>,
@@ -171,7 +171,7 @@ impl WriterState {
 
     /// Publishes whether the log's disk is nearly full.
     fn publish_disk_space(&self) {
-        // If the free space cannot be determined, writing will show.
+        // If the free space cannot be determined, a full disk shows in the next write.
         let Ok(disk) = space::disk(&self.dir) else { return };
         if self.shared.shares.set_disk_low(shares::is_low(disk.free, disk.total)) {
             let free_mb = disk.free >> 20;
@@ -376,7 +376,7 @@ impl WriterState {
         });
     }
 
-    /// Adds an age mark from time to time.
+    /// Adds an age mark if one is due.
     fn add_age_mark(&mut self) {
         let records = self.appender.pending();
         if records == 0 {
@@ -451,7 +451,7 @@ impl WriterState {
         self.lose_queued();
     }
 
-    /// Drops queued commands that will not be executed. Nobody who waits for them gets a reply.
+    /// Drops queued commands that will not be executed. Their senders get no reply.
     pub(super) fn lose_queued(&mut self) {
         while let Ok(message) = self.messages.try_recv() {
             match message {

@@ -5,6 +5,8 @@
 //!        ├─ cached ─▶ vector
 //!        └─ EmbeddingQuery ─▶ the client ─┬─ in time ─▶ vector, cached
 //!                                         └─ late or failed ─▶ words alone; consecutive failures open the circuit
+//! ```
+//!
 //! A late vector is cached too: the first request may be the one that loads the model.
 
 use std::path::Path;
@@ -127,7 +129,7 @@ struct InForce {
 
 #[derive(Debug, Default)]
 struct Faults {
-    /// Why queries are not embedded.
+    /// Reason why queries are not embedded.
     queries: Option<String>,
     tools: Option<String>,
 }
@@ -143,7 +145,7 @@ pub struct QueryEmbedder {
 }
 
 impl QueryEmbedder {
-    /// New embedder, and the receiver of its requests.
+    /// Creates an embedder and the receiver of its requests.
     pub fn new(settings: Option<&EmbeddingsSettings>) -> (Self, mpsc::Receiver<EmbeddingQuery>) {
         let (asks, asked) = mpsc::channel(MAX_QUERIES_AT_ONCE);
         let embedder = Self {
@@ -179,7 +181,7 @@ impl QueryEmbedder {
         self.settings.subscribe()
     }
 
-    /// Embeds `query`; `None` if the search uses words alone. Waits for the configured time at most.
+    /// Embeds `query`; `None` if the search uses words alone. Waits for at most the configured time.
     pub async fn meaning(&self, query: &str) -> Option<QueryMeaning> {
         let now = self.in_force.load_full()?;
         let InForce { settings, model } = &*now;
@@ -239,7 +241,7 @@ impl QueryEmbedder {
         }
     }
 
-    /// Sets the tool vectors made by `model`; ignored if that is not in force.
+    /// Sets the tool vectors made by `model`; ignored if that model is not in force.
     pub fn set_tool_vectors(&self, model: &str, tools: &Arc<ToolVectors>) {
         if let Some(now) = self.in_force.load().as_ref().filter(|now| now.settings.model == *model)
         {
@@ -264,12 +266,7 @@ impl QueryEmbedder {
 
     /// Logs that a vector file is not used.
     pub fn file_unusable(&self, path: &Path, why: &str) {
-        peer_line!(
-            warn,
-            ENDPOINT,
-            "{} {why}: the vectors of tools are asked for again",
-            path.display()
-        );
+        peer_line!(warn, ENDPOINT, "{} {why}: the tools are embedded again", path.display());
     }
 
     pub fn count(&self, kind: RequestKind, outcome: RequestOutcome) {

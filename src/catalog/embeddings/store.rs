@@ -94,13 +94,13 @@ impl VectorStore {
             }
         }
         self.tools = Arc::new(ToolVectors::of(found));
-        let gone = last_rows.into_iter().filter_map(|(key, row)| {
+        let former = last_rows.into_iter().filter_map(|(key, row)| {
             let vector = last.vector(row).filter(|_| !rows.contains_key(&key))?;
             Some((key, UnitVector::of(vector.to_vec())?))
         });
         let kept = if complete { MAX_SPARE } else { MAX_VECTORS };
         let spare = spare.into_iter().filter(|(key, _)| !rows.contains_key(key));
-        self.spare = spare.chain(gone).take(kept).collect();
+        self.spare = spare.chain(former).take(kept).collect();
         self.rows = rows;
         let remaining =
             capacity(self.dimensions().unwrap_or(MAX_DIMENSIONS)).saturating_sub(self.len());
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(store.arrange(&[tool("a", "z")], true)[0].1, "a: z");
         assert_eq!((store.tools().len(), store.len()), (0, 2));
         assert_eq!(store.dimensions(), Some(2));
-        assert_eq!(store.arrange(&tools, true), [], "what was gone is back");
+        assert_eq!(store.arrange(&tools, true), [], "former tools are back");
         assert_eq!((store.tools().len(), store.len()), (3, 2));
     }
 
@@ -203,7 +203,7 @@ mod tests {
             assert!(store.insert(VectorKey::of("m", &at.to_string()), unit(&[1.0])));
         }
         store.arrange(&[], false);
-        assert_eq!(store.len(), MAX_SPARE + 500, "a server is awaited, whose they may be");
+        assert_eq!(store.len(), MAX_SPARE + 500, "they may belong to an awaited server");
         store.arrange(&[], true);
         assert_eq!(store.len(), MAX_SPARE);
         assert_eq!(capacity(384), MAX_VECTORS);

@@ -56,9 +56,7 @@ pub fn path(folder: &Path) -> PathBuf {
     folder.join(NAME)
 }
 
-/// Loads the vectors of `model`; empty if there is no file or it is of another model.
-///
-/// The file exists and is unusable.
+/// Loads the vectors of `model`; empty if there is no file or it is of another model. Fails if the file is unusable.
 pub fn read(folder: &Path, model: &str) -> Result<VectorStore, UnusableVectors> {
     let path = path(folder);
     let bytes = match fs::metadata(&path) {
@@ -104,17 +102,15 @@ fn checked(bytes: &[u8], model: &str) -> Result<VectorStore, &'static str> {
         let numbers: Vec<f32> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         let length: f32 = numbers.iter().map(|number| number * number).sum();
         if !((1.0 - ROUNDED)..=(1.0 + ROUNDED)).contains(&length) {
-            return Err("a vector is none");
+            return Err("a vector is invalid");
         }
-        let vector = UnitVector::of(numbers).ok_or("a vector is none")?;
+        let vector = UnitVector::of(numbers).ok_or("a vector is invalid")?;
         store.insert(VectorKey(*key), vector);
     }
     Ok(store)
 }
 
-/// Replaces the file. Durable on return.
-///
-/// I/O error; the old file is kept.
+/// Replaces the file. Durable on return; on an error the old file is kept.
 pub fn write(folder: &Path, store: &VectorStore) -> io::Result<()> {
     let mut hasher = blake3::Hasher::new();
     let mut vectors = 0;
@@ -221,7 +217,7 @@ mod tests {
         let head = r#""version":1,"model":"m","dimensions":2,"vectors":1"#;
         assert_eq!(with(head, &[0.6, 0.8]), Ok(1));
         for row in [[f32::NAN, 1.0], [1.0, 1.0], [0.0, 0.0], [f32::INFINITY, 0.0]] {
-            assert_eq!(with(head, &row), Err("a vector is none"), "{row:?}");
+            assert_eq!(with(head, &row), Err("a vector is invalid"), "{row:?}");
         }
         let huge = r#""version":1,"model":"m","dimensions":2,"vectors":18446744073709551615"#;
         assert_eq!(with(huge, &[0.6, 0.8]), Err("its numbers are out of bounds"));

@@ -29,7 +29,7 @@ pub enum BadAnswer {
         asked: usize,
     },
     /// A malformed vector.
-    #[error("an embedding has no direction, is too long, or holds what is no number")]
+    #[error("an embedding is zero, too long, or has a member that is not a number")]
     Vector,
     /// Vectors of different dimensions.
     #[error("an embedding has {found} dimensions, not {expected}")]
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_names_the_model_and_the_texts() {
+    fn request_names_the_model_and_the_texts() {
         let body = request("m\"", &["a\n", "é"]);
         assert_eq!(body, r#"{"model":"m\"","input":["a\n","é"]}"#);
     }

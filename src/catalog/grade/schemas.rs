@@ -2,8 +2,8 @@
 //!
 //! [`Relation::Narrower`] means that every document the new schema accepts is accepted by the old one, in any
 //! dialect; if that cannot be shown the result is [`Relation::Wider`]. Annotations (`description`, `default`, …) are
-//! ignored. Not attempted: `oneOf`, `not` and unevaluated keywords unless equal, changed patterns, references that
-//! lead elsewhere.
+//! ignored. Not attempted: `oneOf`, `not` and unevaluated keywords unless equal, changed patterns, references to
+//! other places.
 
 #[cfg(test)]
 mod tests;
@@ -86,14 +86,14 @@ impl Comparison {
         }
         match (old, new) {
             (Value::Bool(true), Value::Object(now)) => {
-                if says_nothing(now) {
+                if has_only_annotations(now) {
                     Equal
                 } else {
                     Narrower
                 }
             }
             (Value::Object(before), Value::Bool(true)) => {
-                if says_nothing(before) {
+                if has_only_annotations(before) {
                     Equal
                 } else {
                     Wider
@@ -195,7 +195,7 @@ impl Comparison {
         )
     }
 
-    /// One keyword's schema in both; absent accepts anything.
+    /// Compares one keyword's schemas; an absent one accepts anything.
     fn members(
         &mut self,
         before: &Map<String, Value>,
@@ -259,7 +259,7 @@ impl Comparison {
         relation
     }
 
-    /// `not`, and `if` with what depends on it.
+    /// `not`, and `if` with `then` and `else`.
     fn conditions(&mut self, before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
         let not = match (before.get("not"), now.get("not")) {
             (None, None) => Relation::Equal,
@@ -305,7 +305,7 @@ impl Comparison {
     }
 }
 
-/// The keywords about properties, with what they mean where they are absent.
+/// Keywords about properties, with their defaults.
 struct Properties<'a> {
     named: &'a Map<String, Value>,
     patterns: &'a Map<String, Value>,
@@ -329,12 +329,12 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// True for a schema that only has words.
-fn says_nothing(schema: &Map<String, Value>) -> bool {
+/// Whether a schema has only annotation keywords.
+fn has_only_annotations(schema: &Map<String, Value>) -> bool {
     schema.keys().all(|name| WORDS.contains(&name.as_str()))
 }
 
-/// A keyword that no other depends on.
+/// Compares a keyword that no other depends on.
 fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
     const ELSEWHERE: [&str; 22] = [
         "type",
@@ -597,7 +597,7 @@ fn type_of(value: &Value) -> &'static str {
 }
 
 /// Values allowed by `enum` or `const`; inner `None` if neither is present.
-#[expect(clippy::option_option, reason = "not readable, or not there")]
+#[expect(clippy::option_option, reason = "unreadable, or absent")]
 fn listed(schema: &Map<String, Value>) -> Option<Option<Vec<&Value>>> {
     let of_enum = match schema.get("enum") {
         None => None,

@@ -1,4 +1,4 @@
-//! Scan rules and findings: hidden characters, and orders to the model. Pure.
+//! Scan rules and findings: hidden characters, and instructions to the model (orders). Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -184,9 +184,9 @@ fn suspect(
 }
 
 /// Maximum number of orders reported per text.
-const MAX_TOLD: usize = 4;
+const MAX_ORDERS: usize = 4;
 
-/// Alternatives at one position of a phrase; an empty one is optional.
+/// Alternatives at one position of a phrase; an empty one makes the position optional.
 type Choice = &'static [&'static str];
 
 /// Phrases in English, matched in any case, spacing, punctuation, with hidden characters and look-alike letters.
@@ -415,13 +415,13 @@ static TABLE: LazyLock<Option<Table>> = LazyLock::new(|| {
     Some(Table { phrases, levels, marks })
 });
 
-/// The orders in a text, each once, with their level; at most `MAX_TOLD`.
+/// The orders in a text, each once, with their level; at most `MAX_ORDERS`.
 pub(crate) fn orders(text: &str) -> Vec<(FindingLevel, String)> {
     let Some(table) = &*TABLE else { return Vec::new() };
     let mut found = Vec::new();
     let mut report = |level, words: &str| {
         let listed = (level, format!("'{}'", words.trim()));
-        if found.len() < MAX_TOLD && !found.contains(&listed) {
+        if found.len() < MAX_ORDERS && !found.contains(&listed) {
             found.push(listed);
         }
     };
@@ -577,6 +577,6 @@ mod orders_tests {
     #[test]
     fn text_full_of_orders_yields_few_findings() {
         let text = "ignore previous rules; do not tell the user; <system>; hide it from users; new system prompt".repeat(1000);
-        assert_eq!(orders(&text).len(), MAX_TOLD);
+        assert_eq!(orders(&text).len(), MAX_ORDERS);
     }
 }

@@ -1,5 +1,4 @@
-//! The golden set (`tools/bench/search`), asked: what the ranking keeps to, and what each line of the thesaurus
-//! is worth.
+//! Tests on the golden set (`tools/bench/search`): quality of the ranking, and benefit of each line of the thesaurus.
 //!
 //! The file format is described there; only the parts needed by tests are read.
 
@@ -114,7 +113,7 @@ struct Score {
     within_five: f64,
     reciprocal: f64,
     unanswerable: f64,
-    said: f64,
+    unanswered: f64,
     destroying_first: usize,
 }
 
@@ -129,7 +128,7 @@ fn score(catalogs: &[Asking], questions: &[Question], of: impl Fn(&Question) -> 
             }
             if question.kind == "none" {
                 score.unanswerable += 1.0;
-                score.said += f64::from(u8::from(found.is_empty()));
+                score.unanswered += f64::from(u8::from(found.is_empty()));
                 continue;
             }
             score.asked += 1.0;
@@ -142,15 +141,16 @@ fn score(catalogs: &[Asking], questions: &[Question], of: impl Fn(&Question) -> 
     score
 }
 
-/// Minimum recall at five and mean reciprocal rank in small catalogs: of the part used while the ranking was
+/// Minimum recall at five and mean reciprocal rank in small catalogs: of the questions used while the ranking was
+/// developed, and of the held-out ones.
 const SHORT: (f64, f64) = (0.87, 0.77);
 const SHORT_HELD_OUT: (f64, f64) = (0.90, 0.80);
 /// The same among all tools, of both parts.
 const ALL: (f64, f64) = (0.72, 0.62);
-/// Least share of questions without answer to which none is given, and of misspelled ones whose tool is found.
-const SAID: f64 = 0.75;
+/// Minimum share of unanswerable questions without a result, and of misspelled ones whose tool is found.
+const MIN_UNANSWERED: f64 = 0.75;
 const TYPOS: f64 = 0.6;
-/// Reading questions of a part to which a tool that destroys is the first answer.
+/// Number of read questions of a part with a destructive tool as the first result.
 const DESTROYING_FIRST: usize = 0;
 
 #[test]
@@ -168,7 +168,7 @@ fn fr_021_golden_set_quality_does_not_regress() {
             let typos = super::golden::score(catalogs, &questions, of_both);
             let kept = score.within_five >= recall * score.asked
                 && score.reciprocal >= reciprocal * score.asked
-                && score.said >= SAID * score.unanswerable
+                && score.unanswered >= MIN_UNANSWERED * score.unanswerable
                 && typos.within_five >= TYPOS * typos.asked
                 && score.destroying_first == DESTROYING_FIRST;
             println!("held out {held_out}: {score:?}");
@@ -236,7 +236,7 @@ fn every_thesaurus_line_improves_search() {
     assert!(harmful.is_empty(), "{:#?}", named.collect::<Vec<_>>());
 }
 
-/// server, tool, description, parameters: as real servers word them.
+/// Server, tool, description and parameters, as worded by real servers.
 pub(crate) const TOOLS: &[(&str, &str, &str, &str)] = &[
     (
         "filesystem",

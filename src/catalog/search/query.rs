@@ -24,7 +24,7 @@ const QUESTION: [&str; 18] = [
 /// Words after "how" that ask about state, not about how to do something.
 const BEING: [&str; 6] = ["is", "are", "am", "was", "were", "s"];
 
-/// Conjunctions before reported content or a relative clause, which names nothing to be done.
+/// Conjunctions before reported content or a relative clause, which requests no action.
 const THAT: [&str; 5] = ["that", "dass", "que", "che", "что"];
 
 /// Articles and possessives: a following word is a noun, even if it may be a verb elsewhere ("a link", "my copy").
@@ -136,8 +136,8 @@ impl ParsedQuery {
     ) -> Option<&'a [(String, Script)]> {
         let (length, meanings) = lexicon.thesaurus.phrase(rest)?;
         let (phrase, after) = rest.split_at_checked(length)?;
-        let said = phrase.iter().filter(|(word, _)| !lexicon.thesaurus.is_stop_word(word));
-        let own = said.map(|(word, _)| lexicon.key(word)).collect();
+        let words = phrase.iter().filter(|(word, _)| !lexicon.thesaurus.is_stop_word(word));
+        let own = words.map(|(word, _)| lexicon.key(word)).collect();
         self.term(lexicon, None, own, meanings);
         Some(after)
     }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn question_about_state_wants_a_read() {
+    fn question_about_state_prefers_a_read() {
         let lexicon = Lexicon::default();
         let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
         for (query, expected) in [

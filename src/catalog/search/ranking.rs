@@ -20,7 +20,7 @@ use super::vectors::Near;
 const VERB: f32 = 0.5;
 
 /// Weight of a word after "that".
-const TOLD: f32 = 0.3;
+const REPORTED: f32 = 0.3;
 
 /// Factor for a tool whose name consists of the query's words, which may be chance.
 const CALLED: f32 = 1.5;
@@ -63,7 +63,7 @@ impl Index {
         for term in &asked.terms {
             let rarity = self.score_term(term, &mut word);
             let bearing = match (term.reported, term.bearing) {
-                (true, _) => TOLD,
+                (true, _) => REPORTED,
                 (false, Bearing::Verb) => VERB,
                 (false, Bearing::Thing | Bearing::Part) => 1.0,
             };
@@ -96,12 +96,12 @@ impl Index {
                 * if traits.verbs.is_empty() || asked.means(&traits.verbs) { 1.0 } else { UNASKED };
             let (by_words, covered) = match named {
                 NameFit::Not => (score, covered),
-                NameFit::ByWords | NameFit::AsSpelt => (score, 1.0),
+                NameFit::ByWords | NameFit::AsSpelled => (score, 1.0),
             };
             let score = match named {
                 NameFit::Not => score,
                 NameFit::ByWords => score * CALLED,
-                NameFit::AsSpelt => score + EXACT_NAME,
+                NameFit::AsSpelled => score + EXACT_NAME,
             };
             Some(FoundTool { at, score, by_words, covered, traits })
         });
@@ -299,7 +299,7 @@ pub(super) enum NameFit {
     /// Same words.
     ByWords,
     /// Spelled as the name.
-    AsSpelt,
+    AsSpelled,
 }
 
 impl QueriedName {
@@ -313,10 +313,10 @@ impl QueriedName {
 
     pub(super) fn fits(&self, traits: &Traits) -> NameFit {
         if traits.name == self.words {
-            return if self.is_identifier { NameFit::AsSpelt } else { NameFit::ByWords };
+            return if self.is_identifier { NameFit::AsSpelled } else { NameFit::ByWords };
         }
         match self.is_qualified && traits.qualified_name == self.words {
-            true => NameFit::AsSpelt,
+            true => NameFit::AsSpelled,
             false => NameFit::Not,
         }
     }
@@ -478,7 +478,7 @@ mod tests {
         catalog.load()
     }
 
-    /// A query to which the tools are as similar as said, and all others not.
+    /// A query with these similarities to the named tools, and none to all others.
     fn meaning(snapshot: &Snapshot, similar: &[(&str, f32)]) -> QueryMeaning {
         let vectors: Vec<_> = snapshot
             .tools()
@@ -520,8 +520,8 @@ mod tests {
     fn meaning_results_obey_word_rules() {
         let near = [("pong", 0.9), ("delete_repo", 0.8), ("old_read", 0.7)];
         let named = found("zap", &near, |_| true);
-        assert_eq!(named[0], "zap", "who names it gets it: {named:?}");
-        assert_eq!(named.last().unwrap(), "old_read", "what is deprecated comes last");
+        assert_eq!(named[0], "zap", "a named tool is first: {named:?}");
+        assert_eq!(named.last().unwrap(), "old_read", "deprecated tools come last");
         let destroys = [("delete_repo", 0.9), ("get_repo", 0.3)];
         assert_eq!(found("show me what there is", &destroys, |_| true)[0], "get_repo");
         // The words ask for a change and rank another tool first.

@@ -20,7 +20,7 @@ const OF_TEMPLATE: &str = "test://item/7";
 const TEMPLATE: &str = "test://item/{id}{?q*}";
 const PROMPT: &str = "greet";
 
-/// The way a request comes in.
+/// Path of a request to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// `/mcp`, in a session of the initialize-based revisions.
@@ -45,7 +45,7 @@ pub(super) enum Way {
     Rest,
     /// `mcpproxy call` before a running proxy.
     Cli,
-    /// `mcpproxy call` with none running.
+    /// `mcpproxy call` without a running proxy.
     CliAlone,
 }
 
@@ -75,7 +75,6 @@ impl Asks {
     ];
 }
 
-/// Entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryPoint {
     pub(super) way: Way,
@@ -93,7 +92,6 @@ pub(super) struct Answer {
 }
 
 impl EntryPoint {
-    /// All entry points.
     pub(super) fn all() -> Vec<Self> {
         let message = [
             Way::Session,
@@ -128,12 +126,11 @@ impl EntryPoint {
         matches!(way, Stateless | AllStateless | OneStateless | PipeStateless | BridgeStateless)
     }
 
-    /// Whether it is the member of a filter, which has no answer of its own.
+    /// Whether the request is an entry of a filter, without its own answer.
     pub(super) fn is_filter(self) -> bool {
         self.is_stateless() && self.asks == Asks::Subscription
     }
 
-    /// Whether the client states an intent.
     pub(super) fn states_intent(self) -> bool {
         let own_name = matches!(self.way, Way::AllSession | Way::AllStateless) || self.is_of_one();
         self.asks == Asks::Tool && !own_name
@@ -266,7 +263,7 @@ impl Proxies {
         Self { proxy, token: None, states: "read", pipe, bridge, alone }
     }
 
-    /// Starts a call to `s` that is never answered, behind the pipe and behind the shared proxy; it lasts as long as
+    /// Starts calls to `s` that are never answered, over the pipe and over the shared proxy. The latter lasts as long as
     /// the returned client.
     pub(super) fn occupy(&self) -> Client {
         let never = json!({"behavior": "never"});
@@ -280,7 +277,7 @@ impl Proxies {
         client
     }
 
-    /// The pipes end. A call that is under way is given up.
+    /// Closes the pipes, and cancels the call in progress.
     pub(super) fn close_pipes(&self) {
         let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
             "params": {"requestId": "never"}});
@@ -292,7 +289,7 @@ impl Proxies {
         }
     }
 
-    /// Records of the proxy behind the pipe, which has ended, and of the one behind the commands.
+    /// Records of the ended proxy of the pipe, and of commands without a running proxy.
     pub(super) fn records_alone(&self, query: &[&str]) -> Vec<Value> {
         let pipe = self.pipe.lock().unwrap();
         let folders = [pipe.folder.path(), self.alone.path()];
@@ -312,7 +309,7 @@ impl Proxies {
         self.ask_with(entry_point, server, &json!({}))
     }
 
-    /// The same, a tool with these arguments.
+    /// Sends a request to a server through an entry point, with `args` for a tool.
     pub(super) fn ask_with(&self, entry_point: EntryPoint, server: &str, args: &Value) -> Answer {
         let operation = if server == "s" { self.states } else { "read" };
         let (method, mut params) = entry_point.message(server, operation, args);

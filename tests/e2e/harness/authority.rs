@@ -17,67 +17,67 @@ use super::{Connection, Output, PATIENCE, Response, until};
 /// Behavior of the authorization server, and the requests it has received.
 #[derive(Default)]
 pub(crate) struct Ways {
-    /// Instead of its own metadata's members.
+    /// Replacements for members of the authorization server's metadata.
     pub(crate) metadata: Value,
-    /// Instead of the members of the protected resource's metadata.
+    /// Replacements for members of the protected resource's metadata.
     pub(crate) resource: Value,
-    /// Instead of `iss` in the redirect.
+    /// Replacement for `iss` in the redirect.
     pub(crate) issuer: Option<String>,
-    /// Instead of the place of the protected resource's metadata.
+    /// Replacement for the URL of the protected resource's metadata.
     pub(crate) place: Option<String>,
-    /// Instead of the members of the token response.
+    /// Replacements for members of the token response.
     pub(crate) tokens_as: Value,
     /// `expires_in` of the tokens.
     pub(crate) life: Option<u64>,
     pub(crate) refuse_refresh: bool,
-    /// Tokens are renewed, but the client is not notified yet.
+    /// Responses with renewed tokens are held back.
     pub(crate) hold_refresh: bool,
     /// Requests to the endpoints for registration and tokens are redirected, with status 307.
     pub(crate) has_moved: bool,
-    /// The server asks for no login, and publishes nothing about one.
+    /// The server requires no login, and publishes no metadata.
     pub(crate) open: bool,
-    /// Methods for which it asks for none.
+    /// Methods that require no token.
     pub(crate) free: &'static [&'static str],
     /// A method, and the scope that a token for it must have.
     pub(crate) scope: Option<(&'static str, &'static str)>,
-    /// The client that is known, where none registers itself.
+    /// Id of the known client, if clients do not register.
     pub(crate) client: Option<&'static str>,
-    /// Its secret, with which it gets tokens for itself.
+    /// Secret of that client, for the grant `client_credentials`.
     pub(crate) secret: Option<&'static str>,
     /// The secret is expected in the form, not in the header.
     pub(crate) posts_secret: bool,
-    /// Status and body of the answers to requests of the client for itself.
+    /// Status and body of refusals of the grant `client_credentials`.
     pub(crate) refuses_client: Option<(u16, Value)>,
-    /// Token type, instead of `access`.
+    /// Prefix of access tokens, instead of `access`.
     pub(crate) tokens: Option<&'static str>,
-    /// The server that the tokens are for, if it is not this one.
+    /// Audience of the tokens, if it is not this server.
     pub(crate) audience: Option<String>,
     /// The server rejects every token, although it issues them.
     pub(crate) takes_none: bool,
     /// The user denies the login.
     pub(crate) denied: bool,
-    /// Tokens that the server takes.
+    /// Tokens that the server accepts.
     pub(crate) valid: Vec<String>,
-    /// Every `Authorization` that the server was sent.
+    /// Every `Authorization` header that the server received.
     pub(crate) seen: Vec<String>,
-    /// The scopes that each login asked for.
+    /// Scopes requested by each login.
     pub(crate) asked: Vec<String>,
-    /// The clients that logins were asked for, and what came to the token endpoint.
+    /// Client ids of logins, and requests to the token endpoint.
     pub(crate) clients: Vec<String>,
     pub(crate) exchanged: Vec<String>,
-    /// Tokens that were revoked, and the status of these answers if they are refused.
+    /// Revoked tokens, and the status of refused revocations.
     pub(crate) revoked: Vec<String>,
     pub(crate) refuses_revocation: Option<u16>,
     /// Number of renewals.
     pub(crate) renewed: u64,
     pub(crate) given: u64,
-    /// The code challenge, and the redirect, of the login under way.
+    /// Code challenge and redirect of the login in progress.
     pub(crate) challenge: String,
     pub(crate) redirect: String,
 }
 
-/// A scope that is asked for of every token.
-pub(crate) const NOBODYS: &str = "nobodys";
+/// A scope that no token can satisfy.
+pub(crate) const UNGRANTABLE: &str = "nobodys";
 
 impl Ways {
     fn audience(&self, base: &str) -> String {
@@ -106,7 +106,7 @@ impl Authority {
     }
 
     pub(crate) fn ways(&self) -> MutexGuard<'_, Ways> {
-        self.ways.lock().expect("nobody panicked")
+        self.ways.lock().expect("no thread has panicked")
     }
 
     /// Whether the last request had the newest token.
@@ -283,7 +283,7 @@ fn is_client(request: &Request, ways: &Ways) -> bool {
     }
 }
 
-/// The answer to a token request of the client for itself: no refresh token.
+/// Response to a token request by `client_credentials`, without a refresh token.
 fn token_for_client(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, String) {
     if let Some((status, body)) = &ways.refuses_client {
         return (*status, String::new(), body.to_string());
@@ -305,7 +305,7 @@ fn token_for_client(request: &Request, base: &str, ways: &mut Ways) -> (u16, Str
     (200, String::new(), with(tokens, &ways.tokens_as).to_string())
 }
 
-/// The server itself: one tool, `read_item`.
+/// Response of the MCP server, which has one tool, `read_item`.
 fn protected(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, String) {
     ways.seen.extend(request.authorization.clone());
     let token = request.authorization.as_deref().and_then(|it| it.strip_prefix("Bearer "));
@@ -325,7 +325,7 @@ fn protected(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, St
     };
     match ways.scope {
         // An ungrantable scope is required regardless of the token.
-        Some((of, scope)) if of == method && (scope == NOBODYS || !has(scope)) => {
+        Some((of, scope)) if of == method && (scope == UNGRANTABLE || !has(scope)) => {
             let challenge = format!(
                 "WWW-Authenticate: Bearer error=\"insufficient_scope\", scope=\"{scope}\"\r\n"
             );
@@ -350,7 +350,7 @@ fn protected(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, St
     (200, String::new(), body.to_string())
 }
 
-/// `value` with the members of `other`; a null takes a member away.
+/// `value` with the members of `other`; a null removes a member.
 fn with(mut value: Value, other: &Value) -> Value {
     let members = value.as_object_mut().expect("an object");
     for (name, member) in other.as_object().into_iter().flatten() {
@@ -382,7 +382,7 @@ fn parameter(form: &str, name: &str) -> String {
     String::from_utf8(bytes).expect("UTF-8")
 }
 
-/// A code challenge. The hash is made by a program that is everywhere.
+/// Code challenge of a verifier, hashed by `sha256sum`.
 fn s256(verifier: &str) -> String {
     let script = "printf %s \"$1\" | sha256sum";
     let output = Command::new("sh").args(["-c", script, "sh", verifier]).output().expect("sh runs");
@@ -392,11 +392,11 @@ fn s256(verifier: &str) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash)
 }
 
-/// `mcpproxy upstream login`, with a person who does what is asked.
+/// `mcpproxy upstream login` with a simulated user, who opens the printed address.
 pub(crate) struct Browser {
     command: Child,
     errors: BufReader<std::process::ChildStderr>,
-    said: String,
+    printed: String,
 }
 
 impl Browser {
@@ -404,10 +404,10 @@ impl Browser {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut command = command.spawn().expect("it starts");
         let errors = BufReader::new(command.stderr.take().expect("piped"));
-        Self { command, errors, said: String::new() }
+        Self { command, errors, printed: String::new() }
     }
 
-    /// Logs in, if it comes to that; what the command left behind.
+    /// Logs in if the command prints an address. Returns the command's output.
     pub(crate) fn log_in(mut self) -> Output {
         while let Some(line) = self.line() {
             if line.trim().starts_with("http://") {
@@ -415,14 +415,14 @@ impl Browser {
             }
         }
         let mut output = Output::from(self.command.wait_with_output().expect("it ends"));
-        output.stderr = self.said;
+        output.stderr = self.printed;
         output
     }
 
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let count = self.errors.read_line(&mut line).expect("it can be read");
-        self.said.push_str(&line);
+        self.printed.push_str(&line);
         (count > 0).then_some(line)
     }
 }

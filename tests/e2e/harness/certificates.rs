@@ -59,7 +59,7 @@ impl CertificateAuthority {
         self.sign(params)
     }
 
-    /// The same, for so long from now on.
+    /// Certificate of a client, valid for `time` from now.
     pub(crate) fn client_for(&self, name: &str, time: Duration) -> Pair {
         let mut params = params(name, &[]);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -67,7 +67,7 @@ impl CertificateAuthority {
         self.sign(params)
     }
 
-    /// The same, but its time is over.
+    /// Expired certificate with these names.
     pub(crate) fn expired(&self, name: &str, names: &[&str]) -> Pair {
         let mut params = params(name, names);
         params.not_before = date_time_ymd(2001, 1, 1);
@@ -95,7 +95,6 @@ fn params(name: &str, names: &[&str]) -> CertificateParams {
     params
 }
 
-/// Response to curl.
 #[derive(Debug)]
 pub(crate) struct Curled {
     /// 0 if there was no answer.
@@ -104,7 +103,7 @@ pub(crate) struct Curled {
     pub(crate) version: String,
     pub(crate) headers: String,
     pub(crate) body: String,
-    /// Reason why there was no answer.
+    /// Reason of a missing answer.
     pub(crate) error: String,
 }
 
@@ -117,7 +116,7 @@ impl Curled {
     }
 }
 
-/// Runs curl in a folder, which its files are in.
+/// Runs curl in the folder of its files.
 pub(crate) fn curl(folder: &Path, args: &[&str]) -> Curled {
     let mut command = Command::new("curl");
     command.current_dir(folder).args(["-q", "-sS", "--noproxy", "*", "--max-time", "30"]);

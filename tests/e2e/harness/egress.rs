@@ -1,4 +1,4 @@
-//! An egress proxy that resolves every name to this machine, and keeps the heads of the requests it gets.
+//! An egress proxy that resolves every name to this machine, and records the heads of requests.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) enum EgressWay {
     /// Opens tunnels and forwards requests to the port that the request names.
     Open,
-    /// The same, for requests with this `Proxy-Authorization`; 407 for others.
+    /// Forwards requests with this `Proxy-Authorization`, and answers others with 407.
     Password(&'static str),
     /// Sends these bytes and closes the connection.
     Answers(&'static str),

@@ -1,4 +1,4 @@
-//! A program that listens on a proxy's port and keeps every byte it receives.
+//! A program that listens on a proxy's port and records every received byte.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -29,7 +29,7 @@ impl Impostor {
             let mut bytes = [0; 65536];
             while let Ok(length @ 1..) = stream.read(&mut bytes) {
                 sent.lock().unwrap().extend_from_slice(&bytes[..length]);
-                // A request without a body comes in one piece from a client on loopback.
+                // A request without a body arrives in one read on loopback.
                 let _ = stream.write_all(reply.as_bytes());
             }
         })

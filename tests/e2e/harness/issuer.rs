@@ -102,24 +102,23 @@ impl Issuer {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The section `auth` of a proxy that trusts it.
+    /// Section `auth` of a proxy that trusts this issuer.
     pub(crate) fn auth(&self) -> Value {
         json!({"jwt": {"issuer": self.url(), "audience": "mcp", "jwks_url": format!("{}/jwks", self.url())}})
     }
 
-    /// The key set.
     pub(crate) fn keys(&self) -> String {
         let key = self.key.lock().unwrap();
         let x = encoded(key.1.public_key());
         json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": key.0, "x": x}]}).to_string()
     }
 
-    /// Signs with another key from now on, of this id.
+    /// Replaces the signing key with a new one with this id.
     pub(crate) fn rotate(&self, id: &str) {
         *self.key.lock().unwrap() = (id.to_owned(), pair());
     }
 
-    /// The claims of a token for five minutes.
+    /// Claims of a token that is valid for five minutes.
     pub(crate) fn claims(&self) -> Value {
         json!({"iss": self.url(), "aud": "mcp", "sub": "ada", "iat": unix_now(),
             "exp": unix_now() + 300, "groups": ["dev", "ops"]})

@@ -16,7 +16,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// Starts one that has not been spoken to.
+    /// Starts a process with `config`, without sending anything.
     pub(crate) fn open(config: Value) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = mcpproxy();
@@ -24,12 +24,12 @@ impl Pipe {
         Self::spawn(&mut command, folder)
     }
 
-    /// A process that finds a running proxy; nothing is sent yet.
+    /// Starts a process that finds a running proxy, without sending anything.
     pub(crate) fn before(proxy: &Proxy) -> Self {
         Self::launch(&mut proxy.command(&["stdio"]))
     }
 
-    /// A process started by this command; nothing is sent yet.
+    /// Starts a process with `command`, without sending anything.
     pub(crate) fn launch(command: &mut Command) -> Self {
         Self::spawn(command, tempfile::tempdir().expect("a folder"))
     }
@@ -60,7 +60,6 @@ impl Pipe {
         self.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     }
 
-    /// The process's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -70,14 +69,13 @@ impl Pipe {
         super::until_logged(text, || self.log());
     }
 
-    /// Writes a line.
     pub(crate) fn send(&mut self, line: &str) {
         let input = self.input.as_mut().expect("the pipe is open");
         writeln!(input, "{line}").and_then(|()| input.flush()).expect("the proxy reads");
     }
 
-    /// Reads a line, without its end; `None` once there are no more. Notifications about changes of our own
-    /// tools are omitted: they are sent when a server appears, which may be before the handshake or after it.
+    /// Reads a line without its end, or `None` after the last. Notifications about changes of our own tools are
+    /// skipped: they are sent when a server appears, which may be before the handshake or after it.
     pub(crate) fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             let mut line = Vec::new();
@@ -105,7 +103,7 @@ impl Pipe {
         }
     }
 
-    /// Calls a tool that reads; the bytes of the line that answers.
+    /// Makes a read call. Returns the bytes of the response line.
     pub(crate) fn read_raw(&mut self, tool: &str, args: &Value) -> Vec<u8> {
         let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
@@ -114,7 +112,7 @@ impl Pipe {
         self.answer()
     }
 
-    /// Closes the proxy's input; what it says until it ends, line by line.
+    /// Closes the proxy's input. Returns the remaining lines of its output.
     pub(crate) fn close(&mut self) -> Vec<Vec<u8>> {
         self.input = None;
         std::iter::from_fn(|| self.line()).collect()

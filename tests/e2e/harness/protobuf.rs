@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// A field of a protobuf message.
 enum ProtoField<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message, read by nothing but the wire format.
+/// Fields of a message, decoded from the wire format only.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, ProtoField<'_>)> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let mut value = 0;

@@ -1,4 +1,4 @@
-//! An HTTP server that keeps complete requests and answers as the test defines.
+//! An HTTP server that records complete requests, with answers defined by the test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -10,13 +10,12 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::Pair;
 use super::secure::server_config;
 
-/// A request as it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     /// Lines of the head, including the first.
     pub(crate) head: Vec<String>,
     pub(crate) body: Vec<u8>,
-    /// The connection it came over, counted from 0.
+    /// Number of its connection, from 0.
     pub(crate) connection: usize,
 }
 
@@ -33,11 +32,11 @@ impl Received {
 pub(crate) enum Reply {
     /// A status line's end, header lines, and a body.
     Http(&'static str, &'static str, Vec<u8>),
-    /// These bytes, whatever they are, and the end.
+    /// Raw bytes, after which the connection is closed.
     Raw(Vec<u8>),
-    /// Nothing, until the other side goes.
+    /// Nothing, until the client disconnects.
     Hang,
-    /// These bytes of a stream, which stands until the other side goes.
+    /// First bytes of a stream that stays open until the client disconnects.
     Standing(Vec<u8>),
 }
 
@@ -49,14 +48,14 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Answers each request by its number, from 0, and what it is.
+    /// Starts a recorder. `answer` gets the number of a request, from 0, and the request.
     pub(crate) fn start(
         answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
     ) -> Self {
         Self::at(0, answer)
     }
 
-    /// A recorder at this port.
+    /// Starts a recorder at `port`.
     pub(crate) fn at(
         port: u16,
         answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
@@ -64,7 +63,7 @@ impl Recorder {
         Self::listen(port, None, answer)
     }
 
-    /// A recorder over TLS with this certificate.
+    /// Starts a recorder over TLS with a certificate.
     pub(crate) fn secure(
         pair: &Pair,
         answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
@@ -104,7 +103,6 @@ impl Recorder {
         self.standing.load(Ordering::SeqCst)
     }
 
-    /// Requests received so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! An HTTP upstream whose tools manipulate a connection as their names state, and that counts requests.
+//! An HTTP upstream that counts requests, with tools that break their connections as named.
 //!
 //! A tool is `KIND_FAULT`: `idem_…` is declared idempotent, `plain_…` is not. The fault applies to the first call only; the
 //! next one is answered.
@@ -27,11 +27,11 @@ struct Shared {
     changed: Condvar,
     /// Calls of `held` that may be answered.
     released: Mutex<usize>,
-    /// Connections that are closed as soon as they are made.
+    /// Number of next connections to close as soon as they are opened.
     refused: AtomicUsize,
     /// Whether `…_down` cuts every call.
     down: AtomicBool,
-    /// Maximum number of concurrent calls of `held` at a time.
+    /// Number of waiting calls of `held`, and its maximum so far.
     held: Mutex<(usize, usize)>,
 }
 
@@ -61,7 +61,7 @@ impl Scripted {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.port)})
     }
 
-    /// The calls that arrived, by tool.
+    /// Number of received calls by tool.
     pub(crate) fn arrived(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for (tool, _) in &*self.shared.arrived.lock().expect("not poisoned") {
@@ -76,7 +76,7 @@ impl Scripted {
         arrived.iter().filter(|(name, _)| name == tool).map(|(_, args)| args.clone()).collect()
     }
 
-    /// Waits until so many calls have arrived.
+    /// Waits until `calls` calls have arrived.
     pub(crate) fn wait_for(&self, calls: usize) {
         let arrived = self.shared.arrived.lock().expect("not poisoned");
         let enough = self
@@ -86,28 +86,28 @@ impl Scripted {
         assert!(!enough.expect("not poisoned").1.timed_out(), "{calls} calls have not arrived");
     }
 
-    /// Lets so many calls of `held` be answered.
+    /// Answers `calls` further calls of `held`.
     pub(crate) fn release(&self, calls: usize) {
         *self.shared.released.lock().expect("not poisoned") += calls;
         self.shared.changed.notify_all();
     }
 
-    /// Maximum number of concurrent calls of `held` that were there at a time.
+    /// Maximum number of calls of `held` that waited at the same time.
     pub(crate) fn most_held(&self) -> usize {
         self.shared.held.lock().expect("not poisoned").1
     }
 
-    /// Closes the next connections as soon as they are made.
+    /// Closes the next connections as soon as they are opened.
     pub(crate) fn refuse(&self, connections: usize) {
         self.shared.refused.store(connections, Ordering::SeqCst);
     }
 
-    /// Whether the next connection is closed still.
+    /// Whether the next connection will be closed.
     pub(crate) fn refuses(&self) -> bool {
         self.shared.refused.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the tools `…_down` fail.
+    /// Sets whether the tools `…_down` fail.
     pub(crate) fn set_down(&self, down: bool) {
         self.shared.down.store(down, Ordering::SeqCst);
     }
@@ -128,7 +128,7 @@ impl Shared {
         let _ = stream.shutdown(Shutdown::Both);
     }
 
-    /// Answers a message; false where the connection is to be closed.
+    /// Answers a message. Returns false if the connection must be closed.
     fn answer(&self, stream: &TcpStream, message: &Value) -> bool {
         let result = match message["method"].as_str().unwrap_or_default() {
             "initialize" => json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
@@ -180,7 +180,7 @@ impl Shared {
             Some("unanswered") => 0,
             Some("in_head") => 20,
             Some("after_head") => head,
-            // Before the result, none of which is forwarded then.
+            // Before the result, so that no part of it is forwarded.
             Some(_) => head + body.find("\"result\"").expect("a result"),
         };
         let mut stream = stream;

@@ -12,7 +12,7 @@ use super::{CertificateAuthority, PATIENCE, Pair};
 
 pub(crate) type Secure = StreamOwned<ClientConnection, TcpStream>;
 
-/// A connection, and its handshake that has not begun. Without `protocols` it asks for none.
+/// Opens a connection without beginning its handshake. Without `protocols` the client offers none.
 pub(crate) fn begin(
     port: u16,
     ca: &CertificateAuthority,
@@ -63,7 +63,7 @@ pub(crate) fn server_config(pair: &Pair) -> Arc<ServerConfig> {
     Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap())
 }
 
-/// A certificate and its key as TLS takes them.
+/// Certificate and key of a pair in the types of rustls.
 pub(crate) fn read(pair: &Pair) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
     let cert = CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap();
     (vec![cert], PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap())
@@ -84,7 +84,7 @@ pub(crate) mod kind {
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// An HTTP/2 frame as it is sent.
+/// Bytes of an HTTP/2 frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -114,13 +114,12 @@ fn text(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The fields of a request that stand before all others.
+/// Pseudo-header fields of a request.
 pub(crate) fn request(method: &str, path: &str) -> Vec<u8> {
     let fields = [(":method", method), (":scheme", "https"), (":path", path)];
     fields.iter().flat_map(|(name, value)| field(name, value)).collect()
 }
 
-/// A frame that came.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
@@ -139,7 +138,7 @@ impl Frame {
         }
     }
 
-    /// True for a reply's head that says 200 (RFC 7541, appendix A, 8).
+    /// Whether this is the head of a response with status 200 (RFC 7541, appendix A, 8).
     pub(crate) fn is_ok(&self) -> bool {
         self.kind == kind::HEADERS && self.payload.first() == Some(&0x88)
     }
@@ -149,12 +148,12 @@ impl Frame {
 pub(crate) struct Http2(pub(crate) Secure);
 
 impl Http2 {
-    /// Opens one with these settings of ours.
+    /// Opens a connection with `settings` of the client.
     pub(crate) fn open(port: u16, ca: &CertificateAuthority, settings: &[(u16, u32)]) -> Self {
         Self::by(None, port, ca, settings)
     }
 
-    /// A connection of a client with this certificate.
+    /// Opens a connection of a client with a certificate.
     pub(crate) fn by(
         client: Option<&Pair>,
         port: u16,
@@ -190,7 +189,7 @@ impl Http2 {
         Some(Frame { kind: head[3], flags: head[4], stream, payload })
     }
 
-    /// Reads on to a frame of that kind, of that stream if it is not 0.
+    /// Reads until a frame of `kind`, on `stream` if that is not 0.
     pub(crate) fn wait_for(&mut self, kind: u8, stream: u32) -> Frame {
         loop {
             let frame = self.next().expect("the connection is open");

@@ -26,7 +26,7 @@ impl Event {
 }
 
 impl Events {
-    /// Reads the head of the response to what was sent on `connection`.
+    /// Reads the head of the response to the request on `connection`.
     pub(crate) fn of(mut connection: Connection) -> Self {
         let (status, headers) = connection.head();
         assert_eq!(status, 200);
@@ -38,7 +38,7 @@ impl Events {
         Self { connection, text: String::new() }
     }
 
-    /// The next event, comments left out; `None` at the end of the stream.
+    /// The next event, without comments; `None` at the end of the stream.
     pub(crate) fn next(&mut self) -> Option<Event> {
         let start = Instant::now();
         loop {

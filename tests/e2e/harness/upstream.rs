@@ -29,7 +29,7 @@ pub(crate) fn server_of_both_families() -> (Value, Process) {
     conforming_server("both")
 }
 
-/// The same in the modern family only.
+/// Such a server in the modern family only.
 pub(crate) fn modern_server() -> (Value, Process) {
     conforming_server("modern")
 }
@@ -93,7 +93,7 @@ impl HttpStub {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.port)})
     }
 
-    /// Calls a tool past the proxy; the raw bytes of `result`. For a stub without sessions.
+    /// Calls a tool without the proxy. Returns the raw bytes of `result`. For a stub without sessions.
     pub(crate) fn direct(&self, tool: &str, args: &Value) -> Vec<u8> {
         let params = json!({"name": tool, "arguments": args});
         let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
@@ -104,8 +104,8 @@ impl HttpStub {
         raw_result(&response.body).to_vec()
     }
 
-    /// Asks it past the proxy; the raw bytes of `result`, or of the whole message when that is an
-    /// error. For a stub without sessions.
+    /// Sends a request without the proxy. Returns the raw bytes of `result`, or of the whole message if it is
+    /// an error. For a stub without sessions.
     pub(crate) fn ask_raw(&self, method: &str, params: &str) -> Vec<u8> {
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":"raw","method":"{method}","params":{params}}}"#);
@@ -118,7 +118,7 @@ impl HttpStub {
         }
     }
 
-    /// Ends it, and waits until its port is free.
+    /// Ends the stub. Returns its port, which is free.
     pub(crate) fn stop(mut self) -> u16 {
         let _ = self.process.0.kill();
         self.process.wait();

@@ -46,7 +46,6 @@ impl Connection {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Reads one response whole.
     pub(crate) fn response(&mut self) -> Response {
         let (status, headers) = self.head();
         let (mut body, mut whole) = (Vec::new(), true);
@@ -111,7 +110,7 @@ impl Connection {
         Some(chunk)
     }
 
-    /// True while the peer has not closed.
+    /// Reads more bytes. Returns false once the peer has closed the connection.
     pub(crate) fn fill(&mut self) -> bool {
         let mut bytes = [0; 65536];
         match self.stream.read(&mut bytes) {
@@ -121,8 +120,8 @@ impl Connection {
                 true
             }
             Err(error) => {
-                let gone = error.kind() == std::io::ErrorKind::ConnectionReset;
-                assert!(gone, "reading failed: {error}");
+                let is_reset = error.kind() == std::io::ErrorKind::ConnectionReset;
+                assert!(is_reset, "reading failed: {error}");
                 false
             }
         }
@@ -137,7 +136,7 @@ pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// False when the body broke off.
+    /// Whether the body is complete.
     pub(crate) whole: bool,
 }
 
@@ -175,7 +174,7 @@ impl Client {
         Self::open_with(port, path, &json!({}))
     }
 
-    /// A session of a client that declares these capabilities.
+    /// Opens a session of a client with `capabilities`.
     pub(crate) fn open_with(port: u16, path: &str, capabilities: &Value) -> Self {
         let mut connection = Connection::open(port);
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
@@ -192,14 +191,14 @@ impl Client {
         client
     }
 
-    /// Posts a message as it is.
+    /// Posts a raw message.
     pub(crate) fn post(&mut self, body: &[u8]) -> Response {
         let headers = [JSON_ONLY, ("Mcp-Session-Id", self.session.as_str())];
         self.connection.send("POST", &self.path, &headers, body);
         self.connection.response()
     }
 
-    /// A request; the whole response message, parsed.
+    /// Sends a request. Returns the parsed response message.
     pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.next_id;
         self.next_id += 1;
@@ -211,7 +210,7 @@ impl Client {
         message
     }
 
-    /// A request; the raw bytes of its `result`, or of the whole message when that is an error.
+    /// Sends a request. Returns the raw bytes of `result`, or of the whole message if it is an error.
     pub(crate) fn ask_raw(&mut self, method: &str, params: &str) -> Vec<u8> {
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":"raw","method":"{method}","params":{params}}}"#);
@@ -223,7 +222,7 @@ impl Client {
         }
     }
 
-    /// Calls one of our tools; its `result`, or the whole message when that is an error.
+    /// Calls one of our tools. Returns `result`, or the whole message if it is an error.
     pub(crate) fn tool(&mut self, name: &str, arguments: Value) -> Value {
         let mut message = self.ask("tools/call", json!({"name": name, "arguments": arguments}));
         match message.get_mut("result") {
@@ -232,14 +231,14 @@ impl Client {
         }
     }
 
-    /// Calls an upstream's tool by `call_tool_<operation>` with the intent that goes with it.
+    /// Calls an upstream's tool by `call_tool_<operation>` with a matching intent.
     pub(crate) fn call(&mut self, operation: &str, tool: &str, args: Value) -> Value {
         let intent = json!({"operation_type": operation});
         let arguments = json!({"name": tool, "args": args, "intent": intent});
         self.tool(&format!("call_tool_{operation}"), arguments)
     }
 
-    /// This session's records, newest first; `query` filters further.
+    /// Records of this session, newest first, filtered by `query`.
     pub(crate) fn records(&self, proxy: &Proxy, query: &str) -> Vec<Value> {
         proxy.activity(&format!("session_id={}&{query}", self.session))
     }
@@ -249,7 +248,7 @@ impl Client {
         self.call("read", tool, args)
     }
 
-    /// Sends such a call and leaves its response to be read from `connection`.
+    /// Begins a read call. Its response can be read from `connection`.
     pub(crate) fn begin_read(&mut self, tool: &str, args: Value) {
         self.begin("read", tool, args);
     }
@@ -264,14 +263,14 @@ impl Client {
         self.connection.send("POST", &self.path, &headers, body.to_string().as_bytes());
     }
 
-    /// Calls a tool that reads; the response with the bytes as they came.
+    /// Makes a read call. Returns the raw response.
     pub(crate) fn read_raw(&mut self, tool: &str, args: Value) -> Response {
         self.begin_read(tool, args);
         self.connection.response()
     }
 }
 
-/// A modern request with the headers that belong to it, and `more`.
+/// Sends a modern request with its headers and `more`.
 pub(crate) fn ask_modern(
     proxy: &Proxy,
     path: &str,
@@ -285,7 +284,7 @@ pub(crate) fn ask_modern(
     meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
     let body = json!({"jsonrpc": "2.0", "id": "raw", "method": method, "params": params});
     let mut headers = vec![("MCP-Protocol-Version", version), ("Mcp-Method", method)];
-    // Only methods of the protocol repeat it.
+    // Only methods of the core protocol have the header `Mcp-Name`.
     let is_named = !["skills/get", "resources/directory/read"].contains(&method);
     let name = ["name", "uri"].iter().find_map(|key| body["params"][*key].as_str());
     let name = name.filter(|_| is_named);
@@ -294,7 +293,7 @@ pub(crate) fn ask_modern(
     proxy.request("POST", path, &headers, body.to_string().as_bytes())
 }
 
-/// The raw bytes of `result` in a response of ours, whose envelope is known.
+/// Raw bytes of `result` in a response with our envelope.
 pub(crate) fn raw_result(message: &[u8]) -> &[u8] {
     const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"raw","result":"#;
     let rest = message
@@ -303,7 +302,7 @@ pub(crate) fn raw_result(message: &[u8]) -> &[u8] {
     rest.strip_suffix(b"}").expect("the envelope's end")
 }
 
-/// The one text block of a tool result that reports an error.
+/// First text block of a tool result with `isError`.
 pub(crate) fn error_text(result: &Value) -> &str {
     assert_eq!(result["isError"], true, "{result}");
     result["content"][0]["text"].as_str().expect("a text block")

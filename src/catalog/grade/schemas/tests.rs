@@ -1,4 +1,4 @@
-//! Rows of schemas, and generated ones whose documents the real validator is asked about.
+//! Tests of the comparison: a table of schemas, and generated ones checked against the real validator.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use mcpproxy_schema::compile::{Schema, compile as compiled};
 use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 
 #[test]
-fn schemas_are_compared_by_what_they_accept() {
+fn schemas_are_compared_by_their_accepted_values() {
     use Relation::{Equal, Narrower, Wider};
     let strings = || json!({"type": "string"});
     let object = |properties: Value, more: Value| {
@@ -293,7 +293,7 @@ fn schemas() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A schema, and one that was made of it by changing places of it.
+/// A schema, and a variant with some places changed.
 fn pairs() -> impl Strategy<Value = (Value, Value)> {
     let patches =
         prop::collection::vec((any::<prop::sample::Index>(), schemas(), any::<bool>()), 0..3);
@@ -319,7 +319,7 @@ fn pairs() -> impl Strategy<Value = (Value, Value)> {
     })
 }
 
-/// Visits each subschema; how many there are.
+/// Visits each subschema. Returns their number.
 fn places(schema: &mut Value, visit: &mut impl FnMut(&mut Value)) -> usize {
     let mut count = 1;
     if let Value::Object(members) = schema {
