@@ -267,7 +267,7 @@ fn single_places_are_found_by_pointer_lines_and_search() {
         "{found}"
     );
     assert!(lines[1].starts_with("line 770, byte "), "{found}");
-    assert_eq!(text(&found, 1), "2 of 11 places in its text; next offset 2");
+    assert_eq!(text(&found, 1), "2 of 11 matches in its text; next offset 2");
     let got = part(&mut client, &prose, json!({"lines": "77"}));
     assert_eq!(text(&got, 0), "line 77: éé \"q\" / 😀\n");
 }

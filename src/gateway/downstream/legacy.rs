@@ -1,8 +1,7 @@
 //! Legacy revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): session lookup, POST, GET, DELETE and
 //! batches.
-//!
-//! A batch (MCP 2025-03-26) is answered by one array. In a fleet each of its messages is served where it would be
-//! alone; if one belongs to a session that is gone, none is processed.
+//! A batch (MCP 2025-03-26) is answered by one array. In a fleet each message is served on the node that would
+//! serve it alone; if one belongs to a lost session, none is processed.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -112,7 +111,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Res
     }
 }
 
-/// A client that has not sent `initialize`.
+/// Client before `initialize`.
 pub(super) fn anonymous_client(session_id: &str) -> Client {
     Client::new(
         session_id.into(),
@@ -193,7 +192,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         Some(session) => session,
         None => opened_elsewhere(post, id)?.ok_or(UNKNOWN)?,
     };
-    // The response is that for an unknown id, so that it does not reveal which sessions exist.
+    // Same response as for an unknown id, so that it does not reveal which sessions exist.
     if session.endpoint != *endpoint || !session.belongs_to(head, &post.principal) {
         return Err(UNKNOWN);
     }
@@ -219,7 +218,7 @@ fn session_id(headers: &HeaderMap) -> Result<Option<&str>, NoSession> {
     }
 }
 
-/// The session with that id: the one this connection used last, or from the table.
+/// Looks up a session: the connection's last one, or in the table.
 fn remembered(
     sessions: &Sessions,
     connection: &ClientConnection,
@@ -246,7 +245,7 @@ fn opened_elsewhere(post: &Post<'_>, id: &str) -> Result<Option<Arc<Session>>, N
         return Ok(None);
     }
     let Some(ticket) = sessions.ticket(id, unix_ms) else { return Ok(None) };
-    // Checked before it takes a slot, so that nobody can fill the table with foreign sessions.
+    // Checked before it takes a slot, so that foreign sessions cannot fill the table.
     if !ticket.is_for(principal, &post.endpoint) || !ticket.key.binds(principal, post.head) {
         return Ok(None);
     }
@@ -283,7 +282,12 @@ pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
         None => None,
         Some(seen) => match seen.to_str().ok().and_then(EventId::parse) {
             Some(seen) => Some(seen),
-            None => return plain(StatusCode::BAD_REQUEST, "Last-Event-ID is no id of ours"),
+            None => {
+                return plain(
+                    StatusCode::BAD_REQUEST,
+                    "Last-Event-ID was not issued by this server",
+                );
+            }
         },
     };
     if let Some(answer) = placement::stream_elsewhere(post, &session, seen).await {
@@ -294,7 +298,7 @@ pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
         Some(seen @ EventId { kind: StreamKind::Reply, .. }) => {
             listen::resumed(&session, seen, post.worker.settings().streams.keepalive)
                 .unwrap_or_else(|| {
-                    let text = "Last-Event-ID: that stream is not kept any more";
+                    let text = "Last-Event-ID: that stream is no longer available";
                     plain(StatusCode::BAD_REQUEST, text)
                 })
         }
@@ -368,8 +372,8 @@ struct BatchMessage {
     place: MessagePlace,
 }
 
-/// Serves a batch (MCP 2025-03-26): an array of responses, produced one after another, so that a batch of large
-/// results needs no more memory than one.
+/// Serves a batch (MCP 2025-03-26) as an array of responses, produced one after another, so that memory is bounded
+/// by one result.
 pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response<Body> {
     let invalid = |text: &str| invalid_request(StatusCode::BAD_REQUEST, None, text);
     if let Err(problem) = dispatch::check(post.worker, body) {
@@ -387,7 +391,7 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     let peer = post.peer(session, Channel::Answer);
     let (mut items, mut notifications) = (VecDeque::new(), Vec::new());
     for BatchMessage { text, mut read, place } in messages {
-        // The last call may end long after the others, but would pin the arguments of all.
+        // The last call may outlive the others and would pin the arguments of all.
         if body.len() > SMALL_MESSAGE_BYTES
             && let Ok(Incoming::Request(received)) = &mut read
         {
@@ -464,8 +468,8 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     json(StatusCode::OK, Body::Stream(Box::pin(chunks)))
 }
 
-/// Parses the messages and places each on a node; a response for the whole batch if one of them belongs to a node
-/// that is gone or unknown.
+/// Parses the messages and places each on a node. Fails with a response for the whole batch if the node of any is
+/// dead or unknown.
 async fn placed(
     post: &Post<'_>,
     session: &Session,

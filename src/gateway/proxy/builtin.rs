@@ -1,6 +1,6 @@
-//! Built-in tools as `tools/list` shows them, and `read_result`.
+//! Built-in tools: definitions for `tools/list`, and `read_result`.
 //!
-//! Owns the texts that an agent reads before its first call (FR-025), and the input schemas by setting; every word
+//! Owns the texts that an agent reads before its first call (FR-025) and the input schemas by setting; every word
 //! costs tokens in each conversation. The other tools run in [`super::retrieve`], [`super::describe`] and
 //! [`super::call`]; [`super::overview`] describes the servers.
 //!
@@ -46,7 +46,7 @@ pub(crate) fn tools_list(
     json!({"tools": tools}).to_string()
 }
 
-/// Input schema of a call tool, also used where a call is documented elsewhere.
+/// Input schema of a call tool, also used to document a call elsewhere.
 pub fn call_schema(variant: Operation, requirement: Requirement) -> Value {
     let mut tool = call_tool(variant, requirement);
     tool.get_mut("inputSchema").map(Value::take).unwrap_or_default()
@@ -68,7 +68,7 @@ fn annotations(variant: Operation) -> Annotations {
     }
 }
 
-/// Exposure was declared by the tool that produced the result.
+/// Annotated as our own data: the tool that produced the result declared the exposure.
 fn read_result_definition() -> Value {
     let mut tool = described();
     if let Some(members) = tool.as_object_mut() {
@@ -150,9 +150,9 @@ fn describe_tool() -> Value {
     json!({
         "name": DESCRIBE_TOOL,
         "title": "Describe a tool",
-        "description": "One tool whole: description, schemas and an example call. With args it \
-            says what a call with them would come to, without calling: policy, approval and what \
-            is wrong with the arguments.",
+        "description": "Full definition of one tool: description, schemas and an example call. With args, also \
+            the outcome that a call with them would have, without calling: policy, approval and \
+            argument errors.",
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -199,7 +199,7 @@ fn describe_tool() -> Value {
     })
 }
 
-/// For tools that only describe others: they read the proxy's own data.
+/// Annotations of tools that only read the proxy's own data.
 fn own_annotations() -> Annotations {
     Annotations { open_world_hint: Some(false), ..annotations(Operation::Read) }
 }
@@ -263,7 +263,7 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
         Requirement::Inferred => "Or intent_*.",
     };
     // Either form of the intent is accepted. An `anyOf` beside `properties` would say so, but clients of several
-    // models cannot send such schemas, so `required` names neither.
+    // models cannot send such schemas; `required` names neither.
     json!({
         "name": variant.variant(),
         "title": title,
@@ -299,17 +299,17 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
     })
 }
 
-/// Copies of the result in memory during a read: the file, and the decoded text.
+/// Copies of a result in memory during a read: the file and the decoded text.
 const COPIES: u64 = 2;
 
-/// The same text for every reason, so that guessing reveals nothing.
+/// Text for a missing result, the same for every reason, so that guessing reveals nothing.
 const NOT_THERE: &str = "No result is kept under this handle: it has expired, newer results needed the space, or it was \
-                         not given to this session. Make the call again that it came from.";
+                         not given to this session. Make the call again.";
 
 /// Text for a handle that names a fleet node.
 const NOT_THERE_IN_FLEET: &str = "No result is kept under this handle: it has expired, newer results needed the space, the \
-                                  node that kept it is gone or not reached, or it was not given to this session. Make \
-                                  the call again that it came from.";
+                                  node that kept it is dead or unreachable, or it was not given to this session. Make \
+                                  the call again.";
 
 /// Serves `read_result` with its `raw` arguments and the request's `_meta`.
 pub(crate) fn read_result(
@@ -367,21 +367,21 @@ async fn part(on: &OnRecord<'_>, query: PartQuery) -> Result<ResultPart, Refusal
     }
 }
 
-/// The tool definition without annotations.
+/// Tool definition without annotations.
 pub(super) fn described() -> Value {
     json!({
         "name": READ_RESULT,
         "title": "Read a long result",
-        "description": "Read parts of a result that was too long to be answered whole, by the handle that its answer \
-            gave: the bytes as the tool gave them. Without pointer its text is meant.",
+        "description": "Read parts of a result that was too long to return whole, by the handle in its answer. \
+            The bytes are unchanged. Without pointer: the result's text.",
         "inputSchema": {
             "type": "object",
             "properties": {
-                "handle": {"type": "string", "description": "As the answer gave it: kept_…"},
+                "handle": {"type": "string", "description": "From the answer: kept_…"},
                 "pointer": {
                     "type": "string",
-                    "description": "A JSON Pointer into the result, like /structuredContent/rows/0: the JSON there. With \
-                        lines or search, a string there is read as what it says.",
+                    "description": "JSON Pointer into the result, like /structuredContent/rows/0: returns the JSON there. \
+                        With lines or search, a string there is decoded first.",
                 },
                 "lines": {
                     "type": "string",
@@ -390,20 +390,20 @@ pub(super) fn described() -> Value {
                 },
                 "search": {
                     "type": "string",
-                    "description": "The places where this stands, as it is written (upper and lower case differ).",
+                    "description": "Finds this exact text (case-sensitive).",
                 },
                 "offset": {
                     "type": "integer",
                     "minimum": 0,
                     "default": 0,
-                    "description": "Bytes to leave out (places, of a search): the next offset that an answer names.",
+                    "description": "Bytes to skip (with search: matches); an answer names the next offset.",
                 },
                 "limit": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": MAX_PART_BYTES,
                     "default": PART_BYTES,
-                    "description": "Most bytes to return (of a search at most 100 places, 20 by default).",
+                    "description": "Max bytes to return (with search: max matches, up to 100, 20 by default).",
                 },
             },
             "required": ["handle"],

@@ -65,7 +65,7 @@ pub(super) enum InputFault {
     QuestionTooLong,
     #[error("the server sent a requestState of more than {MAX_SERVER_STATE_BYTES} bytes")]
     StateTooLong,
-    #[error("the server asked for input by a result that is no JSON that every parser reads alike")]
+    #[error("the server asked for input by a result that is not unambiguous JSON")]
     Ambiguous,
     #[error(
         "the server asked for input without a question: its result has neither inputRequests nor requestState"

@@ -172,7 +172,7 @@ impl LogRoute {
         if only.completes(&self.server, &id)
             && let Some(message) = log_message(message, &only, &self.server, &self.dropped_members)
         {
-            only.tell_aside(message);
+            only.send_aside(message);
         }
         LogDelivery::Delivered
     }
@@ -196,7 +196,7 @@ impl LogRoute {
                     && let Some(message) =
                         log_message(message, &client, &self.server, &self.dropped_members)
                 {
-                    client.tell_aside(message);
+                    client.send_aside(message);
                 }
                 LogDelivery::Delivered
             }

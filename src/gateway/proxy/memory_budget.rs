@@ -116,7 +116,7 @@ impl std::fmt::Display for BudgetFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TimedOut => write!(f, "none was free within {MAX_WAIT:?}"),
-            Self::Deadlock => f.write_str("this call gave way to an older one of this server"),
+            Self::Deadlock => f.write_str("this call yielded to an older one of this server"),
         }
     }
 }
@@ -469,8 +469,8 @@ const _: () = assert!(KNOWN_BYTES >= ADMIN_BYTES && NODES_BYTES >= ADMIN_BYTES);
 /// No memory for a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "found no room: those of more than {SMALL_BODY_BYTES} bytes that are under way may have {max} bytes together, \
-     and {}. Nothing was done: send fewer or smaller ones at a time, or again later",
+    "exceeds the memory budget: concurrent bodies of more than {SMALL_BODY_BYTES} bytes may have {max} bytes in total, \
+     and {}. The request was not processed: send fewer or smaller ones at a time, or retry later",
     fault_text(.why)
 )]
 pub struct BodiesFull {
@@ -482,7 +482,7 @@ pub struct BodiesFull {
 fn fault_text(why: &BudgetFault) -> String {
     match why {
         BudgetFault::TimedOut => format!("none was free within {MAX_WAIT:?}"),
-        BudgetFault::Deadlock => "this one gave way to an older one".to_owned(),
+        BudgetFault::Deadlock => "this one yielded to an older one".to_owned(),
     }
 }
 
@@ -803,7 +803,7 @@ mod tests {
         let (grown, refused) = tokio::join!(older.reach(half + 1), younger.reach(half + 1));
         let error = refused.unwrap_err().to_string();
         assert!(
-            error.contains("and this one gave way to an older one. Nothing was done"),
+            error.contains("and this one yielded to an older one. The request was not processed"),
             "{error}"
         );
         // The refused one still exists but holds nothing.

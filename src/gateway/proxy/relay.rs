@@ -213,7 +213,7 @@ impl Relay {
         match channel {
             Channel::Stream if self.streams || client.chose_level() => to_client(Some(message)),
             Channel::Stream | Channel::Answer => {
-                client.tell_aside(message);
+                client.send_aside(message);
                 Step::Drop
             }
         }

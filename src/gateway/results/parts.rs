@@ -176,13 +176,13 @@ fn search(whole: &Source<'_>, words: &str, query: &PartQuery) -> ResultPart {
         // Infallible: writing to a String.
         let _ = writeln!(out, "line {line}, byte {at}: {}", excerpt(text, at, words.len()));
     }
-    let places = if count == 1 { "place" } else { "places" };
+    let matches = if count == 1 { "match" } else { "matches" };
     let next_offset = query.offset + shown;
     let next = match next_offset < count {
         true => format!("next offset {next_offset}"),
         false => "this is the end".to_owned(),
     };
-    ResultPart { text: out, note: format!("{shown} of {count} {places} in {}; {next}", whole.is) }
+    ResultPart { text: out, note: format!("{shown} of {count} {matches} in {}; {next}", whole.is) }
 }
 
 /// Context of a hit within its line.
@@ -388,19 +388,19 @@ mod tests {
             (
                 r#","search":"t""#,
                 "line 2, byte 4: two é\nline 3, byte 11: three\n",
-                "2 of 2 places in its text; this is the end",
+                "2 of 2 matches in its text; this is the end",
             ),
             (
                 r#","search":"t","limit":1"#,
                 "line 2, byte 4: two é\n",
-                "1 of 2 places in its text; next offset 1",
+                "1 of 2 matches in its text; next offset 1",
             ),
             (
                 r#","search":"t","offset":1"#,
                 "line 3, byte 11: three\n",
-                "1 of 2 places in its text; this is the end",
+                "1 of 2 matches in its text; this is the end",
             ),
-            (r#","search":"T""#, "", "0 of 0 places in its text; this is the end"),
+            (r#","search":"T""#, "", "0 of 0 matches in its text; this is the end"),
             (
                 r#","pointer":"/structuredContent","search":"\"id\":2""#,
                 "line 1, byte 20: {\"rows\":[{\"id\": 1},{\"id\":2}],\"a\":\"x\\ny\"}\n",
