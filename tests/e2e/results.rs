@@ -496,7 +496,7 @@ fn result_the_client_must_see_is_forwarded_complete() {
     let mut client = proxy.client();
     for (tool, why) in [
         ("fails", None),
-        ("asks", Some("it is no complete tool result, so that its client has to see it")),
+        ("asks", Some("it is not a complete tool result, which the client must receive whole")),
         ("latin", Some("it is not text in UTF-8")),
     ] {
         assert_whole(&mut client, tool);
