@@ -150,9 +150,9 @@ fn describe_tool() -> Value {
     json!({
         "name": DESCRIBE_TOOL,
         "title": "Describe a tool",
-        "description": "Full definition of one tool: description, schemas and an example call. With args, also \
-            the outcome that a call with them would have, without calling: policy, approval and \
-            argument errors.",
+        "description": "One tool whole: description, schemas and an example call. With args it \
+            says what a call with them would come to, without calling: policy, approval and what \
+            is wrong with the arguments.",
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -304,12 +304,12 @@ const COPIES: u64 = 2;
 
 /// Text for a missing result, the same for every reason, so that guessing reveals nothing.
 const NOT_THERE: &str = "No result is kept under this handle: it has expired, newer results needed the space, or it was \
-                         not given to this session. Make the call again.";
+                         not given to this session. Make the call again that it came from.";
 
 /// Text for a handle that names a fleet node.
 const NOT_THERE_IN_FLEET: &str = "No result is kept under this handle: it has expired, newer results needed the space, the \
-                                  node that kept it is dead or unreachable, or it was not given to this session. Make \
-                                  the call again.";
+                                  node that kept it is gone or not reached, or it was not given to this session. Make \
+                                  the call again that it came from.";
 
 /// Serves `read_result` with its `raw` arguments and the request's `_meta`.
 pub(crate) fn read_result(
@@ -372,16 +372,16 @@ pub(super) fn described() -> Value {
     json!({
         "name": READ_RESULT,
         "title": "Read a long result",
-        "description": "Read parts of a result that was too long to return whole, by the handle in its answer. \
-            The bytes are unchanged. Without pointer: the result's text.",
+        "description": "Read parts of a result that was too long to be answered whole, by the handle that its answer \
+            gave: the bytes as the tool gave them. Without pointer its text is meant.",
         "inputSchema": {
             "type": "object",
             "properties": {
-                "handle": {"type": "string", "description": "From the answer: kept_…"},
+                "handle": {"type": "string", "description": "As the answer gave it: kept_…"},
                 "pointer": {
                     "type": "string",
-                    "description": "JSON Pointer into the result, like /structuredContent/rows/0: returns the JSON there. \
-                        With lines or search, a string there is decoded first.",
+                    "description": "A JSON Pointer into the result, like /structuredContent/rows/0: the JSON there. With \
+                        lines or search, a string there is read as what it says.",
                 },
                 "lines": {
                     "type": "string",
@@ -390,20 +390,20 @@ pub(super) fn described() -> Value {
                 },
                 "search": {
                     "type": "string",
-                    "description": "Finds this exact text (case-sensitive).",
+                    "description": "The places where this stands, as it is written (upper and lower case differ).",
                 },
                 "offset": {
                     "type": "integer",
                     "minimum": 0,
                     "default": 0,
-                    "description": "Bytes to skip (with search: matches); an answer names the next offset.",
+                    "description": "Bytes to leave out (places, of a search): the next offset that an answer names.",
                 },
                 "limit": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": MAX_PART_BYTES,
                     "default": PART_BYTES,
-                    "description": "Max bytes to return (with search: max matches, up to 100, 20 by default).",
+                    "description": "Most bytes to return (of a search at most 100 places, 20 by default).",
                 },
             },
             "required": ["handle"],

@@ -857,7 +857,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cap_8_approval_wait_is_not_latency() {
+    async fn cap_8_wait_for_a_person_is_no_latency() {
         for (answered, latency_s) in [(true, 2), (false, 1)] {
             let (reply, ending) = (Reply::default(), Ending::default());
             let calls = calls::Calls::default();

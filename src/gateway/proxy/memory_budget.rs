@@ -37,7 +37,7 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_secs(4);
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(500);
 
 /// Maximum bytes forwarded by `warn` and not validated yet, over all calls. Beyond that replies wait for
-/// validation, since more would only be more, and colder, memory.
+/// validation: a longer backlog would only cost memory and cache misses.
 pub const MAX_JUDGING_BYTES: u64 = 32 << 20;
 
 /// Default share of a server: half of the total, divided among them, but at most one maximum answer.
