@@ -387,7 +387,7 @@ pub(super) fn alert(error: &io::Error) -> Option<TlsAlert> {
 /// Message of an alert about our certificate; `None` for others.
 fn about_our_certificate(alert: Alert) -> Option<String> {
     let what = match alert {
-        Alert::CertificateRequired => "it wants a certificate of ours (tls.cert and tls.key)",
+        Alert::CertificateRequired => "it requires a client certificate (tls.cert and tls.key)",
         Alert::UnknownCA
         | Alert::BadCertificate
         | Alert::UnsupportedCertificate
@@ -640,7 +640,7 @@ mod tests {
     fn alerts_are_described_and_those_about_our_certificate_distinguished() {
         let refused =
             |alert: &str| format!("it does not accept our certificate: TLS alert {alert}");
-        let wanted = "it wants a certificate of ours (tls.cert and tls.key): TLS alert \
+        let wanted = "it requires a client certificate (tls.cert and tls.key): TLS alert \
                       CertificateRequired";
         let other = |alert: &str| format!("TLS: it sent the alert {alert}");
         for (of, message) in [

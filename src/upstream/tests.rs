@@ -252,7 +252,7 @@ async fn unset_variable_stops_only_its_server() {
     let state = bench.wait_until("s", |state| state.status == Status::Failed).await;
     assert_eq!(
         &*state.reason,
-        "environment variable MCPPROXY_NOT_SET is not set, which headers.X asks for"
+        "environment variable MCPPROXY_NOT_SET, referenced by headers.X, is not set"
     );
     bench.stop().await;
 }

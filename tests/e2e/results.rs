@@ -301,7 +301,7 @@ fn missing_place_is_answered_with_existing_ones_and_a_bad_question_is_refused() 
         assert!(error_text(&got).contains(expected), "{got}");
     }
     let bad = part(&mut client, "kept_7", json!({}));
-    assert!(error_text(&bad).starts_with("handle is none"), "{bad}");
+    assert!(error_text(&bad).starts_with("handle is invalid"), "{bad}");
 }
 
 // RES-3

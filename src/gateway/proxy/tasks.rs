@@ -276,7 +276,7 @@ impl TaskParams {
         Ok(Self { sealed, meta, inputs, recorded, left })
     }
 
-    /// Opens the relations of the inputs to the task, which the server calls `id`.
+    /// Opens the inputs' relations to the task, which the server calls `id`.
     fn open_relations(&mut self, id: &str) {
         let recorded = std::str::from_utf8(&self.recorded).unwrap_or_default();
         let Some(inputs) = member(recorded, INPUTS) else { return };

@@ -134,7 +134,7 @@ impl Tally {
         self.0.begun.add(1);
     }
 
-    /// Counts the end of a call; `server` is the one it was sent to.
+    /// Counts the end of a call; `server` is the one that it was sent to.
     pub fn ended(&self, server: Option<ServerId>, outcome: Outcome, took: CallDuration) {
         self.0.all.ended(outcome, took);
         if let Some(counts) = server.and_then(|server| self.0.servers.of(server)) {

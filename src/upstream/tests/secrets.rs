@@ -140,7 +140,7 @@ async fn unreadable_value_is_read_again_later() {
     let bench = Bench::start(json!({"own": {"command": "/bin/sh", "env": {"A": reference},
         "args": ["-c", SERVER, "s", r#"echo "bad token $A" >&2; exit 3"#, ""]}}));
     let state = bench.wait_until("own", |state| state.status == Status::Failed).await;
-    assert!(state.reason.contains("cannot be read, which env.A asks for"), "{}", state.reason);
+    assert!(state.reason.contains(", referenced by env.A, cannot be read"), "{}", state.reason);
     assert_eq!(
         bench.upstream("own").restart().await,
         Ok(()),
