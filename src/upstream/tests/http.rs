@@ -727,7 +727,7 @@ async fn failed_resumption_cancels_the_call() {
     for (refusal, attempts, why) in [
         ("405 No", 1, "the server answered HTTP 405"),
         ("503 Busy", 5, "the server answered HTTP 503"),
-        ("200 OK", 1, "the server answered with no event stream"),
+        ("200 OK", 1, "the server did not answer with an event stream"),
     ] {
         let fake = polled(
             |_| Say::stream(PRIMING),
