@@ -1,9 +1,9 @@
 //! OAuth tokens of one server at run time: current token, renewal, challenges.
 //!
-//! Used by the server's task, so a token is renewed once regardless of the number of calls; the store's lock excludes
-//! other processes. A login or logout from the command line is noticed by the changed file.
+//! Used by the server's task, so a token is renewed once regardless of the number of calls; the store's lock
+//! excludes other processes. A login or logout on the command line is detected by the changed file.
 //!
-//! With the grant `client_credentials` a token is requested when there is none ([`Lack`]), with pauses after failures.
+//! With the grant `client_credentials`, a missing token is requested ([`Lack`]), with pauses after failures.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -40,9 +40,9 @@ const MARGIN_SECONDS: u64 = 60;
 const MIN_SECONDS: u64 = 3;
 /// Delay after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
-/// Maximum number of consecutive rejected tokens, each of which is renewed once.
+/// Maximum consecutive rejected tokens, each of which is renewed once.
 const MAX_REFUSED: u32 = 3;
-/// Number of consecutive logins with the same scopes after which further ones are considered pointless.
+/// Consecutive logins with the same scopes after which further ones are considered pointless.
 const MAX_STEP_UPS: u32 = 2;
 
 #[derive(Clone)]
@@ -55,11 +55,12 @@ pub(crate) struct LoginTokens {
     unattended: Option<Arc<Unattended>>,
     challenges: Arc<Challenges>,
     refused: Arc<Mutex<Refused>>,
-    /// Renewals in progress. They must finish even if nobody waits: the authorization server has consumed the old token.
+    /// Renewals in progress. They must finish even if their caller is gone: the authorization server has consumed
+    /// the old token.
     renewals: TaskTracker,
 }
 
-/// Client that requests its tokens by itself.
+/// Client that requests its own tokens.
 struct Unattended {
     client: ClientCredentials,
     /// Headers set by the operator.
@@ -71,13 +72,13 @@ struct Unattended {
 #[derive(Default)]
 struct Refused {
     last: Option<String>,
-    /// The token that replaced the last one.
+    /// Token that replaced the last one.
     renewed: Option<String>,
     count: u32,
 }
 
 impl Refused {
-    /// Whether this token was rejected. A token that came from no renewal is a new login and resets the count.
+    /// Whether this token was rejected. A token from outside a renewal is a new login and resets the count.
     fn is(&mut self, token: &str) -> bool {
         if !self.knows(token) {
             *self = Self::default();
@@ -85,7 +86,7 @@ impl Refused {
         self.last.as_deref() == Some(token)
     }
 
-    /// Notes the stored token. Returns whether it came from no renewal here.
+    /// Records the stored token. Returns whether it came from outside a renewal.
     fn is_new(&mut self, token: &str) -> bool {
         let is_new = !self.knows(token);
         if is_new {
@@ -105,7 +106,7 @@ pub(crate) struct Bearer {
     /// `Authorization` header, marked as sensitive.
     pub(crate) header: HeaderValue,
     token: String,
-    /// When to renew, in seconds since 1970.
+    /// Renewal time in seconds since 1970.
     renew_at: Option<u64>,
     stamp: Option<Stamp>,
 }
@@ -122,14 +123,14 @@ pub(crate) enum ChallengeOutcome {
     Nothing,
     /// The connection's token was rejected.
     Refused,
-    /// A login or a scope is missing; the text in one line.
+    /// A login or scope is missing; the text on one line.
     Lacks(Arc<str>),
 }
 
 /// Change of a session's token.
 pub(crate) enum Renewal {
     Bearer(Bearer),
-    /// The connection must be closed for this reason: the token is gone, or there is a first one.
+    /// The connection must be closed for this reason: the token was removed, or a first one appeared.
     Gone(String),
 }
 
@@ -162,7 +163,7 @@ pub(crate) async fn changed(login: Option<&LoginTokens>) {
 }
 
 impl LoginTokens {
-    /// Tokens of a server that can have a login: over HTTP, without an operator's `Authorization` header.
+    /// Tokens of a server that may have a login: over HTTP, without an operator's `Authorization` header.
     pub(crate) fn of(
         peer: &Arc<Peer>,
         config: &Config,
@@ -227,7 +228,7 @@ impl LoginTokens {
         self.challenges.notice()
     }
 
-    /// Handles the recorded challenge, for a connection with `bearer`. Scopes are stored for the next login to request.
+    /// Handles the recorded challenge, for a connection with `bearer`. Stores scopes for the next login to request.
     pub(crate) async fn handle_challenge(&self, bearer: Option<&Bearer>) -> ChallengeOutcome {
         let notice = match self.challenges.take() {
             None => return ChallengeOutcome::Nothing,
@@ -287,7 +288,7 @@ impl LoginTokens {
         self.challenges.no_token()
     }
 
-    /// Settings of the client that requests its tokens by itself.
+    /// Settings of the client that requests its own tokens.
     fn settings(&self) -> Option<&ClientSettings> {
         self.unattended.as_ref().map(|unattended| &unattended.client.settings)
     }
@@ -320,7 +321,7 @@ impl LoginTokens {
         self.refused.lock()
     }
 
-    /// The current token, renewed if it expires soon or was rejected; `None` without a login. The error is one line.
+    /// Current token, renewed if it expires soon or was rejected; `None` without a login. The error is one line.
     pub(crate) async fn bearer(&self) -> Result<Option<Bearer>, String> {
         if let Some(unattended) = &self.unattended {
             return self.client_bearer(unattended).await.map(Some);
@@ -348,7 +349,7 @@ impl LoginTokens {
         renewed.map_err(|error| error.to_string()).flatten().map(Some)
     }
 
-    /// Like [`bearer`](Self::bearer) for a client that requests its tokens by itself, also without a stored token.
+    /// Like [`bearer`](Self::bearer) for a client that requests its own tokens; does not need a stored token.
     async fn client_bearer(&self, unattended: &Arc<Unattended>) -> Result<Bearer, String> {
         let stored = self.load().await?;
         let Some((grant, stamp)) = stored else {
@@ -356,7 +357,7 @@ impl LoginTokens {
         };
         let current = bearer(&grant, stamp);
         if self.refused().is_new(&current.token) {
-            // A login, or another process, got it in spite of what the pause is for.
+            // A login, or another process, obtained it despite the cause of the pause.
             *unattended.pause.lock() = Pause::default();
         }
         let lack = match self.refused().is(&current.token) {
@@ -369,7 +370,7 @@ impl LoginTokens {
             Lack::Scopes => {
                 let token = Some(current.clone());
                 let requested = self.spawn_request(unattended, token, lack).await;
-                // The token is good for everything else.
+                // The token is valid for everything else.
                 Ok(requested.unwrap_or_else(|reason| {
                     peer_line!(warn, self.peer, server = %self.peer.name, "no token with further scopes: {reason}");
                     current
@@ -378,7 +379,7 @@ impl LoginTokens {
         }
     }
 
-    /// Requests a token in a task of its own, which finishes even if nobody waits.
+    /// Requests a token in a task of its own, which finishes even if its caller is gone.
     async fn spawn_request(
         &self,
         unattended: &Arc<Unattended>,
@@ -391,7 +392,7 @@ impl LoginTokens {
         requested.map_err(|error| error.to_string()).flatten()
     }
 
-    /// Requests a token unless another process or connection did, or the last request has failed just before.
+    /// Requests a token unless another process or connection did, or the last request has just failed.
     async fn request(
         &self,
         unattended: &Unattended,
@@ -433,7 +434,7 @@ impl LoginTokens {
         };
         let reason = not_granted(&self.peer.name, &error);
         match (stored, &error) {
-            // The scopes are not requested again, which pauses nothing else.
+            // The scopes are not requested again; nothing else is paused.
             (Some((grant, _)), LoginError::Denied(_)) if lack == Lack::Scopes => {
                 self.store_token(unattended, grant.with_wanted_requested()).await?;
             }
@@ -442,7 +443,7 @@ impl LoginTokens {
         Err(reason)
     }
 
-    /// Stores a grant of a client and returns its token. The next request waits if it cannot be stored.
+    /// Stores a grant of a client and returns its token. If it cannot be stored, the next request is paused.
     async fn store_token(&self, unattended: &Unattended, grant: Grant) -> Result<Bearer, String> {
         self.peer.secrets.learn(grant.secrets());
         self.challenges.set_notice(self.notice_of(&grant).into());
@@ -458,8 +459,8 @@ impl LoginTokens {
         })
     }
 
-    /// Paces the next token request after a successful one: a server that rejects every token gets [`MAX_REFUSED`] at once,
-    /// further ones after pauses.
+    /// Paces the next token request after a successful one: a server that rejects every token gets [`MAX_REFUSED`]
+    /// at once, further ones after pauses.
     fn pace(&self, unattended: &Unattended, grant: &Grant, old: Option<&Bearer>) {
         let mut refused = self.refused();
         let was_refused = old.is_some_and(|old| refused.is(&old.token));
@@ -484,7 +485,7 @@ impl LoginTokens {
         }
     }
 
-    /// Waits until the token of a session has to be replaced.
+    /// Waits until the token of a session must be replaced.
     pub(crate) async fn renewal(&self, current: &Bearer) -> Renewal {
         let mut seen = current.stamp;
         let mut logged = String::new();
