@@ -523,7 +523,7 @@ impl LoginTokens {
             if std::mem::replace(&mut seen, stamp) != stamp
                 && matches!(self.load().await, Ok(Some(_)))
             {
-                return Renewal::Gone("somebody has logged in".to_owned());
+                return Renewal::Gone("a login was completed".to_owned());
             }
         }
     }
@@ -555,7 +555,7 @@ impl LoginTokens {
             let grant = store.load().map_err(|error| error.to_string())?;
             let Some(grant) = grant.filter(Grant::is_login) else { return Ok(None) };
             peer.secrets.learn(grant.secrets());
-            // Tokens are only valid for the URL they were issued for, and for the client that requested them.
+            // Tokens are valid only for the URL that they were issued for, and for the client that requested them.
             match (grant.url == url, grant.client == settings) {
                 (true, true) => Ok(Some((grant, stamp))),
                 (false, true) if settings.is_none() => {
@@ -571,8 +571,8 @@ impl LoginTokens {
         loaded
     }
 
-    /// Renews the token unless another process did. The server of a rejected token may have moved to another authorization
-    /// server, for which the login is worthless.
+    /// Renews the token unless another process did. The server of a rejected token may have moved to another
+    /// authorization server, for which the login is worthless.
     async fn renew(&self, old: &Bearer, refused: bool) -> Result<Bearer, String> {
         let store = self.store.clone();
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
@@ -626,7 +626,7 @@ fn notice(server: &str, grant: &Grant) -> String {
     }
 }
 
-/// The same for a token that its client has requested by itself.
+/// Missing scopes of a token that its client requested itself, as text; empty if none.
 fn client_notice(client: &ClientSettings, grant: &Grant) -> String {
     let wanted = grant.wanted.join(" ");
     let issuer = grant.metadata.issuer.as_deref().unwrap_or_default();
@@ -640,19 +640,19 @@ fn client_notice(client: &ClientSettings, grant: &Grant) -> String {
     }
 }
 
-/// Need for another token of a client that requests its tokens by itself.
+/// Reason why a client that requests its own tokens needs another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
     Nothing,
-    /// There is none, or it has expired or was rejected.
+    /// There is no token, or it has expired or was rejected.
     Token,
-    /// Token that expires soon.
+    /// The token expires soon.
     Time,
     /// The server has required scopes that no request has named yet.
     Scopes,
 }
 
-/// The need for another token than that of `grant`. Configured scopes are final.
+/// Need for another token than that of `grant`. Configured scopes are final.
 fn lack(grant: &Grant, now: u64) -> Lack {
     let has_own_scopes = grant.client.as_ref().is_some_and(|client| !client.scopes.is_empty());
     if grant.expires_at.is_some_and(|at| now >= at) {
@@ -669,7 +669,7 @@ fn lack(grant: &Grant, now: u64) -> Lack {
     }
 }
 
-/// Why a client got no token, and the next step, in one line.
+/// Reason why a client got no token, and the next step, on one line.
 fn not_granted(server: &str, error: &LoginError) -> String {
     let test = how_to_log_in(server);
     match error {
@@ -689,7 +689,7 @@ fn not_granted(server: &str, error: &LoginError) -> String {
     }
 }
 
-/// When to renew the token of a grant, in seconds since 1970.
+/// Renewal time of the token of a grant, in seconds since 1970.
 fn renew_at(grant: &Grant) -> Option<u64> {
     let end = grant.expires_at?;
     let life = end.saturating_sub(grant.received_at);
@@ -705,7 +705,7 @@ fn bearer(grant: &Grant, stamp: Option<Stamp>) -> Bearer {
     Bearer { header, token: grant.access_token.clone(), renew_at: renew_at(grant), stamp }
 }
 
-/// Why a renewal failed.
+/// Reason why a renewal failed.
 #[derive(Debug)]
 pub(super) enum NotRenewed {
     /// Rejected by the authorization server, or there is no refresh token.
@@ -747,14 +747,14 @@ pub(super) async fn renew(grant: &Grant, transport: &LoginTransport) -> Result<G
             Err(NotRenewed::Refused)
         }
         Err(error) => {
-            // rmcp does not pass on why a request failed.
+            // rmcp does not forward the reason of a failed request.
             let throttled = transport.throttle.reason(Instant::now().into_std());
             Err(NotRenewed::Failed(throttled.unwrap_or_else(|| error_chain(&error))))
         }
     }
 }
 
-/// Whether the server names another authorization server than that of the grant; false if unknown.
+/// Whether the server names a different authorization server than the grant's; false if unknown.
 pub(super) async fn moved(grant: &Grant, transport: &LoginTransport) -> bool {
     let Ok(url) = Url::parse(&grant.url) else { return false };
     let client = LoginClient::new(AddressPolicy::new(&url), transport.clone());
@@ -806,7 +806,7 @@ mod tests {
     }
 
     #[test]
-    fn id_6_token_that_no_renewal_brought_ends_the_pause_once() {
+    fn id_6_token_from_outside_a_renewal_ends_the_pause_once() {
         let token = |token: &str| Some(token.to_owned());
         let mut refused = Refused { last: token("a"), renewed: token("b"), count: 3 };
         assert!(!refused.is_new("a") && !refused.is_new("b"));
@@ -829,7 +829,7 @@ mod tests {
         assert_eq!(at(None), None);
     }
 
-    /// A token of a client with these configured scopes.
+    /// Token of a client with these configured scopes.
     fn of_client(scopes: &[&str]) -> Grant {
         let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
         let client = ClientSettings { id: "c".to_owned(), issuer: None, scopes };
@@ -867,7 +867,7 @@ mod tests {
         let login = guard(folder.path(), "https://a.example/mcp");
         let stored = of_client(&["a"]);
         login.store.save(&stored).unwrap();
-        assert!(login.bearer().await.unwrap().is_none(), "no login of a person");
+        assert!(login.bearer().await.unwrap().is_none(), "not a person's login");
         let settings = stored.client.unwrap();
         let loads = async |url: &str, settings: ClientSettings| {
             let client = ClientCredentials { settings, secret: "s3cret".to_owned() };
