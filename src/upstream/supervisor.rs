@@ -409,7 +409,7 @@ impl Supervisor {
         self.settled.fetch_or(settled, Ordering::Relaxed) || settled
     }
 
-    /// Whether an enabled server is connected, or none is enabled.
+    /// Whether an enabled server is connected, or no server is enabled.
     pub fn usable(&self) -> bool {
         let set = self.in_force.load();
         let mut enabled = set.order.iter().map(|upstream| upstream.state.load().status());

@@ -289,12 +289,12 @@ struct StreamBinding {
     until: Option<SystemTime>,
 }
 
-/// How a stream whose credential has ended is closed.
+/// Closing mode of a stream whose credential has ended.
 #[derive(Clone, Copy)]
 enum StreamEnd {
-    /// Ends regularly: each event is complete by itself.
+    /// Regular end: each event is complete by itself.
     Close,
-    /// Breaks off: the reader must not take it for complete.
+    /// Abort: the reader must not take the stream for complete.
     Abort,
 }
 

@@ -226,7 +226,7 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 /// `Retry-After` of a body over the budget.
 const BODIES_FULL_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Why a request body was not read.
+/// Reason why a request body was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// Not received within [`BODY_TIMEOUT`].
@@ -253,7 +253,7 @@ impl BodyError {
         }
     }
 
-    /// When to retry, if that can help.
+    /// Delay before a useful retry, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::BodiesFull(_) => Some(BODIES_FULL_RETRY_AFTER),

@@ -34,7 +34,7 @@ use crate::proxy::dispatch::{Incoming, Received};
 use crate::proxy::reply::{Aborted, Initialize, Piece, Reaction};
 use crate::proxy::{Worker, dispatch, render};
 
-/// Why a request has no session: status and text.
+/// Refusal of a request without a session: status and text.
 type NoSession = (StatusCode, &'static str);
 
 /// Serves a POST with any body.

@@ -94,7 +94,7 @@ pub(crate) enum EventKind {
     Answer,
 }
 
-/// Why an event is not kept.
+/// Reason why an event is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum ReplayFull {
     /// The event exceeds [`MAX_EVENT_BYTES`].
@@ -146,7 +146,7 @@ struct Stream {
     /// Bytes reserved for the event being written, and how many of them are written.
     reserved: usize,
     written: usize,
-    /// Why the event being written is not kept.
+    /// Reason why the event being written is not kept.
     refused: Option<ReplayFull>,
     over: bool,
     /// Number of resuming connections; only the latest continues.

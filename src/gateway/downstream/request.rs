@@ -259,7 +259,7 @@ pub(super) struct KnownClient {
     client: Arc<Client>,
 }
 
-/// Why a request is refused for its `_meta` or headers.
+/// Reason to refuse a request for its `_meta` or headers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClientRefused {
     /// A missing or malformed member of `_meta`.

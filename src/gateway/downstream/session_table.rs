@@ -27,7 +27,7 @@ const SHARDS: usize = 16;
 
 type Shard = RwLock<HashMap<Arc<str>, Arc<Session>>>;
 
-/// Why a session is not opened.
+/// Reason why a session is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SessionRefused {
     /// A quota is used up.

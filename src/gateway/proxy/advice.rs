@@ -127,7 +127,7 @@ fn wrong(tool: &Tool, misfit: &Misfit, known: &mut KnownNames, effort: &mut Effo
             format!("differs only by case from '{declared}': write '{declared}'")
         }
         MisfitFault::Uncompared(why) => format!(
-            "a key may differ only by case from a parameter and cannot be compared ({why}): write each key as the tool's schema does"
+            "a key may differ only by case from a parameter, and cannot be compared ({why}): write each key as the tool's schema does"
         ),
         MisfitFault::Alternatives => "fits none of the alternatives".to_owned(),
     }

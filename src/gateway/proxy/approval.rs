@@ -68,11 +68,11 @@ pub(super) struct WaitingCall<'a> {
 /// Request state that a client presents with a request.
 pub(super) enum PresentedState {
     None,
-    /// Of an approval.
+    /// State of an approval.
     Approval(RepeatedRequest),
-    /// Of the server: the members to send, with the state as the server wrote it.
+    /// State of the server: the members to send, with the state as the server wrote it.
     Server(Bytes),
-    /// Of a held call (PRO-42), which is taken over once the request is admitted.
+    /// State of a held call (PRO-42), which is taken over once the request is admitted.
     Held,
 }
 
@@ -331,7 +331,7 @@ enum Reads<'a> {
     AnswersNext,
 }
 
-/// For a client that is not asked.
+/// Readable messages of a client that is not asked.
 fn reader(caller: &Caller) -> Reads<'static> {
     match &caller.client {
         Some((_, Channel::Stream)) => Reads::Messages,
@@ -339,7 +339,7 @@ fn reader(caller: &Caller) -> Reads<'static> {
     }
 }
 
-/// For a client that is asked if it can ask its user.
+/// Readable messages of a client that is asked if it can ask its user.
 fn asked_reader<'a>(
     worker: &Worker,
     caller: &'a Caller,

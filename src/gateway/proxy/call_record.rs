@@ -72,7 +72,7 @@ pub(super) struct CallRecord {
     found: Option<ServerId>,
     /// When the answer was complete or failed.
     pub(super) answered: Option<Instant>,
-    /// How often a modern server asked a legacy client for input (PRO-37).
+    /// Number of times that a modern server asked a legacy client for input (PRO-37).
     pub(super) input_rounds: u32,
     /// The reply, which knows whether a dropped call was canceled by its client.
     reply: Reply,

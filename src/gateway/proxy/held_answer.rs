@@ -46,7 +46,7 @@ type Part = Result<Option<AnswerPart>, CallError>;
 
 /// Source of the answer that an exchange forwards.
 pub(super) enum AnswerStream {
-    /// Of a call sent by this request.
+    /// Answer of a call sent by this request.
     Direct(Answer),
     Held(Box<HeldAnswer>),
 }

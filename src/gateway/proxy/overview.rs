@@ -106,7 +106,7 @@ fn overview(
     text
 }
 
-/// Most frequent words of these names; `None` without names.
+/// The most frequent words of these names; `None` without names.
 fn subjects<'a>(server: &str, names: impl Iterator<Item = &'a str>) -> Option<Vec<String>> {
     let server = server.to_lowercase();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -39,7 +39,7 @@ pub struct CallParams<'a> {
     pub left: Left,
 }
 
-/// Why the params of a call cannot be parsed.
+/// Reason why the params of a call cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreadable {
     #[error("params must be an object")]
@@ -278,7 +278,7 @@ pub struct AddressedRequest<'a> {
     pub left: Left,
 }
 
-/// Why params cannot be parsed.
+/// Reason why params cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnreadableAddress {
     #[error("params must be an object")]

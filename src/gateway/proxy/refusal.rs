@@ -37,7 +37,7 @@ pub struct Refusal {
     pub text: String,
     /// Advice in an agent's terms; may be empty. Not shown over REST.
     pub advice: Cow<'static, str>,
-    /// How to correct the call, sent as a separate content block, or after the text in an error; may be empty.
+    /// Help to correct the call, sent as a separate content block, or after the text in an error; may be empty.
     pub help: String,
     pub retry_after: Option<Duration>,
     /// Whether the same request may succeed later.

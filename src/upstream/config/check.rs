@@ -279,7 +279,7 @@ fn mistake(keys: &[&str], problem: String) -> Mistake {
     Mistake { keys, problem, is_form: false }
 }
 
-/// How to fix the entry.
+/// Instruction to fix the entry.
 const fn form(invalid: &Invalid) -> &'static str {
     match invalid {
         Invalid::Neither => {

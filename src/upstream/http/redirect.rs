@@ -38,7 +38,7 @@ pub(super) async fn next_endpoint(
     next.or_else(|_| refused("its target cannot be connected to; set url to it"))
 }
 
-/// How a redirect target is reached.
+/// Step to a redirect target.
 enum Step {
     /// At the same origin.
     Path,

@@ -109,7 +109,7 @@ pub enum TokenStoreError {
     Broken {
         file: PathBuf,
         reason: String,
-        /// How to get a usable file again.
+        /// Steps to get a usable file again.
         recovery: String,
     },
     #[error("{}: {error}", file.display())]
