@@ -144,8 +144,7 @@ impl Answer {
         next.map_err(|failed| self.error(failed))
     }
 
-    /// Observes a message on the call's own stream that concerns no client: a change of the server's lists or
-    /// resources.
+    /// Observes a message on the call's own stream that concerns no client: a change of the server's lists or resources.
     pub fn observe(&self, message: &[u8]) {
         self.upstream.server_events.observe(message);
     }

@@ -323,8 +323,7 @@ impl Upstream {
                         Err(failed) if !link.has_ended() => return Err(failed),
                         Err(failed) => failed,
                     };
-                    // Boxed: the child ended before anything was sent, which is rare. Its task is about to
-                    // reconnect.
+                    // Boxed: the child ended before anything was sent, which is rare. Its task is about to reconnect.
                     let successor = Box::pin(self.successor(generation, time.until));
                     let again = successor.await.map_err(unsent)?;
                     let Carrier::Stdio(link) = &again.link else { return Err(failed) };
@@ -489,8 +488,7 @@ impl Upstream {
         }
     }
 
-    /// Waits until the server is reachable, triggering an attempt like a call. The error is one line that names the
-    /// server.
+    /// Waits until the server is reachable, triggering an attempt like a call. The error is one line that names the server.
     pub async fn reached(&self, until: Instant) -> Result<(), String> {
         self.live(until).await.map(|_| ()).map_err(|cause| self.named(&cause))
     }
@@ -557,9 +555,8 @@ impl Upstream {
         self.holds_legacy_subscriptions().then_some(used)
     }
 
-    /// Determines whether the server reports resource changes only in the legacy family: opens the second
-    /// connection if that is unknown, with a time limit. A server that lists no legacy revision is assumed to have
-    /// none.
+    /// Determines whether the server reports resource changes only in the legacy family: opens the second connection if
+    /// that is unknown, with a time limit. A server that lists no legacy revision is assumed to have none.
     pub async fn learn_legacy_updates(&self, until: Instant) {
         let (offers, second) = (self.offers(), self.second.as_ref());
         let is_unknown = second.is_some_and(|second| second.legacy_updates().is_none());

@@ -94,8 +94,7 @@ pub struct Config {
     /// Maximum time from start or connect until the server is initialized.
     #[serde(deserialize_with = "duration")]
     pub init_timeout: Duration,
-    /// Maximum time from a call to the first byte of its response, including all waits; an earlier message restarts
-    /// it.
+    /// Maximum time from a call to the first byte of its response, including all waits; an earlier message restarts it.
     #[serde(deserialize_with = "duration")]
     pub call_timeout: Duration,
     /// Maximum concurrent calls: the older name of `limits.concurrent`.
@@ -172,8 +171,7 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Whether a server started with this entry may keep running under `other`: they differ at most in how calls
-    /// reach it.
+    /// Whether a server started with this entry may keep running under `other`: they differ at most in how calls reach it.
     pub fn runs_as(&self, other: &Self) -> bool {
         let other = Self {
             call_timeout: self.call_timeout,
@@ -248,8 +246,7 @@ impl Config {
         self.named = reference::digest(self.referring_values(), lookup);
     }
 
-    /// Resolves the entry; `lookup` reads environment variables. Blocks, possibly for long if a keyring is
-    /// involved.
+    /// Resolves the entry; `lookup` reads environment variables. Blocks, possibly for long if a keyring is involved.
     pub(super) fn target(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -279,8 +276,7 @@ impl Config {
         Egress::parse(proxy.as_deref(), PROXY_SETTING).map_err(|why| Invalid::Proxy { why })
     }
 
-    /// Description of the egress to the server; `None` if no proxy is set for it, or if that would require a
-    /// keyring.
+    /// Description of the egress to the server; `None` if no proxy is set for it, or if that would require a keyring.
     ///
     /// # Errors
     /// Fails if the setting that applies is invalid.

@@ -173,8 +173,7 @@ async fn run(
     }
 }
 
-/// Connects with the token of the login, if any. A rejected token is renewed once; the login bounds repeated
-/// renewals.
+/// Connects with the token of the login, if any. A rejected token is renewed once; the login bounds repeated renewals.
 async fn log_in_and_reach(
     options: &ConnectOptions<'_>,
     target: &Target,

@@ -149,8 +149,7 @@ pub(super) enum SendError {
 }
 
 impl Connection {
-    /// Connects within [`CONNECT_TIMEOUT`], trying all addresses of the host. Boxed, since a call moves it many
-    /// times.
+    /// Connects within [`CONNECT_TIMEOUT`], trying all addresses of the host. Boxed, since a call moves it many times.
     pub(super) async fn open(endpoint: &Endpoint) -> Result<Box<Self>, Cause> {
         let failed = |reason: &str| Cause::Connect {
             host: format!("{endpoint:?}").into(),

@@ -359,8 +359,7 @@ impl OwnTls {
         }
     }
 
-    /// Problem with the files while earlier settings are in force; otherwise connection attempts report it. Never
-    /// blocks.
+    /// Problem with the files while earlier settings are in force; otherwise connection attempts report it. Never blocks.
     pub(super) fn problem(&self) -> Option<String> {
         self.problem.load().as_deref().cloned()
     }

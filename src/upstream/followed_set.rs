@@ -33,8 +33,7 @@ use crate::notifications::{Followed, SUBSCRIPTION_LIMIT, WantedResources};
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
 /// Number of refusals after which the next attempt waits, as after the end of a stream.
 const MAX_REFUSALS: u32 = 32;
-/// Number of keys refused alone, without a confirmed stream, after which a server counts as not supporting such
-/// streams.
+/// Number of keys refused alone, without a confirmed stream, after which a server counts as not supporting such streams.
 const MAX_ALONE: u32 = 8;
 
 /// Filter members.

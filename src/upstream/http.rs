@@ -151,9 +151,8 @@ impl HttpExchange {
         event
     }
 
-    /// Reads the first part ahead to detect an error for an unknown session; some servers send it with status 200,
-    /// as a body or as the first event. Returns the server's message then. Waits at most [`DENIAL_WAIT`] for the
-    /// first event.
+    /// Reads the first part ahead to detect an error for an unknown session; some servers send it with status 200, as a
+    /// body or as the first event. Returns the server's message then. Waits at most [`DENIAL_WAIT`] for the first event.
     pub(crate) async fn denied_session(&mut self) -> Option<Arc<str>> {
         if matches!(self.framing, Framing::Fixed { .. }) {
             return None;
@@ -883,8 +882,7 @@ impl Cursor {
 }
 
 impl Resuming {
-    /// Starts to resume `ended`. `session` is called before each attempt; `None` means that the connection was
-    /// replaced.
+    /// Starts to resume `ended`. `session` is called before each attempt; `None` means that the connection was replaced.
     pub(crate) fn begin(
         ended: &HttpExchange,
         cursor: Box<Cursor>,

@@ -4,13 +4,12 @@
 //! calls, so that large responses are forwarded before they are complete. [`route`] decides about any other
 //! complete message. Messages within a call's own HTTP stream never come here.
 //!
-//! A server request (sampling, elicitation, roots), log message or cancellation names no call. Invariant: it is
-//! sent to a call only if all calls that could have caused it belong to one session, that is to one client on
-//! behalf of one principal, since a guess could reveal one client's data to another. Calls count even if their
-//! client could not take the message; otherwise a client without capabilities would make another the only
-//! candidate. A call without a session is a session of its own; this includes clients of the stateless revision,
-//! since a gateway may multiplex several people. A request without a recipient is refused with the reason. Progress
-//! needs a token of ours.
+//! A server request (sampling, elicitation, roots), log message or cancellation names no call. Invariant: it is sent to a
+//! call only if all calls that could have caused it belong to one session, that is to one client on behalf of one
+//! principal, since a guess could reveal one client's data to another. Calls count even if their client could not take the
+//! message; otherwise a client without capabilities would make another the only candidate. A call without a session is a
+//! session of its own; this includes clients of the stateless revision, since a gateway may multiplex several people. A
+//! request without a recipient is refused with the reason. Progress needs a token of ours.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -83,8 +82,7 @@ pub(crate) enum Destination {
     Nobody(&'static str),
 }
 
-/// Routes a complete message that responds to no call. `calls` are all that the server may be working on for a
-/// client.
+/// Routes a complete message that responds to no call. `calls` are all that the server may be working on for a client.
 pub(crate) fn route(message: &[u8], calls: &[CallInFlight]) -> Destination {
     let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(message) else {
         return Destination::Nobody("a message that cannot be read");

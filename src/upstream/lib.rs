@@ -1,9 +1,8 @@
 //! Connections to the MCP servers behind the proxy.
 //!
 //! Owns the connection to each server, its lifecycle, and the bytes of a call in both directions. A call needs a
-//! [`Permit`](mcpproxy_policy::Permit). The response is forwarded as the server's own bytes, message by message,
-//! and parsed only as far as routing requires. If this process is killed, a second process, the [`reaper`], ends
-//! the child processes.
+//! [`Permit`](mcpproxy_policy::Permit). The response is forwarded as the server's own bytes, message by message, and parsed
+//! only as far as routing requires. If this process is killed, a second process, the [`reaper`], ends the child processes.
 //!
 //! ```text
 //!            workers (one thread each)            │        control runtime
@@ -13,10 +12,9 @@
 //!              queue of the call ◀────────────────┼── reader ◀─ child
 //! ```
 //!
-//! Suggested reading order: messages ([`request`], `inbound`, `pending`); transports ([`http`], `stdio`); a
-//! server's `state` and the `handle` that shares it; calls (`call`, `answer`); the connecting task (`connect`,
-//! `server_task`, [`supervisor`]), and the second connection for clients of the other family (`second`,
-//! `second_task`).
+//! Suggested reading order: messages ([`request`], `inbound`, `pending`); transports ([`http`], `stdio`); a server's
+//! `state` and the `handle` that shares it; calls (`call`, `answer`); the connecting task (`connect`, `server_task`,
+//! [`supervisor`]), and the second connection for clients of the other family (`second`, `second_task`).
 
 mod answer;
 mod backoff;

@@ -1,11 +1,10 @@
 //! Streams on which a server reports changes, kept open for the life of its connection.
 //!
-//! Legacy servers: the GET stream of the session, and `resources/subscribe`, repeated on each new connection.
-//! Modern servers: `subscriptions/listen` streams. A stream that ends, or is refused for a temporary reason, is
-//! reopened with exponential backoff, not before the server's `Retry-After`; then all lists are read again, since
-//! changes in between were not reported. A stream that the server does not offer is not retried. Notifications are
-//! routed like all unsolicited messages. [`crate::followed_set`] has the streams for resources and tasks, whose
-//! sets change.
+//! Legacy servers: the GET stream of the session, and `resources/subscribe`, repeated on each new connection. Modern
+//! servers: `subscriptions/listen` streams. A stream that ends, or is refused for a temporary reason, is reopened with
+//! exponential backoff, not before the server's `Retry-After`; then all lists are read again, since changes in between were
+//! not reported. A stream that the server does not offer is not retried. Notifications are routed like all unsolicited
+//! messages. [`crate::followed_set`] has the streams for resources and tasks, whose sets change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,8 +40,7 @@ const STREAM_SILENCE: Duration = Duration::from_secs(3600);
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum size of a message on the stream, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// Time after which a subscription over a pipe counts as acknowledged; less than clients and changed sets wait for
-/// it.
+/// Time after which a subscription over a pipe counts as acknowledged; less than clients and changed sets wait for it.
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(5);
 
 /// Transport of the stream.

@@ -52,8 +52,7 @@ pub struct WaitingLogin {
 pub struct FailedLogin {
     /// Reason on one line, without secrets.
     pub why: Arc<str>,
-    /// Whether the cause is permanent: the config entry, or a server that requires no login. A retry fails the same
-    /// way.
+    /// Whether the cause is permanent: the config entry, or a server that requires no login. A retry fails the same way.
     pub is_lasting: bool,
 }
 

@@ -316,8 +316,7 @@ pub(super) enum Followed {
 }
 
 impl Followed {
-    /// Whether the server has refused this resource since it was last added; earlier refusals are of another
-    /// allocation.
+    /// Whether the server has refused this resource since it was last added; earlier refusals are of another allocation.
     fn refuses(&self, wanted: &Arc<str>) -> bool {
         let Self::Answered { refused, .. } = self else { return false };
         refused.get(wanted).is_some_and(|refused| Arc::ptr_eq(refused, wanted))
@@ -404,8 +403,7 @@ impl Subscriptions {
         answer.unwrap_or(SubscriptionAnswer::Missing)
     }
 
-    /// Removes a resource and notifies the server. Beyond [`MAX_ENDED`] the server is not notified and keeps
-    /// sending.
+    /// Removes a resource and notifies the server. Beyond [`MAX_ENDED`] the server is not notified and keeps sending.
     pub(super) fn remove(&self, uri: &str) {
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
             let Some((uri, resource)) = wanted.remove_entry(uri) else { return false };

@@ -364,8 +364,7 @@ pub(super) fn fresh_id() -> u64 {
 const PERMUTED_BITS: u32 = 29;
 /// Bits in the lower half of a permuted number; the upper half has the others.
 const LOW_BITS: u32 = 14;
-/// Number of rounds. More than the four that make a permutation strong (Luby and Rackoff), since the halves are
-/// small.
+/// Number of rounds. More than the four that make a permutation strong (Luby and Rackoff), since the halves are small.
 const ROUNDS: u64 = 6;
 
 /// Id generator with one key: a counter behind a keyed permutation, an alternating Feistel network with SipHash as
@@ -426,8 +425,7 @@ pub struct CallExtras {
     /// Requests of a legacy server that a modern client answers by repeating its request, while the call is held.
     /// None for any other caller; no effect on a modern connection.
     pub held_capabilities: ClientCapabilities,
-    /// Session of the client. `None`: no other call is known to be of the same client (REST, CLI, stateless
-    /// revision).
+    /// Session of the client. `None`: no other call is known to be of the same client (REST, CLI, stateless revision).
     pub session: Option<CallSession>,
     /// Trace context for `_meta` and headers, which replaces the client's; `None`: the client's is forwarded.
     pub trace: Option<Arc<PropagatedContext>>,

@@ -1,5 +1,4 @@
-//! Second connection to a server of both protocol families: a legacy one, for clients that the server can ask only
-//! there.
+//! Second connection to a server of both protocol families: a legacy one, for clients that the server can ask only there.
 //!
 //! A server cannot ask a legacy client over a modern connection. If it also supports `initialize`, calls of legacy
 //! clients that declared a capability use a separate connection: a second child process, or a second session over
@@ -119,8 +118,7 @@ pub(super) struct SecondConnection {
     released: Notify,
     pub(super) control: mpsc::Sender<Control>,
     idle_timeout: Duration,
-    /// Whether the server reports resource changes in the legacy family; `None` if unknown. Set from the first
-    /// connection.
+    /// Whether the server reports resource changes in the legacy family; `None` if unknown. Set from the first connection.
     legacy_updates: Mutex<Option<bool>>,
 }
 

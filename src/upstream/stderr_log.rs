@@ -423,8 +423,7 @@ fn part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
 /// Time for which files of removed servers are retained.
 pub const KEPT_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Removes old files that belong to none of `servers`. Blocks. A file that cannot be removed is retried the next
-/// time.
+/// Removes old files that belong to none of `servers`. Blocks. A file that cannot be removed is retried the next time.
 pub fn forget<'s>(folder: &Path, servers: impl IntoIterator<Item = &'s str>, now: SystemTime) {
     let stems: HashSet<_> = servers.into_iter().map(tool::server_file_stem).collect();
     let is_of_nobody = |name: &str| {

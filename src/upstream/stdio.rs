@@ -41,8 +41,7 @@ mod reader;
 
 /// Capacity of the queue to the writer, in lines.
 const OUT_LINES: usize = 64;
-/// Capacity of the queue to the lifecycle, in messages. A handshake has three responses; the rest is for stray
-/// messages.
+/// Capacity of the queue to the lifecycle, in messages. A handshake has three responses; the rest is for stray messages.
 pub(crate) const LIFECYCLE_MESSAGES: usize = 16;
 
 /// Shared view of a child's pipes for calls: pending calls and the queue to the writer.
@@ -80,9 +79,8 @@ pub(super) struct Waiter {
 pub(crate) enum SentFor {
     /// No client: it contains no client data, so messages caused by it reveal none (lists).
     Nobody,
-    /// No client: a stream of changes, which the server acknowledges by a message. It is always in flight, so it
-    /// does not count as a client's call, although it names resources of clients; servers of its revision send no
-    /// requests.
+    /// No client: a stream of changes, which the server acknowledges by a message. It is always in flight, so it does not
+    /// count as a client's call, although it names resources of clients; servers of its revision send no requests.
     Subscription,
     /// Clients that are not reachable through it, but whose data it contains (`resources/subscribe`).
     Clients,
@@ -217,8 +215,7 @@ impl ChildLink {
     }
 }
 
-/// Maximum queued pieces of a response, of up to [`READ_BYTES`](reader::READ_BYTES) each, while no other call
-/// waits.
+/// Maximum queued pieces of a response, of up to [`READ_BYTES`](reader::READ_BYTES) each, while no other call waits.
 pub(crate) const CALL_PIECES: usize = 32;
 /// Maximum queued pieces of a response while other calls wait: 16 MiB.
 pub(super) const SPILL_PIECES: usize = 256;

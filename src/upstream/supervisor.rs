@@ -1,7 +1,6 @@
 //! Supervisor: starts, replaces and stops the servers.
 //!
-//! Each server has its own task ([`crate::server_task`]), so a slow or unresponsive server does not delay the
-//! others.
+//! Each server has its own task ([`crate::server_task`]), so a slow or unresponsive server does not delay the others.
 //!
 //! ```text
 //! replace(plan) ─┬─ unchanged ─▶ keeps its task, connection and child
@@ -355,8 +354,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a login on behalf of `principal` and returns the address to open; also for a login that is already
-    /// running.
+    /// Starts a login on behalf of `principal` and returns the address to open; also for a login that is already running.
     pub async fn log_in(
         &self,
         upstream: &Arc<Upstream>,

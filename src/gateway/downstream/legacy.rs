@@ -1,7 +1,6 @@
-//! Legacy revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): session lookup, POST, GET, DELETE and
-//! batches.
-//! A batch (MCP 2025-03-26) is answered by one array. In a fleet each message is served on the node that would
-//! serve it alone; if one belongs to a lost session, none is processed.
+//! Legacy revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): session lookup, POST, GET, DELETE and batches. A
+//! batch (MCP 2025-03-26) is answered by one array. In a fleet each message is served on the node that would serve it
+//! alone; if one belongs to a lost session, none is processed.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -1,7 +1,6 @@
-//! Streams of notifications: a legacy client's GET, a resumed reply stream, and a modern client's
-//! `subscriptions/listen`.
-//! Resumption (`Last-Event-ID`; MCP 2025-11-25 §Resumability) reads from the [`replay`](super::replay) buffer.
-//! Catalog and upstreams detect the changes.
+//! Streams of notifications: a legacy client's GET, a resumed reply stream, and a modern client's `subscriptions/listen`.
+//! Resumption (`Last-Event-ID`; MCP 2025-11-25 §Resumability) reads from the [`replay`](super::replay) buffer. Catalog and
+//! upstreams detect the changes.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

@@ -142,9 +142,8 @@ pub(super) async fn place_of(
     }
 }
 
-/// Serves a GET on the node that holds its stream, or for a new stream the session's notifications; `None` if that
-/// is this node. A notification stream whose node is dead or unreachable restarts here; the rest of a response is
-/// lost.
+/// Serves a GET on the node that holds its stream, or for a new stream the session's notifications; `None` if that is this
+/// node. A notification stream whose node is dead or unreachable restarts here; the rest of a response is lost.
 pub(super) async fn stream_elsewhere(
     post: &Post<'_>,
     session: &Session,

@@ -1,8 +1,7 @@
 //! Replay buffer: sent events of a session's streams, for a client whose connection broke. Sans-I/O.
 //!
-//! A stream outlives its connections. A client that resumes it with the id of the last received event gets the
-//! later ones (MCP 2025-11-25 §Resumability). Streams, events and bytes are bounded per session, per principal and
-//! in total.
+//! A stream outlives its connections. A client that resumes it with the id of the last received event gets the later ones
+//! (MCP 2025-11-25 §Resumability). Streams, events and bytes are bounded per session, per principal and in total.
 //!
 //! Eviction takes the least valuable first: notifications, then server requests, then delivered responses. An
 //! undelivered response is never evicted: an event that finds nothing to evict is not kept, for the reason in
@@ -368,8 +367,7 @@ impl ReplayStreams {
         self.waiters.notify_waiters();
     }
 
-    /// Completes at the next [`ReplayStreams::notify`]. Create it before checking the condition, so that no call is
-    /// missed.
+    /// Completes at the next [`ReplayStreams::notify`]. Create it before checking the condition, so that no call is missed.
     pub(crate) fn notified(&self) -> tokio::sync::futures::Notified<'_> {
         self.waiters.notified()
     }

@@ -160,8 +160,7 @@ impl Session {
         self.home
     }
 
-    /// Records a use; false if the session has ended or expired, so that a caller with a cached session looks it up
-    /// again.
+    /// Records a use; false if the session has ended or expired, so that a caller with a cached session looks it up again.
     pub fn touch(&self, now_ms: u64) -> bool {
         if self.has_ended() || self.expired(now_ms) {
             return false;
@@ -267,8 +266,7 @@ impl SessionKey {
         Self(key.map(|key| *blake3::hash(&key).as_bytes()))
     }
 
-    /// Whether a request of the session's principal may use it. Only anonymous and admin principals need the same
-    /// key.
+    /// Whether a request of the session's principal may use it. Only anonymous and admin principals need the same key.
     pub(super) fn binds(&self, principal: &Principal, head: &Parts) -> bool {
         match principal {
             Principal::Anonymous | Principal::Admin => self.is(head),

@@ -1,5 +1,4 @@
-//! Wait of a call for its approval (CAP-8): keep-alive, question to the client, and the records of the wait and its
-//! end.
+//! Wait of a call for its approval (CAP-8): keep-alive, question to the client, and the records of the wait and its end.
 //!
 //! [`approvals`](mcpproxy_policy::approvals) decides who may answer. Dropping the call, when its client disconnects
 //! or cancels, withdraws the approval.
@@ -82,10 +81,9 @@ pub(super) struct RepeatedRequest {
     response: UserResponse,
 }
 
-/// Resolves the request state of a request for `access`: that of an approval, or that of the server, which is
-/// opened (PRO-31). `members` holds the members beside the arguments, raw JSON joined by commas. Fails if the state
-/// was not issued to this principal (for a server's state: for this request), or if the approval is on another
-/// node.
+/// Resolves the request state of a request for `access`: that of an approval, or that of the server, which is opened
+/// (PRO-31). `members` holds the members beside the arguments, raw JSON joined by commas. Fails if the state was not issued
+/// to this principal (for a server's state: for this request), or if the approval is on another node.
 pub(super) fn presented_state(
     worker: &Worker,
     caller: &Caller,

@@ -671,8 +671,7 @@ pub(super) enum Departure {
     Blocked,
     /// The result exceeded its limit and was replaced by an outline and a handle.
     Kept,
-    /// Structured content was wrapped, since the client's revision allows only objects, or the request state was
-    /// sealed.
+    /// Structured content was wrapped, since the client's revision allows only objects, or the request state was sealed.
     Adapted,
 }
 
@@ -786,8 +785,7 @@ impl Receipt {
         })
     }
 
-    /// Receipt of a result that was replaced by `delivered`. Hashes the server's data if all of it was received
-    /// (`whole`).
+    /// Receipt of a result that was replaced by `delivered`. Hashes the server's data if all of it was received (`whole`).
     pub(super) fn replaced(self, whole: bool, delivered: Hash, why: Departure) -> LateMember {
         LateMember::new(MEMBER, move || text(whole.then(|| self.received()), delivered, Some(why)))
     }

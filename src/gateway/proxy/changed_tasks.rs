@@ -2,9 +2,8 @@
 //! (MCP 2025-11-25 §Task Status Notification, MCP Tasks extension §Task Status Notifications; PRO-43). Sans-I/O;
 //! [`state_fetches`](super::state_fetches) sends the requests.
 //!
-//! A server's notification only signals that a task has changed. The client is sent the answer to a `tasks/get`
-//! made on its behalf, which is admitted, validated and recorded like its own request. A result cannot reach the
-//! client in another way.
+//! A server's notification only signals that a task has changed. The client is sent the answer to a `tasks/get` made on its
+//! behalf, which is admitted, validated and recorded like its own request. A result cannot reach the client in another way.
 //!
 //! ```text
 //! change ─▶ due ── request ──▶ state for the client, the last one if the task has ended

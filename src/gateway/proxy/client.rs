@@ -1,5 +1,4 @@
-//! Clients and callers: declared capabilities, subscribed notifications, open questions, and the maker of a
-//! request.
+//! Clients and callers: declared capabilities, subscribed notifications, open questions, and the maker of a request.
 //!
 //! One [`Client`] represents a legacy session, a pipe, or one modern request. It owns the table of unanswered
 //! requests that upstreams or the proxy sent to it. Responses are matched only against that table, so that no
@@ -50,8 +49,7 @@ pub(crate) const MAX_CLIENT_NAME_BYTES: usize = 128;
 /// Maximum queued messages outside any response; further ones are dropped.
 pub(crate) const MAX_ASIDE: usize = 32;
 
-/// Bits of a question's id below the number of its node. The id fits into 53 bits, which JSON numbers represent
-/// exactly.
+/// Bits of a question's id below the number of its node. The id fits into 53 bits, which JSON numbers represent exactly.
 const QUESTION_BITS: u32 = 22;
 
 /// Number of the fleet node that asked the question with this id; 0 without a fleet. Ambiguous after about four

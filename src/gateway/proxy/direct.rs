@@ -1,9 +1,8 @@
 //! Direct mode: each upstream tool under a name of its own (`/mcp/all`), or the tools of one server under their own
 //! names (`/mcp/server/NAME`).
 //!
-//! Calls take the same admission and pipeline as those by a call tool (FR-A2). The operation is the tool's
-//! effective side effect, since the client states no intent. The matrix therefore always fits, and only the
-//! operator's `approval` remains.
+//! Calls take the same admission and pipeline as those by a call tool (FR-A2). The operation is the tool's effective side
+//! effect, since the client states no intent. The matrix therefore always fits, and only the operator's `approval` remains.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -238,8 +237,7 @@ pub(super) fn is_of_known_server(worker: &Worker, name: &str) -> bool {
     server.is_some_and(|server| worker.proxy.upstreams.get(server).is_some())
 }
 
-/// Finds the only visible tool with the server-side name `own`: apps (SEP-1865) call their server's tools by these
-/// names.
+/// Finds the only visible tool with the server-side name `own`: apps (SEP-1865) call their server's tools by these names.
 async fn by_own_name(on: &OnRecord<'_>, own: &str) -> Option<Arc<Tool>> {
     let proxy = &on.worker.proxy;
     proxy.catalog.load().with_own_name(own).next()?;

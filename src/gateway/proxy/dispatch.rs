@@ -265,8 +265,7 @@ fn with_instructions(worker: &Worker, peer: &Peer, mut introduction: Value) -> V
     introduction
 }
 
-/// Instructions for an agent: the built-in tools with the purpose of each server, or the instructions of the only
-/// server.
+/// Instructions for an agent: the built-in tools with the purpose of each server, or the instructions of the only server.
 fn instructions(worker: &Worker, peer: &Peer) -> String {
     match &peer.endpoint {
         Endpoint::All => DIRECT_INSTRUCTIONS.to_owned(),
@@ -303,8 +302,7 @@ pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
     worker.settings().offered_era.revisions()
 }
 
-/// Server capabilities for `initialize` and `server/discover`, with the extensions of the servers visible to the
-/// principal.
+/// Server capabilities for `initialize` and `server/discover`, with the extensions of the servers visible to the principal.
 fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
     let mut declared = capabilities(worker, &peer.endpoint, peer.client.family);
     if let (None, Some(members)) = (peer.endpoint.server(), declared.as_object_mut())

@@ -202,8 +202,7 @@ struct Collected {
 }
 
 impl HeldAnswer {
-    /// Detaches the answer from its request; `adopt` runs its pump. If that fails, returns `None` and cancels the
-    /// call.
+    /// Detaches the answer from its request; `adopt` runs its pump. If that fails, returns `None` and cancels the call.
     pub(super) fn of(
         answer: Answer,
         place: HeldPlace,

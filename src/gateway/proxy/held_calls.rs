@@ -1,9 +1,8 @@
 //! Table of calls to legacy servers that wait for the input of a modern client (PRO-42).
 //!
-//! A legacy server asks within a call, by a request of its own; a modern client is asked by the response to its
-//! request. The call to the server is therefore held while its client is away: the client gets `input_required`
-//! with a request state that names the held call, and its repeated request takes the call over. The server sees one
-//! call.
+//! A legacy server asks within a call, by a request of its own; a modern client is asked by the response to its request.
+//! The call to the server is therefore held while its client is away: the client gets `input_required` with a request state
+//! that names the held call, and its repeated request takes the call over. The server sees one call.
 //!
 //! ```text
 //!                question            taken by its repeated request

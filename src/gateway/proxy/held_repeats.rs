@@ -1,5 +1,4 @@
-//! Requests that can be held, and repeated requests that take over a held call (PRO-42); answers to the waiting
-//! server.
+//! Requests that can be held, and repeated requests that take over a held call (PRO-42); answers to the waiting server.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -44,8 +44,7 @@ use super::worker::Worker;
 pub(super) const MAX_ROUNDS: u32 = 10;
 /// Maximum questions of one round.
 pub(super) const MAX_QUESTIONS: usize = 16;
-/// Maximum size of a result that asks, in bytes. A longer one without a `resultType` before this position is not
-/// held back.
+/// Maximum size of a result that asks, in bytes. A longer one without a `resultType` before this position is not held back.
 const MAX_QUESTION_BYTES: usize = 1024 * 1024;
 /// Maximum size of the answers of one round, in bytes.
 const MAX_ANSWERS_BYTES: usize = 4 * 1024 * 1024;

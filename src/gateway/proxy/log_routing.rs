@@ -1,11 +1,10 @@
 //! Routing of a server's log messages and elicitation completions outside of calls, to the one client that they can
 //! concern.
 //!
-//! A log message outside of calls may concern an earlier call. It is sent to a client only while no other client
-//! uses that server, since a guess could reveal one client's data to another. A client uses a server while it has a
-//! call in flight, for [`PRESENT`] after its last call, and, once it has called the server, while it listens or is
-//! subscribed to a resource. An ended session without a call in flight does not count against another session of
-//! the same principal.
+//! A log message outside of calls may concern an earlier call. It is sent to a client only while no other client uses that
+//! server, since a guess could reveal one client's data to another. A client uses a server while it has a call in flight,
+//! for [`PRESENT`] after its last call, and, once it has called the server, while it listens or is subscribed to a
+//! resource. An ended session without a call in flight does not count against another session of the same principal.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -90,8 +89,7 @@ impl LogRouting {
         upstream.log_to(move |message| route.route(message, Instant::now()));
     }
 
-    /// Forgets the clients of a server that is no longer configured. Called by the task of [`listen`](Self::listen)
-    /// only.
+    /// Forgets the clients of a server that is no longer configured. Called by the task of [`listen`](Self::listen) only.
     pub fn forget(&self, server: &str) {
         let mut next = HashMap::clone(&self.routes.load_full());
         if next.remove(server).is_some() {

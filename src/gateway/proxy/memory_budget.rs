@@ -282,8 +282,7 @@ impl Shared {
         self.common.give(taken.common);
     }
 
-    /// Serves waiting calls after a return. A call increments `waiting` before its last check, so that no return is
-    /// missed.
+    /// Serves waiting calls after a return. A call increments `waiting` before its last check, so that no return is missed.
     fn serve_waiting(&self, budget: &ServerBudget, of_common: bool) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
@@ -548,8 +547,7 @@ impl BodyCharge<'_> {
         bytes <= self.bytes
     }
 
-    /// Charges for a body that has reached `bytes`, waiting at most [`MAX_WAIT`]. On error everything taken is
-    /// returned.
+    /// Charges for a body that has reached `bytes`, waiting at most [`MAX_WAIT`]. On error everything taken is returned.
     pub async fn reach(&mut self, bytes: usize) -> Result<(), BodiesFull> {
         if self.has(bytes) {
             return Ok(());

@@ -1,5 +1,4 @@
-//! Known extensions at the merged endpoints (`/mcp`, `/mcp/all`): the union over all servers that a principal may
-//! know of.
+//! Known extensions at the merged endpoints (`/mcp`, `/mcp/all`): the union over all servers that a principal may know of.
 
 use mcpproxy_catalog::listing::List;
 use mcpproxy_policy as policy;
@@ -40,9 +39,8 @@ pub(super) fn offers(upstream: &Upstream, extension: Extension) -> bool {
     MergedExtensions::has(&upstream.introduced().capabilities, extension)
 }
 
-/// Member `extensions` of the capabilities; `None` if no server declares a known extension. A server that has not
-/// answered since the start counts as declaring all: clients ask only once, and an unsupported declaration does no
-/// harm.
+/// Member `extensions` of the capabilities; `None` if no server declares a known extension. A server that has not answered
+/// since the start counts as declaring all: clients ask only once, and an unsupported declaration does no harm.
 pub(super) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> {
     let mut merged = MergedExtensions::default();
     for upstream in worker.proxy.upstreams.iter() {

@@ -52,9 +52,8 @@ use mcpproxy_upstream::{CallExtras, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Upst
 pub use super::params::Forward;
 pub use mcpproxy_catalog::listing::List;
 
-/// Capabilities of the upstreams for clients of that family, besides `tools` and `logging`. A server that has not
-/// answered since the start counts as having all: a false capability yields an empty list, while a missing one is
-/// never used.
+/// Capabilities of the upstreams for clients of that family, besides `tools` and `logging`. A server that has not answered
+/// since the start counts as having all: a false capability yields an empty list, while a missing one is never used.
 pub(crate) fn capabilities(worker: &Worker, family: ProtocolFamily) -> Map<String, Value> {
     let mut all = ServerCapabilities::default();
     for upstream in worker.proxy.upstreams.iter() {
@@ -334,9 +333,8 @@ async fn family_of(upstream: &Upstream) -> ProtocolFamily {
     upstream.family()
 }
 
-/// Subscribes to a resource at a modern server, which has subscription filters instead of this request (MCP
-/// 2026-07-28 §Subscriptions). All clients share the subscription. `fresh` is the client's new subscription, which
-/// ends if this fails.
+/// Subscribes to a resource at a modern server, which has subscription filters instead of this request (MCP 2026-07-28
+/// §Subscriptions). All clients share the subscription. `fresh` is the client's new subscription, which ends if this fails.
 async fn follow(
     on: &OnRecord<'_>,
     upstream: &Upstream,

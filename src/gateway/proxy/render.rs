@@ -1,5 +1,4 @@
-//! Responses written by the proxy itself: results, failures and the members required by each revision; and tools as
-//! text.
+//! Responses written by the proxy itself: results, failures and the members required by each revision; and tools as text.
 //!
 //! A server's answer never passes through here, except for the head of its envelope; [`refusal`](super::refusal)
 //! writes refusals. In text blocks a tool begins at the margin and its details are indented, so that no server text

@@ -116,8 +116,7 @@ impl Reply {
 
 type Call = Pin<Box<dyn Future<Output = Result<(), Aborted>>>>;
 
-/// Maximum size of a call's future in bytes. The compiler constructs one of more than 8 KiB on the stack and copies
-/// it.
+/// Maximum size of a call's future in bytes. The compiler constructs one of more than 8 KiB on the stack and copies it.
 const MAX_CALL_BYTES: usize = 7 << 10;
 
 /// Downstream's side: a call in progress. Dropping it cancels the call.

@@ -22,8 +22,7 @@ use mcpproxy_policy::tool::Exposure;
 use mcpproxy_policy::{FactsCell, Principal, SessionFacts, WINDOW_SECONDS};
 use mcpproxy_runtime::io::clock;
 
-/// Maximum principals with a cell of their own. Further ones share one cell, which holds the maximum of their
-/// facts.
+/// Maximum principals with a cell of their own. Further ones share one cell, which holds the maximum of their facts.
 pub(crate) const MAX_PRINCIPALS: usize = 16_384;
 /// Maximum cells cached by a worker.
 const REMEMBERED: usize = 256;

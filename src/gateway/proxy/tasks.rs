@@ -147,8 +147,7 @@ async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stoppe
     deliver(on, task, delivery).await
 }
 
-/// Opens a sealed id of the caller and records it. Refuses if no such task is visible to the caller at that
-/// endpoint.
+/// Opens a sealed id of the caller and records it. Refuses if no such task is visible to the caller at that endpoint.
 pub(super) fn opened(
     on: &mut OnRecord<'_>,
     endpoint: &Endpoint,

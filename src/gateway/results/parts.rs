@@ -131,8 +131,7 @@ fn lines(
     Ok((from..to, format!("lines {first} to {last} of {count} of {}", whole.is).into()))
 }
 
-/// Applies `offset` and `limit` to a range of `text`; selects at least one character and cuts at character
-/// boundaries.
+/// Applies `offset` and `limit` to a range of `text`; selects at least one character and cuts at character boundaries.
 fn window(
     text: &str,
     range: Range<usize>,

@@ -245,8 +245,7 @@ pub(crate) enum Invalid {
 }
 
 impl Invalid {
-    /// Whether it lasts until the entry or our environment changes. An unreadable reference may become readable
-    /// later.
+    /// Whether it lasts until the entry or our environment changes. An unreadable reference may become readable later.
     pub(crate) const fn is_lasting(&self) -> bool {
         match self {
             Self::Neither

@@ -56,9 +56,8 @@ const PART_BYTES: usize = 16;
 const LETTERS_BYTES: usize = 20;
 
 impl Config {
-    /// Values to redact from a server's output, as far as they are known without a keyring; keyring values are
-    /// added when the server is connected (`secrets_of`). References of a disabled server are not resolved. Reads
-    /// files.
+    /// Values to redact from a server's output, as far as they are known without a keyring; keyring values are added when
+    /// the server is connected (`secrets_of`). References of a disabled server are not resolved. Reads files.
     pub fn secrets(&self) -> Vec<String> {
         let lookup = |name: &str| std::env::var(name).ok();
         let read =
@@ -258,8 +257,7 @@ fn is_ordinary(value: &str) -> bool {
         || matches!(value.to_ascii_lowercase().as_str(), "true" | "false" | "default")
 }
 
-/// Whether a word looks generated or like a password: letters and digits of a minimum length, or a long run of
-/// letters.
+/// Whether a word looks generated or like a password: letters and digits of a minimum length, or a long run of letters.
 fn looks_secret(word: &str, min: usize) -> bool {
     let has = |kind: fn(&char) -> bool| word.chars().any(|char| kind(&char));
     let mixed = has(char::is_ascii_digit) && has(char::is_ascii_alphabetic);

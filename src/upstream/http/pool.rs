@@ -264,8 +264,7 @@ impl Session {
         self.challenges = Some(challenges);
     }
 
-    /// Reports the authentication challenge of a response, if any. Returns the cause if renewing the token cannot
-    /// help.
+    /// Reports the authentication challenge of a response, if any. Returns the cause if renewing the token cannot help.
     pub(crate) fn challenged(&self, head: &ResponseHead) -> Option<Cause> {
         let challenges = self.challenges.as_ref()?;
         let bearer = self.headers.get(AUTHORIZATION).filter(|_| self.logged_in);

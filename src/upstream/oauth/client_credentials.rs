@@ -5,8 +5,7 @@
 //! post the secret. A refresh token is neither expected nor kept: a renewal is another token request, to the
 //! endpoint of the last one. The secret is not stored with the token.
 //!
-//! A secret is sent to only one issuer: the configured one, or the one that issued the last token for this URL and
-//! client.
+//! A secret is sent to only one issuer: the configured one, or the one that issued the last token for this URL and client.
 
 use std::time::Duration;
 
@@ -41,8 +40,7 @@ pub(super) struct TokenRequest<'a> {
 }
 
 impl TokenRequest<'_> {
-    /// Finds the authorization server and requests a token. `before` is the stored grant for this URL, of any
-    /// settings.
+    /// Finds the authorization server and requests a token. `before` is the stored grant for this URL, of any settings.
     pub(super) async fn obtain(&self, before: Option<&Grant>) -> Result<Grant, LoginError> {
         let settings = &self.client.settings;
         let (http, policy) = self.http()?;

@@ -1,5 +1,4 @@
-//! Detection of the protocol family, with scripted servers and with rmcp's own server as an independent
-//! implementation.
+//! Detection of the protocol family, with scripted servers and with rmcp's own server as an independent implementation.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -10,8 +10,7 @@ use crate::proxy::relay::{ASKED_LIMIT, AskedQuestion};
 use crate::proxy::reply::Piece;
 
 impl Exchange {
-    /// Sends a server's question to the client, with a record (ACT-13). A question that cannot be recorded is
-    /// refused.
+    /// Sends a server's question to the client, with a record (ACT-13). A question that cannot be recorded is refused.
     pub(super) async fn ask(&mut self, question: AskedQuestion, generation: u64) {
         let AskedQuestion { id, method, message, raw_id } = question;
         match self.question_record(message.len()).await {

@@ -23,10 +23,9 @@ impl Exchange {
         Ok(())
     }
 
-    /// Masks configured secrets in a JSON-RPC error, adds members that clients require and a code of the client's
-    /// family (PRO-35), and restores the client's spelling of the requested URI (PRO-4). The rest is forwarded
-    /// verbatim. Returns the result to send instead if the error requires URLs to be opened and the client can be
-    /// asked to do so.
+    /// Masks configured secrets in a JSON-RPC error, adds members that clients require and a code of the client's family
+    /// (PRO-35), and restores the client's spelling of the requested URI (PRO-4). The rest is forwarded verbatim. Returns
+    /// the result to send instead if the error requires URLs to be opened and the client can be asked to do so.
     pub(super) fn repair_error(&mut self) -> Option<Bytes> {
         let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
         let mut error = joined(parts);

@@ -130,8 +130,7 @@ impl Exchange {
         self.original.as_deref().unwrap_or(&self.waiting)
     }
 
-    /// Rewrites a server's message to the client's id of the related task; also returns the server's id of that
-    /// task.
+    /// Rewrites a server's message to the client's id of the related task; also returns the server's id of that task.
     pub(super) fn related(&self, message: &Bytes) -> (Bytes, Option<Box<str>>) {
         let about = match &self.tasks {
             Some(TaskAnswer::About(sealed)) => Some(&**sealed),

@@ -54,8 +54,7 @@ impl Drop for Exchange {
 }
 
 impl Exchange {
-    /// Cancels the task created for the call or contained in the received part of the answer, if its id can be
-    /// read.
+    /// Cancels the task created for the call or contained in the received part of the answer, if its id can be read.
     pub(super) fn withdraw_task(&mut self) {
         let ids = match self.tasks.take() {
             Some(TaskAnswer::Created(ids)) => {

@@ -45,8 +45,7 @@ impl ListCache {
         notes
     }
 
-    /// Whether `shown` holds for one of the first `max_asked` elements of a cached list of the server, by its own
-    /// name.
+    /// Whether `shown` holds for one of the first `max_asked` elements of a cached list of the server, by its own name.
     pub(crate) fn has_shown(
         &self,
         server: &str,
