@@ -187,7 +187,6 @@ fn maybe_sent(cause: Cause) -> (Cause, Sent) {
 pub(crate) type Sending =
     Pin<Box<dyn Future<Output = Result<(Box<HttpSource>, Attempt), (Cause, Sent)>>>>;
 
-/// Sending state of a call.
 #[derive(Debug, Default)]
 pub(crate) struct SendState {
     /// Generation of the connection; changes if the session was lost.
@@ -205,7 +204,6 @@ impl SendState {
         Self { family: Cell::new(family), ..Self::default() }
     }
 
-    /// Protocol family of its connection.
     pub(crate) fn family(&self) -> ProtocolFamily {
         self.family.get()
     }

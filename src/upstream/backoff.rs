@@ -158,7 +158,6 @@ pub struct Pace {
     warned: bool,
 }
 
-/// Scheduled refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refresh {
     /// Delay before the refresh.

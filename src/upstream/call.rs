@@ -57,7 +57,6 @@ pub enum CallAttempt {
     Retry(Option<u64>),
 }
 
-/// Purpose of a request.
 #[derive(Clone, Copy)]
 struct Purpose<'a> {
     /// `None` for requests on the proxy's own behalf.
@@ -113,7 +112,6 @@ fn repeatable(params: Params, client: CallClient) -> Box<RepeatableCall> {
     Box::new(RepeatableCall { body, extras })
 }
 
-/// Request over HTTP.
 struct HttpRequest<'a> {
     params: &'a Params,
     id: u64,

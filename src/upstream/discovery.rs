@@ -193,7 +193,6 @@ where
     cut(tools, notes, format!("it has more than {MAX_PAGES} pages"))
 }
 
-/// Reads one page.
 async fn read_page<F>(
     peer: &Peer,
     greeting: &Greeting,

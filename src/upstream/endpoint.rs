@@ -51,7 +51,6 @@ pub(super) type TlsSource = Arc<dyn Fn() -> Result<TlsConnector, String> + Send 
 #[derive(Clone)]
 pub(super) enum ServerPlace {
     Host(Arc<str>, u16),
-    /// Path of a Unix socket.
     Unix(Arc<Path>),
 }
 
@@ -237,7 +236,6 @@ type Stamps = [Option<FileStamp>; 3];
 /// Loaded TLS settings with digests to detect changes.
 pub(super) struct ConnectTerms {
     connector: TlsConnector,
-    /// Digest of the authorities.
     authorities: Option<Fingerprint>,
     /// Digest of the client certificate with its chain.
     chain: Option<Fingerprint>,
@@ -260,7 +258,6 @@ pub(super) struct OwnTls {
     problem: ArcSwapOption<String>,
 }
 
-/// State of the file watch.
 #[derive(Default)]
 struct FileWatch {
     /// File stamps at the last load; `None` before the first.

@@ -157,7 +157,6 @@ struct OpenStream {
     stream: Stream,
 }
 
-/// Progress of a stream.
 enum Progress {
     /// Confirmed for its keys, except these.
     Confirmed(Keys),

@@ -30,7 +30,6 @@ pub(super) struct FollowedTasks {
     next: AtomicU64,
 }
 
-/// Followed task.
 #[derive(Debug)]
 pub(super) struct FollowedTask {
     /// Position in the order of following; never reused.

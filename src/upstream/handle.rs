@@ -203,7 +203,6 @@ impl Upstream {
         let _ = self.life.subscribe().wait_for(|life| *life != Life::Active).await;
     }
 
-    /// State of its login.
     pub fn login(&self) -> LoginStanding {
         self.login.standing()
     }
@@ -269,7 +268,6 @@ impl Upstream {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Counts a restart or reconnect.
     pub(super) fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }

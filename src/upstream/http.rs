@@ -318,7 +318,6 @@ impl HttpExchange {
         }
     }
 
-    /// Id of the last event.
     pub(crate) fn last_id(&self) -> Option<Vec<u8>> {
         match &self.framing {
             Framing::Events { decoder, .. } => Some(decoder.last_id().to_vec()),
@@ -534,7 +533,6 @@ pub(crate) async fn accept(
     refused(Cause::ContentType { found, snippet })
 }
 
-/// Whether a response is an event stream.
 pub(crate) fn is_event_stream(head: &ResponseHead) -> bool {
     is_media_type(head.content_type.as_deref().unwrap_or_default(), b"text/event-stream")
 }
@@ -693,7 +691,6 @@ fn throttled(head: &ResponseHead) -> Option<Option<Duration>> {
 pub(crate) enum StreamRefusal {
     /// The server does not offer it.
     Unsupported(Cause),
-    /// The server is unreachable.
     Unreachable(Cause),
     /// A later attempt may succeed, after this time if the server stated one.
     Temporary(Cause, Option<Duration>),

@@ -57,7 +57,6 @@ pub(crate) enum ChangedList {
     Prompts,
 }
 
-/// Destination of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// Response or other message for the lifecycle.
@@ -403,7 +402,6 @@ impl AbandonedCalls {
     }
 }
 
-/// Route of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageRoute {
     /// Response to the call with this id.

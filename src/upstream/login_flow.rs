@@ -47,7 +47,6 @@ pub struct WaitingLogin {
     pub until: SystemTime,
 }
 
-/// A failed login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedLogin {
     /// Reason on one line, without secrets.
@@ -106,7 +105,6 @@ impl LoginSession {
         })
     }
 
-    /// Waits for the address of the running login.
     pub(crate) async fn address(&self) -> Result<WaitingLogin, NoLogin> {
         let mut standing = self.standing.subscribe();
         let known = standing.wait_for(|standing| *standing != LoginStanding::Beginning);

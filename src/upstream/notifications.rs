@@ -252,7 +252,6 @@ impl NotificationRouter {
         self.calls().abandoned.add(id, session, Instant::now());
     }
 
-    /// Routes a message.
     pub(super) fn route(&self, message: &[u8]) -> Destination {
         let calls = self.calls();
         let reachable = calls.by_id.iter().map(|(id, call)| CallInFlight {

@@ -55,7 +55,6 @@ impl Peer {
         }
     }
 
-    /// Sets the store of its stderr lines.
     pub(super) fn with_stderr_log(self, stderr_log: ServerLines) -> Self {
         Self { stderr_log, ..self }
     }

@@ -32,7 +32,6 @@ pub(crate) fn is_ours(id: u64) -> bool {
 /// Kind of a response for which no call is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unmatched {
-    /// Duplicate response.
     Duplicate,
     /// Response to a call that was abandoned before.
     Late,

@@ -107,7 +107,6 @@ impl Reaper {
         format!("{}.{}.", self.token, self.started.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Registers a group.
     pub(super) fn register(&self, group: Pid) {
         let mut state = self.state();
         state.groups.insert(group.as_raw());

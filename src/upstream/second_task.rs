@@ -50,7 +50,6 @@ pub(super) struct FirstConnection<'a> {
     pub(super) responding_bytes: &'a Arc<AtomicUsize>,
 }
 
-/// End of the first connection.
 pub(super) struct FirstEnded {
     pub(super) deadline: tokio::time::Instant,
     pub(super) reason: Arc<str>,

@@ -66,7 +66,6 @@ pub(super) struct ServerTask {
     pub(super) failed: Option<(String, u64)>,
     /// Total size of client responses in progress.
     pub(super) responding_bytes: Arc<AtomicUsize>,
-    /// Task of the second connection.
     pub(super) second: Option<SecondTask>,
 }
 

@@ -512,7 +512,6 @@ pub struct ServerState {
     /// Reason for the status, on one line; when connected, the scopes that its login lacks, or the fault of its TLS
     /// files. May be empty.
     pub reason: Arc<str>,
-    /// Number of tools.
     pub tools: usize,
     /// When `status` last changed.
     pub since: SystemTime,
@@ -695,7 +694,6 @@ mod tests {
         Due { earliest: now, next: now + Duration::from_secs(1) }
     }
 
-    /// Transition and its name.
     type Named = (&'static str, fn(&mut UpstreamState) -> Transition);
 
     const TRANSITIONS: &[Named] = &[
@@ -712,7 +710,6 @@ mod tests {
         ("stop", |state| state.stop("the end")),
     ];
 
-    /// State after these transitions.
     fn after(transitions: &[&str]) -> UpstreamState {
         let mut state = UpstreamState::new(true);
         for wanted in transitions {

@@ -324,7 +324,6 @@ impl FromStr for LogPlace {
     }
 }
 
-/// A stored line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptLine {
     /// Time in RFC 3339.

@@ -73,7 +73,6 @@ pub struct Supervisor {
 /// Permit for retired servers, released with its last holder.
 type RetiringPermit = Arc<OwnedSemaphorePermit>;
 
-/// Set of servers.
 #[derive(Default)]
 struct ServerSet {
     servers: HashMap<Arc<str>, Arc<Upstream>>,

@@ -257,7 +257,6 @@ async fn unset_variable_stops_only_its_server() {
     bench.stop().await;
 }
 
-/// A received request.
 #[derive(Clone, Debug)]
 struct Request {
     verb: String,
@@ -342,7 +341,6 @@ struct Fake {
     seen: Arc<watch::Sender<Vec<Request>>>,
     /// Connections that the peer closed during a response.
     closed: Arc<watch::Sender<usize>>,
-    /// Connections with calls.
     calling: Arc<AtomicUsize>,
 }
 

@@ -28,7 +28,6 @@ use super::body::{Body, ChunkStream};
 use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
 
-/// Header with an API key.
 pub const HEADER: &str = "x-api-key";
 
 /// Header by which the holder of the key sends a request as anonymous. `mcpproxy stdio` uses it to forward messages
@@ -62,7 +61,6 @@ pub enum Unauthenticated {
     /// `X-API-Key` holds neither the key nor a token.
     #[error("Invalid API key or token in X-API-Key")]
     Key,
-    /// The token is invalid.
     #[error(transparent)]
     Token(#[from] TokenRefused),
 }
@@ -208,7 +206,6 @@ pub struct StreamCredential {
     opened_by: StreamOpener,
 }
 
-/// Identity that opened a stream.
 #[derive(Debug)]
 enum StreamOpener {
     Proven(Principal),

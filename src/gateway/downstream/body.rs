@@ -34,7 +34,6 @@ pub enum Body {
     Empty,
     /// Complete, with a known length.
     Whole(Splice),
-    /// The streamed reply of a call.
     Call(Box<Streamed>),
     /// Any other stream, such as an export or live events.
     Stream(ChunkStream),

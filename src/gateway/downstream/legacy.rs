@@ -173,7 +173,6 @@ fn open(post: &Post<'_>, id: Option<&[u8]>, accepted: Initialize) -> Response<Bo
     }
 }
 
-/// The session of a request.
 fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     const UNKNOWN: NoSession = (StatusCode::NOT_FOUND, "Session not found: send initialize again");
     let Post { sessions, connection, now_ms, head, ref endpoint, .. } = *post;

@@ -299,7 +299,6 @@ const NOT_TAKEN: &str =
 /// The node may have processed the request.
 pub(super) const NOT_ANSWERED: &str = "the node that owns this did not answer";
 
-/// Streamed response to a forwarded request.
 pub(super) type ForwardedResponse = Pin<Box<dyn Stream<Item = Result<Bytes, Aborted>>>>;
 
 /// Head of a forwarded request; the body follows after a line feed.

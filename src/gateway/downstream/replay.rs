@@ -113,7 +113,6 @@ pub(crate) enum ReplayFull {
     Forgotten,
 }
 
-/// The streams of one session.
 #[derive(Debug)]
 pub struct ReplayStreams {
     inner: Mutex<Inner>,

@@ -38,7 +38,6 @@ use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
 use crate::proxy::dispatch::{ClientInfo, supported};
 use crate::proxy::{Worker, render};
 
-/// Origin of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Origin {
     #[default]
@@ -57,13 +56,11 @@ pub struct ClientConnection {
     pub used: Cell<bool>,
     /// Address that the client connected to, if needed.
     pub came_to: RefCell<Option<Reached>>,
-    /// Principal of its client certificate.
     pub certificate: Option<CertifiedClient>,
     /// The address it is charged to.
     pub source: Source,
     /// Principal of the current request; set before it is served.
     pub principal: RefCell<Principal>,
-    /// Origin of its requests.
     pub(super) origin: Origin,
     /// Last session, cached so that calls avoid the shared table.
     pub(super) session: RefCell<Option<Arc<Session>>>,
@@ -83,7 +80,6 @@ impl From<Source> for ClientConnection {
 }
 
 impl ClientConnection {
-    /// A connection with a client certificate.
     pub fn certified(source: Source, certificate: Option<CertifiedClient>) -> Self {
         Self { source, certificate, ..Self::default() }
     }
@@ -98,7 +94,6 @@ pub(super) struct Post<'a> {
     pub(super) head: &'a Parts,
     pub(super) endpoint: Endpoint,
     pub(super) channel: Channel,
-    /// Authenticated principal.
     pub(super) principal: Principal,
     is_traced: bool,
 }

@@ -81,7 +81,6 @@ impl Sessions {
         Self { occupancy: Occupancy::of_at_most(max), ..Self::default() }
     }
 
-    /// Charges state to these accounts.
     pub fn charging(self, accounts: StateAccounts) -> Self {
         Self { accounts, ..self }
     }
@@ -319,7 +318,6 @@ pub(super) const MAX_LISTENERS: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Listeners(Arc<KeyedCounts<Principal>>);
 
-/// Permits of an open stream.
 #[derive(Debug)]
 pub(crate) struct StreamPermits {
     /// The session's permit, if there is a session.

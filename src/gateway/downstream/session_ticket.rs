@@ -42,7 +42,6 @@ const ONE_SERVER: u8 = 1 << 7;
 const REVISIONS: [Revision; 4] =
     [Revision::November2024, Revision::March2025, Revision::June2025, Revision::November2025];
 
-/// Endpoint that a ticket is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketEndpoint {
     Search,

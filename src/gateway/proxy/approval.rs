@@ -67,7 +67,6 @@ pub(super) struct WaitingCall<'a> {
 /// Request state that a client presents with a request.
 pub(super) enum PresentedState {
     None,
-    /// State of an approval.
     Approval(RepeatedRequest),
     /// State of the server: the members to send, with the state as the server wrote it.
     Server(Bytes),
@@ -321,7 +320,6 @@ async fn place(worker: &Worker, record: &CallRecord) -> Result<Slot, Refusal> {
 /// Messages that the client accepts before its response.
 enum Reads<'a> {
     Nothing,
-    /// Progress.
     Messages,
     /// Progress, and questions to its user.
     AnswersToo(&'a Arc<Client>),
@@ -418,7 +416,6 @@ struct Wait {
     ends: Option<(Slot, Draft)>,
     began: Instant,
     ending: Ending,
-    /// The open question to the client.
     question: Option<(Arc<Client>, u64)>,
 }
 
@@ -464,7 +461,6 @@ impl Wait {
         }
     }
 
-    /// Records the end.
     fn end(&mut self, outcome: &Outcome) {
         let Some((place, mut draft)) = self.ends.take() else { return };
         draft.status = match outcome {

@@ -35,7 +35,6 @@ pub use super::recorded::rejected;
 /// Maximum wait for a server's first tool list at startup, within the call's timeout.
 const CATALOG_WAIT: Duration = Duration::from_secs(30);
 
-/// Input of a call tool.
 #[derive(Debug)]
 pub struct CallToolInput {
     /// One JSON object, already checked for duplicate keys.

@@ -214,7 +214,6 @@ impl CallRecord {
         &self.span
     }
 
-    /// Sets the target in the trace.
     pub(super) fn set_target(&mut self, access: &Access) {
         self.trace.set_target(access);
     }

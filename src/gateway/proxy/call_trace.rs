@@ -156,7 +156,6 @@ impl CallTrace {
         }
     }
 
-    /// Sets the target.
     pub(super) fn set_target(&mut self, access: &Access) {
         let Self::Recorded(trace) = self else { return };
         trace.target = match access {
@@ -168,7 +167,6 @@ impl CallTrace {
         };
     }
 
-    /// Sets the error.
     pub(super) fn fails(&mut self, error: SpanError) {
         if let Self::Recorded(trace) = self {
             trace.error = Some(error);

@@ -127,7 +127,6 @@ pub struct Client {
     pub facts: FactsCell,
     /// Minimum [`Level`] of log messages, or [`SILENT`].
     level: AtomicU8,
-    /// Whether the client chose the level.
     chose_level: AtomicBool,
     /// Sender for messages outside of calls, while it listens.
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
@@ -250,7 +249,6 @@ pub struct ApprovalQuestion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerQuestion {
     pub server: Arc<str>,
-    /// Method of the question.
     pub method: Box<str>,
     /// Generation of the connection that the request arrived on.
     pub generation: u64,
@@ -263,7 +261,6 @@ pub struct ServerQuestion {
 /// One request in a server's `input_required` result, which the proxy makes of a legacy client (PRO-37).
 #[derive(Clone, Debug)]
 pub struct InputQuestion {
-    /// Method of the question.
     pub method: Box<str>,
     /// Index among the requests of the result.
     pub index: usize,
@@ -282,7 +279,6 @@ impl Eq for InputQuestion {}
 /// A client's answer to an [`InputQuestion`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputAnswer {
-    /// Index of the question.
     pub index: usize,
     /// The member `result` or `error`, raw.
     pub outcome: Bytes,
@@ -638,7 +634,6 @@ pub struct Peer {
     pub client: Arc<Client>,
     /// Principal that it acts for.
     pub principal: Principal,
-    /// Addressed endpoint.
     pub endpoint: Endpoint,
     /// Whether messages can precede the response.
     pub channel: Channel,

@@ -57,7 +57,6 @@ struct DescribeArguments<'a> {
     name: Cow<'a, str>,
     /// Arguments to preflight.
     args: Option<&'a str>,
-    /// Operation to preflight.
     operation: Option<Operation>,
 }
 
@@ -177,11 +176,9 @@ impl ExampleCall {
 /// Forecast of a call.
 #[derive(Clone, Debug, Serialize)]
 struct Preflight {
-    /// The call tool.
     call_with: &'static str,
     /// `allowed`, `approval` (required) or `refused`.
     verdict: &'static str,
-    /// Reason of a refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

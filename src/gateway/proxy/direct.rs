@@ -41,7 +41,6 @@ use mcpproxy_upstream::CallExtras;
 /// `tool_variant` in records.
 pub(crate) const VARIANT: &str = "direct";
 
-/// Serves `tools/list`.
 pub(crate) fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) -> Reaction {
     let start = match Start::parse(params) {
         Ok(start) => start,

@@ -97,7 +97,6 @@ pub(super) struct Exchange {
     held: Option<(HeldQuestion, Box<PreparedHold>)>,
     /// Facts to raise when the first part of the answer arrives.
     rise: Option<Rise>,
-    /// Rewriter of the URIs in the answer.
     rewriter: Option<Box<AnswerRewriter>>,
     /// Incomplete beginning of a `requestState`.
     open_state: Option<Vec<u8>>,
@@ -109,7 +108,6 @@ pub(super) struct Exchange {
     tasks: Option<TaskAnswer>,
     /// Rest of an answer about a task, before and after the result of its call.
     envelope: Option<Box<(Splice, Splice)>>,
-    /// Whether the task has failed.
     task_failed: bool,
     /// The server's original bytes of `waiting`, if they differ and locations in them are needed.
     original: Option<Box<Splice>>,
@@ -869,7 +867,6 @@ impl Exchange {
     }
 }
 
-/// A request that was sent.
 pub(super) struct SentRequest {
     pub(super) permit: Permit,
     pub(super) answer: AnswerStream,
@@ -877,7 +874,6 @@ pub(super) struct SentRequest {
     pub(super) holdable: Option<Bytes>,
     /// Prepared repetition for a failure.
     pub(super) retry: Option<Box<Retry>>,
-    /// Rewriter of the URIs in its answer.
     pub(super) rewriter: Option<Box<AnswerRewriter>>,
     /// Part of its answer that may be about a task.
     pub(super) tasks: Option<TaskAnswer>,

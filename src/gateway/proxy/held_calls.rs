@@ -66,7 +66,6 @@ pub(super) enum NotTakenOver {
     BadAnswer { why: Box<str> },
 }
 
-/// Table of the held calls.
 #[derive(Debug)]
 pub struct HeldCalls {
     pub(super) bounds: Arc<HeldBounds>,

@@ -150,7 +150,6 @@ impl InputRounds {
         self.is_asked
     }
 
-    /// Begins a round.
     pub(super) fn begin(&mut self) -> Result<(), InputFault> {
         if self.count >= MAX_ROUNDS {
             return Err(InputFault::TooManyRounds);
@@ -215,7 +214,6 @@ struct InputRequest<'a> {
     /// Encoded as a JSON string.
     key: String,
     request: ServerRequest,
-    /// Raw `params`.
     params: Option<&'a str>,
 }
 

@@ -573,7 +573,6 @@ impl BodyCharge<'_> {
     }
 }
 
-/// A body with its charge.
 struct ChargedBody {
     body: Bytes,
     _share: Share,

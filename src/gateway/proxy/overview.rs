@@ -45,7 +45,6 @@ pub struct OverviewCache {
 }
 
 impl OverviewCache {
-    /// Overview of this snapshot.
     pub(crate) fn of(&self, snapshot: &Arc<Snapshot>) -> Arc<str> {
         // The weak reference keeps the address from being reused by another snapshot.
         if let Some(last) = &*self.last.load()

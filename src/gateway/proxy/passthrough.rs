@@ -154,7 +154,6 @@ pub(crate) fn forward(
     Reaction::Call { id, running }
 }
 
-/// A request to be forwarded.
 struct Forwarded {
     forward: Forward,
     /// Only server of the endpoint, addressed by its own names.

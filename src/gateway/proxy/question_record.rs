@@ -41,7 +41,6 @@ pub(super) struct RecordedSizes {
     pub(super) answer: usize,
 }
 
-/// Record of one question.
 pub(crate) struct QuestionRecord {
     activity: Activity,
     /// `None` once submitted.

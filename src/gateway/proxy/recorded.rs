@@ -72,14 +72,12 @@ pub(super) struct OnRecord<'a> {
     inputs: Box<str>,
     /// Facts to raise when the answer begins.
     rise: Option<Rise>,
-    /// Rewriter of the URIs in the answer.
     rewriter: Option<Box<AnswerRewriter>>,
     /// The client's id of the task that the request is about.
     pub(super) task: Option<Box<str>>,
 }
 
 impl OnRecord<'_> {
-    /// Rewrites URIs in the answer.
     pub(super) fn rewrite(&mut self, rewriter: AnswerRewriter) {
         self.rewriter = Some(Box::new(rewriter));
     }

@@ -267,7 +267,6 @@ pub(super) fn decision_about(denial: &Denial) -> (Decision, RefusalKind) {
     (decision, kind)
 }
 
-/// Metric of a decision.
 pub(super) fn decision(decision: &Decision) -> calls::Decision {
     match (decision.policy, decision.verdict) {
         (Policy::OutputValidation, Verdict::Blocked) => calls::Decision::OutputBlocked,

@@ -60,9 +60,7 @@ pub(super) struct HeldQuestion {
 /// Action for a message.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Forward this to the client.
     Forward(Piece),
-    /// Ask the client this question.
     Ask(AskedQuestion),
     /// Send this `error` or `result` member to the upstream, under the raw id.
     Respond(Bytes, Bytes),
@@ -219,7 +217,6 @@ impl Relay {
         }
     }
 
-    /// Protocol family of the client.
     pub(super) fn family(&self) -> ProtocolFamily {
         self.client.as_ref().map_or(ProtocolFamily::Legacy, |(client, _)| client.family)
     }

@@ -80,7 +80,6 @@ pub(crate) fn helping_result(family: ProtocolFamily, text: &str, help: &str) -> 
     own_result(family, &result.to_string(), Caching::No).into_owned().into()
 }
 
-/// `serverInfo`.
 pub(super) fn server_info() -> Value {
     json!({"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")})
 }

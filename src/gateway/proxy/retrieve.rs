@@ -276,7 +276,6 @@ fn text<'a>(tools: impl Iterator<Item = (&'a Tool, ListedDetail)>, total: usize)
     text
 }
 
-/// Arguments of `retrieve_tools`.
 #[derive(Debug)]
 pub(crate) struct RetrieveArguments<'a> {
     query: Cow<'a, str>,

@@ -308,7 +308,6 @@ impl RuleReplay {
         })
     }
 
-    /// Number of rules.
     pub fn rules(&self) -> usize {
         self.new.len()
     }

@@ -28,12 +28,10 @@ use mcpproxy_policy::HttpAuth;
 use mcpproxy_policy::approvals;
 use mcpproxy_protocol::mcp::revisions::Offered;
 
-/// Settings of requests.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Credentials for HTTP requests.
     pub http_auth: HttpAuth,
-    /// Admission settings.
     pub policy: policy::Settings,
     /// `approval`: how a person is asked. Its webhook belongs to the server.
     pub approval: approvals::Config,
@@ -126,7 +124,6 @@ impl SettingsSwap {
         settings.policy.rules.as_ref().is_some_and(|rules| rules.reads_session_facts())
     }
 
-    /// Reader for one thread.
     pub fn reader(&self) -> SettingsReader {
         let current = CurrentSettings(Rc::new(self.current.load_full()));
         let cache = Cache::new(Arc::clone(&self.current));

@@ -45,7 +45,6 @@ const TOOL_WAIT: Duration = Duration::from_secs(5);
 
 const LISTEN: &str = "subscriptions/listen";
 
-/// Followed tasks of one subscription.
 pub(crate) struct TaskSubscription {
     fetches: StateFetches,
     followed: Vec<Followed>,

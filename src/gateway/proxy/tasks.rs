@@ -235,7 +235,6 @@ async fn of_same_family(on: &OnRecord<'_>, server: &str) -> Result<(), Refusal> 
     }
 }
 
-/// Params of a task request.
 #[derive(Debug)]
 struct TaskParams {
     sealed: Box<str>,

@@ -199,13 +199,11 @@ pub struct Proxy {
     pub overview: OverviewCache,
     /// Routes log messages outside of calls.
     pub log_routing: LogRouting,
-    /// Pending approvals.
     pub approvals: Arc<ApprovalQueue>,
     /// Calls that wait for the input of their clients.
     pub held_calls: Arc<HeldCalls>,
     /// Tasks created by legacy servers.
     pub known_tasks: KnownTasks,
-    /// The activity log.
     pub activity: Activity,
     /// Nodes of the fleet; inert without one.
     pub nodes: NodeDirectory,
@@ -228,9 +226,7 @@ pub struct Proxy {
     pub result_pool: ResultPool,
     /// Budget for large request bodies.
     pub bodies: RequestBodies,
-    /// Call metrics.
     pub calls: Calls,
-    /// Queue of spans.
     pub spans: SpanQueue,
     /// Random key of this process for hashing untrusted keys.
     pub hash_key: u64,

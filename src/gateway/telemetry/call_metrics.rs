@@ -547,7 +547,6 @@ const VARIANTS: [&str; 5] =
 /// Calls of one tool by variant and outcome.
 type ToolCounts = [[u64; Outcome::ALL.len()]; VARIANTS.len()];
 
-/// Calls of one worker by tool.
 #[derive(Debug, Default)]
 pub(super) struct ToolCalls(Mutex<Table>);
 

@@ -19,12 +19,10 @@ pub(crate) const MAX_TEXT_BYTES: usize = 256;
 /// Queue of spans to be exported.
 pub type SpanQueue = ExportQueue<CallSpan>;
 
-/// Completed call.
 #[derive(Clone, Debug)]
 pub struct CallSpan {
     /// Context of the server span.
     pub context: TraceContext,
-    /// Parent span, if any.
     pub parent: Option<u64>,
     /// Context from the HTTP headers, if `_meta` names another span.
     pub link: Option<TraceContext>,

@@ -66,7 +66,6 @@ pub struct ExportCounts {
 /// Reason of a dropped item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// The queue was full.
     QueueFull,
     /// The collector did not accept it in time.
     NotTaken,

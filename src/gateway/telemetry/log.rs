@@ -203,7 +203,6 @@ pub struct LogRecord {
     /// Nanoseconds since 1970.
     pub time: u64,
     pub level: Level,
-    /// Log target.
     pub target: &'static str,
     pub body: Box<str>,
     pub fields: Vec<(&'static str, Box<str>)>,

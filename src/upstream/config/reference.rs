@@ -121,7 +121,6 @@ pub fn value_parts(value: &str) -> Vec<ValuePart<'_>> {
     parts
 }
 
-/// Files that a value refers to.
 pub(super) fn files(value: &str, lookup: Lookup<'_>) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut rest = value;

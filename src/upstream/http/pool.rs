@@ -285,7 +285,6 @@ impl Session {
         self.logged_in
     }
 
-    /// Kind of the session.
     pub(crate) fn kind(&self) -> SessionKind {
         let modern = self.headers.get(PROTOCOL_VERSION).is_some_and(|version| version == MODERN);
         match (self.has_id(), modern) {

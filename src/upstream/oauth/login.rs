@@ -171,7 +171,6 @@ impl Ending<'_> {
     }
 }
 
-/// Stores the tokens of a login.
 async fn keep(store: TokenStore, grant: Grant) -> Result<LoggedIn, LoginError> {
     let logged_in = LoggedIn {
         issuer: grant.metadata.issuer.clone().unwrap_or_default(),

@@ -714,7 +714,6 @@ pub(super) enum NotRenewed {
     Failed(String),
 }
 
-/// Renews the tokens of a grant.
 pub(super) async fn renew(grant: &Grant, transport: &LoginTransport) -> Result<Grant, NotRenewed> {
     let Some(refresh_token) = &grant.refresh_token else { return Err(NotRenewed::Refused) };
     let failed = |error: &dyn std::fmt::Display| NotRenewed::Failed(error.to_string());

@@ -3,7 +3,6 @@
 use super::*;
 use crate::tests::{Fake, Request, Say, legacy, modern};
 
-/// Path of a request.
 fn path(seen: &Request) -> String {
     seen.head.split(' ').nth(1).unwrap_or_default().to_owned()
 }
