@@ -130,7 +130,8 @@ impl HttpExchange {
         Self { framing: Framing::Fixed { body: Some(body), status }, ..self }
     }
 
-    /// Refusal of an HTTP error whose JSON-RPC error has a foreign id: its message is reported with the status.
+    /// Refusal of an HTTP error whose JSON-RPC error has a foreign id, `None` otherwise. Its message is reported with
+    /// the status.
     pub(crate) fn foreign_error(&self, id: u64) -> Option<HttpRefused> {
         let Framing::Fixed { body: Some(body), status } = &self.framing else { return None };
         let error = RpcError::read(body).filter(|error| error.request_id() != Some(id))?;

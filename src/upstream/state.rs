@@ -112,7 +112,7 @@ pub(super) struct UpstreamState {
     protocol_version: Option<Arc<str>>,
     server_info: Option<Arc<str>>,
     introduced: Arc<Introduced>,
-    /// When the status last changed.
+    /// Time of the last status change.
     since: SystemTime,
     /// Whether it was discovered or has failed once, and no longer delays readiness.
     settled: bool,
@@ -513,7 +513,7 @@ pub struct ServerState {
     /// files. May be empty.
     pub reason: Arc<str>,
     pub tools: usize,
-    /// When `status` last changed.
+    /// Time of the last change of `status`.
     pub since: SystemTime,
     /// Negotiated revision, once connected.
     pub protocol_version: Option<Arc<str>>,

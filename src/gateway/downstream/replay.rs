@@ -4,8 +4,8 @@
 //! (MCP 2025-11-25 §Resumability). Streams, events and bytes are bounded per session, per principal and in total.
 //!
 //! Eviction takes the least valuable first: notifications, then server requests, then delivered responses. An
-//! undelivered response is never evicted: an event that finds nothing to evict is not kept, for the reason in
-//! [`ReplayFull`]. Streams are evicted in the same order.
+//! undelivered response is never evicted for another event: an event that finds nothing to evict is not kept, for the
+//! reason in [`ReplayFull`]. Streams are evicted in the same order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -254,7 +254,7 @@ impl ReplayStreams {
         self.release(&mut self.inner(), stream, None);
     }
 
-    /// Keeps a framed event, evicting less valuable ones of the session.
+    /// Keeps a framed event, evicting events of equal or lower value of the session.
     pub(crate) fn keep(
         &self,
         stream: u64,

@@ -310,7 +310,7 @@ fn part_len(part: &Part) -> usize {
 enum Taken {
     Kept,
     Refused(Refused),
-    /// Notification, dropped here.
+    /// Notification that no client receives; only observed.
     Notification(Bytes),
 }
 

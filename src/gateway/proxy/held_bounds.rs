@@ -12,7 +12,7 @@ use thiserror::Error;
 const MAX_HELD: usize = 256;
 /// Maximum held calls of one principal.
 const MAX_HELD_PER_PRINCIPAL: usize = 32;
-/// Divisor: waiting calls, each with a slot in the activity log, use at most this part of its slots.
+/// Divisor: waiting calls, each with a slot in the activity log, use at most 1/`LOG_SHARE` of its slots.
 const LOG_SHARE: usize = 12;
 /// Maximum rounds of one call.
 pub(super) const MAX_HELD_ROUNDS: u32 = 16;

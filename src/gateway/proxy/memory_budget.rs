@@ -537,7 +537,7 @@ pub struct BodyCharge<'a> {
     all: &'a MemoryBudget,
     part: &'static str,
     share: Option<Share>,
-    /// Bytes charged so far; includes uncharged ones.
+    /// Bytes covered so far, charged or free.
     bytes: usize,
 }
 
