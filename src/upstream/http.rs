@@ -83,7 +83,7 @@ pub(crate) struct HttpExchange {
     connection: Box<Connection>,
     framing: Framing,
     limits: Limits,
-    /// End of the current wait; set when a wait after the first starts.
+    /// Deadline of the current wait; `None` until the wait starts.
     deadline: Option<Instant>,
     inside: bool,
     ended: bool,
@@ -817,7 +817,7 @@ impl<'a> RpcError<'a> {
         Some(Self { id, is_2_0: jsonrpc.as_deref() == Some("2.0"), code, message })
     }
 
-    /// Whether it may be the answer to the request, whose id its reader compares. Otherwise its message is reported
+    /// Whether it may be the response to the request; the reader compares the ids. Otherwise its message is reported
     /// with the status.
     fn names_a_request(&self) -> bool {
         self.is_2_0 && self.request_id().is_some()

@@ -140,9 +140,9 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
                     .filter(|call| call.client.capabilities != ClientCapabilities::default());
                 Destination::Calls(able.filter_map(CallInFlight::id).collect())
             }
-            Recipient::Nobody => Destination::Nobody("the end of a request to no call"),
+            Recipient::Nobody => Destination::Nobody("a cancellation without a recipient"),
             Recipient::Ambiguous { .. } => {
-                Destination::Nobody("the end of a request that could be one to several clients")
+                Destination::Nobody("a cancellation that could be for several clients")
             }
         },
         "notifications/tools/list_changed" => Destination::Changed(ChangedList::Tools),
@@ -162,7 +162,7 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
         },
         ACKNOWLEDGED => match params.and_then(subscription_of) {
             Some(id) => Destination::Acknowledged(id),
-            None => Destination::Nobody("the acknowledgment of no subscription of ours"),
+            None => Destination::Nobody("the acknowledgment of an unknown subscription"),
         },
         _ if extensions::is_notification(method) => match Recipient::of(calls) {
             Recipient::Call { id, extensions: true, .. } => Destination::Call(id, None),
@@ -583,10 +583,10 @@ mod tests {
     fn ambiguous_cancellation_is_dropped() {
         let ended = r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#;
         check(ended, &[(A, ELICITATION)], &Destination::Calls([A].into()));
-        let nobody = Destination::Nobody("the end of a request to no call");
+        let nobody = Destination::Nobody("a cancellation without a recipient");
         check(ended, &[(A, NONE)], &Destination::Calls([].into()));
         check(ended, &[], &nobody);
-        let several = "the end of a request that could be one to several clients";
+        let several = "a cancellation that could be for several clients";
         check(ended, &[(A, NONE), (B, ELICITATION)], &Destination::Nobody(several));
     }
 

@@ -115,7 +115,7 @@ impl ServerTask {
         let mut backoff = Backoff::new();
         let memory = FamilyMemory::of(&self.upstream.name, &self.config);
         let mut start = Self::remembered(&memory).await;
-        // Nothing waits for the disk.
+        // Writes of the remembered family; nothing waits for them.
         let mut noting = JoinSet::new();
         let mut is_first = true;
         // Router of the last connection over HTTP.
@@ -132,8 +132,8 @@ impl ServerTask {
                 true => state.begin_requested(self.generation, Instant::now()),
                 false => state.begin(self.generation, Instant::now()),
             });
-            let mut left_alone = Duration::ZERO;
-            let parse_url = match &target {
+            let mut min_delay = Duration::ZERO;
+            let resolved = match &target {
                 Some(known) if self.config.named.is_none() => Ok(known.clone()),
                 // References may now resolve differently: a renewed token, an unlocked keyring.
                 Some(_) | None => {
@@ -150,7 +150,7 @@ impl ServerTask {
                         Err(NotRead::NoServer(reason)) => return Err(reason),
                         Err(NotRead::NotNow(reason)) => {
                             if self.config.asks_keyring() {
-                                left_alone = KEYRING_RETRY;
+                                min_delay = KEYRING_RETRY;
                             }
                             Err(reason)
                         }
@@ -176,7 +176,7 @@ impl ServerTask {
                 ProtocolEra::Modern => Start::Known(ProtocolFamily::Modern),
             };
             let connecting = async {
-                match parse_url {
+                match resolved {
                     Ok(target) => establish(&target, &options, start_now).await,
                     Err(reason) => {
                         Err(ConnectFailure { reason, next: start, starts: 0, throttled: None })
@@ -198,8 +198,8 @@ impl ServerTask {
                     };
                     let attempt_end = AttemptEnd { began, starts, failed: true };
                     let now = Instant::now();
-                    let left_alone = left_alone.max(throttled.flatten().unwrap_or_default());
-                    let due = attempt_end.due(now, backoff.wait()).not_before(now + left_alone);
+                    let min_delay = min_delay.max(throttled.flatten().unwrap_or_default());
+                    let due = attempt_end.due(now, backoff.wait()).not_before(now + min_delay);
                     self.log_failure(&reason);
                     self.step(|state| match throttled {
                         Some(_) => state.refuse(&reason, due),
@@ -303,7 +303,7 @@ impl ServerTask {
         }
     }
 
-    /// Time for the server to be initialized; longer while a package manager may be installing it.
+    /// Time limit for the handshake; longer while a package manager may be installing the server.
     fn init_limit(&self) -> Duration {
         let is_known = self.upstream.state.load().is_discovered();
         if is_known { self.config.init_timeout } else { self.config.first_init_timeout() }
@@ -635,7 +635,7 @@ impl ServerTask {
         partial.and_then(|partial| partial.failure)
     }
 
-    /// Logs a failure: a new reason at once, repetitions at powers of two.
+    /// Logs a failure: a new reason at once, its repetitions at powers of two from the 8th on.
     fn log_failure(&mut self, reason: &str) {
         let server = &self.upstream.name;
         match &mut self.failed {

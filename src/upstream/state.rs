@@ -451,7 +451,7 @@ pub enum Status {
     Connecting,
     /// The handshake is complete and the tools are known.
     Connected,
-    /// The last attempt failed; it is retried.
+    /// The last attempt failed and is retried, or there are no further attempts.
     Failed,
     /// Required login is missing or no longer valid. In the public view only; a failure otherwise.
     NeedsLogin,

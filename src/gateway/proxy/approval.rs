@@ -46,8 +46,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// Silence after which a client without a progress token gets an event stream, if it accepts one; its keep-alive
 /// shows that the call is alive.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Maximum size of arguments, `_meta` and `inputResponses` in an elicitation, in bytes. The client's user is not
-/// asked about larger ones.
+/// Maximum size of each of arguments, `_meta` and `inputResponses` in an elicitation, in bytes. The client's user is
+/// not asked about larger ones.
 const MAX_SHOWN_BYTES: usize = 2048;
 
 /// Parts of the call that the approval is not bound to.

@@ -456,7 +456,7 @@ impl Client {
             }
             Some(kept) => {
                 kept.retain(|_, subscription| subscription.subscriber().is_some());
-                // The other one of two concurrent requests.
+                // An earlier subscription to the same URI, by a concurrent request.
                 let other = kept.insert(Arc::clone(subscription.uri()), subscription);
                 drop(subscriptions);
                 drop(other);
@@ -530,7 +530,7 @@ impl Client {
         elicited.iter().any(|(of, known)| **of == *server && **known == *id)
     }
 
-    /// Removes such a URL, since its interaction is over; false if there is none.
+    /// Removes a URL whose interaction is complete; false if it is unknown.
     pub(super) fn completes(&self, server: &str, id: &str) -> bool {
         let mut elicited = self.elicited.lock();
         let at = elicited.iter().position(|(of, known)| **of == *server && **known == *id);

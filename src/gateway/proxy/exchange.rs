@@ -408,7 +408,7 @@ impl Exchange {
         let (relay, reply) = (&mut self.relay, &self.reply);
         let members = asked.answered(relay, reply, from, (records, ASKED_LIMIT)).await?;
         let Some(guard) = self.worker.proxy.upstreams.enter(&server) else {
-            let text = "the server was removed while its client was asked".to_owned();
+            let text = "the server was removed while the client was asked".to_owned();
             return Err(Broken::Upstream(text, None));
         };
         let (body, extras) = rounds.repeated(members, &self.permit);
@@ -580,12 +580,12 @@ impl Exchange {
 
     /// Next part from the upstream. Sends the gathered bytes while none is available.
     async fn next_part(&mut self) -> Result<Option<AnswerPart>, CallError> {
-        let forward_long_result = self.treatment != Treatment::Hold
+        let may_forward = self.treatment != Treatment::Hold
             && self.keeping.is_none()
             && self.rounds.is_none()
             && self.tasks.is_none()
             && self.inspector.member() != Some(AnswerMember::Error);
-        if forward_long_result && !self.waiting.is_empty() {
+        if may_forward && !self.waiting.is_empty() {
             let at_hand = match &mut self.answer {
                 Some(answer) => futures_util::poll!(pin!(answer.next())),
                 None => return Ok(None),
@@ -775,7 +775,7 @@ impl Exchange {
         self.record_warning(verdict);
     }
 
-    /// Reserves memory for the document that is validated after the reply.
+    /// Reserves memory for the document that is validated after the reply; false if there is none.
     fn keeps_document(&mut self) -> bool {
         let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
         self.share.as_mut().is_none_or(|share| share.try_grow(bytes as u64))

@@ -108,8 +108,8 @@ impl<'a> CallParams<'a> {
 /// Member that asks for a task instead of a result (MCP 2025-11-25 §Tasks).
 pub(super) const TASK: &str = "task";
 
-/// Reduces a client's [`TASK`] to a whole number of milliseconds at most. Anything else could carry data that is
-/// neither approved nor visible.
+/// Reduces a client's [`TASK`] to its `ttl`, if that is a whole number of milliseconds. Anything else could carry
+/// data that is neither approved nor visible.
 fn asked_task(value: &str) -> Bytes {
     let ttl = member(value, "ttl").and_then(|ttl| ttl.parse::<u64>().ok());
     ttl.map_or_else(|| "{}".into(), |ttl| format!("{{\"ttl\":{ttl}}}").into())
@@ -516,7 +516,7 @@ fn find<'a>(members: &[Member<'a>], name: &str) -> Option<&'a str> {
 /// Request that is forwarded to one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// `resources/read`, `resources/subscribe`, `resources/unsubscribe`.
+    /// Request about a resource, a directory or a skill.
     Resource(ResourceRequest),
     Prompt,
     Completion,

@@ -38,7 +38,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const MARGIN_SECONDS: u64 = 60;
 /// Minimum lifetime before a renewal.
 const MIN_SECONDS: u64 = 3;
-/// Delay after a failed renewal.
+/// Minimum delay after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
 /// Maximum consecutive rejected tokens, each of which is renewed once.
 const MAX_REFUSED: u32 = 3;
@@ -618,7 +618,7 @@ fn notice(server: &str, grant: &Grant) -> String {
     match grant.wanted.as_slice() {
         [] => String::new(),
         wanted if grant.fruitless >= MAX_STEP_UPS => format!(
-            "it asks for scope {} though {} logins have asked for it: no login helps",
+            "it requires scope {} though {} logins have requested it: another login does not help",
             wanted.join(" "),
             grant.fruitless
         ),
@@ -633,10 +633,10 @@ fn client_notice(client: &ClientSettings, grant: &Grant) -> String {
     match (grant.wanted.is_empty(), client.scopes.is_empty()) {
         (true, _) => String::new(),
         (false, true) => format!(
-            "it asks for scope {wanted}, which is requested and has to be granted to client {} at {issuer}",
+            "it requires scope {wanted}, which is requested and has to be granted to client {} at {issuer}",
             client.id
         ),
-        (false, false) => format!("it asks for scope {wanted}: add it to oauth.scopes"),
+        (false, false) => format!("it requires scope {wanted}: add it to oauth.scopes"),
     }
 }
 
