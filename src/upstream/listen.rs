@@ -215,7 +215,7 @@ fn filter(offers: ServerCapabilities) -> Option<String> {
         (offers.resources, "\"resourcesListChanged\":true"),
     ]
     .into_iter()
-    .filter_map(|(offered, subscriptions)| offered.then_some(subscriptions))
+    .filter_map(|(offered, member)| offered.then_some(member))
     .collect();
     (!subscriptions.is_empty())
         .then(|| format!("{{\"notifications\":{{{}}}}}", subscriptions.join(",")))

@@ -302,7 +302,7 @@ pub(crate) struct StdioCall {
     pieces: mpsc::Receiver<CallPiece>,
     limit: Duration,
     timer: Deadline,
-    /// End of the current wait; set when a wait after the first starts.
+    /// Deadline of the current wait; `None` until the wait starts.
     deadline: Option<Instant>,
     state: State,
     /// Garbage lines counted when the call was sent.

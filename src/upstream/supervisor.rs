@@ -372,14 +372,14 @@ impl Supervisor {
             reap(&mut tasks);
             tasks.spawn_on(
                 async move {
-                    let log_panic = |outcome| {
+                    let report = |outcome| {
                         let server = Arc::clone(&upstream.name);
                         let principal = Arc::clone(&principal);
                         events(Event::Login { server, principal, outcome });
                     };
-                    log_panic(LoginOutcome::Began);
+                    report(LoginOutcome::Began);
                     let canceled = upstream.login_canceled();
-                    log_panic(upstream.login.run(&upstream.name, canceled).await);
+                    report(upstream.login.run(&upstream.name, canceled).await);
                 },
                 &self.starter.runtime,
             );

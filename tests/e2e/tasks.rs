@@ -655,7 +655,7 @@ fn unusable_task_is_a_failure_of_its_server() {
     assert_eq!(server.asked("tasks/get").pop().expect("it arrived").1["params"]["taskId"], odd);
     for (answer, why) in [
         (state(GOOD).replace(&json!(odd).to_string(), "\"other\""), "about another task"),
-        (state("[]"), "whose result is no object"),
+        (state("[]"), "whose result is not an object"),
         (state(GOOD).replace("\"result\" :", "\"x\":"), "a completed task without its result"),
         (state(GOOD).replace("\"ttlMs\"", "\"Result\""), "not unambiguous JSON"),
         (state(GOOD).replace("\"ttlMs\":1e3", "\"result\":{}"), "not unambiguous JSON"),

@@ -99,7 +99,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Res
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Call { id, running } => {
-            // Whatever runs from here retains the slices that it needs.
+            // The call retains the slices that it needs.
             drop(body);
             let call = post.connection.in_flight.watch(session.owner(), &id, running);
             reply(post.worker, &id, ProtocolFamily::Legacy, Some(&session), post.channel, call)
@@ -184,7 +184,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     }
     let id = session_id(&head.headers)?.ok_or((
         StatusCode::BAD_REQUEST,
-        "Mcp-Session-Id is missing: send initialize first and repeat the id it answers with",
+        "Mcp-Session-Id is missing: send initialize first and use the id in its response",
     ))?;
     let session = match remembered(sessions, connection, id, now_ms) {
         Some(session) => session,
@@ -250,7 +250,7 @@ fn opened_elsewhere(post: &Post<'_>, id: &str) -> Result<Option<Arc<Session>>, N
     let home = Some(ticket.node);
     let opening = ticket.opening(principal.clone(), connection.source, post.endpoint.clone());
     let session = sessions.open_as(id.into(), opening, home, post.now_ms).map_err(|_| {
-        let text = "too many sessions are in use, or too much state is kept: wait";
+        let text = "too many sessions are in use, or too much state is kept: retry later";
         (StatusCode::SERVICE_UNAVAILABLE, text)
     })?;
     session.join(&connection.in_flight);
@@ -379,7 +379,7 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     }
     let Some(messages) = jsonrpc::batch(body) else { return invalid("Invalid Request: no batch") };
     if messages.is_empty() || messages.len() > MAX_BATCH {
-        return invalid(&format!("Invalid Request: a batch holds 1 to {MAX_BATCH} messages"));
+        return invalid(&format!("Invalid Request: a batch must have 1 to {MAX_BATCH} messages"));
     }
     post.sessions.note_use(session);
     let messages = match placed(post, session, messages).await {
@@ -395,9 +395,8 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
         {
             received.request.copy_id();
         }
-        let is_over_with_its_node = matches!(place, MessagePlace::On(_));
-        let not_there =
-            if is_over_with_its_node { placement::GONE } else { placement::NOT_ANSWERED };
+        let is_lost_with_node = matches!(place, MessagePlace::On(_));
+        let not_there = if is_lost_with_node { placement::GONE } else { placement::NOT_ANSWERED };
         let received = match (read, place) {
             (Err(error), _) => {
                 items.push_back(Item::Ready(error));

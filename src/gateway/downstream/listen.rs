@@ -122,7 +122,7 @@ impl SessionMessages {
     }
 }
 
-/// Next action of the stream.
+/// Input of the stream.
 enum ListenEvent {
     Changes(Vec<Notice>),
     Aside(Bytes),

@@ -3,7 +3,7 @@
 //! ```text
 //! response to a server's question                          the node that asks
 //! call repeated for its approval, or held for its input    the node that holds it; dead: here, where it is refused
-//! read_result                                              the node that keeps the result; dead: here, which says so
+//! read_result                                              the node that keeps the result; dead: here, which reports it
 //! server with affinity, rules with context.session         the node that opened the session; dead: the session is gone
 //! resources/subscribe                                      the same; dead or unreachable: here
 //! everything else                                          here

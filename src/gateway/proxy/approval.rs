@@ -50,7 +50,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// not asked about larger ones.
 const MAX_SHOWN_BYTES: usize = 2048;
 
-/// Parts of the call that the approval is not bound to.
+/// Parts of the call that its [`PendingApproval`] holds only as a digest, or not at all.
 pub(super) struct WaitingCall<'a> {
     /// As sent to the server.
     pub(super) arguments: &'a [u8],
@@ -327,7 +327,7 @@ enum Reads<'a> {
     AnswersNext,
 }
 
-/// Readable messages of a client that is not asked.
+/// Messages accepted by a client that is not asked.
 fn reader(caller: &Caller) -> Reads<'static> {
     match &caller.client {
         Some((_, Channel::Stream)) => Reads::Messages,
@@ -335,7 +335,7 @@ fn reader(caller: &Caller) -> Reads<'static> {
     }
 }
 
-/// Readable messages of a client that is asked if it can ask its user.
+/// Messages accepted by a client; it is asked if it can ask its user.
 fn asked_reader<'a>(
     worker: &Worker,
     caller: &'a Caller,

@@ -78,7 +78,7 @@ pub(super) enum TaskFault {
     LongId,
     #[error("the server answered about another task than the requested one")]
     OtherTask,
-    #[error("the server answered with a task whose result is no object")]
+    #[error("the server answered with a task whose result is not an object")]
     NoObject,
     #[error("the server answered with a completed task without its result")]
     NoResult,
@@ -139,7 +139,7 @@ impl Exchange {
         related_tasks::sealed_message(message, |id| self.sealed_id(id, about))
     }
 
-    /// Client's id of a server's task: that of the task `about` which it asked, or of another one.
+    /// Client's id of a server's task: `about` for the task of this request, the known sealed id for any other.
     fn sealed_id(&self, id: &str, about: Option<&str>) -> Option<String> {
         let access = self.permit.access();
         if let (Access::Task(task), Some(sealed)) = (access, about)
