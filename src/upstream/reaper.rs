@@ -63,7 +63,7 @@ struct State {
     running: Option<(Child, UnixStream)>,
     groups: BTreeSet<i32>,
     /// Whether a failed start was logged.
-    lines: bool,
+    is_logged: bool,
 }
 
 impl fmt::Debug for Reaper {
@@ -156,8 +156,8 @@ impl Reaper {
         }
         match start(program, &self.token, &state.groups) {
             Ok(running) => state.running = Some(running),
-            Err(error) if !state.lines => {
-                state.lines = true;
+            Err(error) if !state.is_logged => {
+                state.is_logged = true;
                 tracing::warn!(%error, "no reaper process: children may survive if this process is killed");
             }
             Err(_) => {}

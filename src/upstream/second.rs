@@ -125,7 +125,7 @@ pub(super) struct SecondConnection {
 /// Calls that use the connection or wait for it.
 struct Uses {
     count: usize,
-    /// When the last use ended.
+    /// Time at which the last use ended.
     last: Instant,
 }
 
@@ -340,20 +340,20 @@ impl SecondConnection {
         (events, peer): (&ServerEvents, &Peer),
     ) {
         let Some(at) = LEVELS.iter().position(|known| *known == level) else { return };
-        let is_news = match &*self.phase.borrow() {
+        let is_lower = match &*self.phase.borrow() {
             SecondPhase::Open(open)
                 if open.offers.logging && open.live.generation == live.generation =>
             {
                 let mut lowest = open.level.lock();
-                let is_news = lowest.is_none_or(|lowest| at < lowest);
-                if is_news {
+                let is_lower = lowest.is_none_or(|lowest| at < lowest);
+                if is_lower {
                     *lowest = Some(at);
                 }
-                is_news
+                is_lower
             }
             _ => false,
         };
-        if !is_news {
+        if !is_lower {
             return;
         }
         let params = Params::of("logging/setLevel", json!({"level": level}).to_string().into());

@@ -258,7 +258,7 @@ fn single_places_are_found_by_pointer_lines_and_search() {
     let ask = json!({"pointer": "/structuredContent", "search": "\"row 321\""});
     let found = part(&mut client, &table, ask);
     assert!(text(&found, 0).contains(r#"{"id":321, "name":"row 321","v":1.50}"#), "{found}");
-    assert_eq!(text(&found, 1), "1 of 1 place in the value there; this is the end");
+    assert_eq!(text(&found, 1), "1 of 1 match in the value there; this is the end");
     let prose = keep(&mut client, "prose");
     let found = part(&mut client, &prose, json!({"search": "line 77", "limit": 2}));
     let lines: Vec<&str> = text(&found, 0).lines().collect();

@@ -296,7 +296,7 @@ pub(super) enum RecordKind {
     OwnTool,
     /// A request for a resource, prompt or completion.
     Forward(Forward),
-    /// A method outside every revision.
+    /// A method that no revision defines.
     Extension,
     /// A request about a task.
     Task {

@@ -106,7 +106,7 @@ pub struct Shown<'a> {
     #[serde(rename = "inputSchema", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]
     pub input_schema: Option<&'a RawValue>,
-    /// The server's own bytes, if it gave any.
+    /// The server's own bytes, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]
     pub annotations: Option<&'a RawValue>,

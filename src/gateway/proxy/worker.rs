@@ -261,7 +261,7 @@ impl BusyPoll {
         OpenCall(self)
     }
 
-    /// Busy-polls for 50 µs after each begin and end of a call while few calls are open. Never returns; needs a
+    /// Busy-polls for `LINGER` after each begin and end of a call while few calls are open. Never returns; needs a
     /// task of its own.
     pub async fn linger(&self) {
         loop {

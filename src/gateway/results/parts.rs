@@ -404,7 +404,7 @@ mod tests {
             (
                 r#","pointer":"/structuredContent","search":"\"id\":2""#,
                 "line 1, byte 20: {\"rows\":[{\"id\": 1},{\"id\":2}],\"a\":\"x\\ny\"}\n",
-                "1 of 1 place in the value there; this is the end",
+                "1 of 1 match in the value there; this is the end",
             ),
         ] {
             assert_eq!(ask(RESULT, more), Ok((text.to_owned(), note.to_owned())), "{more}");

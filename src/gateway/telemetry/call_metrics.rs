@@ -167,8 +167,8 @@ fn count(counters: &[Counter], at: usize) {
 }
 
 impl Calls {
-    /// Counters for one more worker. They outlive the worker, so the number of calls must be bounded by the number
-    /// of threads.
+    /// Counters for one more worker. They outlive the worker, so this must be called at most once per
+    /// thread.
     pub fn tally(&self) -> Tally {
         let sheet = Arc::<Sheet>::default();
         self.sheets.lock().push(Arc::clone(&sheet));
@@ -628,7 +628,7 @@ pub struct Series {
 pub(super) struct NamedSeries(HashSet<Series>);
 
 impl NamedSeries {
-    /// Sums over all workers: at most `max` series by name, first come, and the rest of each server as [`OTHER`].
+    /// Sums over all workers: the first `max` series by name, and the rest of each server as [`OTHER`].
     pub(super) fn sums(&mut self, workers: &[&ToolCalls], max: usize) -> BTreeMap<Series, u64> {
         let mut sums = BTreeMap::new();
         for worker in workers {

@@ -11,7 +11,7 @@
 //! Token responses that depart from RFC 6749 §5 in an unambiguous way, as those of large providers do, are
 //! accepted. rmcp parses strictly, so such a response is rewritten first: a token type that is not proof of
 //! possession becomes `Bearer`; a lifetime in digits or as a double becomes a whole number; scopes may be separated
-//! by commas or stand in an array; an error under a successful status is an error. Anything else is unchanged.
+//! by commas or be an array; an error under a successful status is an error. Anything else is unchanged.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -229,10 +229,12 @@ fn target(config: &Config) -> Result<(Url, Target), LoginError> {
     };
     let Target::Http { url, headers, .. } = &target else { return wrong(NO_URL.to_owned()) };
     if headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
-        return wrong("its headers hold an Authorization, which is sent instead of a login".into());
+        return wrong("its headers contain Authorization, which is sent instead of a login".into());
     }
     if url.starts_with(UNIX) {
-        return wrong("it is a Unix socket, and only servers of the web ask for a login".into());
+        return wrong(
+            "it is a Unix socket, and only http and https servers ask for a login".into(),
+        );
     }
     match Url::parse(url) {
         Ok(url) => Ok((url, target)),

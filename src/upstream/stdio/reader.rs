@@ -345,8 +345,8 @@ impl Reader<'_> {
         }
     }
 
-    fn reject(&mut self, complaint: Violation) {
-        self.log_violation(complaint);
+    fn reject(&mut self, violation: Violation) {
+        self.log_violation(violation);
         self.drop_line();
     }
 
@@ -354,11 +354,11 @@ impl Reader<'_> {
         self.line = Incoming { skip: true, ..Incoming::new(self.seed) };
     }
 
-    fn log_violation(&mut self, complaint: Violation) {
-        if complaint == Violation::Garbage {
+    fn log_violation(&mut self, violation: Violation) {
+        if violation == Violation::Garbage {
             self.link.garbage.fetch_add(1, Ordering::Relaxed);
         }
-        let what = match complaint {
+        let what = match violation {
             Violation::Unmatched => "answered a request that is not pending",
             Violation::Garbage => "wrote a line that is not a JSON-RPC message",
             Violation::Large => "sent a notification or request that is too large",

@@ -3,8 +3,8 @@
 //! A server has one subscriber, whose subscription is shared by many clients and ends with the last of them. A
 //! dropped [`ResourceSubscription`] leaves its URI to [`Subscribers::ended`], so that the server can be notified.
 //!
-//! A subscription that its client may no longer have is revoked ([`revocation`](super::revocation)). It is then
-//! dead for all of its holders and passed to [`Subscribers::revoked`] to be recorded.
+//! A subscription that its client may no longer have is revoked ([`revocation`](super::revocation)). It has
+//! then ended for all of its holders and is passed to [`Subscribers::revoked`] to be recorded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
