@@ -153,7 +153,7 @@ const WARN_DELAY: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     wait: Duration,
-    /// When the last refresh was due.
+    /// Time at which the last refresh was due.
     due: Option<Instant>,
     warned: bool,
 }

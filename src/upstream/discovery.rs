@@ -226,7 +226,7 @@ fn parse_page<'a>(peer: &Peer, page: &'a [u8]) -> Result<(List<'a>, usize), List
     };
     let Some(response) = ServerResponse::parse(page) else {
         serde_json::from_slice::<IgnoredAny>(page).map_err(unreadable)?;
-        return Err(format!("its answer to {METHOD} holds no result").into());
+        return Err(format!("its answer to {METHOD} contains no result").into());
     };
     match response.outcome {
         Ok(result) => {
@@ -390,7 +390,7 @@ mod tests {
             (
                 &[NEXT, r#"{"result":null}"#],
                 &["a"],
-                format!("{second}its answer to tools/list holds no result"),
+                format!("{second}its answer to tools/list contains no result"),
             ),
             (
                 &[NEXT, "{"],
@@ -438,6 +438,6 @@ mod tests {
         let (names, _) = discovered(&[r#"{"error":{"code":-32601,"message":"?"}}"#]).await;
         assert_eq!(names.unwrap(), Vec::<String>::new());
         let (names, _) = discovered(&["{}"]).await;
-        assert_eq!(names.unwrap_err(), "its answer to tools/list holds no result");
+        assert_eq!(names.unwrap_err(), "its answer to tools/list contains no result");
     }
 }

@@ -43,7 +43,7 @@ pub enum LoginStanding {
 pub struct WaitingLogin {
     /// URL to open in a browser on this machine: the redirect goes to its loopback interface.
     pub address: Arc<str>,
-    /// When the login times out.
+    /// Time at which the login times out.
     pub until: SystemTime,
 }
 
@@ -69,7 +69,7 @@ pub enum NoLogin {
     #[error("{}", .0.why)]
     Failed(FailedLogin),
     /// The login continues in the background.
-    #[error("its address is not known after {BEGIN_LIMIT:?}: ask again")]
+    #[error("its address is not known after {BEGIN_LIMIT:?}: retry")]
     Late,
 }
 

@@ -64,13 +64,13 @@ pub(super) struct CallRecord {
     waited_for_person: Duration,
     /// Start of a pending approval wait.
     asking_since: Option<Instant>,
-    /// When the request was sent.
+    /// Time at which the request was sent.
     sent: Option<Instant>,
     /// Server that the request was sent to.
     server: Option<ServerId>,
     /// Server of an existing tool or other request; such calls are counted by name.
     found: Option<ServerId>,
-    /// When the answer was complete or failed.
+    /// Time at which the answer was complete or failed.
     pub(super) answered: Option<Instant>,
     /// Number of times that a modern server asked a legacy client for input (PRO-37).
     pub(super) input_rounds: u32,

@@ -130,7 +130,7 @@ pub(super) enum Fetched {
 }
 
 impl Fetched {
-    /// Parses the last piece of the answer about the task with that sealed id; `None` if the answer broke off.
+    /// Parses the last piece of the answer about the task with that sealed id. `last` is `None` if the answer broke off.
     pub(super) fn of(last: Option<Piece>, sealed: &str, max_bytes: usize) -> Self {
         match last {
             Some(Piece::Whole(AnswerMember::Result, result)) => {

@@ -22,11 +22,11 @@ pub(super) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
 /// Reason why a call is not held; sent to the server that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum NotHeld {
-    #[error("{0} calls of its client wait for input already")]
+    #[error("{0} calls of its client already wait for input")]
     TooManyOfPrincipal(usize),
-    #[error("{0} calls wait for input of their clients already")]
+    #[error("{0} calls already wait for input of their clients")]
     TooMany(usize),
-    #[error("its client was asked {MAX_HELD_ROUNDS} times during this call already")]
+    #[error("its client was already asked {MAX_HELD_ROUNDS} times during this call")]
     TooManyRounds,
     #[error("its question is longer than {MAX_HELD_QUESTION_BYTES} bytes")]
     TooLong,

@@ -48,7 +48,7 @@ pub(crate) struct QuestionRecord {
     /// Tool or method of the call.
     call: Box<str>,
     sizes: RecordedSizes,
-    /// When the question was sent; `None` if it was not.
+    /// Time at which the question was sent; `None` if it was not.
     asked: Option<Instant>,
 }
 

@@ -56,7 +56,7 @@ pub(super) struct StateFetches {
     pub(super) peer: Peer,
     /// Raw id of the requests, in records.
     id: Bytes,
-    /// When the next request may be sent.
+    /// Earliest time of the next request.
     not_before: Instant,
     fetching: Option<(DueTask, Running)>,
 }

@@ -158,7 +158,7 @@ impl Config {
             let why = if is_socket {
                 "the url is a Unix socket"
             } else {
-                "headers hold an Authorization"
+                "headers contain Authorization"
             };
             odd(&["oauth", "grant"], &format!("is not used: {why}"));
         }
