@@ -164,14 +164,14 @@ mod tests {
         watch.listed([(a.clone(), "".into())], Default::default(), 0, false);
         assert_eq!(of(&watch.snapshot(None)), Whereabouts::NotKnown, "its heartbeat was not read");
         let changed = |number, change: fn(&mut Heartbeat)| {
-            let mut said = heartbeat(number);
-            change(&mut said);
-            said
+            let mut heartbeat = heartbeat(number);
+            change(&mut heartbeat);
+            heartbeat
         };
-        let mut read = |said: Heartbeat, now| {
-            let listed = (a.clone(), said.beat.to_string().into());
+        let mut read = |heartbeat: Heartbeat, now| {
+            let listed = (a.clone(), heartbeat.beat.to_string().into());
             watch.listed([listed], Default::default(), now, true);
-            watch.read(&a, Some(Ok(said)), (now, 0));
+            watch.read(&a, Some(Ok(heartbeat)), (now, 0));
             watch.snapshot(None)
         };
         assert_eq!(of(&read(heartbeat(1), 0)), Whereabouts::NotKnown, "the heartbeat may be old");
@@ -179,13 +179,13 @@ mod tests {
         assert_eq!(of(&living), Whereabouts::On("a".into()));
         assert_eq!(of(&living.unseen(away())), Whereabouts::On("a".into()));
         assert_eq!(
-            of(&read(changed(3, |said| said.advertise = None), 2000)),
+            of(&read(changed(3, |heartbeat| heartbeat.advertise = None), 2000)),
             Whereabouts::Unreachable
         );
         let silent = (1..=mcpproxy_fleet::heartbeat::DEAD_AFTER_MS / 1000)
             .map(|at| read(heartbeat(3), 2000 + at * 1000));
         assert_eq!(of(&silent.last().unwrap()), Whereabouts::Gone);
-        let stopped = changed(4, |said| said.stopping = true);
+        let stopped = changed(4, |heartbeat| heartbeat.stopping = true);
         assert_eq!(of(&read(stopped, 60_000)), Whereabouts::Gone);
     }
 }

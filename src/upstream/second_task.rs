@@ -221,8 +221,8 @@ impl SecondTask {
                 ended = &mut *ending => {
                     // Without a reason: the first connection's task has ended.
                     let now = tokio::time::Instant::now();
-                    let gone = || FirstEnded { deadline: now, reason: "the proxy is shutting down".into() };
-                    return End::Over(ended.unwrap_or_else(|_| gone()));
+                    let default = || FirstEnded { deadline: now, reason: "the proxy is shutting down".into() };
+                    return End::Over(ended.unwrap_or_else(|_| default()));
                 }
                 reason = connection.lost() => return End::Lost(reason),
                 control = self.controls.recv() => match control {

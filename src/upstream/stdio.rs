@@ -199,8 +199,8 @@ impl ChildLink {
 
     /// Records the response to a call, which may have been abandoned meanwhile.
     pub(super) fn answered(&self, id: u64) {
-        let gone = self.waiting().answered(id).is_none();
-        if gone {
+        let is_late = self.waiting().answered(id).is_none();
+        if is_late {
             self.answered_late(id);
         }
     }

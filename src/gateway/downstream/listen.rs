@@ -153,18 +153,18 @@ impl Standing {
                 }
                 Next::Wait => {}
             }
-            let news = tokio::select! {
+            let input = tokio::select! {
                 () = notified => continue,
                 _ = self.draining.wait_for(|draining| *draining) => return None,
                 () = tokio::time::sleep(self.worker.settings().streams.keepalive) => {
                     return Some(COMMENT);
                 }
-                news = next_event(
+                input = next_event(
                     (&self.worker, &self.session, &self.principal),
                     &mut self.source,
-                ) => news,
+                ) => input,
             };
-            let messages: Vec<Bytes> = match news {
+            let messages: Vec<Bytes> = match input {
                 ListenEvent::Changes(notices) => notices
                     .iter()
                     .filter_map(|notice| {

@@ -197,8 +197,8 @@ impl ReplayStreams {
         if inner.streams.len() >= MAX_STREAMS {
             let ranked = inner.streams.iter().enumerate();
             let min = ranked.min_by_key(|(at, stream)| (stream.rank(), *at));
-            let gone = min.map(|(at, _)| at).and_then(|at| inner.streams.remove(at));
-            self.give_back(&mut inner, gone.map_or(0, |gone| gone.bytes()));
+            let evicted = min.map(|(at, _)| at).and_then(|at| inner.streams.remove(at));
+            self.give_back(&mut inner, evicted.map_or(0, |evicted| evicted.bytes()));
         }
         inner.streams.push_back(Stream::new(kind, number));
         number
@@ -277,12 +277,12 @@ impl ReplayStreams {
             // The reservation now belongs to the event.
             stream.reserved -= size;
             stream.unsent |= !stream.carried;
-            let gone = match kind {
+            let replaced = match kind {
                 EventKind::Notice => push_bounded(&mut stream.notices, (event, framed)),
                 EventKind::Question => push_bounded(&mut stream.questions, (event, framed)),
                 EventKind::Answer => stream.answer.replace((event, framed)),
             };
-            surplus = gone.map_or(0, |(_, gone)| gone.len());
+            surplus = replaced.map_or(0, |(_, replaced)| replaced.len());
         }
         self.give_back(&mut inner, surplus);
         self.release(&mut inner, stream, None);
@@ -443,8 +443,8 @@ impl Inner {
         };
         let kinds = [EventKind::Notice, EventKind::Question, EventKind::Answer];
         let mut kinds = kinds.into_iter().filter(|kind| *kind <= newcomer);
-        let (_, gone) = kinds.find_map(|kind| oldest(&mut self.streams, kind))?;
-        Some(gone.len())
+        let (_, evicted) = kinds.find_map(|kind| oldest(&mut self.streams, kind))?;
+        Some(evicted.len())
     }
 }
 

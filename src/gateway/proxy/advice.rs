@@ -62,9 +62,9 @@ pub(super) fn places(tool: &Tool, found: &Misfits, arguments: &[u8]) -> Vec<Stri
     let describe = |misfit: &Misfit| {
         let mut wrong = wrong(tool, misfit, &mut known, &mut effort);
         if let MisfitFault::Missing(name) = &misfit.fault {
-            let given = undeclared_members(tool, found, misfit, arguments, &mut known);
-            if let Some(given) = nearest_within(&mut effort, name, given.iter().map(|it| &**it)) {
-                wrong = format!("missing (required; '{}' is not a parameter)", shown_name(given));
+            let others = undeclared_members(tool, found, misfit, arguments, &mut known);
+            if let Some(near) = nearest_within(&mut effort, name, others.iter().map(|it| &**it)) {
+                wrong = format!("missing (required; '{}' is not a parameter)", shown_name(near));
             }
         }
         match coercion::contained(arguments, misfit) {

@@ -267,9 +267,9 @@ impl RuleReplay {
                 .parse::<jiff::Timestamp>()
                 .map_or(SystemTime::UNIX_EPOCH, Into::into),
         };
-        let looks = [&self.now, &self.new].map(|rules| rules.inputs_of(&asked));
-        let any = |part: fn(&RuleInputs) -> bool| looks.iter().any(part);
-        if any(|looks| looks.arguments) {
+        let inputs = [&self.now, &self.new].map(|rules| rules.inputs_of(&asked));
+        let any = |part: fn(&RuleInputs) -> bool| inputs.iter().any(part);
+        if any(|inputs| inputs.arguments) {
             let why = match line.arguments {
                 None => Some("arguments pruned"),
                 Some(_) if line.arguments_truncated => Some("arguments cut"),
@@ -280,13 +280,13 @@ impl RuleReplay {
                 return Some(Found::Undecidable(why));
             }
         }
-        if any(|looks| looks.session) {
+        if any(|inputs| inputs.session) {
             return Some(Found::Undecidable("session not known"));
         }
-        if any(|looks| looks.carries_out) && !matches!(target, RuleTarget::Tool(_)) {
+        if any(|inputs| inputs.carries_out) && !matches!(target, RuleTarget::Tool(_)) {
             return Some(Found::Undecidable("request not known"));
         }
-        if any(|looks| looks.capability) && matches!(target, RuleTarget::NamedTool { .. }) {
+        if any(|inputs| inputs.capability) && matches!(target, RuleTarget::NamedTool { .. }) {
             return Some(Found::Undecidable("tool is gone"));
         }
         // Refused by scope, intent, a limit or a person, which no rule changes.

@@ -265,18 +265,18 @@ impl ResultStore {
         if bytes > bounds.max_bytes {
             return Err(NotKept::TooLarge { limit: bounds.max_bytes });
         }
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         let mut state = self.state.lock();
         while !state.fits(bytes, bounds) {
             let first = state.first_to_go(principal, bytes, bounds);
-            gone.push(first.and_then(|id| state.remove(&id)).ok_or(NotKept::Busy)?);
+            evicted.push(first.and_then(|id| state.remove(&id)).ok_or(NotKept::Busy)?);
         }
         state.bytes += bytes;
         state.results += 1;
         state.next += 1;
         let number = state.next;
         drop(state);
-        drop(gone);
+        drop(evicted);
         Ok(number)
     }
 

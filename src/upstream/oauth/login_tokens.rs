@@ -179,14 +179,14 @@ impl LoginTokens {
             // Unix sockets have no login.
             return None;
         }
-        let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+        let has_own = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
         let store = TokenStore::new(folder, &peer.name);
         let transport = LoginTransport {
             tls: Arc::clone(tls),
             egress: egress.clone(),
             throttle: Arc::default(),
         };
-        if given {
+        if has_own {
             return None;
         }
         let tokens = Self::new(Arc::clone(peer), url, store, transport);
