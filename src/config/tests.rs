@@ -159,7 +159,7 @@ fn errors_name_the_position_and_the_valid_values() {
         ),
         (
             r#"{"cluster": {"key": ["${env:NOT_THERE}"]}}"#,
-            "column 22: cluster.key[0]: environment variable NOT_THERE is not set, which cluster.key[0] asks for",
+            "column 22: cluster.key[0]: environment variable NOT_THERE, referenced by cluster.key[0], is not set",
         ),
         (r#"{"cluster": {"flush": "2h"}}"#, "column 23: cluster.flush: must be 100ms to 1h"),
         (
@@ -205,7 +205,7 @@ fn errors_name_the_position_and_the_valid_values() {
         ),
         (
             r#"{"mcpServers": {"s": {"call_timeout": "soon"}}}"#,
-            "column 39: mcpServers.s.call_timeout: 'soon' is no duration: write it like \"30s\" or \"2m\"",
+            "column 39: mcpServers.s.call_timeout: 'soon' is not a duration: write it like \"30s\" or \"2m\"",
         ),
         (
             r#"{"mcpServers": {"s": {}, "s": {}}}"#,

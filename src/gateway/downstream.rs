@@ -9,8 +9,7 @@
 //! stdio ─ listen, in_flight
 //! ```
 //!
-//! The host check and, where it is required, the API key come first. A response is a `body`; `proxy` decides the effect of a
-//! message.
+//! Host check and, where required, API key come first. `body` frames the response; `proxy` handles the message.
 
 pub mod authentication;
 pub mod body;

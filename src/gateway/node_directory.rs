@@ -1,7 +1,6 @@
-//! Directory of the nodes of a fleet: where state that is bound to one node can be found. Inert without a fleet.
+//! Directory of fleet nodes: locates state that is bound to one node. Inert without a fleet.
 //!
-//! The call path and sessions ask this module instead of the fleet. `downstream::placement` decides by its answers which
-//! node serves a message.
+//! Used by the call path and sessions instead of the fleet itself. `downstream::placement` decides by its answers.
 
 use std::sync::Arc;
 
@@ -21,13 +20,13 @@ pub struct NodeDirectory(Option<Arc<FleetNode>>);
 /// Location of state that one node holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
-    /// This node, or no known one.
+    /// This node, or an unknown one.
     Here,
     /// The named node.
     On(Box<str>),
     /// A node without an advertised address.
     Unreachable,
-    /// A node that may be alive or dead: it or this node has just started, or the store is unavailable.
+    /// A node of unknown liveness: it or this node has just started, or the store is unavailable.
     NotKnown,
     /// A dead node.
     Gone,
@@ -58,7 +57,7 @@ impl NodeDirectory {
         self.0.as_ref()?.peers()
     }
 
-    /// This node's number, by which others find what it holds ([`NodeTag::number`]); 0 without a fleet or without
+    /// This node's number, by which others locate its state ([`NodeTag::number`]); 0 without a fleet or without
     /// `cluster.key`.
     pub(crate) fn own_number(&self) -> u32 {
         let node = self.0.as_ref().filter(|node| node.config.key.is_some());
@@ -85,8 +84,8 @@ impl NodeDirectory {
         Some(ApprovalHolder { node: view.name.as_str().into(), is_here: false })
     }
 
-    /// The node that sends a principal's requests to servers with affinity, by rendezvous hashing over the reachable nodes;
-    /// `None` if it is this one. Nodes with the same view agree.
+    /// Node that sends a principal's requests to servers with affinity, by rendezvous hashing over the reachable
+    /// nodes; `None` if it is this one. Nodes with the same view agree.
     pub(crate) fn of_principal(&self, mark: [u8; 16]) -> Option<Box<str>> {
         let fleet = self.0.as_ref().filter(|fleet| fleet.peers().is_some())?;
         let living = fleet.living();
@@ -165,14 +164,14 @@ mod tests {
         watch.listed([(a.clone(), "".into())], Default::default(), 0, false);
         assert_eq!(of(&watch.snapshot(None)), Whereabouts::NotKnown, "its heartbeat was not read");
         let changed = |number, change: fn(&mut Heartbeat)| {
-            let mut said = heartbeat(number);
-            change(&mut said);
-            said
+            let mut heartbeat = heartbeat(number);
+            change(&mut heartbeat);
+            heartbeat
         };
-        let mut read = |said: Heartbeat, now| {
-            let listed = (a.clone(), said.beat.to_string().into());
+        let mut read = |heartbeat: Heartbeat, now| {
+            let listed = (a.clone(), heartbeat.beat.to_string().into());
             watch.listed([listed], Default::default(), now, true);
-            watch.read(&a, Some(Ok(said)), (now, 0));
+            watch.read(&a, Some(Ok(heartbeat)), (now, 0));
             watch.snapshot(None)
         };
         assert_eq!(of(&read(heartbeat(1), 0)), Whereabouts::NotKnown, "the heartbeat may be old");
@@ -180,13 +179,13 @@ mod tests {
         assert_eq!(of(&living), Whereabouts::On("a".into()));
         assert_eq!(of(&living.unseen(away())), Whereabouts::On("a".into()));
         assert_eq!(
-            of(&read(changed(3, |said| said.advertise = None), 2000)),
+            of(&read(changed(3, |heartbeat| heartbeat.advertise = None), 2000)),
             Whereabouts::Unreachable
         );
         let silent = (1..=mcpproxy_fleet::heartbeat::DEAD_AFTER_MS / 1000)
             .map(|at| read(heartbeat(3), 2000 + at * 1000));
         assert_eq!(of(&silent.last().unwrap()), Whereabouts::Gone);
-        let stopped = changed(4, |said| said.stopping = true);
+        let stopped = changed(4, |heartbeat| heartbeat.stopping = true);
         assert_eq!(of(&read(stopped, 60_000)), Whereabouts::Gone);
     }
 }

@@ -1,10 +1,9 @@
 //! The call path between downstream and upstream.
 //!
-//! Downstream reads a message ([`dispatch::read`]) and passes it to [`dispatch`]. Requests that leave a record run
-//! in `recorded`: [`call`] for the call tools, [`direct`] for tools under their own names, [`passthrough`] for
-//! resources, prompts and completions. Each asks [`policy`](mcpproxy_policy) for admission, waits for an `approval`
-//! if one is required, and sends what was permitted. An `exchange` carries the answer, and the [`reply`] goes back
-//! downstream.
+//! Downstream parses a message ([`dispatch::read`]) and passes it to [`dispatch`]. Recorded requests run in `recorded`:
+//! [`call`] for the call tools, [`direct`] for tools under their own names, [`passthrough`] for resources, prompts and
+//! completions. Each asks [`policy`](mcpproxy_policy) for admission, waits for an `approval` if one is required, and sends
+//! the permitted request. An `exchange` carries the answer; the [`reply`] goes back downstream.
 
 mod advice;
 mod approval;

@@ -56,7 +56,7 @@ impl CertificateHealth {
         self.until.store(seconds(until), Ordering::Relaxed);
     }
 
-    /// Sets why the certificate's files cannot be used, if so. Returns true if that changed.
+    /// Sets or clears the reason why the certificate's files cannot be used. Returns true on a change.
     pub fn set_problem(&self, problem: Option<String>) -> bool {
         let mut known = self.problem.lock();
         let is_another = *known != problem;

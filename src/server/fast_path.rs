@@ -805,7 +805,7 @@ mod tests {
         let refused = received.strip_prefix(&reply(&first, false)).unwrap();
         assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
         assert!(
-            refused.contains("connection: close") && refused.contains("found no room"),
+            refused.contains("connection: close") && refused.contains("exceeds the memory budget"),
             "{refused}"
         );
         assert!(run.parts.borrow().is_empty(), "all of it was read");

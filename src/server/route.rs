@@ -395,7 +395,7 @@ mod tests {
         let answer = body_error(&refused);
         assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert!(answer.headers().contains_key(RETRY_AFTER));
-        assert!(refused.to_string().contains("Nothing was done"), "{refused}");
+        assert!(refused.to_string().contains("was not processed"), "{refused}");
         drop(held);
         assert_eq!(receive().await.unwrap().len(), FRAMES * FRAME_BYTES);
     }

@@ -1,12 +1,12 @@
-//! The streamed response to a request, over any transport.
+//! Streamed response to a request, over any transport.
 //!
 //! Messages are passed through unparsed: the reader must check that a response's id is [`Answer::id`], so that no
 //! client receives another client's bytes. Dropping an answer early cancels its call.
 //!
 //! [`HttpSource`] reads one HTTP response stream, resumes it where it broke, and cancels. A [`DualStreamCall`] also
-//! receives messages from the session's GET stream: legacy servers may send requests and progress there, even before
-//! they start to respond. Such a call is sent while both streams are polled; the [notification router](crate::notifications)
-//! selects its messages. Calls that ask for no notifications do not pay for this.
+//! receives messages from the session's GET stream, where legacy servers may send requests and progress even before
+//! they start to respond. Such a call is sent while both streams are polled; the [notification
+//! router](crate::notifications) selects its messages. Calls without notifications do not pay for this.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -39,15 +39,15 @@ pub struct Answer {
     upstream: CallGuard,
     /// Keeps the second connection open, if the call uses it.
     _second: Option<SecondUse>,
-    /// Name of the tool, or the method of any other request.
+    /// Tool name, or the method of any other request.
     what: Arc<str>,
     repeatable: Option<Box<RepeatableCall>>,
 }
 
-/// A request that was sent, and the source of its answer.
+/// Sent request, and the source of its answer.
 pub(super) struct SentCall {
     pub(super) source: AnswerSource,
-    /// Of its connection.
+    /// Generation of its connection.
     pub(super) generation: u64,
     pub(super) family: ProtocolFamily,
     /// Use of the second connection.
@@ -73,7 +73,7 @@ impl Answer {
         Self { source, generation, family, upstream, _second: second, what, repeatable }
     }
 
-    /// Id under which the request was sent; the response must carry it.
+    /// Id of the sent request; the response must carry it.
     pub fn id(&self) -> u64 {
         match &self.source {
             AnswerSource::Http(source) => source.id(),
@@ -98,8 +98,8 @@ impl Answer {
         }
     }
 
-    /// The call, once, if it asked for that ([`CallExtras::repeatable`](super::CallExtras::repeatable)) and a modern server
-    /// answers.
+    /// Takes the call, once, if it asked for that ([`CallExtras::repeatable`](super::CallExtras::repeatable)) and a
+    /// modern server answers.
     pub fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
         match &self.source {
             AnswerSource::DualStream(call) => call.take_repeatable(),
@@ -107,8 +107,8 @@ impl Answer {
         }
     }
 
-    /// Whether no byte of the response was received: over HTTP not even the head, over a pipe not even the beginning of
-    /// a line that could belong to it (CAP-7).
+    /// Whether no byte of the response was received: over HTTP not even the head, over a pipe not even the
+    /// beginning of a line that could belong to it (CAP-7).
     pub fn received_nothing(&self) -> bool {
         match &self.source {
             AnswerSource::Http(_) => false,
@@ -125,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// Restarts the wait for the next message with this limit, while the client answers a request of the server.
+    /// Restarts the wait for the next message with this limit, while the client answers a server request.
     pub fn extend_wait(&mut self, limit: Duration) {
         match &mut self.source {
             AnswerSource::Http(source) => source.wait_until(Allowance::now(limit)),
@@ -144,12 +144,12 @@ impl Answer {
         next.map_err(|failed| self.error(failed))
     }
 
-    /// Observes a message of the call's own stream that is for no client: a change of the server's lists or resources.
+    /// Observes a message on the call's own stream that concerns no client: a change of the server's lists or resources.
     pub fn observe(&self, message: &[u8]) {
         self.upstream.server_events.observe(message);
     }
 
-    /// The error for a stream that ended without a response.
+    /// Error for a stream that ended without a response.
     pub fn without_response(&self) -> CallError {
         self.error(maybe_sent(Cause::NoAnswerAtAll {
             reason: "its stream held no response".into(),
@@ -165,7 +165,7 @@ impl Answer {
         }
     }
 
-    /// Excludes the connection from reuse, after it delivered unsolicited data.
+    /// Excludes the connection from reuse after it delivered unsolicited data.
     pub fn distrust(&mut self) {
         match &mut self.source {
             AnswerSource::Http(source) => source.trusted = false,
@@ -187,25 +187,23 @@ fn maybe_sent(cause: Cause) -> (Cause, Sent) {
 pub(crate) type Sending =
     Pin<Box<dyn Future<Output = Result<(Box<HttpSource>, Attempt), (Cause, Sent)>>>>;
 
-/// Sending state of a call.
 #[derive(Debug, Default)]
 pub(crate) struct SendState {
-    /// Generation of the connection; a new one if the session was lost.
+    /// Generation of the connection; changes if the session was lost.
     generation: Cell<u64>,
     /// Protocol family of the connection.
     family: Cell<ProtocolFamily>,
-    /// Whether any byte may have been sent; false while it waits for a connection.
+    /// Whether any byte may have been sent; false while waiting for a connection.
     sent: Cell<bool>,
     pub(crate) repeatable: RefCell<Option<Box<RepeatableCall>>>,
 }
 
 impl SendState {
-    /// State of a call that is about to be sent over a connection of that family.
+    /// State of a call about to be sent over a connection of that family.
     pub(crate) fn new(family: ProtocolFamily) -> Self {
         Self { family: Cell::new(family), ..Self::default() }
     }
 
-    /// Protocol family of its connection.
     pub(crate) fn family(&self) -> ProtocolFamily {
         self.family.get()
     }
@@ -224,7 +222,7 @@ impl SendState {
     }
 }
 
-/// An attempt over one connection; the call is registered with the router until this is dropped.
+/// Attempt over one connection; the call stays registered with the router until this is dropped.
 pub(crate) struct Attempt {
     _place: Registration,
     send_state: Rc<SendState>,
@@ -236,7 +234,7 @@ impl Drop for Attempt {
     }
 }
 
-/// A call that receives messages from its own response stream and from the session's GET stream.
+/// Call that receives messages from its own response stream and from the session's GET stream.
 pub(crate) struct DualStreamCall {
     id: u64,
     send_state: Rc<SendState>,
@@ -258,9 +256,9 @@ enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Whole,
-    /// Part of a message of its own stream.
+    /// Part of a message on its own stream.
     Part,
-    /// A whole message of the GET stream; its end is reported next.
+    /// Whole message of the GET stream; its end is reported next.
     Aside,
 }
 
@@ -317,7 +315,7 @@ impl DualStreamCall {
                 Ok(Some(message)) => return Ok(Some(self.aside(message))),
                 Ok(None) => {}
                 Err(failed) => {
-                    // Cancels it if it was still being sent.
+                    // Cancels the call if it was still being sent.
                     self.phase = Phase::Over;
                     return Err(failed);
                 }
@@ -345,8 +343,8 @@ impl DualStreamCall {
         AnswerPart::Data(message)
     }
 
-    /// Polls the first phase: yields a message of the GET stream, or `None` once the head was received and the second
-    /// phase begins.
+    /// Polls the first phase: yields a message of the GET stream, or `None` once the head was received and the
+    /// second phase begins.
     fn poll_sending(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, (Cause, Sent)>> {
         if let Poll::Ready(Some(message)) = self.messages.poll_recv(cx) {
             return Poll::Ready(Ok(Some(message)));
@@ -388,7 +386,7 @@ impl DualStreamCall {
     }
 }
 
-/// An HTTP response stream and the streams that resume it.
+/// HTTP response stream and the streams that resume it.
 pub(crate) struct HttpSource {
     stage: Stage,
     /// Position of a resumed stream.
@@ -396,7 +394,7 @@ pub(crate) struct HttpSource {
     pool: Rc<Pool>,
     key: u64,
     cancel: Cancel,
-    /// Whether the connection delivered no unsolicited data so far.
+    /// Whether the connection has delivered no unsolicited data so far.
     pub(crate) trusted: bool,
 }
 
@@ -408,8 +406,8 @@ enum Stage {
     Over,
 }
 
-/// Drop guard that sends the server a cancellation while armed. Closing the connection does not cancel a call of a
-/// legacy revision.
+/// Drop guard that sends the server a cancellation while armed. Closing the connection does not cancel a call in
+/// legacy revisions.
 pub(crate) struct Cancel {
     upstream: Arc<Upstream>,
     generation: u64,
@@ -427,7 +425,7 @@ pub(crate) struct CountedCall {
 }
 
 impl CountedCall {
-    /// `is_routed`: the call is registered with the router.
+    /// With `is_routed`, the call is registered with the router.
     pub(crate) fn new(
         router: &Arc<NotificationRouter>,
         session: Option<CallSession>,
@@ -439,7 +437,7 @@ impl CountedCall {
 }
 
 impl Cancel {
-    /// Guard for a call of this generation and id; not `armed` where closing the connection cancels it.
+    /// Guard for a call of this generation and id; not `armed` if closing the connection cancels the call.
     pub(crate) fn new(
         upstream: Arc<Upstream>,
         (generation, id): (u64, u64),
@@ -467,7 +465,7 @@ impl Drop for Cancel {
                 in_flight.router.abandon(self.id, in_flight.session);
             }
             let cancel = Control::Cancel { generation: self.generation, id: self.id };
-            // Best effort: it is lost if the control queue is full.
+            // Best effort: lost if the control queue is full.
             let _ = self.upstream.control_of(self.generation).try_send(cancel);
         }
     }
@@ -520,7 +518,7 @@ impl HttpSource {
                         self.cursor = Some(cursor);
                     }
                     Err(cause) => {
-                        // The server may still work on it, so the guard stays armed.
+                        // The server may still work on the call, so the guard stays armed.
                         self.stage = Stage::Over;
                         return Err(cause);
                     }
@@ -556,7 +554,7 @@ impl HttpSource {
     }
 }
 
-/// The legacy session of that connection, while it is live.
+/// Legacy session of that connection, while it is live.
 fn session_of(upstream: &Upstream, generation: u64) -> Option<Arc<Session>> {
     let live = upstream.state.live()?;
     match &live.link {

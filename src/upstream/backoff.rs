@@ -3,8 +3,8 @@
 //! [`Backoff`] grows from [`MIN_BACKOFF`] to [`MAX_BACKOFF`]. A call that needs the server ends the wait early
 //! ([`ConnectRequests`]), but causes at most one start per [`MIN_START_INTERVAL`].
 //!
-//! [`Pace`] coalesces change notifications of one list: all that arrive while a refresh is due count as one, and the
-//! delay doubles up to a bound while the list keeps changing.
+//! [`Pace`] coalesces change notifications of one list: all that arrive while a refresh is due count as one, and
+//! the delay doubles up to a bound while the list keeps changing.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ const MIN_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Lifetime after which a lost connection is retried at once.
 pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
-/// Minimum interval between two starts of a server that calls cause.
+/// Minimum interval between two starts of a server caused by calls.
 pub(super) const MIN_START_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum wait of a call for a server that is connecting, counted from the start of the attempt: an unresponsive
-/// server costs one wait, not one per call. Most servers need a few seconds to start.
+/// Maximum wait of a call for a server that is connecting, counted from the start of the attempt, so that an
+/// unresponsive server costs one wait, not one per call. Most servers need a few seconds to start.
 pub(super) const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// Exponential backoff between the connection attempts of one server.
@@ -38,13 +38,13 @@ impl Backoff {
         Self { delays: RetryDelays::new(MIN_BACKOFF, MAX_BACKOFF), delay: None }
     }
 
-    /// The delay before the next attempt; the same until [`Self::advance`].
+    /// Delay before the next attempt, constant until [`Self::advance`].
     pub(super) fn wait(&mut self) -> Duration {
         let Self { delays, delay } = self;
         *delay.get_or_insert_with(|| delays.next_delay())
     }
 
-    /// Increases the delay, after it has elapsed completely. A delay that a call cut short does not count.
+    /// Increases the delay after it has elapsed completely. A delay cut short by a call does not count.
     pub(super) fn advance(&mut self) {
         self.delay = None;
     }
@@ -54,22 +54,22 @@ impl Backoff {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttemptEnd {
     pub(super) began: Instant,
-    /// How often it started the server; a child may be started twice.
+    /// Number of server starts in the attempt; a child may be started twice.
     pub(super) starts: u32,
     pub(super) failed: bool,
 }
 
-/// When the next attempt is made.
+/// Schedule of the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     /// Earliest time at which a call may trigger it.
     pub(super) earliest: Instant,
-    /// When it is made without a call.
+    /// Time of the attempt if no call triggers it.
     pub(super) next: Instant,
 }
 
 impl AttemptEnd {
-    /// The next attempt, `delay` from now unless a call triggers it.
+    /// Schedules the next attempt, `delay` from now unless a call triggers it.
     pub(super) fn due(self, now: Instant, delay: Duration) -> Due {
         let since = if self.failed { now } else { self.began };
         Due { earliest: since + MIN_START_INTERVAL * self.starts, next: now + delay }
@@ -87,17 +87,17 @@ impl Due {
 #[derive(Debug, Default)]
 pub(super) struct ConnectRequests(watch::Sender<Requested>);
 
-/// The highest requested attempt numbers.
+/// Highest requested attempt numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Requested {
     /// By calls or by an operator.
     attempt: u64,
-    /// By an operator, which is not paced.
+    /// By an operator; not paced.
     at_once: u64,
 }
 
 impl ConnectRequests {
-    /// Requests the attempt with this number, for a call: it is made at the earliest time of [`Due`]. Idempotent.
+    /// Requests the attempt with this number for a call: made at the earliest time of [`Due`]. Idempotent.
     pub(super) fn request(&self, attempt: u64) {
         self.0.send_if_modified(|requested| {
             let later = requested.attempt < attempt;
@@ -106,7 +106,7 @@ impl ConnectRequests {
         });
     }
 
-    /// Requests the attempt with this number for an operator: it is made at once. Idempotent.
+    /// Requests the attempt with this number for an operator: made at once. Idempotent.
     pub(super) fn request_at_once(&self, attempt: u64) {
         self.0.send_modify(|requested| {
             requested.attempt = attempt.max(requested.attempt);
@@ -114,7 +114,7 @@ impl ConnectRequests {
         });
     }
 
-    /// Forgets an operator's request for an attempt after one that has succeeded.
+    /// Clears an operator's request for an attempt after a successful one.
     pub(super) fn forget_at_once(&self) {
         self.0.send_if_modified(|requested| {
             requested.at_once = 0;
@@ -140,11 +140,11 @@ impl ConnectRequests {
     }
 }
 
-/// Delay of the first refresh; changes within it count as one.
+/// Delay of the first refresh; changes within it are coalesced.
 pub(crate) const MIN_DELAY: Duration = Duration::from_millis(250);
-/// Maximum delay, for a list that changes all the time.
+/// Maximum delay, for a constantly changing list.
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(30);
-/// The list is calm again after this multiple of the last delay without a change: 2 s at first.
+/// Multiple of the last delay after which a list without changes counts as calm: 2 s at first.
 const CALM_FACTOR: u32 = 8;
 /// Delay from which on the server is reported in the log.
 const WARN_DELAY: Duration = Duration::from_secs(4);
@@ -153,12 +153,11 @@ const WARN_DELAY: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     wait: Duration,
-    /// When the last refresh was due.
+    /// Time at which the last refresh was due.
     due: Option<Instant>,
     warned: bool,
 }
 
-/// Scheduled refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refresh {
     /// Delay before the refresh.
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn constantly_changing_list_is_refreshed_ever_less_often_and_reported_once() {
+    fn constantly_changing_list_is_refreshed_less_and_less_often_and_reported_once() {
         let (mut pace, mut now) = (Pace::default(), Instant::now());
         let mut looks = Vec::new();
         for _ in 0..12 {

@@ -1,4 +1,4 @@
-//! Sending a request to a server, over either transport.
+//! Sending of a request to a server, over either transport.
 //!
 //! Owns the wait for a connection (including the reconnect that a call may trigger) and the only automatic resend,
 //! after a lost session. Retries by policy are [`CallAttempt::Retry`]. Concurrency limits belong to
@@ -33,15 +33,15 @@ use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
 
-/// Wait for the head of a dual-stream call: beyond every other limit, since the call has its own.
+/// Time limit for the head of a dual-stream call, beyond every other limit, since the call has its own.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// A permitted request of a client.
 #[derive(Debug)]
 pub struct PermittedCall<'p> {
     pub permit: &'p Permit,
-    /// A JSON object: for a tool call the agent's arguments, forwarded byte for byte (a line-framed transport replaces
-    /// raw line breaks between tokens); for other requests the params without `_meta`.
+    /// A JSON object. For a tool call: the agent's arguments, forwarded byte for byte (a line-framed transport
+    /// replaces raw line breaks between tokens). For other requests: the params without `_meta`.
     pub body: Bytes,
     pub extras: CallExtras,
     /// Start of `call_timeout`.
@@ -52,12 +52,11 @@ pub struct PermittedCall<'p> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallAttempt {
     First,
-    /// A retry on a fresh connection after the call failed before any byte of its response arrived (CAP-7); over stdio
-    /// on one newer than this generation, over which the first attempt failed.
+    /// A retry on a fresh connection after the call failed before any byte of its response arrived (CAP-7). Over
+    /// stdio, on a connection newer than this generation, on which the first attempt failed.
     Retry(Option<u64>),
 }
 
-/// Purpose of a request.
 #[derive(Clone, Copy)]
 struct Purpose<'a> {
     /// `None` for requests on the proxy's own behalf.
@@ -70,7 +69,7 @@ struct Purpose<'a> {
 }
 
 impl Purpose<'_> {
-    /// The client of a call over a connection of that family.
+    /// Client of a call over a connection of that family.
     fn client(&self, family: ProtocolFamily) -> Option<CallClient> {
         let (client, _) = self.call?;
         let is_held = family == ProtocolFamily::Legacy
@@ -81,7 +80,7 @@ impl Purpose<'_> {
         })
     }
 
-    /// The call for a repetition, if it was sent over a connection of the modern family.
+    /// The call for repetition, if it was sent over a modern connection.
     fn repeatable(&self, family: ProtocolFamily, params: Params) -> Option<Box<RepeatableCall>> {
         let (client, _) = self.call?;
         let is_repeatable = self.is_repeatable && family == ProtocolFamily::Modern;
@@ -89,7 +88,7 @@ impl Purpose<'_> {
     }
 }
 
-/// The call with these params, on behalf of `client`.
+/// Repeatable call with these params on behalf of `client`.
 fn repeatable(params: Params, client: CallClient) -> Box<RepeatableCall> {
     let Params { meta, trace, log_level, client_capabilities, tasks, fields, .. } = params;
     let body = match fields {
@@ -100,7 +99,7 @@ fn repeatable(params: Params, client: CallClient) -> Box<RepeatableCall> {
         meta,
         members: Bytes::new(),
         client_capabilities,
-        // Of a modern client only, whose calls are not repeated.
+        // Only modern clients have these, and their calls are not repeated.
         held_capabilities: ClientCapabilities::default(),
         session: client.session,
         trace,
@@ -113,7 +112,6 @@ fn repeatable(params: Params, client: CallClient) -> Box<RepeatableCall> {
     Box::new(RepeatableCall { body, extras })
 }
 
-/// A request over HTTP.
 struct HttpRequest<'a> {
     params: &'a Params,
     id: u64,
@@ -146,7 +144,7 @@ impl CallGuard {
             log_level,
             extensions,
             tasks,
-            // A member of the call by now, if the server has tasks.
+            // Already a member of the call, if the server supports tasks.
             task: _,
             repeatable: is_repeatable,
         } = extras;
@@ -216,8 +214,8 @@ impl CallGuard {
 }
 
 impl Upstream {
-    /// Requests a page of a list on the proxy's own behalf. `params` is a JSON object. Waits like [`CallGuard::call`];
-    /// errors name the method instead of a tool.
+    /// Requests a page of a list on the proxy's own behalf. `params` is a JSON object. Waits like
+    /// [`CallGuard::call`]; errors name the method instead of a tool.
     pub async fn list(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
@@ -232,7 +230,7 @@ impl Upstream {
             return Err(CallError { server, tool, cause, sent: Sent::No });
         };
         let fields = Fields::Object(params);
-        // A server may list some only for clients with an extension.
+        // A server may list some elements only for clients with an extension.
         let client_capabilities =
             ClientCapabilities { extensions: Extensions::ALL, ..ClientCapabilities::default() };
         let ours = Params::of(method, Bytes::new());
@@ -341,7 +339,7 @@ impl Upstream {
         }
     }
 
-    /// A call over HTTP that also receives messages of the GET stream.
+    /// HTTP call that also receives messages of the GET stream.
     fn dual_stream(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
@@ -363,7 +361,7 @@ impl Upstream {
             let request =
                 HttpRequest { params: &params, id, attempt, client: Some(client), is_routed: true };
             let sent = upstream.post(&pool, live, &request, time, register).await?;
-            // The server may have been replaced by a modern one, if the session was lost.
+            // After a lost session, the server may have been replaced by a modern one.
             if is_repeatable && state.family() == ProtocolFamily::Modern {
                 state.repeatable.replace(Some(repeatable(params, client)));
             }
@@ -372,9 +370,9 @@ impl Upstream {
         DualStreamCall::new(id, send_state, messages, Box::pin(sending), time)
     }
 
-    /// Posts a request, and once more if the session was lost: a server that does not know the session executed nothing,
-    /// which makes this the only automatic resend. `register` is called with each connection used; its result is kept
-    /// while the response is received.
+    /// Posts a request, and once more if the session was lost: a server that does not know the session executed
+    /// nothing, so this is the only automatic resend. `register` is called with each used connection; its result is
+    /// kept while the response is received.
     async fn post<P>(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
@@ -392,7 +390,7 @@ impl Upstream {
             };
             let place = register(&live);
             let is_legacy = live.family == ProtocolFamily::Legacy;
-            // A modern call is canceled by closing its connection; it has no other stream.
+            // A modern call is canceled by closing its connection, and has no other stream.
             let in_flight = client
                 .filter(|_| is_legacy)
                 .map(|client| CountedCall::new(&live.router, client.session, *is_routed));
@@ -411,7 +409,7 @@ impl Upstream {
                         refused
                     }
                     None => {
-                        // Reads ahead: only where a session can be lost.
+                        // Reads ahead, so only where a session can be lost.
                         let denied = match is_legacy && !is_resent && session.has_id() {
                             true => exchange.denied_session().await,
                             false => None,
@@ -455,7 +453,7 @@ impl Upstream {
         }
     }
 
-    /// Reports a broken connection to the server's task. Best effort: further reports of the same may be lost.
+    /// Reports a broken connection to the server's task. Best effort: repeated reports may be lost.
     fn report(&self, generation: u64, reason: String) {
         let lost = Control::Lost { generation, reason: reason.into() };
         let _ = self.control_of(generation).try_send(lost);
@@ -517,7 +515,7 @@ impl Upstream {
         format!("{}: {cause}", self.name)
     }
 
-    /// Returns the live connection. If there is none, triggers an attempt (unless one was just made) and waits for it,
+    /// Returns the live connection. Without one, triggers an attempt (unless one was just made) and waits for it,
     /// at most [`CONNECT_WAIT`] and not past `until`.
     pub(super) async fn live(&self, until: Instant) -> Result<Arc<LiveConnection>, Cause> {
         match self.state.live() {
@@ -527,15 +525,15 @@ impl Upstream {
         }
     }
 
-    /// The second connection, for a call of a client that the server can ask. Takes at most half of the time until `until`,
-    /// so that the call can still use the first one. `None`: it has to.
+    /// Opens the second connection, for a call whose client the server can ask. Takes at most half of the time
+    /// until `until`, so that the call can still use the first one. `None`: the call must use the first one.
     async fn second_connection(
         &self,
         until: Instant,
         log_level: Option<&'static str>,
     ) -> Option<(Arc<LiveConnection>, SecondUse)> {
         let second = self.second.as_ref()?;
-        // Before it is looked up, so that it is not closed in between.
+        // Before the lookup, so that the connection is not closed in between.
         let used = second.enter();
         let now = Instant::now();
         let live = second.open(now + until.saturating_duration_since(now) / 2).await?;
@@ -545,8 +543,8 @@ impl Upstream {
         Some((live, used))
     }
 
-    /// Opens the second connection for subscriptions of legacy clients, if the first one reports no changes of resources;
-    /// `None` if the second one does not, either. It stays open as long as the value lives.
+    /// Opens the second connection for subscriptions of legacy clients, if the first one reports no resource
+    /// changes. `None` if the second one does not either. It stays open while the value is alive.
     pub async fn legacy_subscriptions(&self, until: Instant) -> Option<impl Sized + use<>> {
         if self.offers().resource_updates {
             return None;
@@ -555,8 +553,8 @@ impl Upstream {
         self.holds_legacy_subscriptions().then_some(used)
     }
 
-    /// Finds out whether it reports changes of resources in the legacy family alone: opens the second connection, if that
-    /// is not known, with a limit. A server that lists no legacy revision is taken to have none.
+    /// Determines whether the server reports resource changes only in the legacy family: opens the second connection if
+    /// that is unknown, with a time limit. A server that lists no legacy revision is assumed to have none.
     pub async fn learn_legacy_updates(&self, until: Instant) {
         let (offers, second) = (self.offers(), self.second.as_ref());
         let is_unknown = second.is_some_and(|second| second.legacy_updates().is_none());
@@ -565,7 +563,7 @@ impl Upstream {
         }
     }
 
-    /// Whether the second connection is open and takes subscriptions that the first one does not.
+    /// Whether the second connection is open and accepts subscriptions that the first one does not.
     pub fn holds_legacy_subscriptions(&self) -> bool {
         let second = self.second.as_ref();
         !self.offers().resource_updates && second.is_some_and(|second| second.reports_updates())
@@ -647,7 +645,7 @@ impl Upstream {
     }
 }
 
-/// Why there is no connection; with `just`, includes when the next attempt is allowed.
+/// Reason why there is no connection; with `just`, includes when the next attempt is allowed.
 fn unavailable(state: &UpstreamState, just: Option<Waiting>) -> Cause {
     let reason = match (state.status(), just) {
         (Status::Disabled, _) => return Cause::Disabled,

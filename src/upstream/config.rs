@@ -1,6 +1,6 @@
 //! Connection settings of one server: its entry in `mcpServers`.
 //!
-//! Entries are validated in [`check`]; tool settings belong to the catalog, unknown keys to the reader of the file.
+//! [`check`] validates entries; tool settings belong to the catalog, unknown keys to the reader of the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -56,11 +56,11 @@ pub enum ServerAffinity {
     Session,
 }
 
-/// Protocol family in which a server is spoken to.
+/// Protocol family for a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtocolEra {
-    /// The modern one if the server supports it. Clients that it can ask only in the legacy one have a second connection.
+    /// Modern if the server supports it. Clients that it can ask only in the legacy family use a second connection.
     #[default]
     Auto,
     /// `initialize`, without a probe.
@@ -72,7 +72,7 @@ pub enum ProtocolEra {
 /// The key `proxy`, as messages name it.
 const PROXY_SETTING: &str = "proxy of the server";
 
-/// One server's entry. `Debug` shows the names of `env` and `headers`, never their values.
+/// Entry of one server. `Debug` shows the names of `env` and `headers`, never their values.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -86,7 +86,7 @@ pub struct Config {
     pub url: Option<String>,
     /// Headers of every request. References are resolved.
     pub headers: BTreeMap<String, String>,
-    /// False: known, but never started.
+    /// False: known but never started.
     pub enabled: bool,
     /// Transport; also accepted as `type`, the key used by other products.
     #[serde(alias = "type")]
@@ -94,10 +94,10 @@ pub struct Config {
     /// Maximum time from start or connect until the server is initialized.
     #[serde(deserialize_with = "duration")]
     pub init_timeout: Duration,
-    /// Maximum time from a call to the first byte of its response, including all waits; a message before it restarts it.
+    /// Maximum time from a call to the first byte of its response, including all waits; an earlier message restarts it.
     #[serde(deserialize_with = "duration")]
     pub call_timeout: Duration,
-    /// Maximum number of concurrent calls: the older name of `limits.concurrent`.
+    /// Maximum concurrent calls: the older name of `limits.concurrent`.
     pub max_concurrent: Option<NonZeroUsize>,
     /// Concurrency, rate and circuit breaker limits, enforced before a call gets here.
     pub limits: limits::ServerConfig,
@@ -108,12 +108,12 @@ pub struct Config {
     pub second_idle_timeout: Duration,
     /// TLS settings; absent: the system's certificate authorities and no client certificate.
     pub tls: Option<ServerTls>,
-    /// Egress proxy for the server and its authorization server: a URL, or `none`. Absent: as the environment says. References
-    /// are resolved.
+    /// Egress proxy for the server and its authorization server: a URL, or `none`. Absent: as set in the
+    /// environment. References are resolved.
     pub proxy: Option<String>,
     /// OAuth client settings, for servers without dynamic client registration.
     pub oauth: Option<OauthSettings>,
-    /// Digest of the resolved references when the config was read ([`look_up`](Self::look_up)).
+    /// Digest of the resolved references at the time the config was read ([`look_up`](Self::look_up)).
     #[serde(skip)]
     pub named: Option<NamedValues>,
     /// Directory of stored logins, from the config as a whole. Absent: logins are not stored.
@@ -125,7 +125,7 @@ pub struct Config {
 const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of `second_idle_timeout`.
 const SECOND_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Minimum time for a package manager to install a server and start it, unless `init_timeout` is set.
+/// Minimum time for a package manager to install and start a server, unless `init_timeout` is set.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(180);
 /// Programs that install the server they start.
 const INSTALLERS: [&str; 7] = ["npx", "uvx", "bunx", "pnpx", "pipx", "uv", "docker"];
@@ -236,7 +236,7 @@ impl Config {
         self.referring_values().flat_map(|value| reference::files(value, lookup))
     }
 
-    /// Descriptions of referenced files that others can read.
+    /// Descriptions of referenced files that other users can read.
     pub fn exposed_files(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
         self.named_files(lookup).filter_map(|file| reference::exposure(&file)).collect()
     }
@@ -270,16 +270,16 @@ impl Config {
         }
     }
 
-    /// The resolved egress setting.
+    /// Resolved egress setting.
     fn egress(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Egress, Invalid> {
         let proxy = self.proxy.as_deref().map(|proxy| fill(proxy, "proxy", lookup)).transpose()?;
         Egress::parse(proxy.as_deref(), PROXY_SETTING).map_err(|why| Invalid::Proxy { why })
     }
 
-    /// The way to the server in words; `None` if no proxy is set for it, or a keyring would have to be asked.
+    /// Description of the egress to the server; `None` if no proxy is set for it, or if that would require a keyring.
     ///
     /// # Errors
-    /// The setting that applies cannot be used.
+    /// Fails if the setting that applies is invalid.
     pub fn egress_summary(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -298,7 +298,7 @@ impl Config {
         })
     }
 
-    /// Transport as far as the keys tell; reads no references.
+    /// Transport, as far as the keys determine it; reads no references.
     pub(super) fn transport(&self) -> Transport {
         match self.kind() {
             Ok(Kind::Stdio) => Transport::Stdio,
@@ -307,8 +307,8 @@ impl Config {
         }
     }
 
-    /// `init_timeout` of a start that may install the server first: a command like `npx` has [`INSTALL_TIMEOUT`] unless
-    /// another time is configured.
+    /// `init_timeout` for a start that may first install the server: [`INSTALL_TIMEOUT`] for a command like `npx`,
+    /// unless another time is configured.
     pub fn first_init_timeout(&self) -> Duration {
         let command = self.command.as_deref().unwrap_or_default();
         let program = Path::new(command).file_stem().and_then(|name| name.to_str());
@@ -319,7 +319,7 @@ impl Config {
         }
     }
 
-    /// Whether TLS may be used, as far as the keys tell; a URL that is a reference may be of any scheme.
+    /// Whether TLS may be used, as far as the keys determine it; a URL that is a reference may have any scheme.
     pub(super) fn may_use_tls(&self) -> bool {
         let is_plain = |url: &String| url.starts_with("http:") || url.starts_with("unix:");
         self.url.as_ref().is_some_and(|url| !is_plain(url))
@@ -330,7 +330,7 @@ impl Config {
         self.referring_values().any(refers_to_keyring)
     }
 
-    /// Transport by the keys that are present.
+    /// Transport by the present keys.
     fn kind(&self) -> Result<Kind, Invalid> {
         match (self.protocol, &self.command, &self.url) {
             (Protocol::Auto, None, None) => Err(Invalid::Neither),
@@ -353,7 +353,7 @@ impl Config {
         secret.map(|secret| fill(secret, "oauth.client_secret", lookup)).transpose()
     }
 
-    /// The resolved client of the grant `client_credentials`; `None` with another grant.
+    /// Resolved client of the grant `client_credentials`; `None` with another grant.
     fn client_credentials(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -374,7 +374,7 @@ impl Config {
         }))
     }
 
-    /// Whether the server's tokens are requested without a person: by the grant `client_credentials`.
+    /// Whether the server's tokens are requested without a person, by the grant `client_credentials`.
     pub(super) fn is_unattended(&self) -> bool {
         self.oauth.as_ref().is_some_and(|oauth| oauth.grant.is_unattended())
     }
@@ -383,7 +383,7 @@ impl Config {
 /// Resolves `value`, found under `key`; `lookup` reads environment variables. Reads files.
 ///
 /// # Errors
-/// The reason in words, without quoting the value.
+/// The reason, without quoting the value.
 pub fn filled_in(
     value: &str,
     key: &str,
@@ -392,7 +392,7 @@ pub fn filled_in(
     fill(value, key, lookup).map_err(|invalid| invalid.to_string())
 }
 
-/// Digest of what the references in `values` resolve to now. Reads files.
+/// Digest of the values that the references in `values` currently resolve to. Reads files.
 pub fn named_values<'v>(
     values: impl IntoIterator<Item = &'v str>,
     lookup: &dyn Fn(&str) -> Option<String>,
@@ -431,7 +431,7 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
         .and_then(|duration| Duration::try_from(duration).ok())
         .filter(|duration| !duration.is_zero())
         .ok_or_else(|| {
-            D::Error::custom(format!("'{text}' is no duration: write it like \"30s\" or \"2m\""))
+            D::Error::custom(format!("'{text}' is not a duration: write it like \"30s\" or \"2m\""))
         })
 }
 
@@ -442,7 +442,7 @@ pub enum OauthGrant {
     /// A person logs in with a browser (RFC 6749 §4.1, with PKCE).
     #[default]
     AuthorizationCode,
-    /// The proxy requests tokens by itself, as the configured client (RFC 6749 §4.4).
+    /// The proxy requests tokens itself, as the configured client (RFC 6749 §4.4).
     ClientCredentials,
 }
 
@@ -462,13 +462,13 @@ pub(super) struct ClientCredentials {
     pub(super) secret: String,
 }
 
-/// Settings of such a client that its tokens depend on. Tokens of other settings are not used.
+/// Client settings that tokens depend on. Tokens of other settings are not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClientSettings {
     pub(super) id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) issuer: Option<String>,
-    /// Empty: those the server asks for.
+    /// Empty: the scopes that the server asks for.
     pub(super) scopes: Vec<String>,
 }
 
@@ -491,7 +491,7 @@ pub struct OauthSettings {
 }
 
 impl OauthSettings {
-    /// The key that the grant `client_credentials` requires and that is missing or empty.
+    /// Key that the grant `client_credentials` requires and that is missing or empty.
     fn missing_credential(&self) -> Option<&'static str> {
         let is_missing = |value: &Option<String>| value.as_ref().is_none_or(String::is_empty);
         let keys = [("client_id", &self.client_id), ("client_secret", &self.client_secret)];
@@ -542,13 +542,13 @@ mod tests {
         assert_eq!(
             reason(r#"{"command":"a","url":"http://b"}"#),
             Some(
-                "both command and url are given and protocol does not say which one counts".into()
+                "both command and url are given and protocol does not say which one to use".into()
             )
         );
         assert_eq!(reason(r#"{"command":"a","url":"http://b","type":"http"}"#), None);
         assert_eq!(
             reason(r#"{"url":"http://b","headers":{"X-Key":"${env:NOPE}"}}"#),
-            Some("environment variable NOPE is not set, which headers.X-Key asks for".into())
+            Some("environment variable NOPE, referenced by headers.X-Key, is not set".into())
         );
         assert_eq!(
             reason(r#"{"url":"http://b/${env:TOKEN"}"#),

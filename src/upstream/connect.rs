@@ -1,6 +1,7 @@
-//! Creating and closing an initialized connection to one server.
+//! Establishing and closing an initialized connection to one server.
 //!
-//! Owns what belongs to a connection besides its transport: for a child, its process and the tasks on its pipes. When to connect is decided by [`crate::server_task`].
+//! Owns the parts of a connection besides its transport: for a child, its process and the tasks on its pipes.
+//! [`crate::server_task`] decides when to connect.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -44,19 +45,19 @@ pub(super) struct ConnectOptions<'a> {
     pub(super) server_events: &'a Arc<ServerEvents>,
     /// Ends the child if this process is killed.
     pub(super) reaper: &'a Arc<Reaper>,
-    /// OAuth tokens of the server, if it can have some.
+    /// OAuth tokens of the server, if it may have some.
     pub(super) login: Option<&'a oauth::LoginTokens>,
-    /// Router of the HTTP connection before, whose calls the server may still be working on.
+    /// Router of the previous HTTP connection, whose calls the server may still be working on.
     pub(super) before: Option<&'a NotificationRouter>,
 }
 
 pub(super) struct ConnectFailure {
     pub(super) reason: String,
-    /// How to start the next attempt.
+    /// Start mode of the next attempt.
     pub(super) next: Start,
-    /// How often the server was started during the attempt.
+    /// Number of server starts in the attempt.
     pub(super) starts: u32,
-    /// The server limits its requests: how long it asked to wait, if it said so.
+    /// Set if the server limits its requests, with the requested delay, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -90,7 +91,7 @@ pub(super) async fn establish(
         Err(Unstarted::Ended(_)) if start == Start::Probe => {
             again(Start::Known(ProtocolFamily::Legacy)).await
         }
-        // A modern server that started slowly and was sent `initialize`: not a failure.
+        // A modern server that started slowly was sent `initialize`: not a failure.
         Err(Unstarted::Other(ConnectFailure {
             next: next @ Start::Known(ProtocolFamily::Modern),
             ..
@@ -100,7 +101,7 @@ pub(super) async fn establish(
 }
 
 enum Unstarted {
-    /// Server that exited or closed its pipes.
+    /// The server exited or closed its pipes.
     Ended(String),
     Other(ConnectFailure),
 }
@@ -284,7 +285,7 @@ pub(super) struct ServerConnection {
     pub(super) greeting: Greeting,
     losses: mpsc::Receiver<Arc<str>>,
     child: Option<Child>,
-    /// The current token, and the session that uses it.
+    /// Current token, and the session that uses it.
     login: Option<(Arc<HttpLifecycle>, Bearer)>,
 }
 
@@ -292,7 +293,7 @@ impl ServerConnection {
     /// Waits until the connection is lost; returns the reason.
     pub(super) async fn lost(&mut self) -> Arc<str> {
         let Some(reason) = self.losses.recv().await else {
-            // No task is left that could report a loss; failing calls will.
+            // No remaining task could report a loss; failing calls will.
             return std::future::pending().await;
         };
         match &mut self.child {
@@ -301,7 +302,7 @@ impl ServerConnection {
         }
     }
 
-    /// The current token.
+    /// Current token.
     pub(super) fn bearer(&self) -> Option<Bearer> {
         self.login.as_ref().map(|(_, bearer)| bearer.clone())
     }
@@ -341,7 +342,7 @@ struct Child {
 }
 
 impl Child {
-    /// Adds the exit status and the stderr line that states the error to a reason.
+    /// Adds the exit status and the stderr line with the error to a reason.
     async fn explain(&mut self, reason: String) -> String {
         let deadline = tokio::time::Instant::now() + EXIT_WAIT;
         let exit = self.process.ended(deadline).await;

@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection to an upstream, driven by the task that uses it.
 //!
-//! A call writes its request and reads its response in its own task, without a connection task, channel or wake-up in
-//! between. Reads yield slices of the read buffer. Pooling and the meaning of responses are not handled here.
+//! A call writes its request and reads its response in its own task, without a connection task, channel or wake-up
+//! in between. Reads yield slices of the read buffer. Pooling and response semantics are handled elsewhere.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -43,14 +43,14 @@ thread_local! {
 /// A request ready to be written; sending does not consume it.
 #[derive(Clone, Debug)]
 pub(super) struct HttpRequest {
-    /// The head and the first slice of the body.
+    /// Head and first slice of the body.
     start: Vec<u8>,
-    /// The remaining body; large arguments are not copied.
+    /// Remaining body; large arguments are not copied.
     rest: [Bytes; 2],
 }
 
 impl HttpRequest {
-    /// `head` is the request line and the header lines, without `content-length`.
+    /// New request; `head` is the request line and the header lines, without `content-length`.
     pub(super) fn new(head: [&[u8]; 2], (first, rest): Slices) -> Self {
         let length = first.len() + rest.iter().map(Bytes::len).sum::<usize>();
         let head_bytes: usize = head.iter().map(|part| part.len()).sum();
@@ -65,12 +65,12 @@ impl HttpRequest {
         Self { start, rest }
     }
 
-    /// `head` is the complete head without its last line break.
+    /// Request without a body; `head` is the complete head without its last line break.
     pub(super) fn without_body(head: &[u8]) -> Self {
         Self { start: [head, b"\r\n"].concat(), rest: Default::default() }
     }
 
-    /// The same request to another endpoint: its request target, host and credentials for a proxy are replaced.
+    /// The same request to another endpoint, with request target, host and proxy credentials replaced.
     pub(super) fn moved_to(&self, endpoint: &Endpoint) -> Self {
         let (line, rest) = split_line(&self.start);
         let method = line.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -95,7 +95,7 @@ impl HttpRequest {
                 break;
             }
             rest = more;
-            // It precedes all other headers.
+            // The host header precedes all other headers.
             if line.starts_with(b"proxy-authorization: ") {
                 continue;
             }
@@ -117,17 +117,17 @@ impl HttpRequest {
     }
 }
 
-/// The first line of a head without its line break, and the rest.
+/// Splits off the first line of a head, without its line break.
 fn split_line(head: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr::memmem::find(head, b"\r\n").unwrap_or(head.len());
     let (line, rest) = head.split_at_checked(end).unwrap_or_default();
     (line, rest.get(2..).unwrap_or_default())
 }
 
-/// A connection with its read buffer and its timer.
+/// HTTP/1.1 connection with its read buffer and timer.
 pub(super) struct Connection {
     stream: Stream,
-    /// Bytes read and not consumed yet.
+    /// Bytes read but not yet consumed.
     input: BytesMut,
     /// Size of the next read; grows while the peer fills it.
     read_bytes: usize,
@@ -137,7 +137,7 @@ pub(super) struct Connection {
     keep_alive: bool,
     timer: Deadline,
     pub(super) peer: Arc<Peer>,
-    /// The proxy that forwards the requests.
+    /// Proxy that forwards the requests.
     proxy: Option<Arc<EgressProxy>>,
 }
 
@@ -149,7 +149,7 @@ pub(super) enum SendError {
 }
 
 impl Connection {
-    /// Connects, trying all addresses of the host, within [`CONNECT_TIMEOUT`]. Boxed, since a call moves it many times.
+    /// Connects within [`CONNECT_TIMEOUT`], trying all addresses of the host. Boxed, since a call moves it many times.
     pub(super) async fn open(endpoint: &Endpoint) -> Result<Box<Self>, Cause> {
         let failed = |reason: &str| Cause::Connect {
             host: format!("{endpoint:?}").into(),
@@ -184,8 +184,8 @@ impl Connection {
         }))
     }
 
-    /// Sends a request and waits until `deadline` for the head of its response, which may arrive before the request was
-    /// sent completely. `limit` is the duration to name in the error.
+    /// Sends a request and waits until `deadline` for the head of its response, which may arrive before the request
+    /// was sent completely. `limit` is the duration named in the error.
     pub(super) async fn send_request(
         &mut self,
         request: &HttpRequest,
@@ -258,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// Note on an error status that the proxy which forwards the requests may have given itself; empty for others.
+    /// Note on an error status that may come from the forwarding proxy itself; empty for others.
     pub(super) fn proxy_note(&self, status: u16) -> Arc<str> {
         match &self.proxy {
             Some(proxy) if matches!(status, 403 | 500..=599) => {
@@ -277,7 +277,7 @@ impl Connection {
         }
     }
 
-    /// Writes the parts, or flushes if all are empty and returns 0.
+    /// Writes the parts; if all are empty, flushes and returns 0.
     fn poll_write(&mut self, parts: [&[u8]; 3], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let stream = Pin::new(&mut self.stream);
         match parts {
@@ -287,7 +287,7 @@ impl Connection {
         }
     }
 
-    /// Returns the next bytes of the response body, `None` at its end. `Pending` registers the task for wake-up.
+    /// Next bytes of the response body, `None` at its end. `Pending` registers the task for wake-up.
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cause>>> {
         loop {
             match self.body.take(&mut self.input) {
@@ -307,15 +307,16 @@ impl Connection {
         }
     }
 
-    /// Slices pin their whole buffer, so it is filled up before a new one is allocated: small chunks cost little memory.
+    /// Reserves read capacity. Slices pin their whole buffer, so it is filled before a new one is allocated: small
+    /// chunks cost little memory.
     fn reserve_input(&mut self) {
         if self.input.capacity() - self.input.len() < self.read_bytes / 4 {
             self.input.reserve(self.read_bytes);
         }
     }
 
-    /// Prepares the buffer for a new response. Reuses the memory of an earlier response of any connection if no slice of
-    /// it is held: responses do not share memory, except where a buffer had to grow and has room left.
+    /// Prepares the buffer for a new response, reusing the memory of an earlier response of any connection if no
+    /// slice of it is held. Responses share no memory, except in the remaining capacity of a grown buffer.
     fn lend_input(&mut self) {
         if self.input.is_empty() {
             READ_BUFFERS.with(|pool| pool.lend(&mut self.input));
@@ -331,7 +332,7 @@ impl Connection {
         }
     }
 
-    /// Reads once into the buffer; 0 when the peer has closed.
+    /// Reads once into the buffer; 0 once the peer has closed.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let read = ready!(pin!(self.stream.read_buf(&mut self.input)).poll(cx));
         match read {
@@ -353,7 +354,7 @@ impl Connection {
         }
     }
 
-    /// The TLS alert that ended a connection before it accepted any byte, if there was one.
+    /// TLS alert that ended a connection before it accepted any byte, if there was one.
     pub(super) fn refused_with_alert(&mut self) -> Option<Cause> {
         match self.poll_read(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(read) => alerted(&read, &self.peer),
@@ -374,13 +375,13 @@ impl Connection {
         self.body.has_ended()
     }
 
-    /// Whether another request may be sent, as far as is known without a system call.
+    /// Whether another request may be sent, as far as known without a system call.
     pub(super) fn is_clean(&self) -> bool {
         self.keep_alive && self.body.has_ended() && self.input.is_empty()
     }
 
-    /// Checks that the connection is open and holds no unsolicited data. Asks the system, since the runtime knows of
-    /// received data only after it polled for events.
+    /// Checks that the connection is open and has no unsolicited data. Asks the system, since the runtime learns of
+    /// received data only when it polls for events.
     pub(super) fn check_idle(&mut self) -> IdleStatus {
         if !self.input.is_empty() {
             return IdleStatus::Unsolicited;
@@ -404,7 +405,7 @@ impl Connection {
         }
     }
 
-    /// The same for TLS data that was read from the socket and not yet decrypted or consumed.
+    /// Checks for TLS data that was read from the socket but not yet decrypted or consumed.
     fn check_idle_tls(&mut self) -> IdleStatus {
         // No wake-up is needed: an idle connection is checked again before its next use.
         let mut cx = Context::from_waker(Waker::noop());
@@ -420,7 +421,7 @@ impl Connection {
         }
     }
 
-    /// Releases the memory while the connection is idle.
+    /// Releases the memory of an idle connection.
     pub(super) fn release_memory(&mut self) {
         self.return_input();
         // The rest of an event stream may have arrived already.
@@ -435,7 +436,7 @@ impl Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleStatus {
     Silent,
-    /// Connection that delivered unsolicited data.
+    /// Delivered unsolicited data.
     Unsolicited,
     Closed,
 }
@@ -448,7 +449,7 @@ enum Sending {
     Broken(String),
 }
 
-/// The cause for a read that failed with a TLS alert before the response.
+/// Cause for a read that failed with a TLS alert before the response.
 fn alerted(read: &io::Result<usize>, peer: &Peer) -> Option<Cause> {
     Some(match endpoint::alert(read.as_ref().err()?)? {
         TlsAlert::OurCertificate(words) => Cause::Alert { alert: peer.quote(words) },
@@ -456,7 +457,7 @@ fn alerted(read: &io::Result<usize>, peer: &Peer) -> Option<Cause> {
     })
 }
 
-/// A write of 0 bytes is an error.
+/// Turns a write of 0 bytes into an error.
 fn nonzero(written: io::Result<usize>) -> Poll<io::Result<usize>> {
     Poll::Ready(match written {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
@@ -532,7 +533,7 @@ mod tests {
         let peer = Peer::default();
         for (alert, affects_later, words) in [
             (Alert::UnknownCA, true, "it does not accept our certificate"),
-            (Alert::CertificateRequired, true, "it wants a certificate of ours"),
+            (Alert::CertificateRequired, true, "it requires a client certificate"),
             (Alert::InternalError, false, "TLS: it sent the alert InternalError"),
             (Alert::BadRecordMac, false, "TLS: it sent the alert BadRecordMac"),
         ] {
@@ -558,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_request_keeps_everything_but_target_and_host() {
+    fn moved_request_keeps_all_but_target_and_host() {
         let unused = || unreachable!("no https here");
         let moved_to = |egress: &Egress| {
             Endpoint::parse("http://h.example:9/b?x=1", &Arc::default(), egress, unused).unwrap()

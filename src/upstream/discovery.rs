@@ -1,6 +1,6 @@
-//! Tool discovery: reads one server's list of tools, page by page.
+//! Tool discovery: reads a server's list of tools, page by page.
 //!
-//! Elements keep the server's own bytes. The caller sends the requests.
+//! Elements keep the server's own bytes. Sans-I/O: the caller sends the requests.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const MAX_PAGES: usize = 1000;
 const MAX_TOOLS: usize = 20_000;
 /// Maximum size of all pages together, in bytes.
 pub(super) const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum size of a cursor, in bytes; it is sent back.
+/// Maximum size of a cursor, which is sent back, in bytes.
 const MAX_CURSOR_BYTES: usize = 64 * 1024;
 
 #[derive(Deserialize)]
@@ -41,7 +41,8 @@ struct List<'a> {
     next_cursor: Option<&'a RawValue>,
 }
 
-/// Whether requests to the server repeat parameters in headers, so that a tool's header annotations matter (MCP 2026-07-28 §Schema Extension).
+/// Whether requests to the server repeat parameters in headers, which makes a tool's header annotations relevant
+/// (MCP 2026-07-28 §Schema Extension).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Headers {
     Repeat,
@@ -52,11 +53,11 @@ pub(super) enum Headers {
 #[derive(Debug, Default)]
 pub(super) struct ReadTools {
     pub(super) tools: Vec<DiscoveredTool>,
-    /// Why the list is incomplete.
+    /// Reason why the list is incomplete.
     pub(super) partial: Option<Partial>,
 }
 
-/// Why only the first pages of a list were read.
+/// Reason why only the first pages of a list were read.
 #[derive(Debug)]
 pub(super) struct Partial {
     /// One line.
@@ -65,14 +66,14 @@ pub(super) struct Partial {
     pub(super) failure: Option<ListFailure>,
 }
 
-/// Why a list, or one of its pages, could not be read.
+/// Reason why a list, or one of its pages, could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListFailure {
     /// One line.
     pub(super) reason: String,
     /// The session or the connection is lost.
     pub(super) ends_connection: bool,
-    /// The server limits its requests: how long it asked to wait, if it said so.
+    /// Set if the server limits its requests, with the requested delay, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -92,7 +93,7 @@ impl From<FetchFailure> for ListFailure {
     }
 }
 
-/// A page that was read, or the reason why the list ends before it.
+/// A read page, or the reason why the list ends before it.
 enum PageOutcome {
     Page(Vec<u8>),
     /// The server has no tools.
@@ -102,9 +103,9 @@ enum PageOutcome {
 }
 
 /// Reads the list of tools. `fetch` sends one request and returns a response of at most that many bytes. Malformed
-/// tools are skipped with a warning. A list that exceeds [`MAX_LIST_BYTES`], [`MAX_TOOLS`] or [`MAX_PAGES`], or whose
-/// cursor or second page is unusable, is cut there and marked as partial; it is an error if the first page cannot be read,
-/// or if the connection is lost meanwhile.
+/// tools are skipped with a warning. A list that exceeds [`MAX_LIST_BYTES`], [`MAX_TOOLS`] or [`MAX_PAGES`], or
+/// whose cursor or further page is unusable, is cut there and marked as partial. Fails if the first page cannot be
+/// read or the connection is lost.
 pub(super) async fn discover<F>(
     peer: &Peer,
     greeting: &Greeting,
@@ -192,7 +193,6 @@ where
     cut(tools, notes, format!("it has more than {MAX_PAGES} pages"))
 }
 
-/// Reads one page.
 async fn read_page<F>(
     peer: &Peer,
     greeting: &Greeting,
@@ -218,7 +218,7 @@ where
     Err(format!("it refused {METHOD}: {}", peer.quote(error.message)).into())
 }
 
-/// The list on a page, and its length in bytes.
+/// Parses the list on a page, and its length in bytes.
 fn parse_page<'a>(peer: &Peer, page: &'a [u8]) -> Result<(List<'a>, usize), ListFailure> {
     let unreadable = |error: serde_json::Error| {
         let reason = peer.quote(error.to_string());
@@ -226,7 +226,7 @@ fn parse_page<'a>(peer: &Peer, page: &'a [u8]) -> Result<(List<'a>, usize), List
     };
     let Some(response) = ServerResponse::parse(page) else {
         serde_json::from_slice::<IgnoredAny>(page).map_err(unreadable)?;
-        return Err(format!("its answer to {METHOD} holds no result").into());
+        return Err(format!("its answer to {METHOD} contains no result").into());
     };
     match response.outcome {
         Ok(result) => {
@@ -390,7 +390,7 @@ mod tests {
             (
                 &[NEXT, r#"{"result":null}"#],
                 &["a"],
-                format!("{second}its answer to tools/list holds no result"),
+                format!("{second}its answer to tools/list contains no result"),
             ),
             (
                 &[NEXT, "{"],
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_11_lost_session_on_a_later_page_is_no_partial_list() {
+    async fn pro_11_lost_session_on_a_later_page_is_an_error() {
         let (peer, greeting) = (Peer::default(), Greeting::default());
         let pages = std::cell::Cell::new(0);
         let read = discover(&peer, &greeting, Headers::Ignore, |_, _| {
@@ -438,6 +438,6 @@ mod tests {
         let (names, _) = discovered(&[r#"{"error":{"code":-32601,"message":"?"}}"#]).await;
         assert_eq!(names.unwrap(), Vec::<String>::new());
         let (names, _) = discovered(&["{}"]).await;
-        assert_eq!(names.unwrap_err(), "its answer to tools/list holds no result");
+        assert_eq!(names.unwrap_err(), "its answer to tools/list contains no result");
     }
 }

@@ -1,9 +1,9 @@
 //! HTTP endpoint of a server: address, request target and TLS.
 //!
-//! [`ServerTls`] is a server's own `tls` section. Its files are watched ([`OwnTls::reload`]): new contents apply to later
-//! connections, and the server reconnects. Unusable files are reported while the previous ones stay in force, and
-//! retried, since a certificate may only not be valid yet. Reading files may block for long on a hanging mount, so it
-//! is never done on a worker; [`OwnTls::problem`] never blocks.
+//! [`ServerTls`] is a server's own `tls` section. Its files are watched ([`OwnTls::reload`]): new contents apply to
+//! later connections, and the server reconnects. If files are unusable, the previous ones stay in force; the
+//! problem is reported and the load retried, since a certificate may only not be valid yet. Reading files may block
+//! for long on a hanging mount, so it never happens on a worker; [`OwnTls::problem`] never blocks.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -41,17 +41,16 @@ pub(super) struct Endpoint {
     pub(super) host_header: HeaderValue,
     /// For plain http: the TLS settings to use if the server redirects to https.
     pub(super) upgrade: Option<TlsSource>,
-    /// The setting that the route follows from.
+    /// Egress setting that determined the route.
     pub(super) egress: Egress,
 }
 
-/// Provides the TLS settings of a server. Reads files: not for a worker's thread.
+/// Provides a server's TLS settings. Reads files: must not run on a worker's thread.
 pub(super) type TlsSource = Arc<dyn Fn() -> Result<TlsConnector, String> + Send + Sync>;
 
 #[derive(Clone)]
 pub(super) enum ServerPlace {
     Host(Arc<str>, u16),
-    /// Path of a Unix socket.
     Unix(Arc<Path>),
 }
 
@@ -121,7 +120,7 @@ impl Endpoint {
         Ok(Self { path: request_target(url, &self.route)?, ..self.clone() })
     }
 
-    /// The header with the credentials for a proxy that forwards the requests.
+    /// Header with the credentials for a proxy that forwards the requests.
     pub(super) fn proxy_authorization(&self) -> Option<(&HeaderName, &HeaderValue)> {
         Some((&PROXY_AUTHORIZATION, self.route.forwarding()?.authorization()?))
     }
@@ -193,7 +192,7 @@ impl ServerTls {
         }
     }
 
-    /// The missing one of `cert` and `key`.
+    /// Missing one of `cert` and `key`, if only one is set.
     pub(super) fn missing_half(&self) -> Option<TlsKey> {
         match (&self.cert, &self.key) {
             (Some(_), None) => Some(TlsKey::Key),
@@ -237,7 +236,6 @@ type Stamps = [Option<FileStamp>; 3];
 /// Loaded TLS settings with digests to detect changes.
 pub(super) struct ConnectTerms {
     connector: TlsConnector,
-    /// Digest of the authorities.
     authorities: Option<Fingerprint>,
     /// Digest of the client certificate with its chain.
     chain: Option<Fingerprint>,
@@ -249,23 +247,22 @@ impl ConnectTerms {
     }
 }
 
-/// Live TLS settings of one server: the last ones that could be loaded.
+/// Live TLS settings of one server: those of the last successful load.
 pub(super) struct OwnTls {
     named: ServerTls,
-    /// Locked while files are read, so only where blocking is allowed.
+    /// Locked while files are read: lock it only where blocking is allowed.
     watch: Mutex<FileWatch>,
-    /// Settings in force; `None` until the files could be loaded.
+    /// Settings in force; `None` until the first successful load.
     terms: ArcSwapOption<ConnectTerms>,
-    /// Problem with the files while earlier settings are in force.
+    /// Problem with the files while earlier settings stay in force.
     problem: ArcSwapOption<String>,
 }
 
-/// State of the file watch.
 #[derive(Default)]
 struct FileWatch {
     /// File stamps at the last load; `None` before the first.
     seen: Option<Stamps>,
-    /// Since when the files are unusable, and why.
+    /// Time since which the files are unusable, and the reason.
     unusable: Option<(Instant, String)>,
 }
 
@@ -295,8 +292,8 @@ impl OwnTls {
         self.named == *named
     }
 
-    /// Connector for the server. Loads the files if that did not succeed before, and then blocks.
-    /// Fails with the first unusable file.
+    /// Connector for the server. Loads the files if no load has succeeded yet, which blocks. Fails with the first
+    /// unusable file.
     pub(super) fn connector(&self, now: SystemTime) -> Result<TlsConnector, TlsFileProblem> {
         if let Some(connector) = self.in_force() {
             return Ok(connector);
@@ -365,12 +362,12 @@ impl OwnTls {
     }
 }
 
-/// A TLS alert that ended a connection, in words.
+/// Description of a TLS alert that ended a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TlsAlert {
-    /// Failure of our certificate: later connections will fail in the same way.
+    /// Failure of our certificate: later connections will fail the same way.
     OurCertificate(String),
-    /// Failure that may concern this connection alone.
+    /// Failure that may concern only this connection.
     Other(String),
 }
 
@@ -384,10 +381,10 @@ pub(super) fn alert(error: &io::Error) -> Option<TlsAlert> {
     })
 }
 
-/// Message of an alert about our certificate; `None` for others.
+/// Message of an alert about our certificate; `None` for other alerts.
 fn about_our_certificate(alert: Alert) -> Option<String> {
     let what = match alert {
-        Alert::CertificateRequired => "it wants a certificate of ours (tls.cert and tls.key)",
+        Alert::CertificateRequired => "it requires a client certificate (tls.cert and tls.key)",
         Alert::UnknownCA
         | Alert::BadCertificate
         | Alert::UnsupportedCertificate
@@ -436,7 +433,7 @@ pub(super) fn explain(error: &io::Error) -> String {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => "its certificate is for another host name",
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "its certificate is of no authority that is trusted (self-signed? name its authority as tls.ca)"
+            "its certificate's issuer is not trusted (self-signed? name its authority as tls.ca)"
         }
         Error::AlertReceived(alert) => return describe_alert(*alert),
         Error::InvalidMessage(_) => "it does not speak TLS there (http:// instead of https://?)",
@@ -505,7 +502,7 @@ mod tests {
         }
     }
 
-    /// Limit for an operation that must not block.
+    /// Time limit for an operation that must not block.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     struct Folder(tempfile::TempDir);
@@ -520,7 +517,7 @@ mod tests {
             fs::read_to_string(self.0.path().join(name)).unwrap()
         }
 
-        /// Replaces a file so that the change is detected however soon it comes.
+        /// Replaces a file so that the change is detected even immediately afterwards.
         fn write(&self, name: &str, text: &str) {
             let (new, file) = (self.0.path().join("new"), self.0.path().join(name));
             fs::write(&new, text).unwrap();
@@ -606,7 +603,7 @@ mod tests {
             // The test may have given up.
             let _ = sender.send((asked.problem(), can_connect));
         });
-        let (problem, can_connect) = receiver.recv_timeout(PATIENCE).expect("nobody is waited for");
+        let (problem, can_connect) = receiver.recv_timeout(PATIENCE).expect("no call blocks");
         assert!(problem.unwrap().starts_with(&message) && can_connect);
     }
 
@@ -640,7 +637,7 @@ mod tests {
     fn alerts_are_described_and_those_about_our_certificate_distinguished() {
         let refused =
             |alert: &str| format!("it does not accept our certificate: TLS alert {alert}");
-        let wanted = "it wants a certificate of ours (tls.cert and tls.key): TLS alert \
+        let wanted = "it requires a client certificate (tls.cert and tls.key): TLS alert \
                       CertificateRequired";
         let other = |alert: &str| format!("TLS: it sent the alert {alert}");
         for (of, message) in [

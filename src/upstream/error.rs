@@ -1,4 +1,4 @@
-//! Errors of calls to an upstream, naming the server, the tool, the cause and the limit. Pure values.
+//! Errors of calls to an upstream, naming the server, the tool, the cause and the limit. Pure types.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use mcpproxy_protocol::mcp::revisions::Revision;
 
-/// The revision with the unsupported HTTP+SSE transport.
+/// Revision with the unsupported HTTP+SSE transport.
 const FIRST: &str = Revision::November2024.name();
 
 /// Whether any byte of the request may have reached the server.
@@ -16,7 +16,7 @@ const FIRST: &str = Revision::November2024.name();
 pub enum Sent {
     /// Certainly not: the call was not executed.
     No,
-    /// May have been executed.
+    /// Possibly: the call may have been executed.
     Maybe,
 }
 
@@ -36,14 +36,14 @@ impl CallError {
     }
 }
 
-/// Why a call failed. The texts reach agents and records: they contain no headers, no address but the configured
-/// host, and of the server's output only a bounded, printable excerpt without secrets (`peer`).
+/// Reason why a call failed. The texts reach agents and records: they contain no headers, no address but the
+/// configured host, and of the server's output only a bounded, printable excerpt without secrets (`peer`).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Cause {
     #[error("the server is disabled")]
     Disabled,
-    /// There is no connection; the reason comes from the server's task.
+    /// No connection; the reason comes from the server's task.
     #[error("the server is not connected: {reason}")]
     NotConnected { reason: Arc<str> },
     #[error("the server is still connecting after a wait of {}", Human(*waited))]
@@ -54,7 +54,7 @@ pub enum Cause {
         host: Arc<str>,
         reason: Arc<str>,
     },
-    /// A list, or a message of the lifecycle, exceeds its bound.
+    /// A list or lifecycle message exceeds its bound.
     #[error("the answer is longer than {limit} bytes")]
     TooLong { limit: usize },
     /// The request is larger than the transport accepts.
@@ -75,11 +75,11 @@ pub enum Cause {
         /// Details; may be empty.
         reason: Arc<str>,
     },
-    /// The server ended TLS before the first byte of the response, because it rejects or requires our certificate. Other
-    /// alerts may concern that connection alone: [`NoAnswerAtAll`](Cause::NoAnswerAtAll).
+    /// The server ended TLS before the first byte of the response, because it rejects or requires our certificate.
+    /// Other alerts may concern only that connection: [`NoAnswerAtAll`](Cause::NoAnswerAtAll).
     #[error("the server ended the connection without an answer: {alert}")]
     Alert {
-        /// The alert in words.
+        /// Description of the alert.
         alert: Arc<str>,
     },
     /// The connection ended within the response.
@@ -95,8 +95,8 @@ pub enum Cause {
     #[error("the server answered HTTP {status}{}", After(message))]
     Status {
         status: u16,
-        /// Message of the JSON-RPC error in the body, made printable; may be empty. No other part of a body that was not
-        /// judged is quoted: it would reach agents.
+        /// Message of the JSON-RPC error in the body, made printable; may be empty. Other parts of an unvalidated
+        /// body are not quoted, since they would reach agents.
         message: Arc<str>,
     },
     /// A redirect that is not followed.
@@ -105,14 +105,14 @@ pub enum Cause {
         status: u16,
         /// Target without user, password and query, made printable.
         location: Arc<str>,
-        /// The rule and the next step.
+        /// Violated rule and the next step.
         why: &'static str,
     },
-    /// The server limits its requests: HTTP 429, or 503 with a time to wait.
+    /// The server limits its requests: HTTP 429, or 503 with a retry time.
     #[error("the server answered HTTP {status}{}{}", RetryAfter(*after), After(message))]
     Throttled {
         status: u16,
-        /// How long it asked to wait, bounded.
+        /// Requested delay, bounded.
         after: Option<Duration>,
         /// Message of the JSON-RPC error in the body, made printable; may be empty.
         message: Arc<str>,
@@ -120,7 +120,7 @@ pub enum Cause {
     /// The server requires a login, or further scopes.
     #[error("{reason}")]
     NeedsLogin {
-        /// The missing scope and the next step, in one line.
+        /// Missing scope and the next step, on one line.
         reason: Arc<str>,
     },
     /// A successful status with a body that is neither JSON nor an event stream.
@@ -134,7 +134,7 @@ pub enum Cause {
         /// Beginning of the body, made printable; may be empty.
         snippet: Arc<str>,
     },
-    /// The response has a content coding that is not known.
+    /// The response has an unknown content coding.
     #[error("the server encoded its answer as {found}; known are gzip, deflate, br and zstd")]
     Compressed {
         /// Content encoding, made printable.
@@ -178,7 +178,7 @@ pub enum Cause {
     },
 }
 
-/// Why a client's response did not reach the server that sent the request.
+/// Reason why a client's response did not reach the server that sent the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Undelivered {
     #[error("the connection over which the server sent the request is closed")]
@@ -189,17 +189,17 @@ pub enum Undelivered {
 }
 
 impl Cause {
-    /// Whether the connection broke or could not be made, so that a fresh one may succeed (CAP-7).
+    /// Whether the connection broke or could not be established, so that a fresh one may succeed (CAP-7).
     pub fn is_broken_connection(&self) -> bool {
         matches!(self, Self::NoAnswerAtAll { .. }) || self.affects_later_connections()
     }
 
-    /// Whether later connections will fail in the same way: the server is unreachable, or rejects our certificate.
+    /// Whether later connections will fail the same way: the server is unreachable, or rejects our certificate.
     pub(super) fn affects_later_connections(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Alert { .. })
     }
 
-    /// How long the server asked to wait, bounded.
+    /// Delay requested by the server, bounded.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Throttled { after, .. } => *after,
@@ -207,7 +207,7 @@ impl Cause {
         }
     }
 
-    /// Whether it indicates a problem of the server, not of the caller or the proxy.
+    /// Whether the server is at fault, not the caller or the proxy.
     pub fn blames_server(&self) -> bool {
         match self {
             Self::NotConnected { .. }
@@ -237,7 +237,7 @@ impl Cause {
         }
     }
 
-    /// Whether its text may contain output of the server, which its reader has then seen.
+    /// Whether its text may contain server output, to which its reader is then exposed.
     pub fn quotes_server(&self) -> bool {
         match self {
             Self::NotConnected { .. }
@@ -294,7 +294,7 @@ impl fmt::Display for Human {
     }
 }
 
-/// `, retry after 30s`, or nothing.
+/// Formats as `, retry after 30s`; empty without a delay.
 struct RetryAfter(Option<Duration>);
 
 impl fmt::Display for RetryAfter {
@@ -303,7 +303,7 @@ impl fmt::Display for RetryAfter {
     }
 }
 
-/// `: text`, or nothing.
+/// Formats as `: text`; empty without a text.
 struct After<'a>(&'a Arc<str>);
 
 impl fmt::Display for After<'_> {

@@ -1,5 +1,5 @@
-//! Streams for a changing set of resources or tasks of a modern server: each changed set needs a new
-//! `subscriptions/listen`, since a stream reports what it was opened for.
+//! Streams for a changing set of resources or tasks of a modern server. A stream reports only the keys that it was
+//! opened for, so each changed set needs a new `subscriptions/listen`.
 //!
 //! ```text
 //! set changes ─▶ opening ── confirmed ──▶ current ── ends ──▶ backoff ─▶ opening
@@ -7,11 +7,11 @@
 //!                  └─ refused ─▶ the one before it stays; its keys are tried in halves
 //! ```
 //!
-//! A server that has forgotten one task refuses each set with it as a whole. A key that is refused alone is left out until
-//! nobody wants it, so that it keeps no other from being followed.
+//! A server that has forgotten one task refuses each set containing it as a whole. A key that is refused alone is
+//! excluded until no follower wants it, so that it blocks no other key.
 //!
-//! The stream before is closed when the new one is confirmed, so that nothing is missed when the set changes, and what
-//! others follow is not affected.
+//! The previous stream is closed once the new one is confirmed, so that nothing is missed when the set changes, and
+//! other followers are not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{pending, ready};
@@ -29,23 +29,23 @@ use crate::handle::Upstream;
 use crate::listen::{Line, ListenEnd, ReopenBackoff, elapsed, run_stream};
 use crate::notifications::{Followed, SUBSCRIPTION_LIMIT, WantedResources};
 
-/// Time for a server to confirm a stream while the set changes.
+/// Time limit for a server to confirm a stream while the set changes.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
 /// Number of refusals after which the next attempt waits, as after the end of a stream.
 const MAX_REFUSALS: u32 = 32;
-/// Number of keys refused alone, without a confirmed stream, after which a server does not support such streams.
+/// Number of keys refused alone, without a confirmed stream, after which a server counts as not supporting such streams.
 const MAX_ALONE: u32 = 8;
 
-/// Members of the filter.
+/// Filter members.
 const RESOURCES: &str = "resourceSubscriptions";
 const TASKS: &str = "taskIds";
 
 type Keys = BTreeSet<Arc<str>>;
-/// Keys that the server follows; `None` for all that it was asked for.
+/// Keys that the server follows; `None` for all requested ones.
 type Honored = Option<Keys>;
 type Stream = Pin<Box<dyn Future<Output = ListenEnd> + Send>>;
 
-/// Follows the subscribed resources of a modern server, whose clients read them after they have subscribed.
+/// Follows the subscribed resources of a modern server. Clients read resources after subscribing.
 pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
         member: RESOURCES,
@@ -60,7 +60,7 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     until_retired(&upstream, set.follow(wanted)).await;
 }
 
-/// Follows the tasks of a modern server that clients follow. They may have changed before that.
+/// Follows the tasks of a modern server that clients follow. Tasks may have changed before that.
 pub(super) async fn follow_tasks(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
         member: TASKS,
@@ -86,7 +86,7 @@ fn stream(
         let (opened, is_open) = oneshot::channel();
         let confirming = async {
             if let Ok(honored) = is_open.await {
-                // Fails if nobody waits for it any more.
+                // Fails if the confirmation is no longer awaited.
                 let _ = confirm.send(honored);
             }
             pending::<ListenEnd>().await
@@ -101,8 +101,8 @@ fn stream(
     })
 }
 
-/// The keys in the `member` of an acknowledgment, which has those that the server agreed to follow (MCP 2026-07-28
-/// §Subscriptions). `None`: it does not say.
+/// Keys in the `member` of an acknowledgment: those that the server agreed to follow (MCP 2026-07-28
+/// §Subscriptions). `None` if unstated.
 fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
     #[derive(Deserialize)]
     struct Acknowledgment {
@@ -115,7 +115,7 @@ fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
     let Acknowledgment { params: Agreed { mut notifications } } =
         serde_json::from_slice(acknowledgment).ok()?;
     let keys = match notifications.remove(member) {
-        // Not a member of the core protocol: what acknowledges may not know it.
+        // Not a member of the core protocol, so the acknowledging layer may not know it.
         None if member == TASKS => return None,
         keys => keys.unwrap_or_default(),
     };
@@ -123,7 +123,7 @@ fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
     Some(keys.iter().filter_map(Value::as_str).map(Arc::from).collect())
 }
 
-/// Ends `following` when the server's entry is replaced: the server that takes its place is asked from then on.
+/// Ends `following` when the server's entry is replaced; the replacement server is asked from then on.
 async fn until_retired(upstream: &Upstream, following: impl Future<Output = ()>) {
     tokio::select! {
         () = upstream.retired() => {}
@@ -131,35 +131,34 @@ async fn until_retired(upstream: &Upstream, following: impl Future<Output = ()>)
     }
 }
 
-/// A changing set, and the effects of following it.
+/// Changing set, and the effects of following it.
 struct FollowedSet<Of, Open, Notify, Publish> {
     /// Member of the filter with the keys.
     member: &'static str,
     keys: fn(&Of) -> Keys,
     /// Whether a new key may have changed before it was followed.
     notifies_of_new: bool,
-    /// Time for the server to confirm a stream; later, a changed set replaces the attempt.
+    /// Time limit for the server to confirm a stream; after that, a changed set replaces the attempt.
     confirm_limit: Duration,
     /// Opens a stream with these params, which sends its confirmation.
     open: Open,
-    /// Notifies followers of a key that it may have changed.
+    /// Notifies followers of a key that may have changed.
     notify: Notify,
-    /// Publishes what is followed.
+    /// Publishes the followed keys.
     publish: Publish,
 }
 
-/// A stream for these keys.
+/// Stream for these keys.
 struct OpenStream {
     keys: Keys,
     began: Instant,
-    /// Completes when the server confirms it; `None` afterwards.
+    /// Completes when the server confirms the stream; `None` afterwards.
     confirmed: Option<oneshot::Receiver<Honored>>,
     stream: Stream,
 }
 
-/// Progress of a stream.
 enum Progress {
-    /// For its keys, which are less these.
+    /// Confirmed for its keys, except these.
     Confirmed(Keys),
     Ended(ListenEnd),
 }
@@ -180,13 +179,13 @@ impl OpenStream {
         };
         self.confirmed = None;
         if let Some(end) = ended {
-            // It ended at once.
+            // The stream ended at once.
             self.stream = Box::pin(ready(end));
         }
         let Some(honored) = honored else { return Progress::Confirmed(Keys::new()) };
         if honored.is_disjoint(&self.keys) {
             return match honored.len() >= self.keys.len() {
-                // It spells all of them otherwise.
+                // The server spells all keys differently.
                 true => Progress::Confirmed(Keys::new()),
                 false => Progress::Ended(ListenEnd::Refused),
             };
@@ -197,7 +196,7 @@ impl OpenStream {
         Progress::Confirmed(others)
     }
 
-    /// Keys that the `other` set does not have.
+    /// Keys that are not in the `other` set.
     fn keys_beside(&self, other: Option<&Self>) -> Keys {
         match other {
             Some(other) => self.keys.difference(&other.keys).cloned().collect(),
@@ -206,18 +205,18 @@ impl OpenStream {
     }
 }
 
-/// Keys that a server refuses, and the search for them in refused sets.
+/// Keys refused by the server, and the bisection of refused sets.
 #[derive(Debug, Default)]
 struct RefusedKeys {
-    /// Refused alone: left out until nobody wants them.
+    /// Refused alone: excluded until no follower wants them.
     keys: Keys,
-    /// Left out while the others of a refused set are tried.
+    /// Excluded while the other keys of a refused set are tried.
     held_back: Keys,
-    /// Keys of a stream that was confirmed during the search: not among those that the server refuses.
+    /// Keys of a stream confirmed during the bisection: not the refused ones.
     trusted: Keys,
     /// Number of refusals since the last pause.
     refusals: u32,
-    /// Number of keys that were refused alone before a stream was confirmed; `None` afterwards.
+    /// Number of keys refused alone before a stream was confirmed; `None` afterwards.
     alone: Option<u32>,
 }
 
@@ -235,9 +234,9 @@ impl RefusedKeys {
         Self { alone: Some(0), ..Self::default() }
     }
 
-    /// The wanted keys to be followed now.
+    /// Wanted keys to be followed now.
     fn without(&mut self, wanted: Keys) -> Keys {
-        // What is wanted once more is another allocation of the same text, and is tried again.
+        // A key that is wanted again is another allocation of the same text, and is tried again.
         let is_wanted = |key: &Arc<str>| wanted.get(key).is_some_and(|it| Arc::ptr_eq(it, key));
         for keys in [&mut self.keys, &mut self.held_back, &mut self.trusted] {
             keys.retain(is_wanted);
@@ -246,7 +245,7 @@ impl RefusedKeys {
         wanted.into_iter().filter(|key| !is_left_out(key)).collect()
     }
 
-    /// A stream for these keys is confirmed, though not for the `others`.
+    /// Records a confirmed stream for these keys, without the `others`.
     fn confirmed(&mut self, keys: &Keys, others: Keys) {
         self.keys.extend(others);
         self.trusted = if self.held_back.is_empty() { Keys::new() } else { keys.clone() };
@@ -259,13 +258,13 @@ impl RefusedKeys {
         Followed::Answered { confirmed, refused: self.keys.clone() }
     }
 
-    /// The wanted keys are followed. Returns whether keys that were held back are to be tried now.
+    /// Marks the wanted keys as followed. Returns whether held-back keys should be tried now.
     fn settled(&mut self) -> bool {
         self.trusted.clear();
         !std::mem::take(&mut self.held_back).is_empty()
     }
 
-    /// A set was refused; those of its keys that have a `current` stream are tried last.
+    /// Records the refusal of a set; keys with a `current` stream are tried last.
     fn refused(&mut self, set: &Keys, current: Option<&Keys>) -> AfterRefusal {
         let mut suspects: Vec<_> = set.difference(&self.trusted).cloned().collect();
         suspects.sort_by_key(|key| current.is_some_and(|keys| keys.contains(key)));
@@ -296,7 +295,7 @@ impl RefusedKeys {
     }
 }
 
-/// Notes since when keys wait for a stream.
+/// Records the time since which keys wait for a stream.
 fn note_waiting(waiting: &mut BTreeMap<Arc<str>, Instant>, all: &Keys, followed: Option<&Keys>) {
     let waits = |key: &Arc<str>| followed.is_none_or(|followed| !followed.contains(key));
     waiting.retain(|key, _| all.contains(key) && waits(key));
@@ -318,10 +317,10 @@ where
     Notify: Fn(&str),
     Publish: Fn(Followed),
 {
-    /// Follows `wanted` until the connection is lost or the server turns out not to support it.
+    /// Follows `wanted` until the connection is lost or the server proves not to support it.
     async fn follow(&self, mut wanted: watch::Receiver<Of>) {
         (self.publish)(Followed::None);
-        // Changes of these may have been missed, also on the connection before.
+        // Keys whose changes may have been missed, also on the previous connection.
         let mut missed = (self.keys)(&wanted.borrow());
         let (mut current, mut opening) = (None::<OpenStream>, None::<OpenStream>);
         let (mut backoff, mut retry_at) = (ReopenBackoff::default(), None);
@@ -372,7 +371,7 @@ where
                 },
                 progress = progress(&mut opening) => match (opening.take(), progress) {
                     (Some(opened), Progress::Confirmed(others)) => {
-                        // Nobody waits that long for the confirmation.
+                        // No subscriber waits that long for the confirmation.
                         let late = waiting.iter().filter(|(_, at)| at.elapsed() >= SUBSCRIPTION_LIMIT);
                         missed.extend(late.map(|(key, _)| Arc::clone(key)));
                         missed.retain(|key| {
@@ -385,7 +384,7 @@ where
                         refused.confirmed(&opened.keys, others);
                         (self.publish)(refused.beside(opened.keys.clone()));
                         if let Some(before) = current.replace(opened) {
-                            // Those that are held back have no stream for a while.
+                            // Held-back keys have no stream for a while.
                             missed.extend(before.keys_beside(current.as_ref()));
                         }
                         continue;
@@ -427,7 +426,7 @@ where
             };
             let asked = match end {
                 ListenEnd::Ended(asked) => asked,
-                // Of a confirmed stream.
+                // From a confirmed stream.
                 ListenEnd::Refused => None,
                 ListenEnd::Disconnected => return,
             };
@@ -453,7 +452,7 @@ mod tests {
 
     use super::*;
 
-    /// A stream that was opened, as its server sees it.
+    /// Opened stream, as its server sees it.
     struct Opened {
         keys: Vec<String>,
         confirm: oneshot::Sender<Honored>,
@@ -490,13 +489,13 @@ mod tests {
         };
         let receiver = wanted.subscribe();
         tokio::select! {
-            () = set.follow(receiver) => panic!("it is followed no longer"),
+            () = set.follow(receiver) => panic!("it is no longer followed"),
             () = script(wanted, streams, &notified) => {}
         }
     }
 
     thread_local! {
-        /// Keys of this test, so that what stays wanted is the same allocation.
+        /// Keys of this test, so that a key that stays wanted is the same allocation.
         static KNOWN: RefCell<Keys> = RefCell::default();
     }
 
@@ -545,7 +544,7 @@ mod tests {
                 second.confirm.send(None).unwrap();
                 turn().await;
                 assert!(first.end.is_closed());
-                assert_eq!(taken(notified), of_new, "the others were followed all the time");
+                assert_eq!(taken(notified), of_new, "the others were followed throughout");
                 wanted.send_replace(keys(&["b"]));
                 let third = streams.recv().await.unwrap();
                 third.confirm.send(None).unwrap();
@@ -584,7 +583,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_43_refused_key_keeps_no_other_from_being_followed() {
+    async fn pro_43_refused_key_does_not_block_other_keys() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
             let first = streams.recv().await.unwrap();
             first.confirm.send(None).unwrap();
@@ -609,7 +608,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_43_server_follows_what_its_acknowledgment_names() {
+    async fn pro_43_only_acknowledged_keys_count_as_followed() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
             let both = streams.recv().await.unwrap();
             assert_eq!(both.keys, ["a", "b"]);
@@ -628,12 +627,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_13_key_that_left_and_came_back_is_asked_for_again() {
+    async fn pro_13_key_that_was_removed_and_added_again_is_requested_again() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, _| {
             let both = streams.recv().await.unwrap();
             both.confirm.send(Some(keys(&["b"]))).unwrap();
             turn().await;
-            // It left and came back before anyone looked.
+            // It was removed and added again before the set was read.
             let both = keys(&["b"]).into_iter().chain([Arc::from("a")]).collect();
             wanted.send_replace(both);
             assert_eq!(streams.recv().await.unwrap().keys, ["a", "b"]);
@@ -642,7 +641,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_13_acknowledgment_in_another_spelling_is_one_of_all() {
+    async fn pro_13_acknowledgment_in_another_spelling_covers_all_keys() {
         following((true, CONFIRM_LIMIT), async |_wanted, mut streams, notified| {
             let both = streams.recv().await.unwrap();
             both.confirm.send(Some(keys(&["A", "B"]))).unwrap();
@@ -653,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_13_acknowledgment_names_what_is_followed() {
+    fn pro_13_acknowledgment_names_the_followed_keys() {
         let honored = |acknowledgment: &str| honored_keys(acknowledgment.as_bytes(), RESOURCES);
         let of = |notifications: &str| {
             honored(&format!(
@@ -694,11 +693,11 @@ mod tests {
         .await;
     }
 
-    /// A confirmed stream: its keys, and its end, which is kept.
+    /// Confirmed stream: its keys, and its end, which is retained.
     type Opening = (Vec<String>, oneshot::Sender<ListenEnd>);
 
-    /// Confirms streams for `known` keys only, until no further one is opened; returns what is followed then, and the
-    /// number of attempts.
+    /// Confirms streams for `known` keys only, until no further one is opened. Returns the keys followed then, and
+    /// the number of attempts.
     async fn served(
         streams: &mut mpsc::UnboundedReceiver<Opened>,
         standing: &mut Vec<Opening>,
@@ -711,7 +710,7 @@ mod tests {
             tried += 1;
             assert!(tried < 1000);
             if opened.keys.iter().all(|key| known.contains(&&**key)) {
-                // Fails if it was given up for another set.
+                // Fails if the stream was abandoned for another set.
                 if opened.confirm.send(None).is_ok() {
                     standing.push((opened.keys, opened.end));
                 }
@@ -723,13 +722,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_43_task_that_a_server_has_forgotten_keeps_no_new_one_from_being_followed() {
+    async fn pro_43_forgotten_task_does_not_block_new_tasks() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, notified| {
             let mut standing = Vec::new();
             let all = served(&mut streams, &mut standing, &["a", "b"]).await;
             assert_eq!(all.0, ["a", "b"]);
             taken(notified);
-            // `a` is forgotten while its stream stands.
+            // `a` is forgotten while its stream is open.
             wanted.send_replace(keys(&["a", "b", "c"]));
             let all = served(&mut streams, &mut standing, &["b", "c"]).await;
             assert_eq!(all.0, ["b", "c"], "after {} attempts", all.1);
@@ -743,7 +742,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_43_key_that_is_held_back_is_tried_after_the_others_left() {
+    async fn pro_43_held_back_key_is_tried_after_the_others_were_removed() {
         following((true, CONFIRM_LIMIT), async |wanted, mut streams, _| {
             let both = streams.recv().await.unwrap();
             both.end.send(ListenEnd::Refused).unwrap();
@@ -825,10 +824,7 @@ mod tests {
                     assert!(slow.end.is_closed());
                 } else {
                     turn().await;
-                    assert!(
-                        streams.try_recv().is_err(),
-                        "toggling a set keeps nobody from following"
-                    );
+                    assert!(streams.try_recv().is_err(), "toggling a set does not block followers");
                     slow.confirm.send(None).unwrap();
                     assert_eq!(streams.recv().await.unwrap().keys, ["c"]);
                 }

@@ -1,11 +1,11 @@
 //! Tasks of the servers whose changes clients follow (MCP Tasks extension §Task Status Notifications).
 //!
-//! They belong to a server's name in the config, like the sealed ids of tasks: each connection of a server of that name
-//! asks for their changes ([`crate::listen`]), also after its entry was replaced, or removed and added again. A follower
-//! pins neither connection nor entry.
+//! Like sealed task ids, they belong to a server's name in the config: each connection of a server of that name
+//! requests their changes ([`crate::listen`]), also after its entry was replaced, or removed and added again. A
+//! follower pins neither connection nor entry.
 //!
-//! One principal may use all places that nobody needs. A newcomer to a full server gets the place of the oldest task of the
-//! principal that has the most.
+//! One principal may use all free slots. When the server is full, a newcomer takes the slot of the oldest task of
+//! the principal with the most (max-min fairness).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// Maximum tasks of one server whose changes are followed.
+/// Maximum followed tasks of one server.
 const MAX_FOLLOWED_TASKS: usize = 1024;
 
 /// Followed tasks by the server's id.
@@ -30,26 +30,25 @@ pub(super) struct FollowedTasks {
     next: AtomicU64,
 }
 
-/// A task with its followers.
 #[derive(Debug)]
 pub(super) struct FollowedTask {
-    /// Position in the order in which tasks were followed; never reused.
+    /// Position in the order of following; never reused.
     number: u64,
-    /// The principal whose place it takes: its first follower.
+    /// Principal charged for the slot: its first follower.
     owner: Principal,
     followers: usize,
     /// Number of changes so far.
     changes: watch::Sender<u64>,
 }
 
-/// A task that is not followed, since all places of its server are taken.
+/// Error for a task that is not followed because all slots of its server are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "{MAX_FOLLOWED_TASKS} tasks of the server are followed, which is the limit, and no other principal has more than its share: retry later"
 )]
 pub struct TooManyFollowed;
 
-/// A followed task that gave up its place to another principal.
+/// Error for a followed task that lost its slot to another principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp;
 
@@ -88,7 +87,7 @@ impl FollowedTasks {
     /// Removes a follower of a task.
     fn leave(&self, task: &str, number: u64) {
         self.tasks.send_if_modified(|tasks| {
-            // A task that gave up its place may be followed again.
+            // A task that lost its slot may be followed again.
             let followed = tasks.get_mut(task).filter(|followed| followed.number == number);
             let Some(followed) = followed else { return false };
             followed.followers -= 1;
@@ -100,7 +99,7 @@ impl FollowedTasks {
         });
     }
 
-    /// Notifies the followers of a task that it has, or may have, changed.
+    /// Notifies the followers of a task that it may have changed.
     pub(super) fn changed(&self, task: &str) {
         if let Some(followed) = self.tasks.borrow().get(task) {
             followed.changes.send_modify(|changes| *changes += 1);
@@ -113,8 +112,8 @@ impl FollowedTasks {
     }
 }
 
-/// Removes the oldest task of the principal with the most, if that keeps at least as many as the newcomer gets (max-min
-/// fairness). So two principals never take each other's places in turn.
+/// Evicts the oldest task of the principal with the most, if that principal keeps at least as many as the newcomer
+/// gets (max-min fairness). Two principals therefore never evict each other's tasks in turn.
 fn give_way(tasks: &mut FollowedById, newcomer: &Principal) -> bool {
     let mut by_age: Vec<_> = tasks.values().map(|it| (it.number, &it.owner)).collect();
     by_age.sort_unstable_by_key(|(number, _)| *number);
@@ -128,7 +127,7 @@ fn give_way(tasks: &mut FollowedById, newcomer: &Principal) -> bool {
     true
 }
 
-/// A follower of one task; ends when dropped.
+/// Follower of one task; unfollows on drop.
 #[derive(Debug)]
 pub struct TaskFollower {
     tasks: Arc<FollowedTasks>,
@@ -138,12 +137,12 @@ pub struct TaskFollower {
 }
 
 impl TaskFollower {
-    /// Waits until the task has, or may have, changed since the last time; changes in between are one. Cancel-safe.
+    /// Waits until the task may have changed since the last call; changes in between are merged. Cancel-safe.
     ///
     /// # Errors
-    /// The task gave up its place, and is not followed any more.
+    /// The task lost its slot and is no longer followed.
     pub async fn changed(&mut self) -> Result<(), GivenUp> {
-        // The sender lives as long as its followers, unless it gives way.
+        // The sender lives as long as its followers, unless the task is evicted.
         self.changes.changed().await.map_err(|_| GivenUp)
     }
 }
@@ -154,12 +153,13 @@ impl Drop for TaskFollower {
     }
 }
 
-/// Followed tasks by the names of their servers.
+/// Followed tasks by server name.
 #[derive(Debug, Default)]
 pub(super) struct FollowedTasksByName(Mutex<HashMap<Arc<str>, Weak<FollowedTasks>>>);
 
 impl FollowedTasksByName {
-    /// The followed tasks of all servers of that name, present and future. Kept as long as a server or a follower has them.
+    /// Followed tasks of all servers of that name, present and future. Retained as long as a server or a follower
+    /// uses them.
     pub(super) fn of(&self, name: &Arc<str>) -> Arc<FollowedTasks> {
         let mut all = self.0.lock();
         if let Some(known) = all.get(name).and_then(Weak::upgrade) {
@@ -182,7 +182,7 @@ mod tests {
         followed.follow(task.into(), &Principal::Anonymous).expect("there is room")
     }
 
-    /// Whether a change is waiting for the follower, which is then seen.
+    /// Whether a change is pending for the follower; marks it as seen.
     fn has_change(follower: &mut TaskFollower) -> bool {
         let is_changed = follower.changes.has_changed().unwrap();
         follower.changes.borrow_and_update();
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(seen(), (true, 0));
     }
 
-    /// A principal that follows up to that many tasks more; as many as it can.
+    /// Principal that follows up to that many more tasks, as many as it can.
     fn following(
         followed: &Arc<FollowedTasks>,
         name: &str,
@@ -218,7 +218,7 @@ mod tests {
         (principal, followers)
     }
 
-    /// Removes the followers that gave up their places; their number.
+    /// Removes the followers that lost their slots and returns their number.
     fn given_up(followers: &mut Vec<TaskFollower>) -> usize {
         let before = followers.len();
         followers.retain_mut(|it| it.changed().now_or_never() != Some(Err(GivenUp)));
@@ -230,12 +230,12 @@ mod tests {
         let followed = Arc::<FollowedTasks>::default();
         let (own, mut all) = following(&followed, "a", MAX_FOLLOWED_TASKS + 1);
         assert_eq!((all.len(), given_up(&mut all)), (MAX_FOLLOWED_TASKS, 0));
-        assert!(followed.follow("0 of a".into(), &own).is_ok(), "a known one takes no place");
+        assert!(followed.follow("0 of a".into(), &own).is_ok(), "a known task takes no slot");
         assert!(followed.follow("one more".into(), &own).is_err());
     }
 
     #[test]
-    fn pro_43_heavy_principals_give_up_their_oldest_tasks_to_a_newcomer() {
+    fn pro_43_heavy_principals_lose_their_oldest_tasks_to_a_newcomer() {
         let followed = Arc::<FollowedTasks>::default();
         let mut heavy =
             ["a", "b", "c", "d"].map(|name| following(&followed, name, MAX_FOLLOWED_TASKS / 4).1);
@@ -249,7 +249,7 @@ mod tests {
         });
         assert_eq!(gone.collect::<Vec<_>>(), oldest);
         assert_eq!(heavy.each_mut().map(given_up), [51; 4]);
-        // None of them takes a place of another one with as many, nor of the newcomer.
+        // None of them evicts a task of one with as many, nor of the newcomer.
         assert_eq!(followed.tasks.borrow().len(), MAX_FOLLOWED_TASKS);
         for name in ["a", "b", "c", "d"] {
             let again =
@@ -257,7 +257,7 @@ mod tests {
             assert_eq!(again.map(|_| ()), Err(TooManyFollowed), "{name}");
         }
         assert!(followed.follow("one more".into(), &newcomer).is_err());
-        // One that holds little keeps it, regardless of how many others come.
+        // A principal with few tasks keeps them, regardless of how many others come.
         for n in 0..MAX_FOLLOWED_TASKS {
             new.extend(following(&followed, &format!("n{n}"), 1).1);
         }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_task_that_gave_up_its_place_can_be_followed_again() {
+    fn pro_43_evicted_task_can_be_followed_again() {
         let followed = Arc::<FollowedTasks>::default();
         let (own, mut all) = following(&followed, "a", MAX_FOLLOWED_TASKS);
         let other = followed.follow("other".into(), &Principal::Anonymous).expect("a place");
@@ -286,7 +286,7 @@ mod tests {
         followed.changed("a");
         let [mut first, mut second] = [(); 2].map(|()| follow(&followed, "a"));
         let mut other = follow(&followed, "b");
-        assert!(!has_change(&mut first), "it was before");
+        assert!(!has_change(&mut first), "the change was before");
         assert!(has_change(&mut second), "it may have changed since the first one was notified");
         for _ in 0..1000 {
             followed.changed("a");

@@ -1,16 +1,16 @@
 //! Handle to one server: its identity, state, limits and lifetime.
 //!
-//! [`Upstream`] is passive and shared by all workers. Its task ([`crate::server_task`]) connects and writes its state;
-//! calls are sent by [`crate::call`].
+//! [`Upstream`] is passive and shared by all workers. Its task ([`crate::server_task`]) connects and updates its
+//! state; [`crate::call`] sends calls.
 //!
-//! A retired server (removed from or replaced in the config) finishes its calls, which are counted in [`ActiveCalls`]:
+//! A retired server (removed from or replaced in the config) finishes its calls, counted by [`ActiveCalls`]:
 //!
 //! ```text
 //! active ── retire() ──▶ retiring ── last call ended, or drain timeout ──▶ closed
 //!   calls enter            calls enter                                     calls are rejected
 //! ```
 //!
-//! A call costs two atomic operations on a word that only calls of its server touch.
+//! A call costs two atomic operations on a word that is touched only by calls of its server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,7 +46,7 @@ use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 /// Maximum wait to enqueue a client's response to a server request.
 pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
 
-/// Upper bound of `call_timeout`; more cannot be added to a clock.
+/// Upper bound of `call_timeout`: a longer one cannot be added to a clock.
 const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Handle to one server, shared by all workers.
@@ -54,7 +54,7 @@ pub struct Upstream {
     pub(super) name: Arc<str>,
     pub(super) peer: Arc<Peer>,
     pub(super) id: ServerId,
-    /// Unique number, also among servers that had the same name before.
+    /// Unique number, also among earlier servers of the same name.
     pub(super) key: u64,
     pub(super) transport: Transport,
     pub(super) call_timeout: CallTimeout,
@@ -63,14 +63,14 @@ pub struct Upstream {
     pub(super) own_tls: Option<Arc<OwnTls>>,
     pub(super) connect_requests: ConnectRequests,
     pub(super) control: mpsc::Sender<Control>,
-    /// `None` if the config names its protocol family, or it is disabled.
+    /// `None` if the config sets its protocol family, or it is disabled.
     pub(super) second: Option<Arc<SecondConnection>>,
     pub(super) server_events: Arc<ServerEvents>,
-    /// Resources it was asked to report changes of.
+    /// Resources whose changes the server was asked to report.
     pub(super) subscriptions: Subscriptions,
-    /// Calls that it must not be ended under.
+    /// Active calls, during which the server must not be ended.
     pub(super) active_calls: ActiveCalls,
-    /// Set when the server has to end.
+    /// Set when the server must end.
     pub(super) stop: watch::Sender<Option<ServerStop>>,
     pub(super) life: watch::Sender<Life>,
     pub(super) login: LoginSession,
@@ -79,12 +79,12 @@ pub struct Upstream {
     pub(super) list_faults: ListFaults,
 }
 
-/// Lists of a server that are incomplete or out of date, by method, each with the reason.
+/// Incomplete or outdated lists of a server, by method, with the reason.
 #[derive(Debug, Default)]
 pub(super) struct ListFaults(Mutex<BTreeMap<&'static str, Arc<str>>>);
 
 impl ListFaults {
-    /// Sets or clears what is wrong with a list; returns whether a fault appeared or disappeared.
+    /// Sets or clears the fault of a list; returns whether a fault appeared or disappeared.
     pub(super) fn set(&self, method: &'static str, fault: Option<String>) -> bool {
         let mut faults = self.0.lock();
         match fault {
@@ -93,7 +93,7 @@ impl ListFaults {
         }
     }
 
-    /// Clears all, for a new connection.
+    /// Clears all faults, for a new connection.
     pub(super) fn clear(&self) {
         self.0.lock().clear();
     }
@@ -117,7 +117,7 @@ pub(super) enum Life {
 /// Request to end a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ServerStop {
-    /// When it has to be over.
+    /// Time by which the server must have ended.
     pub(super) deadline: tokio::time::Instant,
     pub(super) why: WhyStopped,
 }
@@ -130,7 +130,7 @@ pub(super) enum WhyStopped {
 }
 
 impl WhyStopped {
-    /// The reason in the state of an ended server.
+    /// Reason in the state of an ended server.
     pub(super) const fn reason(self) -> &'static str {
         match self {
             Self::ProxyEnds => "the proxy is shutting down",
@@ -138,7 +138,7 @@ impl WhyStopped {
         }
     }
 
-    /// The reason in the error of calls that outlast it.
+    /// Reason in the error of calls that outlast the server.
     pub(super) const fn cut_off(self) -> &'static str {
         match self {
             Self::ProxyEnds => "mcpproxy is shutting down",
@@ -203,7 +203,6 @@ impl Upstream {
         let _ = self.life.subscribe().wait_for(|life| *life != Life::Active).await;
     }
 
-    /// State of its login.
     pub fn login(&self) -> LoginStanding {
         self.login.standing()
     }
@@ -240,7 +239,7 @@ impl Upstream {
         });
     }
 
-    /// Ends the retired server by `deadline`, unless it is ending already.
+    /// Ends the retired server by `deadline`, unless it is already ending.
     pub(super) fn end_retired(&self, deadline: tokio::time::Instant) {
         self.stop.send_if_modified(|stop| {
             let first = stop.is_none();
@@ -263,18 +262,17 @@ impl Upstream {
         });
     }
 
-    /// Number of restarts and reconnects since the proxy started, for any cause: loss, failure, operator, token, config.
+    /// Restarts and reconnects since the proxy started, for any cause: loss, failure, operator, token, config.
     /// Includes those of its predecessors under the same name.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Counts a restart or reconnect.
     pub(super) fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Continues the count of the server it replaces.
+    /// Continues the count of the server that it replaces.
     pub(super) fn continue_count_of(&self, earlier: &Self) {
         let both_run = !self.is_disabled() && !earlier.is_disabled();
         self.restarts.fetch_add(earlier.restarts() + u64::from(both_run), Ordering::Relaxed);
@@ -285,7 +283,7 @@ impl Upstream {
         self.server_events.tools.notify_one();
     }
 
-    /// Identity that belongs to its name.
+    /// Id that belongs to its name.
     pub fn id(&self) -> ServerId {
         self.id
     }
@@ -305,7 +303,7 @@ impl Upstream {
         shown
     }
 
-    /// Sets or clears what is wrong with one of its lists besides the tools; shown with its state while it is connected.
+    /// Sets or clears the fault of one of its lists other than tools; shown with its state while connected.
     pub fn report_list(&self, method: &'static str, fault: Option<String>) {
         self.list_faults.set(method, fault);
     }
@@ -330,7 +328,7 @@ impl Upstream {
         self.peer.quote(words)
     }
 
-    /// Takes a token from the server's log budget. If there is none, the line is counted and the count reported later.
+    /// Takes a token from the server's log budget. Without one, the line is counted and the count reported later.
     pub fn may_log(&self) -> bool {
         self.peer.may_log()
     }
@@ -345,8 +343,8 @@ impl Upstream {
         self.state.load().about().offers
     }
 
-    /// Whether it reports changes of resources to clients of that family; to legacy ones also over its second connection,
-    /// as far as [that is known](Self::learn_legacy_updates).
+    /// Whether it reports resource changes to clients of that family; to legacy ones also over its second
+    /// connection, as far as [that is known](Self::learn_legacy_updates).
     pub fn reports_updates_to(&self, family: ProtocolFamily) -> bool {
         let second = self.second.as_ref().filter(|_| family == ProtocolFamily::Legacy);
         self.offers().resource_updates
@@ -363,12 +361,12 @@ impl Upstream {
         self.peer.list_notes()
     }
 
-    /// Counters of changes to its lists of resources and prompts.
+    /// Change counters of its resource and prompt lists.
     pub fn changes(&self) -> watch::Receiver<Changes> {
         self.server_events.changes.subscribe()
     }
 
-    /// URIs of changed resources, as far as the server was asked to report them.
+    /// URIs of changed resources that the server was asked to report.
     pub fn updates(&self) -> broadcast::Receiver<Arc<str>> {
         self.server_events.updates.subscribe()
     }
@@ -378,7 +376,7 @@ impl Upstream {
         self.server_events.changed_tasks.subscribe()
     }
 
-    /// Installs the consumer of log messages that name no call. To be called once at start; it must not block.
+    /// Installs the consumer of log messages outside of calls. Call once at start; the consumer must not block.
     pub fn log_to(&self, reader: impl Fn(&Bytes) -> LogDelivery + Send + Sync + 'static) {
         self.server_events.consume_log(reader);
     }
@@ -388,7 +386,7 @@ impl Upstream {
         self.second.as_ref().and_then(|second| second.state())
     }
 
-    /// The second connection if that generation is one of it.
+    /// Second connection, if the generation belongs to it.
     pub(super) fn second_of(&self, generation: u64) -> Option<&Arc<SecondConnection>> {
         self.second.as_ref().filter(|_| generation & SECOND != 0)
     }
@@ -407,9 +405,9 @@ impl Upstream {
         live.is_some_and(|live| live.generation == generation)
     }
 
-    /// Sends a client's response back to the server. `generation` is that of the `Answer` in which the request came, `id`
-    /// the request's raw id, `outcome` the raw member `"result":…` or `"error":…`. Waits at most [`RESPOND_WAIT`] for room
-    /// in the queue, not for the delivery.
+    /// Sends a client's response back to the server. `generation` is that of the `Answer` with the request, `id`
+    /// the request's raw id, `outcome` the raw member `"result":…` or `"error":…`. Waits at most [`RESPOND_WAIT`]
+    /// for space in the queue, not for the delivery.
     pub async fn respond(
         &self,
         generation: u64,
@@ -428,13 +426,13 @@ impl Upstream {
         }
     }
 
-    /// Subscribes to changes of a resource, also on later connections. `asked` is the generation of the connection over
-    /// which the client's own request subscribed already.
+    /// Subscribes to changes of a resource, also on later connections. `asked` is the generation of the connection
+    /// over which the client's own request has already subscribed.
     pub fn subscribe(&self, uri: &str, asked: Option<u64>) {
         self.subscriptions.add(uri, asked);
     }
 
-    /// Waits until `deadline` for the server's answer about a resource that was subscribed to.
+    /// Waits until `deadline` for the server's answer to a subscription.
     pub async fn subscription_answer(&self, uri: &str, deadline: Instant) -> SubscriptionAnswer {
         self.subscriptions.answer(uri, deadline).await
     }
@@ -444,7 +442,7 @@ impl Upstream {
         self.subscriptions.remove(uri);
     }
 
-    /// Ends a subscription of which the client's own request notifies the server.
+    /// Ends a subscription about which the client's own request notifies the server.
     pub fn unsubscribed(&self, uri: &str) {
         self.subscriptions.removed(uri);
     }
@@ -466,7 +464,7 @@ impl Upstream {
     }
 }
 
-/// Guard of a call, with which it is sent: the server does not end before the guard is dropped or the drain times out.
+/// Guard of a call, needed to send it: the server does not end before the guard is dropped or the drain times out.
 pub struct CallGuard(Arc<Upstream>);
 
 impl CallGuard {
@@ -496,7 +494,7 @@ impl fmt::Debug for CallGuard {
     }
 }
 
-/// Set once no call may enter any more.
+/// Set once no call may enter.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 /// Set while a task waits for the last call.
 const RETIRING: usize = 1 << (usize::BITS - 2);
@@ -527,7 +525,7 @@ impl ActiveCalls {
         }
     }
 
-    /// Waits until no call is active and closes the counter. For one task only.
+    /// Waits until no call is active and closes the counter. Called by a single task only.
     pub(super) async fn drained(&self) {
         self.state.fetch_or(RETIRING, Ordering::AcqRel);
         loop {
@@ -545,7 +543,7 @@ impl ActiveCalls {
         self.state.compare_exchange(none, closed, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Closes the counter although calls may be active.
+    /// Closes the counter even if calls are active.
     pub(super) fn close_now(&self) {
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
     }
@@ -556,7 +554,7 @@ pub enum NotRestarted {
     #[error("it is disabled in the config: `mcpproxy upstream enable NAME` enables it")]
     Disabled,
     /// The server is stopped for good.
-    #[error("it cannot be tried again: {0}")]
+    #[error("it cannot be restarted: {0}")]
     Stopped(Arc<str>),
     /// The server's control queue is full.
     #[error("it is busy: try again")]
@@ -564,8 +562,8 @@ pub enum NotRestarted {
 }
 
 impl Upstream {
-    /// Closes the connection, if any, and reconnects. Returns when the old connection is no longer used and the attempt to
-    /// open another has begun.
+    /// Closes the connection, if any, and reconnects. Returns when the old connection is no longer used and the
+    /// next attempt has begun.
     pub async fn restart(&self) -> Result<(), NotRestarted> {
         let (last, generation) = {
             let state = self.state.load();
@@ -573,7 +571,7 @@ impl Upstream {
                 Phase::Disabled => return Err(NotRestarted::Disabled),
                 Phase::Stopped => return Err(NotRestarted::Stopped(state.reason())),
                 Phase::Waiting(Waiting { attempt, .. }) => (*attempt, None),
-                // If the attempt that is under way fails, another one follows at once.
+                // If the attempt in progress fails, another one follows at once.
                 Phase::Connecting { attempt, .. } if state.status() == Status::Failed => {
                     (*attempt, None)
                 }
@@ -585,7 +583,7 @@ impl Upstream {
         };
         let Some(generation) = generation else {
             self.connect_requests.request_at_once(last + 1);
-            // Until it has begun, the state is that of the last attempt.
+            // Until the attempt has begun, the state is that of the last one.
             return self
                 .await_state(|now| match now.phase() {
                     Phase::Waiting(Waiting { attempt, .. }) => *attempt > last,
@@ -602,7 +600,7 @@ impl Upstream {
         self.await_state(|now| now.live().is_none_or(|live| live.generation != generation)).await
     }
 
-    /// Waits until its state is so.
+    /// Waits until the state satisfies `is_so`.
     async fn await_state(
         &self,
         is_so: impl Fn(&UpstreamState) -> bool,

@@ -9,9 +9,9 @@
 //!   └────────── notifications/initialized ◀─────┘ ──────▶ legacy
 //! ```
 //!
-//! Legacy servers refuse the probe in many ways: an error, any HTTP status, a foreign id, an unrelated result, legacy
-//! revisions only, silence. A modern error, a missing login and a throttled request end the handshake instead. The start of
-//! the next one is decided by the server's task.
+//! Legacy servers refuse the probe in many ways: an error, any HTTP status, a foreign id, an unrelated result,
+//! legacy revisions only, silence. A modern error, a missing login and a throttled request end the handshake
+//! instead. The server's task decides how the next one starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use mcpproxy_protocol::mcp::revisions::{MODERN, NEWEST_LEGACY, ProtocolFamily};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
 /// Maximum wait for the response to the probe. Most servers have started by then, even if an installer fetches them
-/// first; the late response of a slower one is recognized and it is started again. Below
+/// first; a late response of a slower one is recognized, and the server is started again. Below
 /// [`CONNECT_WAIT`](crate::backoff::CONNECT_WAIT), for servers that ignore unknown requests.
 pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(8);
 
@@ -44,13 +44,13 @@ pub(super) struct Greeting {
     /// Name and version of the server's implementation.
     pub(super) server_info: Option<Arc<str>>,
     pub(super) about: About,
-    /// Introduction for the clients that see this server alone.
+    /// Introduction for clients that see only this server.
     pub(super) introduced: Arc<Introduced>,
-    /// Whether a modern server lists a legacy revision, too.
+    /// Whether a modern server also lists a legacy revision.
     pub(super) lists_legacy: bool,
 }
 
-/// How a handshake starts.
+/// Start mode of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     /// Protocol family unknown: probe.
@@ -59,7 +59,7 @@ pub(super) enum Start {
     Known(ProtocolFamily),
 }
 
-/// The introduction as clients may see it.
+/// Introduction as clients may see it.
 fn introduced(peer: &Peer, introduction: &Introduction) -> Introduced {
     let instructions = introduction.instructions.as_deref().unwrap_or_default();
     let capabilities = Value::from(introduction.declared.clone()).to_string();
@@ -69,12 +69,12 @@ fn introduced(peer: &Peer, introduction: &Introduction) -> Introduced {
     }
 }
 
-/// Why the handshake failed.
+/// Reason why the handshake failed.
 #[derive(Debug)]
 pub(super) struct HandshakeFailure {
     /// One line.
     pub(super) reason: String,
-    /// The server limits its requests: how long it asked to wait, if it said so.
+    /// Set if the server limits its requests, with the requested delay, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -105,11 +105,11 @@ pub(super) struct PipeLifecycle {
     pub(super) link: Arc<ChildLink>,
     /// Messages that respond to no call.
     pub(super) inbox: mpsc::Receiver<Bytes>,
-    /// Limit of the wait for room in the queue to the child.
+    /// Maximum wait for space in the queue to the child.
     pub(super) limit: Duration,
-    /// Id of the probe, once its response is no longer awaited.
+    /// Id of the probe once its response is no longer awaited.
     pub(super) given_up: Option<u64>,
-    /// Whether a server taken for legacy has responded late that it is modern.
+    /// Whether a presumed legacy server has responded late that it is modern.
     pub(super) late: bool,
 }
 
@@ -118,8 +118,8 @@ impl PipeLifecycle {
         Self { link, inbox, limit, given_up: None, late: false }
     }
 
-    /// Sends a request and waits for its response. Any response refuses the probe, since legacy servers answer it under
-    /// foreign ids.
+    /// Sends a request and waits for its response. Any response refuses the probe, since legacy servers answer it
+    /// under foreign ids.
     async fn ask(&mut self, opening: OpeningRequest, id: u64) -> Result<Bytes, Cause> {
         self.link.send(opening.message(id), self.limit).await?;
         loop {
@@ -132,12 +132,12 @@ impl PipeLifecycle {
                 peer_line!(debug, peer, server = %peer.name, "dropped an unreadable lifecycle message");
                 continue;
             };
-            // A result without an id answers the request that is awaited.
+            // A result without an id answers the awaited request.
             let is_late = |probe| {
                 response.answers(probe) && !(response.is_without_id() && response.outcome.is_ok())
             };
             if self.given_up.is_some_and(is_late) {
-                // Also attributes an error without an id, which must not refuse `initialize`.
+                // Also consumes an error without an id, which must not refuse `initialize`.
                 self.given_up = None;
                 let discovered = response.outcome.map(|result| DiscoverAnswer::parse(result.get()));
                 self.late |= matches!(discovered, Ok(Ok(DiscoverAnswer::Modern(_))));
@@ -150,7 +150,7 @@ impl PipeLifecycle {
     }
 }
 
-/// Id of the first request. Those of calls are far above.
+/// Id of the first request; ids of calls are far above.
 const FIRST_ID: u64 = 1;
 
 struct Handshake<'a> {
@@ -236,8 +236,8 @@ impl Handshake<'_> {
         Ok((id, message))
     }
 
-    /// Asks for the modern revisions. A server that refuses the request although it supports its revision is asked once
-    /// more (MCP 2026-07-28 §Protocol Version Header).
+    /// Asks for the modern revisions. A server that refuses the request although it supports its revision is asked
+    /// once more (MCP 2026-07-28 §Protocol Version Header).
     async fn probe(&mut self, limit: Duration, is_retry: bool) -> Result<Probed, HandshakeFailure> {
         let id = self.next_id;
         let until = Instant::now() + limit;
@@ -262,7 +262,7 @@ impl Handshake<'_> {
             }
         };
         let Some(response) = ServerResponse::parse(&message) else {
-            return legacy("its answer is no response");
+            return legacy("its answer is not a response");
         };
         let is_ours = response.answers(id);
         match response.outcome {
@@ -307,7 +307,7 @@ impl Handshake<'_> {
                         Err(error) => (error.clone(), self.refused(error).into()),
                     },
                     None => {
-                        return Err("its answer to initialize is no response".to_owned().into());
+                        return Err("its answer to initialize is not a response".to_owned().into());
                     }
                 },
                 Err(cause) => match &cause {
@@ -320,7 +320,7 @@ impl Handshake<'_> {
                 },
             };
             let older = match error.message.is_empty() && error.code == 0 {
-                // A text beside HTTP 400 is not read.
+                // A text with HTTP 400 is not parsed.
                 true => lifecycle::next_older(proposed),
                 false => lifecycle::older_revision(proposed, &error),
             };
@@ -371,11 +371,11 @@ mod tests {
 
     use super::*;
 
-    /// A pipe whose messages the test provides, and the handshake over it.
+    /// Pipe whose messages the test provides, and the handshake over it.
     struct Bench {
         sender: mpsc::Sender<Bytes>,
         channel: LifecycleChannel,
-        /// The lines sent.
+        /// Sent lines.
         written: mpsc::Receiver<crate::stdio::Line>,
     }
 

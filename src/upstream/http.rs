@@ -1,4 +1,4 @@
-//! Requests over streamable HTTP: one POST each, on a connection of the worker's pool.
+//! Requests over streamable HTTP: one POST each, on a connection from the worker's pool.
 //!
 //! Session id and version come from the lifecycle; messages are not parsed here.
 //!
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! An event stream that ends before its response is resumed by a GET with the id of its last event (MCP 2025-11-25
-//! §Resumability and Redelivery); the request itself is never repeated. Resuming is bounded by the limit of the awaited
-//! message and by [`MAX_RESUMES`]. The client side of resumption is `gateway::downstream::replay`.
+//! §Resumability and Redelivery); the request itself is never repeated. Resumption is bounded by the time limit of
+//! the awaited message and by [`MAX_RESUMES`]. `gateway::downstream::replay` is its counterpart for clients.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -72,7 +72,7 @@ impl Limits {
         Self { first: time.until, answer: time.whole, stall: STALL_LIMIT }
     }
 
-    /// This time for each message, from now on.
+    /// This time for each message, starting now.
     pub(crate) fn now(answer: Duration) -> Self {
         Self::of(Allowance::now(answer))
     }
@@ -83,7 +83,7 @@ pub(crate) struct HttpExchange {
     connection: Box<Connection>,
     framing: Framing,
     limits: Limits,
-    /// End of the current wait; set when a wait after the first starts.
+    /// Deadline of the current wait; `None` until the wait starts.
     deadline: Option<Instant>,
     inside: bool,
     ended: bool,
@@ -91,7 +91,7 @@ pub(crate) struct HttpExchange {
     content: Option<Box<ContentDecoder>>,
     /// Skips a byte order mark before a JSON body.
     mark: MarkSkipper,
-    /// First part of the response, if it was read ahead.
+    /// First part of the response, if read ahead.
     first: Option<Result<Option<AnswerPart>, Cause>>,
 }
 
@@ -109,7 +109,7 @@ pub(super) enum Framing {
 }
 
 impl HttpExchange {
-    /// A response whose head was read.
+    /// Response whose head was read.
     pub(super) fn new(connection: Box<Connection>, framing: Framing, limits: Limits) -> Self {
         let deadline = Some(limits.first);
         Self {
@@ -130,8 +130,8 @@ impl HttpExchange {
         Self { framing: Framing::Fixed { body: Some(body), status }, ..self }
     }
 
-    /// The refusal, if this is an HTTP error whose JSON-RPC error has another id than the request: its message is reported
-    /// with the status.
+    /// Refusal of an HTTP error whose JSON-RPC error has a foreign id, `None` otherwise. Its message is reported with
+    /// the status.
     pub(crate) fn foreign_error(&self, id: u64) -> Option<HttpRefused> {
         let Framing::Fixed { body: Some(body), status } = &self.framing else { return None };
         let error = RpcError::read(body).filter(|error| error.request_id() != Some(id))?;
@@ -139,8 +139,8 @@ impl HttpExchange {
         Some(HttpRefused::new(Cause::Status { status: *status, message }, Sent::Maybe))
     }
 
-    /// Returns the next piece of the response, `None` at its end. A resumable event stream whose connection breaks between
-    /// two events has ended.
+    /// Next piece of the response, `None` at its end. A resumable event stream whose connection breaks between two
+    /// events counts as ended.
     pub(crate) async fn next(&mut self) -> Result<Option<AnswerPart>, Cause> {
         if let Some(first) = self.first.take() {
             return first;
@@ -152,14 +152,13 @@ impl HttpExchange {
         event
     }
 
-    /// Reads the first part ahead, to detect an error that says that the server does not know the session: some servers send
-    /// it with status 200, as a body or as the first event. Returns the server's message then. Waits for the first event
-    /// for [`DENIAL_WAIT`] at most.
+    /// Reads the first part ahead to detect an error for an unknown session; some servers send it with status 200, as a
+    /// body or as the first event. Returns the server's message then. Waits at most [`DENIAL_WAIT`] for the first event.
     pub(crate) async fn denied_session(&mut self) -> Option<Arc<str>> {
         if matches!(self.framing, Framing::Fixed { .. }) {
             return None;
         }
-        // A session is denied at once; a tool may be silent for as long as it likes.
+        // A session is denied at once; a tool may be silent for any time.
         let is_event_stream = self.is_event_stream();
         let first = poll_fn(|cx| self.poll_next(cx));
         let first = match is_event_stream {
@@ -215,7 +214,7 @@ impl HttpExchange {
         }
     }
 
-    /// The next bytes of the body without their content coding.
+    /// Next bytes of the body without their content coding.
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cause>>> {
         let Some(content) = &mut self.content else { return self.connection.poll_body(cx) };
         let unreadable = |broken: BrokenCoding| {
@@ -235,7 +234,7 @@ impl HttpExchange {
         }
     }
 
-    /// The next piece that the framing has buffered.
+    /// Next piece buffered by the framing.
     fn decoded(&mut self) -> Result<Option<AnswerPart>, Cause> {
         match &mut self.framing {
             Framing::Json => Ok(None),
@@ -302,7 +301,7 @@ impl HttpExchange {
         if self.inside { Cause::Stalled { limit } } else { Cause::NoAnswer { limit } }
     }
 
-    /// Deadline of the next message; each further one gets the whole time.
+    /// Sets the deadline of the next message; each further one gets the whole time.
     pub(crate) fn wait_until(&mut self, time: Allowance) {
         self.limits.answer = time.whole;
         self.deadline = Some(time.until);
@@ -320,7 +319,6 @@ impl HttpExchange {
         }
     }
 
-    /// Id of the last event.
     pub(crate) fn last_id(&self) -> Option<Vec<u8>> {
         match &self.framing {
             Framing::Events { decoder, .. } => Some(decoder.last_id().to_vec()),
@@ -337,7 +335,7 @@ impl HttpExchange {
     pub(crate) fn release(self, pool: &Pool, key: u64) {
         let Self { connection, ended, framing, content, .. } = self;
         match (ended, framing) {
-            // The pool reads the rest of a stream as it is.
+            // The pool reads the rest of a stream without decoding it.
             (false, _) if content.is_some() => {}
             (true, Framing::Json | Framing::Events { .. }) => {
                 if connection.is_clean() {
@@ -364,7 +362,7 @@ impl HttpExchange {
     }
 }
 
-/// Sends the request on a pooled connection, or a new one if there is none.
+/// Sends the request on a pooled connection, or on a new one if there is none.
 pub(crate) async fn exchange(
     session: &Session,
     pool: &Pool,
@@ -378,7 +376,7 @@ pub(crate) async fn exchange(
                 let answered = (connection, head);
                 let following = follow(session, request, limits, answered);
                 let Redirected { mut connection, head, .. } = Box::pin(following).await?;
-                // It may lead to another path or port than the pool's other connections.
+                // It may lead to a different path or port than the pool's other connections.
                 connection.close_after_response();
                 return accept(session, connection, &head, limits).await;
             }
@@ -415,7 +413,7 @@ pub(crate) async fn send(
     Ok((connection, head))
 }
 
-/// The same; also returns the endpoint to which the request was redirected.
+/// Like [`send`], but also returns the endpoint to which the request was redirected.
 pub(crate) async fn send_and_follow(
     session: &Session,
     request: &HttpRequest,
@@ -433,11 +431,11 @@ pub(crate) async fn send_and_follow(
 pub(crate) struct Redirected {
     pub(crate) connection: Box<Connection>,
     pub(crate) head: ResponseHead,
-    /// Endpoint that answered, if it is another one than the session's.
+    /// Endpoint that answered, if it differs from the session's.
     pub(crate) moved: Option<Arc<Endpoint>>,
 }
 
-/// Maximum number of redirects of one request.
+/// Maximum redirects of one request.
 const MAX_REDIRECTS: usize = 3;
 
 /// Follows the redirects of a response to `request`.
@@ -474,7 +472,7 @@ async fn send_once(
     limits: Limits,
 ) -> Result<(Box<Connection>, ResponseHead), HttpRefused> {
     let opening = Connection::open(endpoint);
-    // A deadline that has passed already says nothing about the server.
+    // An already expired deadline says nothing about the server.
     let opened = tokio::time::timeout_at(limits.first.into(), opening).await;
     let late = |_| Err(Cause::NoAnswer { limit: limits.answer });
     let mut connection = opened.unwrap_or_else(late).map_err(HttpRefused::unsent)?;
@@ -513,7 +511,7 @@ pub(crate) async fn accept(
         return refused(Cause::AcceptedOnly { status: head.status });
     }
     if let (300..=399, Some(location)) = (head.status, &head.location) {
-        // Other redirects than these were refused before.
+        // Other redirects were refused before.
         let why = "only 307 and 308 keep the request; set url to its target";
         let cause = redirect::refusal(&session.endpoint, head.status, location, why);
         return refused(cause);
@@ -536,7 +534,6 @@ pub(crate) async fn accept(
     refused(Cause::ContentType { found, snippet })
 }
 
-/// Whether a response is an event stream.
 pub(crate) fn is_event_stream(head: &ResponseHead) -> bool {
     is_media_type(head.content_type.as_deref().unwrap_or_default(), b"text/event-stream")
 }
@@ -571,8 +568,8 @@ pub(crate) async fn next_message(
     Ok(None)
 }
 
-/// Sends a request of the proxy's own and returns the response, of at most `room` bytes. `events` observe the other messages
-/// of its stream.
+/// Sends a request of the proxy's own and returns the response, of at most `room` bytes. `events` observe the other
+/// messages of its stream.
 pub(crate) async fn fetch(
     session: &Session,
     events: &ServerEvents,
@@ -611,10 +608,10 @@ pub(crate) async fn notify(session: &Session, json: Bytes) {
         .await;
 }
 
-/// Maximum number of bytes read from the body of an HTTP error.
+/// Maximum bytes read from the body of an HTTP error.
 pub const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
-/// Why there is no exchange.
+/// Reason why there is no exchange.
 #[derive(Debug)]
 pub(crate) struct HttpRefused {
     pub(crate) cause: Cause,
@@ -628,7 +625,7 @@ impl HttpRefused {
         Self { cause, sent, session_unknown: false }
     }
 
-    /// The server does not know the session, for this `reason` of its own.
+    /// Refusal for an unknown session, with the server's own `reason`.
     pub(crate) fn session_unknown(reason: Arc<str>) -> Self {
         let cause = Cause::SessionLost { reason };
         Self { session_unknown: true, ..Self::new(cause, Sent::Maybe) }
@@ -653,7 +650,7 @@ pub(super) async fn refusal(
     let mentions = |word: &str| memchr::memmem::find(&body.bytes, word.as_bytes()).is_some();
     let unknown = match (status, of.kind()) {
         (404 | 410, SessionKind::Session) => true,
-        // Modern servers have no sessions: this one has become a legacy server.
+        // Modern servers have no sessions: this one was replaced by a legacy server.
         (400, SessionKind::Session | SessionKind::Modern) => {
             mentions(SESSION) || mentions(NOT_INITIALIZED)
         }
@@ -683,25 +680,24 @@ pub(super) async fn refusal(
     Err(HttpRefused { cause, sent: Sent::Maybe, session_unknown: unknown })
 }
 
-/// Whether the server limits its requests: 429, or 503 with a time to wait. Returns that time, if it is named. The error
-/// beside it is quoted only, since the wait is part of the refusal.
+/// Whether the server limits its requests: 429, or 503 with a retry time. Returns that time, if stated. A JSON-RPC
+/// error in the body is only quoted, since the delay is part of the refusal.
 fn throttled(head: &ResponseHead) -> Option<Option<Duration>> {
     let after = head.retry_after.as_deref();
     let after = after.and_then(|value| http1::retry_after(value, SystemTime::now()));
     (head.status == 429 || (head.status == 503 && after.is_some())).then_some(after)
 }
 
-/// Why a stream that the server keeps open could not be opened.
+/// Reason why a long-lived stream could not be opened.
 pub(crate) enum StreamRefusal {
     /// The server does not offer it.
     Unsupported(Cause),
-    /// The server is unreachable.
     Unreachable(Cause),
-    /// A later attempt may succeed, after this time if the server named one.
+    /// A later attempt may succeed, after this time if the server stated one.
     Temporary(Cause, Option<Duration>),
 }
 
-/// Opens an event stream that the server keeps open: the GET of a legacy session, or a modern subscription.
+/// Opens a long-lived event stream: the GET of a legacy session, or a modern subscription.
 pub(crate) async fn open_stream(
     session: &Session,
     request: &HttpRequest,
@@ -730,7 +726,7 @@ pub(crate) async fn open_stream(
     if stream.is_event_stream() {
         return Ok(stream);
     }
-    // An error under an HTTP error is a response as well.
+    // An error in an HTTP error is a response as well.
     let error = match next_message(&mut stream, MAX_REFUSAL_BYTES).await {
         Ok(message) => message.and_then(|it| ServerResponse::parse(&it)?.outcome.err()),
         Err(_) => None,
@@ -821,8 +817,8 @@ impl<'a> RpcError<'a> {
         Some(Self { id, is_2_0: jsonrpc.as_deref() == Some("2.0"), code, message })
     }
 
-    /// Whether it may be the answer under the id of the request, which its reader compares. Otherwise it names no request:
-    /// its message is reported with the status.
+    /// Whether it may be the response to the request; the reader compares the ids. Otherwise its message is reported
+    /// with the status.
     fn names_a_request(&self) -> bool {
         self.is_2_0 && self.request_id().is_some()
     }
@@ -831,20 +827,20 @@ impl<'a> RpcError<'a> {
         self.id.and_then(|id| jsonrpc::numeric_id(id.get().as_bytes()))
     }
 
-    /// Whether it says that the server does not know the session. The code alone is not enough: it also means a timeout.
+    /// Whether it denies the session. The code alone is not sufficient, since it also means a timeout.
     fn denies_session(&self) -> bool {
         self.code.is_some_and(|code| code.get() == SESSION_ERROR_CODE)
             && (self.message.contains(SESSION) || self.message.contains(NOT_INITIALIZED))
     }
 }
 
-/// Maximum number of resumptions of one response stream.
+/// Maximum resumptions of one response stream.
 const MAX_RESUMES: u32 = 10_000;
-/// Maximum number of consecutive failed attempts.
+/// Maximum consecutive failed attempts.
 const MAX_FAILURES: u32 = 5;
 /// Delay before a stream is resumed, unless the server sets one.
 const RETRY: Duration = Duration::from_secs(1);
-/// Minimum delay, whatever the server sets.
+/// Minimum delay, regardless of the server's setting.
 const MIN_RETRY: Duration = Duration::from_millis(50);
 
 /// Position in an event stream.
@@ -859,7 +855,7 @@ pub(crate) struct Cursor {
 
 type Resumed = Result<(HttpExchange, Box<Cursor>), Cause>;
 
-/// A stream that is being resumed.
+/// Stream that is being resumed.
 pub(crate) struct Resuming {
     attempts: Pin<Box<dyn Future<Output = Resumed>>>,
     /// Deadline of the next message.
@@ -927,7 +923,7 @@ async fn attempts(
         let session = session().ok_or_else(|| failed("the session is over"))?;
         let cause = match fresh(&session, &session.get(&cursor.id), Limits::now(answer)).await {
             Ok(stream) if stream.is_event_stream() => return Ok((stream, cursor)),
-            Ok(_) => return Err(failed("the server answered with no event stream")),
+            Ok(_) => return Err(failed("the server did not answer with an event stream")),
             Err(refused) => refused.cause,
         };
         failures += 1;

@@ -1,9 +1,9 @@
-//! Lifecycle over streamable HTTP: the requests of the handshake, the GET stream, and the end of the session.
+//! Lifecycle over streamable HTTP: handshake requests, the GET stream, and the end of the session.
 //!
 //! Owns the session's id and negotiated version, which calls then carry.
 //!
-//! Also detects servers that only support the HTTP+SSE transport of 2024-11-05, which is not implemented, so that they
-//! fail with an explanation instead of a bare 405.
+//! Also detects servers that support only the HTTP+SSE transport of 2024-11-05, which is not implemented, so that
+//! they fail with an explanation instead of a bare 405.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use mcpproxy_runtime::io::line_budget::peer_line;
 
 /// Maximum size of a lifecycle message, in bytes.
 pub(super) const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Time for the DELETE of the session.
+/// Time limit for the DELETE of the session.
 const DELETE_LIMIT: Duration = Duration::from_secs(2);
-/// Maximum number of concurrent stream readers and replies; further server requests are not answered.
+/// Maximum concurrent stream readers and replies; further server requests are not answered.
 const MAX_TASKS: usize = 32;
 
 /// Session of one connection, and the tasks that read its streams.
@@ -49,7 +49,7 @@ pub(super) struct HttpLifecycle {
 }
 
 impl HttpLifecycle {
-    /// A new session; its loss is reported to `lost`.
+    /// New session; its loss is reported to `lost`.
     pub(super) fn new(
         session: Session,
         limit: Duration,
@@ -72,7 +72,7 @@ impl HttpLifecycle {
         self.session.lock().clone()
     }
 
-    /// Sets the revision that every message to a modern server names.
+    /// Sets the revision named in every message to a modern server.
     pub(super) fn set_modern(&self) {
         self.session.lock().negotiated(MODERN);
     }
@@ -108,7 +108,7 @@ impl HttpLifecycle {
         }
     }
 
-    /// Sends a request of the handshake and returns its response. The session begins with the result of `initialize`.
+    /// Sends a handshake request and returns its response. The session begins with the result of `initialize`.
     pub(super) async fn ask(&self, opening: OpeningRequest, id: u64) -> Result<Bytes, Cause> {
         let mut session = self.session();
         let mut before = session.clone();
@@ -125,7 +125,7 @@ impl HttpLifecycle {
                 .await
                 .map_err(|refused| refused.cause)?;
         if let Some(endpoint) = moved {
-            // Later requests of the session go there at once.
+            // Later requests of the session go there directly.
             peer_line!(info, self.peer, server = %self.peer.name, path = %endpoint.path.path(), "redirected by the server");
             self.session.lock().move_to(Arc::clone(&endpoint));
             session.move_to(Arc::clone(&endpoint));
@@ -168,7 +168,7 @@ impl HttpLifecycle {
         answer
     }
 
-    /// Ends the handshake in this revision.
+    /// Completes the handshake in this revision.
     pub(super) async fn initialized(&self, revision: &str) -> Result<(), Cause> {
         self.session.lock().negotiated(revision);
         let session = self.session();
@@ -209,7 +209,7 @@ impl HttpLifecycle {
             Destination::Changed(list) => self.server_events.changed(list),
             Destination::Updated(uri) => self.server_events.updated(&uri),
             Destination::Task(task) => self.server_events.task_changed(&task),
-            // It has been read as the first message of its stream.
+            // Already read as the first message of its stream.
             Destination::Acknowledged(_) => {}
             Destination::Reply(reply) => self.reply(reply),
             Destination::Nobody(what) => self.log_debug(what),
@@ -244,7 +244,7 @@ impl HttpLifecycle {
     }
 }
 
-/// Maximum number of bytes read to find the first event.
+/// Maximum bytes read to find the first event.
 const MAX_BYTES: usize = 16 * 1024;
 /// Maximum wait for the first event.
 const LIMIT: Duration = Duration::from_secs(5);

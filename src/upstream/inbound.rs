@@ -1,15 +1,15 @@
-//! Routing of server messages on streams that many calls share: a child's pipe and the GET stream.
+//! Routing of server messages on streams shared by many calls: a child's pipe and the GET stream.
 //!
-//! Sans-I/O. [`ResponseMatcher`] reads a message incrementally until it is known whether it responds to one of our
-//! calls, so that large responses are forwarded before they are complete. [`route`] decides about a complete message
-//! that is no such response. Messages within a call's own HTTP stream never come here.
+//! Sans-I/O. [`ResponseMatcher`] parses a message incrementally until it is known whether it responds to one of our
+//! calls, so that large responses are forwarded before they are complete. [`route`] decides about any other
+//! complete message. Messages within a call's own HTTP stream never come here.
 //!
-//! A server request (sampling, elicitation, roots), log message or cancellation names no call. Invariant: it goes to a
+//! A server request (sampling, elicitation, roots), log message or cancellation names no call. Invariant: it is sent to a
 //! call only if all calls that could have caused it belong to one session, that is to one client on behalf of one
-//! principal: a guess could show one client's data to another. Calls count even if their client could not take the
-//! message, else a client without capabilities would make another the only candidate. A call without a session is a
-//! session of its own; that includes clients of the stateless revision, since a gateway may multiplex several people.
-//! A request without a recipient is refused with the reason. Progress needs a token of ours.
+//! principal, since a guess could reveal one client's data to another. Calls count even if their client could not take the
+//! message; otherwise a client without capabilities would make another the only candidate. A call without a session is a
+//! session of its own; this includes clients of the stateless revision, since a gateway may multiplex several people. A
+//! request without a recipient is refused with the reason. Progress needs a token of ours.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ use mcpproxy_protocol::mcp::meta::SUBSCRIPTION_KEY;
 /// Piece of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerPart {
-    /// The next bytes of the current JSON message, never empty.
+    /// Next bytes of the current JSON message, never empty.
     Data(Bytes),
     /// End of the message: one JSON body, one event, one line.
     End,
@@ -45,9 +45,9 @@ pub enum AnswerPart {
 const MAX_ID_BYTES: usize = 1024;
 /// Maximum size of a message that is delivered to a call, in bytes.
 const MAX_DELIVERED_BYTES: usize = 1024 * 1024;
-/// Maximum number of characters of a server's method name quoted in our error.
+/// Maximum characters of a server's method name quoted in our error.
 const MAX_QUOTED_CHARS: usize = 100;
-/// The first message of a subscription.
+/// First message of a subscription.
 pub(crate) const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,28 +57,27 @@ pub(crate) enum ChangedList {
     Prompts,
 }
 
-/// Destination of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// A response or other message for the lifecycle.
+    /// Response or other message for the lifecycle.
     Lifecycle,
-    /// A log message and its recipient, if it has one.
+    /// Log message and its recipient, if any.
     Log(Option<u64>),
-    /// The completion of an elicitation, and the call that may deliver it: the one that a log message would go to.
+    /// Completion of an elicitation, and the call that may deliver it: the one that a log message would go to.
     Completed(Option<u64>),
-    /// A message for this call. With an id it is a request that needs a response.
+    /// Message for this call. With an id it is a request that needs a response.
     Call(u64, Option<Bytes>),
-    /// A message for one of these calls of one session.
+    /// Message for one of these calls of one session.
     Calls(Box<[u64]>),
     Changed(ChangedList),
     Updated(Box<str>),
-    /// The status of the task with this id of the server changed.
+    /// Changed status of the task with this server-side id.
     Task(Box<str>),
-    /// The acknowledgment of the subscription that was opened by the request with this id.
+    /// Acknowledgment of the subscription opened by the request with this id.
     Acknowledged(u64),
-    /// A request that the proxy answers itself, with this message.
+    /// Request that the proxy answers itself, with this message.
     Reply(Bytes),
-    /// A message without a recipient; the reason for the log.
+    /// Message without a recipient, with the reason for the log.
     Nobody(&'static str),
 }
 
@@ -141,9 +140,9 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
                     .filter(|call| call.client.capabilities != ClientCapabilities::default());
                 Destination::Calls(able.filter_map(CallInFlight::id).collect())
             }
-            Recipient::Nobody => Destination::Nobody("the end of a request to no call"),
+            Recipient::Nobody => Destination::Nobody("a cancellation without a recipient"),
             Recipient::Ambiguous { .. } => {
-                Destination::Nobody("the end of a request that could be one to several clients")
+                Destination::Nobody("a cancellation that could be for several clients")
             }
         },
         "notifications/tools/list_changed" => Destination::Changed(ChangedList::Tools),
@@ -163,7 +162,7 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
         },
         ACKNOWLEDGED => match params.and_then(subscription_of) {
             Some(id) => Destination::Acknowledged(id),
-            None => Destination::Nobody("the acknowledgment of no subscription of ours"),
+            None => Destination::Nobody("the acknowledgment of an unknown subscription"),
         },
         _ if extensions::is_notification(method) => match Recipient::of(calls) {
             Recipient::Call { id, extensions: true, .. } => Destination::Call(id, None),
@@ -232,12 +231,12 @@ fn request(
     }
 }
 
-/// Error response to a request whose call has no room for it.
+/// Error response to a request whose call has a full queue.
 pub(crate) fn busy(id: &[u8]) -> Bytes {
-    jsonrpc::error(Some(id), Code::Internal, "the client does not keep up with what it is sent")
+    jsonrpc::error(Some(id), Code::Internal, "the client reads its messages too slowly")
 }
 
-/// The call of a progress notification: its token is our request id.
+/// Call of a progress notification: its token is our request id.
 fn progress_of(params: &RawValue) -> Option<u64> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -249,7 +248,7 @@ fn progress_of(params: &RawValue) -> Option<u64> {
     jsonrpc::numeric_id(token.as_bytes()).filter(|id| pending::is_ours(*id))
 }
 
-/// The request that opened the acknowledged subscription (MCP 2026-07-28 §Subscriptions).
+/// Request that opened the acknowledged subscription (MCP 2026-07-28 §Subscriptions).
 fn subscription_of(params: &RawValue) -> Option<u64> {
     let id = member(member(params.get(), "_meta")?, SUBSCRIPTION_KEY)?;
     jsonrpc::numeric_id(id.as_bytes()).filter(|id| pending::is_ours(*id))
@@ -272,36 +271,36 @@ fn uri_of(params: &RawValue) -> Option<Box<str>> {
     serde_json::from_str::<Params>(params.get()).ok().map(|params| params.uri)
 }
 
-/// How long an abandoned call counts unless the server responds earlier. Servers are sent `notifications/cancelled`, but
-/// some continue.
+/// Time for which an abandoned call counts, unless the server responds earlier. Servers are sent
+/// `notifications/cancelled`, but some continue.
 pub(crate) const ABANDONED_COUNTS_FOR: Duration = Duration::from_secs(300);
-/// Maximum number of abandoned calls tracked per connection.
+/// Maximum abandoned calls tracked per connection.
 const MAX_ABANDONED: usize = 256;
 
-/// The client of a call as far as routing is concerned.
+/// Client of a call, as relevant for routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallClient {
     /// `None`: the call is a session of its own.
     pub(crate) session: Option<CallSession>,
     /// Capabilities of the client during this call.
     pub(crate) capabilities: ClientCapabilities,
-    /// Whether messages of extensions are passed to the client.
+    /// Whether extension messages are forwarded to the client.
     pub(crate) extensions: bool,
 }
 
-/// A call that the server may be working on.
+/// Call that the server may be working on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallInFlight {
     pub(crate) client: CallClient,
     pub(crate) route: CallRoute,
 }
 
-/// How a call is reached outside of its own stream.
+/// Reachability of a call outside of its own stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallRoute {
     /// By its id. Later calls of a connection have a higher `order`.
     Reachable { id: u64, order: u64 },
-    /// Not at all: only its own stream is read.
+    /// Not reachable: only its own stream is read.
     Unreachable,
     /// Abandoned by its client.
     Abandoned,
@@ -322,7 +321,7 @@ impl CallInFlight {
 pub(super) enum Recipient {
     /// No reachable call is in flight.
     Nobody,
-    /// A call of the only session: the newest whose client has capabilities, else the newest.
+    /// Call of the only session: the newest whose client has capabilities, else the newest.
     Call { id: u64, capabilities: ClientCapabilities, extensions: bool },
     /// Calls of more than one session.
     Ambiguous { calls: usize },
@@ -359,8 +358,8 @@ impl Recipient {
 #[derive(Debug, Default)]
 pub(crate) struct AbandonedCalls {
     calls: VecDeque<AbandonedCall>,
-    /// Until then, one call of an unknown session counts: more than [`MAX_ABANDONED`] were abandoned, or some on an earlier
-    /// connection.
+    /// Time until which one call of an unknown session counts: more than [`MAX_ABANDONED`] were abandoned, or some
+    /// on an earlier connection.
     unknown_until: Option<Instant>,
 }
 
@@ -387,12 +386,12 @@ impl AbandonedCalls {
         self.unknown_until = self.unknown_until.max(Some(now + ABANDONED_COUNTS_FOR));
     }
 
-    /// Removes a call that the server responded to after all.
+    /// Removes a call that the server has responded to.
     pub(crate) fn answered(&mut self, id: u64) {
         self.calls.retain(|call| call.id != id);
     }
 
-    /// The calls that still count.
+    /// Calls that still count.
     pub(crate) fn active(&self, now: Instant) -> impl Iterator<Item = CallInFlight> + '_ {
         let unknown_until = self.unknown_until.filter(|until| now < *until).map(|_| None);
         let known = self.calls.iter().filter(move |call| now < call.until);
@@ -403,7 +402,6 @@ impl AbandonedCalls {
     }
 }
 
-/// Route of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageRoute {
     /// Response to the call with this id.
@@ -425,20 +423,20 @@ impl ResponseMatcher {
         Self { scanner: Scanner::new(ScanLimits::NONE, seed) }
     }
 
-    /// Reads the last chunk of the message; earlier chunks were fed before. Returns the route once it is known.
+    /// Reads the last chunk of the message; earlier chunks were fed before. Returns the route once known.
     pub(crate) fn feed(&mut self, chunks: &[Bytes]) -> Option<MessageRoute> {
         let broken = self.scanner.feed(chunks.last()?).is_err();
         let envelope = self.scanner.envelope();
         let route = match (envelope.kind, envelope.id) {
             (Some(MessageKind::Method), _) => Some(MessageRoute::Lifecycle),
-            // The value may not have begun, or be null.
+            // The value may not have begun, or may be null.
             (_, Some(id)) if envelope.has_outcome => {
                 Some(ours(id, chunks).map_or(MessageRoute::Lifecycle, MessageRoute::Call))
             }
             (Some(MessageKind::Result | MessageKind::Error) | None, _) => None,
         };
         match route {
-            // Errors after the route is known are reported by that call.
+            // That call reports errors after the route is known.
             Some(MessageRoute::Call(_)) => route,
             Some(MessageRoute::Lifecycle | MessageRoute::Garbage) | None if broken => {
                 Some(MessageRoute::Garbage)
@@ -447,13 +445,13 @@ impl ResponseMatcher {
         }
     }
 
-    /// The route of a complete message that had none so far.
+    /// Route of a complete message that had none so far.
     pub(crate) fn end(&self) -> MessageRoute {
         if self.scanner.finish().is_ok() { MessageRoute::Lifecycle } else { MessageRoute::Garbage }
     }
 }
 
-/// The call whose id this is, in any spelling.
+/// Call with this id, in any spelling.
 fn ours(id: Span, chunks: &[Bytes]) -> Option<u64> {
     let mut raw = [0; MAX_NUMERIC_ID_BYTES];
     let raw = raw.get_mut(..usize::try_from(id.len()).ok()?)?;
@@ -558,7 +556,7 @@ mod tests {
             refused(asks, &[(A, ClientCapabilities { sampling: true, roots: true, ..NONE })]);
         assert_eq!(code, -32601);
         assert_eq!(text, "elicitation/create: no client of a call in flight supports it");
-        // A's client has no capabilities, but the request may be A's nevertheless.
+        // A's client has no capabilities, but the request may be for A.
         for capabilities in [NONE, ELICITATION] {
             let (code, text) = refused(asks, &[(A, capabilities), (B, ELICITATION)]);
             assert_eq!(code, -32603);
@@ -585,10 +583,10 @@ mod tests {
     fn ambiguous_cancellation_is_dropped() {
         let ended = r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#;
         check(ended, &[(A, ELICITATION)], &Destination::Calls([A].into()));
-        let nobody = Destination::Nobody("the end of a request to no call");
+        let nobody = Destination::Nobody("a cancellation without a recipient");
         check(ended, &[(A, NONE)], &Destination::Calls([].into()));
         check(ended, &[], &nobody);
-        let several = "the end of a request that could be one to several clients";
+        let several = "a cancellation that could be for several clients";
         check(ended, &[(A, NONE), (B, ELICITATION)], &Destination::Nobody(several));
     }
 
@@ -654,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_41_message_of_an_extension_goes_to_the_only_session_that_takes_it() {
+    fn pro_41_extension_message_goes_to_the_only_session_that_accepts_it() {
         let call = |id, session, extensions| CallInFlight {
             client: CallClient { session: Some(session), capabilities: NONE, extensions },
             route: CallRoute::Reachable { id, order: id },

@@ -1,7 +1,7 @@
-//! The MCP servers behind the proxy.
+//! Connections to the MCP servers behind the proxy.
 //!
 //! Owns the connection to each server, its lifecycle, and the bytes of a call in both directions. A call needs a
-//! [`Permit`](mcpproxy_policy::Permit). The response is passed on as the server's own bytes, message by message, and parsed
+//! [`Permit`](mcpproxy_policy::Permit). The response is forwarded as the server's own bytes, message by message, and parsed
 //! only as far as routing requires. If this process is killed, a second process, the [`reaper`], ends the child processes.
 //!
 //! ```text
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Suggested reading order: messages ([`request`], `inbound`, `pending`); transports ([`http`], `stdio`); a server's
-//! `state` and the `handle` that shares it; the calls (`call`, `answer`); the task that connects (`connect`,
-//! `server_task`, [`supervisor`]), and the connection beside it for clients of the other family (`second`, `second_task`).
+//! `state` and the `handle` that shares it; calls (`call`, `answer`); the connecting task (`connect`, `server_task`,
+//! [`supervisor`]), and the second connection for clients of the other family (`second`, `second_task`).
 
 mod answer;
 mod backoff;
@@ -69,8 +69,8 @@ pub use request::{CallExtras, CallSession, RepeatableCall};
 pub use second::{SecondState, SecondStatus};
 pub use state::Introduced;
 
-/// The log target of a library that logs servers' messages in full, without a rate limit, and the codes of logins. Only its
-/// errors may be logged.
+/// Log target of a library that logs servers' messages in full, without a rate limit, and the codes of logins. Only
+/// its errors may be logged.
 pub const TALKATIVE: &str = "rmcp";
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Streams on which a server reports changes, kept open as long as its connection lives.
+//! Streams on which a server reports changes, kept open for the life of its connection.
 //!
 //! Legacy servers: the GET stream of the session, and `resources/subscribe`, repeated on each new connection. Modern
-//! servers: `subscriptions/listen` streams. A stream that ends, or is refused for a reason that may pass, is reopened with
+//! servers: `subscriptions/listen` streams. A stream that ends, or is refused for a temporary reason, is reopened with
 //! exponential backoff, not before the server's `Retry-After`; then all lists are read again, since changes in between were
-//! not reported. A server that does not offer a stream is left alone. Notifications are routed like all unsolicited
-//! messages. Streams for resources and tasks, whose sets change, are in [`crate::followed_set`].
+//! not reported. A stream that the server does not offer is not retried. Notifications are routed like all unsolicited
+//! messages. [`crate::followed_set`] has the streams for resources and tasks, whose sets change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,13 +34,13 @@ use mcpproxy_runtime::io::line_budget::peer_line;
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Lifetime after which the delay starts again at the minimum.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
-/// A stream may be silent forever; the wait is restarted at this interval.
+/// Interval at which the wait for a message is restarted, since a stream may be silent forever.
 const STREAM_SILENCE: Duration = Duration::from_secs(3600);
-/// Over a pipe the response arrives when the subscription ends, or never.
+/// Time limit over a pipe, where the response arrives when the subscription ends, or never.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum size of a message on the stream, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// Time after which a subscription over a pipe counts as acknowledged: less than clients and changed sets wait for it.
+/// Time after which a subscription over a pipe counts as acknowledged; less than clients and changed sets wait for it.
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(5);
 
 /// Transport of the stream.
@@ -55,9 +55,9 @@ pub(super) enum Line {
 pub(super) enum ListenEnd {
     /// The server does not support it.
     Refused,
-    /// Stream that can be reopened, after this time if the server named one.
+    /// The stream can be reopened, after this time if the server stated one.
     Ended(Option<Duration>),
-    /// The connection is lost, and its task knows.
+    /// The connection is lost; its task has been notified.
     Disconnected,
 }
 
@@ -71,7 +71,7 @@ impl Default for ReopenBackoff {
 }
 
 impl ReopenBackoff {
-    /// The delay after the end of a stream that lived for `lived`; at least `asked`.
+    /// Delay after the end of a stream that lived for `lived`; at least `asked`.
     pub(super) fn delay(&mut self, lived: Duration, asked: Option<Duration>) -> Duration {
         if lived >= STABLE_AFTER {
             self.0 = RETRY.0;
@@ -81,7 +81,7 @@ impl ReopenBackoff {
         delay
     }
 
-    /// Waits after the end of a stream that was opened at `began`.
+    /// Waits after the end of a stream opened at `began`.
     async fn after(&mut self, began: Instant, asked: Option<Duration>) {
         tokio::time::sleep(self.delay(began.elapsed(), asked)).await;
     }
@@ -108,7 +108,7 @@ pub(super) async fn read_session_stream(upstream: Arc<Upstream>, http: Arc<HttpL
                     last_id = id;
                 }
                 let retry = stream.retry().map(Duration::from_millis);
-                // The server closes its streams on purpose and replays what was missed.
+                // The server closes its streams on purpose and replays missed events.
                 resumed = retry.is_some() && !last_id.is_empty();
                 if resumed {
                     backoff = ReopenBackoff::default();
@@ -193,8 +193,8 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCa
     }
 }
 
-/// Runs one stream to its end; `opened` is called once the server has acknowledged it, with the acknowledgment. Over a pipe,
-/// a server that sends none counts as having sent an empty one after [`UNACKNOWLEDGED_LIMIT`].
+/// Runs one stream to its end; `opened` is called with the server's acknowledgment. Over a pipe, a missing
+/// acknowledgment counts as an empty one after [`UNACKNOWLEDGED_LIMIT`].
 pub(super) async fn run_stream(
     upstream: &Upstream,
     line: &Line,
@@ -215,7 +215,7 @@ fn filter(offers: ServerCapabilities) -> Option<String> {
         (offers.resources, "\"resourcesListChanged\":true"),
     ]
     .into_iter()
-    .filter_map(|(offered, subscriptions)| offered.then_some(subscriptions))
+    .filter_map(|(offered, member)| offered.then_some(member))
     .collect();
     (!subscriptions.is_empty())
         .then(|| format!("{{\"notifications\":{{{}}}}}", subscriptions.join(",")))
@@ -258,8 +258,8 @@ async fn over_http(
     }
 }
 
-/// Waits for the acknowledgment, at most `limit`, and for the end of the subscription; its other messages are routed by the
-/// pipe's reader.
+/// Waits for the acknowledgment, at most `limit`, and for the end of the subscription. The pipe's reader routes its
+/// other messages.
 async fn over_stdio(
     link: &Arc<ChildLink>,
     params: &str,
@@ -322,7 +322,7 @@ fn outcome(message: &[u8]) -> Option<ListenEnd> {
     })
 }
 
-/// Maximum size of a response, which is empty, in bytes.
+/// Maximum size of the (empty) response, in bytes.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Waits until that time; forever without one.
@@ -333,13 +333,13 @@ pub(super) async fn elapsed(at: Option<tokio::time::Instant>) {
     }
 }
 
-/// Keeps the subscriptions of a legacy server on one connection in line with the subscribed resources. What the server
-/// does not answer is asked again with backoff.
+/// Keeps a legacy server's subscriptions on one connection in line with the subscribed resources. Unanswered
+/// requests are repeated with backoff.
 pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, limit: Duration) {
     let Subscriptions { wanted, followed } = &upstream.subscriptions;
     let mut changed = wanted.subscribe();
     let (mut backoff, mut retry_at) = (ReopenBackoff::default(), None);
-    // Those of the first turn may have changed before the connection.
+    // Resources of the first round may have changed before the connection.
     let mut is_first = true;
     loop {
         changed.mark_unchanged();
@@ -401,7 +401,7 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
             });
             match answer {
                 SubscriptionAnswer::Missing => is_unanswered = true,
-                // Changes without a connection were missed, those before a repetition, and those before a late answer.
+                // Changes without a connection, before a repetition, or before a late answer were missed.
                 SubscriptionAnswer::Confirmed
                     if asked != 0 || is_first || since.elapsed() >= SUBSCRIPTION_LIMIT =>
                 {
@@ -424,10 +424,10 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
     }
 }
 
-/// Error code of legacy servers for a resource that does not exist (MCP 2025-11-25 §Resources).
+/// Error code of legacy servers for an unknown resource (MCP 2025-11-25 §Resources).
 const RESOURCE_NOT_FOUND: i64 = -32_002;
 
-/// Whether a legacy server refuses a subscription for good with an error of this code.
+/// Whether a legacy server refuses a subscription permanently with an error of this code.
 fn is_refusal(code: i64) -> bool {
     lifecycle::is_lasting(code) || code == RESOURCE_NOT_FOUND
 }
@@ -479,7 +479,7 @@ mod tests {
     const LATER: Duration = Duration::from_secs(3600);
     const PIPE_BYTES: usize = 64 * 1024;
 
-    /// The pipes of a child that answers its first request with these lines, in which `ID` is the request's id.
+    /// Pipes of a child that answers its first request with these lines, in which `ID` is the request's id.
     fn child(answer: &'static [&'static str]) -> Arc<ChildLink> {
         let (link, queue) = ChildLink::new(Arc::default(), Arc::default());
         let (stdin, requests) = duplex(PIPE_BYTES);
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_13_reopening_slows_down_until_a_stream_lives_and_waits_as_asked() {
+    fn pro_13_reopening_slows_down_until_a_stream_is_stable_and_honors_retry_after() {
         let mut backoff = ReopenBackoff::default();
         let brief = Duration::ZERO;
         let delays = |backoff: &mut ReopenBackoff, times: usize| -> Vec<u64> {

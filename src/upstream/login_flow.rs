@@ -1,8 +1,8 @@
 //! Interactive OAuth login with one server while the proxy runs: started by the operator, finished in a browser.
 //!
-//! At most one login per server: concurrent requests get the same address. The protocol is in [`oauth`]; the server's
-//! task notices the new tokens by their file, as it does after `mcpproxy upstream login`. A login is canceled when its
-//! server is retired.
+//! At most one login per server: concurrent requests get the same address. [`oauth`] implements the protocol; the
+//! server's task detects the new tokens by their file, as after `mcpproxy upstream login`. A login is canceled when
+//! its server is retired.
 //!
 //! ```text
 //! idle ── requested ──▶ beginning ── address known ──▶ waiting ── tokens stored ──▶ idle
@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::oauth::{self, LoggedIn, LoginError};
 use crate::state::LoginOutcome;
 
-/// Time to complete the login once the address is known.
+/// Time limit for completing the login once the address is known.
 pub(crate) const LOGIN_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// Maximum wait of a caller for the address.
 pub(crate) const BEGIN_LIMIT: Duration = Duration::from_secs(30);
@@ -33,26 +33,25 @@ pub enum LoginStanding {
     Idle,
     /// The server and its authorization server are being queried.
     Beginning,
-    /// The address has to be opened in a browser.
+    /// The address must be opened in a browser.
     Waiting(WaitingLogin),
     Failed(FailedLogin),
 }
 
-/// A login that waits for the user.
+/// Login that waits for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingLogin {
     /// URL to open in a browser on this machine: the redirect goes to its loopback interface.
     pub address: Arc<str>,
-    /// When the login times out.
+    /// Time at which the login times out.
     pub until: SystemTime,
 }
 
-/// A failed login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedLogin {
-    /// The reason in one line, without secrets.
+    /// Reason on one line, without secrets.
     pub why: Arc<str>,
-    /// Whether the cause is the server's config entry, or that the server wants no login: a retry fails in the same way.
+    /// Whether the cause is permanent: the config entry, or a server that requires no login. A retry fails the same way.
     pub is_lasting: bool,
 }
 
@@ -62,7 +61,7 @@ impl FailedLogin {
     }
 }
 
-/// Why no address is available.
+/// Reason why no address is available.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoLogin {
     #[error("it is disabled in the config: `mcpproxy upstream enable` switches it on")]
@@ -70,11 +69,11 @@ pub enum NoLogin {
     #[error("{}", .0.why)]
     Failed(FailedLogin),
     /// The login continues in the background.
-    #[error("its address is not known after {BEGIN_LIMIT:?}: ask again")]
+    #[error("its address is not known after {BEGIN_LIMIT:?}: retry")]
     Late,
 }
 
-/// The login of one server: its settings and its state.
+/// Login of one server: settings and state.
 pub(crate) struct LoginSession {
     config: Config,
     standing: watch::Sender<LoginStanding>,
@@ -85,9 +84,9 @@ impl LoginSession {
         Self { config: config.clone(), standing: watch::Sender::default() }
     }
 
-    /// Why no person can log in, if tokens are requested without one.
+    /// Reason why no person can log in, if tokens are requested without one.
     pub(crate) fn unattended(&self) -> Option<FailedLogin> {
-        let why = "it needs no person: oauth.grant is client_credentials, and mcpproxy requests its tokens";
+        let why = "no login is needed: oauth.grant is client_credentials, and mcpproxy requests the tokens itself";
         self.config.is_unattended().then(|| FailedLogin::new(why, true))
     }
 
@@ -106,7 +105,6 @@ impl LoginSession {
         })
     }
 
-    /// Waits for the address of the running login.
     pub(crate) async fn address(&self) -> Result<WaitingLogin, NoLogin> {
         let mut standing = self.standing.subscribe();
         let known = standing.wait_for(|standing| *standing != LoginStanding::Beginning);

@@ -1,7 +1,7 @@
-//! Delivery of unsolicited server messages: calls that are reachable over HTTP, followers of lists, subscriptions.
+//! Delivery of unsolicited server messages: to calls reachable over HTTP, list followers and subscriptions.
 //!
-//! A child's pipe has its own table of calls; routing decisions are made in [`crate::inbound`]. Subscribed resources are
-//! requested from the server by [`crate::listen`]; which client wants which is not known here.
+//! A child's pipe has its own table of calls; [`crate::inbound`] makes the routing decisions. [`crate::listen`]
+//! requests subscribed resources from the server. Subscriptions of individual clients are tracked elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -19,12 +19,12 @@ use crate::inbound::{
 };
 use crate::request::CallSession;
 
-/// Capacity of a call's queue of messages outside of its own stream.
+/// Capacity of a call's queue for messages outside of its own stream.
 pub(super) const QUEUED_MESSAGES: usize = 32;
 /// Capacity of the channel of changed resources; a slow follower learns that it missed some.
 const QUEUED_UPDATES: usize = 256;
 
-/// Counters of a server's list changes. Changes of tools are reported by the catalog.
+/// Counters of a server's list changes. The catalog reports tool changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// `notifications/resources/list_changed`, and each new connection.
@@ -33,12 +33,12 @@ pub struct Changes {
     pub prompts: u64,
 }
 
-/// Outcome of delivering a log message that names no call.
+/// Outcome of delivering a log message outside of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogDelivery {
     /// Received or unwanted by its recipient.
     Delivered,
-    /// A single client uses the server: the call in flight may deliver it, if there is only one.
+    /// A single client uses the server: the call in flight may deliver the message, if there is only one.
     ViaCall,
     /// No unique recipient: several clients, or none.
     Nobody,
@@ -48,16 +48,16 @@ type LogConsumer = Box<dyn Fn(&Bytes) -> LogDelivery + Send + Sync>;
 
 /// Events of one server: list changes, resource changes, log messages.
 pub(super) struct ServerEvents {
-    /// The tools have to be listed again.
+    /// Signals that the tools must be listed again.
     pub(super) tools: Notify,
-    /// Whether the server reported that its tools changed, and they were not listed since.
+    /// Whether the server reported changed tools that have not been listed since.
     tools_reported: AtomicBool,
     pub(super) changes: watch::Sender<Changes>,
     /// URIs of changed resources.
     pub(super) updates: broadcast::Sender<Arc<str>>,
     /// Tasks whose changes clients follow.
     pub(super) tasks: Arc<FollowedTasks>,
-    /// Changed tasks, also those that no client follows.
+    /// Changed tasks, including those that no client follows.
     pub(super) changed_tasks: broadcast::Sender<Arc<str>>,
     /// Delivers log messages and completions of elicitations outside of calls.
     consumer: OnceLock<LogConsumer>,
@@ -86,7 +86,7 @@ impl Default for ServerEvents {
 }
 
 impl ServerEvents {
-    /// Events of a server, of which clients follow these tasks.
+    /// Events of a server whose followed tasks are `tasks`.
     pub(super) fn with(tasks: Arc<FollowedTasks>) -> Self {
         Self { tasks, ..Self::default() }
     }
@@ -99,7 +99,7 @@ impl ServerEvents {
         }
     }
 
-    /// Takes a message of a request's own stream that is not for its client: a change of the server's lists or
+    /// Takes a message on a request's own stream that is not for its client: a change of the server's lists or
     /// resources, or the completion of an elicitation.
     pub(super) fn observe(&self, message: &[u8]) {
         match inbound::route(message, &[]) {
@@ -119,7 +119,7 @@ impl ServerEvents {
         self.tools.notify_one();
     }
 
-    /// Whether the server reported a change of its tools since the last time.
+    /// Whether the server reported a change of its tools since the last call.
     pub(super) fn take_tools_report(&self) -> bool {
         self.tools_reported.swap(false, Ordering::AcqRel)
     }
@@ -138,7 +138,7 @@ impl ServerEvents {
         });
     }
 
-    /// Installs the consumer of log messages; only the first one counts.
+    /// Installs the consumer of log messages; only the first one is used.
     pub(super) fn consume_log(
         &self,
         consumer: impl Fn(&Bytes) -> LogDelivery + Send + Sync + 'static,
@@ -146,7 +146,7 @@ impl ServerEvents {
         let _ = self.consumer.set(Box::new(consumer));
     }
 
-    /// Delivers a log message that names no call, or the completion of an elicitation.
+    /// Delivers a log message outside of calls, or the completion of an elicitation.
     pub(super) fn logged(&self, message: &Bytes) -> LogDelivery {
         self.consumer.get().map_or(LogDelivery::ViaCall, |consumer| consumer(message))
     }
@@ -163,8 +163,8 @@ impl ServerEvents {
     }
 }
 
-/// Calls in flight on one HTTP connection: those that are reachable outside of their own stream, since they want progress
-/// or their clients have capabilities, and the number of the others. The others take no lock.
+/// Calls in flight on one HTTP connection: those reachable outside of their own stream, since they want progress or
+/// their clients have capabilities; and the number of the others, which take no lock.
 #[derive(Debug, Default)]
 pub(super) struct NotificationRouter {
     calls: Mutex<ReachableCalls>,
@@ -187,7 +187,7 @@ struct ReachableCall {
     order: u64,
 }
 
-/// Registration of a call; ends when dropped.
+/// Registration of a call; ends on drop.
 #[derive(Debug)]
 pub(super) struct Registration {
     router: Arc<NotificationRouter>,
@@ -200,7 +200,7 @@ impl Drop for Registration {
     }
 }
 
-/// Count of an unreachable call; ends when dropped.
+/// Count of an unreachable call; ends on drop.
 #[derive(Debug)]
 pub(super) struct Counted(Arc<NotificationRouter>);
 
@@ -211,7 +211,7 @@ impl Drop for Counted {
 }
 
 impl NotificationRouter {
-    /// Router of a new connection to a server that may still be working on calls of the connection of `before`.
+    /// Router of a new connection to a server that may still be working on calls of the previous connection.
     pub(super) fn after(before: Option<&Self>) -> Self {
         let router = Self::default();
         if before.is_some_and(Self::has_calls) {
@@ -252,7 +252,6 @@ impl NotificationRouter {
         self.calls().abandoned.add(id, session, Instant::now());
     }
 
-    /// Routes a message.
     pub(super) fn route(&self, message: &[u8]) -> Destination {
         let calls = self.calls();
         let reachable = calls.by_id.iter().map(|(id, call)| CallInFlight {
@@ -279,44 +278,44 @@ impl NotificationRouter {
     }
 }
 
-/// Maximum wait of a client for a server's answer about its subscription.
+/// Maximum wait of a client for a server's answer to its subscription.
 pub const SUBSCRIPTION_LIMIT: Duration = Duration::from_secs(10);
 
-/// Maximum number of ended subscriptions that a legacy server still has to be notified of.
+/// Maximum ended subscriptions about which a legacy server must still be notified.
 const MAX_ENDED: usize = 4096;
 
 /// Subscribed resources by URI.
 #[derive(Debug, Default)]
 pub(super) struct WantedResources {
     pub(super) wanted: BTreeMap<Arc<str>, WantedResource>,
-    /// No longer subscribed, but the server was asked for them, over connections of these generations.
+    /// Ended subscriptions that the server was asked for, over connections of these generations.
     pub(super) ended: BTreeMap<Arc<str>, u64>,
 }
 
-/// A subscribed resource, and what a legacy server was asked.
+/// Subscribed resource, and the state of its request to a legacy server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedResource {
     pub(super) since: Instant,
-    /// Generation of the connection over which the server was asked; 0 if it was not.
+    /// Generation of the connection over which the server was asked; 0 if it was not asked.
     pub(super) asked: u64,
-    /// Answer of that server.
+    /// The server's answer.
     pub(super) answer: SubscriptionAnswer,
 }
 
-/// Progress of the resource subscriptions at a server, over the present connection.
+/// Progress of the resource subscriptions at a server, over the current connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Followed {
-    /// None is confirmed.
+    /// No subscription is confirmed.
     #[default]
     None,
-    /// The server's answers. Resources in neither of them are not answered.
+    /// The server's answers. Resources in neither set are unanswered.
     Answered { confirmed: BTreeSet<Arc<str>>, refused: BTreeSet<Arc<str>> },
     /// Not supported on this connection.
     Refused,
 }
 
 impl Followed {
-    /// Whether the server has refused this resource since it is wanted: refusals before are of another allocation.
+    /// Whether the server has refused this resource since it was last added; earlier refusals are of another allocation.
     fn refuses(&self, wanted: &Arc<str>) -> bool {
         let Self::Answered { refused, .. } = self else { return false };
         refused.get(wanted).is_some_and(|refused| Arc::ptr_eq(refused, wanted))
@@ -328,7 +327,7 @@ impl Followed {
 pub enum SubscriptionAnswer {
     Confirmed,
     Refused,
-    /// There was none within the limit.
+    /// No answer within the limit.
     Missing,
 }
 
@@ -341,11 +340,11 @@ pub(super) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Adds a resource. `asked` is the generation over which the server was asked already.
+    /// Adds a resource. `asked` is the generation over which the server was already asked.
     pub(super) fn add(&self, uri: &str, asked: Option<u64>) {
         let is_refused = self.key(uri).is_some_and(|key| self.followed.borrow().refuses(&key));
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
-            // The server was not notified of its end yet.
+            // The server was not yet notified of its end.
             let asked = asked.or(ended.remove(uri));
             let answer = match asked {
                 Some(_) => SubscriptionAnswer::Confirmed,
@@ -357,7 +356,7 @@ impl Subscriptions {
                     // Its new answer is published.
                     true
                 }
-                // One that was refused is another one from now on, and asked for again.
+                // A refused resource is replaced by a new allocation, and requested again.
                 (Some(_), None) if !is_refused => false,
                 (_, asked) => {
                     wanted.remove(uri);
@@ -369,12 +368,12 @@ impl Subscriptions {
         });
     }
 
-    /// The key of a wanted resource.
+    /// Key of a wanted resource.
     fn key(&self, uri: &str) -> Option<Arc<str>> {
         self.wanted.borrow().wanted.get_key_value(uri).map(|(key, _)| Arc::clone(key))
     }
 
-    /// Waits until `deadline` for the server's answer about a resource that was added.
+    /// Waits until `deadline` for the server's answer about an added resource.
     pub(super) async fn answer(
         &self,
         uri: &str,
@@ -416,7 +415,7 @@ impl Subscriptions {
         });
     }
 
-    /// Removes a resource of which the server is notified otherwise.
+    /// Removes a resource; the server is notified by other means.
     pub(super) fn removed(&self, uri: &str) {
         self.wanted.send_if_modified(|resources| resources.wanted.remove(uri).is_some());
     }
@@ -447,7 +446,7 @@ mod tests {
         let second = Arc::new(NotificationRouter::after(Some(&busy)));
         assert!(!asks(&second));
         let third = Arc::new(NotificationRouter::after(Some(&second)));
-        assert!(!asks(&third), "remembered over several connections");
+        assert!(!asks(&third), "counted over several connections");
     }
 
     fn able() -> CallClient {
@@ -486,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn news_are_counted() {
+    fn changes_are_counted() {
         let server_events = ServerEvents::default();
         let changes = server_events.changes.subscribe();
         server_events.changed(ChangedList::Prompts);

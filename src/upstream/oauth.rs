@@ -1,8 +1,8 @@
 //! OAuth 2.1 logins with upstreams, as specified by MCP (RFC 9728, 8414, 7591, 8707).
 //!
-//! Owns the login, the token files and their renewal. rmcp implements the protocol steps; the HTTP client, its address
-//! policy and the limits are ours. Calls are not delayed: a token is one of the headers of a session. It is sent only to
-//! the server it was issued for; authorization sent by our own clients never gets here.
+//! Owns the login, the token files and their renewal. rmcp implements the protocol steps; the HTTP client, its
+//! address policy and the limits are ours. Calls are not delayed: a token is one of the headers of a session. It is
+//! sent only to the server that it was issued for; authorization sent by our own clients never gets here.
 //!
 //! ```text
 //! mcpproxy upstream login ─▶ login ─▶ store ◀─ login_tokens ─▶ the server's session
@@ -10,11 +10,11 @@
 //!                              └──── client ─────┘
 //! ```
 //!
-//! With the grant `client_credentials` there is no person: [`client_credentials`] requests each token, for both sides of the
-//! diagram.
+//! With the grant `client_credentials` there is no person: [`client_credentials`] requests each token, for both
+//! sides of the diagram.
 //!
 //! Any request may be challenged: a server may require a login, or a further scope, only at a call. [`Challenges`]
-//! collects them for the server's task, which renews tokens and reports the state.
+//! collects the challenges for the server's task, which renews tokens and reports the state.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ mod login_tokens;
 mod logout;
 mod store;
 
-/// Maximum number of scopes read from a challenge.
+/// Maximum scopes read from a challenge.
 const MAX_SCOPES: usize = 64;
 /// Maximum length of a scope in bytes.
 const MAX_SCOPE_BYTES: usize = 256;
@@ -139,7 +139,7 @@ impl Challenges {
         reason
     }
 
-    /// Error text for a request that was rejected for its token, or for having none.
+    /// Error text for a request rejected for its token, or for having none.
     pub(super) fn no_token(&self) -> String {
         match self.is_unattended {
             true => "its token was rejected, another one is requested".to_owned(),
@@ -190,7 +190,10 @@ pub(crate) fn needs_login(server: &str) -> String {
 /// Error text for a server that requires further scopes.
 pub(super) fn needs_scopes(server: &str, scopes: &[String]) -> String {
     match scopes {
-        [] => "its login is not good for this, and it does not say what would be".to_owned(),
+        [] => {
+            "its login is not sufficient for this request, and it does not name the missing scope"
+                .to_owned()
+        }
         scopes => {
             let scopes = scopes.join(" ");
             format!("needs login with scope {scopes}: {}", how_to_log_in(server))
@@ -198,7 +201,7 @@ pub(super) fn needs_scopes(server: &str, scopes: &[String]) -> String {
     }
 }
 
-/// Whether a reason was made by [`needs_login`] or [`needs_scopes`].
+/// Whether [`needs_login`] or [`needs_scopes`] created the reason.
 pub fn says_needs_login(reason: &str, server: &str) -> bool {
     reason.contains("needs login") && reason.ends_with(&how_to_log_in(server))
 }

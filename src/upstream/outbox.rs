@@ -1,5 +1,5 @@
-//! Messages to a server besides calls: cancellations, and clients' responses to its requests. Sent in the background,
-//! within bounds; what exceeds them is dropped.
+//! Messages to a server besides calls: cancellations, and clients' responses to its requests. Sent in the
+//! background, within bounds; messages beyond them are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use crate::request::cancellation;
 use crate::state::Carrier;
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Maximum number of cancellations in progress per connection; more are dropped.
+/// Maximum cancellations in progress per connection; more are dropped.
 const MAX_CANCELLING: usize = 16;
-/// Maximum number of client responses in progress per connection; more are dropped.
+/// Maximum client responses in progress per connection; more are dropped.
 const MAX_RESPONDING: usize = 64;
-/// Maximum total size of those of a server, in bytes, beyond the first.
+/// Maximum total size of a server's client responses in progress, in bytes, beyond the first.
 const MAX_RESPONDING_BYTES: usize = 16 * 1024 * 1024;
 
-/// Outbox of one connection. What is in progress ends with it.
+/// Outbox of one connection; sends in progress end with it.
 pub(super) struct Outbox {
     peer: Arc<Peer>,
     /// Time limit of a response over a pipe.
@@ -32,7 +32,7 @@ pub(super) struct Outbox {
     bytes: Arc<AtomicUsize>,
 }
 
-/// Reservation of bytes, released when dropped.
+/// Reservation of bytes, released on drop.
 struct RespondingBytes(Arc<AtomicUsize>, usize);
 
 impl Drop for RespondingBytes {

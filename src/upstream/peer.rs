@@ -1,7 +1,7 @@
-//! Log budget and redaction of one server's output.
+//! Log budget and redaction for one server's output.
 //!
-//! Foreign text enters here: output of a server is quoted by [`Peer::quote`], without secrets of the config, or not at
-//! all. Log lines that a server can cause are limited by token buckets.
+//! All foreign text enters here: output of a server is quoted only by [`Peer::quote`], without secrets of the
+//! config. Token buckets limit the log lines that a server can cause.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use mcpproxy_runtime::secrets::Secrets;
 pub(super) const LOG_BURST: u32 = line_budget::BURST;
 /// Refill interval of that budget.
 pub(super) const LOG_INTERVAL: Duration = line_budget::INTERVAL;
-/// Burst of logged stderr lines, which are shown at debug level only.
+/// Burst of logged stderr lines, which appear at debug level only.
 pub(super) const STDERR_BURST: u32 = 1000;
 /// See [`STDERR_BURST`].
 pub(super) const STDERR_INTERVAL: Duration = Duration::from_millis(10);
@@ -55,7 +55,6 @@ impl Peer {
         }
     }
 
-    /// Sets the store of its stderr lines.
     pub(super) fn with_stderr_log(self, stderr_log: ServerLines) -> Self {
         Self { stderr_log, ..self }
     }
@@ -70,7 +69,7 @@ impl Peer {
         self.secrets.quote(words.as_ref())
     }
 
-    /// Text of it without secrets.
+    /// Text of the server with secrets masked.
     pub(super) fn masked(&self, text: &str) -> String {
         String::from_utf8_lossy(&self.secrets.mask(text.as_bytes(), false)).into_owned()
     }
@@ -80,17 +79,17 @@ impl Peer {
         self.list_notes.lock().clone()
     }
 
-    /// Replaces those of the list before.
+    /// Replaces the notes of the previous list.
     pub(super) fn keep_list_notes(&self, notes: ListNotes) {
         *self.list_notes.lock() = notes;
     }
 
-    /// Takes a token from the log budget; if there is none, counts the line to report it later.
+    /// Takes a token from the log budget; without one, counts the line to report it later.
     pub(super) fn may_log(&self) -> bool {
         self.take(&self.log)
     }
 
-    /// The same for a stderr line.
+    /// Takes a token from the stderr budget; without one, counts the line.
     pub(super) fn may_log_stderr(&self) -> bool {
         self.take(&self.stderr)
     }

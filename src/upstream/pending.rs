@@ -1,8 +1,8 @@
 //! Pending calls of one connection by request id.
 //!
-//! Ids have exactly ten digits and fit in 31 bits: they never collide with those of the lifecycle on the same connection,
-//! and servers that keep ids as 32-bit integers or doubles return them unchanged. Pure: the caller supplies ids, lock and
-//! waiters.
+//! Ids have exactly ten digits and fit in 31 bits: they never collide with those of the lifecycle on the same
+//! connection, and servers that store ids as 32-bit integers or doubles return them unchanged. Sans-I/O: the caller
+//! supplies ids, lock and waiters.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,13 +13,13 @@ use thiserror::Error;
 pub(crate) const FIRST_ID: u64 = 1 << 30;
 /// Highest id of a call.
 pub(crate) const LAST_ID: u64 = (1 << 31) - 1;
-/// Maximum number of pending calls per connection.
+/// Maximum pending calls per connection.
 pub(crate) const MAX_WAITING: usize = 4096;
 
-/// Number of answered and of abandoned ids remembered per connection.
+/// Answered ids, and abandoned ids, remembered per connection.
 pub(crate) const REMEMBERED: usize = 1024;
 
-/// The connection has too many pending calls.
+/// Error of a connection with too many pending calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{MAX_WAITING} calls are waiting for this server")]
 pub(crate) struct Full;
@@ -32,9 +32,8 @@ pub(crate) fn is_ours(id: u64) -> bool {
 /// Kind of a response for which no call is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unmatched {
-    /// A duplicate response.
     Duplicate,
-    /// The call was abandoned before.
+    /// Response to a call that was abandoned before.
     Late,
     Unknown,
 }
@@ -103,7 +102,7 @@ impl<W> Pending<W> {
         Some(waiter)
     }
 
-    /// Classifies a response without a waiter. A late one counts as the response: the next is a duplicate.
+    /// Classifies a response without a waiter. A late one counts as the response: the next one is a duplicate.
     pub(crate) fn classify(&mut self, id: u64) -> Unmatched {
         if self.answered.has(id) {
             Unmatched::Duplicate
@@ -147,7 +146,7 @@ impl Remembered {
     }
 }
 
-/// Identity hash: ids are random and our own, so nobody can choose them to collide.
+/// Identity hash: ids are random and our own, so they cannot be chosen to collide.
 #[derive(Debug, Default)]
 pub(crate) struct IdHasher(u64);
 

@@ -29,18 +29,18 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// Poll interval while a group is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of searches for stray processes.
+/// Maximum searches for stray processes.
 const SEARCHES: u32 = 25;
 
 /// Interval between searches; each scans all processes.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A running child, leader of its own process group. Kills the group when dropped.
+/// Running child, leader of its own process group. Kills the group on drop.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Box<dyn ChildWrapper>,
     group: Pid,
-    /// Environment marker inherited by everything it starts.
+    /// Environment marker inherited by all of its descendants.
     mark: Arc<str>,
     reaper: Arc<Reaper>,
     stopped: bool,
@@ -91,17 +91,17 @@ impl Process {
         Ok((process, Pipes { stdin, stdout, stderr }))
     }
 
-    /// Waits for the leader until the deadline; returns its exit status in words.
+    /// Waits for the leader until the deadline; returns a description of its exit status.
     pub(super) async fn ended(&mut self, deadline: Instant) -> Option<String> {
         let status = timeout_at(deadline, self.child.wait()).await.ok()?;
         Some(match status {
             Ok(status) => format!("the process ended with {status}"),
-            Err(error) => format!("the process cannot be waited for: {error}"),
+            Err(error) => format!("failed to wait for the process: {error}"),
         })
     }
 
-    /// Ends the group and stray processes after the input was closed: waits, then SIGTERM, then SIGKILL. The deadline
-    /// shortens the waits only.
+    /// Ends the group and stray processes after the input was closed: waits, then sends SIGTERM, then SIGKILL. The
+    /// deadline only shortens the waits.
     pub(super) async fn stop(mut self, deadline: Instant) {
         self.ended(deadline.min(Instant::now() + CLOSE_GRACE)).await;
         if self.signal(Signal::SIGTERM) {
@@ -163,10 +163,10 @@ impl Drop for Process {
     }
 }
 
-/// Maximum number of bytes of a stderr line that are kept.
+/// Maximum retained bytes of a stderr line.
 const STDERR_LINE_BYTES: u64 = 4096;
 
-/// Number of last stderr lines among which the reason for a failure is looked for.
+/// Last stderr lines that are searched for the reason of a failure.
 const RECENT_LINES: usize = 32;
 
 /// Last stderr lines of a child, at most [`RECENT_LINES`].
@@ -182,7 +182,7 @@ impl RecentStderr {
         lines.push_back(line);
     }
 
-    /// The line that most likely states why the child failed, behind words that say which; `None` without lines.
+    /// Line that most likely states why the child failed, with a prefix that names its kind; `None` without lines.
     pub(crate) fn reason(&self) -> Option<String> {
         let lines = self.0.lock();
         let last = lines.back()?;
@@ -203,7 +203,7 @@ impl RecentStderr {
 /// Rank of a package manager's line, see [`error_rank`].
 const PACKAGE_MANAGER: u8 = 2;
 
-/// How clearly a line states an error, from 0: not at all.
+/// Rank of how clearly a line states an error; 0: not at all.
 fn error_rank(line: &str) -> u8 {
     const STATEMENT: u8 = 3;
     const MENTION: u8 = 1;
@@ -223,13 +223,13 @@ fn error_rank(line: &str) -> u8 {
     }
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
     let mentions = |word: &str| matches!(word, "error" | "fatal" | "exception" | "failed");
-    // A frame of a stack trace names functions, not errors.
+    // A stack trace frame names functions, not errors.
     let is_frame = lower.starts_with("at ") || lower.starts_with("file \"");
     if !is_frame && words.into_iter().any(mentions) { MENTION } else { 0 }
 }
 
-/// Reads stderr to its end: stores the lines, logs them at debug level, and remembers the last ones, among which the
-/// reason for a failure is.
+/// Reads stderr to its end: stores the lines, logs them at debug level, and remembers the last ones, to find the
+/// reason of a failure.
 pub(crate) async fn drain_stderr(
     peer: Arc<Peer>,
     mut stderr: impl AsyncRead + Unpin,
@@ -248,7 +248,7 @@ pub(crate) async fn drain_stderr(
             match lines.next_item() {
                 Ok(Some(Item::Data(part))) => line.extend_from_slice(&part),
                 Ok(None) => break,
-                // The beginning of an overlong line is enough.
+                // The beginning of an overlong line is sufficient.
                 whole @ (Ok(Some(Item::End)) | Err(_)) => {
                     peer.keep_stderr(&line, whole.is_err());
                     let line_text = peer.secrets.quote_cut(&line, whole.is_err());
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_long_ago_is_no_reason() {
+    fn old_error_is_not_reported_as_the_reason() {
         let recent = RecentStderr::default();
         recent.push("Error: long ago".into());
         (0..RECENT_LINES).for_each(|number| recent.push(format!("line {number}").into()));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn overlong_line_keeps_no_part_of_a_secret() {
+    async fn overlong_line_contains_no_part_of_a_secret() {
         let secrets = Arc::new(Secrets::new(["s3cr3t-token".to_owned()]));
         let peer = Arc::new(Peer::new("s".into(), secrets));
         let recent = RecentStderr::default();

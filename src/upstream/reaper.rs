@@ -1,18 +1,18 @@
 //! Reaper: a helper process that outlives this one and ends its children if it is killed.
 //!
-//! The proxy sends it the process group of each child over a socket. When the socket closes, however the proxy ended,
-//! the reaper ends the groups, all processes with the proxy's mark ([`marked`]), and itself. `PR_SET_PDEATHSIG` is
-//! unsuitable: it must be set between fork and exec, affects the child only, and fires when the starting thread ends.
-//! How children end while the proxy lives is in [`crate::process`].
+//! The proxy sends it the process group of each child over a socket. When the socket closes, however the proxy
+//! ended, the reaper ends the groups, all processes with the proxy's mark ([`marked`]), and itself.
+//! `PR_SET_PDEATHSIG` is unsuitable: it must be set between fork and exec, affects only the child, and fires when
+//! the starting thread ends. [`crate::process`] ends children while the proxy is alive.
 //!
 //! ```text
 //! proxy ── "+group" "-group" ──▶ reaper         kill -9 proxy: the socket closes
 //!   └──── starts ──▶ children ◀── SIGTERM, SIGKILL ──┘
 //! ```
 //!
-//! [`WithheldVariables`] are removed from the children's environment: credentials of the proxy, and variables that the
-//! config uses elsewhere (another server, webhook, OTLP, embeddings). Everything else is inherited, since servers look
-//! for their own credentials there, and an entry's `env` always applies.
+//! [`WithheldVariables`] are removed from the children's environment: credentials of the proxy, and variables that
+//! the config uses elsewhere (another server, webhook, OTLP, embeddings). All others are inherited, since servers
+//! look for their own credentials there, and an entry's `env` always applies.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -36,7 +36,7 @@ use mcpproxy_runtime::os::marked;
 const REAPER: &str = "reap-children";
 /// Time for children to exit by themselves once the proxy has ended and their input has closed.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
-/// Time for them to exit after SIGTERM.
+/// Time for children to exit after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(1500);
 /// Maximum time of repeated kills, if new processes keep appearing.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ const MAX_LINE_BYTES: usize = 32;
 
 /// The proxy's side of its reaper, which is started before the first child.
 pub struct Reaper {
-    /// This program's file; without it children only end on a regular exit.
+    /// Program file of this process; without it children end only on a regular exit.
     program: Option<PathBuf>,
     /// Prefix of all children's marks.
     token: String,
@@ -63,7 +63,7 @@ struct State {
     running: Option<(Child, UnixStream)>,
     groups: BTreeSet<i32>,
     /// Whether a failed start was logged.
-    lines: bool,
+    is_logged: bool,
 }
 
 impl fmt::Debug for Reaper {
@@ -95,18 +95,18 @@ impl Reaper {
         *self.withheld.lock() = variables;
     }
 
-    /// Names of our variables that a child does not get whose entry refers to `own`.
+    /// Names of our variables that are withheld from a child whose entry refers to `own`.
     pub(super) fn withheld(&self, own: &BTreeSet<String>) -> Vec<OsString> {
         self.withheld.lock().among(std::env::vars_os().map(|(name, _)| name), own)
     }
 
-    /// A mark for one child and its descendants. The reaper is running when this returns, so no child is left unguarded.
+    /// Creates a mark for one child and its descendants. The reaper is running when this returns, so that no child
+    /// is unguarded.
     pub(super) fn mark(&self) -> String {
         self.send(&mut self.state(), "");
         format!("{}.{}.", self.token, self.started.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Registers a group.
     pub(super) fn register(&self, group: Pid) {
         let mut state = self.state();
         state.groups.insert(group.as_raw());
@@ -151,13 +151,13 @@ impl Reaper {
             return;
         }
         if let Some((mut child, _)) = state.running.take() {
-            // It has exited, or does not read; in the latter case it finds the children by their marks.
+            // It has exited or does not read; in the latter case it finds the children by their marks.
             let _ = child.try_wait();
         }
         match start(program, &self.token, &state.groups) {
             Ok(running) => state.running = Some(running),
-            Err(error) if !state.lines => {
-                state.lines = true;
+            Err(error) if !state.is_logged => {
+                state.is_logged = true;
                 tracing::warn!(%error, "no reaper process: children may survive if this process is killed");
             }
             Err(_) => {}
@@ -167,7 +167,7 @@ impl Reaper {
 
 fn start(program: &Path, token: &str, groups: &BTreeSet<i32>) -> io::Result<(Child, UnixStream)> {
     let (mut ours, theirs) = UnixStream::pair()?;
-    // Lines are short and few: one that does not fit into the socket buffer is not being read.
+    // Lines are short and few: if one does not fit into the socket buffer, the reaper is not reading.
     ours.set_nonblocking(true)?;
     let child = Command::new(program)
         .arg0("mcpproxy")
@@ -193,7 +193,7 @@ pub fn run(typed: &[OsString]) -> Option<ExitCode> {
     if word != REAPER {
         return None;
     }
-    // It ends with the proxy only, even if all processes of a service are signaled at once.
+    // The reaper ends only with the proxy, even if all processes of a service are signaled at once.
     let _ = SigSet::all().thread_block();
     let groups = listen(io::stdin().lock());
     let mut left = LeftBehind { groups, mark: format!("{}.", token.to_str().unwrap_or_default()) };
@@ -270,7 +270,7 @@ impl LeftBehind {
     }
 }
 
-/// The admin key, and the directory of the service's systemd credentials.
+/// Admin key, and directory of the service's systemd credentials.
 const OURS: [&str; 2] = ["MCPPROXY_API_KEY", "CREDENTIALS_DIRECTORY"];
 
 /// Common variables that contain no secret and that programs need.
@@ -315,7 +315,7 @@ pub struct WithheldVariables {
 }
 
 impl WithheldVariables {
-    /// Those of `environment` withheld from a server whose entry refers to `own`.
+    /// Variables of `environment` to withhold from a server whose entry refers to `own`.
     pub(super) fn among(
         &self,
         environment: impl Iterator<Item = OsString>,

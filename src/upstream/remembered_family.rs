@@ -1,9 +1,9 @@
-//! Protocol family of a server, remembered on disk: a legacy server is not probed at each start of the proxy.
+//! Protocol family of a server, stored on disk so that a legacy server is not probed at each start of the proxy.
 //!
-//! Only the legacy family is remembered. A modern server is probed by what would be its first request anyway, while a legacy
-//! server that ignores unknown requests delays its start by [`PROBE_LIMIT`](crate::handshake::PROBE_LIMIT). A server is
-//! probed again when its entry names another program or URL, when its handshake fails, and after [`REMEMBERED_FOR`], since
-//! it may have been updated. A file that cannot be used counts as missing.
+//! Only the legacy family is stored. A modern server is probed by what would be its first request anyway, while a
+//! legacy server that ignores unknown requests delays its start by [`PROBE_LIMIT`](crate::handshake::PROBE_LIMIT).
+//! A server is probed again when its entry names another program or URL, when its handshake fails, and after
+//! [`REMEMBERED_FOR`], since it may have been updated. An unusable file counts as missing.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,25 +23,25 @@ const MAX_FILE_BYTES: u64 = 1024;
 /// Folder of the files in the data folder.
 const FOLDER: &str = "families";
 
-/// Content of a file, which exists for legacy servers only.
+/// Content of a file; exists for legacy servers only.
 #[derive(Debug, Serialize, Deserialize)]
 struct LegacyServer {
-    /// Hash of what the entry starts or connects to.
+    /// Hash of the program or URL in the entry.
     entry: String,
-    /// When it refused the probe, in seconds since 1970.
+    /// Time of the refused probe, in seconds since 1970.
     probed_at: u64,
 }
 
-/// Memory of one server's family. Its methods block.
+/// Stored family of one server. Its methods block.
 #[derive(Clone, Debug)]
 pub(super) struct FamilyMemory {
-    /// `None` if nothing is stored, or nothing is probed.
+    /// `None` if nothing is stored or probed.
     file: Option<PathBuf>,
     entry: String,
 }
 
 impl FamilyMemory {
-    /// The memory of the server with that entry.
+    /// Stored family of the server with that entry.
     pub(super) fn of(server: &str, config: &Config) -> Self {
         let folder = config.data_dir.as_ref().map(|data_dir| data_dir.join(FOLDER));
         let is_probed = config.protocol_era == ProtocolEra::Auto;
@@ -52,7 +52,7 @@ impl FamilyMemory {
         Self { file, entry }
     }
 
-    /// How to start the first handshake.
+    /// Start mode of the first handshake.
     pub(super) fn start(&self, now: SystemTime) -> Start {
         let is_fresh = |known: &LegacyServer| {
             // A time in the future was written under another clock.
@@ -70,7 +70,7 @@ impl FamilyMemory {
         serde_json::from_slice(&read).ok()
     }
 
-    /// Notes the family of a server that was probed.
+    /// Stores the family of a probed server.
     pub(super) fn note(&self, family: ProtocolFamily, now: SystemTime) -> std::io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         match family {

@@ -1,10 +1,10 @@
 //! Requests as bytes: our JSON-RPC envelope around the client's parameters, and request ids.
 //!
-//! Owns `_meta` on this hop. Large arguments are sent as the slice they arrived in, unparsed.
+//! Owns `_meta` on this hop. Large arguments are sent as the received slice, unparsed.
 //!
-//! A response is matched by its id alone, so a server that could predict ids could answer another client's call. Ids are
-//! the values of a counter behind a permutation with a random key: unpredictable, and distinct without a table of those in
-//! flight.
+//! A response is matched by its id alone, so a server that could predict ids could answer another client's call.
+//! Ids are the values of a counter behind a permutation with a random key: unpredictable, and distinct without a
+//! table of those in flight.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -32,7 +32,7 @@ use mcpproxy_protocol::wire::lines::one_line;
 /// Arguments up to this size are copied into one buffer with the envelope: one write is cheaper than three slices.
 const COPY_BYTES: usize = 4096;
 
-/// A request without its id.
+/// Request without its id.
 #[derive(Debug)]
 pub struct Params {
     pub method: Cow<'static, str>,
@@ -42,17 +42,17 @@ pub struct Params {
     pub meta: Option<Bytes>,
     /// Trace context, which replaces the one in `meta`.
     pub trace: Option<Arc<PropagatedContext>>,
-    /// Minimum level of log messages for the client, which replaces the one in `meta`; for modern servers only.
+    /// Minimum level of log messages for the client, replacing the one in `meta`; for modern servers only.
     pub log_level: Option<&'static str>,
-    /// Capabilities of a legacy client, which are declared to modern servers; without any, those in `meta` are.
+    /// Capabilities of a legacy client, declared to modern servers; without any, those in `meta` are declared.
     pub client_capabilities: ClientCapabilities,
-    /// Whether the extension for tasks is declared to modern servers beside the capabilities in `meta`.
+    /// Whether the tasks extension is declared to modern servers beside the capabilities in `meta`.
     pub tasks: bool,
-    /// The other members of `params`.
+    /// Other members of `params`.
     pub fields: Fields,
 }
 
-/// A serialized message: a buffer, followed by slices that are not copied.
+/// Serialized message: a buffer, followed by slices that are not copied.
 pub(super) type Slices = (Vec<u8>, [Bytes; 2]);
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Params {
 }
 
 impl Params {
-    /// Whether the server may send messages to this request's client: it wants progress, or has capabilities.
+    /// Whether the server may send messages to this request's client: it wants progress or has capabilities.
     pub(super) fn may_receive_messages(&self, client_capabilities: ClientCapabilities) -> bool {
         client_capabilities != ClientCapabilities::default() || self.meta.is_some()
     }
@@ -93,8 +93,8 @@ impl Params {
         self.slices(id, family, |bytes| bytes, "")
     }
 
-    /// Header lines of the trace, and for a modern server those that repeat parts of the message (MCP 2026-07-28 §Standard
-    /// Request Headers, §Custom Headers from Tool Parameters), each with its line break.
+    /// Header lines of the trace, and for a modern server those that repeat parts of the message (MCP 2026-07-28
+    /// §Standard Request Headers, §Custom Headers from Tool Parameters), each with its line break.
     pub(super) fn lines(&self, family: ProtocolFamily) -> Vec<u8> {
         let mut lines = Vec::new();
         if let Some(PropagatedContext { context, state, baggage }) = self.trace.as_deref() {
@@ -204,7 +204,7 @@ impl Params {
     }
 }
 
-/// The rest of a raw object after its opening brace; an empty object if it is none.
+/// Rest of a raw object after its opening brace; an empty object for any other text.
 fn after_brace(object: &Bytes) -> Bytes {
     match object.iter().position(|byte| !byte.is_ascii_whitespace()) {
         Some(at) if object.get(at) == Some(&b'{') => object.slice(at + 1..),
@@ -221,15 +221,15 @@ struct HopMembers<'a> {
     level: Option<&'static str>,
     /// `None` for legacy servers, and if the client's own `_meta` declares them.
     declared: Option<ClientCapabilities>,
-    /// Whether the extension for tasks is declared beside those in the client's own `_meta`.
+    /// Whether the tasks extension is declared beside those in the client's own `_meta`.
     tasks: bool,
 }
 
 /// Writes the member `_meta`, unless it would be empty.
 ///
-/// The client's keys are forwarded verbatim, except those of one hop: its progress token is replaced by our id, under
-/// which progress returns; client info and revision are ours. Its log level and those of its capabilities that the
-/// proxy bridges are forwarded to modern servers only, whose requests are passed to the client verbatim.
+/// The client's keys are forwarded verbatim, except those of one hop: its progress token is replaced by our id,
+/// under which progress returns; client info and revision are ours. Its log level and its capabilities that the
+/// proxy bridges are forwarded only to modern servers, whose requests are forwarded to the client verbatim.
 fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
     let &HopMembers { id, family, trace, level, declared, tasks } = hop;
     let client = client.or((level.is_some() || declared.is_some()).then_some(&b"{}"[..]));
@@ -348,26 +348,27 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
 pub(super) fn cancellation(id: u64) -> Vec<u8> {
     debug_assert!(pending::is_ours(id));
     format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"nobody waits for the answer any more"}}}}"#
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the answer is no longer awaited"}}}}"#
     )
     .into_bytes()
 }
 
-/// A fresh id from [`FIRST_ID`] to [`LAST_ID`](pending::LAST_ID).
+/// Fresh id from [`FIRST_ID`] to [`LAST_ID`](pending::LAST_ID).
 pub(super) fn fresh_id() -> u64 {
     static IDS: LazyLock<Ids> = LazyLock::new(Ids::default);
     IDS.next()
 }
 
-/// Number of bits of an id that are permuted. The bit above them alternates with each pass of the counter, so that ids of
-/// two passes in a row differ as well.
+/// Permuted bits of an id. The bit above them alternates with each pass of the counter, so that ids of two
+/// consecutive passes differ as well.
 const PERMUTED_BITS: u32 = 29;
-/// Number of bits in the lower half of a permuted number; the upper half has the others.
+/// Bits in the lower half of a permuted number; the upper half has the others.
 const LOW_BITS: u32 = 14;
-/// More than the four that make a permutation strong (Luby and Rackoff), since the halves are small.
+/// Number of rounds. More than the four that make a permutation strong (Luby and Rackoff), since the halves are small.
 const ROUNDS: u64 = 6;
 
-/// Ids of one key: a counter behind a keyed permutation, an alternating Feistel network with SipHash as its round function.
+/// Id generator with one key: a counter behind a keyed permutation, an alternating Feistel network with SipHash as
+/// its round function.
 #[derive(Default)]
 struct Ids {
     key: RandomState,
@@ -379,14 +380,14 @@ impl Ids {
         self.nth(self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Distinct for any two numbers that are less than 2^29 apart.
+    /// Id of that number; distinct for any two numbers less than 2^29 apart.
     fn nth(&self, number: u64) -> u64 {
         const LOW: u64 = (1 << LOW_BITS) - 1;
         const HIGH: u64 = (1 << (PERMUTED_BITS - LOW_BITS)) - 1;
         let pass = number >> PERMUTED_BITS;
         let (mut high, mut low) = (number >> LOW_BITS & HIGH, number & LOW);
         for round in 0..ROUNDS {
-            // Each pass has rounds of its own. One word: it is hashed faster than two.
+            // Each pass has rounds of its own. One word is hashed faster than two.
             let of = |half: u64| self.key.hash_one((pass * ROUNDS + round) << PERMUTED_BITS | half);
             match round % 2 {
                 0 => high ^= of(low) & HIGH,
@@ -413,34 +414,34 @@ impl CallSession {
 /// Additional data of a request.
 #[derive(Clone, Debug, Default)]
 pub struct CallExtras {
-    /// The client's `_meta`. Its `progressToken` is replaced by the id of the request ([`Answer::id`](super::Answer::id)).
-    /// Keys of a modern client's own hop are replaced by ours, except its log level and those of its capabilities that the
-    /// proxy bridges, which modern servers get.
+    /// The client's `_meta`. Its `progressToken` is replaced by the id of the request
+    /// ([`Answer::id`](super::Answer::id)). Keys of a modern client's own hop are replaced by ours, except its log
+    /// level and its capabilities that the proxy bridges, which are sent to modern servers.
     pub meta: Option<Bytes>,
     /// Further raw members of a tool's `params`, joined by commas: `inputResponses`, `requestState`.
     pub members: Bytes,
     /// Requests that a legacy client can be sent during the call, and its extensions; none for any other caller.
     pub client_capabilities: ClientCapabilities,
-    /// Requests of a legacy server that a modern client answers by repeating its request, while the call is held; none for
-    /// any other caller, and without effect on a modern connection.
+    /// Requests of a legacy server that a modern client answers by repeating its request, while the call is held.
+    /// None for any other caller; no effect on a modern connection.
     pub held_capabilities: ClientCapabilities,
     /// Session of the client. `None`: no other call is known to be of the same client (REST, CLI, stateless revision).
     pub session: Option<CallSession>,
     /// Trace context for `_meta` and headers, which replaces the client's; `None`: the client's is forwarded.
     pub trace: Option<Arc<PropagatedContext>>,
-    /// Minimum level of log messages that a legacy client has set, for modern servers.
+    /// Minimum level of log messages set by a legacy client, for modern servers.
     pub log_level: Option<&'static str>,
-    /// Whether messages of extensions are passed to the client.
+    /// Whether extension messages are forwarded to the client.
     pub extensions: bool,
-    /// Whether the modern client and its server both declare the extension for tasks.
+    /// Whether the modern client and its server both declare the tasks extension.
     pub tasks: bool,
     /// Raw `task` of a call, by which a legacy client asks for a task instead of a result.
     pub task: Option<Bytes>,
-    /// Whether the answer is to come with a [`RepeatableCall`], if a modern server gives it.
+    /// Whether the answer should include a [`RepeatableCall`], if a modern server gives it.
     pub repeatable: bool,
 }
 
-/// A call that was sent over a modern connection, for a repetition with the input that its result asks for.
+/// Call that was sent over a modern connection, for repetition with the input that its result asks for.
 #[derive(Debug)]
 pub struct RepeatableCall {
     /// As in [`PermittedCall`](super::PermittedCall).

@@ -1,13 +1,14 @@
-//! Second connection to a server of both protocol families: in the legacy one, for clients that it can ask only there.
+//! Second connection to a server of both protocol families: a legacy one, for clients that the server can ask only there.
 //!
-//! A server cannot ask a legacy client over a modern connection. If it also supports `initialize`, calls of legacy clients
-//! that declared a capability use a connection of their own: a second child process, or a second session over HTTP. The
-//! first such call opens it; it is closed when idle, and ends with the first connection, within which
-//! its task runs (`second_task`). Subscriptions of legacy clients use it too if the server reports changes of resources
-//! only there; it is not idle as long as one is left, and opened again for them. Catalog, limits and everything else that is known about the server are shared.
+//! A server cannot ask a legacy client over a modern connection. If it also supports `initialize`, calls of legacy
+//! clients that declared a capability use a separate connection: a second child process, or a second session over
+//! HTTP. The first such call opens it. It is closed when idle, and ends with the first connection, within which its
+//! task runs (`second_task`). Subscriptions of legacy clients use it too, if the server reports resource changes
+//! only there; it is not idle while one remains, and is opened again for them. Catalog, limits and all other data
+//! about the server are shared.
 //!
-//! Invariants: at most one per server. A call that cannot use it uses the first connection. What the server sends over it
-//! goes to calls over it only ([`crate::inbound`]).
+//! Invariants: at most one per server. A call that cannot use it uses the first connection. Messages received over
+//! it are delivered only to calls over it ([`crate::inbound`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,18 +32,19 @@ use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Upper bound of `second_idle_timeout`; more cannot be added to a clock.
+/// Upper bound of `second_idle_timeout`: a longer one cannot be added to a clock.
 const MAX_IDLE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum wait of a call for `logging/setLevel`.
 const LEVEL_LIMIT: Duration = Duration::from_secs(5);
-/// Maximum size of its response, which is empty, in bytes.
+/// Maximum size of its (empty) response, in bytes.
 const MAX_LEVEL_BYTES: usize = 64 * 1024;
-/// Levels of log messages, from the lowest.
+/// Levels of log messages, lowest first.
 const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// Whether a request of a client that can be asked is sent over the second connection. Not subscriptions (see
-/// [`subscribes`]), and not calls of tools whose declared results the legacy family cannot carry: they are no objects.
+/// Whether a request of a client that can be asked is sent over the second connection. Excludes subscriptions (see
+/// [`subscribes`]), and calls of tools whose declared results the legacy family cannot represent because they are
+/// not objects.
 pub(super) fn serves(access: &Access) -> bool {
     let is_object = |schema: &str| member(schema, "type") == Some(r#""object""#);
     match access {
@@ -51,15 +53,15 @@ pub(super) fn serves(access: &Access) -> bool {
         }
         Access::Resource { request, .. } => *request == ResourceRequest::Read,
         Access::Prompt { .. } | Access::Completion { .. } => true,
-        // An extension belongs to the connection whose capabilities show it.
+        // An extension belongs to the connection whose capabilities declare it.
         Access::Method { .. } => false,
         // A task belongs to the connection of its call.
         Access::Task(_) => false,
     }
 }
 
-/// Whether a request of a client subscribes to a resource, or ends that. It is sent over the second connection if the first
-/// one reports no changes of resources.
+/// Whether a request begins or ends a resource subscription. It is sent over the second connection if the first one
+/// reports no resource changes.
 pub(super) fn subscribes(access: &Access) -> bool {
     matches!(
         access,
@@ -79,7 +81,7 @@ pub(super) fn subscribes(access: &Access) -> bool {
 ///                                          idle
 /// ```
 ///
-/// The end of the first connection leads to Absent from everywhere.
+/// The end of the first connection leads to Absent from every phase.
 pub(super) enum SecondPhase {
     /// There is no first connection, or it is a legacy one.
     Absent,
@@ -90,7 +92,7 @@ pub(super) enum SecondPhase {
     Open(OpenSecond),
     Failed {
         reason: Arc<str>,
-        /// Until then no call causes another attempt.
+        /// Time before which no call causes another attempt.
         until: Instant,
         /// Whether the server is known to support `initialize`.
         supported: bool,
@@ -100,9 +102,9 @@ pub(super) enum SecondPhase {
 pub(super) struct OpenSecond {
     live: Arc<LiveConnection>,
     protocol_version: Option<Arc<str>>,
-    /// Capabilities in the legacy family: whether the server takes `logging/setLevel`, and subscriptions.
+    /// Capabilities in the legacy family: whether the server supports `logging/setLevel` and subscriptions.
     offers: ServerCapabilities,
-    /// Index of the lowest level that was set in [`LEVELS`].
+    /// Index in [`LEVELS`] of the lowest level set so far.
     level: Mutex<Option<usize>>,
 }
 
@@ -112,22 +114,22 @@ pub(super) struct SecondConnection {
     /// Notified by a call that needs the connection.
     pub(super) wanted: Notify,
     uses: Mutex<Uses>,
-    /// Notified when no call uses it any more.
+    /// Notified when no call uses it any longer.
     released: Notify,
     pub(super) control: mpsc::Sender<Control>,
     idle_timeout: Duration,
-    /// Whether the server reports changes of resources in the legacy family; `None` if unknown. Of the first connection.
+    /// Whether the server reports resource changes in the legacy family; `None` if unknown. Set from the first connection.
     legacy_updates: Mutex<Option<bool>>,
 }
 
-/// Calls that use the connection, or wait for it.
+/// Calls that use the connection or wait for it.
 struct Uses {
     count: usize,
-    /// When the last one ended.
+    /// Time at which the last use ended.
     last: Instant,
 }
 
-/// Use by a call; the connection is not idle before this is dropped.
+/// Use by a call; the connection is not idle until this is dropped.
 pub(super) struct SecondUse(Arc<SecondConnection>);
 
 impl Drop for SecondUse {
@@ -145,9 +147,9 @@ impl Drop for SecondUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecondState {
     pub status: SecondStatus,
-    /// Negotiated revision, while it is connected.
+    /// Negotiated revision, while connected.
     pub protocol_version: Option<Arc<str>>,
-    /// Why it could not be opened, or was lost; may be empty.
+    /// Reason why it could not be opened, or was lost; may be empty.
     pub reason: Arc<str>,
 }
 
@@ -157,14 +159,14 @@ pub struct SecondState {
 pub enum SecondStatus {
     Connecting,
     Connected,
-    /// The last attempt failed, or the connection was lost; a later call causes the next one.
+    /// The last attempt failed, or the connection was lost; a later call causes the next attempt.
     Failed,
     /// The last attempt failed, and the server lists no revision before 2026-07-28.
     Unsupported,
 }
 
 impl SecondConnection {
-    /// The handle, and the control messages for its task.
+    /// Handle, and the control messages for its task.
     pub(super) fn new(idle_timeout: Duration) -> (Arc<Self>, mpsc::Receiver<Control>) {
         let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
         let second = Self {
@@ -191,8 +193,8 @@ impl SecondConnection {
         SecondUse(Arc::clone(self))
     }
 
-    /// Returns the connection, opening it if need be; waits at most [`CONNECT_WAIT`] from the start of the attempt, and not
-    /// past `until`. `None`: it cannot be used.
+    /// Returns the connection, opening it if necessary; waits at most [`CONNECT_WAIT`] from the start of the
+    /// attempt, and not past `until`. `None`: it cannot be used.
     pub(super) async fn open(&self, until: Instant) -> Option<Arc<LiveConnection>> {
         let asked = Instant::now();
         let mut phase = self.phase.subscribe();
@@ -230,12 +232,12 @@ impl SecondConnection {
         next.ok_or_else(|| Cause::NotConnected { reason: "its second connection has ended".into() })
     }
 
-    /// Whether the server reports changes of resources in the legacy family, as far as known.
+    /// Whether the server reports resource changes in the legacy family, as far as known.
     pub(super) fn legacy_updates(&self) -> Option<bool> {
         *self.legacy_updates.lock()
     }
 
-    /// Lets calls open it; `lists_legacy`: whether the server listed a legacy revision.
+    /// Allows calls to open it; `lists_legacy`: whether the server listed a legacy revision.
     pub(super) fn begin(&self, lists_legacy: bool) {
         let mut updates = self.legacy_updates.lock();
         *updates = match (lists_legacy, *updates) {
@@ -246,18 +248,18 @@ impl SecondConnection {
         self.publish(SecondPhase::Closed);
     }
 
-    /// The first connection has ended. What is known of its updates stays: a client may ask before the next one.
+    /// Ends with the first connection. `legacy_updates` is retained: a client may ask before the next connection.
     pub(super) fn end(&self) {
         self.publish(SecondPhase::Absent);
     }
 
     pub(super) fn publish(&self, phase: SecondPhase) {
-        // Requests so far were for the phase before.
+        // Earlier requests were for the previous phase.
         let _ = self.wanted.notified().now_or_never();
         self.phase.send_replace(phase);
     }
 
-    /// The attempt succeeded.
+    /// Records a successful attempt.
     pub(super) fn opened(
         &self,
         live: Arc<LiveConnection>,
@@ -269,7 +271,7 @@ impl SecondConnection {
         self.publish(SecondPhase::Open(OpenSecond { live, protocol_version, offers, level }));
     }
 
-    /// Whether it is open, and the server reports changes of resources over it.
+    /// Whether it is open and the server reports resource changes over it.
     pub(super) fn reports_updates(&self) -> bool {
         matches!(&*self.phase.borrow(), SecondPhase::Open(open) if open.offers.resource_updates)
     }
@@ -283,7 +285,7 @@ impl SecondConnection {
         sleep_until(until.into()).await;
     }
 
-    /// The connection continues with a new token.
+    /// Continues the connection with a new token.
     pub(super) fn renew(&self, live: Arc<LiveConnection>) {
         self.phase.send_modify(|phase| {
             if let SecondPhase::Open(open) = phase {
@@ -329,8 +331,8 @@ impl SecondConnection {
         }
     }
 
-    /// Has the server send log messages from `level` on, unless it does. All clients share the connection, so that it has
-    /// the lowest level of them; a client gets those that it wants.
+    /// Makes the server send log messages from `level` on, unless it already does. All clients share the
+    /// connection, so it uses their lowest level; each client gets only the messages at its own level.
     pub(super) async fn lower_level(
         &self,
         live: &LiveConnection,
@@ -338,20 +340,20 @@ impl SecondConnection {
         (events, peer): (&ServerEvents, &Peer),
     ) {
         let Some(at) = LEVELS.iter().position(|known| *known == level) else { return };
-        let is_news = match &*self.phase.borrow() {
+        let is_lower = match &*self.phase.borrow() {
             SecondPhase::Open(open)
                 if open.offers.logging && open.live.generation == live.generation =>
             {
                 let mut lowest = open.level.lock();
-                let is_news = lowest.is_none_or(|lowest| at < lowest);
-                if is_news {
+                let is_lower = lowest.is_none_or(|lowest| at < lowest);
+                if is_lower {
                     *lowest = Some(at);
                 }
-                is_news
+                is_lower
             }
             _ => false,
         };
-        if !is_news {
+        if !is_lower {
             return;
         }
         let params = Params::of("logging/setLevel", json!({"level": level}).to_string().into());

@@ -1,7 +1,7 @@
-//! Task of the second connection to a server: opens it when a call wants it, serves it, and closes it when it is idle.
+//! Task of a server's second connection: opens it when a call needs it, serves it, and closes it when idle.
 //!
-//! Runs within the first connection ([`crate::server_task`]), whose end is its own. Calls see its state in
-//! [`crate::second`].
+//! Runs within the first connection ([`crate::server_task`]) and ends with it. [`crate::second`] has the state that
+//! calls see.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -24,10 +24,10 @@ use crate::state::{ATTEMPTS, Control, LiveConnection, SECOND};
 use mcpproxy_protocol::mcp::revisions::{MODERN, ProtocolFamily};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Time without another attempt after a failed one, if the server listed a legacy revision, or after the early loss of a
-/// connection.
+/// Time without another attempt after a failed one, if the server listed a legacy revision, or after the early loss
+/// of a connection.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-/// The same if it listed none: it probably does not support `initialize`.
+/// Time without another attempt if it listed none: it probably does not support `initialize`.
 const UNLISTED_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// State of the task that outlives one connection.
@@ -38,7 +38,7 @@ pub(super) struct SecondTask {
     attempts: u32,
 }
 
-/// The server as its first connection found it.
+/// Server as seen by its first connection.
 pub(super) struct FirstConnection<'a> {
     pub(super) options: ConnectOptions<'a>,
     /// Resolved entry of the server.
@@ -50,7 +50,6 @@ pub(super) struct FirstConnection<'a> {
     pub(super) responding_bytes: &'a Arc<AtomicUsize>,
 }
 
-/// End of the first connection.
 pub(super) struct FirstEnded {
     pub(super) deadline: tokio::time::Instant,
     pub(super) reason: Arc<str>,
@@ -63,14 +62,14 @@ enum End {
     Over(FirstEnded),
 }
 
-/// Lets calls open the second connection, before they can use the first one.
+/// Allows calls to open the second connection, before they can use the first one.
 pub(super) fn begin(upstream: &Upstream, family: ProtocolFamily, lists_legacy: bool) {
     if let (Some(second), ProtocolFamily::Modern) = (&upstream.second, family) {
         second.begin(lists_legacy);
     }
 }
 
-/// Opens the second connection when a call wants it and closes it when it is idle, until the first one has ended.
+/// Opens the second connection when a call needs it and closes it when idle, until the first one has ended.
 pub(super) async fn run(
     task: Option<&mut SecondTask>,
     upstream: &Arc<Upstream>,
@@ -83,7 +82,7 @@ pub(super) async fn run(
             second.end();
         }
         _ => {
-            // Without a sender the first one has ended, too.
+            // A dropped sender means that the first connection has ended, too.
             let _ = ending.await;
         }
     }
@@ -104,7 +103,7 @@ impl SecondTask {
         let peer = &upstream.peer;
         let server = &peer.name;
         let listed = first.lists_legacy;
-        // Whether it may report changes of resources.
+        // Whether it may report resource changes.
         let mut may_report = true;
         loop {
             tokio::select! {
@@ -144,7 +143,7 @@ impl SecondTask {
             let (reason, deadline, is_over) = match end {
                 End::Idle => ("it was idle".into(), goodbye(), false),
                 End::Lost(reason) => {
-                    // One that does not last counts as one that could not be opened.
+                    // A short-lived connection counts as one that could not be opened.
                     let is_stable = began.elapsed() >= STABLE_AFTER;
                     let rest = if is_stable { Duration::ZERO } else { RETRY_AFTER };
                     let until = Instant::now() + rest;
@@ -181,7 +180,7 @@ impl SecondTask {
         Err(ConnectFailure::new(format!("it answered initialize with {MODERN}")))
     }
 
-    /// Serves an open connection until it ends; if it was idle, it is closed to calls.
+    /// Serves an open connection until it ends; an idle one is closed to calls.
     async fn serve(
         &mut self,
         upstream: &Arc<Upstream>,
@@ -222,8 +221,8 @@ impl SecondTask {
                 ended = &mut *ending => {
                     // Without a reason: the first connection's task has ended.
                     let now = tokio::time::Instant::now();
-                    let gone = || FirstEnded { deadline: now, reason: "the proxy is shutting down".into() };
-                    return End::Over(ended.unwrap_or_else(|_| gone()));
+                    let default = || FirstEnded { deadline: now, reason: "the proxy is shutting down".into() };
+                    return End::Over(ended.unwrap_or_else(|_| default()));
                 }
                 reason = connection.lost() => return End::Lost(reason),
                 control = self.controls.recv() => match control {
@@ -260,7 +259,8 @@ impl SecondTask {
     }
 }
 
-/// Waits until resources are subscribed that only the second connection reports changes of, and it may be opened.
+/// Waits until subscribed resources need the second connection, as the only one that reports their changes, and it
+/// may be opened.
 async fn needed_for_subscriptions(upstream: &Upstream, second: &SecondConnection) {
     let mut wanted = upstream.subscriptions.wanted.subscribe();
     let is_needed = !upstream.offers().resource_updates
@@ -271,8 +271,8 @@ async fn needed_for_subscriptions(upstream: &Upstream, second: &SecondConnection
     }
 }
 
-/// Keeps the second connection from being idle while resources are subscribed over it; `held` from its begin, so that one
-/// opened for subscriptions is not closed before this runs.
+/// Keeps the second connection from being idle while resources are subscribed over it. `held` is passed from the
+/// start, so that a connection opened for subscriptions is not closed before this runs.
 async fn hold_for_subscriptions(upstream: Arc<Upstream>, held: SecondUse) {
     let Some(second) = &upstream.second else { return };
     let mut wanted = upstream.subscriptions.wanted.subscribe();

@@ -1,10 +1,10 @@
-//! Task of one server: connection attempts, and everything besides calls while it is connected.
+//! Task of one server: connection attempts, and all work besides calls while connected.
 //!
-//! The only writer of the server's state ([`crate::state`] has the diagram). While connected it runs discovery, sends
+//! Only writer of the server's state ([`crate::state`] has the diagram). While connected it runs discovery, sends
 //! cancellations and client responses, and renews the token. [`crate::supervisor`] manages all servers.
 //!
-//! Before each attempt the server's entry is resolved on a blocking thread, which may take long if a keyring prompts its
-//! user; only one server at a time asks a keyring.
+//! Before each attempt the server's entry is resolved on a blocking thread, which may take long if a keyring
+//! prompts its user; only one server at a time asks a keyring.
 
 use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
@@ -60,13 +60,12 @@ pub(super) struct ServerTask {
     /// Permit to ask a keyring.
     pub(super) keyring: Arc<Semaphore>,
     pub(super) generation: u64,
-    /// OAuth tokens of the server, if it can have some; `None` before its entry was resolved.
+    /// OAuth tokens of the server, if it may have some; `None` before its entry was resolved.
     pub(super) login: Option<oauth::LoginTokens>,
     /// Last failure and the number of consecutive repetitions.
     pub(super) failed: Option<(String, u64)>,
     /// Total size of client responses in progress.
     pub(super) responding_bytes: Arc<AtomicUsize>,
-    /// Task of the second connection.
     pub(super) second: Option<SecondTask>,
 }
 
@@ -83,7 +82,7 @@ enum End {
 type Stopping = watch::Receiver<Option<ServerStop>>;
 type Discovery = Pin<Box<dyn Future<Output = Result<Refreshed, ListFailure>> + Send>>;
 
-/// A list of tools that was read and published.
+/// List of tools that was read and published.
 struct Refreshed {
     change: Change,
     partial: Option<Partial>,
@@ -106,7 +105,7 @@ impl ServerTask {
         }
     }
 
-    /// Connects and reconnects until it is stopped. An error means that the entry names no server, for this reason.
+    /// Connects and reconnects until stopped. An error is the reason why the entry names no server.
     async fn keep_connected(
         &mut self,
         mut controls: mpsc::Receiver<Control>,
@@ -116,10 +115,10 @@ impl ServerTask {
         let mut backoff = Backoff::new();
         let memory = FamilyMemory::of(&self.upstream.name, &self.config);
         let mut start = Self::remembered(&memory).await;
-        // Nothing waits for the disk.
+        // Writes of the remembered family; nothing waits for them.
         let mut noting = JoinSet::new();
         let mut is_first = true;
-        // Of the last connection over HTTP.
+        // Router of the last connection over HTTP.
         let mut router: Option<Arc<NotificationRouter>> = None;
         let mut its_second = self.second.take();
         loop {
@@ -133,10 +132,10 @@ impl ServerTask {
                 true => state.begin_requested(self.generation, Instant::now()),
                 false => state.begin(self.generation, Instant::now()),
             });
-            let mut left_alone = Duration::ZERO;
-            let parse_url = match &target {
+            let mut min_delay = Duration::ZERO;
+            let resolved = match &target {
                 Some(known) if self.config.named.is_none() => Ok(known.clone()),
-                // References may resolve to something new: a renewed token, an unlocked keyring.
+                // References may now resolve differently: a renewed token, an unlocked keyring.
                 Some(_) | None => {
                     let read = tokio::select! {
                         biased;
@@ -151,7 +150,7 @@ impl ServerTask {
                         Err(NotRead::NoServer(reason)) => return Err(reason),
                         Err(NotRead::NotNow(reason)) => {
                             if self.config.asks_keyring() {
-                                left_alone = KEYRING_RETRY;
+                                min_delay = KEYRING_RETRY;
                             }
                             Err(reason)
                         }
@@ -177,7 +176,7 @@ impl ServerTask {
                 ProtocolEra::Modern => Start::Known(ProtocolFamily::Modern),
             };
             let connecting = async {
-                match parse_url {
+                match resolved {
                     Ok(target) => establish(&target, &options, start_now).await,
                     Err(reason) => {
                         Err(ConnectFailure { reason, next: start, starts: 0, throttled: None })
@@ -199,8 +198,8 @@ impl ServerTask {
                     };
                     let attempt_end = AttemptEnd { began, starts, failed: true };
                     let now = Instant::now();
-                    let left_alone = left_alone.max(throttled.flatten().unwrap_or_default());
-                    let due = attempt_end.due(now, backoff.wait()).not_before(now + left_alone);
+                    let min_delay = min_delay.max(throttled.flatten().unwrap_or_default());
+                    let due = attempt_end.due(now, backoff.wait()).not_before(now + min_delay);
                     self.log_failure(&reason);
                     self.step(|state| match throttled {
                         Some(_) => state.refuse(&reason, due),
@@ -210,7 +209,8 @@ impl ServerTask {
                 }
                 Some(Ok(mut connection)) => {
                     self.upstream.connect_requests.forget_at_once();
-                    // Remembered for legacy servers only: they may dislike the probe, which is a modern server's first request anyway.
+                    // Remembered for legacy servers only: they may react badly to the probe, which is a modern
+                    // server's first request anyway.
                     let family = connection.greeting.about.family;
                     if start_now == Start::Probe {
                         self.remember(&mut noting, memory.clone(), family);
@@ -223,7 +223,7 @@ impl ServerTask {
                     let (first_ended, ending) = oneshot::channel();
                     let limit = self.config.init_timeout;
                     let first = FirstConnection {
-                        // The router of the second connection is its own.
+                        // The second connection has its own router.
                         options: ConnectOptions { limit, before: None, ..options },
                         target: target.as_ref(),
                         family: connection.greeting.about.family,
@@ -303,20 +303,20 @@ impl ServerTask {
         }
     }
 
-    /// Time for the server to be initialized; longer as long as a package manager may be installing it.
+    /// Time limit for the handshake; longer while a package manager may be installing the server.
     fn init_limit(&self) -> Duration {
         let is_known = self.upstream.state.load().is_discovered();
         if is_known { self.config.init_timeout } else { self.config.first_init_timeout() }
     }
 
-    /// How to start the first handshake, as far as a former process knew.
+    /// Start mode of the first handshake, from an earlier process.
     async fn remembered(memory: &FamilyMemory) -> Start {
         let memory = memory.clone();
         let read = tokio::task::spawn_blocking(move || memory.start(SystemTime::now()));
         read.await.unwrap_or(Start::Probe)
     }
 
-    /// Remembers the family of a server that was probed.
+    /// Remembers the family of a probed server.
     fn remember(&self, noting: &mut JoinSet<()>, memory: FamilyMemory, family: ProtocolFamily) {
         while noting.try_join_next().is_some() {}
         let upstream = Arc::clone(&self.upstream);
@@ -328,7 +328,7 @@ impl ServerTask {
         });
     }
 
-    /// Resolves the entry; its values are secret from then on.
+    /// Resolves the entry; its values count as secret from then on.
     async fn read(&self) -> Result<Target, NotRead> {
         let (target, secrets) = read_entry(&self.config, &self.keyring).await?;
         self.upstream.peer.secrets.hold(self.key, secrets);
@@ -403,7 +403,7 @@ impl ServerTask {
                 discovered = done(&mut discovery) => {
                     discovery = None;
                     let failure = match discovered {
-                        // A complete list is not replaced by the part that could be read this time.
+                        // A complete list is not replaced by a partial one.
                         Ok(Refreshed { partial: Some(Partial { failure: Some(failure), .. }), .. })
                             if complete => failure,
                         Ok(Refreshed { change, partial }) => {
@@ -489,7 +489,7 @@ impl ServerTask {
         }
     }
 
-    /// The connection as calls use it.
+    /// Connection as used by calls.
     fn live(&self, connection: &ServerConnection) -> Arc<LiveConnection> {
         Arc::new(LiveConnection {
             generation: self.generation,
@@ -519,14 +519,14 @@ impl ServerTask {
         self.login.as_ref().map(oauth::LoginTokens::notice).unwrap_or_default()
     }
 
-    /// Updates what its login lacks while it is connected.
+    /// Updates the missing scopes of its login while connected.
     fn notice(&self) {
         let lacking = self.lacking();
         self.step(|state| state.notice(lacking));
     }
 
-    /// Reads the list of tools after a delay and updates the catalog; not with a list whose rest may be read later if
-    /// a `complete` one is known.
+    /// Reads the list of tools after a delay and updates the catalog. A list whose rest may be read later does not
+    /// replace a known `complete` one.
     fn discovery(
         &self,
         connection: &ServerConnection,
@@ -538,7 +538,7 @@ impl ServerTask {
         let limit = self.config.init_timeout;
         Box::pin(async move {
             tokio::time::sleep(after).await;
-            // Earlier change notifications are covered by this refresh.
+            // This refresh covers earlier change notifications.
             let _ = upstream.server_events.tools.notified().now_or_never();
             let family = greeting.about.family;
             let events = &upstream.server_events;
@@ -567,14 +567,14 @@ impl ServerTask {
             }
             let change = catalog.take_up(&upstream.name, tools).await?;
             if reported && !change.tools_differ() {
-                // Clients that know the server directly would be notified as well.
+                // Clients that use the server directly would be notified as well.
                 catalog.report_changed();
             }
             Ok(Refreshed { change, partial })
         })
     }
 
-    /// Marks the list of tools as stale: the one before is kept.
+    /// Marks the list of tools as stale: the previous one is kept.
     fn stale(&self, worked: bool, failure: &ListFailure) {
         let reason = &failure.reason;
         let peer = &self.upstream.peer;
@@ -587,7 +587,7 @@ impl ServerTask {
         }
     }
 
-    /// Sets or clears what is wrong with the list of tools.
+    /// Sets or clears the fault of the list of tools.
     fn report_list(&self, fault: Option<String>) {
         let changed = self.upstream.list_faults.set(discovery::METHOD, fault);
         self.upstream.state.notify();
@@ -596,7 +596,7 @@ impl ServerTask {
         }
     }
 
-    /// Reports a list that was read; returns why its rest may be read later.
+    /// Reports a read list; returns why its rest may be read later.
     fn discovered(
         &self,
         connection: &ServerConnection,
@@ -635,7 +635,7 @@ impl ServerTask {
         partial.and_then(|partial| partial.failure)
     }
 
-    /// Logs a failure: a new reason at once, repetitions of it at powers of two.
+    /// Logs a failure: a new reason at once, its repetitions at powers of two from the 8th on.
     fn log_failure(&mut self, reason: &str) {
         let server = &self.upstream.name;
         match &mut self.failed {
@@ -654,7 +654,7 @@ impl ServerTask {
         }
     }
 
-    /// Stops for good. The end of the proxy is no failure of the server, so that it is not reported.
+    /// Stops for good. The shutdown of the proxy is not a failure of the server and not reported.
     fn stop(&self, why: WhyStopped) {
         match why {
             WhyStopped::ProxyEnds => {
@@ -683,7 +683,7 @@ impl ServerTask {
     }
 }
 
-/// Adds a line to the stored output of a server that is reached by URL, which has no output of its own. Never blocks.
+/// Adds a line to the stored output of a server with a URL, which has no output of its own. Never blocks.
 fn note(upstream: &Upstream, line: &str) {
     match upstream.transport {
         Transport::StreamableHttp => upstream.peer.keep_stderr(line.as_bytes(), false),
@@ -691,7 +691,7 @@ fn note(upstream: &Upstream, line: &str) {
     }
 }
 
-/// A state in one line.
+/// State on one line.
 fn noted(state: &ServerState) -> String {
     let ServerState { status, reason, tools, protocol_version, server_info, .. } = state;
     let mut line = status.as_str().to_owned();
@@ -707,14 +707,14 @@ fn noted(state: &ServerState) -> String {
     line
 }
 
-/// The delay before a list is read again: that of the backoff, and at least the time that the server asked for.
+/// Delay before a list is read again: that of the backoff, and at least the time that the server asked for.
 fn retry_after(backoff: &mut Backoff, failure: &ListFailure) -> Duration {
     let delay = backoff.wait().max(failure.throttled.flatten().unwrap_or_default());
     backoff.advance();
     delay
 }
 
-/// Waits until the server has to end.
+/// Waits until the server must end.
 async fn stopped(stopping: &mut Stopping) -> ServerStop {
     match stopping.wait_for(Option::is_some).await.map(|stop| *stop) {
         Ok(Some(stop)) => stop,
@@ -733,10 +733,10 @@ async fn done(discovery: &mut Option<Discovery>) -> Result<Refreshed, ListFailur
     }
 }
 
-/// Why the entry could not be resolved, in one line.
+/// Reason why the entry could not be resolved, on one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotRead {
-    /// Entry that names no server, regardless of what its references resolve to.
+    /// The entry names no server, regardless of its references.
     NoServer(String),
     /// A reference cannot be resolved now.
     NotNow(String),
@@ -766,8 +766,8 @@ pub(super) async fn read_entry(
     }
 }
 
-/// Runs `read` on a blocking thread. The permit is released when it ends, even if its result is no longer awaited: the
-/// keyring may still be prompting.
+/// Runs `read` on a blocking thread. The permit is released when it ends, even if its result is no longer awaited,
+/// since the keyring may still be prompting.
 async fn on_blocking_thread<T: Send + 'static>(
     asking: Option<OwnedSemaphorePermit>,
     read: impl FnOnce() -> T + Send + 'static,
@@ -789,7 +789,7 @@ mod tests {
 
     use super::*;
 
-    /// Limit for any operation here.
+    /// Time limit for any operation here.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! State of one server: connection phases, transitions, and the status derived from them.
 //!
-//! Only the server's task makes transitions ([`crate::server_task`]); everyone else reads, without a lock. A
+//! Only the server's task makes transitions ([`crate::server_task`]); all others read, without a lock. A
 //! [`LiveConnection`] is the part of a connected state that calls use.
 
 use std::sync::Arc;
@@ -54,7 +54,7 @@ use mcpproxy_runtime::io::deadline::Allowance;
 pub(super) enum Phase {
     /// Disabled in the config.
     Disabled,
-    /// An attempt is running; attempt 0 stands for the time before the first.
+    /// An attempt is running; attempt 0 is the time before the first.
     Connecting {
         attempt: u64,
         since: Instant,
@@ -101,7 +101,7 @@ enum Past {
     Throttled(Arc<str>),
 }
 
-/// State of one server: its phase and what is remembered of earlier ones.
+/// State of one server: its phase, and data remembered from earlier ones.
 #[derive(Clone)]
 pub(super) struct UpstreamState {
     phase: Phase,
@@ -112,7 +112,7 @@ pub(super) struct UpstreamState {
     protocol_version: Option<Arc<str>>,
     server_info: Option<Arc<str>>,
     introduced: Arc<Introduced>,
-    /// When the status last changed.
+    /// Time of the last status change.
     since: SystemTime,
     /// Whether it was discovered or has failed once, and no longer delays readiness.
     settled: bool,
@@ -131,7 +131,7 @@ pub(super) struct Discovered {
     pub(super) notice: Arc<str>,
 }
 
-/// A transition that the diagram does not contain. The state is unchanged.
+/// Transition that the diagram does not contain. The state is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("there is no transition {transition} from {from}")]
 pub(super) struct Forbidden {
@@ -168,7 +168,7 @@ impl UpstreamState {
         }
     }
 
-    /// Begins an attempt that an operator requested and clears the outcome of the previous one.
+    /// Begins an attempt requested by an operator and clears the outcome of the previous one.
     pub(super) fn begin_requested(&mut self, attempt: u64, now: Instant) -> Transition {
         self.begin(attempt, now)?;
         self.past = Past::None;
@@ -321,7 +321,7 @@ impl UpstreamState {
         self.discovered
     }
 
-    /// The public status. A failed server counts as failed until it is connected.
+    /// Public status. A failed server counts as failed until it is connected.
     pub(super) fn status(&self) -> Status {
         match (&self.phase, &self.past) {
             (Phase::Disabled, _) => Status::Disabled,
@@ -341,7 +341,7 @@ impl UpstreamState {
         }
     }
 
-    /// The reason for the status in one line; may be empty.
+    /// Reason for the status on one line; may be empty.
     pub(super) fn reason(&self) -> Arc<str> {
         match (&self.phase, &self.past) {
             (Phase::Disabled, _) => "disabled in the config".into(),
@@ -353,7 +353,7 @@ impl UpstreamState {
         }
     }
 
-    /// The public view.
+    /// Public view.
     pub(super) fn shown(&self, name: &Arc<str>, transport: Transport) -> ServerState {
         let reason = self.reason();
         let status = match self.status() {
@@ -374,7 +374,7 @@ impl UpstreamState {
     }
 }
 
-/// Holder of one server's state: read by everyone, written by its task.
+/// Holder of one server's state: written only by its task, read by all others.
 pub(super) struct StateCell {
     now: ArcSwap<UpstreamState>,
     changed: watch::Sender<()>,
@@ -385,7 +385,7 @@ impl StateCell {
         Self { now: ArcSwap::from_pointee(state), changed: watch::Sender::default() }
     }
 
-    /// The current state; not to be held for long.
+    /// Current state; must not be held for long.
     pub(super) fn load(&self) -> arc_swap::Guard<Arc<UpstreamState>> {
         self.now.load()
     }
@@ -394,7 +394,7 @@ impl StateCell {
         self.now.load().live().cloned()
     }
 
-    /// Makes a transition; returns whether the status or its reason changed. For one task only.
+    /// Makes a transition; returns whether the status or its reason changed. Called by a single task only.
     pub(super) fn make(
         &self,
         transition: impl FnOnce(&mut UpstreamState) -> Transition,
@@ -451,7 +451,7 @@ pub enum Status {
     Connecting,
     /// The handshake is complete and the tools are known.
     Connected,
-    /// The last attempt failed; it is retried.
+    /// The last attempt failed and is retried, or there are no further attempts.
     Failed,
     /// Required login is missing or no longer valid. In the public view only; a failure otherwise.
     NeedsLogin,
@@ -509,12 +509,11 @@ pub struct ServerState {
     pub name: Arc<str>,
     pub transport: Transport,
     pub status: Status,
-    /// Reason for the status, in one line; when connected, what its login lacks or what is wrong with its TLS files. May be
-    /// empty.
+    /// Reason for the status, on one line; when connected, the scopes that its login lacks, or the fault of its TLS
+    /// files. May be empty.
     pub reason: Arc<str>,
-    /// Number of tools.
     pub tools: usize,
-    /// When `status` last changed.
+    /// Time of the last change of `status`.
     pub since: SystemTime,
     /// Negotiated revision, once connected.
     pub protocol_version: Option<Arc<str>>,
@@ -550,7 +549,7 @@ pub enum Event {
     },
 }
 
-/// Introduction of a server, for the clients that see it alone. Secrets of the config are masked.
+/// Introduction of a server, for clients that see only this server. Secrets of the config are masked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduced {
     /// Instructions of the server; empty if it has none.
@@ -566,14 +565,14 @@ pub(super) struct About {
     pub(super) offers: ServerCapabilities,
 }
 
-/// Bits for a server's own attempts in a connection's generation; its key is above.
+/// Bits of a connection's generation for a server's own attempts; the server's key is above them.
 pub(super) const ATTEMPTS: u32 = 32;
 /// Bit of a generation that is set for second connections.
 pub(super) const SECOND: u64 = 1 << (ATTEMPTS - 1);
 /// Capacity of the control queue of a connection.
 pub(super) const CONTROL_MESSAGES: usize = 256;
 
-/// Message to a server's task. Each names its connection, so that messages about an earlier one are ignored.
+/// Message to a server's task. It names its connection, so that messages about an earlier one are ignored.
 #[derive(Debug)]
 pub(super) enum Control {
     /// The connection is broken.
@@ -586,9 +585,9 @@ pub(super) enum Control {
     Respond { generation: u64, id: Bytes, outcome: Bytes },
 }
 
-/// A connection that calls use.
+/// Connection used by calls.
 pub(super) struct LiveConnection {
-    /// Number of the connection, so that messages about an earlier one are recognized.
+    /// Number of the connection, by which messages about an earlier one are recognized.
     pub(super) generation: u64,
     pub(super) family: ProtocolFamily,
     pub(super) link: Carrier,
@@ -596,7 +595,7 @@ pub(super) struct LiveConnection {
     pub(super) router: Arc<NotificationRouter>,
 }
 
-/// Why a request besides the calls got no response.
+/// Reason why a request besides calls got no response.
 #[derive(Debug)]
 pub(super) struct FetchFailure {
     pub(super) cause: Cause,
@@ -611,7 +610,7 @@ impl From<Cause> for FetchFailure {
 }
 
 impl FetchFailure {
-    /// A failure over a pipe.
+    /// Failure over a pipe.
     fn of(link: &ChildLink, cause: Cause) -> Self {
         Self { cause, ends_connection: link.has_ended() }
     }
@@ -624,8 +623,8 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Sends a request besides the calls and returns its response, of at most `max_bytes` bytes. `sent_for` says on whose behalf;
-    /// over HTTP the caller counts it. `events` observe other messages of its stream.
+    /// Sends a request besides calls and returns its response, of at most `max_bytes` bytes. `sent_for` is the
+    /// party that it is sent for; over HTTP the caller counts it. `events` observe other messages of its stream.
     pub(super) async fn fetch(
         &self,
         events: &ServerEvents,
@@ -695,7 +694,6 @@ mod tests {
         Due { earliest: now, next: now + Duration::from_secs(1) }
     }
 
-    /// A transition and its name.
     type Named = (&'static str, fn(&mut UpstreamState) -> Transition);
 
     const TRANSITIONS: &[Named] = &[
@@ -712,7 +710,6 @@ mod tests {
         ("stop", |state| state.stop("the end")),
     ];
 
-    /// The state after these transitions.
     fn after(transitions: &[&str]) -> UpstreamState {
         let mut state = UpstreamState::new(true);
         for wanted in transitions {

@@ -1,9 +1,9 @@
 //! Stderr of the children, stored on disk as a ring of two files per server.
 //!
-//! One thread redacts and writes the lines of a bounded queue, so that no child or call waits for a disk. Lines that do
-//! not fit into the queue or on the disk are counted, and the count is written in their place. A full file is followed
-//! by the next, and the one before is removed; file numbers only grow, so a [`LogPlace`] stays valid. Files of removed
-//! servers are kept for a while, since they may explain the removal.
+//! One thread redacts and writes the lines of a bounded queue, so that no child or call waits for a disk. Lines
+//! that do not fit into the queue or on the disk are counted, and the count is written in their place. A full file
+//! is followed by the next one, and the oldest is removed; file numbers only grow, so a [`LogPlace`] stays valid.
+//! Files of removed servers are retained for a while, since they may explain the removal.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -27,7 +27,7 @@ use mcpproxy_runtime::secrets::Secrets;
 
 /// Maximum size of a file, in bytes.
 pub(crate) const FILE_BYTES: u64 = 1024 * 1024;
-/// Maximum number of open files; the most recently active servers keep theirs open.
+/// Maximum open files; the most recently active servers keep theirs open.
 const MAX_OPEN_FILES: usize = 64;
 /// Number of files per server.
 const FILES: usize = 2;
@@ -39,11 +39,11 @@ const LINE_BYTES: usize = 16 * 1024;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Maximum wait for the remaining lines at shutdown.
 const FINISH_WAIT: Duration = Duration::from_secs(2);
-/// Maximum number of lines per read.
+/// Maximum lines per read.
 pub const MAX_LINES: usize = 1000;
 const EXTENSION: &str = "log";
 
-/// The writer thread and its queue.
+/// Writer thread and its queue.
 #[derive(Debug, Default)]
 pub struct StderrLog {
     folder: PathBuf,
@@ -56,11 +56,11 @@ pub struct StderrLog {
 pub(super) struct ServerLines {
     queue: Option<SyncSender<Entry>>,
     server: Arc<str>,
-    /// Number of lines dropped since the last queued one.
+    /// Lines dropped since the last queued one.
     lost: AtomicU64,
 }
 
-/// A queued line.
+/// Queued line.
 #[derive(Debug)]
 struct Entry {
     server: Arc<str>,
@@ -68,7 +68,7 @@ struct Entry {
     at: SystemTime,
     words: Box<[u8]>,
     cut: bool,
-    /// Number of lines dropped before it.
+    /// Lines dropped before it.
     lost: u64,
 }
 
@@ -100,7 +100,7 @@ impl StderrLog {
         ServerLines { queue, server, lost: AtomicU64::new(0) }
     }
 
-    /// Waits for the queue to be written, for a limited time. Its producers have ended.
+    /// Waits, for a limited time, until the queue is written. Its producers must have ended.
     pub(super) async fn finish(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
         let start = Instant::now();
@@ -306,7 +306,7 @@ impl fmt::Display for LogPlace {
     }
 }
 
-/// The text is not a [`LogPlace`].
+/// Error for a text that is not a [`LogPlace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a position from an earlier response")]
 pub struct NoLogPlace;
@@ -324,7 +324,6 @@ impl FromStr for LogPlace {
     }
 }
 
-/// A stored line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptLine {
     /// Time in RFC 3339.
@@ -341,7 +340,7 @@ pub struct KeptLines {
     pub next: LogPlace,
 }
 
-/// Reads at most `max` lines of a server: the first ones after `after`, or the last ones.
+/// Reads at most `max` lines of a server: the first ones after `after`, or else the last ones.
 pub fn read(
     folder: &Path,
     server: &str,
@@ -411,7 +410,7 @@ fn path(folder: &Path, server: &str, number: u64) -> PathBuf {
     folder.join(format!("{}.{number}.{EXTENSION}", tool::server_file_stem(server)))
 }
 
-/// Content of a file from `offset`, up to the maximum size of a file.
+/// Content of a file from `offset`, up to the maximum file size.
 fn part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(offset))?;
@@ -420,10 +419,10 @@ fn part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How long files of removed servers are kept.
+/// Time for which files of removed servers are retained.
 pub const KEPT_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Removes old files that belong to none of `servers`. Blocks. Files that cannot be removed are retried the next time.
+/// Removes old files that belong to none of `servers`. Blocks. A file that cannot be removed is retried the next time.
 pub fn forget<'s>(folder: &Path, servers: impl IntoIterator<Item = &'s str>, now: SystemTime) {
     let stems: HashSet<_> = servers.into_iter().map(tool::server_file_stem).collect();
     let is_of_nobody = |name: &str| {

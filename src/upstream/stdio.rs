@@ -1,9 +1,9 @@
 //! Calls to a child process: one message per line, many calls on one pipe.
 //!
-//! A response is forwarded piece by piece as soon as its call is known. Other messages go to the lifecycle or are routed
-//! by [`crate::inbound`]. Since a pipe is ordered, a response that its call reads slowly delays all that follow:
-//! [`CALL_PIECES`] may be queued per call, more if other calls are waiting, within a bound per server ([`Spill`]). The
-//! reader and its back-pressure are in [`reader`].
+//! A response is forwarded piece by piece as soon as its call is known. Other messages go to the lifecycle or are
+//! routed by [`crate::inbound`]. Since a pipe is ordered, a response that its call reads slowly delays all
+//! following ones: [`CALL_PIECES`] may be queued per call, more if other calls are waiting, within a bound per
+//! server ([`Spill`]). The reader and its backpressure are in [`reader`].
 //!
 //! ```text
 //! StdioCall ─ line ─▶ ChildLink ─▶ writer ─▶ child
@@ -41,21 +41,21 @@ mod reader;
 
 /// Capacity of the queue to the writer, in lines.
 const OUT_LINES: usize = 64;
-/// Capacity of the queue to the lifecycle, in messages. A handshake has three responses; the others are for stray ones.
+/// Capacity of the queue to the lifecycle, in messages. A handshake has three responses; the rest is for stray messages.
 pub(crate) const LIFECYCLE_MESSAGES: usize = 16;
 
-/// One child's pipes as calls see them: pending calls and the queue to the writer.
+/// Shared view of a child's pipes for calls: pending calls and the queue to the writer.
 #[derive(Debug)]
 pub(crate) struct ChildLink {
     pub(crate) peer: Arc<Peer>,
     waiting: Mutex<Pending<Waiter>>,
-    /// Locked after `waiting` where both are needed.
+    /// If both are needed, locked after `waiting`.
     abandoned: Mutex<AbandonedCalls>,
     pub(super) server_events: Arc<ServerEvents>,
     pub(super) out: mpsc::Sender<Line>,
-    /// Why the pipes are closed; set before waiting calls are notified.
+    /// Reason why the pipes are closed; set before waiting calls are notified.
     pub(super) ended: OnceLock<Arc<str>>,
-    /// Number of lines that were no messages.
+    /// Lines that were not messages.
     pub(super) garbage: AtomicU64,
     /// Whether the output ended within a line whose recipient was unknown.
     pub(super) ended_within_line: AtomicBool,
@@ -63,7 +63,7 @@ pub(crate) struct ChildLink {
     pub(super) spill: Arc<Spill>,
 }
 
-/// A call that waits for its response.
+/// Call that waits for its response.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) sender: mpsc::Sender<CallPiece>,
@@ -74,13 +74,13 @@ pub(super) struct Waiter {
     pub(super) written: bool,
 }
 
-/// On whose behalf a request is sent.
+/// Party on whose behalf a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentFor {
-    /// Nobody's: it contains no client data, so messages caused by it reveal none (lists).
+    /// No client: it contains no client data, so messages caused by it reveal none (lists).
     Nobody,
-    /// Nobody's: a stream of changes, which the server acknowledges by a message. It is always in flight, so that it
-    /// does not count as a client's call, although it names resources of clients; servers of its revision send no requests.
+    /// No client: a stream of changes, which the server acknowledges by a message. It is always in flight, so it does not
+    /// count as a client's call, although it names resources of clients; servers of its revision send no requests.
     Subscription,
     /// Clients that are not reachable through it, but whose data it contains (`resources/subscribe`).
     Clients,
@@ -89,7 +89,7 @@ pub(crate) enum SentFor {
 }
 
 impl Waiter {
-    /// The request as a call in flight, if it was written and its client may be asked because of it.
+    /// The request as a call in flight, if it was written and a client may be asked because of it.
     fn in_flight(&self, id: u64) -> Option<CallInFlight> {
         let (client, route) = match self.sent_for {
             SentFor::Nobody | SentFor::Subscription => return None,
@@ -100,11 +100,11 @@ impl Waiter {
     }
 }
 
-/// A line for the writer, with its line break.
+/// Line for the writer, with its line break.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(super) parts: [Bytes; 3],
-    /// Call of the line, which is skipped if the call was abandoned.
+    /// Call of the line; the line is skipped if the call was abandoned.
     pub(super) call: Option<u64>,
 }
 
@@ -186,7 +186,7 @@ impl ChildLink {
         waiters.chain(abandoned.active(now)).collect()
     }
 
-    /// Removes a call. One that the child knows and has not responded to counts as abandoned for a while.
+    /// Removes a call. If the child has received it and not responded, it counts as abandoned for a while.
     pub(super) fn abandon(&self, id: u64, now: impl FnOnce() -> Instant) {
         let mut waiting = self.waiting();
         let Some(waiter) = waiting.abandon(id) else { return };
@@ -199,8 +199,8 @@ impl ChildLink {
 
     /// Records the response to a call, which may have been abandoned meanwhile.
     pub(super) fn answered(&self, id: u64) {
-        let gone = self.waiting().answered(id).is_none();
-        if gone {
+        let is_late = self.waiting().answered(id).is_none();
+        if is_late {
             self.answered_late(id);
         }
     }
@@ -215,11 +215,11 @@ impl ChildLink {
     }
 }
 
-/// Maximum number of queued pieces of a response, of up to [`READ_BYTES`](reader::READ_BYTES) each, while no other call waits.
+/// Maximum queued pieces of a response, of up to [`READ_BYTES`](reader::READ_BYTES) each, while no other call waits.
 pub(crate) const CALL_PIECES: usize = 32;
-/// The same while other calls wait: 16 MiB.
+/// Maximum queued pieces of a response while other calls wait: 16 MiB.
 pub(super) const SPILL_PIECES: usize = 256;
-/// Maximum number of bytes queued beyond [`CALL_PIECES`] for all calls of a server: 64 MiB.
+/// Maximum bytes queued beyond [`CALL_PIECES`] for all calls of a server: 64 MiB.
 const SPILL_BYTES: usize = 64 << 20;
 
 /// Item in the queue of a call.
@@ -228,9 +228,9 @@ pub(super) enum CallPiece {
     Data(Bytes),
     /// Data beyond [`CALL_PIECES`].
     Spilled(Spilled),
-    /// The last bytes, possibly none; the line is complete.
+    /// Last bytes, possibly none; the line is complete.
     Last(Bytes),
-    /// A complete message other than the response.
+    /// Complete message other than the response.
     Message(Bytes),
     Failed(Cause),
     /// The request was never written, and the pipes are closed.
@@ -260,7 +260,7 @@ pub(super) struct Spill {
 }
 
 impl Spill {
-    /// Wakes the reader, after a piece was consumed or a call was added.
+    /// Wakes the reader after a piece was consumed or a call was added.
     pub(super) fn wake_reader(&self) {
         // Either this sees that the reader waits, or the reader sees the preceding change.
         fence(Ordering::SeqCst);
@@ -280,7 +280,7 @@ impl Spill {
     }
 }
 
-/// A spilled piece; releases its bytes when dropped.
+/// Spilled piece; releases its bytes on drop.
 #[derive(Debug)]
 pub(super) struct Spilled {
     pub(super) data: Bytes,
@@ -302,13 +302,13 @@ pub(crate) struct StdioCall {
     pieces: mpsc::Receiver<CallPiece>,
     limit: Duration,
     timer: Deadline,
-    /// End of the current wait; set when a wait after the first starts.
+    /// Deadline of the current wait; `None` until the wait starts.
     deadline: Option<Instant>,
     state: State,
     /// Garbage lines counted when the call was sent.
     garbage: u64,
     received: bool,
-    /// The request was never written, so the server does not know it.
+    /// The request was never written, so the server has not received it.
     unwritten: bool,
 }
 
@@ -325,8 +325,8 @@ enum State {
 }
 
 impl StdioCall {
-    /// Queues a request, which `line` serializes for its id. `time` covers the wait for room in the queue and the first byte
-    /// of the response.
+    /// Queues a request, which `line` serializes for its id. `time` covers the wait for space in the queue and for
+    /// the first byte of the response.
     pub(crate) async fn begin(
         link: &Arc<ChildLink>,
         line: impl FnOnce(u64) -> [Bytes; 3],
@@ -338,7 +338,7 @@ impl StdioCall {
             .register(sender, sent_for)
             .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
         let mut call = Self::new(link.clone(), id, pieces, time);
-        // The reader may be waiting for another call and must now wait for less time.
+        // The reader may be waiting for another call and must now wait less.
         link.spill.wake_reader();
         // Checked after registration: closing the link sets this before it clears the table, so no call is missed.
         if let Some(reason) = link.ended.get() {
@@ -379,7 +379,7 @@ impl StdioCall {
         self.id
     }
 
-    /// Whether nothing was read that may belong to the response: no piece, and no line that broke off unmatched.
+    /// Whether no data was read that may belong to the response: no piece, and no unmatched line that broke off.
     pub(crate) fn received_nothing(&self) -> bool {
         !self.received && !self.link.ended_within_line.load(Ordering::Acquire)
     }
@@ -389,13 +389,13 @@ impl StdioCall {
         !self.unwritten
     }
 
-    /// Sets the limit of the next message, from now on.
+    /// Sets the limit of the next message, starting now.
     pub(crate) fn extend_wait(&mut self, limit: Duration) {
         self.limit = limit;
         self.deadline = None;
     }
 
-    /// Returns the next piece of the line, `None` after its end. Cancel-safe.
+    /// Next piece of the line, `None` after its end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<AnswerPart>, Cause> {
         match self.state {
             State::Over => return Ok(None),
@@ -490,7 +490,7 @@ impl StdioCall {
             return;
         }
         let parts = [Bytes::from(cancellation(self.id)), Bytes::from_static(b"\n"), Bytes::new()];
-        // Best effort: a server that does not read gets none.
+        // Best effort: not sent to a server that does not read.
         let _ = self.link.out.try_send(Line { parts, call: None });
     }
 }

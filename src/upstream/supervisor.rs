@@ -1,6 +1,6 @@
-//! The set of servers: starting, replacing and stopping them.
+//! Supervisor: starts, replaces and stops the servers.
 //!
-//! Each server has its own task ([`crate::server_task`]), so a slow or unresponsive one does not delay the others.
+//! Each server has its own task ([`crate::server_task`]), so a slow or unresponsive server does not delay the others.
 //!
 //! ```text
 //! replace(plan) ─┬─ unchanged ─▶ keeps its task, connection and child
@@ -45,12 +45,12 @@ use mcpproxy_policy::tool::{ServerId, ServerIds};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use mcpproxy_runtime::secrets::Secrets;
 
-/// Maximum number of retired servers that finish their calls, or those of one change if it retires more. A further
-/// change waits for them.
+/// Maximum retired servers that finish their calls, or those of one change if it retires more. A further change
+/// waits for them.
 pub(crate) const MAX_RETIRING: usize = 64;
-/// Maximum drain time of a retired server, whatever its `call_timeout` is.
+/// Maximum drain time of a retired server, regardless of its `call_timeout`.
 pub(crate) const MAX_DRAIN: Duration = Duration::from_secs(3600);
-/// Time to end after the last call.
+/// Time limit for ending after the last call.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Replacement for an error that cannot be redacted.
@@ -66,22 +66,21 @@ pub struct Supervisor {
     starter: Starter,
     ids: Mutex<ServerIds>,
     tasks: Mutex<JoinSet<()>>,
-    /// Latched once all servers were settled: later ones do not delay readiness.
+    /// Set once all servers were settled: later ones do not delay readiness.
     settled: AtomicBool,
 }
 
 /// Permit for retired servers, released with its last holder.
 type RetiringPermit = Arc<OwnedSemaphorePermit>;
 
-/// A set of servers.
 #[derive(Default)]
 struct ServerSet {
     servers: HashMap<Arc<str>, Arc<Upstream>>,
-    /// In the order of the config.
+    /// In config order.
     order: Vec<Arc<Upstream>>,
 }
 
-/// Everything needed to start a server.
+/// Shared dependencies for starting servers.
 struct Starter {
     catalog: Arc<Catalog>,
     secrets: Arc<Secrets>,
@@ -89,12 +88,12 @@ struct Starter {
     /// Created when the first https server is connected.
     tls: Arc<OnceLock<TlsConnector>>,
     reaper: Arc<Reaper>,
-    /// Serializes keyring access: the user sees one prompt at a time, and unanswered prompts do not use up the blocking
-    /// threads.
+    /// Serializes keyring access, so that the user sees one prompt at a time, and unanswered prompts do not use up
+    /// the blocking threads.
     keyring: Arc<Semaphore>,
     stderr: StderrLog,
     runtime: Handle,
-    /// Number of servers started so far.
+    /// Servers started so far.
     started: AtomicU64,
     /// Tasks whose changes clients follow.
     followed: FollowedTasksByName,
@@ -112,7 +111,7 @@ pub enum ServerPlan {
 /// Result of replacing the servers.
 #[derive(Debug, Default)]
 pub struct ReplacedServers {
-    /// In the order of the config.
+    /// In config order.
     pub started: Vec<Arc<Upstream>>,
     /// Servers that finish their calls.
     pub retired: Vec<Arc<Upstream>>,
@@ -126,8 +125,8 @@ impl fmt::Debug for Supervisor {
 }
 
 impl Supervisor {
-    /// Starts a task for each enabled server on `runtime` and returns at once. `secrets` are those of the whole config;
-    /// tokens of logins are added. `events` is called from those tasks and must not block.
+    /// Starts a task for each enabled server on `runtime` and returns at once. `secrets` are those of the whole
+    /// config; tokens of logins are added. `events` is called from those tasks and must not block.
     pub fn start(
         configs: Vec<(Arc<str>, Config)>,
         reaper: Reaper,
@@ -164,8 +163,8 @@ impl Supervisor {
         supervisor
     }
 
-    /// Replaces the set of servers, in the order of `plan`; servers missing in it are retired. Waits while [`MAX_RETIRING`]
-    /// others drain. To be called by one task only, on a multi-threaded runtime.
+    /// Replaces the set of servers by `plan`, in its order; missing servers are retired. Waits while
+    /// [`MAX_RETIRING`] others drain. Must be called by a single task, on a multi-threaded runtime.
     pub async fn replace(&self, plan: Vec<(Arc<str>, ServerPlan)>) -> ReplacedServers {
         let before = self.in_force.load_full();
         let stays = |upstream: &Arc<Upstream>| {
@@ -179,7 +178,7 @@ impl Supervisor {
             // The semaphore is never closed.
             permits.extend(Arc::clone(&self.permits).acquire_owned().await.ok().map(Arc::new));
         }
-        // Checks the permissions of files, which blocks.
+        // Checks file permissions, which blocks.
         tokio::task::block_in_place(|| self.put(plan, &permits))
     }
 
@@ -269,7 +268,7 @@ impl Supervisor {
             if let Some(active_call) = CallGuard::enter(&upstream) {
                 return Some(active_call);
             }
-            // It was closed after it was replaced.
+            // It was closed after its replacement.
             let now = self.get(name)?;
             if Arc::ptr_eq(&now, &upstream) {
                 return None;
@@ -278,7 +277,7 @@ impl Supervisor {
         }
     }
 
-    /// The active or retired server of that name to which this connection belongs.
+    /// Active or retired server of that name to which this connection belongs.
     pub fn connected_as(&self, name: &str, generation: u64) -> Option<Arc<Upstream>> {
         let is = |upstream: &Arc<Upstream>| upstream.key == generation >> ATTEMPTS;
         let retiring = || {
@@ -292,12 +291,12 @@ impl Supervisor {
         self.in_force.load().servers.get(name).map(|upstream| upstream.id)
     }
 
-    /// All servers in the order of the config.
+    /// All servers, in config order.
     pub fn iter(&self) -> impl Iterator<Item = Arc<Upstream>> + use<> {
         self.in_force.load().order.clone().into_iter()
     }
 
-    /// Notifies of replaced sets from now on.
+    /// Notifies of later replacements of the set.
     pub fn swaps(&self) -> watch::Receiver<()> {
         self.swaps.subscribe()
     }
@@ -307,8 +306,8 @@ impl Supervisor {
         self.retiring.lock().len()
     }
 
-    /// Reloads changed files of the servers' own `tls` sections; returns the servers whose connections must be renewed.
-    /// Reports unusable files. Blocks.
+    /// Reloads changed files of the servers' own `tls` sections; returns the servers whose connections must be
+    /// renewed. Reports unusable files. Blocks.
     pub fn reload_tls(&self, now: Instant, time: SystemTime) -> Vec<Arc<str>> {
         let mut renewed = Vec::new();
         for upstream in self.iter() {
@@ -331,7 +330,7 @@ impl Supervisor {
         renewed
     }
 
-    /// Replaces the values to redact from output of servers; the previous ones stay secret for a while.
+    /// Replaces the values to redact from server output; the previous ones stay secret for a while.
     pub fn keep_secret(&self, values: impl IntoIterator<Item = String>) {
         self.starter.secrets.replace(values);
     }
@@ -341,8 +340,8 @@ impl Supervisor {
         self.starter.reaper.withhold(variables);
     }
 
-    /// Redacts a server's JSON-RPC error; `None` if it contains no secret. If the result is no valid JSON, a generic error
-    /// takes its place.
+    /// Redacts a server's JSON-RPC error; `None` if it contains no secret. If the result is not valid JSON, a
+    /// generic error replaces it.
     pub fn masked(&self, error: &Bytes) -> Option<Bytes> {
         let masked = match self.starter.secrets.mask(error, false) {
             Cow::Borrowed(_) => return None,
@@ -354,7 +353,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a login on behalf of `principal` and returns the address to open, also of a login that is running already.
+    /// Starts a login on behalf of `principal` and returns the address to open; also for a login that is already running.
     pub async fn log_in(
         &self,
         upstream: &Arc<Upstream>,
@@ -373,14 +372,14 @@ impl Supervisor {
             reap(&mut tasks);
             tasks.spawn_on(
                 async move {
-                    let log_panic = |outcome| {
+                    let report = |outcome| {
                         let server = Arc::clone(&upstream.name);
                         let principal = Arc::clone(&principal);
                         events(Event::Login { server, principal, outcome });
                     };
-                    log_panic(LoginOutcome::Began);
+                    report(LoginOutcome::Began);
                     let canceled = upstream.login_canceled();
-                    log_panic(upstream.login.run(&upstream.name, canceled).await);
+                    report(upstream.login.run(&upstream.name, canceled).await);
                 },
                 &self.starter.runtime,
             );
@@ -388,7 +387,7 @@ impl Supervisor {
         upstream.login.address().await
     }
 
-    /// Triggers connection attempts of disconnected servers where the backoff allows it. Does not block.
+    /// Triggers connection attempts of disconnected servers if the backoff allows it. Does not block.
     pub fn nudge(&self) {
         self.in_force.load().order.iter().for_each(|upstream| upstream.nudge());
     }
@@ -407,7 +406,7 @@ impl Supervisor {
         self.settled.fetch_or(settled, Ordering::Relaxed) || settled
     }
 
-    /// Whether an enabled server is connected, or none is enabled.
+    /// Whether an enabled server is connected, or no server is enabled.
     pub fn usable(&self) -> bool {
         let set = self.in_force.load();
         let mut enabled = set.order.iter().map(|upstream| upstream.state.load().status());
@@ -423,7 +422,8 @@ impl Supervisor {
         self.starter.stderr.folder()
     }
 
-    /// Closes all connections. Children and their descendants are gone when this returns, shortly after `deadline` at the latest.
+    /// Closes all connections. Children and their descendants have ended when this returns, at the latest shortly
+    /// after `deadline`.
     pub async fn shutdown(&self, deadline: Instant) {
         let deadline = tokio::time::Instant::from_std(deadline);
         let retiring = self.retiring.lock().clone();

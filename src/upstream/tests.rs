@@ -1,6 +1,6 @@
 //! Tests of upstreams against misbehaving servers, on real sockets and child processes.
 //!
-//! [`Fake`] is an HTTP server whose every response is decided by the test.
+//! [`Fake`] is an HTTP server whose responses are all chosen by the test.
 
 use std::future::Future;
 use std::io;
@@ -48,7 +48,7 @@ mod redirects;
 mod secrets;
 mod stdio;
 
-/// Limit for any operation in these tests.
+/// Time limit for any operation in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Permit for `access` under default settings.
@@ -252,12 +252,11 @@ async fn unset_variable_stops_only_its_server() {
     let state = bench.wait_until("s", |state| state.status == Status::Failed).await;
     assert_eq!(
         &*state.reason,
-        "environment variable MCPPROXY_NOT_SET is not set, which headers.X asks for"
+        "environment variable MCPPROXY_NOT_SET, referenced by headers.X, is not set"
     );
     bench.stop().await;
 }
 
-/// A received request.
 #[derive(Clone, Debug)]
 struct Request {
     verb: String,
@@ -280,7 +279,7 @@ impl Request {
 /// Response chosen by a test.
 enum Say {
     Raw(String),
-    /// The same with a body that is not text.
+    /// A response with a body that is not text.
     Bytes(Vec<u8>),
     /// An event stream: one event per message, until the channel is closed.
     Events(mpsc::UnboundedReceiver<String>),
@@ -340,9 +339,8 @@ type Answers = dyn Fn(&Request) -> Say + Send + Sync;
 struct Fake {
     url: String,
     seen: Arc<watch::Sender<Vec<Request>>>,
-    /// Number of connections that the peer closed during a response.
+    /// Connections that the peer closed during a response.
     closed: Arc<watch::Sender<usize>>,
-    /// Number of connections with calls.
     calling: Arc<AtomicUsize>,
 }
 

@@ -91,7 +91,7 @@ fn id_6_client_credentials_get_a_token_without_a_person_and_calls_pass() {
         let path = "/api/v1/servers/s/login";
         let refused = proxy.request("POST", path, &[("X-API-Key", API_KEY)], b"");
         assert_eq!(refused.status, 409, "{}", refused.text());
-        assert!(refused.text().contains("it needs no person"), "{}", refused.text());
+        assert!(refused.text().contains("no login is needed"), "{}", refused.text());
     }
 }
 

@@ -362,8 +362,8 @@ fn answer_above_the_replay_bound_is_an_error_on_resume_and_recorded() {
     let answers: Vec<_> = begun.iter().map(|(seen, _)| session.resume(seen)).collect();
     let lost: Vec<_> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
     assert_eq!(lost.len(), 2);
-    let why = "the answer was not kept for a client that resumes its stream: the events that are \
-               kept of one session have at most 4194304 bytes";
+    let why = "the answer was not kept for a client that resumes its stream: the kept events \
+               of one session have at most 4194304 bytes";
     for answer in lost {
         assert_eq!(answer["error"]["message"], why);
         let query = format!("session_id={}&request_id={}", session.session, answer["id"]);
@@ -379,7 +379,7 @@ fn answer_above_the_replay_bound_is_an_error_on_resume_and_recorded() {
     let (seen, question) = session.begin(77);
     session.answer(&question, 2_000_000);
     let answer = session.resume(&seen);
-    let why = "the answer was not kept for a client that resumes its stream: an event that is kept \
+    let why = "the answer was not kept for a client that resumes its stream: a kept event \
                has at most 524288 bytes";
     assert_eq!(answer["error"]["message"], why);
     let query = format!("session_id={}&type=tool_call", session.session);

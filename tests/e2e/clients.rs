@@ -519,7 +519,7 @@ fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_on
     };
     assert_eq!(state("file").0, "ok", "{found}");
     for (name, why) in [
-        ("missing", "the file /nowhere/at/all cannot be read, which env.A asks for"),
+        ("missing", "the file /nowhere/at/all, referenced by env.A, cannot be read"),
         ("credential", "CREDENTIALS_DIRECTORY is not set"),
         ("keyring", "the keyring's entry service/user cannot be read"),
     ] {

@@ -98,7 +98,12 @@ fn check_reports_all_errors_at_once_with_place_and_allowed_form() {
         ("error", 5, 16, "mcpServers.neither: neither command nor url is given: write"),
         ("error", 6, 13, "mcpServers.both: both command and url are given"),
         ("error", 7, 25, "mcpServers.gone.command: no-such-program-here is not found on PATH: "),
-        ("error", 8, 40, "mcpServers.folder.cwd: /no/such/folder: is not there: name a folder"),
+        (
+            "error",
+            8,
+            40,
+            "mcpServers.folder.cwd: /no/such/folder: does not exist: name an existing folder",
+        ),
         ("error", 9, 20, "mcpServers.url.url: url cannot be read"),
         ("error", 10, 49, "mcpServers.unset.env.TOKEN: environment variable E2E_NO_SUCH_VARIABLE"),
         ("error", 11, 54, "mcpServers.input.headers.Key: holds ${input:key}"),

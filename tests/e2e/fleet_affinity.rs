@@ -145,14 +145,20 @@ fn forwarded_request_is_charged_once_and_rejected_for_retry_without_capacity() {
     });
     let alone = begin(&c, &spaced(&read_call("alone", "keeps:stats"), MORE)).response();
     assert_eq!(alone.status, 503, "{}", alone.text());
-    assert!(alone.text().contains("found no room") && alone.text().contains("Nothing was done"));
+    assert!(
+        alone.text().contains("exceeds the memory budget")
+            && alone.text().contains("was not processed")
+    );
     assert!(alone.header("retry-after").is_some(), "{:?}", alone.headers);
     let batch = format!("[{}]", spaced(&read_call("batch", "keeps:stats"), MORE));
     let batch = begin(&b, &batch).response();
     assert_eq!(batch.status, 200, "{}", batch.text());
     let answers = batch.json();
     let error = answers[0]["error"]["message"].as_str().unwrap_or_else(|| panic!("{answers}"));
-    assert!(error.contains("was not processed") && error.contains("found no room"), "{error}");
+    assert!(
+        error.contains("was not processed") && error.contains("exceeds the memory budget"),
+        "{error}"
+    );
     // The node has answered, so it is not suspected.
     for front in [&b, &c] {
         let log = front.log();

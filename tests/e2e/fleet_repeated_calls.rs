@@ -107,7 +107,7 @@ fn held_call_is_taken_over_by_a_request_to_another_node() {
     until_living(&b, 1);
     let at_b = held_calls::Call::of(&b, "/mcp", "ask", arguments);
     let text = held_calls::refusal(&at_b.repeat(&asked, &answer));
-    assert!(text.contains("belongs to a call that node 'a' holds"), "{text}");
+    assert!(text.contains("belongs to a call held by node 'a'"), "{text}");
 }
 
 #[test]

@@ -250,7 +250,7 @@ fn newcomer_gets_a_place_of_the_principals_that_follow_the_most_tasks() {
     });
     assert!(notified.count() <= per_stream);
     assert!(first.next().is_none());
-    proxy.assert_logged("a subscription to tasks ends");
+    proxy.assert_logged("task subscription ended");
     until("its tasks are released, and those of the others are still followed", || {
         let listened = listened(&server).pop()?;
         let all = listened.as_array()?;

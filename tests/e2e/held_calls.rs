@@ -621,7 +621,7 @@ fn held_calls_of_a_principal_are_bounded() {
     let error = &refused["structuredContent"]["answers"][0];
     assert_eq!(error["code"], -32603, "{refused}");
     let text = error["message"].as_str().unwrap();
-    assert_eq!(text, "roots/list: 32 calls of its client wait for input already");
+    assert_eq!(text, "roots/list: 32 calls of its client already wait for input");
     call.clone().by(&bob).asked();
     // The end of a call frees its place.
     let done = call.repeat(&asked.remove(0), &answer_to("roots/list")).json();

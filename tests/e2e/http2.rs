@@ -302,7 +302,9 @@ fn client_whose_authority_was_withdrawn_is_refused_new_requests() {
     let reported = connection.wait_for(kind::DATA, 5).payload;
     let reported = String::from_utf8_lossy(&reported);
     assert!(
-        reported.contains("The client certificate is of an authority that counts no more"),
+        reported.contains(
+            "The client certificate was issued by an authority that is no longer trusted"
+        ),
         "{reported}"
     );
     connection.send(&body(1));
@@ -377,7 +379,8 @@ fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients()
         let reported = String::from_utf8_lossy(&client.received);
         if !reported.starts_with("HTTP/1.1 408 ") {
             assert!(
-                reported.starts_with("HTTP/1.1 503 ") && reported.contains("found no room"),
+                reported.starts_with("HTTP/1.1 503 ")
+                    && reported.contains("exceeds the memory budget"),
                 "{reported}"
             );
             assert!(reported.to_ascii_lowercase().contains("\r\nretry-after: "), "{reported}");

@@ -329,11 +329,7 @@ fn server_that_asks_without_end_or_too_much_is_at_fault() {
         (&many(1000), None, "the server asked its client more than 16 questions at once"),
         (&state, None, "the server sent a requestState of more than 262144 bytes"),
         (&long, None, "the server's input request exceeds 1048576 bytes"),
-        (
-            &twice,
-            None,
-            "the server asked for input by a result that is no JSON that every parser reads alike",
-        ),
+        (&twice, None, "the server asked for input by a result that is not unambiguous JSON"),
         (
             r#"{"resultType":"input_required"}"#,
             None,

@@ -372,7 +372,7 @@ fn scope_that_no_login_grants_is_requested_a_bounded_number_of_times() {
         let reason = reason["reason"].as_str().unwrap().to_owned();
         if logins == 3 {
             assert!(
-                reason.ends_with("though 2 logins have asked for it: no login helps"),
+                reason.ends_with("though 2 logins have requested it: another login does not help"),
                 "{reason}"
             );
             assert!(!reason.contains("upstream login"), "{reason}");

@@ -630,7 +630,7 @@ fn value_kept_in_a_file_applies_as_it_currently_is() {
     until("it is reported", || (state(&proxy, "s").as_deref() == Some("failed")).then_some(()));
     let servers = proxy.api("servers");
     let reason = servers["servers"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("cannot be read, which env.A asks for"), "{reason}");
+    assert!(reason.contains(", referenced by env.A, cannot be read"), "{reason}");
     write_private(&kept, "third-0123456789\n");
     until("the server has it", || (values().len() == 3).then_some(()));
     works(&mut client, "s:read_item");
@@ -660,7 +660,7 @@ fn own_secrets_can_be_kept_in_files() {
     assert!(
         refused
             .text()
-            .contains("the file /nowhere cannot be read, which approval.webhook.secret asks for"),
+            .contains("the file /nowhere, referenced by approval.webhook.secret, cannot be read"),
         "{}",
         refused.text()
     );

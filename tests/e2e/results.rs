@@ -257,7 +257,7 @@ fn single_places_are_found_by_pointer_lines_and_search() {
     let ask = json!({"pointer": "/structuredContent", "search": "\"row 321\""});
     let found = part(&mut client, &table, ask);
     assert!(text(&found, 0).contains(r#"{"id":321, "name":"row 321","v":1.50}"#), "{found}");
-    assert_eq!(text(&found, 1), "1 of 1 place in the value there; this is the end");
+    assert_eq!(text(&found, 1), "1 of 1 match in the value there; this is the end");
     let prose = keep(&mut client, "prose");
     let found = part(&mut client, &prose, json!({"search": "line 77", "limit": 2}));
     let lines: Vec<&str> = text(&found, 0).lines().collect();
@@ -266,7 +266,7 @@ fn single_places_are_found_by_pointer_lines_and_search() {
         "{found}"
     );
     assert!(lines[1].starts_with("line 770, byte "), "{found}");
-    assert_eq!(text(&found, 1), "2 of 11 places in its text; next offset 2");
+    assert_eq!(text(&found, 1), "2 of 11 matches in its text; next offset 2");
     let got = part(&mut client, &prose, json!({"lines": "77"}));
     assert_eq!(text(&got, 0), "line 77: éé \"q\" / 😀\n");
 }
@@ -300,7 +300,7 @@ fn missing_place_is_answered_with_existing_ones_and_a_bad_question_is_refused() 
         assert!(error_text(&got).contains(expected), "{got}");
     }
     let bad = part(&mut client, "kept_7", json!({}));
-    assert!(error_text(&bad).starts_with("handle is none"), "{bad}");
+    assert!(error_text(&bad).starts_with("handle is invalid"), "{bad}");
 }
 
 // RES-3
@@ -495,7 +495,7 @@ fn result_the_client_must_see_is_forwarded_complete() {
     let mut client = proxy.client();
     for (tool, why) in [
         ("fails", None),
-        ("asks", Some("it is no complete tool result, so that its client has to see it")),
+        ("asks", Some("it is not a complete tool result, which the client must receive whole")),
         ("latin", Some("it is not text in UTF-8")),
     ] {
         assert_whole(&mut client, tool);

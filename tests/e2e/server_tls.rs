@@ -122,7 +122,7 @@ fn withdrawn_authority_is_rejected_and_a_restored_one_accepted() {
     assert!(chain.works());
     let trusted = chain.read("ca.pem");
     chain.write("ca.pem", &CertificateAuthority::new("another").pem);
-    let expected = "of no authority that is trusted";
+    let expected = "issuer is not trusted";
     let is_refused = || reason_of(&chain.front, "behind").contains(expected).then_some(());
     // Without a call.
     until("it is refused", is_refused);

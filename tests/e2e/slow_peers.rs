@@ -187,7 +187,7 @@ fn server_whose_answers_are_held_long_leaves_another_its_share_of_the_buffer() {
     }
     let refused = refused.recv_timeout(PATIENCE).unwrap();
     let text = error_text(&refused["result"]).to_owned();
-    assert!(text.starts_with("large: blob: no room to hold its answer"), "{text}");
+    assert!(text.starts_with("large: blob: no memory to hold its answer"), "{text}");
     assert!(text.contains("1000000 are its own (held_share_bytes)"), "{text}");
     assert!(text.contains("max_held_total_bytes 4000000 for all"), "{text}");
     let mut client = proxy.client();

@@ -621,8 +621,8 @@ fn unusable_task_is_a_failure_of_its_server() {
     for (id, why) in [
         (json!(long).to_string(), "whose taskId is longer than 1024 bytes"),
         ("7".to_owned(), "without a taskId that is a string"),
-        (r#""a","taskId":"b""#.to_owned(), "no JSON that every parser reads alike"),
-        (r#""a","TaskID":"b""#.to_owned(), "no JSON that every parser reads alike"),
+        (r#""a","taskId":"b""#.to_owned(), "not unambiguous JSON"),
+        (r#""a","TaskID":"b""#.to_owned(), "not unambiguous JSON"),
     ] {
         let made = CREATED.replace(r#""7\u0061""#, &id);
         let failed =
@@ -632,10 +632,10 @@ fn unusable_task_is_a_failure_of_its_server() {
     }
     let padded = format!(r#""x":"{}","taskId" : "#, "y".repeat(64 * 1024));
     for (made, why) in [
-        (CREATED.replace(r#""x":1.0e5"#, r#""content":[]"#), "a task that holds content"),
+        (CREATED.replace(r#""x":1.0e5"#, r#""content":[]"#), "a task that contains content"),
         (
             CREATED.replace(r#""x":1.0e5"#, r#""structuredContent":{"n":"no number"}"#),
-            "a task that holds content",
+            "a task that contains content",
         ),
         (CREATED.replace(r#""taskId" : "#, &padded), "a task of more than 65536 bytes"),
     ] {
@@ -655,13 +655,10 @@ fn unusable_task_is_a_failure_of_its_server() {
     assert_eq!(server.asked("tasks/get").pop().expect("it arrived").1["params"]["taskId"], odd);
     for (answer, why) in [
         (state(GOOD).replace(&json!(odd).to_string(), "\"other\""), "about another task"),
-        (state("[]"), "whose result is no object"),
+        (state("[]"), "whose result is not an object"),
         (state(GOOD).replace("\"result\" :", "\"x\":"), "a completed task without its result"),
-        (state(GOOD).replace("\"ttlMs\"", "\"Result\""), "no JSON that every parser reads alike"),
-        (
-            state(GOOD).replace("\"ttlMs\":1e3", "\"result\":{}"),
-            "no JSON that every parser reads alike",
-        ),
+        (state(GOOD).replace("\"ttlMs\"", "\"Result\""), "not unambiguous JSON"),
+        (state(GOOD).replace("\"ttlMs\":1e3", "\"result\":{}"), "not unambiguous JSON"),
         (state(r#"{"content":7}"#), "whose content is not an array"),
     ] {
         server.set(odd, &answer);

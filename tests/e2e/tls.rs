@@ -499,7 +499,7 @@ fn server_is_trusted_by_the_system_roots_if_its_entry_names_no_authority() {
     // The roots of the system do not contain that authority.
     let other = Proxy::start(servers);
     let reported = reason_of(&other, "behind");
-    assert!(reported.contains("of no authority that is trusted"), "{reported}");
+    assert!(reported.contains("issuer is not trusted"), "{reported}");
     other.end();
     behind.end();
 }
@@ -522,7 +522,7 @@ fn server_with_an_invalid_certificate_is_reported_with_its_name_and_the_reason()
     });
     let proxy = Proxy::unready(json!({"mcpServers": servers}), folder);
     for (name, why) in [
-        ("unknown", "of no authority that is trusted"),
+        ("unknown", "issuer is not trusted"),
         ("expired", "its certificate has expired"),
         ("elsewhere", "its certificate is for another host name"),
         ("missing", "none.pem: it cannot be read"),

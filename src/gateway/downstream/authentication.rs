@@ -28,11 +28,10 @@ use super::body::{Body, ChunkStream};
 use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
 
-/// Header with an API key.
 pub const HEADER: &str = "x-api-key";
 
-/// Header by which the holder of the key makes a request as anonymous: `mcpproxy stdio` forwards messages of a client
-/// that presented no key.
+/// Header by which the holder of the key sends a request as anonymous. `mcpproxy stdio` uses it to forward messages
+/// of a client without a key.
 pub const ON_BEHALF_OF: &str = "x-mcpproxy-on-behalf-of";
 
 /// The only value of [`ON_BEHALF_OF`].
@@ -41,7 +40,7 @@ pub const NOBODY: &str = "anonymous";
 /// Query parameter with an API key.
 pub const QUERY_PARAMETER: &str = "apikey";
 
-/// Why a request is not authenticated; its text is the body of the 401.
+/// Reason for a 401; its text is the response body.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unauthenticated {
     /// No credential where one is required.
@@ -57,12 +56,11 @@ pub enum Unauthenticated {
     #[error("The client certificate has expired")]
     CertificateExpired,
     /// The client certificate's authority is no longer trusted.
-    #[error("The client certificate is of an authority that counts no more")]
+    #[error("The client certificate was issued by an authority that is no longer trusted")]
     CertificateTakenBack,
     /// `X-API-Key` holds neither the key nor a token.
     #[error("Invalid API key or token in X-API-Key")]
     Key,
-    /// The token is invalid.
     #[error(transparent)]
     Token(#[from] TokenRefused),
 }
@@ -96,7 +94,7 @@ pub fn authenticate(
         return Err(Unauthenticated::Several);
     }
     credentials.prove(token, now()).map_err(|refused| match refused {
-        // Only if JWTs are configured. Does not reveal whether a key is configured.
+        // Only with JWTs configured; does not reveal whether a key is configured.
         TokenRefused::Jwt(JwtRefused::Malformed(_)) if in_key_header(headers, token) => {
             Unauthenticated::Key
         }
@@ -118,7 +116,7 @@ fn of_connection(
         Some(client) if client.authority.is_taken_back() => {
             Err(Unauthenticated::CertificateTakenBack)
         }
-        // It was valid when the connection was made.
+        // Its validity was checked when the connection was made.
         Some(client) if client.proven.holds(now) => Ok(client.proven.clone()),
         Some(_) => Err(Unauthenticated::CertificateExpired),
     }
@@ -137,7 +135,7 @@ pub fn authenticate_mcp(
     let proven = authenticate(auth, credentials, headers, target, certificate, now)?;
     match proven.principal {
         Principal::Anonymous if auth.require_mcp_auth => Err(Unauthenticated::Missing),
-        // Anybody may claim less than was proven.
+        // Any caller may claim less than it has proven.
         Principal::Admin if headers.contains_key(ON_BEHALF_OF) => {
             Ok(Proven::lasting(Principal::Anonymous))
         }
@@ -200,7 +198,7 @@ pub enum ProofRule {
 /// Credential that a stream was opened with.
 #[derive(Debug)]
 pub struct StreamCredential {
-    /// Copies, marked sensitive; the head's buffer is not retained.
+    /// Copies, marked sensitive, so that the request's buffer is not pinned.
     headers: HeaderMap,
     target: Uri,
     certificate: Option<CertifiedClient>,
@@ -208,7 +206,6 @@ pub struct StreamCredential {
     opened_by: StreamOpener,
 }
 
-/// Identity that opened a stream.
 #[derive(Debug)]
 enum StreamOpener {
     Proven(Principal),
@@ -249,7 +246,7 @@ impl StreamCredential {
         Self { opened_by: StreamOpener::Page(session), ..self }
     }
 
-    /// Authenticates again. `None`: the credential has ended; otherwise its expiry, if it has one.
+    /// Authenticates again. Returns `None` if the credential has ended, else its expiry, if any.
     fn authenticate(&self, worker: &Worker) -> Option<Option<SystemTime>> {
         let (settings, credentials) = (worker.settings(), worker.credentials());
         let auth = &settings.http_auth;
@@ -289,12 +286,12 @@ struct StreamBinding {
     until: Option<SystemTime>,
 }
 
-/// How a stream whose credential has ended is closed.
+/// Closing mode of a stream whose credential has ended.
 #[derive(Clone, Copy)]
 enum StreamEnd {
-    /// Ends regularly: each event is complete by itself.
+    /// Regular end: each event is complete by itself.
     Close,
-    /// Breaks off: the reader must not take it for complete.
+    /// Abort: the reader must not take the stream for complete.
     Abort,
 }
 
@@ -302,7 +299,7 @@ impl StreamBinding {
     /// Completes once the credential has ended. Cancel-safe.
     async fn ended(&mut self) {
         loop {
-            // An error means that the sender is gone, and the server with it.
+            // An error means that the sender, and with it the server, has shut down.
             if self.changes.has_changed().unwrap_or(true) {
                 self.changes.mark_unchanged();
                 self.is_stale = true;
@@ -356,8 +353,8 @@ async fn page_over(opener: &mut StreamOpener) {
     }
 }
 
-/// Binds a response that is an event stream to the credential of its request. Other responses are unchanged, so
-/// that a call in flight may finish.
+/// Binds an event stream to the credential of its request. Other responses are unchanged, so that a call in flight
+/// may finish.
 pub fn bind_events(
     worker: &Rc<Worker>,
     answer: Response<Body>,
@@ -571,7 +568,7 @@ mod tests {
             "no fallback to the certificate"
         );
         client.authority.take_back();
-        let over = "The client certificate is of an authority that counts no more";
+        let over = "The client certificate was issued by an authority that is no longer trusted";
         assert_eq!(ask(&none, early).unwrap_err(), over);
         assert_eq!(ask(&headers(HEADER, KEY), early).unwrap(), "admin");
     }

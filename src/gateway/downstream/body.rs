@@ -1,7 +1,7 @@
 //! HTTP bodies: responses that are complete, streamed or event streams, and the limits on request bodies.
 //!
-//! The connection that writes a reply in progress polls it, so that a slow client slows the upstream, and a client
-//! that disconnects drops the call. The memory budget over all request bodies is `proxy::memory_budget`'s.
+//! The connection polls the reply that it writes, so that a slow client applies backpressure to the upstream and a
+//! disconnect drops the call. `proxy::memory_budget` limits the memory of all request bodies.
 
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -34,7 +34,6 @@ pub enum Body {
     Empty,
     /// Complete, with a known length.
     Whole(Splice),
-    /// The streamed reply of a call.
     Call(Box<Streamed>),
     /// Any other stream, such as an export or live events.
     Stream(ChunkStream),
@@ -145,8 +144,8 @@ impl HttpBody for Body {
     }
 }
 
-/// Media type of a response without `Content-Type`. Nearly all responses have it, and allocating a header map for
-/// each costs more than writing the line.
+/// Media type of a response without `Content-Type`. Nearly all responses have it, and a header map per response
+/// costs more than writing the line.
 pub const UNNAMED_TYPE: &str = "application/json";
 
 pub(super) fn json(status: StatusCode, body: Body) -> Response<Body> {
@@ -176,7 +175,7 @@ pub(super) fn status(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// A JSON-RPC error about the message itself. `id` is raw.
+/// JSON-RPC error for an invalid message. `id` is raw.
 pub(super) fn invalid_request(code: StatusCode, id: Option<&[u8]>, text: &str) -> Response<Body> {
     json(code, Body::from(jsonrpc::error(id, Code::InvalidRequest, text)))
 }
@@ -223,14 +222,14 @@ pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Time limit for receiving a request body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// `Retry-After` of a body that exceeded the budget.
+/// `Retry-After` of a body over the budget.
 const BODIES_FULL_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Why a request body was not read.
+/// Reason why a request body was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// Not received within [`BODY_TIMEOUT`].
-    #[error("request body did not come within {BODY_TIMEOUT:?}")]
+    #[error("request body was not received within {BODY_TIMEOUT:?}")]
     Late,
     /// Larger than [`MAX_BODY_BYTES`].
     #[error("request body is larger than {MAX_BODY_BYTES} bytes")]
@@ -253,7 +252,7 @@ impl BodyError {
         }
     }
 
-    /// When to retry, if that can help.
+    /// Delay before a useful retry, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::BodiesFull(_) => Some(BODIES_FULL_RETRY_AFTER),
@@ -300,8 +299,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut body = pin!(body);
-    // Most bodies come in one piece, which is taken as it is. Small pieces are copied, since each would pin its
-    // read buffer.
+    // Most bodies arrive in one piece, which is not copied. Small pieces are, since each would pin its read buffer.
     let (mut first, mut whole) = (Bytes::new(), Vec::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
@@ -504,7 +502,10 @@ mod tests {
         };
         assert!((held.len() * MAX_BODY_BYTES) as u64 <= MAX_BODIES_BYTES, "{}", held.len());
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert!(refused.to_string().starts_with("request body found no room: "), "{refused}");
+        assert!(
+            refused.to_string().starts_with("request body exceeds the memory budget: "),
+            "{refused}"
+        );
         assert!(body_error(&refused).headers().contains_key(RETRY_AFTER));
         assert!(!body_error(&BodyError::Late).headers().contains_key(RETRY_AFTER));
         held.clear();

@@ -1,11 +1,10 @@
 //! `/mcp`, `/mcp/all` and `/mcp/server/NAME`: MCP over streamable HTTP, legacy and modern, and requests forwarded by another node.
 //!
-//! Checks what applies to every request and dispatches by protocol family; the modern one (MCP 2026-07-28) is
-//! served here, the other in `legacy`. Host, Origin and credentials are checked before; `proxy::dispatch` routes
-//! messages.
+//! Dispatches by protocol family: the modern one (MCP 2026-07-28) is served here, the legacy one in `legacy`. Host,
+//! Origin and credentials are checked before; `proxy::dispatch` routes messages.
 //!
-//! A forwarded request is served as if it had arrived here, for the principal that the other node authenticated. A
-//! token or JWT is verified again.
+//! A forwarded request is served as if received from the client, for the principal that the other node
+//! authenticated. A token or JWT is verified again.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -47,7 +46,7 @@ pub use super::body::{
 };
 pub use super::request::{ClientConnection, PATHS, is_mcp};
 
-/// Serves a request to a path of MCP ([`is_mcp`]). `now_ms` is monotonic time of any origin.
+/// Serves a request to an MCP path ([`is_mcp`]). `now_ms` is monotonic, of any origin.
 pub async fn handle<B>(
     worker: &Rc<Worker>,
     sessions: &Sessions,
@@ -86,8 +85,8 @@ where
     }
     let charge = match connection.origin {
         Origin::Client => worker.proxy.bodies.charge(&post.principal),
-        // It lies within the envelope that the other node sent, which is budgeted already. Charging it twice could
-        // leave no budget for the second charge of any of them.
+        // The other node's envelope, which contains it, is already charged. A second charge could deadlock with
+        // those of other requests.
         Origin::Node { .. } => worker.proxy.bodies.uncharged(),
     };
     match collect(body, charge).await {
@@ -96,8 +95,8 @@ where
     }
 }
 
-/// Serves a POST that was received completely. `repeated`: the head equals that of the previous request on this
-/// connection and is not parsed again.
+/// Serves a POST that was received completely. `repeated`: its head equals the previous one on this connection, so
+/// it is not parsed again.
 pub async fn handle_whole(
     worker: &Rc<Worker>,
     sessions: &Sessions,
@@ -130,7 +129,7 @@ async fn answer(post: &Post<'_>, family: Option<ProtocolFamily>, body: Bytes) ->
         Err(error) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
     };
     let is_modern = match &incoming {
-        // It opens a session, whatever revision its header names.
+        // `initialize` opens a session, whatever revision the header names.
         Incoming::Request(received) if family.is_some() => {
             !request::is_initialize(&received.request)
         }
@@ -178,11 +177,11 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
     if let Some(answer) = placement::answer_modern_elsewhere(post, &received, &body).await {
         return answer;
     }
-    // Whatever runs from here retains the slices that it needs.
+    // The call retains the slices that it needs.
     drop(body);
     let headers = post.head.headers.iter();
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-    // The built-in tools have no parameters that headers repeat.
+    // Built-in tools have no parameters repeated in headers.
     let headers = (post.endpoint != Endpoint::Search).then(|| ParamHeaders::pick(headers));
     let (principal, channel) = (post.principal.clone(), post.channel);
     let (endpoint, trace) = (post.endpoint.clone(), post.trace());
@@ -225,7 +224,7 @@ async fn record_mismatch(post: &Post<'_>, id: &Bytes, mismatch: &HeaderMismatch)
     };
     let refusal = Refusal::rejected(RefusalKind::Headers, format!("Header mismatch: {mismatch}"));
     let (worker, caller) = (Rc::clone(post.worker), peer.caller(id));
-    // The refusal is sent whatever becomes of its record.
+    // The refusal is sent even if its record fails.
     let _ = call::rejected(worker, caller, String::new(), refusal, Reply::default()).await;
 }
 
@@ -238,7 +237,7 @@ fn unknown_client() -> Arc<Client> {
 /// The client of a request, if body and headers are valid and consistent.
 fn admit(post: &Post<'_>, received: &Received) -> Result<Arc<Client>, ClientRefused> {
     if received.is_ambiguous() {
-        // It is refused for its ambiguous body, so that headers cannot be compared with it.
+        // The request is refused for its ambiguous body, with which headers cannot be compared.
         return Ok(unknown_client());
     }
     let params = RequestParams::read(&received.request)?;
@@ -268,7 +267,7 @@ pub async fn answer_forwarded(
     let Some((head, metadata, body)) = placement::decode(&sent) else {
         return status(StatusCode::BAD_REQUEST);
     };
-    // The budget is charged for as long as a slice of the body is alive.
+    // The budget stays charged while a slice of the body is alive.
     drop(sent);
     if !is_mcp(head.uri.path()) {
         return status(StatusCode::BAD_REQUEST);
@@ -305,7 +304,7 @@ pub fn forwarded_parts(sent: &Bytes) -> Option<(Parts, Bytes)> {
     placement::decode(sent).map(|(head, _, body)| (head, body))
 }
 
-/// Keeps the connection, through which calls can be canceled, as long as the body is read.
+/// Keeps the connection, through which calls are canceled, alive until the body ends.
 fn kept(body: Body, connection: ClientConnection) -> Body {
     if body.is_end_stream() {
         return body;

@@ -1,7 +1,6 @@
-//! Registry of calls in flight, so that their client can cancel them.
-//!
-//! There is one table per connection, locked by its own calls and the rare cancellation. A session keeps the tables
-//! of its connections. Sessions may share a connection, so a call is keyed by session and id.
+//! Registry of calls in flight, for cancellation by their client. One table per connection, locked by its own calls
+//! and the rare cancellation. A session keeps the tables of its connections; sessions may share a connection, so a
+//! call is keyed by session and id.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::proxy::reply::{Aborted, Piece, Running};
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
 
-/// Key of the client that a call belongs to. No owner can find or cancel another's call.
+/// Client that a call belongs to. No owner can find or cancel another's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(u64);
 
@@ -77,8 +76,8 @@ impl InFlight {
         Watched { running: Some(running), ticket: Some(ticket) }
     }
 
-    /// Cancels the owner's call with that raw id; false if there is none. Of several calls under one id the newest
-    /// one is meant: a client that uses an id again has given up the earlier call.
+    /// Cancels the newest call of the owner with that raw id; false if there is none. A client that reuses an id
+    /// has abandoned the earlier call.
     pub(crate) fn cancel(&self, owner: Owner, id: &[u8]) -> bool {
         let mut table = self.table();
         let theirs = table
@@ -206,7 +205,7 @@ impl Watched {
         }
     }
 
-    /// The rest of the call after its last piece; it can no longer be canceled.
+    /// Remainder of the call after its last piece; no longer cancelable.
     pub(crate) fn rest(mut self) -> Option<Running> {
         self.running.take()
     }
@@ -243,7 +242,7 @@ mod tests {
         assert!(calls.cancel(Owner::PIPE, b"1"));
         assert!(first.poll(cx).is_pending());
         assert!(matches!(second.poll(cx), Poll::Ready(Taken::Canceled)));
-        assert!(calls.cancel(Owner::PIPE, b"1"), "the next cancellation means the other one");
+        assert!(calls.cancel(Owner::PIPE, b"1"), "the next cancellation cancels the other one");
         assert!(matches!(first.poll(cx), Poll::Ready(Taken::Canceled)));
     }
 

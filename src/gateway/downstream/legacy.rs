@@ -1,8 +1,6 @@
-//! Legacy revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): session lookup, POST, GET, DELETE and
-//! batches.
-//!
-//! A batch (MCP 2025-03-26) is answered by one array. In a fleet each of its messages is served where it would be
-//! alone; if one belongs to a session that is gone, none is processed.
+//! Legacy revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): session lookup, POST, GET, DELETE and batches. A
+//! batch (MCP 2025-03-26) is answered by one array. In a fleet each message is served on the node that would serve it
+//! alone; if one belongs to a lost session, none is processed.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -35,7 +33,7 @@ use crate::proxy::dispatch::{Incoming, Received};
 use crate::proxy::reply::{Aborted, Initialize, Piece, Reaction};
 use crate::proxy::{Worker, dispatch, render};
 
-/// Why a request has no session: status and text.
+/// Refusal of a request without a session: status and text.
 type NoSession = (StatusCode, &'static str);
 
 /// Serves a POST with any body.
@@ -101,7 +99,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Res
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Call { id, running } => {
-            // Whatever runs from here retains the slices that it needs.
+            // The call retains the slices that it needs.
             drop(body);
             let call = post.connection.in_flight.watch(session.owner(), &id, running);
             reply(post.worker, &id, ProtocolFamily::Legacy, Some(&session), post.channel, call)
@@ -112,7 +110,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Res
     }
 }
 
-/// A client that has not sent `initialize`.
+/// Client before `initialize`.
 pub(super) fn anonymous_client(session_id: &str) -> Client {
     Client::new(
         session_id.into(),
@@ -175,7 +173,6 @@ fn open(post: &Post<'_>, id: Option<&[u8]>, accepted: Initialize) -> Response<Bo
     }
 }
 
-/// The session of a request.
 fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     const UNKNOWN: NoSession = (StatusCode::NOT_FOUND, "Session not found: send initialize again");
     let Post { sessions, connection, now_ms, head, ref endpoint, .. } = *post;
@@ -187,13 +184,13 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     }
     let id = session_id(&head.headers)?.ok_or((
         StatusCode::BAD_REQUEST,
-        "Mcp-Session-Id is missing: send initialize first and repeat the id it answers with",
+        "Mcp-Session-Id is missing: send initialize first and use the id in its response",
     ))?;
     let session = match remembered(sessions, connection, id, now_ms) {
         Some(session) => session,
         None => opened_elsewhere(post, id)?.ok_or(UNKNOWN)?,
     };
-    // The response is that for an unknown id, so that it does not reveal which sessions exist.
+    // Same response as for an unknown id, so that it does not reveal which sessions exist.
     if session.endpoint != *endpoint || !session.belongs_to(head, &post.principal) {
         return Err(UNKNOWN);
     }
@@ -219,7 +216,7 @@ fn session_id(headers: &HeaderMap) -> Result<Option<&str>, NoSession> {
     }
 }
 
-/// The session with that id: the one this connection used last, or from the table.
+/// Looks up a session: the connection's last one, or in the table.
 fn remembered(
     sessions: &Sessions,
     connection: &ClientConnection,
@@ -246,14 +243,14 @@ fn opened_elsewhere(post: &Post<'_>, id: &str) -> Result<Option<Arc<Session>>, N
         return Ok(None);
     }
     let Some(ticket) = sessions.ticket(id, unix_ms) else { return Ok(None) };
-    // Checked before it takes a slot, so that nobody can fill the table with foreign sessions.
+    // Checked before it takes a slot, so that foreign sessions cannot fill the table.
     if !ticket.is_for(principal, &post.endpoint) || !ticket.key.binds(principal, post.head) {
         return Ok(None);
     }
     let home = Some(ticket.node);
     let opening = ticket.opening(principal.clone(), connection.source, post.endpoint.clone());
     let session = sessions.open_as(id.into(), opening, home, post.now_ms).map_err(|_| {
-        let text = "too many sessions are in use, or too much state is kept: wait";
+        let text = "too many sessions are in use, or too much state is kept: retry later";
         (StatusCode::SERVICE_UNAVAILABLE, text)
     })?;
     session.join(&connection.in_flight);
@@ -283,7 +280,12 @@ pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
         None => None,
         Some(seen) => match seen.to_str().ok().and_then(EventId::parse) {
             Some(seen) => Some(seen),
-            None => return plain(StatusCode::BAD_REQUEST, "Last-Event-ID is no id of ours"),
+            None => {
+                return plain(
+                    StatusCode::BAD_REQUEST,
+                    "Last-Event-ID was not issued by this server",
+                );
+            }
         },
     };
     if let Some(answer) = placement::stream_elsewhere(post, &session, seen).await {
@@ -294,7 +296,7 @@ pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
         Some(seen @ EventId { kind: StreamKind::Reply, .. }) => {
             listen::resumed(&session, seen, post.worker.settings().streams.keepalive)
                 .unwrap_or_else(|| {
-                    let text = "Last-Event-ID: that stream is not kept any more";
+                    let text = "Last-Event-ID: that stream is no longer available";
                     plain(StatusCode::BAD_REQUEST, text)
                 })
         }
@@ -368,8 +370,8 @@ struct BatchMessage {
     place: MessagePlace,
 }
 
-/// Serves a batch (MCP 2025-03-26): an array of responses, produced one after another, so that a batch of large
-/// results needs no more memory than one.
+/// Serves a batch (MCP 2025-03-26) as an array of responses, produced one after another, so that memory is bounded
+/// by one result.
 pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response<Body> {
     let invalid = |text: &str| invalid_request(StatusCode::BAD_REQUEST, None, text);
     if let Err(problem) = dispatch::check(post.worker, body) {
@@ -377,7 +379,7 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     }
     let Some(messages) = jsonrpc::batch(body) else { return invalid("Invalid Request: no batch") };
     if messages.is_empty() || messages.len() > MAX_BATCH {
-        return invalid(&format!("Invalid Request: a batch holds 1 to {MAX_BATCH} messages"));
+        return invalid(&format!("Invalid Request: a batch must have 1 to {MAX_BATCH} messages"));
     }
     post.sessions.note_use(session);
     let messages = match placed(post, session, messages).await {
@@ -387,15 +389,14 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     let peer = post.peer(session, Channel::Answer);
     let (mut items, mut notifications) = (VecDeque::new(), Vec::new());
     for BatchMessage { text, mut read, place } in messages {
-        // The last call may end long after the others, but would pin the arguments of all.
+        // The last call may outlive the others and would pin the arguments of all.
         if body.len() > SMALL_MESSAGE_BYTES
             && let Ok(Incoming::Request(received)) = &mut read
         {
             received.request.copy_id();
         }
-        let is_over_with_its_node = matches!(place, MessagePlace::On(_));
-        let not_there =
-            if is_over_with_its_node { placement::GONE } else { placement::NOT_ANSWERED };
+        let is_lost_with_node = matches!(place, MessagePlace::On(_));
+        let not_there = if is_lost_with_node { placement::GONE } else { placement::NOT_ANSWERED };
         let received = match (read, place) {
             (Err(error), _) => {
                 items.push_back(Item::Ready(error));
@@ -464,8 +465,8 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     json(StatusCode::OK, Body::Stream(Box::pin(chunks)))
 }
 
-/// Parses the messages and places each on a node; a response for the whole batch if one of them belongs to a node
-/// that is gone or unknown.
+/// Parses the messages and places each on a node. Fails with a response for the whole batch if the node of any is
+/// dead or unknown.
 async fn placed(
     post: &Post<'_>,
     session: &Session,

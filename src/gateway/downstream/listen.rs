@@ -1,8 +1,6 @@
-//! Streams of notifications: a legacy client's GET, a resumed reply stream, and a modern client's
-//! `subscriptions/listen`.
-//!
-//! Resumption (`Last-Event-ID`; MCP 2025-11-25 §Resumability) reads the events that [`replay`](super::replay)
-//! keeps. The catalog and the upstreams detect the changes that are notified here.
+//! Streams of notifications: a legacy client's GET, a resumed reply stream, and a modern client's `subscriptions/listen`.
+//! Resumption (`Last-Event-ID`; MCP 2025-11-25 §Resumability) reads from the [`replay`](super::replay) buffer. Catalog and
+//! upstreams detect the changes.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -36,7 +34,7 @@ use crate::proxy::reply::{Aborted, NotificationFilter};
 use crate::proxy::task_subscription::TaskSubscription;
 use crate::proxy::{Worker, dispatch};
 
-/// Serves a GET with a new stream, or with the one that `seen` belongs to.
+/// Serves a GET with a new stream, or with the stream of `seen`.
 pub(super) fn standing(
     worker: &Rc<Worker>,
     sessions: &Sessions,
@@ -70,7 +68,7 @@ pub(super) fn standing(
         attached,
         after,
         out: VecDeque::from([hello]),
-        // Taken now, so that nothing after the response is missed; `None` while another stream holds it.
+        // Taken now, so that nothing after the response is missed. `None` while another stream holds it.
         source: Arc::clone(&session.notices)
             .try_lock_owned()
             .ok()
@@ -91,7 +89,7 @@ struct Standing {
     attached: u64,
     after: u64,
     out: VecDeque<Bytes>,
-    /// `Some` in the one stream that sends the session's notifications.
+    /// `Some` in the stream that sends the session's notifications; at most one per session.
     source: Option<SessionMessages>,
     draining: watch::Receiver<bool>,
     _permits: StreamPermits,
@@ -100,7 +98,7 @@ struct Standing {
 /// Receivers of a session's notifications and server messages.
 struct SessionMessages {
     notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>,
-    /// Server messages that belong to no response.
+    /// Server messages outside any response.
     aside: mpsc::Receiver<Bytes>,
     /// Status notifications of its tasks.
     tasks: TaskStatuses,
@@ -124,7 +122,7 @@ impl SessionMessages {
     }
 }
 
-/// Next action of the stream.
+/// Input of the stream.
 enum ListenEvent {
     Changes(Vec<Notice>),
     Aside(Bytes),
@@ -155,18 +153,18 @@ impl Standing {
                 }
                 Next::Wait => {}
             }
-            let news = tokio::select! {
+            let input = tokio::select! {
                 () = notified => continue,
                 _ = self.draining.wait_for(|draining| *draining) => return None,
                 () = tokio::time::sleep(self.worker.settings().streams.keepalive) => {
                     return Some(COMMENT);
                 }
-                news = next_event(
+                input = next_event(
                     (&self.worker, &self.session, &self.principal),
                     &mut self.source,
-                ) => news,
+                ) => input,
             };
-            let messages: Vec<Bytes> = match news {
+            let messages: Vec<Bytes> = match input {
                 ListenEvent::Changes(notices) => notices
                     .iter()
                     .filter_map(|notice| {
@@ -184,7 +182,7 @@ impl Standing {
                 self.out.push_back(framed.clone());
                 let kept = session.streams.keep(self.stream, event, EventKind::Notice, framed);
                 if let Err(why) = kept {
-                    tracing::debug!(%why, "a notification was not kept for a client that resumes");
+                    tracing::debug!(%why, "a notification was not kept for resumption");
                 }
             }
         }
@@ -197,8 +195,8 @@ impl Standing {
         revocation::receives(&self.worker.proxy, client, &self.principal, uri)
     }
 
-    /// Whether an event that waited, or is replayed, may be sent still: not the update of a resource that the client is no
-    /// longer subscribed to.
+    /// Whether a queued or replayed event may still be sent: not the update of a resource that the client has
+    /// unsubscribed from.
     fn may_send(&self, framed: &[u8]) -> bool {
         updated_uri(framed)
             .is_none_or(|uri| self.receives(&self.session.endpoint.exposed_uri(&uri)))
@@ -224,7 +222,7 @@ async fn next_event(
             source.insert(SessionMessages::new(notices, of))
         }
     };
-    // The receiver stays in the session when the stream ends, so that a client that resumes misses nothing.
+    // The receiver stays in the session when the stream ends, so that a resuming client misses nothing.
     let receiver = held.notices.get_or_insert_with(|| worker.proxy.catalog.notices());
     tokio::select! {
         changes = notices(receiver) => ListenEvent::Changes(changes),
@@ -248,7 +246,7 @@ impl Drop for Resumed {
     }
 }
 
-/// Streams the events after `seen`; `None` if the stream is not kept (any longer).
+/// Streams the events after `seen`; `None` if the stream is unknown or was evicted.
 pub(super) fn resumed(
     session: &Arc<Session>,
     seen: EventId,
@@ -290,16 +288,16 @@ pub(super) struct Subscription {
     watch: Watch,
     tasks: TaskSubscription,
     receiver: broadcast::Receiver<Notice>,
-    /// The acknowledgement, until it is sent.
+    /// Acknowledgment; `None` once sent.
     hello: Option<Bytes>,
-    /// Changes to notify of. Policy decides about an update when it is sent, not when it is queued (RUL-8).
+    /// Changes to send. Policy decides about an update when it is sent, not when it is queued (RUL-8).
     pending: VecDeque<Notice>,
     draining: watch::Receiver<bool>,
     over: bool,
 }
 
 impl Subscription {
-    /// Subscribes to the supported part of `filter`. Waits for servers that have not answered yet, with a limit.
+    /// Subscribes to the supported part of `filter`. Waits, up to a limit, for servers that have not answered yet.
     pub(super) async fn new(
         worker: &Rc<Worker>,
         peer: &Peer,
@@ -311,7 +309,7 @@ impl Subscription {
         let id = Bytes::copy_from_slice(&id);
         let mut filter =
             honoured(filter, &dispatch::capabilities(worker, &peer.endpoint, peer.client.family));
-        // Before the resources are watched, so that an immediate change is received.
+        // Before the watch begins, so that an immediate change is received.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
         let uris = uris.iter().map(|uri| peer.endpoint.exposed_uri(uri).into_owned()).collect();
@@ -330,14 +328,14 @@ impl Subscription {
         this
     }
 
-    /// Whether it is to be notified of changed lists.
+    /// Whether it includes list changes.
     fn has_lists(&self) -> bool {
         let filter = &self.filter;
         filter.tools_list_changed || filter.prompts_list_changed || filter.resources_list_changed
     }
 
-    /// The next message, the acknowledgement first. `None` after the response to the request itself, which is sent
-    /// at shutdown, when policy has ended all that it is subscribed to, and when a task gave up its place.
+    /// Next message, the acknowledgment first. `None` after the response to the request itself, which is sent at
+    /// shutdown, when policy has ended the whole subscription, or when a task was evicted.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(hello) = self.hello.take() {
@@ -351,7 +349,7 @@ impl Subscription {
             if self.over {
                 return None;
             }
-            // Also when all of its tasks have ended.
+            // Also after all of its tasks have ended.
             let lasts = self.has_lists() || !self.filter.task_ids.is_empty();
             let meta = self.meta();
             let notices = tokio::select! {
@@ -371,7 +369,7 @@ impl Subscription {
                 self.over = true;
                 return Some(self.farewell());
             };
-            // Those that were missed may have been of any of its resources.
+            // The missed notices may have concerned any of its resources.
             if notices == MISSED {
                 let uris = self.watch.live_uris().map(|uri| Notice::Updated(uri.into()));
                 self.pending.extend(uris);
@@ -464,7 +462,7 @@ pub(super) fn changed(what: &str, params: Option<Value>) -> Bytes {
     message.to_string().into()
 }
 
-/// Start of the notification of an updated resource for a legacy client, up to its params.
+/// Prefix of a resource update notification for a legacy client, up to its params.
 const UPDATED_HEAD: &[u8] =
     br#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":"#;
 
@@ -473,7 +471,7 @@ struct UpdatedParams {
     uri: String,
 }
 
-/// The resource whose update a framed event notifies of.
+/// URI of the updated resource in a framed event.
 fn updated_uri(framed: &[u8]) -> Option<String> {
     let mut lines = framed.split(|byte| *byte == b'\n');
     let message = lines.find_map(|line| line.strip_prefix(b"data: "))?;
@@ -502,8 +500,8 @@ pub(super) fn legacy_notification(
     }
 }
 
-/// Whether a change affects the tools that the endpoint lists: those of the servers at one; at the other the
-/// built-in ones, whose descriptions change.
+/// Whether a change affects the endpoint's tool list: upstream tools in direct mode; built-in tools, whose
+/// descriptions change, at the search endpoint.
 pub(super) fn changes_tools(endpoint: &Endpoint, notice: &Notice) -> bool {
     match (notice, endpoint) {
         (Notice::Tools, Endpoint::All | Endpoint::Server(_))
@@ -514,7 +512,7 @@ pub(super) fn changes_tools(endpoint: &Endpoint, notice: &Notice) -> bool {
     }
 }
 
-/// Notifications to send after missed changes: all that name no resource.
+/// Notifications to send after a lag: all except those of single resources.
 pub(super) const MISSED: [Notice; 4] =
     [Notice::Tools, Notice::OwnTools, Notice::Prompts, Notice::Resources];
 
@@ -523,7 +521,7 @@ pub(super) async fn notices(receiver: &mut broadcast::Receiver<Notice>) -> Vec<N
     match receiver.recv().await {
         Ok(notice) => vec![notice],
         Err(RecvError::Lagged(_)) => MISSED.to_vec(),
-        // The catalog lives as long as the server.
+        // The catalog outlives all connections.
         Err(RecvError::Closed) => std::future::pending().await,
     }
 }
@@ -560,7 +558,7 @@ mod tests {
             let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
             assert_eq!(frame.parts().flatten().copied().collect::<Vec<_>>(), expected.as_bytes());
         }
-        // Events that are added while it waits are delivered too.
+        // Events added while it waits are delivered too.
         let rest = tokio::join!(body.collect(), async {
             add(&session, stream, "d");
             session.streams.finish(stream);

@@ -1,25 +1,25 @@
-//! Placement of messages in a fleet: which node serves a message, and forwarding to it.
+//! Placement: which fleet node serves a message, and forwarding to it.
 //!
 //! ```text
 //! response to a server's question                          the node that asks
 //! call repeated for its approval, or held for its input    the node that holds it; dead: here, where it is refused
-//! read_result                                              the node that keeps the result; dead: here, which says so
+//! read_result                                              the node that keeps the result; dead: here, which reports it
 //! server with affinity, rules with context.session         the node that opened the session; dead: the session is gone
 //! resources/subscribe                                      the same; dead or unreachable: here
 //! everything else                                          here
 //! ```
 //!
-//! While it is unknown whether that node is alive, and while a living one is unreachable, the client is asked to retry, so
-//! that a node that has just started, or a failed connection, never causes a permanent error.
+//! While that node's liveness is unknown, or a living one is unreachable, the client is asked to retry, so that a
+//! node that has just started or a failed connection never causes a permanent error.
 //!
-//! Modern clients have no session: their requests to a server with affinity go to one node per principal, by rendezvous
-//! hashing over the living nodes. With rules about sessions so do all requests that send or fetch content, so that the
-//! principal's facts are known before its next request; if that node is unreachable they are served here, with the facts
-//! that the fleet has shared.
+//! Modern clients have no session. Requests of a principal to a server with affinity go to one node, by rendezvous
+//! hashing over the living nodes. With rules about sessions, so do all requests that send or fetch content, so that
+//! the principal's facts are known before its next request. If that node is unreachable, they are served here with
+//! the facts that the fleet has shared.
 //!
-//! A request is forwarded as received, by one hop, with the authenticated principal; the other node verifies credentials
-//! again ([`answer_forwarded`](super::http::answer_forwarded)). The end of a session, its log level and cancellations are
-//! broadcast to all living nodes, within [`BROADCAST_TIMEOUT`] each and without a retry.
+//! A request is forwarded as received, at most one hop, with the authenticated principal; the other node verifies
+//! credentials again ([`answer_forwarded`](super::http::answer_forwarded)). The end of a session, its log level and
+//! cancellations are broadcast to all living nodes, for at most [`BROADCAST_TIMEOUT`] each and without a retry.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -55,7 +55,7 @@ use crate::proxy::reply::Aborted;
 /// Methods whose state belongs to the session's notification stream, which is at its home node.
 const SERVED_AT_HOME: [&str; 2] = ["resources/subscribe", "resources/unsubscribe"];
 
-/// Methods that send data to servers or return content of them.
+/// Methods that send data to servers or return their content.
 const RAISES_FACTS: [&str; 6] = [
     "tools/call",
     "resources/read",
@@ -76,7 +76,7 @@ fn raises_facts(endpoint: &Endpoint, method: &str) -> bool {
 pub(super) enum MessagePlace {
     Here,
     On(Box<str>),
-    /// The named node, or this one if that is unreachable.
+    /// The named node; this one if that is unreachable.
     OnOrHere(Box<str>),
     /// A node that may be alive or dead: the client must retry.
     NotKnown,
@@ -100,7 +100,7 @@ impl MessagePlace {
     async fn answer(self, post: &Post<'_>, body: &[u8]) -> Option<Response<Body>> {
         match self {
             Self::Here => None,
-            // Large, and not on the path of a node's own calls: boxed to keep it out of their futures.
+            // Large, and off the path of a node's own calls: boxed to keep it out of their futures.
             Self::On(node) => Some(Box::pin(forward(post, &node, body)).await),
             Self::OnOrHere(node) => match Box::pin(ask(post, &node, body)).await {
                 Ok(response) => Some(response),
@@ -113,7 +113,7 @@ impl MessagePlace {
     }
 }
 
-/// Serves a message of a session on the node that it belongs to; `None` if that is this one.
+/// Serves a session's message on the node that owns it; `None` if that is this node.
 pub(super) async fn answer_elsewhere(
     post: &Post<'_>,
     session: &Session,
@@ -126,7 +126,7 @@ pub(super) async fn answer_elsewhere(
     place_of(post, session, incoming).await.answer(post, body).await
 }
 
-/// The node that serves a message of a session.
+/// Node that serves a session's message.
 pub(super) async fn place_of(
     post: &Post<'_>,
     session: &Session,
@@ -142,7 +142,7 @@ pub(super) async fn place_of(
     }
 }
 
-/// Serves a GET on the node that holds the stream, or for a new one the session's notifications; `None` if that is this
+/// Serves a GET on the node that holds its stream, or for a new stream the session's notifications; `None` if that is this
 /// node. A notification stream whose node is dead or unreachable restarts here; the rest of a response is lost.
 pub(super) async fn stream_elsewhere(
     post: &Post<'_>,
@@ -199,7 +199,7 @@ async fn of_request(post: &Post<'_>, session: &Session, received: &Received) -> 
     }
 }
 
-/// The node that opened the session.
+/// Node that opened the session.
 fn at_home(post: &Post<'_>, session: &Session) -> Whereabouts {
     match session.home() {
         SessionHome::Here | SessionHome::Forgotten => Whereabouts::Here,
@@ -207,7 +207,7 @@ fn at_home(post: &Post<'_>, session: &Session) -> Whereabouts {
     }
 }
 
-/// The node with the session's facts and with the state that servers keep for it.
+/// Node that holds the session's facts and its state at servers.
 fn with_state(post: &Post<'_>, session: &Session) -> MessagePlace {
     match (session.home(), at_home(post, session)) {
         (SessionHome::Here, _) => MessagePlace::Here,
@@ -230,7 +230,7 @@ fn of_result(post: &Post<'_>, node: u32) -> MessagePlace {
     }
 }
 
-/// The node that holds the call of an approval; dead: this one, which refuses it.
+/// Node that holds the call of an approval; if dead, this one, which refuses the call.
 fn of_approval(post: &Post<'_>, id: &ApprovalId) -> MessagePlace {
     let Some(mark) = ApprovalId::node_in(id.as_str()) else { return MessagePlace::Here };
     match whereabouts(post, |tag| tag.text() == mark) {
@@ -240,7 +240,7 @@ fn of_approval(post: &Post<'_>, id: &ApprovalId) -> MessagePlace {
     }
 }
 
-/// Serves a request of a client without a session on the node that it belongs to; `None` if that is this one.
+/// Serves a sessionless request on its node; `None` if that is this node.
 pub(super) async fn answer_modern_elsewhere(
     post: &Post<'_>,
     received: &Received,
@@ -266,7 +266,7 @@ pub(super) async fn answer_modern_elsewhere(
             let node = of_principal(post)?;
             Some(match Box::pin(ask(post, &node, body)).await {
                 Ok(response) => response,
-                // There is no session to reopen; once the node is found dead, another one serves it.
+                // No session to reopen; once the node is declared dead, another one serves the request.
                 Err(error) => unanswered(&error),
             })
         }
@@ -291,7 +291,7 @@ pub(super) const GONE: &str = "Session not found: send initialize again";
 const NOT_KNOWN: &str = "the node that owns this may be down; the request was not processed, retry";
 const NOT_REACHED: &str =
     "the node that owns this is unreachable; the request was not processed, retry";
-/// `Retry-After` of these errors in seconds: liveness is read again by then.
+/// `Retry-After` of these errors in seconds; liveness is refreshed by then.
 const RETRY_AFTER_S: u16 = 2;
 /// Followed by the node's reason.
 const NOT_TAKEN: &str =
@@ -299,7 +299,6 @@ const NOT_TAKEN: &str =
 /// The node may have processed the request.
 pub(super) const NOT_ANSWERED: &str = "the node that owns this did not answer";
 
-/// Streamed response to a forwarded request.
 pub(super) type ForwardedResponse = Pin<Box<dyn Stream<Item = Result<Bytes, Aborted>>>>;
 
 /// Head of a forwarded request; the body follows after a line feed.
@@ -342,12 +341,12 @@ fn of_principal(post: &Post<'_>) -> Option<Box<str>> {
     post.worker.proxy.nodes.of_principal(post.principal.mark()).filter(|_| is_client)
 }
 
-/// Makes the client open a new session: its state was on a dead node.
+/// Response that makes the client open a new session: its state was on a dead node.
 pub(super) fn gone() -> Response<Body> {
     plain(StatusCode::NOT_FOUND, GONE)
 }
 
-/// Makes the client retry within the same session.
+/// Response that makes the client retry within the same session.
 pub(super) fn not_known() -> Response<Body> {
     retry_later(NOT_KNOWN)
 }
@@ -385,8 +384,8 @@ pub(super) async fn notify(post: &Post<'_>, node: &str, body: &[u8]) {
     send(peers, node, envelope(post, body, true)).await;
 }
 
-/// Forwards one request of a batch when polled: the JSON of the response, or of an error. A response that breaks off is
-/// aborted. `id` is raw; `not_there` is the error if the node was not asked.
+/// Forwards one request of a batch when polled; yields the JSON of the response or of an error. A truncated
+/// response is aborted. `id` is raw; `not_there` is the error if the node was not asked.
 pub(super) fn answer_to(
     post: &Post<'_>,
     node: Box<str>,
@@ -417,7 +416,7 @@ pub(super) fn answer_to(
                 failed(&not_taken(&reason))
             }
             Ok(_) => failed(NOT_ANSWERED),
-            // If it is dead, the failure detector finds out soon; only then its state is gone.
+            // A dead node is soon detected; only then is its state lost.
             Err(PeerError::Unreached { .. }) => failed(NOT_REACHED),
             Err(error) if was_not_asked(&error) => failed(not_there),
             Err(error) => {
@@ -429,7 +428,7 @@ pub(super) fn answer_to(
     Box::pin(stream::once(asked).flatten())
 }
 
-/// Error for a request of a batch that its node refuses, with the reason.
+/// Error for a batched request that its node refuses, with the reason.
 fn not_taken(reason: &[u8]) -> String {
     match String::from_utf8_lossy(reason).trim_end() {
         "" => NOT_TAKEN.to_owned(),
@@ -437,7 +436,7 @@ fn not_taken(reason: &[u8]) -> String {
     }
 }
 
-/// A response once its first bytes have arrived; `None` if none do, which affects no other message of a batch.
+/// Waits for the first bytes of a response; `None` if none arrive, which affects no other message of the batch.
 async fn begun(
     parts: impl Stream<Item = Result<Bytes, Aborted>> + 'static,
 ) -> Option<ForwardedResponse> {
@@ -460,8 +459,8 @@ fn was_not_asked(error: &PeerError) -> bool {
     }
 }
 
-/// Response to a request that another node did not serve. Reports the session as gone only if that node is dead, or has no
-/// address, since that ends the session.
+/// Response to a request that another node did not serve. Reports the session as lost only if the node is dead or
+/// has no address, since that ends the session.
 fn refused(error: &PeerError) -> Response<Body> {
     if matches!(error, PeerError::Unreached { .. }) {
         tracing::debug!(%error, "the owning node is unreachable");
@@ -475,7 +474,7 @@ fn refused(error: &PeerError) -> Response<Body> {
     plain(StatusCode::BAD_GATEWAY, NOT_ANSWERED)
 }
 
-/// Forwards the request to all other living nodes. `reopens`: also where the session is not open.
+/// Forwards the request to all other living nodes; with `reopens`, also to those without the session.
 pub(super) async fn broadcast(post: &Post<'_>, body: &[u8], reopens: bool) {
     let Some(peers) = peers(post) else { return };
     if post.connection.origin != Origin::Client {
@@ -562,8 +561,8 @@ mod tests {
     #[test]
     fn text_of_a_refused_forward_includes_the_reason() {
         assert_eq!(not_taken(b""), NOT_TAKEN);
-        let text = not_taken(b"the request body found no room\n");
-        assert_eq!(text, format!("{NOT_TAKEN} (the request body found no room)"));
+        let text = not_taken(b"the request body exceeds the memory budget\n");
+        assert_eq!(text, format!("{NOT_TAKEN} (the request body exceeds the memory budget)"));
     }
 
     #[test]

@@ -1,12 +1,11 @@
-//! Replay buffer: the events that the streams of one session sent, for a client whose connection broke. Sans-I/O.
+//! Replay buffer: sent events of a session's streams, for a client whose connection broke. Sans-I/O.
 //!
-//! A stream outlives its connections: a client that resumes it with the id of the last event it received gets the
-//! events that followed (MCP 2025-11-25 §Resumability). Streams, events and bytes are bounded per session, per
-//! principal and in total.
+//! A stream outlives its connections. A client that resumes it with the id of the last received event gets the later ones
+//! (MCP 2025-11-25 §Resumability). Streams, events and bytes are bounded per session, per principal and in total.
 //!
-//! Eviction takes the least valuable first: notifications, then server requests, then responses that a connection
-//! delivered. An undelivered response is never evicted for another event: a newcomer that finds nothing to evict is
-//! not kept, and [`ReplayFull`] says why. Streams are evicted in the same order.
+//! Eviction takes the least valuable first: notifications, then server requests, then delivered responses. An
+//! undelivered response is never evicted for another event: an event that finds nothing to evict is not kept, for the
+//! reason in [`ReplayFull`]. Streams are evicted in the same order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,7 +30,7 @@ pub(crate) const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum bytes kept over all sessions: 256 MiB.
 pub(crate) const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
 
-/// Bits of a stream's number; the bits above hold the number of the node that began it.
+/// Bits of a stream's number; the higher bits hold the number of the node that began it.
 const STREAM_BITS: u32 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,27 +93,26 @@ pub(crate) enum EventKind {
     Answer,
 }
 
-/// Why an event is not kept.
+/// Reason why an event is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum ReplayFull {
     /// The event exceeds [`MAX_EVENT_BYTES`].
-    #[error("an event that is kept has at most {MAX_EVENT_BYTES} bytes")]
+    #[error("a kept event has at most {MAX_EVENT_BYTES} bytes")]
     TooLong,
     /// The session's limit is reached.
-    #[error("the events that are kept of one session have at most {MAX_BYTES} bytes")]
+    #[error("the kept events of one session have at most {MAX_BYTES} bytes")]
     SessionFull,
     /// The total limit is reached.
-    #[error("the events that are kept of all sessions have at most {MAX_TOTAL_BYTES} bytes")]
+    #[error("the kept events of all sessions have at most {MAX_TOTAL_BYTES} bytes")]
     AllFull,
     /// The principal's limit is reached.
     #[error(transparent)]
     State(#[from] StateFull),
     /// The stream was evicted, or the session has ended.
-    #[error("its stream is not kept any more: {MAX_STREAMS} streams of one session are")]
+    #[error("its stream was evicted (at most {MAX_STREAMS} per session) or its session has ended")]
     Forgotten,
 }
 
-/// The streams of one session.
 #[derive(Debug)]
 pub struct ReplayStreams {
     inner: Mutex<Inner>,
@@ -130,7 +128,7 @@ struct Inner {
     next: u64,
     bytes: usize,
     charge: StateCharge,
-    /// The session has ended: nothing is kept any more.
+    /// The session has ended and keeps nothing more.
     closed: bool,
 }
 
@@ -146,12 +144,12 @@ struct Stream {
     /// Bytes reserved for the event being written, and how many of them are written.
     reserved: usize,
     written: usize,
-    /// Why the event being written is not kept.
+    /// Reason why the event being written is not kept.
     refused: Option<ReplayFull>,
     over: bool,
-    /// Counts the connections that resumed it; only the latest continues.
+    /// Number of resuming connections; only the latest continues.
     attached: u64,
-    /// Whether a connection serves it now.
+    /// Whether a connection currently serves it.
     carried: bool,
     /// Whether an event was not delivered by any connection.
     unsent: bool,
@@ -169,14 +167,14 @@ pub(crate) enum Next {
 }
 
 impl ReplayStreams {
-    /// No streams. Events are charged to `account`; `total` counts the bytes kept over all sessions.
+    /// Empty buffer. Events are charged to `account`; `total` counts the bytes over all sessions.
     pub(crate) fn new(account: Arc<StateAccount>, total: Arc<AtomicUsize>) -> Self {
         let charge = account.no_charge();
         let inner = Inner { streams: VecDeque::new(), next: 0, bytes: 0, charge, closed: false };
         Self { inner: Mutex::new(inner), total, waiters: Notify::new() }
     }
 
-    /// No streams, on a node of a fleet. Stream numbers contain the node's ([`EventId::node`]).
+    /// Empty buffer on a fleet node, whose number is part of each stream number ([`EventId::node`]).
     pub(super) fn on_node(account: Arc<StateAccount>, total: Arc<AtomicUsize>, node: u64) -> Self {
         let streams = Self::new(account, total);
         streams.inner().next += node << STREAM_BITS;
@@ -187,8 +185,8 @@ impl ReplayStreams {
         self.inner.lock()
     }
 
-    /// Begins a stream that a connection serves, and returns its number. The least valuable of [`MAX_STREAMS`] is
-    /// evicted.
+    /// Begins a stream served by a connection and returns its number. Beyond [`MAX_STREAMS`] the least valuable one
+    /// is evicted.
     pub(crate) fn begin(&self, kind: StreamKind) -> u64 {
         let mut inner = self.inner();
         let number = inner.next;
@@ -199,8 +197,8 @@ impl ReplayStreams {
         if inner.streams.len() >= MAX_STREAMS {
             let ranked = inner.streams.iter().enumerate();
             let min = ranked.min_by_key(|(at, stream)| (stream.rank(), *at));
-            let gone = min.map(|(at, _)| at).and_then(|at| inner.streams.remove(at));
-            self.give_back(&mut inner, gone.map_or(0, |gone| gone.bytes()));
+            let evicted = min.map(|(at, _)| at).and_then(|at| inner.streams.remove(at));
+            self.give_back(&mut inner, evicted.map_or(0, |evicted| evicted.bytes()));
         }
         inner.streams.push_back(Stream::new(kind, number));
         number
@@ -214,8 +212,7 @@ impl ReplayStreams {
         stream.last
     }
 
-    /// Reserves `bytes` more for the event being written, or written next. After an error nothing of this event is
-    /// kept.
+    /// Reserves `bytes` more for the current or next event. After an error nothing of this event is kept.
     pub(crate) fn reserve(
         &self,
         stream: u64,
@@ -257,7 +254,7 @@ impl ReplayStreams {
         self.release(&mut self.inner(), stream, None);
     }
 
-    /// Keeps a framed event. Less valuable ones of the session are evicted.
+    /// Keeps a framed event, evicting events of equal or lower value of the session.
     pub(crate) fn keep(
         &self,
         stream: u64,
@@ -280,12 +277,12 @@ impl ReplayStreams {
             // The reservation now belongs to the event.
             stream.reserved -= size;
             stream.unsent |= !stream.carried;
-            let gone = match kind {
+            let replaced = match kind {
                 EventKind::Notice => push_bounded(&mut stream.notices, (event, framed)),
                 EventKind::Question => push_bounded(&mut stream.questions, (event, framed)),
                 EventKind::Answer => stream.answer.replace((event, framed)),
             };
-            surplus = gone.map_or(0, |(_, gone)| gone.len());
+            surplus = replaced.map_or(0, |(_, replaced)| replaced.len());
         }
         self.give_back(&mut inner, surplus);
         self.release(&mut inner, stream, None);
@@ -321,8 +318,8 @@ impl ReplayStreams {
         }
     }
 
-    /// Resumes a stream on another connection and returns the connection's number; `None` if the stream is unknown.
-    /// Forgets the events up to `seen`, which the client has.
+    /// Resumes a stream on another connection and returns that connection's number; `None` if the stream is
+    /// unknown. Drops the events up to `seen`, which the client has.
     pub(crate) fn attach(&self, kind: StreamKind, stream: u64, seen: u64) -> Option<u64> {
         let mut inner = self.inner();
         let stream = inner.find(stream).filter(|stream| stream.kind == kind)?;
@@ -336,7 +333,7 @@ impl ReplayStreams {
         Some(attached)
     }
 
-    /// The step after event `after` of a stream, for the connection with that number.
+    /// Step after event `after` of a stream, for the connection with that number.
     pub(crate) fn next(&self, stream: u64, attached: u64, after: u64) -> Next {
         let mut inner = self.inner();
         let Some(stream) = inner.find(stream).filter(|stream| stream.attached == attached) else {
@@ -369,13 +366,12 @@ impl ReplayStreams {
         self.waiters.notify_waiters();
     }
 
-    /// Completes when [`ReplayStreams::notify`] is called. Create it before checking the condition, so that no call
-    /// is missed in between.
+    /// Completes at the next [`ReplayStreams::notify`]. Create it before checking the condition, so that no call is missed.
     pub(crate) fn notified(&self) -> tokio::sync::futures::Notified<'_> {
         self.waiters.notified()
     }
 
-    /// Ensures a reservation of `wanted` bytes for the event being written.
+    /// Extends the reservation of the event being written to `wanted` bytes.
     fn reserve_up_to(
         &self,
         inner: &mut Inner,
@@ -435,7 +431,7 @@ impl Inner {
         self.streams.get_mut(at)
     }
 
-    /// Evicts the event that a newcomer of this kind may replace, and returns its size; `None` if there is none.
+    /// Evicts the event that one of kind `newcomer` may replace and returns its size; `None` if there is none.
     fn evict(&mut self, newcomer: EventKind) -> Option<usize> {
         let oldest = |streams: &mut VecDeque<Stream>, kind: EventKind| {
             streams.iter_mut().find_map(|stream| match kind {
@@ -447,8 +443,8 @@ impl Inner {
         };
         let kinds = [EventKind::Notice, EventKind::Question, EventKind::Answer];
         let mut kinds = kinds.into_iter().filter(|kind| *kind <= newcomer);
-        let (_, gone) = kinds.find_map(|kind| oldest(&mut self.streams, kind))?;
-        Some(gone.len())
+        let (_, evicted) = kinds.find_map(|kind| oldest(&mut self.streams, kind))?;
+        Some(evicted.len())
     }
 }
 
@@ -476,7 +472,7 @@ impl Stream {
         match (self.kind, self.over, self.carried) {
             (_, true, _) if !self.unsent || self.answer.is_none() => 0,
             (StreamKind::Standing, _, false) => 1,
-            // It continues on its connection; only what a broken connection would lose is lost.
+            // The connection continues; only resumability is lost.
             (StreamKind::Reply, false, true) => 2,
             (StreamKind::Standing, _, true) => 3,
             (StreamKind::Reply, false, false) => 4,
@@ -489,7 +485,7 @@ impl Stream {
         self.reserved + queued.map(|(_, event)| event.len()).sum::<usize>()
     }
 
-    /// The first event after that number.
+    /// First event after that number.
     fn following(&self, after: u64) -> Option<&(u64, Bytes)> {
         let is_after = |event: &&(u64, Bytes)| event.0 > after;
         let notice = self.notices.iter().find(is_after);
@@ -498,7 +494,7 @@ impl Stream {
         [notice, question, answer].into_iter().flatten().min_by_key(|(number, _)| *number)
     }
 
-    /// Forgets the events up to that number, and returns their size.
+    /// Drops the events up to that number and returns their size.
     fn forget_up_to(&mut self, seen: u64) -> usize {
         let mut bytes = 0;
         let mut is_left = |event: &(u64, Bytes)| {
@@ -513,7 +509,7 @@ impl Stream {
     }
 }
 
-/// Pushes an event; returns the oldest if it had to be removed.
+/// Pushes an event; returns the oldest if the queue was full.
 fn push_bounded(queue: &mut VecDeque<(u64, Bytes)>, event: (u64, Bytes)) -> Option<(u64, Bytes)> {
     queue.push_back(event);
     if queue.len() > MAX_EVENTS { queue.pop_front() } else { None }
@@ -722,7 +718,7 @@ mod tests {
         streams.keep(one, event, Answer, Bytes::from(vec![b'x'; 80])).unwrap();
         assert_eq!(resumed(&streams, one), [80]);
         assert_eq!(streams.inner().find(one).unwrap().reserved, 0, "the rest is released");
-        // A refused event is not kept even if space is freed before it comes.
+        // A refused event is not kept even if space is freed before it arrives.
         assert_eq!(streams.reserve(one, Answer, MAX_EVENT_BYTES + 1), Err(ReplayFull::TooLong));
         assert_eq!(streams.write(one, Answer, 1), Err(ReplayFull::TooLong));
         streams.discard(one);

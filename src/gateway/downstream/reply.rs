@@ -1,8 +1,8 @@
 //! Response to one POST: complete, streamed, or an event stream if messages precede the result.
 //!
-//! In the legacy family events have ids and are kept for resumption as far as the replay buffer allows, and a call
-//! survives its connection: a client that resumes the stream gets the rest, or an error that says why the response
-//! was not kept. In the modern family the stream is the call, and both end together.
+//! In the legacy family, events have ids and are kept for resumption within the replay buffer's limits, and a call
+//! survives its connection: a client that resumes the stream gets the rest, or an error that explains why the
+//! response was not kept. In the modern family the stream and its call end together.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -27,8 +27,8 @@ use crate::proxy::client::Channel;
 use crate::proxy::reply::{Aborted, Piece};
 use crate::proxy::{Worker, render};
 
-/// Serves a reply: complete if it is ready at once, else streamed; as events if messages precede the result, or if it takes
-/// longer than `stream_after` (NET-8).
+/// Serves a reply: complete if it is ready at once, else streamed; as events if messages precede the result or it
+/// takes longer than `stream_after` (NET-8).
 pub(super) async fn reply(
     worker: &Rc<Worker>,
     id: &Bytes,
@@ -43,7 +43,7 @@ pub(super) async fn reply(
     };
     let slow = worker.settings().streams.stream_after;
     let taken = match channel {
-        // A load balancer would cut a connection that is silent for long.
+        // Load balancers cut connections that are silent for long.
         Channel::Stream => {
             let taken = tokio::time::timeout(slow, call.next()).await;
             taken.unwrap_or(Taken::Piece(Piece::Alive))
@@ -58,7 +58,7 @@ pub(super) async fn reply(
             let status = status_of(family, member, &splice);
             splice.push_front(render::head(id, member));
             splice.push(jsonrpc::TAIL);
-            // The rest (validation in `warn`) runs once the response is sent.
+            // The remaining work (validation in `warn`) runs after the response is sent.
             if let Some(rest) = call.rest() {
                 worker.defer(rest);
             }
@@ -84,9 +84,8 @@ pub(super) async fn reply(
     }
 }
 
-/// HTTP status of an upstream's answer. A missing client capability is an error of the request (MCP 2026-07-28
-/// §Error Codes), and a method that the server does not have is not found (§Streamable HTTP); other errors are regular
-/// responses.
+/// HTTP status of an upstream's answer. A missing client capability is a request error (MCP 2026-07-28 §Error
+/// Codes), an unknown method is not found (§Streamable HTTP); other errors are regular responses.
 fn status_of(family: ProtocolFamily, member: AnswerMember, value: &Splice) -> StatusCode {
     const MISSING_CAPABILITY: i64 = Code::MissingCapability as i64;
     const METHOD_NOT_FOUND: i64 = Code::MethodNotFound as i64;
@@ -106,7 +105,7 @@ fn status_of(family: ProtocolFamily, member: AnswerMember, value: &Splice) -> St
     }
 }
 
-/// The rest of a reply as events. If it is dropped early, the call of a session continues unattended.
+/// Remainder of a reply as events. If dropped early, a session's call continues unattended.
 pub(super) struct ReplyStream {
     worker: Rc<Worker>,
     /// `None` once it has ended.
@@ -233,7 +232,7 @@ async fn unattended(mut call: Watched, mut framer: Framer) {
     let Some(line) = &framer.line else { return };
     let (session, stream) = (Arc::clone(&line.session), line.stream);
     let streams = Arc::clone(&session);
-    // The call's record must know whether the response can be kept.
+    // The call's record must show whether the response can be kept.
     call.answers_to(move |answer| {
         let ends = answer.slices().map(|part| memchr2_iter(b'\r', b'\n', part).count());
         let bytes = answer.len() + LINE_END_BYTES * ends.sum::<usize>() + BESIDE_DATA_BYTES;
@@ -288,7 +287,7 @@ async fn unattended(mut call: Watched, mut framer: Framer) {
     }
 }
 
-/// Error to the client, and in the record, for a response that was not kept.
+/// Error, to the client and in the record, for a response that was not kept.
 fn not_kept(why: &ReplayFull) -> String {
     format!("the answer was not kept for a client that resumes its stream: {why}")
 }
@@ -382,7 +381,7 @@ impl Framer {
         }
     }
 
-    /// Why the response being written is not kept, if so.
+    /// Reason why the response being written is not kept, if any.
     fn not_kept(&self) -> Option<ReplayFull> {
         let line = self.line.as_ref().filter(|_| self.inside)?;
         line.parts.as_ref().err().copied()
@@ -448,7 +447,7 @@ impl KeptEvents {
         }
     }
 
-    /// Keeps the event. If the response cannot be kept, an error to the request `id` is.
+    /// Keeps the event, or an error to the request `id` if the response cannot be kept.
     fn keep(&mut self, id: &[u8]) {
         let kept = match &self.parts {
             // A copy, so that kept events do not pin read buffers.
@@ -464,7 +463,7 @@ impl KeptEvents {
         match (kept, self.kind) {
             (Err(why), EventKind::Answer) => self.refuse(id, &not_kept(&why)),
             (Err(why), EventKind::Notice | EventKind::Question) => {
-                tracing::debug!(%why, kind = ?self.kind, "an event was not kept for a client that resumes");
+                tracing::debug!(%why, kind = ?self.kind, "an event was not kept for resumption");
             }
             (Ok(()), _) => {}
         }
@@ -480,7 +479,7 @@ impl KeptEvents {
         streams.discard(self.stream);
         let kept = streams.keep(self.stream, self.event, EventKind::Answer, framed.concat().into());
         if let Err(why) = kept {
-            tracing::debug!(%why, "an error instead of an answer was not kept");
+            tracing::debug!(%why, "the error that replaces an answer was not kept");
         }
         self.parts = Ok(Vec::new());
     }
@@ -629,9 +628,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn call_learns_before_its_end_that_the_response_does_not_fit() {
+    async fn response_that_does_not_fit_is_reported_before_the_call_ends() {
         let session = alone();
-        // Undelivered responses take all but the space of an error.
+        // Undelivered responses leave space for an error only.
         for _ in 0..MAX_BYTES / MAX_EVENT_BYTES {
             let mut line = KeptEvents::begin(&session);
             line.detach(true);

@@ -1,8 +1,7 @@
-//! One HTTP request and the connection it came on: parsed head, protocol family, principal, session, and the modern
-//! client.
+//! One HTTP request and its connection: parsed head, protocol family, principal, session and modern client.
 //!
 //! A modern request (MCP 2026-07-28) describes its sender in `_meta`, and its headers repeat part of the body.
-//! [`KnownClient`] only avoids parsing an identical description again.
+//! [`KnownClient`] is only a parse cache for identical descriptions.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -39,7 +38,6 @@ use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
 use crate::proxy::dispatch::{ClientInfo, supported};
 use crate::proxy::{Worker, render};
 
-/// Origin of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Origin {
     #[default]
@@ -56,24 +54,22 @@ pub(super) enum Origin {
 pub struct ClientConnection {
     /// Whether a request was received completely.
     pub used: Cell<bool>,
-    /// The reached address, if needed.
+    /// Address that the client connected to, if needed.
     pub came_to: RefCell<Option<Reached>>,
-    /// Principal of its client certificate.
     pub certificate: Option<CertifiedClient>,
     /// The address it is charged to.
     pub source: Source,
     /// Principal of the current request; set before it is served.
     pub principal: RefCell<Principal>,
-    /// Origin of its requests.
     pub(super) origin: Origin,
-    /// The session used last, so that calls avoid the shared table.
+    /// Last session, cached so that calls avoid the shared table.
     pub(super) session: RefCell<Option<Arc<Session>>>,
-    /// The modern client of the last request, so that an identical description is not parsed again.
+    /// Modern client of the last request, cached so that an identical description is not parsed again.
     pub(super) client: RefCell<Option<KnownClient>>,
     pub(super) in_flight: Arc<InFlight>,
     /// The parsed head of the last request that was received completely.
     pub(super) reading: RefCell<Option<RequestHead>>,
-    /// Whether the current head was matched with that session.
+    /// Whether the current head was matched with `session`.
     pub(super) belongs: Cell<bool>,
 }
 
@@ -84,13 +80,12 @@ impl From<Source> for ClientConnection {
 }
 
 impl ClientConnection {
-    /// A connection with a client certificate.
     pub fn certified(source: Source, certificate: Option<CertifiedClient>) -> Self {
         Self { source, certificate, ..Self::default() }
     }
 }
 
-/// A request of any method, with everything needed to serve it.
+/// Request of any method with everything needed to serve it.
 pub(super) struct Post<'a> {
     pub(super) worker: &'a Rc<Worker>,
     pub(super) sessions: &'a Sessions,
@@ -99,7 +94,6 @@ pub(super) struct Post<'a> {
     pub(super) head: &'a Parts,
     pub(super) endpoint: Endpoint,
     pub(super) channel: Channel,
-    /// As authenticated.
     pub(super) principal: Principal,
     is_traced: bool,
 }
@@ -122,7 +116,7 @@ impl<'a> Post<'a> {
 
     pub(super) fn peer(&self, session: &Session, channel: Channel) -> Peer {
         let client = Arc::clone(&session.client);
-        // The request's principal, not the session's: a token's scope may have changed since.
+        // From the request, not the session: a token's scope may have changed since.
         let principal = self.principal.clone();
         let (endpoint, trace) = (self.endpoint.clone(), self.trace());
         Peer { client, principal, endpoint, channel, headers: None, trace }
@@ -138,19 +132,19 @@ impl<'a> Post<'a> {
     }
 }
 
-/// The MCP paths: built-in tools, and direct mode with every upstream tool under a name of its own. Each is also served with a
-/// trailing slash, which some clients append.
+/// MCP paths: built-in tools, and direct mode, where each upstream tool has a name of its own. Also with a trailing
+/// slash, which some clients append.
 pub const PATHS: [&str; 4] = ["/mcp", ALL_PATH, "/mcp/", ALL_PATH_SLASH];
 
 const ALL_PATH: &str = "/mcp/all";
 const ALL_PATH_SLASH: &str = "/mcp/all/";
 
-/// Whether MCP is served at this path: at one of [`PATHS`], or at that of one server.
+/// Whether MCP is served at this path: one of [`PATHS`], or the path of one server.
 pub fn is_mcp(path: &str) -> bool {
     PATHS.contains(&path) || path.starts_with(server_endpoint::PREFIX)
 }
 
-/// The part of a request's head that does not depend on the session.
+/// Session-independent part of a request's head.
 #[derive(Clone, Debug)]
 pub(super) struct RequestHead {
     pub(super) endpoint: Endpoint,
@@ -163,7 +157,7 @@ pub(super) struct RequestHead {
 
 impl RequestHead {
     pub(super) fn of(head: &Parts) -> Self {
-        // That of one server is set once its name is known to exist.
+        // One server's endpoint is set once its name is known to exist.
         let endpoint = match head.uri.path() {
             ALL_PATH | ALL_PATH_SLASH => Endpoint::All,
             _ => Endpoint::Search,
@@ -241,7 +235,7 @@ pub(super) fn is_modern(headers: &HeaderMap, request: &Request) -> bool {
     unknown || names_revision(request) || is_modern_method(method)
 }
 
-/// Whether it opens a session. With the modern revision in `_meta`, `initialize` is an unknown method.
+/// Whether the request opens a session. With the modern revision in `_meta`, `initialize` is an unknown method.
 pub(super) fn is_initialize(request: &Request) -> bool {
     &*request.method == "initialize" && !names_revision(request)
 }
@@ -260,7 +254,7 @@ pub(super) struct KnownClient {
     client: Arc<Client>,
 }
 
-/// Why a request is refused for its `_meta` or headers.
+/// Reason to refuse a request for its `_meta` or headers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClientRefused {
     /// A missing or malformed member of `_meta`.
@@ -269,7 +263,7 @@ pub(super) enum ClientRefused {
     /// Headers and body differ.
     #[error("Header mismatch: {0}")]
     Headers(#[from] HeaderMismatch),
-    /// A revision that is not served without a session.
+    /// Revision that is not served without a session.
     #[error("Unsupported protocol version")]
     Version(String),
 }
@@ -290,7 +284,7 @@ impl ClientRefused {
     }
 }
 
-/// The members of params that describe the sender, and those that `Mcp-Name` repeats.
+/// Members of params that describe the sender, and those repeated by `Mcp-Name`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct RequestParams<'a> {
     #[serde(borrow, default, rename = "_meta")]
@@ -388,7 +382,7 @@ impl<'a> RequestParams<'a> {
         Ok(client)
     }
 
-    /// Checks that the headers repeat the body (MCP 2026-07-28 §Server Validation).
+    /// Checks that the headers match the body (MCP 2026-07-28 §Server Validation).
     pub(super) fn agree(&self, headers: &HeaderMap, method: &str) -> Result<(), ClientRefused> {
         let lines = |name: &'static str| headers.get_all(name).iter().map(|value| value.as_bytes());
         headers::agree(METHOD, Form::Plain, lines(METHOD), Some(method))?;
@@ -408,8 +402,7 @@ fn missing(key: &str) -> ClientRefused {
     ClientRefused::Meta(format!("_meta must hold {key}"))
 }
 
-/// The client of a request over a pipe, which has no headers; `None` for a legacy request, which names no revision
-/// in its `_meta`.
+/// Client of a request over a pipe, which has no headers; `None` for a legacy request, which names no revision in `_meta`.
 pub(super) fn piped(request: &Request) -> Option<Result<Client, ClientRefused>> {
     let method = &*request.method;
     match RequestParams::read(request) {
@@ -426,7 +419,7 @@ pub(super) fn is_modern_method(method: &str) -> bool {
     matches!(method, "server/discover" | "subscriptions/listen")
 }
 
-/// Whether the request names its revision in `_meta`, as only modern ones do.
+/// Whether the request names its revision in `_meta`, as only modern requests do.
 pub(super) fn names_revision(request: &Request) -> bool {
     RequestParams::read(request).is_ok_and(|params| params.meta.version.is_some())
 }
@@ -629,10 +622,7 @@ mod tests {
         let name = "x".repeat(MAX_KNOWN_BYTES);
         let long =
             format!("{{{META},\"io.modelcontextprotocol/clientInfo\":{{\"name\":\"{name}\"}}}}}}");
-        assert!(
-            !Arc::ptr_eq(&client_of(&long), &client_of(&long)),
-            "it is too long to be remembered"
-        );
+        assert!(!Arc::ptr_eq(&client_of(&long), &client_of(&long)), "it is too long to be cached");
         assert!(Arc::ptr_eq(&back, &client_of(&format!("{{{META}}}}}"))), "the cached one is kept");
     }
 

@@ -1,7 +1,7 @@
-//! Path of the endpoint of one server, `/mcp/server/NAME`, and the servers that a principal may reach there.
+//! Endpoint of one server, `/mcp/server/NAME`, and the servers that a principal may reach there.
 //!
-//! `NAME` is one percent-encoded path segment. A server that does not exist, is disabled, or of which the principal may
-//! see nothing gets the same response, so that the path reveals no name.
+//! `NAME` is one percent-encoded path segment. An unknown server, a disabled one, and one hidden from the principal
+//! get the same response, so that the path reveals no name.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) const NOT_FOUND: &str = "no such MCP server";
 /// Maximum length of a name in the path, as written.
 pub(crate) const MAX_NAME_BYTES: usize = 3 * 1024;
 
-/// The name in a path, `None` if the path is no such one; within, `None` if it holds no name.
+/// Parses the name in a path. `None` for other paths, `Some(None)` for an invalid name.
 pub(super) fn name(path: &str) -> Option<Option<Cow<'_, str>>> {
     let segment = path.strip_prefix(PREFIX)?;
     // Some clients append a slash.
@@ -33,8 +33,8 @@ pub(super) fn name(path: &str) -> Option<Option<Cow<'_, str>>> {
     Some(percent_decode_str(segment).decode_utf8().ok())
 }
 
-/// The server of that name, if the principal may know of it. Waits for a server that has not answered since the start,
-/// with a limit, since its tools and capabilities are not known before.
+/// Finds the server of that name, if the principal may see it. Waits, up to a limit, for a server that has not
+/// answered since the start, since its tools and capabilities are not known before.
 pub(super) async fn find(
     worker: &Worker,
     name: Option<&str>,
@@ -46,8 +46,8 @@ pub(super) async fn find(
     may_know(worker, principal, server).then(|| Arc::clone(server))
 }
 
-/// Prepares the answer to `initialize`: at the endpoint of a server that reports changes of resources to legacy clients
-/// alone, that is known only once it was asked. Waits with a limit.
+/// Prepares the answer to `initialize`. Whether a server reports resource changes only to legacy clients is known
+/// once it was asked. Waits up to a limit.
 pub(super) async fn prepare(worker: &Worker, endpoint: &Endpoint) {
     let server = endpoint.server();
     if let Some(upstream) = server.and_then(|server| worker.proxy.upstreams.get(server)) {

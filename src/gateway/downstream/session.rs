@@ -1,7 +1,6 @@
-//! One session of a legacy revision (MCP 2025-11-25 §Session Management): owner, last use, state, and the API key
-//! it is bound to.
+//! One session of a legacy revision (MCP 2025-11-25 §Session Management): owner, last use, state and bound API key.
 //!
-//! Has no clock: callers pass the time in milliseconds of any monotonic origin. Only a hash of the key is kept; its
+//! Sans-I/O: callers pass monotonic time in milliseconds, of any origin. Keeps only a hash of the key, whose
 //! validity is checked elsewhere.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -31,11 +30,11 @@ pub(crate) const MAX_LISTENERS_PER_SESSION: usize = 8;
 
 #[derive(Debug)]
 pub struct Session {
-    /// Its `session_id`, 128 random bits in hex, names the session in records.
+    /// Its `session_id`, 128 random bits in hex, identifies the session in records.
     pub client: Arc<Client>,
     id: Arc<str>,
     home: SessionHome,
-    /// The only endpoint that it is valid for.
+    /// Only endpoint that the session is valid for.
     pub endpoint: Endpoint,
     /// Replay buffer of its streams.
     pub streams: ReplayStreams,
@@ -61,7 +60,7 @@ pub struct Session {
 pub struct Opening {
     /// Its `session_id` is 128 bits of the system's randomness, see [`fresh_id`].
     pub client: Client,
-    /// The only endpoint that it is valid for.
+    /// Only endpoint that the session is valid for.
     pub endpoint: Endpoint,
     pub principal: Principal,
     /// The API key that it was opened with.
@@ -76,7 +75,7 @@ impl Opening {
         Holder { source: self.source, principal: self.principal.clone() }
     }
 
-    /// Memory charge of the session, under an id of that length.
+    /// Memory charge of the session under an id of that length.
     pub(super) fn bytes(&self, id: &str) -> usize {
         SESSION_BYTES + id.len() + self.client.name.len()
     }
@@ -115,7 +114,7 @@ pub(super) struct SessionPlace {
 }
 
 impl Session {
-    /// A session that was used just now. `number` is unique and not 0.
+    /// Session used just now. `number` is unique and not 0.
     pub(super) fn new(
         place: SessionPlace,
         opening: Opening,
@@ -151,7 +150,7 @@ impl Session {
         &self.holder.principal
     }
 
-    /// The `Mcp-Session-Id`: the client's `session_id`; in a fleet that with a sealed ticket from which any node
+    /// The `Mcp-Session-Id`: the client's `session_id`; in a fleet followed by a sealed ticket, from which any node
     /// can reopen the session.
     pub fn id(&self) -> &Arc<str> {
         &self.id
@@ -161,8 +160,7 @@ impl Session {
         self.home
     }
 
-    /// Records a use; false if the session has ended or expired, so that a caller that cached it must look it up
-    /// again.
+    /// Records a use; false if the session has ended or expired, so that a caller with a cached session looks it up again.
     pub fn touch(&self, now_ms: u64) -> bool {
         if self.has_ended() || self.expired(now_ms) {
             return false;
@@ -198,8 +196,8 @@ impl Session {
         !self.is_used() && !self.used.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether a request of `principal` with this head may use it: only the principal that opened it, with the same
-    /// API key if it had one. A renewed token still proves the same principal.
+    /// Whether a request of `principal` with this head may use the session: only its opener, with the same API key
+    /// if it had one. A renewed token still proves the same principal.
     pub(crate) fn belongs_to(&self, head: &http::request::Parts, principal: &Principal) -> bool {
         *principal == self.holder.principal && self.key.binds(principal, head)
     }
@@ -262,13 +260,13 @@ pub fn fresh_id(random: [u8; 16]) -> Arc<str> {
 pub struct SessionKey(Option<[u8; 32]>);
 
 impl SessionKey {
-    /// The first key of a request.
+    /// First key of a request.
     pub(crate) fn of(head: &Parts) -> Self {
         let key = authentication::keys(&head.headers, head.uri.query()).next();
         Self(key.map(|key| *blake3::hash(&key).as_bytes()))
     }
 
-    /// Whether a request of the session's principal may use it. Only an anonymous principal needs the same key.
+    /// Whether a request of the session's principal may use it. Only anonymous and admin principals need the same key.
     pub(super) fn binds(&self, principal: &Principal, head: &Parts) -> bool {
         match principal {
             Principal::Anonymous | Principal::Admin => self.is(head),
@@ -284,7 +282,7 @@ impl SessionKey {
         self.0.as_ref()
     }
 
-    /// Whether the request has this key, or none is required. In constant time.
+    /// Whether the request has this key, or none is required. Constant-time.
     pub(crate) fn is(&self, head: &Parts) -> bool {
         match &self.0 {
             None => true,
@@ -381,7 +379,7 @@ pub(super) mod tests {
     #[test]
     fn session_requires_the_key_it_was_opened_with() {
         let ours = SessionKey::of(&head("/mcp", "x-api-key", "secret"));
-        assert!(ours.is(&head("/mcp", "authorization", "bearer  secret")), "wherever it stands");
+        assert!(ours.is(&head("/mcp", "authorization", "bearer  secret")), "in any location");
         assert!(ours.is(&head("/mcp?x=1&apikey=s%65cret", "accept", "*/*")));
         for other in ["", "Secret", "secret2"] {
             assert!(!ours.is(&head("/mcp", "x-api-key", other)), "{other}");

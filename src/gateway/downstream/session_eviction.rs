@@ -1,9 +1,9 @@
-//! Session eviction: quotas in total, per address and per principal, and the choice of victims.
+//! Session eviction: quotas in total, per address and per principal, and victim selection.
 //!
-//! The longest idle sessions are evicted first. An address or a principal at its quota evicts its own. If the table
-//! or an address is full, the heaviest holders lose sessions first, and a principal that holds no more than the
-//! newcomer never does (max-min fairness). Unused sessions have a quota of their own, so that a client that only
-//! opens sessions evicts nobody else's. Busy sessions are never evicted. This module has counts only; the
+//! The longest idle sessions are evicted first. An address or principal at its quota evicts its own sessions. If
+//! the table or an address is full, the heaviest holders lose sessions first, and a principal with no more sessions
+//! than the newcomer loses none (max-min fairness). Unused sessions have their own quota, so that a client that
+//! only opens sessions evicts only its own. Busy sessions are never evicted. This module keeps counts; the
 //! [table](super::session_table) finds the sessions.
 
 use std::cmp::Reverse;
@@ -27,7 +27,7 @@ pub const EVICTED: usize = 64;
 /// The table, or the quota of an address or principal, is full of busy sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "too many sessions are in use, over all or from one address or of one principal: end some with DELETE, or wait"
+    "too many sessions are in use, in total, from one address or of one principal: end some with DELETE, or wait"
 )]
 pub struct TooManySessions;
 
@@ -69,7 +69,7 @@ impl Eviction {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Held {
     pub(super) all: usize,
-    /// Those without a request so far.
+    /// Sessions without a request so far.
     pub(super) unused: usize,
 }
 
@@ -136,8 +136,8 @@ impl Occupancy {
         one_less(principals, &holder.principal);
     }
 
-    /// Ensures that there is a slot for a session of `holder`. `evict` removes the named sessions as far as
-    /// possible and calls [`Self::left`] for each. Fails if that is not enough.
+    /// Ensures a free slot for a session of `holder`. `evict` removes sessions as far as possible and calls
+    /// [`Self::left`] for each. Fails if that is not enough.
     pub(super) fn make_room(
         &self,
         holder: &Holder,
@@ -212,7 +212,7 @@ impl Candidates {
     }
 
     /// Ids of the victims for a newcomer of that principal: at most [`EVICTED`], longest idle first, from the
-    /// heaviest holder until all are equal, and none of holders with no more than the newcomer.
+    /// heaviest holder until all are equal, and none of holders with no more sessions than the newcomer.
     pub(super) fn evicted(self, newcomer: &Principal) -> impl Iterator<Item = Arc<str>> + use<> {
         let Self { held, idle } = self;
         let own = held.get(newcomer).copied().unwrap_or_default();
@@ -266,7 +266,7 @@ mod tests {
         occupancy
     }
 
-    /// The evictions requested, where those in `frees` make a slot available.
+    /// Requested evictions, if those in `frees` free a slot.
     fn asked(
         occupancy: &Occupancy,
         holder: &Holder,

@@ -1,9 +1,8 @@
 //! Table of live sessions, with the sweep of expired ones and the permits for notification streams.
 //!
-//! [`session_eviction`](super::session_eviction) chooses victims. The sweep ends sessions that were idle too long,
-//! and those whose agent token was revoked, renewed or has expired; an expired JWT ends no session, since its
-//! subject continues with the next one. Has no clock: callers pass the time in milliseconds of any monotonic
-//! origin.
+//! [`session_eviction`](super::session_eviction) selects victims. The sweep ends sessions that were idle too long,
+//! and those whose agent token was revoked, renewed or has expired. An expired JWT ends no session, since its
+//! subject continues with the next one. Sans-I/O: callers pass monotonic time in milliseconds, of any origin.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,7 +27,7 @@ const SHARDS: usize = 16;
 
 type Shard = RwLock<HashMap<Arc<str>, Arc<Session>>>;
 
-/// Why a session is not opened.
+/// Reason why a session is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SessionRefused {
     /// A quota is used up.
@@ -39,12 +38,12 @@ pub enum SessionRefused {
     State(#[from] StateFull),
 }
 
-/// All live sessions, and resources shared by the streams of all clients.
+/// Live sessions, and resources shared by the streams of all clients.
 #[derive(Debug)]
 pub struct Sessions {
     shards: [Shard; SHARDS],
     occupancy: Occupancy,
-    /// Sessions opened so far: the number of the next one.
+    /// Sessions opened so far; the next one's number.
     opened: AtomicU64,
     /// Bytes of events kept over all sessions.
     kept: Arc<AtomicUsize>,
@@ -72,29 +71,28 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// A table whose session ids hold tickets, by which other nodes can reopen its sessions.
+    /// Table whose session ids contain tickets, by which other nodes can reopen its sessions.
     pub fn with_tickets(office: TicketOffice) -> Self {
         Self { tickets: Some(SessionTickets::new(office)), ..Self::default() }
     }
 
-    /// A table of at most `max` sessions, more than [`EVICTED`](super::session_eviction::EVICTED).
+    /// Table of at most `max` sessions; `max` exceeds [`EVICTED`](super::session_eviction::EVICTED).
     pub fn of_at_most(max: usize) -> Self {
         Self { occupancy: Occupancy::of_at_most(max), ..Self::default() }
     }
 
-    /// Charges state to these accounts.
     pub fn charging(self, accounts: StateAccounts) -> Self {
         Self { accounts, ..self }
     }
 
     /// Opens a session with the client's `session_id` as its id. Fails if a quota is used up by busy sessions, or
-    /// the memory for state is.
+    /// the memory for state is exhausted.
     pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, SessionRefused> {
         let id = Arc::clone(&opening.client.session_id);
         self.open_as(id, opening, None, now_ms)
     }
 
-    /// Opens a session with that id at its `home` node, or returns the one that was opened with it concurrently.
+    /// Opens a session with that id and home, or returns the one opened concurrently.
     pub(super) fn open_as(
         &self,
         id: Arc<str>,
@@ -148,15 +146,15 @@ impl Sessions {
         }
     }
 
-    /// The ticket in the id of a session that another node has opened, or this one before it evicted the session or
-    /// restarted. `None` for any other id, and if the session has ended.
+    /// Ticket in the id of a session opened on another node, or evicted or lost by a restart here. `None` for any
+    /// other id, and if the session has ended.
     pub(super) fn ticket(&self, id: &str, unix_ms: impl FnOnce() -> u64) -> Option<SessionTicket> {
         let opened = self.tickets.as_ref()?.open(id, unix_ms());
         let refused = |refusal| tracing::debug!(%refusal, "invalid ticket in a session id");
         opened.map_err(refused).ok()?
     }
 
-    /// Ends a session at its client's request: in a fleet its id is void from now on. False if there was none.
+    /// Ends a session at its client's request; in a fleet also voids its id. False if there was none.
     pub(super) fn end_for_good(&self, session: &Session, unix_ms: impl FnOnce() -> u64) -> bool {
         if let Some(tickets) = &self.tickets
             && let Ok(salt) = u128::from_str_radix(&session.client.session_id, 16)
@@ -260,12 +258,12 @@ impl Sessions {
     /// Updates the counts for a removed session.
     fn left(&self, session: &Session) {
         session.end();
-        // Counted as used from now on, so that a late first use changes nothing.
+        // Marked as used, so that a late first use changes nothing.
         self.note_use(session);
         self.occupancy.left(session.holder());
     }
 
-    /// Permits for a notification stream of that principal, in a session or not; `None` if there are none left.
+    /// Permits for a notification stream of that principal; `None` if none are left.
     pub(crate) fn stream_permits(
         &self,
         principal: &Principal,
@@ -274,7 +272,7 @@ impl Sessions {
         self.listeners.permits(principal, session.map(|session| &session.listeners))
     }
 
-    /// Asks every notification stream to end, at shutdown.
+    /// Ends all notification streams, at shutdown.
     pub fn drain(&self) {
         self.draining.send_replace(true);
     }
@@ -320,7 +318,6 @@ pub(super) const MAX_LISTENERS: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Listeners(Arc<KeyedCounts<Principal>>);
 
-/// Permits of an open stream.
 #[derive(Debug)]
 pub(crate) struct StreamPermits {
     /// The session's permit, if there is a session.
@@ -329,8 +326,8 @@ pub(crate) struct StreamPermits {
 }
 
 impl Listeners {
-    /// Permits for a stream of `principal`, in a session with those permits if it is in one; `None` if there are
-    /// none left or the principal's quota is used up.
+    /// Permits for a stream of `principal`, also from its session's semaphore if given; `None` if none are left or
+    /// the principal's quota is used up.
     pub(super) fn permits(
         &self,
         principal: &Principal,

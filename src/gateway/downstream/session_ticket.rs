@@ -1,8 +1,8 @@
-//! Session ticket: the state from which any node of a fleet can reopen a session, sealed into the session's id; and
-//! the list of ended sessions, whose ids are void.
+//! Session ticket: state from which any fleet node can reopen a session, sealed into its id; and the list of ended
+//! sessions, whose ids are void.
 //!
-//! A ticket is bound to one principal, one API key if there was one, and one endpoint. The list is bounded,
-//! evicting the oldest entries. Pure.
+//! A ticket is bound to one principal, one endpoint and, if there was one, one API key. The list is bounded and
+//! evicts the oldest entries. Sans-I/O.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use super::source::Source;
 use crate::node_directory::NodeTag;
 use crate::proxy::client::{Client, Endpoint, MAX_CLIENT_NAME_BYTES};
 
-/// Validity of an id for reopening a session: 24 h. On a node that has the session it is valid for as long as the
-/// session is used.
+/// Validity of an id for reopening a session: 24 h. On the node that has the session, the id is valid as long as
+/// the session is used.
 pub(crate) const TICKET_LIFE_MS: u64 = IDLE_MS;
 /// Format version, the first byte.
 const FORMAT: u8 = 1;
-/// Maximum size without the client's name: format, revision, flags, time, node, principal, key, server, length, extensions,
-/// padding.
+/// Maximum size without the client's name: format, revision, flags, time, node, principal, key, server, length,
+/// extensions, padding.
 const MAX_FIXED_BYTES: usize = 1 + 1 + 1 + 1 + 8 + 16 + 16 + 32 + 16 + 1 + 2;
 const _: () = assert!(MAX_FIXED_BYTES + MAX_CLIENT_NAME_BYTES <= MAX_SEALED_BYTES);
 
@@ -38,16 +38,15 @@ const ALL_TOOLS: u8 = 1 << 4;
 const KEYED: u8 = 1 << 5;
 const ELICITATION_URLS: u8 = 1 << 6;
 const ONE_SERVER: u8 = 1 << 7;
-/// Revisions with sessions, encoded by index. The order must never change.
+/// Revisions with sessions, encoded by index: the order must never change.
 const REVISIONS: [Revision; 4] =
     [Revision::November2024, Revision::March2025, Revision::June2025, Revision::November2025];
 
-/// Endpoint that a ticket is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketEndpoint {
     Search,
     All,
-    /// The one of the server whose name has this hash.
+    /// Endpoint of the server whose name has this hash.
     Server([u8; 16]),
 }
 
@@ -72,14 +71,14 @@ impl TicketEndpoint {
     }
 }
 
-/// Why an id opens no session. The client gets the response for any unknown id.
+/// Reason why an id opens no session. The client gets the response for an unknown id.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum TicketRefusal {
     /// Not sealed by this fleet.
     #[error(transparent)]
     Id(#[from] IdRefusal),
     /// Sealed in an unknown format.
-    #[error("what is sealed in it {0}")]
+    #[error("its sealed content {0}")]
     Form(#[from] DecodeError),
     /// Older than [`TICKET_LIFE_MS`].
     #[error("it is too old")]
@@ -89,7 +88,7 @@ pub enum TicketRefusal {
 /// Decoded content of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionTicket {
-    /// The random part of the id, unique for each session.
+    /// Random part of the id, unique per session.
     pub salt: IdSalt,
     pub revision: Revision,
     /// Capabilities that the client declared.
@@ -103,7 +102,7 @@ pub struct SessionTicket {
     pub principal: [u8; 16],
     /// The API key it was opened with.
     pub key: SessionKey,
-    /// The client's name for itself.
+    /// Name that the client gave itself.
     pub client_name: Box<str>,
 }
 
@@ -140,7 +139,7 @@ impl TicketOffice {
     pub fn open(&self, id: &str, now_ms: u64) -> Result<SessionTicket, TicketRefusal> {
         let OpenedId { salt, sealed } = self.keys.open(id)?;
         let ticket = SessionTicket::decode(salt, &sealed)?;
-        // With clock skew an id may come from the future.
+        // With clock skew the creation time may be in the future.
         if now_ms.saturating_sub(ticket.made_ms) > TICKET_LIFE_MS {
             return Err(TicketRefusal::Expired);
         }
@@ -153,7 +152,7 @@ impl SessionTicket {
         self.principal == principal.mark() && self.endpoint == TicketEndpoint::of(endpoint)
     }
 
-    /// Parameters to reopen the session for `principal`, its owner, coming from `source` to `endpoint`, its own.
+    /// Parameters to reopen the session for its owner `principal`, connecting from `source` to its own `endpoint`.
     pub fn opening(self, principal: Principal, source: Source, endpoint: Endpoint) -> Opening {
         let Self { salt, revision, client_capabilities, key, client_name, .. } = self;
         let id = fresh_id(salt);
@@ -190,7 +189,8 @@ impl SessionTicket {
         out.extend(self.endpoint.server().into_iter().flatten());
         out.push(u8::try_from(self.client_name.len()).ok()?);
         out.extend(self.client_name.bytes());
-        // Nodes of a version without them read no further, as in a rolling upgrade; without any, zero like the padding.
+        // Nodes of older versions stop reading here, as in a rolling upgrade; without extensions the byte is zero
+        // like the padding.
         if !extensions.is_empty() {
             out.push(extensions.bits());
         }
@@ -241,7 +241,7 @@ impl SessionTicket {
     }
 }
 
-/// Tickets of one node: issues and opens them, and remembers those of ended sessions.
+/// Ticket office of one node, with the tickets of ended sessions.
 #[derive(Debug)]
 pub(super) struct SessionTickets {
     office: TicketOffice,
@@ -277,14 +277,14 @@ impl SessionTickets {
     }
 }
 
-/// Maximum remembered sessions, some 6 MB.
+/// Maximum remembered sessions, about 6 MB.
 pub(super) const MAX_ENDED: usize = 100_000;
 
 /// Ended sessions, by the random part of their ids.
 #[derive(Debug, Default)]
 pub(super) struct EndedSessions {
     known: HashSet<IdSalt>,
-    /// By time of notice, with the expiry of each.
+    /// By time of notice, with each one's expiry.
     order: VecDeque<(u64, IdSalt)>,
 }
 
@@ -408,7 +408,7 @@ pub(super) mod tests {
             ClientCapabilities { extensions: Extensions::ALL, ..plain.client_capabilities };
         let extended = SessionTicket { client_capabilities, ..plain.clone() };
         let [before, after] = [&plain, &extended].map(|ticket| ticket.encode().unwrap());
-        // They read up to the end of the client's name, and ignore what follows it.
+        // They read up to the end of the client's name and ignore the rest.
         let name = plain.client_name.as_bytes();
         let end = before.windows(name.len()).position(|part| part == name).unwrap() + name.len();
         assert_eq!(before[..end], after[..end]);

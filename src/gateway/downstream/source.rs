@@ -1,4 +1,4 @@
-//! Address that a client's usage is charged to, so that one address exhausts its own share only.
+//! Address that a client's usage is charged to, so that one address exhausts only its own share.
 //!
 //! The local machine is one source without a share: agents and the command line cannot be told apart there.
 
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// Divisor: a remote address may use one quarter of a bound.
 const SHARES: usize = 4;
 
-/// An IPv4 address, or an IPv6 /64, all of which one client may own.
+/// An IPv4 address, or an IPv6 /64, which one client may own entirely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Source {
     #[default]

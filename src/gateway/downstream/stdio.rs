@@ -1,8 +1,8 @@
 //! MCP over a client's pipes, legacy and modern (MCP 2025-11-25 and 2026-07-28 §stdio).
 //!
 //! One message per line in both directions. Only complete messages are written, and a raw newline between tokens of
-//! an upstream's answer becomes a space (streaming (`requirements.md`, *holding and streaming*)). Calls run
-//! concurrently; a reply is sent when it is complete, the notifications of its call at once.
+//! an upstream's answer becomes a space (`requirements.md`, *holding and streaming*). Calls run concurrently; a
+//! reply is sent when it is complete, the notifications of its call at once.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const REPLY_QUEUE: usize = 64;
 const MAX_ANSWERS: usize = 64;
 /// Maximum subscriptions, including those that are being opened.
 const MAX_SUBSCRIPTIONS: usize = 32;
-/// Time for what calls have left to be done after the client has closed its end.
+/// Time limit for remaining work of calls after the client has closed its end.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// Session id in records of calls over a pipe.
 const SESSION_ID: &str = "stdio";
@@ -96,7 +96,7 @@ where
     client.listeners.shutdown().await;
     drop(client);
     let written = writer.await.map_err(std::io::Error::other)?;
-    // Tasks that the client did not get are canceled at their servers.
+    // Cancels tasks that the client did not receive at their servers.
     let _ = tokio::time::timeout(SETTLE_TIME, worker.settled()).await;
     written
 }
@@ -104,7 +104,7 @@ where
 struct Pipe {
     worker: Rc<Worker>,
     endpoint: Endpoint,
-    /// The client described by `initialize`; a modern request describes its own.
+    /// Client described by `initialize`; a modern request describes its own.
     client: Arc<Client>,
     replies: mpsc::Sender<Splice>,
     calls: JoinSet<()>,
@@ -128,8 +128,8 @@ impl Pipe {
         self.take(line).await;
     }
 
-    /// Takes the messages of a batch one by one; their responses are sent individually, as that revision permits
-    /// (MCP 2025-03-26 §Transports).
+    /// Serves the messages of a batch one by one; their responses are sent individually, as MCP 2025-03-26
+    /// §Transports permits.
     async fn take_batch(&mut self, line: &Bytes) {
         let messages = jsonrpc::batch(line).filter(|messages| !messages.is_empty());
         let Some(messages) = messages else {
@@ -262,7 +262,7 @@ impl Pipe {
             let text = format!("{MAX_SUBSCRIPTIONS} subscriptions are open: cancel one first");
             return self.send(jsonrpc::error(Some(&id), Code::Internal, &text)).await;
         }
-        // Registered as a call that never completes, so that it is canceled like any other.
+        // Registered as a call that never completes, so that it can be canceled like one.
         let mut until =
             self.in_flight.watch(Owner::PIPE, &id, Running::new(|_| std::future::pending()));
         let (worker, draining) = (Rc::clone(&self.worker), self.draining.subscribe());

@@ -1,8 +1,7 @@
-//! Help texts in refusals, from which an agent can correct its call: what is wrong with the arguments, an example
-//! of a valid call, and similar tool names.
+//! Help texts in refusals, from which an agent can correct its call: errors in the arguments, a valid example call,
+//! and similar tool names.
 //!
-//! Every text is bounded, names only tools that are visible to the caller, and never quotes definitions that await
-//! review.
+//! Every text is bounded, names only tools that the caller can see, and never quotes definitions that await review.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -34,7 +33,7 @@ const MAX_PART_BYTES: usize = 320;
 /// Maximum size of arguments quoted in an example call, in bytes.
 const MAX_ARGUMENTS_BYTES: usize = 1024;
 
-/// Maximum known names listed for an unknown one.
+/// Maximum known names listed next to an unknown one.
 const MAX_LISTED: usize = 20;
 
 /// Maximum known names compared with an unknown one.
@@ -43,7 +42,7 @@ const MAX_COMPARED: usize = 1000;
 /// Maximum similar tools listed for an unknown one.
 const NEAREST_TOOLS: usize = 3;
 
-/// One line about the argument errors of `tool` at [`places`] (`contracts.md`, *errors*).
+/// One line on the argument errors of `tool` at [`places`] (`contracts.md`, *errors*).
 pub(super) fn misfits(tool: &Tool, found: &Misfits, places: &[String]) -> String {
     let mut text = format!("Arguments of '{}' do not fit: {}", tool.name, places.join("; "));
     let more = found.count - found.listed.len();
@@ -55,17 +54,17 @@ pub(super) fn misfits(tool: &Tool, found: &Misfits, places: &[String]) -> String
     text
 }
 
-/// Each argument error of `tool` in `arguments` with what is expected there. All comparisons with known names share
-/// one [`Effort`].
+/// Describes each argument error of `tool` in `arguments` with the expected value. All comparisons with known names
+/// share one [`Effort`].
 pub(super) fn places(tool: &Tool, found: &Misfits, arguments: &[u8]) -> Vec<String> {
     let arguments = std::str::from_utf8(arguments).unwrap_or_default();
     let (mut known, mut effort) = (KnownNames::default(), Effort::default());
     let describe = |misfit: &Misfit| {
         let mut wrong = wrong(tool, misfit, &mut known, &mut effort);
         if let MisfitFault::Missing(name) = &misfit.fault {
-            let given = undeclared_members(tool, found, misfit, arguments, &mut known);
-            if let Some(given) = nearest_within(&mut effort, name, given.iter().map(|it| &**it)) {
-                wrong = format!("missing (required; '{}' is not a parameter)", shown_name(given));
+            let others = undeclared_members(tool, found, misfit, arguments, &mut known);
+            if let Some(near) = nearest_within(&mut effort, name, others.iter().map(|it| &**it)) {
+                wrong = format!("missing (required; '{}' is not a parameter)", shown_name(near));
             }
         }
         match coercion::contained(arguments, misfit) {
@@ -80,8 +79,8 @@ pub(super) fn places(tool: &Tool, found: &Misfits, arguments: &[u8]) -> Vec<Stri
     found.listed.iter().map(describe).collect()
 }
 
-/// Members beside a missing one that its object's schema does not declare, apart from those that are reported
-/// themselves; none if it declares nothing.
+/// Undeclared members next to a missing one, except those reported themselves; none if the object's schema declares
+/// no member.
 fn undeclared_members(
     tool: &Tool,
     found: &Misfits,
@@ -91,7 +90,7 @@ fn undeclared_members(
 ) -> Vec<String> {
     let object = misfit.place.rsplit_once('/').map_or("", |(object, _)| object);
     let mut declared: HashSet<&str> = known.of(tool, misfit).iter().map(String::as_str).collect();
-    // A member may be declared elsewhere, too.
+    // A member may also be declared elsewhere.
     let is_elsewhere = ["/allOf", "/anyOf", "/oneOf", "/patternProperties", "/$ref"]
         .into_iter()
         .any(|keyword| of_schema(tool, misfit, keyword).is_some());
@@ -134,7 +133,7 @@ fn wrong(tool: &Tool, misfit: &Misfit, known: &mut KnownNames, effort: &mut Effo
     }
 }
 
-/// The violated parts of the schema, one line each, and the setting that decides about strings which contain JSON.
+/// Violated parts of the schema, one line each, and the setting that decides about strings that contain JSON.
 pub(super) fn parts(tool: &Tool, found: &Misfits, arguments: &[u8]) -> String {
     let arguments = std::str::from_utf8(arguments).unwrap_or_default();
     let (mut lines, mut known): (Vec<String>, _) = (Vec::new(), KnownNames::default());
@@ -177,7 +176,7 @@ fn shown_name(name: &str) -> String {
     name
 }
 
-/// Property names of the last object visited: unknown names often share an object, and its schema may be long.
+/// Property names of the last visited object: unknown names often share an object, and its schema may be long.
 #[derive(Default)]
 struct KnownNames {
     /// Location of its schema.
@@ -202,7 +201,7 @@ impl KnownNames {
 /// The schema part below the location of `misfit`, on one line.
 fn part(tool: &Tool, misfit: &Misfit, below: &str) -> Option<String> {
     let text = of_schema(tool, misfit, below)?;
-    // Skips what would be cut anyway.
+    // The tail would be cut anyway.
     let head = text.get(..text.floor_char_boundary(4 * MAX_PART_BYTES)).unwrap_or(text);
     let mut line = head.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&mut line, MAX_PART_BYTES);
@@ -214,7 +213,7 @@ fn of_schema<'t>(tool: &'t Tool, misfit: &Misfit, below: &str) -> Option<&'t str
     value_at(tool.input_schema.get(), &format!("{at}{below}")).ok()
 }
 
-/// A location in the arguments, in printable characters.
+/// Location in the arguments, in printable characters.
 fn place(pointer: &str) -> String {
     match pointer {
         "" => "(root)".to_owned(),
@@ -222,7 +221,7 @@ fn place(pointer: &str) -> String {
     }
 }
 
-/// An example call of a tool by the variant for `operation`, with these arguments and a valid intent.
+/// Example call of a tool by the variant for `operation`, with these arguments and a valid intent.
 pub(super) fn call_again(
     operation: Operation,
     tool: &str,
@@ -241,7 +240,7 @@ pub(super) fn call_again(
     }
 }
 
-/// The visible tools most similar to an unknown name, the same tool on another server first.
+/// Visible tools most similar to an unknown name, the same tool on another server first.
 pub(super) fn nearest_tools(name: &str, found: &[&Tool]) -> String {
     let (_, tool_name) = name.split_once(':').unwrap_or(("", name));
     let names: Vec<_> = found.iter().map(|tool| tool.name.to_string()).collect();
@@ -253,7 +252,7 @@ pub(super) fn nearest_tools(name: &str, found: &[&Tool]) -> String {
     nearest_list(&near)
 }
 
-/// The same for tools under names of their own.
+/// Like [`nearest_tools`], for tools under names of their own.
 pub(super) fn nearest_names<'a>(name: &str, shown: impl Iterator<Item = &'a str>) -> String {
     nearest_list(&nearest_few(name, shown.take(MAX_COMPARED), NEAREST_TOOLS))
 }
@@ -266,7 +265,7 @@ fn nearest_list(near: &[&str]) -> String {
     format!("Nearest tools: {}", near.join(", "))
 }
 
-/// Since when a server is away, and the alternatives.
+/// Time since which a server is unavailable, and the alternatives.
 pub(super) fn away(state: &ServerState, now: SystemTime) -> String {
     let ServerState { name, status, since, reason, .. } = state;
     let then = match status {
@@ -318,7 +317,7 @@ pub(super) fn nearest_shown_tools(
     let (server, words) = ToolName::split(name).unwrap_or(("", name));
     let words: String = words.chars().take(MAX_NAME_CHARS).collect();
     let found = snapshot.search_for(&words, MAX_TOOLS, None, &mut shown).tools;
-    // The tools of the named server, and all tools if they are few, whatever their names.
+    // The tools of the named server, and all tools if they are few, regardless of their names.
     let others = snapshot.tools_of(server).iter().chain(snapshot.tools());
     let others = others.filter(|tool| shown(tool)).take(MAX_TOOLS);
     let mut tools: Vec<&Tool> = Vec::new();

@@ -1,12 +1,11 @@
-//! A call that waits for approval (CAP-8): keep-alive and question to its client, and the records of the wait and
-//! its end.
+//! Wait of a call for its approval (CAP-8): keep-alive, question to the client, and the records of the wait and its end.
 //!
 //! [`approvals`](mcpproxy_policy::approvals) decides who may answer. Dropping the call, when its client disconnects
 //! or cancels, withdraws the approval.
 //!
 //! A legacy client is asked in parallel to its call. A modern client is asked by the response to its request
 //! ([`wait`] ends with [`Stopped::InputRequired`]; MCP 2026-07-28 §Multi Round-Trip Requests). The approval then
-//! stays open, kept by the worker, until the client repeats the call ([`claim`]).
+//! stays open, owned by the worker, until the client repeats the call ([`claim`]).
 
 use std::fmt;
 use std::pin::pin;
@@ -44,22 +43,22 @@ use crate::node_directory::ApprovalHolder;
 
 /// Interval of progress notifications for a waiting call.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-/// Silence after which a client without a progress token gets an event stream, if it accepts one, whose keep-alive
+/// Silence after which a client without a progress token gets an event stream, if it accepts one; its keep-alive
 /// shows that the call is alive.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Maximum size of arguments, `_meta` and `inputResponses` in an elicitation, in bytes. The client's user is not asked about larger
-/// ones.
+/// Maximum size of each of arguments, `_meta` and `inputResponses` in an elicitation, in bytes. The client's user is
+/// not asked about larger ones.
 const MAX_SHOWN_BYTES: usize = 2048;
 
-/// Parts of the call that the approval is not bound to.
+/// Parts of the call that its [`PendingApproval`] holds only as a digest, or not at all.
 pub(super) struct WaitingCall<'a> {
     /// As sent to the server.
     pub(super) arguments: &'a [u8],
-    /// Members of `_meta` that are part of the question, or empty.
+    /// Members of `_meta` that are part of the question; may be empty.
     pub(super) meta: &'a str,
-    /// The call's `inputResponses`, or empty.
+    /// The call's `inputResponses`; may be empty.
     pub(super) inputs: &'a str,
-    /// The caller's reason, or empty.
+    /// The caller's reason; may be empty.
     pub(super) reason: &'a str,
     /// Members beside the arguments.
     pub(super) extras: &'a CallExtras,
@@ -68,23 +67,22 @@ pub(super) struct WaitingCall<'a> {
 /// Request state that a client presents with a request.
 pub(super) enum PresentedState {
     None,
-    /// Of an approval.
     Approval(RepeatedRequest),
-    /// Of the server: the members to send, with the state as the server wrote it.
+    /// State of the server: the members to send, with the state as the server wrote it.
     Server(Bytes),
-    /// Of a held call (PRO-42), which is taken over once the request is admitted.
+    /// State of a held call (PRO-42), which is taken over once the request is admitted.
     Held,
 }
 
-/// A call that its client repeats after it was asked.
+/// Call that its client repeats after being asked.
 pub(super) struct RepeatedRequest {
     pub(super) id: ApprovalId,
     response: UserResponse,
 }
 
-/// The request state of a request for `access`: that of an approval, or that of the server, which is opened (PRO-31).
-/// `members` holds the members beside the arguments, raw JSON joined by commas. Fails if the state was not issued to
-/// this principal and, for that of a server, for this request, or if the approval is on another node.
+/// Resolves the request state of a request for `access`: that of an approval, or that of the server, which is opened
+/// (PRO-31). `members` holds the members beside the arguments, raw JSON joined by commas. Fails if the state was not issued
+/// to this principal (for a server's state: for this request), or if the approval is on another node.
 pub(super) fn presented_state(
     worker: &Worker,
     caller: &Caller,
@@ -124,7 +122,7 @@ pub(super) fn presented_state(
         },
         StateRead::Held(id) => match nodes.approval_holder(id.as_str()) {
             Some(ApprovalHolder { node, is_here: false }) => refused(&format_args!(
-                "requestState belongs to a call that node '{node}' holds, which cannot be reached; repeat the request"
+                "requestState belongs to a call held by node '{node}', which is unreachable; repeat the request"
             )),
             Some(_) | None => Ok(PresentedState::Held),
         },
@@ -132,7 +130,7 @@ pub(super) fn presented_state(
     }
 }
 
-/// The members with this raw request state instead of theirs.
+/// Replaces the request state among the members by this raw one.
 fn with_state(others: &[u8], state: &[u8]) -> Bytes {
     let text = format!("{{{}}}", String::from_utf8_lossy(others));
     let mut out = Vec::with_capacity(others.len() + state.len());
@@ -227,7 +225,7 @@ pub(super) async fn wait(
         let id = wait.waiting.id().clone();
         return Err(match worker.adopt(wait.unattended()) {
             true => ask_by_answer(worker, caller, record, &id, &question),
-            // Dropped, and withdrawn by that.
+            // Dropping it withdraws the approval.
             false => {
                 let denial = ApprovalDenial::new(&access, NotApproved::Unavailable);
                 record.deny(&denial.into()).into()
@@ -243,9 +241,9 @@ pub(super) async fn wait(
     approved(outcome).map_err(|why| record.deny(&ApprovalDenial::new(&access, why).into()).into())
 }
 
-/// Continues a repeated call: the user's answer counts if it is the first; without one the approval is awaited from
-/// elsewhere. The members are those of the first request. Stops like [`wait`], and if the approval is gone or for
-/// another call.
+/// Continues a repeated call. The user's answer counts if it is the first; without one, the approval is awaited
+/// from another channel. The members are those of the first request. Stops like [`wait`], and if the approval has
+/// ended or belongs to another call.
 pub(super) async fn claim(
     worker: &Rc<Worker>,
     caller: &Caller,
@@ -275,7 +273,7 @@ pub(super) async fn claim(
         Err(why) => return Err(record.deny(&ApprovalDenial::new(&access, why).into()).into()),
     };
     let outcome = match response {
-        // Somebody else answered first, but a call that its own user denies is not sent.
+        // Another channel answered first, but a call that its own user denies is not sent.
         UserResponse::Verdict(ApprovalVerdict::Deny) => Err(NotApproved::Denied),
         UserResponse::Verdict(ApprovalVerdict::Approve(_))
         | UserResponse::Missing
@@ -285,7 +283,7 @@ pub(super) async fn claim(
     outcome.map(|approved| (approved, members)).map_err(denied)
 }
 
-/// Result of a wait for the call.
+/// Outcome of a wait, for the call.
 fn approved(outcome: Outcome) -> Result<Approved, NotApproved> {
     match outcome {
         Outcome::Approved { approved, .. } => Ok(approved),
@@ -311,7 +309,7 @@ fn ask_by_answer(
     }
 }
 
-/// Reserves a slot in the log for one of the two records, before anybody is asked.
+/// Reserves a log slot for one of the two records, before anyone is asked.
 async fn place(worker: &Worker, record: &CallRecord) -> Result<Slot, Refusal> {
     worker.proxy.activity.reserve().await.map_err(|refused: NotAdmitted| {
         let kind = record.kind().refusal_kind(RefusalKind::Unavailable);
@@ -322,7 +320,6 @@ async fn place(worker: &Worker, record: &CallRecord) -> Result<Slot, Refusal> {
 /// Messages that the client accepts before its response.
 enum Reads<'a> {
     Nothing,
-    /// Progress.
     Messages,
     /// Progress, and questions to its user.
     AnswersToo(&'a Arc<Client>),
@@ -330,7 +327,7 @@ enum Reads<'a> {
     AnswersNext,
 }
 
-/// For a client that is not asked.
+/// Messages accepted by a client that is not asked.
 fn reader(caller: &Caller) -> Reads<'static> {
     match &caller.client {
         Some((_, Channel::Stream)) => Reads::Messages,
@@ -338,7 +335,7 @@ fn reader(caller: &Caller) -> Reads<'static> {
     }
 }
 
-/// For a client that is asked if it can ask its user.
+/// Messages accepted by a client; it is asked if it can ask its user.
 fn asked_reader<'a>(
     worker: &Worker,
     caller: &'a Caller,
@@ -419,7 +416,6 @@ struct Wait {
     ends: Option<(Slot, Draft)>,
     began: Instant,
     ending: Ending,
-    /// The open question to the client.
     question: Option<(Arc<Client>, u64)>,
 }
 
@@ -451,7 +447,7 @@ impl Wait {
         outcome.unwrap_or_else(|| self.abandon())
     }
 
-    /// Waits for the end of an approval whose request is over, and records it.
+    /// Waits for the end of an approval whose request has ended, and records it.
     async fn unattended(mut self) {
         let outcome = self.ending.unless_cut(pin!(self.waiting.outcome())).await;
         let outcome = outcome.unwrap_or_else(|| self.abandon());
@@ -465,7 +461,6 @@ impl Wait {
         }
     }
 
-    /// Records the end.
     fn end(&mut self, outcome: &Outcome) {
         let Some((place, mut draft)) = self.ends.take() else { return };
         draft.status = match outcome {
@@ -506,7 +501,7 @@ impl Wait {
         }
         keep(&mut draft, &metadata);
         draft.has_own_metadata = true;
-        // Not awaited: durability is that of the call's own record, which follows.
+        // Not awaited: the call's own record, which follows, provides the durability.
         drop(place.submit(draft));
     }
 
@@ -516,7 +511,7 @@ impl Wait {
         if client.answered(id).is_some() {
             let canceled = json!({
                 "jsonrpc": "2.0", "method": "notifications/cancelled",
-                "params": {"requestId": id, "reason": "it is decided"},
+                "params": {"requestId": id, "reason": "the approval was already decided"},
             });
             reply.send(Piece::Notification(canceled.to_string().into())).await;
         }
@@ -541,7 +536,7 @@ async fn awake(
             (Reads::Messages | Reads::AnswersToo(_), Some(_), 0) => Some(Duration::ZERO),
             (Reads::Messages | Reads::AnswersToo(_), Some(_), _) => Some(PROGRESS_EVERY),
             (Reads::Messages, None, 0) => Some(SILENCE),
-            // It is a stream by now, with a keep-alive of its own.
+            // Already a stream, with a keep-alive of its own.
             (Reads::Messages | Reads::AnswersToo(_), None, _)
             | (Reads::Nothing | Reads::AnswersNext, ..) => None,
         };
@@ -597,7 +592,7 @@ fn unix_micros() -> u64 {
 /// Key of the only question.
 const QUESTION: &str = "approval";
 
-/// The result that asks for an approval: `message` is for the client's user, `state` is returned unchanged.
+/// Result that asks for an approval: `message` is for the client's user, `state` is returned unchanged.
 pub(super) fn result(message: &str, state: &str) -> Bytes {
     let question = json!({
         "method": "elicitation/create",
@@ -618,7 +613,7 @@ pub(super) fn result(message: &str, state: &str) -> Bytes {
 /// Member with the request state.
 const STATE: &str = "requestState";
 
-/// A request state that is neither a string nor null.
+/// Request state that is neither a string nor null.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StateNotAString;
 
@@ -626,11 +621,11 @@ pub(super) struct StateNotAString;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RepeatMembers {
     pub(super) state: String,
-    /// Answer of the client to the question, if the state is valid.
+    /// The client's answer to the question, if the state is valid.
     pub(super) response: UserResponse,
 }
 
-/// The `inputResponses` among the members beside the arguments, raw JSON; empty without any.
+/// The `inputResponses` among the members beside the arguments, raw JSON; empty if missing.
 pub(super) fn input_responses(members: &[u8]) -> Box<str> {
     let text = format!("{{{}}}", std::str::from_utf8(members).unwrap_or_default());
     member(&text, "inputResponses").filter(|it| *it != "null").unwrap_or_default().into()

@@ -1,8 +1,8 @@
 //! Validation of a call's arguments against the tool's `inputSchema` (`input_validation`), before anything is sent.
 //!
 //! Same validators and bounds as for answers. Arguments that no server could accept are refused with a correction
-//! (`advice`); others that violate the schema are sent and recorded. Their bytes are changed only where a string contains the
-//! JSON value that the schema requires (`coercion`). Without a verdict the call proceeds. A key that differs only by case from
+//! (`advice`); other violations are sent and recorded. Bytes change only where a string contains the JSON value
+//! that the schema requires (`coercion`). Without a verdict the call proceeds. A key that differs only by case from
 //! a declared parameter is refused whatever the schema says, since the server may accept it as that parameter.
 
 use std::pin::pin;
@@ -25,16 +25,16 @@ use super::refusal::{Refusal, RefusalKind};
 use super::{advice, coercion, worker};
 use crate::telemetry::call_metrics::Judged;
 
-/// Maximum number of rounds of coercion: a string may contain an array of strings that have to be coerced too.
+/// Maximum rounds of coercion: a string may contain an array of strings that must be coerced too.
 const MAX_COERCIONS: usize = 4;
 /// Member of `metadata` with the arguments before coercion.
 const ORIGINAL_ARGUMENTS: &str = "original_arguments";
-/// Maximum bytes of those; of longer ones only the size is recorded.
+/// Maximum size of recorded original arguments in bytes; of longer ones only the size is recorded.
 const MAX_ORIGINAL_BYTES: usize = 16 * 1024;
 
 impl OnRecord<'_> {
-    /// Validates the arguments of a call before admission, so that nobody is asked about an unacceptable call and
-    /// it takes no slot under a limit.
+    /// Validates the arguments of a call before admission, so that an unacceptable call takes no slot under a limit
+    /// and asks for no approval.
     pub(super) fn judge_at_once(&self, access: &Access, arguments: &Bytes) -> JudgedArguments {
         let Some(tool) = access.called_tool() else { return JudgedArguments::Settled };
         // Definitions that await review are not read.
@@ -63,9 +63,9 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Validates arguments for which that takes longer. The call holds its slot under the limits by then, so that
-    /// calls keep their order of arrival. Returns coerced arguments, if they had to be coerced. Fails if no server
-    /// could accept the arguments, unless the mode is `warn`, or at shutdown.
+    /// Validates arguments when that takes longer. The call already holds its slot under the limits, so that calls
+    /// keep their order of arrival. Returns the coerced arguments, if any. Fails if no server could accept the
+    /// arguments, unless the mode is `warn`, or at shutdown.
     pub(super) async fn judge_later(
         &mut self,
         access: &Access,
@@ -81,7 +81,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Arguments coerced before a decision, if they have to be; no violation is reported.
+    /// Coerces arguments before a decision, if needed; reports no violation.
     pub(super) async fn coerced_later(
         &mut self,
         access: &Access,
@@ -96,8 +96,8 @@ impl OnRecord<'_> {
         Some(coerced)
     }
 
-    /// Handles nonconforming arguments: returns them coerced if the mode is `coerce` and that makes them acceptable.
-    /// Fails if they are refused.
+    /// Handles nonconforming arguments: returns them coerced if the mode is `coerce` and that makes them
+    /// acceptable, else may refuse them.
     pub(super) async fn coerced_or_refused(
         &mut self,
         access: &Access,
@@ -115,7 +115,7 @@ impl OnRecord<'_> {
         Ok(None)
     }
 
-    /// Arguments in which strings are replaced by the JSON values that they contain, if no misfit is left then.
+    /// Replaces strings in the arguments by the JSON values that they contain; `None` if a misfit remains.
     async fn coerced(
         &self,
         tool: &Arc<Tool>,
@@ -128,7 +128,7 @@ impl OnRecord<'_> {
         let (mut arguments, mut violation) = (arguments.clone(), violation.clone());
         for _ in 0..MAX_COERCIONS {
             if violation.misfits.is_empty() {
-                // What is left would be sent in any mode.
+                // The remaining violations would be sent in any mode.
                 return Some(arguments);
             }
             arguments = {
@@ -144,7 +144,7 @@ impl OnRecord<'_> {
         None
     }
 
-    /// Records that arguments are sent coerced, and the original ones.
+    /// Records that the arguments were coerced, and the original ones.
     fn note_coercion(
         &mut self,
         tool: &Tool,
@@ -164,8 +164,8 @@ impl OnRecord<'_> {
         self.record.decide(input_decision(Decided::Warning, InputMode::Coerce, violation, &reason));
     }
 
-    /// Violation of arguments that are not sent; not recorded. `None` if they conform, would be coerced, are not
-    /// validated, or at shutdown.
+    /// Violation of arguments that are not sent; not recorded. `None` if they conform, would be coerced or are not
+    /// validated, and at shutdown.
     pub(super) async fn foresee_misfits(
         &self,
         tool: &Arc<Tool>,
@@ -183,7 +183,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Validates, however long it takes.
+    /// Validates without a time limit.
     async fn judged(&self, tool: &Arc<Tool>, arguments: &Bytes) -> Option<Violation> {
         let violation = match self.input_schema(tool).await {
             Some(schema) => self.judged_by(tool, &schema, arguments).await,
@@ -217,7 +217,7 @@ impl OnRecord<'_> {
         self.violation(tool, schema, judgment)
     }
 
-    /// Violation found by a verdict; counts the verdict and a disagreement of the engines.
+    /// Violation found by a verdict. Counts the verdict and a disagreement of the engines.
     fn violation(&self, tool: &Tool, schema: &Schema, judgment: Judgment) -> Option<Violation> {
         if judgment.disagreement {
             let caller = LinePeer::Client(self.caller.principal.id());
@@ -248,7 +248,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Handles nonconforming arguments. A denial takes precedence, since nobody may learn the schema of a tool out
+    /// Handles nonconforming arguments. A denial takes precedence, since a tool's schema must not be revealed out
     /// of scope. Fails in strict mode if no server could accept the arguments.
     fn misfit(
         &mut self,
@@ -259,7 +259,7 @@ impl OnRecord<'_> {
     ) -> Result<(), Refusal> {
         let Some(tool) = access.called_tool() else { return Ok(()) };
         if let Forecast::Refused(_) = self.forecast(access.clone(), arguments, intent) {
-            // Admission finds the same and reports it.
+            // Admission reports it.
             return Ok(());
         }
         let mode = tool.input.policy.mode;

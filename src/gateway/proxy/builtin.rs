@@ -1,6 +1,6 @@
-//! Built-in tools as `tools/list` shows them, and `read_result`.
+//! Built-in tools: definitions for `tools/list`, and `read_result`.
 //!
-//! Owns the texts that an agent reads before its first call (FR-025), and the input schemas by setting; every word
+//! Owns the texts that an agent reads before its first call (FR-025) and the input schemas by setting; every word
 //! costs tokens in each conversation. The other tools run in [`super::retrieve`], [`super::describe`] and
 //! [`super::call`]; [`super::overview`] describes the servers.
 //!
@@ -46,7 +46,7 @@ pub(crate) fn tools_list(
     json!({"tools": tools}).to_string()
 }
 
-/// Input schema of a call tool, also used where a call is documented elsewhere.
+/// Input schema of a call tool, also used to document a call elsewhere.
 pub fn call_schema(variant: Operation, requirement: Requirement) -> Value {
     let mut tool = call_tool(variant, requirement);
     tool.get_mut("inputSchema").map(Value::take).unwrap_or_default()
@@ -68,7 +68,7 @@ fn annotations(variant: Operation) -> Annotations {
     }
 }
 
-/// Exposure was declared by the tool that produced the result.
+/// Annotated as our own data: the tool that produced the result declared the exposure.
 fn read_result_definition() -> Value {
     let mut tool = described();
     if let Some(members) = tool.as_object_mut() {
@@ -199,7 +199,7 @@ fn describe_tool() -> Value {
     })
 }
 
-/// For tools that only describe others: they read the proxy's own data.
+/// Annotations of tools that only read the proxy's own data.
 fn own_annotations() -> Annotations {
     Annotations { open_world_hint: Some(false), ..annotations(Operation::Read) }
 }
@@ -263,7 +263,7 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
         Requirement::Inferred => "Or intent_*.",
     };
     // Either form of the intent is accepted. An `anyOf` beside `properties` would say so, but clients of several
-    // models cannot send such schemas, so `required` names neither.
+    // models cannot send such schemas; `required` names neither.
     json!({
         "name": variant.variant(),
         "title": title,
@@ -299,10 +299,10 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
     })
 }
 
-/// Copies of the result in memory during a read: the file, and the decoded text.
+/// Copies of a result in memory during a read: the file and the decoded text.
 const COPIES: u64 = 2;
 
-/// The same text for every reason, so that guessing reveals nothing.
+/// Text for a missing result, the same for every reason, so that guessing reveals nothing.
 const NOT_THERE: &str = "No result is kept under this handle: it has expired, newer results needed the space, or it was \
                          not given to this session. Make the call again that it came from.";
 
@@ -367,7 +367,7 @@ async fn part(on: &OnRecord<'_>, query: PartQuery) -> Result<ResultPart, Refusal
     }
 }
 
-/// The tool definition without annotations.
+/// Tool definition without annotations.
 pub(super) fn described() -> Value {
     json!({
         "name": READ_RESULT,

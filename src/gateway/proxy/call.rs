@@ -35,7 +35,6 @@ pub use super::recorded::rejected;
 /// Maximum wait for a server's first tool list at startup, within the call's timeout.
 const CATALOG_WAIT: Duration = Duration::from_secs(30);
 
-/// Input of a call tool.
 #[derive(Debug)]
 pub struct CallToolInput {
     /// One JSON object, already checked for duplicate keys.
@@ -44,8 +43,8 @@ pub struct CallToolInput {
     pub intent: Option<Box<RawValue>>,
 }
 
-/// Calls the tool named in a call tool's arguments. The members `extras` them are sent along. [`Aborted`] if the
-/// answer breaks off after its first byte was sent.
+/// Calls the tool named in a call tool's arguments, forwarding the members `extras` beside them. Fails with
+/// [`Aborted`] if the answer breaks off after its first byte was sent.
 pub fn call(
     worker: Rc<Worker>,
     caller: Caller,
@@ -158,7 +157,7 @@ async fn prepare(
     Ok((permit, arguments))
 }
 
-/// Refusal of an unknown tool, or of one whose server is away; a denial of its name takes precedence.
+/// Refusal of an unknown or unavailable tool; a denial of its name takes precedence.
 pub(super) fn unknown(
     on: &mut OnRecord<'_>,
     name: &ToolName,
@@ -172,7 +171,7 @@ pub(super) fn unknown(
     }
 }
 
-/// Refusal of invalid parameters of a call tool, with the call that was probably meant.
+/// Refusal of invalid parameters of a call tool, with a correction of the call.
 fn misread(
     on: &OnRecord<'_>,
     variant: Operation,
@@ -208,9 +207,8 @@ pub(super) fn nearest(on: &OnRecord<'_>, name: &str, refusal: Refusal) -> Refusa
     refusal.helping(nearest_shown_tools(on.worker, on.caller, &on.settings, name))
 }
 
-/// Finds a tool. Waits for its server's first tool list, and for a server that is away, since it may return with
-/// new tools; the wait counts as call time. The existence and state of a server are not revealed to tokens out of
-/// its scope.
+/// Finds a tool. Waits for its server's first tool list, and for an unavailable server, which may return with new
+/// tools; the wait counts as call time. Tokens with a limited scope do not learn of servers outside it.
 pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>, Refusal> {
     let (worker, proxy, began) = (on.worker, &on.worker.proxy, on.record.began());
     if let Some(tool) = proxy.catalog.load().tool(name) {
@@ -258,7 +256,7 @@ pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>
     found.unwrap_or_else(|| Err(Refusal::cut_off(&name.server, &name.tool)))
 }
 
-/// Sends a permitted call, once its answer can be validated and the log has its marker.
+/// Sends a permitted call once its answer can be validated and the log has its marker.
 #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
 pub(super) fn send_permitted(
     on: OnRecord<'_>,
@@ -275,8 +273,8 @@ pub(super) fn send_permitted(
     }
 }
 
-/// Waits for the tool's output schema if answers are validated against it, within the call's timeout, so that nothing is
-/// sent before its answer can be validated.
+/// Compiles the tool's output schema if answers are validated, within the call's timeout, so that no call is sent
+/// whose answer cannot be validated.
 pub(super) async fn schema_compiled(
     worker: &Worker,
     tool: &Tool,

@@ -1,12 +1,11 @@
-//! Record of a request in progress: it is written whatever happens to the request (ACT-1, ACT-2), with the receipt
-//! of the answer.
+//! Record of a request in progress, written in every outcome (ACT-1, ACT-2), with the receipt of the answer.
 //!
-//! Owns the draft and its slot in the log and submits it at the end of the request, even if the request was
-//! dropped. Also fills in the request's tracing span.
+//! Owns the draft and its log slot, and submits it when the request ends or is dropped. Also fills in the request's
+//! tracing span.
 //!
-//! The receipt is the BLAKE3 hash of the answer's `result` as the server sent it and as the client received it; it
-//! proves that the bytes are unchanged, or says why they are not. It is computed while the answer arrives; less
-//! than [`BLOCK_BYTES`] are left for the thread that writes the record.
+//! The receipt is the BLAKE3 hash of the answer's `result` as sent by the server and as received by the client. It
+//! proves that the bytes are unchanged, or explains the difference. It is computed while the answer arrives; less
+//! than [`BLOCK_BYTES`] remain for the thread that writes the record.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -52,37 +51,37 @@ pub(super) struct CallRecord {
     /// Slot and record; `None` once submitted.
     record: Option<(Slot, Box<Entry>)>,
     kept: Kept,
-    /// Arguments that are kept in part, until the request is sent.
+    /// Arguments recorded only in part, until the request is sent.
     arguments: Option<Bytes>,
     /// Receipt of the answer, if receipts are on.
     receipt: Option<Box<Receipt>>,
-    /// Decision to record if the call is dropped while its answer is validated.
+    /// Decision recorded if the call is dropped during validation of its answer.
     pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
-    /// Time spent queued or waiting for an approval, which is no overhead.
+    /// Time in queues and approval waits, which is not overhead.
     waited: Duration,
-    /// The part spent waiting for an approval, which does not count as call time.
+    /// Time in approval waits, which is not call time.
     waited_for_person: Duration,
-    /// Start of the wait for a person that has not ended.
+    /// Start of a pending approval wait.
     asking_since: Option<Instant>,
-    /// When the request was sent.
+    /// Time at which the request was sent.
     sent: Option<Instant>,
     /// Server that the request was sent to.
     server: Option<ServerId>,
-    /// The server of an existing tool or of another request; such calls are counted by name.
+    /// Server of an existing tool or other request; such calls are counted by name.
     found: Option<ServerId>,
-    /// When the answer was complete or had failed.
+    /// Time at which the answer was complete or failed.
     pub(super) answered: Option<Instant>,
-    /// How often a modern server asked a legacy client for input (PRO-37).
+    /// Number of times that a modern server asked a legacy client for input (PRO-37).
     pub(super) input_rounds: u32,
-    /// Whether a dropped call was canceled by its client.
+    /// The reply, which knows whether a dropped call was canceled by its client.
     reply: Reply,
     /// Whether it was cut off at shutdown.
     ending: Ending,
     tally: Tally,
 }
 
-/// Member of `metadata` with the number of times that a modern server asked a legacy client for input.
+/// Member of `metadata` with the number of input rounds ([`CallRecord::input_rounds`]).
 const INPUT_ROUNDS: &str = "input_rounds";
 /// Member of `metadata` with the reason why nobody received the answer.
 const UNDELIVERED: &str = "undelivered";
@@ -95,7 +94,7 @@ const MAX_META_BYTES: usize = 2048;
 /// Member of `metadata` with the `inputResponses` of the request.
 pub(super) const INPUTS: &str = "input_responses";
 
-/// Such a value as raw JSON for the record.
+/// Request member as raw JSON for the record.
 pub(super) fn recorded_member(meta: &str) -> Cow<'_, str> {
     match meta.get(..meta.floor_char_boundary(MAX_META_BYTES)) {
         Some(head) if head.len() < meta.len() => {
@@ -130,8 +129,7 @@ struct Kept {
 }
 
 impl CallRecord {
-    /// Reserves a slot for the record before anything is sent (ACT-2). Data about the request is added to `span` as
-    /// well.
+    /// Reserves a log slot before anything is sent (ACT-2). Request data is also added to `span`.
     pub(super) async fn open(
         worker: &Worker,
         caller: &Caller,
@@ -216,7 +214,6 @@ impl CallRecord {
         &self.span
     }
 
-    /// Sets the target in the trace.
     pub(super) fn set_target(&mut self, access: &Access) {
         self.trace.set_target(access);
     }
@@ -226,29 +223,29 @@ impl CallRecord {
         self.trace.carried()
     }
 
-    /// Sends the server a trace of the proxy's own in place of the client's, and records its identifier.
+    /// Replaces the client's trace by one of the proxy's own towards the server, and records its identifier.
     pub(super) fn restart_trace(&mut self, ids: &TraceIds) {
         if let Some(trace_id) = self.trace.restart(ids) {
             self.add_metadata("upstream_trace_id", &format!("\"{trace_id:032x}\""));
         }
     }
 
-    /// Sets in the trace that the tool reported an error.
+    /// Marks the trace as failed by a tool error.
     pub(super) fn tool_failed(&mut self) {
         self.trace.fails(SpanError::Tool);
     }
 
-    /// Sets in the trace a server's JSON-RPC error.
+    /// Marks the trace as failed by a server's JSON-RPC error.
     pub(super) fn failed_with(&mut self, error: &[u8]) {
         self.trace.fails_with(error);
     }
 
-    /// Start of the call time: when the call began, plus its time waiting for approvals.
+    /// Start of the call time: when the call began, plus its approval waits.
     pub(super) fn began(&self) -> Instant {
         self.began + self.waited_for_person
     }
 
-    /// Begins a wait for a person, which is neither overhead nor latency.
+    /// Begins an approval wait, which is neither overhead nor latency.
     pub(super) fn begin_wait_for_person(&mut self, since: Instant) {
         self.asking_since = Some(since);
     }
@@ -272,7 +269,7 @@ impl CallRecord {
         entry.draft.keep(Raw::Metadata, &metadata, MAX_METADATA_BYTES);
     }
 
-    /// Adds a part of the request beside its arguments, [`META`] or [`INPUTS`], to the metadata.
+    /// Adds a request member beside the arguments, [`META`] or [`INPUTS`], to the metadata.
     pub(super) fn keep_member(&mut self, name: &str, value: &str) {
         self.add_metadata(name, &recorded_member(value));
     }
@@ -311,7 +308,7 @@ impl CallRecord {
         self.found = self.server;
     }
 
-    /// Notes that the named target exists, though it is refused.
+    /// Notes that the named target exists, even if the request is refused.
     pub(super) fn found(&mut self, upstreams: &Supervisor) {
         let server = self.record.as_ref().map(|(_, entry)| entry.draft.text(Text::Server));
         self.found = server.and_then(|server| upstreams.id(server));
@@ -361,7 +358,7 @@ impl CallRecord {
         }
     }
 
-    /// Copies the recorded part of the arguments. Of a refusal the rest distinguishes it from others.
+    /// Copies the recorded part of the arguments. For a refusal, the rest distinguishes it from others.
     pub(super) fn keep_arguments(&mut self, arguments: &Bytes) {
         self.keep(Raw::Arguments, arguments);
         self.arguments = (arguments.len() > self.kept.payload).then(|| arguments.clone());
@@ -374,7 +371,7 @@ impl CallRecord {
         }
     }
 
-    /// Adds a slice of a server's result to record and receipt, as [`Self::note_receipt`] has it.
+    /// Adds a slice of a server's result to the record and the receipt; see [`Self::note_receipt`].
     pub(super) fn receive(
         &mut self,
         slice: &Bytes,
@@ -385,8 +382,8 @@ impl CallRecord {
         self.note_receipt(slice, ending, adapted);
     }
 
-    /// Adds a slice of a server's result to the receipt; the last one with the `ending` that replaces its last
-    /// byte. `adapted` is delivered instead of the slice.
+    /// Adds a slice of a server's result to the receipt. In the last slice, `ending` replaces the last byte.
+    /// `adapted` is delivered instead of the slice.
     pub(super) fn note_receipt(
         &mut self,
         slice: &Bytes,
@@ -400,7 +397,7 @@ impl CallRecord {
         }
     }
 
-    /// Discards the part of a result so far: it was a question, which the proxy asks itself.
+    /// Discards the result so far: it was a question that the proxy asks itself.
     pub(super) fn discard_response(&mut self) {
         self.receipt = None;
         if let Some((_, entry)) = &mut self.record {
@@ -426,13 +423,13 @@ impl CallRecord {
         }
     }
 
-    /// Adds time spent queued (`queued_ms` in the record), which is no overhead.
+    /// Adds time spent queued (`queued_ms` in the record), which is not overhead.
     pub(super) fn waited(&mut self, waited: Duration) {
         self.waited += waited;
         self.add_metadata("queued_ms", &waited.as_millis().to_string());
     }
 
-    /// Whether the rest of the answer can be delivered; if not, after its connection broke, the reason is recorded.
+    /// Whether the rest of the answer can be delivered; if not, records why (its connection broke).
     pub(super) fn delivers(&mut self, rest: &Splice) -> bool {
         let Some(why) = self.reply.undelivered(rest) else { return true };
         self.add_metadata(UNDELIVERED, &serde_json::json!(why).to_string());
@@ -495,19 +492,19 @@ impl CallRecord {
         })
     }
 
-    /// Whether the log lags so far behind that this reply must wait for its record (ACT-3).
+    /// Whether this reply must wait for its record because the log lags behind (ACT-3).
     pub(super) fn is_behind(&self) -> bool {
         self.record.as_ref().is_some_and(|(slot, _)| slot.is_behind(clock::now()))
     }
 
-    /// The reply is sent before its record, which queries wait for (ACT-5).
+    /// Marks the reply as sent before its record, which queries wait for (ACT-5).
     pub(super) fn replied(&mut self) {
         if let Some((slot, _)) = &mut self.record {
             slot.replied();
         }
     }
 
-    /// Marks the record as delayed; a reply that was already sent is represented by the in-flight mark.
+    /// Marks the record as late; the in-flight mark represents a reply that was already sent.
     pub(super) fn record_is_late(&mut self) {
         if let Some((slot, entry)) = &mut self.record {
             slot.record_is_late(entry);
@@ -519,12 +516,12 @@ impl CallRecord {
     pub(super) async fn close(&mut self, status: Status, error: &str) {
         let Some((slot, entry)) = self.end(clock::now(), status, error) else { return };
         if let Err(lost) = slot.submit_before_reply(entry).await {
-            // The call was sent, so it is answered (ACT-2); health counts the loss.
+            // The call was sent, so it is answered (ACT-2); the health check counts the loss.
             peer_line!(error, LinePeer::Part("activity"), %lost, "a call's record may be lost");
         }
     }
 
-    /// Ends a request without an upstream's answer: the record, then the refusal.
+    /// Ends a request without an upstream's answer: first the record, then the refusal.
     pub(super) async fn refuse(mut self, mut refusal: Refusal) {
         let status = refusal.status;
         refusal.kind = self.kind.refusal_kind(refusal.kind);
@@ -533,7 +530,7 @@ impl CallRecord {
         self.reply.put(Piece::Refused(refusal));
     }
 
-    /// Ends a stopped request: the record, then the refusal or the question.
+    /// Ends a stopped request: first the record, then the refusal or the question.
     pub(super) async fn stop(mut self, stop: Stopped) {
         match stop {
             Stopped::Refused(refusal) => self.refuse(refusal).await,
@@ -571,7 +568,7 @@ impl CallRecord {
         let outcome = refusal::outcome(status);
         self.tally.ended(self.server, outcome, CallDuration { total, waited, upstream });
         if let Some(server) = self.found {
-            // The client chooses the method of an extension, which must not make a series of its own.
+            // The client chooses an extension's method, which must not create a metrics series.
             let tool = match self.kind {
                 RecordKind::Extension => self.kind.method(),
                 _ => entry.draft.text(Text::Tool),
@@ -651,7 +648,7 @@ impl Drop for CallRecord {
             self.decide(decide());
         }
         if let Some((slot, entry)) = self.end(clock::now(), Status::Error, text) {
-            // Nobody waits for the answer any more, so nobody waits for the disk.
+            // The client no longer waits for the answer, so nothing waits for the disk.
             drop(slot.submit(entry));
         }
     }
@@ -664,7 +661,7 @@ fn micros(duration: Duration) -> u64 {
 /// Member of `metadata` with the receipt.
 const MEMBER: &str = "receipt";
 
-/// Why the client received other bytes than the server sent.
+/// Reason why the client received different bytes than the server sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Departure {
     /// Members required by the client's revision were added at the end of the result.
@@ -673,8 +670,7 @@ pub(super) enum Departure {
     Blocked,
     /// The result exceeded its limit and was replaced by an outline and a handle.
     Kept,
-    /// Its structured content was wrapped, since the client's revision knows objects only, or its request state was
-    /// sealed.
+    /// Structured content was wrapped, since the client's revision allows only objects, or the request state was sealed.
     Adapted,
 }
 
@@ -699,7 +695,7 @@ const TEXT_BYTES: usize = 192;
 /// Receipt of an answer in progress.
 pub(super) struct Receipt {
     hashed: Hasher,
-    /// The end of the input, at most [`BLOCK_BYTES`]; includes the last byte, since it may be replaced.
+    /// End of the input, at most [`BLOCK_BYTES`]; includes the last byte, which may be replaced.
     pending: Vec<u8>,
     /// Replacement of the last byte.
     ending: Option<Box<[u8]>>,
@@ -715,7 +711,7 @@ impl Default for Receipt {
 }
 
 impl Receipt {
-    /// Adds a slice of the result; the last one with the `ending` that replaces its last byte, as in
+    /// Adds a slice of the result. In the last slice, `ending` replaces the last byte, as in
     /// [`Splice::push_ending`](mcpproxy_protocol::wire::splice::Splice::push_ending).
     pub(super) fn take(&mut self, slice: &[u8], ending: Option<&[u8]>) {
         self.gather(slice);
@@ -788,14 +784,13 @@ impl Receipt {
         })
     }
 
-    /// Receipt of a result that was replaced by `delivered`. The server's data is hashed if it was received
-    /// `whole`.
+    /// Receipt of a result that was replaced by `delivered`. Hashes the server's data if all of it was received (`whole`).
     pub(super) fn replaced(self, whole: bool, delivered: Hash, why: Departure) -> LateMember {
         LateMember::new(MEMBER, move || text(whole.then(|| self.received()), delivered, Some(why)))
     }
 }
 
-/// A receipt as raw JSON; no part of it needs escaping.
+/// Formats a receipt as raw JSON; no part of it needs escaping.
 fn text(received: Option<Hash>, delivered: Hash, why: Option<Departure>) -> String {
     let mut text = String::with_capacity(TEXT_BYTES);
     match received {
@@ -818,7 +813,7 @@ mod tests {
     use super::*;
     use crate::telemetry::call_metrics::Outcome;
 
-    /// A record in a log of its own.
+    /// Opens a record in a log of its own.
     async fn open(
         reply: &Reply,
         ending: &Ending,

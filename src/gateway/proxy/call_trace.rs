@@ -1,7 +1,7 @@
 //! Trace context of a call: its parent, the context sent to the server, and the span exported at its end.
 //!
 //! The originator of a trace decides whether it is recorded; a new trace is head-sampled by its id. An unsampled
-//! trace is propagated nevertheless, so that the server does not begin one. `_meta` takes precedence over headers,
+//! trace is propagated as well, so that the server does not begin its own. `_meta` takes precedence over headers,
 //! which belong to the HTTP request (OpenTelemetry semantic conventions for MCP §Context propagation).
 
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl CallTrace {
         };
         let state = parent.and_then(|parent| parent.state.clone());
         if !context.sampled {
-            // A span that is not recorded cannot be a parent.
+            // An unrecorded span cannot be a parent.
             let context = parent.map_or(context, |parent| parent.context);
             let carried = Arc::new(PropagatedContext { context, state, baggage });
             return Self::Carried { carried, is_foreign: parent.is_some() };
@@ -130,8 +130,8 @@ impl CallTrace {
         }
     }
 
-    /// Replaces the trace that the client chose, if it did, by one of the proxy's own in what is sent to the server: its
-    /// identifier and vendor data would reach the server unseen (APR-1). Returns the identifier.
+    /// Replaces a trace chosen by the client, in what is sent to the server, by one of the proxy's own: its
+    /// identifier and vendor data would reach the server unreviewed (APR-1). Returns the identifier.
     pub(super) fn restart(&mut self, ids: &TraceIds) -> Option<u128> {
         let (carried, is_foreign) = match self {
             Self::Off => return None,
@@ -156,7 +156,6 @@ impl CallTrace {
         }
     }
 
-    /// Sets the target.
     pub(super) fn set_target(&mut self, access: &Access) {
         let Self::Recorded(trace) = self else { return };
         trace.target = match access {
@@ -168,7 +167,6 @@ impl CallTrace {
         };
     }
 
-    /// Sets the error.
     pub(super) fn fails(&mut self, error: SpanError) {
         if let Self::Recorded(trace) = self {
             trace.error = Some(error);
@@ -182,7 +180,7 @@ impl CallTrace {
         }
     }
 
-    /// Exports the call, if it is recorded.
+    /// Exports the call's span, if it is recorded.
     pub(super) fn end(self, call: EndedCall<'_>) {
         let Self::Recorded(trace) = self else { return };
         let RecordedTrace { context, carried, parent, link, target, error, revision, .. } = *trace;

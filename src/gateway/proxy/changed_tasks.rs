@@ -1,9 +1,9 @@
-//! Changed tasks: when their states are fetched for their clients, and what these get, in both protocol families
-//! (MCP 2025-11-25 §Task Status Notification, MCP Tasks extension §Task Status Notifications; PRO-43). Pure;
+//! Changed tasks: schedule for fetching their states, and the states sent to clients, in both protocol families
+//! (MCP 2025-11-25 §Task Status Notification, MCP Tasks extension §Task Status Notifications; PRO-43). Sans-I/O;
 //! [`state_fetches`](super::state_fetches) sends the requests.
 //!
-//! A notification of a server only says that a task has changed: the client is sent what `tasks/get` answers then, which is
-//! asked on its behalf, and admitted, judged and recorded like its own request. A result cannot reach it in another way.
+//! A server's notification only signals that a task has changed. The client is sent the answer to a `tasks/get` made on its
+//! behalf, which is admitted, validated and recorded like its own request. A result cannot reach the client in another way.
 //!
 //! ```text
 //! change ─▶ due ── request ──▶ state for the client, the last one if the task has ended
@@ -26,33 +26,33 @@ use tokio::time::Instant;
 use super::refusal::RefusalKind;
 use super::reply::Piece;
 
-/// Maximum size of a state in a list, and in a notification to a legacy client, in bytes. That of a modern task has its
-/// result, which is bounded like the answer to the call.
+/// Maximum size in bytes of a state in a list, or in a notification to a legacy client. The state of a modern task
+/// contains its result, which is bounded like the answer to the call.
 pub(super) const MAX_STATE_BYTES: usize = 64 * 1024;
 /// Minimum and maximum delay before a refused request is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Maximum time that a refusal may ask to wait.
+/// Maximum delay that a refusal may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 /// Maximum repetitions of a request that is refused, until its task changes again.
 const MAX_RETRIES: u32 = 8;
 
-/// When the state of a task is fetched.
+/// Fetch schedule of one task's state.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FetchDue {
-    /// `None` unless it has changed.
+    /// `None` unless the task has changed.
     at: Option<Instant>,
     /// Number of changes so far.
     changes: u64,
-    /// How often the request was refused since the last change.
+    /// Number of refusals since the last change.
     refused: u32,
 }
 
-/// A request was refused too often to be repeated before the next change.
+/// Error of a request that was refused too often to be repeated before the next change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotRepeated;
 
 impl FetchDue {
-    /// The task has changed; a repetition that is due keeps its time. Returns whether nothing was due before.
+    /// Records a change; a due repetition keeps its time. Returns whether nothing was due before.
     pub(super) fn changed(&mut self, now: Instant) -> bool {
         self.changes += 1;
         self.refused = 0;
@@ -61,13 +61,13 @@ impl FetchDue {
         is_first
     }
 
-    /// The task with this sealed id, if its state is to be fetched.
+    /// Due fetch for the task with this sealed id, if any.
     pub(super) fn task(&self, sealed: &Arc<str>) -> Option<DueTask> {
         let sealed = Arc::clone(sealed);
         self.at.map(|at| DueTask { at, changes: self.changes, sealed })
     }
 
-    /// Takes the outcome of a request. Returns the state for the client, if there is one.
+    /// Applies the outcome of a request. Returns the state for the client, if there is one.
     pub(super) fn take(
         &mut self,
         outcome: FetchOutcome,
@@ -85,7 +85,7 @@ impl FetchDue {
         Ok(state)
     }
 
-    /// The request was refused, with this time to wait if known.
+    /// Schedules a repetition of the refused request, not before `after` if given.
     fn refused(&mut self, now: Instant, after: Option<Duration>) -> Result<(), NotRepeated> {
         if self.refused >= MAX_RETRIES {
             (self.refused, self.at) = (0, None);
@@ -99,38 +99,38 @@ impl FetchDue {
     }
 }
 
-/// A task whose state is to be fetched.
+/// Task whose state is to be fetched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DueTask {
     pub(super) at: Instant,
-    /// Number of its changes before the request.
+    /// Number of changes before the request.
     pub(super) changes: u64,
     pub(super) sealed: Arc<str>,
 }
 
-/// FetchOutcome of a request about a changed task.
+/// Outcome of a request about a changed task.
 #[derive(Debug)]
 pub(super) struct FetchOutcome {
     pub(super) sealed: Arc<str>,
-    /// Number of its changes before the request.
+    /// Number of changes before the request.
     pub(super) changes: u64,
     pub(super) fetched: Fetched,
 }
 
-/// Result of asking for the state of a task.
+/// Result of a state request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fetched {
     State(TaskState),
-    /// Refusal that may pass, after this time if known.
+    /// Temporary refusal, with its delay if known.
     RefusedForNow(Option<Duration>),
-    /// The client gets nothing.
+    /// No state for the client.
     Nothing,
-    /// There is no such task, or no longer.
+    /// The task does not exist, or no longer.
     Gone,
 }
 
 impl Fetched {
-    /// Reads the last piece of the answer about the task of that sealed id; `None` if the answer broke off.
+    /// Parses the last piece of the answer about the task with that sealed id. `last` is `None` if the answer broke off.
     pub(super) fn of(last: Option<Piece>, sealed: &str, max_bytes: usize) -> Self {
         match last {
             Some(Piece::Whole(AnswerMember::Result, result)) => {
@@ -165,7 +165,7 @@ impl Fetched {
         }
     }
 
-    /// Whether the task changes no more.
+    /// Whether the task will not change again.
     pub(super) fn is_over(&self) -> bool {
         match self {
             Self::State(state) => state.is_final,
@@ -178,14 +178,14 @@ impl Fetched {
 /// State of a task in an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TaskState {
-    /// `"NAME":VALUE,…` without what belongs to the answer, each value as in that; not empty.
+    /// `"NAME":VALUE,…` without members that belong to the answer, values unchanged; not empty.
     pub(super) members: String,
     /// Whether the task has ended.
     is_final: bool,
 }
 
 impl TaskState {
-    /// `None` if it is too long, or about another task.
+    /// Parses a state; `None` if it is too long or about another task.
     fn of(result: Splice, sealed: &str, max_bytes: usize) -> Option<Self> {
         if result.len() > max_bytes {
             return None;

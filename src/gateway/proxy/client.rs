@@ -1,8 +1,7 @@
-//! Clients and callers: declared capabilities, notifications they receive, open questions to them, and who makes a
-//! request.
+//! Clients and callers: declared capabilities, subscribed notifications, open questions, and the maker of a request.
 //!
-//! One [`Client`] stands for a legacy session, a pipe, or one modern request. It owns the table of unanswered
-//! requests that upstreams, or the proxy, sent to it. Its responses are matched against that table only, so that no
+//! One [`Client`] represents a legacy session, a pipe, or one modern request. It owns the table of unanswered
+//! requests that upstreams or the proxy sent to it. Responses are matched only against that table, so that no
 //! client can answer another's question. Downstream delivers its messages.
 //!
 //! [`DroppedMembers`] logs unsupported members of messages once per sender and member, bounded.
@@ -50,11 +49,10 @@ pub(crate) const MAX_CLIENT_NAME_BYTES: usize = 128;
 /// Maximum queued messages outside any response; further ones are dropped.
 pub(crate) const MAX_ASIDE: usize = 32;
 
-/// Bits of a question's id below the number of its node. The id fits into 53 bits, which JSON numbers carry
-/// exactly.
+/// Bits of a question's id below the number of its node. The id fits into 53 bits, which JSON numbers represent exactly.
 const QUESTION_BITS: u32 = 22;
 
-/// Number of the fleet node that asked the question with this id; 0 without a fleet. Ambiguous after some four
+/// Number of the fleet node that asked the question with this id; 0 without a fleet. Ambiguous after about four
 /// million questions in one session.
 pub(crate) fn node_of_question(id: u64) -> u64 {
     id >> QUESTION_BITS
@@ -89,7 +87,7 @@ impl Level {
         Self::Emergency,
     ];
 
-    /// The level stored as this number; the highest one for any other number.
+    /// Decodes a stored level; the highest one for any unknown number.
     fn of(stored: u8) -> Self {
         Self::ALL.get(usize::from(stored)).copied().unwrap_or(Self::Emergency)
     }
@@ -108,7 +106,7 @@ impl Level {
     }
 }
 
-/// Stored level: no log messages at all.
+/// Stored level for no log messages at all.
 const SILENT: u8 = u8::MAX;
 
 /// One client, shared by its requests.
@@ -125,26 +123,25 @@ pub struct Client {
     /// Key that separates server messages outside of calls. `None` for modern clients, whose requests may come from
     /// several people on one connection.
     pub session_key: Option<CallSession>,
-    /// Facts of its session; unused outside a session. Those of its principal are in `session_facts`.
+    /// Facts of its session; unused outside a session. The facts of its principal are in `session_facts`.
     pub facts: FactsCell,
     /// Minimum [`Level`] of log messages, or [`SILENT`].
     level: AtomicU8,
-    /// Whether the client chose the level.
     chose_level: AtomicBool,
     /// Sender for messages outside of calls, while it listens.
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
-    /// Servers it has used, one bit for each id below 64.
+    /// Servers it has used; one bit per id below 64.
     used: AtomicU64,
     /// Last-activity clock, shared with [`LogRouting`](super::relay), which outlives the client.
     active: Arc<Active>,
     asked: Mutex<OpenQuestions>,
-    /// URLs that servers asked its user to open and that are not completed: server and elicitation id, oldest first.
+    /// URLs that servers asked its user to open, not completed yet: server and elicitation id, oldest first.
     elicited: Mutex<VecDeque<(Arc<str>, Box<str>)>>,
     /// By the client's URIs; `None` after the end of its session.
     subscriptions: Mutex<Option<BTreeMap<Arc<str>, ResourceSubscription>>>,
-    /// Dropped members that were logged, for a session.
+    /// Dropped members already logged, for a session.
     dropped_members: DroppedMembers,
-    /// Notified of a change of one of its tasks in `known_tasks`, for its stream of notifications.
+    /// Notified when one of its tasks in `known_tasks` changes, for its notification stream.
     pub(super) task_changed: Notify,
 }
 
@@ -211,21 +208,21 @@ struct OpenQuestions {
     /// Id of the next request; never reused.
     next: u64,
     open: BTreeMap<u64, Question>,
-    /// Records of open questions; each is written when it is removed.
+    /// Records of open questions, each written on removal.
     records: BTreeMap<u64, QuestionRecord>,
     /// The session has ended.
     ended: bool,
 }
 
-/// Why a client is not subscribed to a resource.
+/// Reason why a client is not subscribed to a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum SubscriptionRefused {
-    /// Client that has [`MAX_SUBSCRIPTIONS`].
+    /// The client has [`MAX_SUBSCRIPTIONS`].
     #[error(
         "subscription limit reached: {MAX_SUBSCRIPTIONS} resources per session; unsubscribe from one first"
     )]
     TooMany,
-    /// Session that has ended.
+    /// The session has ended.
     #[error("the session has ended: send initialize again")]
     Left,
 }
@@ -234,9 +231,9 @@ pub(crate) enum SubscriptionRefused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     Server(ServerQuestion),
-    /// Whether one of its calls may be sent.
+    /// Whether a call may be sent.
     Approval(ApprovalQuestion),
-    /// Input that a modern server asks for by its result.
+    /// Input requested in a modern server's result.
     Input(InputQuestion),
 }
 
@@ -248,28 +245,26 @@ pub struct ApprovalQuestion {
     pub principal: Box<str>,
 }
 
-/// A request of an upstream to a client.
+/// Request of an upstream to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerQuestion {
     pub server: Arc<str>,
-    /// Method of the question.
     pub method: Box<str>,
-    /// Generation of the connection that the request came on.
+    /// Generation of the connection that the request arrived on.
     pub generation: u64,
     /// The server's raw id of the request.
     pub raw_id: Bytes,
-    /// The server's id of the task that the request is related to.
+    /// The server's id of the related task.
     pub task: Option<Box<str>>,
 }
 
-/// One of the requests in a server's `input_required` result, which the proxy makes of a legacy client (PRO-37).
+/// One request in a server's `input_required` result, which the proxy makes of a legacy client (PRO-37).
 #[derive(Clone, Debug)]
 pub struct InputQuestion {
-    /// Method of the question.
     pub method: Box<str>,
     /// Index among the requests of the result.
     pub index: usize,
-    /// Receives the answer; has room for those to all requests of the result.
+    /// Receives the answer; has capacity for the answers to all requests of the result.
     pub answers: mpsc::Sender<InputAnswer>,
 }
 
@@ -284,7 +279,6 @@ impl Eq for InputQuestion {}
 /// A client's answer to an [`InputQuestion`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputAnswer {
-    /// Index of the question.
     pub index: usize,
     /// The member `result` or `error`, raw.
     pub outcome: Bytes,
@@ -358,19 +352,18 @@ impl Client {
         self.chose_level.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it chose a level. Without one the server may decide (MCP 2025-11-25 §Setting Log Level).
+    /// Whether it chose a level. Without a choice the server may decide (MCP 2025-11-25 §Setting Log Level).
     pub(crate) fn chose_level(&self) -> bool {
         self.chose_level.load(Ordering::Relaxed)
     }
 
-    /// The level that a legacy client chose, which is stated in its calls to modern servers; a modern client states its
-    /// own.
+    /// Level chosen by a legacy client, stated in its calls to modern servers; a modern client states its own.
     pub(super) fn level_for_servers(&self) -> Option<&'static str> {
         let chosen = self.family == ProtocolFamily::Legacy && self.chose_level();
         chosen.then(|| Level::of(self.level.load(Ordering::Relaxed)).as_str())
     }
 
-    /// Receives messages outside of calls from now on, until dropped.
+    /// Subscribes to messages outside of calls, until the receiver is dropped.
     pub(crate) fn listen(&self) -> mpsc::Receiver<Bytes> {
         let (sender, aside) = mpsc::channel(MAX_ASIDE);
         *self.aside.lock() = Some(sender);
@@ -384,18 +377,18 @@ impl Client {
     }
 
     /// Sends a message outside of calls; dropped if the client does not listen, or not fast enough.
-    pub(crate) fn tell_aside(&self, message: Bytes) {
+    pub(crate) fn send_aside(&self, message: Bytes) {
         let aside = self.aside.lock();
         if let Some(sender) = &*aside
             && sender.try_send(message).is_err()
         {
             let session = &self.session_id;
-            tracing::debug!(%session, "a message beside any answer was not taken");
+            tracing::debug!(%session, "message outside of calls dropped");
         }
     }
 
-    /// Logs dropped members of its message `method`. `shared` remembers those of clients without a session, by the
-    /// name they give themselves.
+    /// Logs dropped members of its message `method`. `shared` is the filter for clients without a session, by their
+    /// stated names.
     pub(crate) fn warn_of_dropped(&self, shared: &DroppedMembers, method: &str, left: &Left) {
         let filter = if self.session_id.is_empty() { shared } else { &self.dropped_members };
         filter.of_client(&self.name, &self.session_id, method, left);
@@ -404,7 +397,7 @@ impl Client {
     /// Records the use of a server.
     pub(crate) fn note_use(&self, now: Instant) {
         let seconds = now.duration_since(*EPOCH).as_secs() + 1;
-        // Written once per second, not for each call.
+        // Written once per second, not per call.
         if self.active.last_use.load(Ordering::Relaxed) != seconds {
             self.active.last_use.store(seconds, Ordering::Relaxed);
         }
@@ -414,20 +407,20 @@ impl Client {
     pub(crate) fn leave(&self) {
         self.active.ended.store(true, Ordering::Relaxed);
         let subscriptions = self.subscriptions.lock().take();
-        // Outside the lock: its drop takes others.
+        // Outside the lock: dropping them takes other locks.
         drop(subscriptions);
         self.end_questions();
         *self.aside.lock() = None;
     }
 
-    /// Ends its open questions, and accepts no new ones: it can send no answers any more.
+    /// Ends its open questions and accepts no new ones, since it can no longer answer.
     pub(crate) fn end_questions(&self) {
         let mut asked = self.asked.lock();
         asked.ended = true;
         let open = std::mem::take(&mut asked.open);
         let records = std::mem::take(&mut asked.records);
         drop(asked);
-        // Outside the lock: their drop wakes calls.
+        // Outside the lock: dropping them wakes calls.
         drop((open, records));
     }
 
@@ -445,12 +438,12 @@ impl Client {
         }
     }
 
-    /// Whether it wants log messages of this level.
+    /// Whether its level includes `level`.
     pub(crate) fn wants(&self, level: Level) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
 
-    /// Keeps a subscription for the client. On error the subscription is ended.
+    /// Stores a subscription. On error the subscription is ended.
     pub(crate) fn subscribe(
         &self,
         subscription: ResourceSubscription,
@@ -463,7 +456,7 @@ impl Client {
             }
             Some(kept) => {
                 kept.retain(|_, subscription| subscription.subscriber().is_some());
-                // The other one, of two concurrent requests.
+                // An earlier subscription to the same URI, by a concurrent request.
                 let other = kept.insert(Arc::clone(subscription.uri()), subscription);
                 drop(subscriptions);
                 drop(other);
@@ -475,13 +468,13 @@ impl Client {
         Err(refused)
     }
 
-    /// Takes a subscription out; `None` if there is none to that URI.
+    /// Removes the subscription to that URI; `None` if there is none.
     pub(crate) fn unsubscribe(&self, uri: &str) -> Option<ResourceSubscription> {
         let subscription = self.subscriptions.lock().as_mut()?.remove(uri);
         subscription.filter(|subscription| subscription.subscriber().is_some())
     }
 
-    /// Whether it has subscriptions, which the proxy may renew on its behalf at any time.
+    /// Whether it has subscriptions, which the proxy may renew at any time.
     pub(super) fn has_subscriptions(&self) -> bool {
         let subscriptions = self.subscriptions.lock();
         let mut kept = subscriptions.iter().flatten();
@@ -520,7 +513,7 @@ impl Client {
         }
     }
 
-    /// Notes that a server asked its user to open a URL.
+    /// Records that a server asked its user to open a URL.
     pub(super) fn elicited(&self, server: &Arc<str>, id: &str) {
         if id.len() > MAX_ELICITATION_ID_BYTES || self.was_elicited(server, id) {
             return;
@@ -537,25 +530,25 @@ impl Client {
         elicited.iter().any(|(of, known)| **of == *server && **known == *id)
     }
 
-    /// Forgets such a URL, since the interaction behind it is over; false if there is none.
+    /// Removes a URL whose interaction is complete; false if it is unknown.
     pub(super) fn completes(&self, server: &str, id: &str) -> bool {
         let mut elicited = self.elicited.lock();
         let at = elicited.iter().position(|(of, known)| **of == *server && **known == *id);
         at.and_then(|at| elicited.remove(at)).is_some()
     }
 
-    /// Removes a question that was answered or whose call is over. `None` for an id without an open question.
+    /// Removes a question that was answered or whose call has ended. `None` for an id without an open question.
     pub fn answered(&self, id: u64) -> Option<Question> {
         let mut asked = self.asked.lock();
         let (question, record) = (asked.open.remove(&id), asked.records.remove(&id));
         drop(asked);
-        // Outside the lock: its drop writes it.
+        // Outside the lock: dropping it writes the record.
         drop(record);
         question
     }
 
-    /// Takes out the question that the client answers, with its record. `None` for an id without an open question, and
-    /// before a server's question is put: its record is kept first, so an earlier answer is a guess.
+    /// Takes out the question that the client answers, with its record. `None` for an id without an open question,
+    /// and before a server's question is sent: its record is stored first, so an earlier answer is a guess.
     pub(super) fn take_answered(&self, id: u64) -> Option<(Question, Option<QuestionRecord>)> {
         let mut asked = self.asked.lock();
         let is_put = match asked.open.get(&id)? {
@@ -566,7 +559,7 @@ impl Client {
         Some((question, asked.records.remove(&id)))
     }
 
-    /// Keeps the record of an open question.
+    /// Stores the record of an open question.
     pub(super) fn keep_record(&self, id: u64, record: QuestionRecord) {
         let mut asked = self.asked.lock();
         let replaced = match asked.open.contains_key(&id) {
@@ -577,13 +570,13 @@ impl Client {
         drop(replaced);
     }
 
-    /// Takes the record of an open question, for a more specific end than that it was not answered.
+    /// Takes the record of an open question, to end it more specifically than as unanswered.
     pub(super) fn take_record(&self, id: u64) -> Option<QuestionRecord> {
         self.asked.lock().records.remove(&id)
     }
 }
 
-/// Endpoint of a request: the servers it shows, and the names it shows them under.
+/// Endpoint of a request: the servers it exposes, and their names there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/mcp`: the built-in tools.
@@ -596,7 +589,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// The only server it shows.
+    /// The endpoint's only server, if it has just one.
     pub(crate) fn server(&self) -> Option<&Arc<str>> {
         match self {
             Self::Search | Self::All => None,
@@ -604,7 +597,7 @@ impl Endpoint {
         }
     }
 
-    /// The internal URI of a resource that its clients call `uri`, in its one spelling.
+    /// Internal URI, in its canonical spelling, of a resource that the endpoint's clients call `uri`.
     pub(crate) fn exposed_uri<'a>(&self, uri: &'a str) -> Cow<'a, str> {
         match self {
             Self::Search | Self::All => match exposed::split_uri(uri) {
@@ -615,7 +608,7 @@ impl Endpoint {
         }
     }
 
-    /// The URI under which its clients know a resource; `None` if it does not show that.
+    /// URI of a resource for the endpoint's clients; `None` if it does not expose the resource.
     pub(crate) fn shown_uri<'a>(&self, exposed: &'a str) -> Option<Cow<'a, str>> {
         match self {
             Self::Search | Self::All => Some(Cow::Borrowed(exposed)),
@@ -639,9 +632,8 @@ pub enum Channel {
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub client: Arc<Client>,
-    /// The principal it acts for.
+    /// Principal that it acts for.
     pub principal: Principal,
-    /// The endpoint it addresses.
     pub endpoint: Endpoint,
     /// Whether messages can precede the response.
     pub channel: Channel,
@@ -652,8 +644,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Requests that upstreams may send to the client before they answer, and the extensions of a legacy client; a modern
-    /// one declares them in `_meta`.
+    /// Requests that upstreams may send to the client before they answer, and the extensions of a legacy client; a
+    /// modern one declares them in `_meta`.
     pub(crate) fn client_capabilities(&self) -> ClientCapabilities {
         let declared = self.client.client_capabilities;
         match (self.client.family, self.channel) {
@@ -663,7 +655,7 @@ impl Peer {
         }
     }
 
-    /// The caller for a request with this raw id, which counts as in flight while the caller is alive.
+    /// Caller for a request with this raw id; the request counts as in flight while the caller exists.
     pub(crate) fn caller(&self, id: &Bytes) -> Caller {
         let inside = id.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
         Caller {
@@ -685,23 +677,23 @@ pub struct Caller {
     pub source: Source,
     pub principal: Principal,
     pub request_id: Bytes,
-    /// Name of a caller without a `client`, or empty.
+    /// Name of a caller without a `client`; may be empty.
     pub name: Box<str>,
     /// Recipient of messages and questions before the response, if any.
     pub client: Option<(ActiveCall, Channel)>,
-    /// Whether messages of extensions are passed to the client: at the endpoint of one server.
+    /// Whether extension messages are forwarded to the client: only at the endpoint of one server.
     pub extensions: bool,
     /// Trace context in headers; `None` also if tracing is off.
     pub trace: Option<Box<PropagatedContext>>,
 }
 
 impl Caller {
-    /// MCP session id, or empty.
+    /// MCP session id; may be empty.
     pub(super) fn session_id(&self) -> &str {
         self.client.as_ref().map_or("", |(client, _)| &client.session_id)
     }
 
-    /// The client's name for itself, or empty.
+    /// Name that the client gave itself; may be empty.
     pub(super) fn client_name(&self) -> &str {
         self.client.as_ref().map_or(&self.name, |(client, _)| &client.name)
     }
@@ -711,18 +703,18 @@ impl Caller {
         self.source == Source::Internal
     }
 
-    /// Protocol family of the client; legacy if there is none.
+    /// Protocol family of the client; legacy without a client.
     pub(super) fn family(&self) -> ProtocolFamily {
         self.client.as_ref().map_or(ProtocolFamily::Legacy, |(client, _)| client.family)
     }
 }
 
 /// Maximum logged pairs of sender and member outside sessions.
-pub(crate) const MAX_TOLD: usize = 1024;
+pub(crate) const MAX_LOGGED_MEMBERS: usize = 1024;
 /// Maximum logged pairs in one session: 512 bytes.
-pub(crate) const MAX_TOLD_IN_SESSION: usize = 64;
+pub(crate) const MAX_LOGGED_MEMBERS_IN_SESSION: usize = 64;
 
-/// Log-once filter for dropped members, as hashes of eight bytes each.
+/// Log-once filter for dropped members, stored as 8-byte hashes.
 #[derive(Debug)]
 pub struct DroppedMembers {
     logged: Mutex<BTreeSet<u64>>,
@@ -737,15 +729,15 @@ enum Sender<'a> {
 }
 
 impl Default for DroppedMembers {
-    /// For use outside sessions.
+    /// Filter for clients outside sessions.
     fn default() -> Self {
-        Self::of_at_most(MAX_TOLD)
+        Self::of_at_most(MAX_LOGGED_MEMBERS)
     }
 }
 
 impl DroppedMembers {
     pub(crate) fn in_session() -> Self {
-        Self::of_at_most(MAX_TOLD_IN_SESSION)
+        Self::of_at_most(MAX_LOGGED_MEMBERS_IN_SESSION)
     }
 
     fn of_at_most(limit: usize) -> Self {
@@ -758,7 +750,7 @@ impl DroppedMembers {
         self.logged.lock().len()
     }
 
-    /// Whether `sender` is seen with this member for the first time.
+    /// Whether this is the first message of `sender` with this member.
     fn is_new(&self, sender: Sender<'_>, method: &str, what: &str) -> bool {
         let hash = self.keys.hash_one((sender, method, what));
         let mut logged = self.logged.lock();
@@ -769,7 +761,7 @@ impl DroppedMembers {
     pub(crate) fn of_client(&self, client: &str, session: &str, method: &str, left: &Left) {
         for member in left.names() {
             if self.is_new(Sender::Client(client), method, member) {
-                // One log budget for all clients: the name is the client's own choice.
+                // One log budget for all clients: the client chooses its own name.
                 peer_line!(warn, LinePeer::Part("members of clients"), %client, %session, method, ?member, "unsupported member of a client's message dropped");
             }
         }
@@ -945,10 +937,13 @@ mod tests {
         assert!(new("a", "m", "x") && !new("a", "m", "x"));
         assert!(new("b", "m", "x") && new("a", "n", "x"));
         assert!(filter.is_new(Sender::Server("a"), "m", "x"), "no client");
-        let fresh = (0..2 * MAX_TOLD).filter(|n| new("a", "m", &n.to_string())).count();
-        assert_eq!(fresh, MAX_TOLD - 4);
+        let fresh = (0..2 * MAX_LOGGED_MEMBERS).filter(|n| new("a", "m", &n.to_string())).count();
+        assert_eq!(fresh, MAX_LOGGED_MEMBERS - 4);
         let of_session = DroppedMembers::in_session();
         let new = |n: usize| of_session.is_new(Sender::Client("a"), "m", &n.to_string());
-        assert_eq!((0..2 * MAX_TOLD).filter(|n| new(*n)).count(), MAX_TOLD_IN_SESSION);
+        assert_eq!(
+            (0..2 * MAX_LOGGED_MEMBERS).filter(|n| new(*n)).count(),
+            MAX_LOGGED_MEMBERS_IN_SESSION
+        );
     }
 }

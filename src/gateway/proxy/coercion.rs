@@ -1,7 +1,7 @@
-//! Coercion of stringified arguments: models send `"[\"a\"]"` for an array and `"5"` for an integer. Pure.
+//! Coercion of stringified arguments: models send `"[\"a\"]"` for an array and `"5"` for an integer. Pure function.
 //!
-//! A string at the place of a misfit has one reading as another JSON value, if it is one JSON text. The caller
-//! validates the result, so that a reading counts only where the schema requires it.
+//! A string at the location of a misfit has exactly one reading as another JSON value, if it is one JSON text. The
+//! caller validates the result, so that a reading counts only where the schema requires it.
 
 use bytes::Bytes;
 
@@ -14,8 +14,8 @@ use mcpproxy_schema::misfit::{Misfit, MisfitFault, Misfits};
 /// Maximum depth of a value within a string.
 const MAX_DEPTH: usize = 64;
 
-/// The arguments with the string at each listed misfit replaced by the JSON value that it contains; `None` if one of
-/// them is no such string.
+/// Replaces the string at each listed misfit by the JSON value that it contains; `None` if one of them is not such
+/// a string.
 pub(super) fn coerced(
     arguments: &Bytes,
     misfits: &Misfits,
@@ -34,7 +34,7 @@ pub(super) fn coerced(
     (!misfits.listed.is_empty()).then(|| text.into())
 }
 
-/// Kind of the JSON value, with its article, that the string at a misfit contains; `None` if it is no such string.
+/// Kind (with its article) of the JSON value in the string at a misfit; `None` if it is not such a string.
 pub(super) fn contained(arguments: &str, misfit: &Misfit) -> Option<&'static str> {
     let inner = string(written(arguments, misfit)?)?;
     let inner = inner.trim_matches(is_space);
@@ -48,7 +48,7 @@ fn is_space(char: char) -> bool {
     matches!(char, ' ' | '\t' | '\n' | '\r')
 }
 
-/// The string at a place where another type is required.
+/// String at a location where another type is required.
 fn written<'a>(arguments: &'a str, misfit: &Misfit) -> Option<&'a str> {
     if !matches!(misfit.fault, MisfitFault::Type { .. } | MisfitFault::Alternatives) {
         return None;
@@ -57,7 +57,7 @@ fn written<'a>(arguments: &'a str, misfit: &Misfit) -> Option<&'a str> {
     value.starts_with('"').then_some(value)
 }
 
-/// Kind of a JSON text by its first character; none of a string.
+/// Kind of a JSON text by its first character; `None` for a string.
 fn kind_of(text: &str) -> Option<&'static str> {
     match text.as_bytes().first()? {
         b'{' => Some("an object"),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn inp_8_string_without_one_reading_is_not_coerced() {
+    fn inp_8_string_with_no_unique_reading_is_not_coerced() {
         for inner in [
             "",
             " ",
@@ -134,7 +134,7 @@ mod tests {
         let deep =
             format!(r#"{{"a":"{}{}"}}"#, "[".repeat(MAX_DEPTH + 1), "]".repeat(MAX_DEPTH + 1));
         assert_eq!(sent(&deep, &["/a"]), None);
-        assert_eq!(sent(r#"{"a":5}"#, &["/a"]), None, "no string");
+        assert_eq!(sent(r#"{"a":5}"#, &["/a"]), None, "not a string");
         assert_eq!(sent(r#"{"a":"5"}"#, &["/b"]), None, "no such place");
         assert_eq!(sent(r#"{"a":"5","b":"x"}"#, &["/a", "/b"]), None, "only one of two");
         let missing = misfits(&[("/b", MisfitFault::Missing("b".to_owned()))]);

@@ -35,7 +35,7 @@ use super::{advice, argument_validation, call, render};
 
 pub(crate) const DESCRIBE_TOOL: &str = "describe_tool";
 
-/// Why the arguments are refused. Client error.
+/// Reason for refusing the arguments; a client error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DescribeError {
     #[error("arguments must be a JSON object")]
@@ -57,7 +57,6 @@ struct DescribeArguments<'a> {
     name: Cow<'a, str>,
     /// Arguments to preflight.
     args: Option<&'a str>,
-    /// Operation to preflight.
     operation: Option<Operation>,
 }
 
@@ -126,7 +125,7 @@ pub(crate) fn describe_tool(
     })
 }
 
-/// The named tool, if the principal may see it.
+/// Finds the named tool, if the principal may see it.
 async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Refusal> {
     let found = match ToolName::parse(name) {
         Some(name) => call::find(on, &name).await.map(Some),
@@ -136,7 +135,7 @@ async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Refusal> {
     match found {
         Ok(Some(tool)) if visible.tool(&tool) && !tool.is_app_only => return Ok(tool),
         Err(stop) if stop.kind != RefusalKind::Unknown => return Err(stop),
-        // The same text for all of them: an invisible tool does not exist.
+        // One text for all of these, since an invisible tool must look like an unknown one.
         Ok(_) | Err(_) => {}
     }
     let text = format!("Tool '{}' not found", on_one_line(&shown(name)));
@@ -177,11 +176,9 @@ impl ExampleCall {
 /// Forecast of a call.
 #[derive(Clone, Debug, Serialize)]
 struct Preflight {
-    /// The call tool.
     call_with: &'static str,
-    /// `allowed`, `approval` (requires one) or `refused`.
+    /// `allowed`, `approval` (required) or `refused`.
     verdict: &'static str,
-    /// Reason of a refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -240,8 +237,8 @@ impl Preflight {
     fn write_text(&self, text: &mut String) {
         let verdict = match (self.verdict, &self.reason) {
             (_, Some(reason)) => format!("would be refused: {}", on_one_line(reason)),
-            ("approval", None) => "waits until a person has approved it".to_owned(),
-            (_, None) => "would go out".to_owned(),
+            ("approval", None) => "would wait for approval by a person".to_owned(),
+            (_, None) => "would be sent".to_owned(),
         };
         // Infallible: writing to a String.
         let _ = writeln!(text, "Preflight: {} {verdict}", self.call_with);
@@ -252,7 +249,7 @@ impl Preflight {
     }
 }
 
-/// The tool result, structured and as text.
+/// Tool result, structured and as text.
 fn described(tool: &Tool, preflight: Option<Preflight>) -> Bytes {
     let operation = Operation::recommended(tool.capability);
     let example = ExampleCall::new(tool, operation, example(&tool.input_schema));

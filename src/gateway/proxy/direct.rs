@@ -1,9 +1,8 @@
-//! Direct mode: each upstream tool under a name of its own (`/mcp/all`), or those of one server under their own names
-//! (`/mcp/server/NAME`).
+//! Direct mode: each upstream tool under a name of its own (`/mcp/all`), or the tools of one server under their own
+//! names (`/mcp/server/NAME`).
 //!
-//! Calls take the same admission and pipeline as those by a call tool (FR-A2). The operation is the tool's
-//! effective side effect, since the client states no intent: the matrix always fits, and only the operator's
-//! `approval` remains.
+//! Calls take the same admission and pipeline as those by a call tool (FR-A2). The operation is the tool's effective side
+//! effect, since the client states no intent. The matrix therefore always fits, and only the operator's `approval` remains.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,7 +41,6 @@ use mcpproxy_upstream::CallExtras;
 /// `tool_variant` in records.
 pub(crate) const VARIANT: &str = "direct";
 
-/// Serves `tools/list`.
 pub(crate) fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) -> Reaction {
     let start = match Start::parse(params) {
         Ok(start) => start,
@@ -51,7 +49,7 @@ pub(crate) fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &
     let (worker, family, principal) =
         (Rc::clone(worker), peer.client.family, peer.principal.clone());
     let only = peer.endpoint.server().cloned();
-    // Other clients would show them to the model (SEP-1865, Visibility).
+    // Other clients would show app tools to the model (SEP-1865, Visibility).
     let takes_app_tools =
         only.is_some() || peer.client.client_capabilities.extensions.has(Extension::Ui);
     let running = Running::new(|reply| async move {
@@ -164,7 +162,7 @@ async fn prepare(
     Ok((permit, arguments))
 }
 
-/// Server and tool of a listed name, if they follow from the name itself.
+/// Server and tool of a listed name, if the name determines them.
 fn named(only: Option<&Arc<str>>, name: &str) -> Option<ToolName> {
     match only {
         Some(server) => Some(ToolName { server: Arc::clone(server), tool: name.into() }),
@@ -232,17 +230,17 @@ async fn find(
     proxy.catalog.load().direct(name).cloned().ok_or_else(unknown)
 }
 
-/// Whether the name is that of a tool of a server in the config: no other server can take it over by a name of its own.
+/// Whether a tool of this name belongs to a configured server; no other server can take such a name.
 pub(super) fn is_of_known_server(worker: &Worker, name: &str) -> bool {
     let server = exposed::split_name(name).map(|(server, _)| server);
     server.is_some_and(|server| worker.proxy.upstreams.get(server).is_some())
 }
 
-/// The only visible tool that its server calls `own`: apps (SEP-1865) call the tools of their server by its names.
+/// Finds the only visible tool with the server-side name `own`: apps (SEP-1865) call their server's tools by these names.
 async fn by_own_name(on: &OnRecord<'_>, own: &str) -> Option<Arc<Tool>> {
     let proxy = &on.worker.proxy;
     proxy.catalog.load().with_own_name(own).next()?;
-    // A server that has not answered may have one as well.
+    // A server that has not answered yet may have one as well.
     first_sets(on.worker, None).await;
     let snapshot = proxy.catalog.load();
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);
@@ -254,8 +252,8 @@ async fn by_own_name(on: &OnRecord<'_>, own: &str) -> Option<Arc<Tool>> {
     .cloned()
 }
 
-/// The only candidate that `may_see` accepts, which is asked for at most `max_asked` of them; `None` if there are more: it is
-/// not known whether another one is visible.
+/// The only candidate accepted by `may_see`, which is called at most `max_asked` times; `None` if there are more
+/// candidates, since another one may be visible.
 fn only_one<T>(
     candidates: impl Iterator<Item = T>,
     max_asked: usize,
@@ -273,8 +271,8 @@ fn only_one<T>(
     only
 }
 
-/// Waits for servers whose tools are unknown, or for the `only` one, with a limit: many clients fetch the list once, at
-/// startup.
+/// Waits, up to a limit, for servers whose tools are unknown, or for `only` one. Many clients fetch the list just
+/// once, at startup.
 async fn first_sets(worker: &Worker, only: Option<&str>) {
     let proxy = &worker.proxy;
     let snapshot = proxy.catalog.load();
@@ -287,7 +285,7 @@ async fn first_sets(worker: &Worker, only: Option<&str>) {
     let _ = tokio::time::timeout(LIST_WAIT, settled).await;
 }
 
-/// Waits, with the same limit, until output schemas are compiled: only those that can be compiled are listed.
+/// Waits, with the same limit, for output schemas to be compiled: only schemas that compile are listed.
 async fn compiled_schemas(worker: &Worker, only: Option<&str>) {
     let catalog = &worker.proxy.catalog;
     let until = Instant::now() + LIST_WAIT;
@@ -305,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pro_45_own_name_counts_only_if_no_other_tool_can_be_visible() {
+    fn pro_45_own_name_is_resolved_only_if_no_other_tool_can_be_visible() {
         for (candidates, max_asked, expected) in [
             (&[][..], 2, None),
             (&[1], 2, Some(1)),
@@ -313,7 +311,7 @@ mod tests {
             (&[1, 0, 0, 0], 4, Some(1)),
             (&[1, 1], 4, None),
             (&[1, 0, 0, 1], 4, None),
-            // The third one is not asked for.
+            // The third candidate is not checked.
             (&[1, 0, 0], 2, None),
             (&[1, 0, 1], 2, None),
         ] {

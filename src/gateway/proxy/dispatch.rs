@@ -1,11 +1,11 @@
-//! Reads client messages and routes MCP methods to handlers.
+//! Parsing of client messages and routing of MCP methods to handlers.
 //!
 //! Owns the list of methods and the response to `initialize`. Shared by HTTP and stdio (FR-A2: one pipeline).
-//! Parsing is strict where two parsers could differ; responses go to the server that asked.
+//! Parsing is strict where two parsers could differ. Responses go to the server that asked.
 //!
-//! Also determines what a request is bound to in a fleet (a kept result, or a server with `affinity`) before it is
-//! dispatched, so that it can be forwarded as received. Unreadable requests are bound to nothing, and are refused
-//! where they arrived.
+//! Also determines the state that a request is bound to in a fleet (a kept result, or a server with `affinity`)
+//! before it is dispatched, so that it can be forwarded as received. An unreadable request is bound to nothing and
+//! refused where it arrived.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -150,8 +150,8 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
     }
 }
 
-/// Whether the proxy itself lists skills to the peer: those that its principal may read. Of a server that does not declare
-/// them it knows none.
+/// Whether the proxy itself lists skills to the peer, namely those that its principal may read. It knows of no
+/// skills of a server that does not declare them.
 fn lists_skills(worker: &Worker, peer: &Peer) -> bool {
     match peer.endpoint.server() {
         Some(server) => {
@@ -162,7 +162,7 @@ fn lists_skills(worker: &Worker, peer: &Peer) -> bool {
     }
 }
 
-/// Whether skills are among the extensions that the peer is shown.
+/// Whether skills are among the extensions shown to the peer.
 fn shows_skills(worker: &Worker, peer: &Peer) -> bool {
     merged_extensions::is_shown(worker, &peer.principal, Extension::Skills)
 }
@@ -195,7 +195,7 @@ struct InitializeParams {
     capabilities: ClientCapabilities,
 }
 
-/// The used part of `clientInfo`.
+/// Used part of `clientInfo`.
 #[derive(Default, Deserialize)]
 pub(crate) struct ClientInfo {
     #[serde(default)]
@@ -256,7 +256,7 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
 const DIRECT_INSTRUCTIONS: &str =
     "Each tool is one of an upstream server, listed as SERVER__TOOL: call it by the listed name.";
 
-/// An introduction with `instructions`, if there are any.
+/// Adds `instructions` to an introduction, if there are any.
 fn with_instructions(worker: &Worker, peer: &Peer, mut introduction: Value) -> Value {
     let text = instructions(worker, peer);
     if let (false, Some(members)) = (text.is_empty(), introduction.as_object_mut()) {
@@ -265,8 +265,7 @@ fn with_instructions(worker: &Worker, peer: &Peer, mut introduction: Value) -> V
     introduction
 }
 
-/// Instructions for an agent: the built-in tools and, with them, the purpose of each server; or those of the only
-/// server.
+/// Instructions for an agent: the built-in tools with the purpose of each server, or the instructions of the only server.
 fn instructions(worker: &Worker, peer: &Peer) -> String {
     match &peer.endpoint {
         Endpoint::All => DIRECT_INSTRUCTIONS.to_owned(),
@@ -278,8 +277,8 @@ fn instructions(worker: &Worker, peer: &Peer) -> String {
     }
 }
 
-/// A server's own instructions; empty while one of its tools is in quarantine: they come from the same author, and
-/// nobody reviews them.
+/// A server's own instructions. Empty while one of its tools is in quarantine, since they come from the same author
+/// and are not reviewed.
 fn own_instructions(worker: &Worker, server: &str) -> String {
     let snapshot = worker.proxy.catalog.load();
     let is_withheld = |tool: &Arc<Tool>| tool.trust == Trust::Withheld;
@@ -303,8 +302,7 @@ pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
     worker.settings().offered_era.revisions()
 }
 
-/// Server capabilities for `initialize` and `server/discover`, with the extensions of the servers that the principal may
-/// know of.
+/// Server capabilities for `initialize` and `server/discover`, with the extensions of the servers visible to the principal.
 fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
     let mut declared = capabilities(worker, &peer.endpoint, peer.client.family);
     if let (None, Some(members)) = (peer.endpoint.server(), declared.as_object_mut())
@@ -315,7 +313,7 @@ fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
     declared
 }
 
-/// Server capabilities at an endpoint for clients of that family; of the extensions, only those of a single server.
+/// Server capabilities at an endpoint for clients of that family. Includes extensions only for a single server.
 pub(crate) fn capabilities(worker: &Worker, endpoint: &Endpoint, family: ProtocolFamily) -> Value {
     if let Some(server) = endpoint.server() {
         let upstream = worker.proxy.upstreams.get(server);
@@ -404,7 +402,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
             let meta = extras.meta.as_deref();
             Running::new(|reply| describe::describe_tool(ours, caller, arguments, meta, reply))
         }
-        // Without kept results nobody has a handle.
+        // Without kept results there are no handles.
         (READ_RESULT, None) if keeps_results(worker) => {
             let meta = extras.meta.as_deref();
             Running::new(|reply| builtin::read_result(ours, caller, arguments, meta, reply))
@@ -422,12 +420,12 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
     Reaction::Call { id, running }
 }
 
-/// Whether results are kept, or some remain from before.
+/// Whether results are kept, or earlier ones remain.
 fn keeps_results(worker: &Worker) -> bool {
     worker.settings().kept_results.is_some() || !worker.proxy.results.is_empty()
 }
 
-/// Refuses a call of an unknown tool, or an unreadable one; recorded like any other.
+/// Refuses a call of an unknown or unreadable tool, with a record.
 fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
     let tool = render::shown(tool);
@@ -443,12 +441,12 @@ const MAX_REQUEST_DEPTH: usize = 120;
 #[derive(Debug)]
 pub struct Received {
     pub request: Request,
-    /// Two parsers could read it differently: it is refused, and recorded if it is a call.
+    /// Two parsers could read it differently: the request is refused, and recorded if it is a call.
     pub(super) ambiguity: Option<String>,
 }
 
 impl Received {
-    /// Whether the request will be refused, so that nothing else about it matters.
+    /// Whether the request will be refused as ambiguous.
     pub(crate) fn is_ambiguous(&self) -> bool {
         self.ambiguity.is_some()
     }
@@ -482,7 +480,7 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Incoming, Bytes> {
         }
         Err(fault) => {
             let text = format!("Parse error: the request {fault}");
-            // A fault within a value leaves the id readable: without it a client on a pipe waits forever.
+            // The id is readable if the fault is within a value; without it, a client on a pipe would wait forever.
             let id = message::id_of_invalid(body);
             return Err(jsonrpc::error(id.as_deref(), Code::Parse, &text));
         }
@@ -500,8 +498,8 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Incoming, Bytes> {
     }
 }
 
-/// Passes a client's response to the upstream, or to the call, that asked. A response without an open question is
-/// dropped. An ambiguous one fails with the complete error response; the server, or the call, gets the same error.
+/// Forwards a client's response to the upstream, or the call, that asked. A response without an open question is
+/// dropped. An ambiguous one fails with the complete error response; the upstream or call gets the same error.
 pub(crate) async fn respond(
     worker: &Worker,
     client: &Client,
@@ -509,7 +507,7 @@ pub(crate) async fn respond(
 ) -> Result<(), Bytes> {
     let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
     let Some((question, record)) = id.and_then(|id| client.take_answered(id)) else {
-        tracing::debug!(session = %client.session_id, "an answer to what was not asked");
+        tracing::debug!(session = %client.session_id, "response without an open question dropped");
         return Ok(());
     };
     let recorded = |outcome: &Bytes| {
@@ -527,7 +525,7 @@ pub(crate) async fn respond(
             // The server has the modern revision.
             let (outcome, answered) = outcome(worker, client, &method, Revision::NEWEST, &response);
             recorded(&outcome);
-            // It has room for each answer, unless the call is over.
+            // The channel has capacity for each answer, unless the call has ended.
             let _ = answers.try_send(InputAnswer { index, outcome });
             return answered;
         }
@@ -544,8 +542,8 @@ pub(crate) async fn respond(
     answered
 }
 
-/// The member of a client's response to `method` that is passed on, reduced to the members of `revision`. For an
-/// ambiguous response that is an error, and the complete error response for the client is returned as well.
+/// The forwarded member of a client's response to `method`, reduced to the members of `revision`. For an ambiguous
+/// response this is an error, and the complete error response for the client is returned as well.
 fn outcome(
     worker: &Worker,
     client: &Client,
@@ -567,8 +565,8 @@ fn outcome(
     outcome
 }
 
-/// Applies the user's answer to a call of its own; the first answer from any entry point counts. A dialog that was
-/// dismissed or failed is no answer, so that others may still give one.
+/// Applies the user's answer to a call of its own; the first answer from any channel counts. A dialog that was
+/// dismissed or failed is not an answer, so that other channels may still give one.
 fn approve(worker: &Worker, question: &ApprovalQuestion, response: &Response) {
     let ApprovalQuestion { id, principal } = question;
     let Some(verdict) = elicited(&response.outcome) else {
@@ -578,7 +576,7 @@ fn approve(worker: &Worker, question: &ApprovalQuestion, response: &Response) {
     let by = Answerer::here(principal.clone(), AnswerChannel::Elicitation);
     if let Err(why) = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen: None })
     {
-        tracing::debug!(approval = %id, %why, "the client's answer does not count");
+        tracing::debug!(approval = %id, %why, "client's answer ignored");
     }
 }
 
@@ -589,7 +587,7 @@ fn elicited(outcome: &[u8]) -> Option<ApprovalVerdict> {
     approval::verdict(&string(member(result, "action")?)?)
 }
 
-/// Checks a body other than a JSON-RPC message as strictly. The error is one line.
+/// Checks a non-JSON-RPC body with the same strictness. The error is one line.
 pub fn check(worker: &Worker, body: &[u8]) -> Result<(), String> {
     strict(worker, body).map_err(|fault| format!("Invalid request body: it {fault}"))
 }
@@ -601,16 +599,16 @@ fn strict(worker: &Worker, body: &[u8]) -> Result<(), TapeFault> {
 /// State that a request is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BoundTo {
-    /// None: any node serves it.
+    /// No state: any node serves it.
     Nothing,
-    /// State that a server keeps for the client's session.
+    /// State that a server holds for the client's session.
     Session,
-    /// A result kept by the node with that number.
+    /// Result kept by the node with that number.
     Node(u32),
 }
 
-/// Binding of a request at that endpoint. May fetch lists of servers to resolve a URI, each within the limit for
-/// lists.
+/// Binding of a request at that endpoint. May fetch lists of servers to resolve a URI, each within the time limit
+/// for lists.
 pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Received) -> BoundTo {
     let request = &received.request;
     if let Some(server) = endpoint.server() {
@@ -646,8 +644,8 @@ pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Re
     }
 }
 
-/// The approval or the held call that a repeated request of `principal` refers to in its request state, if a node of
-/// the fleet issued that.
+/// Approval or held call named in the request state of a repeated request of `principal`, if a fleet node issued
+/// that state.
 pub(crate) fn approval_of_repeat(
     worker: &Worker,
     principal: &Principal,
@@ -663,7 +661,7 @@ pub(crate) fn approval_of_repeat(
     }
 }
 
-/// Whether a request at the endpoint of one server is one to that server, except for lists.
+/// Whether a request at the endpoint of one server is addressed to that server; lists are not.
 pub(crate) fn is_for_server(method: &str) -> bool {
     let known = [
         "tools/call",
@@ -677,7 +675,7 @@ pub(crate) fn is_for_server(method: &str) -> bool {
     known.contains(&method) || tasks::is_request(method) || extensions::is_method(method)
 }
 
-/// Whether it is a request about a task, whose answer may hold content of a server.
+/// Whether it is a task request, whose answer may contain server content.
 pub(crate) fn is_task_request(method: &str) -> bool {
     tasks::is_request(method)
 }
@@ -727,7 +725,7 @@ fn of_call(worker: &Worker, endpoint: &Endpoint, params: &[u8]) -> BoundTo {
             let server = ToolName::split(&tool).map(|(server, _)| server.to_owned());
             server.unwrap_or_default().into()
         }
-        // Those of one server are decided above.
+        // Those of one server are handled above.
         Endpoint::Search | Endpoint::Server(_) => return BoundTo::Nothing,
         Endpoint::All => {
             let catalog = worker.proxy.catalog.load();

@@ -1,8 +1,8 @@
-//! Exchange: an answer's way from an upstream's chunks through the inspector into the reply.
+//! Exchange: carries an upstream's answer chunks through the inspector into the reply.
 //!
-//! Owns the order of forwarding, validating and recording in each mode; the inspector and the schema decide what a
-//! violation is. At the end it releases the request's permits and reports to the circuit breaker. An idempotent
-//! call is repeated once if its connection failed before anything arrived (CAP-7).
+//! Owns the order of forwarding, validating and recording in each mode; inspector and schema decide what is a
+//! violation. At the end it releases the request's permits and reports to the circuit breaker. An idempotent call
+//! is repeated once if its connection failed before anything arrived (CAP-7).
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -60,11 +60,11 @@ pub(super) use retry::Retry;
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
 /// Maximum answers to unknown ids before the expected one.
 const MAX_FOREIGN: u32 = 16;
-/// Member of `metadata` with the member of an answer that was changed into a form that the client accepts.
+/// Member of `metadata` that names the member of an answer that was adapted to the client.
 const ADAPTED: &str = "adapted";
 /// Member of `metadata` of a call that was answered by a request for input.
 const INPUT_REQUIRED: &str = "input_required";
-/// Object around structured content that is none.
+/// Wrapper object around structured content that is not an object.
 const WRAPPER_BEGIN: &[u8] = br#"{"result":"#;
 const WRAPPER_END: &[u8] = b"}";
 
@@ -72,47 +72,44 @@ const WRAPPER_END: &[u8] = b"}";
 pub(super) struct Exchange {
     worker: Rc<Worker>,
     permit: Permit,
-    /// `None` once the answer is complete, or strict mode has closed it.
+    /// `None` once the answer is complete, or closed by strict mode.
     answer: Option<AnswerStream>,
     inspector: Inspector,
     treatment: Treatment,
     call_record: CallRecord,
     relay: Relay,
     reply: Reply,
-    /// Slices that are not forwarded yet: held by strict mode, or gathered for one write.
+    /// Slices not forwarded yet: held by strict mode, or gathered for one write.
     waiting: Splice,
     /// This call's share of the memory for held bytes; unused without validation.
     share: Option<memory_budget::Share>,
-    /// The result as received, while it may have to be kept; then all of it is held.
+    /// The result as received, while it may be kept; it is held completely until then.
     keeping: Option<Box<Keeping>>,
     /// Answers to unknown ids so far.
     foreign: u32,
-    /// How to repeat the request, while nothing has arrived.
+    /// Prepared repetition, while nothing has arrived.
     retry: Option<Box<Retry>>,
-    /// How to repeat the request with input of its client, while the result may ask for some; nothing of it is sent
-    /// meanwhile.
+    /// Prepared repetition with the client's input, while the result may ask for it. Nothing is sent meanwhile.
     rounds: Option<InputRounds>,
     /// Arguments of a call that can be held.
     holdable: Option<Bytes>,
-    /// The question of its server, once the call is to be held.
+    /// The server's question, once the call is to be held.
     held: Option<(HeldQuestion, Box<PreparedHold>)>,
     /// Facts to raise when the first part of the answer arrives.
     rise: Option<Rise>,
-    /// Rewriter of the URIs in the answer.
     rewriter: Option<Box<AnswerRewriter>>,
-    /// Beginning of a `requestState` that has not ended.
+    /// Incomplete beginning of a `requestState`.
     open_state: Option<Vec<u8>>,
     /// Whether a byte of the answer was sent.
     begun: bool,
     /// Whether a guard's final verdict is among the record's decisions (warn).
     breached: bool,
-    /// Part of the answer that may be about a task; nothing of it is sent meanwhile.
+    /// Part of the answer that may be about a task; not sent meanwhile.
     tasks: Option<TaskAnswer>,
-    /// The rest of an answer about a task, before and after the result of its call.
+    /// Rest of an answer about a task, before and after the result of its call.
     envelope: Option<Box<(Splice, Splice)>>,
-    /// Whether the task has failed.
     task_failed: bool,
-    /// The server's bytes of what waits, if they differ and places in them are to be found.
+    /// The server's original bytes of `waiting`, if they differ and locations in them are needed.
     original: Option<Box<Splice>>,
 }
 
@@ -157,7 +154,7 @@ impl Exchange {
         reply: Reply,
         (rise, keeping): (Option<Rise>, Option<Box<Keeping>>),
     ) -> Self {
-        // An answer about a task is read before the result in it is judged.
+        // An answer about a task is parsed before its result is validated.
         let judged = permit.access().called_tool();
         let treatment = judged.map_or(Treatment::Forward, |tool| tool.treatment());
         let policy = policy(&permit);
@@ -195,7 +192,7 @@ impl Exchange {
         }
     }
 
-    /// Runs the exchange. [`Aborted`] if the answer breaks off after its first byte was sent.
+    /// Runs the exchange. Fails with [`Aborted`] if the answer breaks off after its first byte was sent.
     #[expect(clippy::manual_async_fn, reason = "an async fn would keep `self` twice")]
     pub(super) fn run(mut self) -> impl Future<Output = Result<(), Aborted>> {
         async move {
@@ -264,7 +261,7 @@ impl Exchange {
         }
     }
 
-    /// Receives the answer, forwarding what may be forwarded.
+    /// Receives the answer and forwards what may be forwarded.
     async fn receive(&mut self) -> Result<AnswerMember, Broken> {
         loop {
             let part = match self.next_part().await {
@@ -348,7 +345,7 @@ impl Exchange {
             }
             self.keep_original(&slice, adapted.is_some());
             self.note_for_keeping(&slice);
-            // Recorded and validated are the server's bytes only.
+            // Only the server's own bytes are recorded and validated.
             match (adapted, ending) {
                 (Some(adapted), _) => self.waiting.append(adapted),
                 (None, None) => self.waiting.push(slice),
@@ -363,8 +360,8 @@ impl Exchange {
         }
     }
 
-    /// Whether the result that is arriving may ask for input. It may if its connection is a modern one: the server may have
-    /// been replaced by one of the other family while the request waited, or before it was repeated.
+    /// Whether the arriving result may ask for input, which requires a modern connection. The server may have been
+    /// replaced by one of the other family while the request waited, or before it was repeated.
     fn may_ask(&mut self) -> Result<bool, InputFault> {
         let family = self.answer.as_ref().map(AnswerStream::family);
         match &mut self.rounds {
@@ -379,7 +376,7 @@ impl Exchange {
         self.inspector.end().map_err(|fault| self.faulty(fault))
     }
 
-    /// Asks the client what the server wants to know, and repeats the request with the answers (PRO-37).
+    /// Asks the client for the input that the server wants, and repeats the request with it (PRO-37).
     async fn repeat_with_input(&mut self, mut rounds: InputRounds) -> Result<(), Broken> {
         if let Some(answer) = self.answer.take() {
             answer.finish();
@@ -412,7 +409,7 @@ impl Exchange {
         let (relay, reply) = (&mut self.relay, &self.reply);
         let members = asked.answered(relay, reply, from, (records, ASKED_LIMIT)).await?;
         let Some(guard) = self.worker.proxy.upstreams.enter(&server) else {
-            let text = "the server was removed while its client was asked".to_owned();
+            let text = "the server was removed while the client was asked".to_owned();
             return Err(Broken::Upstream(text, None));
         };
         let (body, extras) = rounds.repeated(members, &self.permit);
@@ -431,8 +428,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The slice as a legacy client gets it, if its structured content is no object and begins or ends in it: up to
-    /// 2025-11-25 that is an object, so the value is wrapped as `{"result": VALUE}`.
+    /// Adapts a slice with a part of structured content that is not an object for a legacy client: revisions up to
+    /// 2025-11-25 require an object, so the value is wrapped as `{"result": VALUE}`.
     fn wrapped(&mut self, slice: &Bytes) -> Option<Splice> {
         self.permit.access().tool()?;
         let BareContent { begin, end } = self.inspector.bare_content(slice);
@@ -455,8 +452,8 @@ impl Exchange {
         Some(adapted)
     }
 
-    /// The slice with the server's request state sealed (PRO-31), if some of that is in it, and with the `ending` of
-    /// the result. The state is held back until it is complete.
+    /// Seals the server's request state (PRO-31), if part of it is in the slice, and applies the `ending` of the
+    /// result. An incomplete state is held back.
     fn sealed(
         &mut self,
         slice: &Bytes,
@@ -489,7 +486,7 @@ impl Exchange {
         Ok(Some(sealed))
     }
 
-    /// The slice, or what it was `adapted` to, with exposed URIs; the beginning of one is held back.
+    /// Rewrites URIs in the slice, or in its `adapted` form, to exposed ones; an incomplete URI is held back.
     fn exposed(
         &mut self,
         slice: &Bytes,
@@ -514,12 +511,12 @@ impl Exchange {
         Some(exposed)
     }
 
-    /// Seals a state for the principal that made this request; null is none.
+    /// Seals a state for the principal that made this request; null is not a state.
     fn seal(&mut self, state: Vec<u8>) -> Result<Bytes, Broken> {
         if state == b"null" {
             return Ok(state.into());
         }
-        // A task's is for the call that it is of.
+        // A task's state is for the call that made the task.
         let access = match self.permit.access() {
             Access::Task(of) => &Access::Tool(of.call().clone()),
             access => access,
@@ -531,11 +528,11 @@ impl Exchange {
             return Err(Broken::Upstream(text, None));
         };
         self.call_record.add_metadata(ADAPTED, r#""requestState""#);
-        // No character of it is escaped.
+        // The sealed state needs no escaping.
         Ok(format!("\"{sealed}\"").into())
     }
 
-    /// Applies the pending raise: server content reaches the client.
+    /// Applies the pending raise of facts: server content reaches the client.
     fn mark_answered(&mut self) {
         if let Some(rise) = self.rise.take() {
             rise.answered(&self.worker.proxy.principal_facts);
@@ -582,14 +579,14 @@ impl Exchange {
         }
     }
 
-    /// Next part from the upstream. Gathered bytes are sent while none is available.
+    /// Next part from the upstream. Sends the gathered bytes while none is available.
     async fn next_part(&mut self) -> Result<Option<AnswerPart>, CallError> {
-        let forward_long_result = self.treatment != Treatment::Hold
+        let may_forward = self.treatment != Treatment::Hold
             && self.keeping.is_none()
             && self.rounds.is_none()
             && self.tasks.is_none()
             && self.inspector.member() != Some(AnswerMember::Error);
-        if forward_long_result && !self.waiting.is_empty() {
+        if may_forward && !self.waiting.is_empty() {
             let at_hand = match &mut self.answer {
                 Some(answer) => futures_util::poll!(pin!(answer.next())),
                 None => return Ok(None),
@@ -616,7 +613,7 @@ impl Exchange {
         self.reply.send(Piece::Data(std::mem::take(&mut self.waiting))).await;
     }
 
-    /// Strict: accounts for a held slice, and stops at the first certain violation.
+    /// Strict: accounts for a held slice and fails at the first certain violation.
     async fn hold(&mut self, slice: &Bytes) -> Result<(), Broken> {
         let limit = policy(&self.permit).max_held_bytes;
         if (self.waiting.len() + slice.len()) as u64 > limit {
@@ -631,8 +628,7 @@ impl Exchange {
         grown.map_err(|full| Broken::Upstream(full.to_string(), None))
     }
 
-    /// Collects a slice of a result that may have to be kept; if there is too much, the result is forwarded
-    /// instead.
+    /// Collects a slice of a result that may be kept. Beyond the limit the result is forwarded instead.
     fn note_for_keeping(&mut self, slice: &Bytes) {
         let Some(keeping) = &mut self.keeping else { return };
         let held = self.treatment == Treatment::Hold;
@@ -685,13 +681,13 @@ impl Exchange {
         self.reply.put(Piece::Whole(AnswerMember::Result, result));
     }
 
-    /// The result that waits, within the rest of an answer about its task.
+    /// Takes the waiting result, inside the envelope of an answer about its task.
     fn take_result(&mut self) -> Splice {
         let result = std::mem::take(&mut self.waiting);
         self.enveloped(result)
     }
 
-    /// Completes the answer: strict validates a result; then it is recorded and sent.
+    /// Completes the answer: strict mode validates a result; then it is recorded and sent.
     async fn finish(&mut self, member: AnswerMember, status: Status) {
         if self.treatment == Treatment::Hold
             && member == AnswerMember::Result
@@ -705,7 +701,7 @@ impl Exchange {
             self.withdraw_task();
         }
         self.call_record.close(status, "").await;
-        // The client gets a task that was made.
+        // The client gets the created task.
         self.tasks = None;
         if self.begun {
             self.send_rest().await;
@@ -715,10 +711,10 @@ impl Exchange {
         }
     }
 
-    /// Warn: forwards the bytes and validates the document in parallel (FR-A11). The worker owns the validation
-    /// from here on, so that a client that disconnects loses no decision. A query that arrives after the reply
-    /// waits for the record (ACT-5). The record is written first unless durability is `grouped`, if the disk lags,
-    /// and if there is no memory for the document, so that its client cannot ask for more before the validation.
+    /// Warn: forwards the bytes and validates the document in parallel (FR-A11). The worker owns the validation, so
+    /// that a disconnecting client loses no decision. A query after the reply waits for the record (ACT-5). The
+    /// record is written before the reply unless durability is `grouped`; also if the disk lags, and if there is no
+    /// memory for the document, so that its client cannot ask for more before the validation.
     async fn reply_and_judge(mut self, status: Status) {
         let worker = Rc::clone(&self.worker);
         let reply = self.reply.clone();
@@ -746,7 +742,7 @@ impl Exchange {
         if has_memory || worker.may_defer() {
             let judged = worker.keep(judging.instrument(span));
             if record_first {
-                // A failure is in the record, which leaves on its own path.
+                // A failure is in the record, which is written separately.
                 let _ = judged.await;
             }
         } else {
@@ -766,8 +762,8 @@ impl Exchange {
         }
     }
 
-    /// Warn: records a guard's violation, which is final (verdicts (`requirements.md`, *verdicts*)), even if the
-    /// rest never arrives or nobody waits for it.
+    /// Warn: records a guard's violation, which is final (`requirements.md`, *verdicts*), even if the rest never
+    /// arrives or has no receiver.
     fn note_breach(&mut self) {
         if !self.breached
             && let Some(breach) = self.inspector.breach()
@@ -789,7 +785,7 @@ impl Exchange {
         self.record_warning(verdict);
     }
 
-    /// Reserves memory for the document that is validated after the reply.
+    /// Reserves memory for the document that is validated after the reply; false if there is none.
     fn keeps_document(&mut self) -> bool {
         let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
         self.share.as_mut().is_none_or(|share| share.try_grow(bytes as u64))
@@ -801,7 +797,7 @@ impl Exchange {
         }
     }
 
-    /// Verdict on the complete result; counted.
+    /// Verdict on the complete result, counted.
     async fn verdict(&mut self) -> Option<Failure> {
         let (verdict, counted) = self.judge().await;
         self.worker.tally.judged(counted);
@@ -852,7 +848,7 @@ impl Exchange {
         }
     }
 
-    /// Strict: blocks the answer, complete or not: closes the upstream's and sends the reason.
+    /// Strict: blocks the answer, complete or not: closes the upstream's response and sends the reason.
     async fn block(&mut self, failure: &Failure, whole: bool) {
         let server = LinePeer::Server(self.permit.access().server());
         peer_line!(warn, server, tool = %self.permit.access(), place = %failure.schema_path, "the answer was blocked");
@@ -884,15 +880,13 @@ impl Exchange {
     }
 }
 
-/// A request that was sent.
 pub(super) struct SentRequest {
     pub(super) permit: Permit,
     pub(super) answer: AnswerStream,
     /// Arguments of a call that can be held for its client's input.
     pub(super) holdable: Option<Bytes>,
-    /// How to repeat it after a failure.
+    /// Prepared repetition for a failure.
     pub(super) retry: Option<Box<Retry>>,
-    /// Rewriter of the URIs in its answer.
     pub(super) rewriter: Option<Box<AnswerRewriter>>,
     /// Part of its answer that may be about a task.
     pub(super) tasks: Option<TaskAnswer>,
@@ -921,7 +915,7 @@ fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision
 fn joined(parts: Vec<Bytes>) -> Bytes {
     match <[Bytes; 1]>::try_from(parts) {
         Ok([only]) => only,
-        // A notification that came in pieces: small (`MAX_OUTSIDE_BYTES`), and forwarded in one piece.
+        // A notification in pieces: small (`MAX_OUTSIDE_BYTES`), and forwarded in one piece.
         Err(parts) => parts.concat().into(),
     }
 }
@@ -931,7 +925,7 @@ fn policy(permit: &Permit) -> Policy {
     permit.access().tool().map(|tool| tool.policy).unwrap_or_default()
 }
 
-/// Schema of the answer, if there is one.
+/// Output schema of the answer, if compiled.
 fn schema(permit: &Permit) -> Option<&Arc<Schema>> {
     match permit.access().tool()?.schema.now() {
         OutputSchema::Compiled(schema) => Some(schema),

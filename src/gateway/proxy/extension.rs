@@ -1,7 +1,7 @@
-//! Methods that no revision of the protocol has, at the endpoint of one server: forwarded verbatim.
+//! Methods outside every protocol revision, at the endpoint of one server: forwarded verbatim.
 //!
-//! Such a request is admitted as [`Access::Method`], sent through the same `Exchange` as a call and recorded with the
-//! method as the tool. [`extensions`](mcpproxy_protocol::mcp::extensions) decides which names are forwarded.
+//! Such a request is admitted as [`Access::Method`], sent through the same `Exchange` as a call, and recorded with
+//! its method as the tool. [`extensions`](mcpproxy_protocol::mcp::extensions) decides which names are forwarded.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use super::worker::Worker;
 const META: &str = "_meta";
 const BROUGHT: [&str; 2] = ["inputResponses", "requestState"];
 
-/// Forwards a request to the only `server` of the endpoint.
+/// Forwards a request to the endpoint's only `server`.
 pub(crate) fn forward(
     worker: &Rc<Worker>,
     peer: &Peer,
@@ -78,7 +78,7 @@ async fn send(mut on: OnRecord<'_>, asked: &ExtensionRequest) -> Result<ReplySou
         client_capabilities: *client_capabilities,
         ..CallExtras::default()
     };
-    // Nobody knows what it holds.
+    // Its content is unknown.
     on.set_offer(server, true);
     let access = Access::Method { server: Arc::clone(server), method: Arc::clone(method) };
     let mut arguments = read.others;
@@ -123,13 +123,13 @@ impl ExtensionParams {
     }
 }
 
-/// Adds a member to those that begin at `start`.
+/// Appends a member to the object members that begin at `start`.
 fn push(out: &mut String, start: usize, name: &str, value: &str) {
     let comma = if out.len() > start { "," } else { "" };
     out.extend([comma, &serde_json::Value::from(name).to_string(), ":", value]);
 }
 
-/// An object with further members, raw JSON joined by commas.
+/// Adds members, raw JSON joined by commas, to an object.
 fn joined(object: &Bytes, members: &Bytes) -> Bytes {
     match object.strip_prefix(b"{") {
         Some(rest) if !members.is_empty() => {

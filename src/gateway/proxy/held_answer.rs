@@ -1,8 +1,8 @@
 //! Answer of a call that outlives the request that sent it (PRO-42).
 //!
-//! An [`Answer`] belongs to the worker that sent its call, and a client may return on a connection of any other worker.
-//! A pump therefore keeps the answer where it is and passes its parts through a bounded channel to a [`HeldAnswer`],
-//! which can change its owner. Dropping that cancels the call.
+//! An [`Answer`] belongs to the worker that sent its call, but the client may return on a connection of any other
+//! worker. A pump therefore keeps the answer on its worker and passes its parts through a bounded channel to a
+//! [`HeldAnswer`], whose owner can change. Dropping that cancels the call.
 //!
 //! ```text
 //! worker A:  Answer ── pump ──┐ parts        ┌── commands
@@ -10,8 +10,8 @@
 //! worker B:              HeldAnswer: Exchange ─▶ waiting task ─▶ Exchange of the repeated request
 //! ```
 //!
-//! While nobody forwards the answer, [`HeldAnswer::collect`] reads what precedes it: requests are kept for the client's
-//! return, notifications are dropped, and the answer itself is left in the channel.
+//! Between owners, [`HeldAnswer::collect`] reads the messages before the answer: requests are kept for the client's
+//! return, notifications are dropped, and the answer itself stays in the channel.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -30,13 +30,13 @@ use tokio::sync::mpsc;
 
 use super::held_bounds::HeldPlace;
 
-/// Parts of an answer between its pump and its reader.
+/// Capacity of the channel between a pump and its reader, in parts.
 const PARTS: usize = 4;
-/// Commands to a pump.
+/// Capacity of a pump's command channel.
 const COMMANDS: usize = 4;
-/// Maximum size of what a server sends to a held call while its client is away, in bytes.
+/// Maximum size of a server's messages to a held call while its client is away, in bytes.
 const MAX_STASH_BYTES: usize = 256 * 1024;
-/// Maximum requests that a server sends to a held call while its client is away.
+/// Maximum requests of a server to a held call while its client is away.
 const MAX_STASHED: usize = 16;
 
 /// Task that keeps an answer on its worker.
@@ -44,9 +44,9 @@ pub(super) type Pump = Pin<Box<dyn Future<Output = ()>>>;
 
 type Part = Result<Option<AnswerPart>, CallError>;
 
-/// The answer that an exchange forwards.
+/// Source of the answer that an exchange forwards.
 pub(super) enum AnswerStream {
-    /// Of a call that this request has sent.
+    /// Answer of a call sent by this request.
     Direct(Answer),
     Held(Box<HeldAnswer>),
 }
@@ -58,11 +58,11 @@ impl From<Answer> for AnswerStream {
 }
 
 impl AnswerStream {
-    /// The call, once, if a modern server answers it and may ask for input.
+    /// Takes the call, once, if a modern server answers it and may ask for input.
     pub(super) fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
         match self {
             Self::Direct(answer) => answer.take_repeatable(),
-            // Of a modern client.
+            // Held calls belong to modern clients.
             Self::Held(_) => None,
         }
     }
@@ -88,7 +88,7 @@ impl AnswerStream {
         }
     }
 
-    /// The next part; cancel-safe.
+    /// Next part. Cancel-safe.
     pub(super) async fn next(&mut self) -> Part {
         match self {
             Self::Direct(answer) => answer.next().await,
@@ -119,7 +119,7 @@ impl AnswerStream {
         }
     }
 
-    /// Observes a message for no client.
+    /// Observes a message that no client receives.
     pub(super) async fn observe(&self, message: &Bytes) {
         match self {
             Self::Direct(answer) => answer.observe(message),
@@ -158,7 +158,7 @@ enum Command {
     Observe(Bytes),
 }
 
-/// Message of a server that the waiting task has to answer.
+/// Server message that the waiting task must answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     pub(super) raw_id: Bytes,
@@ -166,16 +166,16 @@ pub(super) struct Refused {
     pub(super) outcome: Bytes,
 }
 
-/// An answer apart from its request.
+/// Answer detached from its request.
 #[derive(Debug)]
 pub(super) struct HeldAnswer {
     id: u64,
     generation: u64,
-    /// The error of an answer that ends early.
+    /// Error of an answer that ends early.
     ended: CallError,
     parts: mpsc::Receiver<Part>,
     commands: mpsc::Sender<Command>,
-    /// Whether the response was received, so that dropping this cancels nothing.
+    /// Whether the response was received; then dropping this cancels nothing.
     finished: Arc<AtomicBool>,
     collected: Collected,
     /// Rounds so far.
@@ -187,22 +187,22 @@ pub(super) struct HeldAnswer {
 /// Messages of a server while the client is away.
 #[derive(Debug, Default)]
 struct Collected {
-    /// Read before the channel.
+    /// Parts to be read before the channel.
     stash: VecDeque<Part>,
-    /// Parts of a message that has not ended.
+    /// Parts of an incomplete message.
     message: Vec<Bytes>,
     bytes: usize,
     requests: usize,
     /// Raw id of the open question.
     asked: Bytes,
-    /// Whether the server has withdrawn that.
+    /// Whether the server has withdrawn the open question.
     is_withdrawn: bool,
-    /// Whether the rest is left in the channel.
+    /// Whether the remaining parts are left in the channel.
     is_full: bool,
 }
 
 impl HeldAnswer {
-    /// Parts the answer from its request; `adopt` runs its pump. `None`, and the call is canceled, if that cannot.
+    /// Detaches the answer from its request; `adopt` runs its pump. If that fails, returns `None` and cancels the call.
     pub(super) fn of(
         answer: Answer,
         place: HeldPlace,
@@ -243,7 +243,7 @@ impl HeldAnswer {
         self.command(Command::ExtendWait(limit));
     }
 
-    /// The pump reads its commands whatever it waits for; one beyond the bound is lost.
+    /// Sends a command; the pump reads commands in every state. One beyond the channel's capacity is lost.
     fn command(&self, command: Command) {
         let _ = self.commands.try_send(command);
     }
@@ -255,7 +255,7 @@ impl HeldAnswer {
     /// Begins a wait for the answer to the question with this raw id.
     pub(super) fn waits_for(&mut self, raw_id: &Bytes) {
         let stash = std::mem::take(&mut self.collected.stash);
-        // Of an earlier wait and not reached yet: its end may belong to a message that continues in the channel.
+        // From an earlier wait and not reached yet: its end may belong to a message that continues in the channel.
         let is_full = self.collected.is_full && !stash.is_empty();
         self.collected = Collected {
             requests: stash.iter().filter(|part| matches!(part, Ok(Some(AnswerPart::End)))).count(),
@@ -267,7 +267,7 @@ impl HeldAnswer {
         };
     }
 
-    /// Ends the wait: the answer is read by an exchange again.
+    /// Ends the wait: an exchange reads the answer again.
     pub(super) fn resumes(&mut self) {
         if !self.collected.message.is_empty() {
             self.collected.fill(None);
@@ -279,12 +279,12 @@ impl HeldAnswer {
         !self.collected.is_withdrawn
     }
 
-    /// Whether [`Self::collect`] has read all it may.
+    /// Whether [`Self::collect`] has reached its limits.
     pub(super) fn is_full(&self) -> bool {
         self.collected.is_full
     }
 
-    /// Reads a part while the client is away; what to answer to the server. Cancel-safe.
+    /// Reads a part while the client is away; returns a request to refuse, if any. Cancel-safe.
     pub(super) async fn collect(&mut self) -> Option<Refused> {
         let part = self.parts.recv().await.unwrap_or_else(|| Err(self.ended.clone()));
         match self.collected.take(part) {
@@ -305,12 +305,12 @@ fn part_len(part: &Part) -> usize {
     }
 }
 
-/// Treatment of a part.
+/// Outcome of taking a part.
 #[derive(Debug, PartialEq, Eq)]
 enum Taken {
     Kept,
     Refused(Refused),
-    /// A notification that is dropped here.
+    /// Notification that no client receives; only observed.
     Notification(Bytes),
 }
 
@@ -318,11 +318,11 @@ impl Collected {
     fn take(&mut self, part: Part) -> Taken {
         match part {
             Ok(Some(AnswerPart::Data(data))) => {
-                // A part counts for itself as well: an answer may come byte by byte.
+                // A part's overhead counts as well, since an answer may arrive byte by byte.
                 self.bytes += data.len() + size_of::<Part>();
                 self.message.push(data);
                 if self.bytes > MAX_STASH_BYTES {
-                    // The answer, or too much else: it waits for the client.
+                    // The answer, or an excess of other messages: it waits for the client.
                     self.fill(None);
                 }
                 Taken::Kept
@@ -336,7 +336,7 @@ impl Collected {
         }
     }
 
-    /// Keeps what was read, and leaves the rest.
+    /// Stashes the parts read so far and leaves the rest in the channel.
     fn fill(&mut self, last: Option<Part>) {
         let message = std::mem::take(&mut self.message).into_iter();
         self.stash.extend(message.map(|data| Ok(Some(AnswerPart::Data(data)))));
@@ -344,7 +344,7 @@ impl Collected {
         self.is_full = true;
     }
 
-    /// Sorts a complete message.
+    /// Classifies a complete message.
     fn message(&mut self) -> Taken {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -356,7 +356,7 @@ impl Collected {
         let message = Bytes::from(self.message.concat());
         let Ok(Envelope { id, method: Some(method), params }) = serde_json::from_slice(&message)
         else {
-            // The answer, or what the exchange refuses.
+            // The answer, or a message that the exchange will refuse.
             self.fill(Some(Ok(Some(AnswerPart::End))));
             return Taken::Kept;
         };
@@ -396,7 +396,7 @@ impl Collected {
     }
 }
 
-/// Passes the parts of an answer on. Ends with the [`HeldAnswer`], and with the answer.
+/// Forwards the parts of an answer. Ends with the [`HeldAnswer`] or with the answer.
 async fn pump(
     mut answer: Answer,
     parts: mpsc::Sender<Part>,
@@ -412,7 +412,7 @@ async fn pump(
                 Some(Command::ExtendWait(limit)) => answer.extend_wait(limit),
                 Some(Command::Distrust) => answer.distrust(),
                 Some(Command::Observe(message)) => answer.observe(&message),
-                // Its owner is gone.
+                // Its owner was dropped.
                 None => break,
             },
             reserved = parts.reserve(), if permit.is_none() && !is_over => match reserved {

@@ -1,4 +1,4 @@
-//! Bounds of held calls, and each call's share in them (PRO-42).
+//! Bounds of held calls, and the share of each call (PRO-42).
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use thiserror::Error;
 const MAX_HELD: usize = 256;
 /// Maximum held calls of one principal.
 const MAX_HELD_PER_PRINCIPAL: usize = 32;
-/// Each waiting call has a slot in the activity log; together they use at most this part of it.
+/// Divisor: waiting calls, each with a slot in the activity log, use at most 1/`LOG_SHARE` of its slots.
 const LOG_SHARE: usize = 12;
 /// Maximum rounds of one call.
 pub(super) const MAX_HELD_ROUNDS: u32 = 16;
 /// Maximum size of a question, in bytes.
 pub(super) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
 
-/// Why a call is not held. Sent to the server that asked.
+/// Reason why a call is not held; sent to the server that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum NotHeld {
-    #[error("{0} calls of its client wait for input already")]
+    #[error("{0} calls of its client already wait for input")]
     TooManyOfPrincipal(usize),
-    #[error("{0} calls wait for input of their clients already")]
+    #[error("{0} calls already wait for input of their clients")]
     TooMany(usize),
-    #[error("its client was asked {MAX_HELD_ROUNDS} times during this call already")]
+    #[error("its client was already asked {MAX_HELD_ROUNDS} times during this call")]
     TooManyRounds,
     #[error("its question is longer than {MAX_HELD_QUESTION_BYTES} bytes")]
     TooLong,
@@ -34,16 +34,16 @@ pub(super) enum NotHeld {
     Unavailable,
 }
 
-/// Counts of the held calls, waiting or in flight.
+/// Counts of held calls, waiting or in flight.
 #[derive(Debug)]
 pub(super) struct HeldBounds {
     all: usize,
     of_one: usize,
-    /// By the id of their principal.
+    /// By principal id.
     held: Arc<KeyedCounts<Box<str>>>,
 }
 
-/// Share of a held call in the bounds, until it is dropped.
+/// Share of a held call in the bounds; released on drop.
 pub(super) type HeldPlace = CountedUse<Box<str>>;
 
 /// Reservations for holding a call.
@@ -52,7 +52,7 @@ pub(super) struct PreparedHold {
     pub(super) id: ApprovalId,
     /// The request state for the client.
     pub(super) state: String,
-    /// The call's share of the bounds, unless it was held before.
+    /// The call's share of the bounds; `None` if it was held before.
     pub(super) place: Option<HeldPlace>,
     /// Slot for the record of a call whose client does not return.
     pub(super) slot: Slot,

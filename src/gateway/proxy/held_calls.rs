@@ -1,8 +1,8 @@
-//! Calls to legacy servers that wait for the input of a modern client (PRO-42).
+//! Table of calls to legacy servers that wait for the input of a modern client (PRO-42).
 //!
-//! A legacy server asks within a call, by a request of its own, and a modern client is asked by the response to its
-//! request. The call to the server is therefore held while its client is away: the client gets `input_required` with a
-//! request state that names the held call, and its repeated request takes the call over. The server sees one call.
+//! A legacy server asks within a call, by a request of its own; a modern client is asked by the response to its request.
+//! The call to the server is therefore held while its client is away: the client gets `input_required` with a request state
+//! that names the held call, and its repeated request takes the call over. The server sees one call.
 //!
 //! ```text
 //!                question            taken by its repeated request
@@ -12,7 +12,7 @@
 //!                            withdrawn: error to the server, its call canceled, a record
 //! ```
 //!
-//! [`HeldCalls`] is the table of the waiting calls. `exchange::hold` puts them in, and the request that repeats one
+//! [`HeldCalls`] is the table of waiting calls. `exchange::hold` inserts them. The request that repeats a call
 //! (`held_repeats`) takes it out, once, after its state, principal, arguments and answers have been checked.
 
 use std::collections::HashMap;
@@ -33,15 +33,15 @@ use super::held_bounds::HeldBounds;
 use super::render::shown;
 use super::shutdown::CUT_OFF;
 
-/// Maximum arguments that are compared one by one, so that the one that differs can be named.
+/// Maximum arguments compared one by one to name the one that differs.
 const MAX_COMPARED: usize = 64;
-/// Key of the question in `inputRequests`. There is one: a legacy server waits for each answer.
+/// Key of the question in `inputRequests`. There is only one: a legacy server waits for each answer.
 pub(super) const QUESTION: &str = "question";
 
 /// Member of `metadata` with the id of a held call.
 pub(super) const HELD_CALL: &str = "held_call";
 
-/// Why a request takes over no held call. The client's fault, or that of time.
+/// Reason why a request takes over no held call; due to the client or to elapsed time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum NotTakenOver {
     #[error(
@@ -66,7 +66,6 @@ pub(super) enum NotTakenOver {
     BadAnswer { why: Box<str> },
 }
 
-/// Table of the held calls.
 #[derive(Debug)]
 pub struct HeldCalls {
     pub(super) bounds: Arc<HeldBounds>,
@@ -75,7 +74,7 @@ pub struct HeldCalls {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// No call waits any more.
+    /// Closed: no call may wait.
     is_closed: bool,
     waiting: HashMap<ApprovalId, HeldCallEntry>,
 }
@@ -92,7 +91,7 @@ pub(super) struct HeldCallEntry {
     pub(super) taker: oneshot::Sender<Taker>,
 }
 
-/// The request that is held: a repeated one has to be for the same.
+/// The held request; a repeated one must match it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeldRequest {
     server: Arc<str>,
@@ -127,7 +126,7 @@ pub(super) struct AskedRequest {
     pub(super) raw_id: Bytes,
 }
 
-/// Takes a held call over.
+/// Channel through which the claiming request receives the held call.
 pub(super) type Taker = oneshot::Sender<Box<HeldAnswer>>;
 
 impl HeldCalls {
@@ -136,7 +135,7 @@ impl HeldCalls {
         Self { bounds: Arc::new(HeldBounds::of_log(places)), table: Mutex::default() }
     }
 
-    /// Lets a call wait for its client; false after [`Self::close`].
+    /// Inserts a waiting call; false after [`Self::close`].
     pub(super) fn wait(&self, id: ApprovalId, call: HeldCallEntry) -> bool {
         let mut table = self.table.lock();
         if table.is_closed {
@@ -146,12 +145,12 @@ impl HeldCalls {
         true
     }
 
-    /// Ends the wait of a call; false if it has ended before.
+    /// Withdraws a waiting call; false if its wait has ended.
     pub(super) fn withdraw(&self, id: &ApprovalId) -> bool {
         self.table.lock().waiting.remove(id).is_some()
     }
 
-    /// Looks at a waiting call. The table is locked meanwhile: `read` copies what takes longer to compare.
+    /// Reads a waiting call under the table's lock: `read` copies data whose comparison takes longer.
     pub(super) fn read<T>(
         &self,
         id: &ApprovalId,
@@ -160,27 +159,27 @@ impl HeldCalls {
         read(self.table.lock().waiting.get(id).ok_or(NotTakenOver::Gone)?)
     }
 
-    /// Takes out a waiting call; it can be taken once.
+    /// Takes out a waiting call, at most once.
     pub(super) fn take(&self, id: &ApprovalId) -> Result<HeldCallEntry, NotTakenOver> {
         self.table.lock().waiting.remove(id).ok_or(NotTakenOver::Gone)
     }
 
-    /// Withdraws all calls and accepts no more: the proxy is shutting down.
+    /// Withdraws all calls and accepts no more, at shutdown.
     pub fn close(&self) {
         let mut table = self.table.lock();
         table.is_closed = true;
-        // Their senders end the waits.
+        // Dropping their senders ends the waits.
         let waiting = std::mem::take(&mut table.waiting);
         drop(table);
         drop(waiting);
     }
 }
 
-/// Arguments of a call, as hashes: those of the repeated call have to be equal. Order and white space do not count.
+/// Hashes of a call's arguments, to compare with those of the repeated call. Order and white space do not count.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ComparedArguments {
     whole: blake3::Hash,
-    /// The first arguments, by the hash of their names.
+    /// Hashes of the first arguments: name and value.
     each: Vec<(blake3::Hash, blake3::Hash)>,
 }
 
@@ -194,7 +193,7 @@ impl ComparedArguments {
         Self { each: each.collect(), whole: hash(&Value::Object(all)) }
     }
 
-    /// Checks that `arguments` are the same; the name of one that differs.
+    /// Checks that `arguments` are the same; fails with the name of one that differs.
     pub(super) fn check(&self, arguments: &[u8]) -> Result<(), Box<str>> {
         if Self::of(arguments).whole == self.whole {
             return Ok(());
@@ -211,7 +210,7 @@ impl ComparedArguments {
     }
 }
 
-/// Hash of a value in which the order of an object's members does not count. The parser bounds its depth.
+/// Hash of a value, independent of the order of an object's members. The parser bounds the depth.
 fn hash(value: &Value) -> blake3::Hash {
     match value {
         Value::Object(all) => {
@@ -239,7 +238,7 @@ fn hash(value: &Value) -> blake3::Hash {
     }
 }
 
-/// Why a waiting call was withdrawn.
+/// Reason why a waiting call was withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum Withdrawn {
     #[error(

@@ -1,4 +1,4 @@
-//! Requests that can be held, and those that take over a held call (PRO-42); answers to the server that waits.
+//! Requests that can be held, and repeated requests that take over a held call (PRO-42); answers to the waiting server.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option
     })
 }
 
-/// The held call that a repeated request of `principal` names among its `members`, raw JSON joined by commas.
+/// Held call named in the `members` (raw JSON joined by commas) of a repeated request of `principal`.
 pub(super) fn named_in(
     worker: &Worker,
     principal: &Principal,
@@ -51,7 +51,7 @@ pub(super) fn named_in(
     }
 }
 
-/// A request that takes over a held call.
+/// Request that takes over a held call.
 pub(super) struct HeldCallRepeat<'a> {
     pub(super) id: &'a ApprovalId,
     pub(super) principal: &'a Principal,
@@ -61,8 +61,8 @@ pub(super) struct HeldCallRepeat<'a> {
     pub(super) members: &'a [u8],
 }
 
-/// Takes a held call over and passes the client's answer to its server. A refused request leaves the call as it is, so
-/// that it can be corrected.
+/// Takes over a held call and forwards the client's answer to its server. A refused request leaves the call
+/// unchanged, so that the client can correct it.
 pub(super) async fn take_over(
     worker: &Rc<Worker>,
     HeldCallRepeat { id, principal, access, arguments, members }: HeldCallRepeat<'_>,
@@ -82,10 +82,10 @@ pub(super) async fn take_over(
     let differs = |argument| NotTakenOver::OtherArguments { argument };
     compared.check(arguments).map_err(differs)?;
     let result = answer(members, method)?;
-    // An id is that of one call, so this is the one that was read.
+    // An id is never reused, so this is the call that was read.
     let call = held_calls.take(id)?;
     let (taker, taken) = oneshot::channel();
-    // The task that waits is ending.
+    // The waiting task is ending.
     call.taker.send(taker).map_err(|_| NotTakenOver::Gone)?;
     let mut held = taken.await.map_err(|_| NotTakenOver::Gone)?;
     held.resumes();
@@ -97,7 +97,7 @@ pub(super) async fn take_over(
     Ok(held)
 }
 
-/// The raw member `result` for the server: the client's answer, reduced to the members that its method has.
+/// Raw member `result` for the server: the client's answer, reduced to the members of its method.
 fn answer(members: &[u8], method: &'static str) -> Result<Bytes, NotTakenOver> {
     let text = format!("{{{}}}", String::from_utf8_lossy(members));
     let all = member(&text, "inputResponses").unwrap_or_default();
@@ -105,7 +105,7 @@ fn answer(members: &[u8], method: &'static str) -> Result<Bytes, NotTakenOver> {
         return Err(NotTakenOver::NoAnswer { method });
     };
     let response = message::Response { id: None, outcome: format!("\"result\":{result}").into() };
-    // Members of later revisions were removed with those of the request.
+    // Members of later revisions were already removed from the request.
     params::outcome(method, Revision::NEWEST, &response, &mut Left::default())
         .map_err(|refused| NotTakenOver::BadAnswer { why: refused.to_string().into() })
 }
@@ -125,7 +125,7 @@ pub(super) async fn respond(
     }
 }
 
-/// The raw member `error` with this text.
+/// Raw member `error` with this text.
 pub(super) fn error(code: Code, text: &str) -> Bytes {
     let error = json!({"code": code as i32, "message": text});
     format!("\"error\":{error}").into()

@@ -1,16 +1,16 @@
-//! Input that a modern server asks of a legacy client (PRO-37).
+//! Input rounds: a modern server asks a legacy client for input (PRO-37).
 //!
 //! A modern server asks by its result (`input_required`; MCP 2026-07-28 §Multi Round-Trip Requests), which a legacy
-//! client cannot read. Within its call the client is sent the requests of its own revision instead, and the request to
-//! the server is repeated with the answers and the server's state, verbatim. Rounds, questions, bytes and time are
-//! bounded, and a fault names the side that caused it.
+//! client cannot interpret. Within its call the client is sent requests of its own revision instead, and the
+//! request to the server is repeated with the answers and the server's state, verbatim. Rounds, questions, bytes
+//! and time are bounded, and a fault names the side that caused it.
 //!
 //! ```text
 //! server ── input_required ─▶ read ─▶ lacking ─▶ Refused (-32021)
 //!                              └────▶ answered ─▶ requests to the client ─▶ its answers ─▶ repeated ─▶ server
 //! ```
 //!
-//! [`Exchange`](super::exchange) runs the rounds. The end of the call voids its open questions ([`Relay`]).
+//! [`Exchange`](super::exchange) runs the rounds. When the call ends, [`Relay`] voids its open questions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,17 +44,16 @@ use super::worker::Worker;
 pub(super) const MAX_ROUNDS: u32 = 10;
 /// Maximum questions of one round.
 pub(super) const MAX_QUESTIONS: usize = 16;
-/// Maximum size of a result that asks, in bytes. Of a longer one without a `resultType` before this position nothing is
-/// held back.
+/// Maximum size of a result that asks, in bytes. A longer one without a `resultType` before this position is not held back.
 const MAX_QUESTION_BYTES: usize = 1024 * 1024;
 /// Maximum size of the answers of one round, in bytes.
 const MAX_ANSWERS_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum nesting of a result that asks: serde_json's limit less the envelope.
 const MAX_QUESTION_DEPTH: usize = 120;
-/// Maximum length of a `resultType` that is compared, in bytes as written: each character may be escaped.
+/// Maximum length of a compared `resultType` as written, in bytes: each character may be escaped.
 const MAX_TYPE_BYTES: usize = 6 * 16;
 
-/// Why a request is not repeated with the client's input. Follows server and tool in a message.
+/// Reason why a request is not repeated with the client's input. Follows server and tool in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum InputFault {
     #[error("the server asked its client for input more than {MAX_ROUNDS} times for one request")]
@@ -65,13 +64,13 @@ pub(super) enum InputFault {
     QuestionTooLong,
     #[error("the server sent a requestState of more than {MAX_SERVER_STATE_BYTES} bytes")]
     StateTooLong,
-    #[error("the server asked for input by a result that is no JSON that every parser reads alike")]
+    #[error("the server asked for input by a result that is not unambiguous JSON")]
     Ambiguous,
     #[error(
         "the server asked for input without a question: its result has neither inputRequests nor requestState"
     )]
     NoQuestion,
-    #[error("the server asked for input by inputRequests that are no object of requests")]
+    #[error("the server asked for input with inputRequests that are not an object of requests")]
     NoRequests,
     #[error(
         "the server asked its client for something other than elicitation/create (form, url), \
@@ -93,34 +92,34 @@ pub(super) enum InputFault {
     ClientGone,
     #[error("the client answered the server's {method} with error {code}: {message}")]
     ClientError { method: &'static str, code: String, message: String },
-    #[error("the client answered the server's {0} with a result that is no object")]
+    #[error("the client answered the server's {0} with a result that is not an object")]
     NoResult(&'static str),
     #[error("the client answered the server's questions with more than {MAX_ANSWERS_BYTES} bytes")]
     AnswersTooLong,
 }
 
-/// How to repeat a request with the input of its client.
+/// Repetition of a request with its client's input.
 pub(super) struct InputRounds {
     call: Box<RepeatableCall>,
     /// Number of rounds so far.
     count: u32,
-    /// Whether the result that is arriving asks.
+    /// Whether the arriving result asks for input.
     is_asked: bool,
 }
 
 impl InputRounds {
-    /// Whether a modern server may answer the request by asking. By which connection the answer comes is not known before
-    /// it arrives.
+    /// Whether a modern server may answer the request by asking. The answering connection is not known before the
+    /// answer arrives.
     pub(super) fn may_be_asked(client: &Client, access: &Access) -> bool {
         client.family == ProtocolFamily::Legacy && access.may_require_input()
     }
 
-    /// For a call that a modern server answers.
+    /// State for a call that a modern server answers.
     pub(super) fn of(call: Box<RepeatableCall>) -> Self {
         Self { call, count: 0, is_asked: false }
     }
 
-    /// Whether the result may ask, `waiting` being all of it that has arrived.
+    /// Whether the result may ask; `waiting` is all of it that has arrived.
     pub(super) fn may_ask(
         &mut self,
         inspector: &Inspector,
@@ -146,12 +145,11 @@ impl InputRounds {
         }
     }
 
-    /// Whether the result asks.
+    /// Whether the result asks for input.
     pub(super) fn is_asked(&self) -> bool {
         self.is_asked
     }
 
-    /// Begins a round.
     pub(super) fn begin(&mut self) -> Result<(), InputFault> {
         if self.count >= MAX_ROUNDS {
             return Err(InputFault::TooManyRounds);
@@ -165,7 +163,7 @@ impl InputRounds {
         self.count
     }
 
-    /// The request with these members of a repeated one, raw JSON joined by commas.
+    /// The request with these members added, raw JSON joined by commas.
     pub(super) fn repeated(&self, members: Bytes, permit: &Permit) -> (Bytes, CallExtras) {
         let RepeatableCall { body, extras } = &*self.call;
         let extras = extras.clone();
@@ -176,7 +174,7 @@ impl InputRounds {
     }
 }
 
-/// Whether the value at that place, given by start and length, is this string, in any spelling.
+/// Whether the value at that location (start and length) is this string, in any spelling.
 pub(super) fn is_type(waiting: &Splice, (start, len): (usize, usize), expected: &str) -> bool {
     let mut value = [0; MAX_TYPE_BYTES];
     let Some(value) = value.get_mut(..len) else { return false };
@@ -213,14 +211,13 @@ pub(super) struct InputRequired<'a> {
 
 #[derive(Debug)]
 struct InputRequest<'a> {
-    /// As a JSON string.
+    /// Encoded as a JSON string.
     key: String,
     request: ServerRequest,
-    /// Raw `params`.
     params: Option<&'a str>,
 }
 
-/// Parses a result that asks.
+/// Parses a result that asks for input.
 pub(super) fn read<'a>(
     worker: &Worker,
     question: &'a [u8],
@@ -267,8 +264,8 @@ impl<'a> InputRequired<'a> {
         self.requests.len()
     }
 
-    /// Sends the requests to the client and waits for its answers, at most `limit`; `records` has one for each. Returns the members of the repeated request, raw JSON
-    /// joined by commas.
+    /// Sends the requests to the client and waits for its answers, at most `limit`. `records` has one entry per
+    /// request. Returns the members of the repeated request, raw JSON joined by commas.
     pub(super) async fn answered(
         &self,
         relay: &mut Relay,
@@ -284,7 +281,7 @@ impl<'a> InputRequired<'a> {
         let messages = match self.register(relay, &sender, (log_filter, server), &mut ids) {
             Ok(messages) => messages,
             Err(fault) => {
-                // None was sent, so there is nothing for the client to cancel.
+                // No request was sent, so there is nothing for the client to cancel.
                 ids.into_iter().for_each(|id| drop(relay.take_back(id)));
                 return Err(fault);
             }
@@ -294,7 +291,7 @@ impl<'a> InputRequired<'a> {
             record.asks(request.request.method(), message);
             relay.keep_record(*id, record);
         }
-        // The questions hold the others, so that it is noticed when these are void.
+        // The remaining senders belong to the questions; the channel closes when these are void.
         drop(sender);
         let asked = async {
             for message in messages {
@@ -314,7 +311,7 @@ impl<'a> InputRequired<'a> {
         }
     }
 
-    /// Registers the questions under `ids`; the messages that ask them. None is sent if one is invalid.
+    /// Registers the questions under `ids` and returns their messages. None is sent if one is invalid.
     fn register(
         &self,
         relay: &mut Relay,
@@ -347,7 +344,7 @@ impl<'a> InputRequired<'a> {
         Ok(messages)
     }
 
-    /// The raw results of all requests, in their order.
+    /// Raw results of all requests, in their order.
     async fn collect(
         &self,
         mut answers: mpsc::Receiver<InputAnswer>,
@@ -365,7 +362,7 @@ impl<'a> InputRequired<'a> {
         Ok(results)
     }
 
-    /// Members of the repeated request: the answers, if any were wanted, and the state as the server wrote it.
+    /// Members of the repeated request: the answers, if any, and the server's state as written.
     fn members(&self, answers: &[Bytes]) -> Bytes {
         let mut out = Vec::new();
         for (request, answer) in self.requests.iter().zip(answers) {
@@ -399,7 +396,7 @@ impl<'a> InputRequest<'a> {
         Ok(Self { key: Value::from(key).to_string(), request, params })
     }
 
-    /// The request to a client of `revision` under this id, reduced to the members that this revision has.
+    /// Request to a client of `revision` under this id, reduced to the members of that revision.
     fn message(
         &self,
         id: u64,
@@ -411,7 +408,7 @@ impl<'a> InputRequest<'a> {
             (None, ServerRequest::Roots) => String::new(),
             (params, _) => {
                 let shape = shapes::params(method).unwrap_or(shapes::Shape::Object(&[]));
-                // The server could not fetch the result of a task of its client.
+                // The server could not fetch the result of a client's task.
                 let edits = [("task", None)];
                 let params = params.unwrap_or_default();
                 let mut params = shapes::sift(shape, revision, params, &edits, left)?;
@@ -419,7 +416,7 @@ impl<'a> InputRequest<'a> {
                     && shapes::knows(method, revision, ELICITATION_ID)
                     && member(&params, ELICITATION_ID).is_none()
                 {
-                    // Required in that revision, and gone since. It has at least the member `mode`.
+                    // Required in that revision and removed later. The object has at least the member `mode`.
                     params.truncate(params.len().saturating_sub(1));
                     params.push_str(&format!(r#","{ELICITATION_ID}":"mcpproxy-{id}"}}"#));
                 }
@@ -429,7 +426,7 @@ impl<'a> InputRequest<'a> {
         Ok(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"{params}}}"#).into())
     }
 
-    /// The raw result in a client's answer.
+    /// Raw result in a client's answer.
     fn result(&self, outcome: &Bytes) -> Result<Bytes, InputFault> {
         let method = self.request.method();
         if let Some(result) = outcome.strip_prefix(b"\"result\":") {
@@ -446,11 +443,11 @@ impl<'a> InputRequest<'a> {
     }
 }
 
-/// Member of an elicitation with a URL, in 2025-11-25 only.
+/// Member of an elicitation with a URL; in 2025-11-25 only.
 const ELICITATION_ID: &str = "elicitationId";
 
-/// Text of the error for a client that `lacks` what the server asks for: it has not declared that, or it was declared
-/// and the client cannot be sent requests beside its call.
+/// Error text for a client that `lacks` capabilities for the server's questions: it has not declared them, or it
+/// did but cannot be sent requests beside its call.
 pub(super) fn refusal(lacks: ClientCapabilities, declared: ClientCapabilities) -> String {
     let needs = [
         (lacks.elicitation_forms, declared.elicitation_forms, "elicitation.form"),
@@ -474,7 +471,7 @@ pub(super) fn refusal(lacks: ClientCapabilities, declared: ClientCapabilities) -
     )
 }
 
-/// The JSON-RPC error with this text for a client without those capabilities (MCP 2026-07-28 §Error Codes).
+/// JSON-RPC error with this text for a client without those capabilities (MCP 2026-07-28 §Error Codes).
 pub(super) fn missing(lacks: ClientCapabilities, text: &str) -> Bytes {
     let code = Code::MissingCapability as i32;
     let message = Value::from(text);
@@ -629,7 +626,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_37_questions_that_are_not_answered_in_time_are_taken_back() {
+    async fn pro_37_unanswered_questions_are_withdrawn_after_the_time_limit() {
         let legacy = ProtocolFamily::Legacy;
         let all = ClientCapabilities::ALL;
         let client = Arc::new(Client::new("s".into(), "", "2025-11-25", legacy, all));

@@ -1,8 +1,8 @@
 //! Long results (config `result_limit`): held while they arrive, stored on disk, and replaced by an outline.
 //!
 //! Only results at `/mcp` are kept, since `read_result` is offered there. At `/mcp/all` tools have output schemas,
-//! which an outline does not satisfy, and REST and the command line have files of their own. A result that cannot
-//! be kept is forwarded whole, and its record says why, so that neither a full disk nor full memory loses it.
+//! which an outline does not satisfy; REST and the command line have files of their own. A result that cannot be
+//! kept is forwarded whole with the reason in its record, so that neither a full disk nor full memory loses it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ pub(super) const KEPT: &str = "kept";
 /// Member of `metadata` with the reason why a long result was not kept.
 pub(super) const NOT_KEPT: &str = "not_kept";
 
-/// A result in progress that may exceed its limit.
+/// Result in progress that may exceed its limit.
 pub(super) struct Keeping {
     limit: ResultLimit,
     bounds: StoreBounds,
     owner: ResultOwner,
     family: ProtocolFamily,
-    /// Memory for the held slices, unless accounted for elsewhere, and later for the copy.
+    /// Memory for the held slices, unless charged elsewhere, and later for the copy.
     share: memory_budget::Share,
     /// The result as received.
     slices: Vec<Bytes>,
@@ -52,7 +52,7 @@ pub(super) struct KeptReply {
     pub(super) metadata: String,
 }
 
-/// Why a long result is forwarded whole.
+/// Reason why a long result is forwarded whole.
 #[derive(Debug, Error)]
 pub(super) enum KeepFailure {
     #[error("it is longer than output_validation.max_held_bytes {0}")]
@@ -61,11 +61,11 @@ pub(super) enum KeepFailure {
     NoMemory,
     #[error("it is not text in UTF-8")]
     NoText,
-    #[error("it is no complete tool result, so that its client has to see it")]
+    #[error("it is not a complete tool result, which the client must receive whole")]
     Unfinished,
     #[error(transparent)]
     NotKept(#[from] NotKept),
-    #[error("the system gives no randomness")]
+    #[error("the system has no randomness")]
     NoRandomness,
     #[error("the thread that writes it failed")]
     Failed,
@@ -76,8 +76,8 @@ pub(super) fn owner(caller: &Caller) -> ResultOwner {
     ResultOwner { principal: caller.principal.mark(), session: caller.session_id().into() }
 }
 
-/// Finds a kept result of this caller, and raises the facts by the exposure of its tool: those that the original answer
-/// raised may have expired.
+/// Finds a kept result of this caller and raises the facts by its tool's exposure, since those raised by the
+/// original answer may have expired.
 pub(super) fn find(
     results: &ResultStore,
     handle: &ResultHandle,
@@ -116,7 +116,7 @@ impl Keeping {
         }))
     }
 
-    /// Adds a slice of the result. If `counted`, its bytes are accounted for elsewhere.
+    /// Adds a slice of the result. With `counted`, its bytes are charged elsewhere.
     pub(super) fn take(
         &mut self,
         slice: &Bytes,
@@ -148,7 +148,7 @@ impl Keeping {
         self.bytes > self.limit.bytes
     }
 
-    /// Stores the complete result, of which nothing was forwarded.
+    /// Stores the complete result, of which nothing was forwarded yet.
     pub(super) async fn keep(
         mut self,
         worker: &Rc<Worker>,
@@ -197,7 +197,7 @@ fn notice(
         false => "",
     };
     format!(
-        "The result of '{tool}' has {bytes} bytes, more than the {} that go out at once. It is kept for {keep:#} as \
+        "The result of '{tool}' has {bytes} bytes, more than the {} that are sent at once. It is kept for {keep:#} as \
          {handle}. Read parts of it with {READ_RESULT}: {{\"handle\": \"{handle}\", \"lines\": \"1-100\"}}, \
          \"search\": \"words\" or \"pointer\": one of those below.{structured}\n\n{}\n{} begins:",
         limit.bytes,

@@ -1,14 +1,14 @@
-//! Table of the tasks that legacy servers made of calls through this process (MCP 2025-11-25 §Listing Tasks, §Task Status
-//! Notification; PRO-43).
+//! Table of the tasks that legacy servers created for calls through this process (MCP 2025-11-25 §Listing Tasks,
+//! §Task Status Notification; PRO-43).
 //!
-//! One credential at a server stands for many principals, so neither its list of tasks nor its status notifications can be
-//! forwarded as they are. The table maps a server's task to its principal, its session and its sealed id. A request about a
-//! task needs nothing of it. Bounded: the oldest task of the principal with the most is evicted, and is then no longer listed
-//! or notified.
+//! One credential at a server represents many principals, so neither its task list nor its status notifications can
+//! be forwarded unchanged. The table maps a server's task to its principal, session and sealed id; requests about a
+//! task do not need it. Bounded: the oldest task of the principal with the most is evicted, and is then no longer
+//! listed or notified.
 //!
-//! A change stays here until the state is fetched for the session's stream, also while it has none.
+//! A change stays here until its state is fetched for the session's stream, even while there is none.
 //!
-//! A lookup scans the table, which is small and only used for tasks.
+//! Lookups scan the table, which is small and only used for tasks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -29,7 +29,7 @@ const MAX_KNOWN_OF_PRINCIPAL: usize = 256;
 /// Maximum tasks on one page of a list.
 pub(super) const PAGE_TASKS: usize = 16;
 
-/// The table, in the order of creation.
+/// Task table in order of creation.
 #[derive(Debug)]
 pub struct KnownTasks {
     tasks: Mutex<VecDeque<KnownTask>>,
@@ -38,8 +38,8 @@ pub struct KnownTasks {
 
 #[derive(Debug)]
 struct KnownTask {
-    /// Microseconds from `began` to its creation; unique, so that it is a position in a list. A counter would tell one
-    /// principal about the tasks of others.
+    /// Microseconds from `began` to the task's creation; unique, so that it serves as a list position. A counter
+    /// would reveal the tasks of other principals.
     number: u64,
     owner: Owner,
     server: Arc<str>,
@@ -48,9 +48,9 @@ struct KnownTask {
     sealed: Arc<str>,
     /// The client that is notified.
     client: Weak<Client>,
-    /// When its state is fetched for that client.
+    /// Schedule for fetching its state for that client.
     due: FetchDue,
-    /// Whether the client got its final state.
+    /// Whether the client received its final state.
     is_over: bool,
     ends: Instant,
 }
@@ -75,7 +75,7 @@ impl Owner {
     }
 }
 
-/// A task that a server has just made.
+/// Task just created by a server.
 pub(super) struct CreatedTask<'a> {
     pub(super) principal: &'a Principal,
     pub(super) client: &'a Arc<Client>,
@@ -83,11 +83,11 @@ pub(super) struct CreatedTask<'a> {
     /// The server's id.
     pub(super) id: &'a str,
     pub(super) sealed: &'a str,
-    /// Time for which the server keeps it; `None` for unlimited.
+    /// Retention time at the server; `None` if unlimited.
     pub(super) ttl: Option<Duration>,
 }
 
-/// Tasks on one page, oldest first.
+/// Page of tasks, oldest first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TaskPage {
     pub(super) tasks: Vec<ListedTask>,
@@ -95,7 +95,7 @@ pub(super) struct TaskPage {
     pub(super) next: Option<u64>,
 }
 
-/// A task on a page.
+/// Task on a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ListedTask {
     pub(super) number: u64,
@@ -110,7 +110,7 @@ impl Default for KnownTasks {
 }
 
 impl KnownTasks {
-    /// Adds a task. An earlier one with the same id at its server is over, since ids are unique.
+    /// Adds a task. An earlier one with the same id at its server has ended, since ids are unique.
     pub(super) fn created(&self, created: &CreatedTask<'_>, now: Instant) {
         let CreatedTask { principal, client, server, id, sealed, ttl } = *created;
         let owner = Owner::of(principal, client);
@@ -142,7 +142,7 @@ impl KnownTasks {
         tasks.push_back(KnownTask { number, ..task });
     }
 
-    /// The tasks of a client at its endpoint, from after that position.
+    /// Tasks of a client at its endpoint, after that position.
     pub(super) fn page(&self, peer: &Peer, after: u64, now: Instant) -> TaskPage {
         let owner = Owner::of(&peer.principal, &peer.client);
         let tasks = self.tasks.lock();
@@ -165,7 +165,7 @@ impl KnownTasks {
         page
     }
 
-    /// The sealed id of a server's task, if that belongs to the client of `principal`.
+    /// Sealed id of a server's task, if the task belongs to the client of `principal`.
     pub(super) fn sealed(
         &self,
         (server, id): (&str, &str),
@@ -178,8 +178,7 @@ impl KnownTasks {
         known.filter(|known| known.owner == owner).map(|known| Arc::clone(&known.sealed))
     }
 
-    /// The client of that sealed id, which it may use, has asked about the task. It takes the place of a session that has
-    /// ended.
+    /// Records that a client asked about a task with a sealed id it may use. It replaces a session that has ended.
     pub(super) fn asked(&self, sealed: &str, principal: &Principal, client: &Arc<Client>) {
         let mut tasks = self.tasks.lock();
         if let Some(known) = tasks.iter_mut().find(|known| *known.sealed == *sealed)
@@ -187,12 +186,12 @@ impl KnownTasks {
         {
             known.owner = Owner::of(principal, client);
             known.client = Arc::downgrade(client);
-            // It gets the state that it asks for.
+            // It receives the state by its own request.
             known.due = FetchDue::default();
         }
     }
 
-    /// Notes that a server's task has changed, for the session that it belongs to. One that is over changes no more.
+    /// Records a change of a server's task, for its session. A final state does not change.
     pub(super) fn changed(&self, server: &str, id: &str, now: Instant) {
         let mut tasks = self.tasks.lock();
         let mut known = tasks.iter_mut().filter(|known| known.is(server, id));
@@ -212,7 +211,7 @@ impl KnownTasks {
         own.filter_map(|known| known.due.task(&known.sealed)).min_by_key(|due| due.at)
     }
 
-    /// Takes the outcome of a request for the state of a task. Returns the state for the client, if there is one.
+    /// Applies the outcome of a state request. Returns the state for the client, if there is one.
     pub(super) fn fetched(
         &self,
         outcome: FetchOutcome,
@@ -220,7 +219,7 @@ impl KnownTasks {
     ) -> Result<Option<TaskState>, NotRepeated> {
         let mut tasks = self.tasks.lock();
         let known = tasks.iter_mut().find(|known| known.sealed == outcome.sealed);
-        // A task that is evicted meanwhile has no further request.
+        // A task evicted meanwhile is not requested again.
         let Some(known) = known else { return FetchDue::default().take(outcome, now.into()) };
         if outcome.fetched == Fetched::Gone {
             tasks.retain(|known| known.sealed != outcome.sealed);
@@ -249,7 +248,7 @@ impl KnownTask {
         *self.id == *id && *self.server == *server
     }
 
-    /// Client of the task, unless that has ended its session.
+    /// Client of the task, unless its session has ended.
     fn live_client(&self) -> Option<Arc<Client>> {
         self.client.upgrade().filter(|client| !client.active().has_ended())
     }
@@ -302,14 +301,14 @@ mod tests {
         panic!("the list has no end")
     }
 
-    /// The request for the state of a task that changed, with this outcome.
+    /// Fetches the state of a changed task, with this outcome.
     fn fetched(table: &KnownTasks, peer: &Peer, fetched: Fetched, now: Instant) -> Option<Instant> {
         let DueTask { at, changes, sealed } = table.due(&peer.client, now)?;
         table.fetched(FetchOutcome { sealed, changes, fetched }, now).expect("a first request");
         Some(at.into_std())
     }
 
-    /// Whether a change of a task was noted for that client, which then gets its state.
+    /// Whether a task change was recorded for that client, which then gets its state.
     fn is_noted(table: &KnownTasks, peer: &Peer, now: Instant) -> bool {
         let state = TaskState::of_test(r#""taskId":"x""#, false);
         fetched(table, peer, Fetched::State(state), now).is_some()
@@ -334,7 +333,7 @@ mod tests {
         };
         assert_eq!(sealed(&a, "1").as_deref(), Some("s/1 of token:a"));
         assert_eq!((sealed(&b, "1"), sealed(&a, "2"), sealed(&a, "3")), (None, None, None));
-        // An id that its server uses again is that of the new task.
+        // An id reused by its server belongs to the new task.
         created(&table, &b, "1", now);
         assert_eq!(listed(&table, &a, now), ["t/1 of token:a"]);
         table.gone("t/1 of token:a");
@@ -387,7 +386,7 @@ mod tests {
         let mine = listed(&table, &own, now);
         assert_eq!(mine.len(), MAX_KNOWN_OF_PRINCIPAL);
         assert_eq!(mine.first().map(String::as_str), Some("s/1 of token:own"));
-        assert_eq!(listed(&table, &first, now).len(), 1, "nobody else's is evicted");
+        assert_eq!(listed(&table, &first, now).len(), 1, "no other principal's task is evicted");
         for n in 0..MAX_KNOWN - MAX_KNOWN_OF_PRINCIPAL {
             let other = peer(token(&(n / MAX_KNOWN_OF_PRINCIPAL).to_string()));
             created(&table, &other, &format!("{n} of them"), now);
@@ -443,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_task_that_is_over_is_listed_but_changes_no_more() {
+    fn pro_43_final_task_is_listed_but_no_longer_changes() {
         let (table, now) = (KnownTasks::default(), Instant::now());
         let a = peer(token("a"));
         created(&table, &a, "1", now);

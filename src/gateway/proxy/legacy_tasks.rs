@@ -1,10 +1,10 @@
 //! Lists and status notifications of tasks for clients of 2025-11-25 (MCP 2025-11-25 §Listing Tasks, §Task Status
 //! Notification; PRO-43).
 //!
-//! Both are made of what `tasks/get` answers about the client's own tasks, as [`known_tasks`](super::known_tasks) has them.
-//! Each is asked on the client's behalf, and admitted, judged and recorded like its own request. A server's list names the
-//! tasks of all principals, and its cursors count them, so it is not asked for; what a server notifies of only says that a
-//! task has changed.
+//! Both are built from `tasks/get` answers about the client's own tasks, as listed in
+//! [`known_tasks`](super::known_tasks). Each request is made on the client's behalf, and admitted, validated and
+//! recorded like its own. A server's list names the tasks of all principals, and its cursors count them, so it is
+//! never requested; a server's notification only signals that a task has changed.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) fn list(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes)
     Reaction::Call { id: id.clone(), running }
 }
 
-/// Position in a client's params; `None` if its cursor is not one of ours.
+/// Position in a client's params; `None` for a foreign cursor.
 fn position(params: &[u8]) -> Option<u64> {
     #[derive(Deserialize)]
     struct ListParams {
@@ -58,12 +58,12 @@ fn position(params: &[u8]) -> Option<u64> {
     params.cursor.map_or(Some(0), |cursor| cursor.parse().ok())
 }
 
-/// The peer for requests on its behalf: messages that precede their answers have no recipient.
+/// Peer for requests on its behalf: messages before their answers have no recipient.
 fn quiet(peer: &Peer) -> Peer {
     Peer { channel: Channel::Answer, headers: None, ..peer.clone() }
 }
 
-/// The tasks of a page as their servers state them. A task that cannot be fetched is left out; if none could be fetched, the
+/// Fetches the tasks of a page from their servers. A task that cannot be fetched is left out; if none can, the
 /// first refusal is the answer.
 async fn fetched(
     worker: &Rc<Worker>,
@@ -94,16 +94,16 @@ async fn fetched(
     Ok(format!("{{\"tasks\":[{}]{next}}}", states.join(",")).into())
 }
 
-/// The fetched tasks of one server.
+/// Fetched tasks of one server.
 #[derive(Default)]
 struct ServerTasks {
-    /// Each with its place in the list.
+    /// States, each with its position in the list.
     states: Vec<(u64, String)>,
-    /// Why the first one that is missing could not be fetched.
+    /// Refusal of the first missing task.
     refused: Option<Refusal>,
 }
 
-/// Fetches tasks of one server one after another, in the time that any server has for a list.
+/// Fetches tasks of one server one after another, within the time limit for a list.
 async fn of_server(
     worker: &Rc<Worker>,
     peer: &Peer,
@@ -138,17 +138,17 @@ fn object(state: &TaskState) -> String {
     format!("{{{}}}", state.members)
 }
 
-/// Source of the status notifications of one session, for its only stream of notifications. Changed tasks stay in the table
-/// until their states are fetched, for the next stream if this one ends before.
+/// Source of one session's status notifications, for its only notification stream. Changed tasks stay in the table
+/// until their states are fetched; if this stream ends before, they are left for the next one.
 pub(crate) struct TaskStatuses(StateFetches);
 
 impl TaskStatuses {
-    /// The notifications for a client.
+    /// Notifications for a client.
     pub(crate) fn of(worker: &Rc<Worker>, peer: &Peer) -> Self {
         Self(StateFetches::new(worker, quiet(peer), Bytes::from_static(NOTIFIED_ID)))
     }
 
-    /// The next notification. Cancel-safe.
+    /// Next notification. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Bytes {
         let Self(fetches) = self;
         let (worker, client) = (Rc::clone(&fetches.worker), Arc::clone(&fetches.peer.client));
@@ -161,7 +161,7 @@ impl TaskStatuses {
                 }
                 continue;
             }
-            // Keeps a notification that comes before it is awaited.
+            // Registered early, so that a notification before the await is not missed.
             let changed = client.task_changed.notified();
             let due = known.due(&client, clock::now());
             tokio::select! {

@@ -1,10 +1,10 @@
-//! Log messages and completed elicitations of a server outside of calls, for the one client that they can concern.
+//! Routing of a server's log messages and elicitation completions outside of calls, to the one client that they can
+//! concern.
 //!
-//! A log message outside of calls may concern an earlier call. It goes to a client only while no other one uses
-//! that server, since a guess could reveal one client's data to another. A client uses a server while it has a call
-//! in flight, for [`PRESENT`] after the last one, and as long as it listens or is subscribed to a resource if it ever
-//! called it. A session that has ended, without a call in flight, does not count against another session of its own
-//! principal.
+//! A log message outside of calls may concern an earlier call. It is sent to a client only while no other client uses that
+//! server, since a guess could reveal one client's data to another. A client uses a server while it has a call in flight,
+//! for [`PRESENT`] after its last call, and, once it has called the server, while it listens or is subscribed to a
+//! resource. An ended session without a call in flight does not count against another session of the same principal.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -25,11 +25,11 @@ use super::client::{Active, Client, DroppedMembers, Level};
 use super::related_tasks;
 use super::relay::{ELICITATION_COMPLETE, elicitation_id, log_message};
 
-/// Time after its last call for which a client uses a server.
+/// Time that a client uses a server after its last call.
 pub(crate) const PRESENT: Duration = Duration::from_secs(60);
 /// Maximum clients tracked per server.
 pub(crate) const MAX_USERS: usize = 1024;
-/// Time for which a server with more clients is forwarded to none.
+/// Time during which a server with more clients is routed to none.
 pub(crate) const CROWDED: Duration = Duration::from_secs(3600);
 
 /// Clients by server name.
@@ -51,7 +51,7 @@ struct LogRoute {
 #[derive(Debug, Default)]
 struct Users {
     all: Vec<User>,
-    /// Too many clients were seen; until this time none is notified.
+    /// Set when there were too many clients; until this time none is notified.
     crowded: Option<Instant>,
 }
 
@@ -59,7 +59,7 @@ struct Users {
 struct User {
     client: Weak<Client>,
     active: Arc<Active>,
-    /// Id of the principal it acts for.
+    /// Id of the principal that it acts for.
     principal: Box<str>,
 }
 
@@ -72,7 +72,7 @@ impl LogRouting {
         routing
     }
 
-    /// Routes the log messages of a new server. For one task only.
+    /// Routes the log messages of a new server. Called by a single task only.
     pub fn listen(&self, upstream: &Upstream) {
         let routes = self.routes.load_full();
         let route = routes.get(upstream.name()).cloned().unwrap_or_else(|| {
@@ -89,7 +89,7 @@ impl LogRouting {
         upstream.log_to(move |message| route.route(message, Instant::now()));
     }
 
-    /// Forgets the clients of a server that is no longer configured. For the task of [`listen`](Self::listen) only.
+    /// Forgets the clients of a server that is no longer configured. Called by the task of [`listen`](Self::listen) only.
     pub fn forget(&self, server: &str) {
         let mut next = HashMap::clone(&self.routes.load_full());
         if next.remove(server).is_some() {
@@ -114,7 +114,7 @@ impl LogRouting {
     }
 }
 
-/// Stand-in for a caller that is no MCP client, for the duration of a call.
+/// Placeholder for a caller that is not an MCP client, for the duration of a call.
 pub(crate) fn anonymous() -> Arc<Client> {
     Arc::new(Client::new("".into(), "", "", ProtocolFamily::Modern, ClientCapabilities::default()))
 }
@@ -157,7 +157,7 @@ impl LogRoute {
         }
     }
 
-    /// Sends the completion of an elicitation to the client that was asked, if it is the only one.
+    /// Sends the completion of an elicitation to the client that was asked, if there is only one.
     fn completed(&self, message: &Bytes, params: &str) -> LogDelivery {
         let Some(id) = elicitation_id(params) else { return LogDelivery::Nobody };
         let users = self.users.lock();
@@ -172,7 +172,7 @@ impl LogRoute {
         if only.completes(&self.server, &id)
             && let Some(message) = log_message(message, &only, &self.server, &self.dropped_members)
         {
-            only.tell_aside(message);
+            only.send_aside(message);
         }
         LogDelivery::Delivered
     }
@@ -196,7 +196,7 @@ impl LogRoute {
                     && let Some(message) =
                         log_message(message, &client, &self.server, &self.dropped_members)
                 {
-                    client.tell_aside(message);
+                    client.send_aside(message);
                 }
                 LogDelivery::Delivered
             }
@@ -207,8 +207,8 @@ impl LogRoute {
 }
 
 impl Users {
-    /// Forgets clients that are gone and did not use the server lately, and all but the newest of the ended sessions
-    /// of one principal, so that opening sessions fills the list for nobody else.
+    /// Removes disconnected clients that did not use the server recently, and all but the newest ended session of
+    /// each principal, so that a principal that opens many sessions does not fill the list for others.
     fn forget_gone(&mut self, now: Instant) {
         let mut newest: HashMap<Box<str>, u64> = HashMap::new();
         for user in self.all.iter().filter(|user| user.has_ended() && user.was_active(now)) {
@@ -239,7 +239,7 @@ impl User {
         self.active.seconds_ago(now).is_some_and(|seconds| seconds <= PRESENT.as_secs())
     }
 
-    /// Whether a present log message may concern it.
+    /// Whether a current log message may concern it.
     fn is_present(&self, now: Instant) -> bool {
         // A legacy client outlives its calls with its session; a modern one lives as long as its connection or
         // request.
@@ -336,7 +336,7 @@ mod tests {
         used_by(&route, &ours, now);
         let mut aside = ours.listen();
         let later = now + PRESENT + Duration::from_secs(2);
-        // A client that was just present, is present, or disconnected silently.
+        // A client that was just active, is active, or disconnected silently.
         let other = Client::of_test();
         used_by(&route, &other, now);
         assert_eq!(route.route(&LOG, now), LogDelivery::Nobody);
@@ -351,7 +351,7 @@ mod tests {
         let later = later + PRESENT * 2;
         assert_eq!(route.route(&LOG, later), LogDelivery::Delivered);
         aside.try_recv().unwrap();
-        // A listening client is present, and a call from elsewhere counts as a client.
+        // A listening client is active, and a call from elsewhere counts as a client.
         let listening = Client::of_test();
         used_by(&route, &listening, now);
         let other_aside = listening.listen();
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(
             route.route(&LOG, later),
             LogDelivery::Nobody,
-            "its answer comes, though the session ended"
+            "its answer arrives although the session has ended"
         );
         drop(relay);
         assert_eq!(route.route(&LOG, later), LogDelivery::ViaCall);

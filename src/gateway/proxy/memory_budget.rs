@@ -6,14 +6,14 @@
 //! MAX_BODIES_BYTES     = shares of authenticated clients, the admin and other nodes + a common pool
 //! ```
 //!
-//! A call takes from its server's share first, then from the common pool, as its bytes arrive. So a server with
-//! large or slow answers can exhaust the pool, but never another server's share. When both are exhausted the call
-//! waits, bounded, in its server's queue, oldest first. If only waiting calls hold the share, the youngest is
-//! refused. Servers take turns at freed bytes of the pool.
+//! As its bytes arrive, a call takes from its server's share first, then from the common pool. A server with large
+//! or slow answers can therefore exhaust the pool, but never another server's share. When both are exhausted, the
+//! call waits, bounded, in its server's queue, oldest first. If only waiting calls hold the share, the youngest is
+//! refused. Freed bytes of the pool are offered to servers round-robin.
 //!
-//! Counters are atomics, and a small answer touches those of its own server only. Small request bodies need no
-//! budget at all. A large body is charged until its last slice is dropped; anonymous clients have no share, so that
-//! they leave the others theirs.
+//! Counters are atomics, and a small answer touches only those of its own server. Small request bodies need no
+//! budget. A large body is charged until its last slice is dropped; anonymous clients have no share, which
+//! preserves those of the others.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,14 +30,14 @@ use tokio::sync::oneshot;
 
 use crate::node_directory::MAX_FORWARDED_BYTES;
 
-/// Maximum wait for memory. Shorter than a stdio upstream waits for a single call to take its answer; other calls
-/// of that server are not delayed.
+/// Maximum wait for memory. Shorter than the time that a stdio upstream waits for one call to read its answer;
+/// other calls of that server are not delayed.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(4);
 /// Time after which a younger call is refused in favor of the oldest.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(500);
 
 /// Maximum bytes forwarded by `warn` and not validated yet, over all calls. Beyond that replies wait for
-/// validation, since more would only be more, and colder, memory.
+/// validation: a longer backlog would only cost memory and cache misses.
 pub const MAX_JUDGING_BYTES: u64 = 32 << 20;
 
 /// Default share of a server: half of the total, divided among them, but at most one maximum answer.
@@ -59,22 +59,22 @@ struct Shared {
     names: HashMap<Arc<str>, usize>,
     /// Number of waiting calls, over all servers.
     waiting: AtomicUsize,
-    /// The server to be served first from the common pool.
+    /// Next server to be served from the common pool (round-robin).
     turn: AtomicUsize,
 }
 
-/// Bytes and usage, on a cache line of its own, since each is written by others.
+/// Limit and usage, on a cache line of its own, since other parts are written concurrently.
 #[derive(Debug)]
 struct Part {
     limit: u64,
     used: CachePadded<AtomicU64>,
 }
 
-/// One server's share and queue. The first is for servers outside the config.
+/// One server's share and queue; the first is for unconfigured servers.
 #[derive(Debug)]
 struct ServerBudget {
     own: Part,
-    /// Bytes that its calls have taken from the common pool.
+    /// Bytes of the common pool held by its calls.
     of_common: AtomicU64,
     line: Mutex<Line>,
 }
@@ -91,19 +91,19 @@ struct Waiter {
     ticket: u64,
     since: Instant,
     bytes: u64,
-    /// Bytes that it holds already.
+    /// Bytes that the call already holds.
     holds: u64,
     sender: oneshot::Sender<Result<Taken, BudgetFault>>,
 }
 
-/// Bytes taken, by where they must be returned.
+/// Bytes taken, by origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Taken {
     own: u64,
     common: u64,
 }
 
-/// Why a call gets no memory.
+/// Reason why a call gets no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BudgetFault {
     /// None was released within [`MAX_WAIT`].
@@ -116,7 +116,7 @@ impl std::fmt::Display for BudgetFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TimedOut => write!(f, "none was free within {MAX_WAIT:?}"),
-            Self::Deadlock => f.write_str("this call gave way to an older one of this server"),
+            Self::Deadlock => f.write_str("this call yielded to an older one of this server"),
         }
     }
 }
@@ -124,7 +124,7 @@ impl std::fmt::Display for BudgetFault {
 /// No memory for a call's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "no room to hold its answer until it is judged: calls of this server hold {held} bytes, of which \
+    "no memory to hold its answer until it is validated: calls of this server hold {held} bytes, of which \
      {own} are its own (held_share_bytes) and the rest is common (max_held_total_bytes {total} for \
      all), and {why}; ask for less at a time, or raise max_held_total_bytes"
 )]
@@ -192,7 +192,7 @@ impl ServerBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of `total` bytes with a share of `own` for each of `servers`, as far as it suffices.
+    /// Budget of `total` bytes with a share of `own` for each of `servers`, as far as the total suffices.
     pub fn new(total: u64, own: u64, servers: impl IntoIterator<Item = Arc<str>>) -> Self {
         let names: HashMap<Arc<str>, usize> = servers.into_iter().zip(1..).collect();
         let count = names.len() as u64;
@@ -201,7 +201,7 @@ impl MemoryBudget {
         Self::of(total, names, &parts)
     }
 
-    /// A budget of `total` bytes with these named shares, whose sum must not exceed `total`.
+    /// Budget of `total` bytes with these named shares, whose sum must not exceed `total`.
     pub(crate) fn of_parts(total: u64, parts: &[(&str, u64)]) -> Self {
         let names = parts.iter().map(|(name, _)| Arc::<str>::from(*name));
         let names: HashMap<Arc<str>, usize> = names.zip(1..).collect();
@@ -209,7 +209,7 @@ impl MemoryBudget {
         Self::of(total, names, &own)
     }
 
-    /// A budget with these shares, numbered from 1 in `names`.
+    /// Budget with these shares, numbered from 1 in `names`.
     fn of(total: u64, names: HashMap<Arc<str>, usize>, own: &[u64]) -> Self {
         let named = own.iter().map(|own| ServerBudget::new(*own));
         let servers = std::iter::once(ServerBudget::new(0)).chain(named).collect();
@@ -224,7 +224,7 @@ impl MemoryBudget {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The budget for a new config: this one, with its usage, if it is unchanged.
+    /// Budget for a new config: this one, with its usage, if it is unchanged.
     pub fn next(&self, next: Self) -> Self {
         let (before, after) = (&self.shared, &next.shared);
         let own = |shared: &Shared| shared.servers.last().map(|budget| budget.own.limit);
@@ -234,7 +234,7 @@ impl MemoryBudget {
         if same { self.clone() } else { next }
     }
 
-    /// An empty holding for a call of that server.
+    /// Empty holding for a call of that server.
     pub(crate) fn share(&self, server: &str) -> Share {
         let budget = self.shared.names.get(server).copied().unwrap_or_default();
         Share { shared: Arc::clone(&self.shared), budget, taken: Taken::default(), ticket: None }
@@ -282,7 +282,7 @@ impl Shared {
         self.common.give(taken.common);
     }
 
-    /// Serves waiting calls after a return. A call that starts to wait raises the count before it checks.
+    /// Serves waiting calls after a return. A call increments `waiting` before its last check, so that no return is missed.
     fn serve_waiting(&self, budget: &ServerBudget, of_common: bool) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
@@ -308,7 +308,7 @@ impl Shared {
         }
         let Some(first) = line.waiting.front() else { return };
         let held_waiting: u64 = line.waiting.iter().map(|waiter| waiter.holds).sum();
-        // No call that is not waiting holds bytes of this server.
+        // All bytes of this server are held by waiting calls.
         let stuck = line.waiting.len() > 1 && held_waiting >= budget.held();
         if stuck
             && first.since.elapsed() >= GIVE_WAY_AFTER
@@ -392,13 +392,13 @@ impl Share {
             let (since, holds) = (Instant::now(), self.taken.own + self.taken.common);
             line.waiting.insert(at, Waiter { ticket, since, bytes, holds, sender });
         }
-        // Bytes that were returned before it queued up.
+        // Bytes may have been returned before it joined the queue.
         shared.serve(budget);
         if let Ok(granted_bytes) = tokio::time::timeout(GIVE_WAY_AFTER, &mut granted.granted).await
         {
             return granted_bytes.unwrap_or(Err(BudgetFault::TimedOut));
         }
-        // Possibly only waiting calls hold bytes.
+        // All bytes may be held by waiting calls.
         shared.serve(budget);
         match tokio::time::timeout(MAX_WAIT - GIVE_WAY_AFTER, &mut granted.granted).await {
             Ok(granted_bytes) => granted_bytes.unwrap_or(Err(BudgetFault::TimedOut)),
@@ -441,9 +441,9 @@ impl Drop for Share {
     }
 }
 
-/// Maximum body that needs no budget; the message's id may be a slice of it.
+/// Maximum body that needs no budget; a retained message id may be a slice of it.
 pub const SMALL_BODY_BYTES: usize = SMALL_MESSAGE_BYTES;
-/// Budget for all larger bodies.
+/// Budget for all larger bodies, in bytes.
 pub(crate) const MAX_BODIES_BYTES: u64 = 128 << 20;
 /// Granularity of charges.
 const STEP_BYTES: usize = 256 * 1024;
@@ -469,8 +469,8 @@ const _: () = assert!(KNOWN_BYTES >= ADMIN_BYTES && NODES_BYTES >= ADMIN_BYTES);
 /// No memory for a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "found no room: those of more than {SMALL_BODY_BYTES} bytes that are under way may have {max} bytes together, \
-     and {}. Nothing was done: send fewer or smaller ones at a time, or again later",
+    "exceeds the memory budget: concurrent bodies of more than {SMALL_BODY_BYTES} bytes may have {max} bytes in total, \
+     and {}. The request was not processed: send fewer or smaller ones at a time, or retry later",
     fault_text(.why)
 )]
 pub struct BodiesFull {
@@ -482,7 +482,7 @@ pub struct BodiesFull {
 fn fault_text(why: &BudgetFault) -> String {
     match why {
         BudgetFault::TimedOut => format!("none was free within {MAX_WAIT:?}"),
-        BudgetFault::Deadlock => "this one gave way to an older one".to_owned(),
+        BudgetFault::Deadlock => "this one yielded to an older one".to_owned(),
     }
 }
 
@@ -511,7 +511,7 @@ impl RequestBodies {
         self.charge_of(NODES)
     }
 
-    /// Budget for a body within one that is charged already; charges nothing.
+    /// Budget for a body inside an already charged one; charges nothing.
     pub(crate) fn uncharged(&self) -> BodyCharge<'_> {
         BodyCharge { bytes: usize::MAX, ..self.charge_of(ANYBODY) }
     }
@@ -537,18 +537,17 @@ pub struct BodyCharge<'a> {
     all: &'a MemoryBudget,
     part: &'static str,
     share: Option<Share>,
-    /// Bytes charged so far, or free.
+    /// Bytes covered so far, charged or free.
     bytes: usize,
 }
 
 impl BodyCharge<'_> {
-    /// Whether a body of this size is charged.
+    /// Whether a body of this size is covered by the charge.
     pub fn has(&self, bytes: usize) -> bool {
         bytes <= self.bytes
     }
 
-    /// Charges for a body that has reached `bytes`, waiting at most [`MAX_WAIT`]. An error returns everything
-    /// taken.
+    /// Charges for a body that has reached `bytes`, waiting at most [`MAX_WAIT`]. On error everything taken is returned.
     pub async fn reach(&mut self, bytes: usize) -> Result<(), BodiesFull> {
         if self.has(bytes) {
             return Ok(());
@@ -574,7 +573,6 @@ impl BodyCharge<'_> {
     }
 }
 
-/// A body with its charge.
 struct ChargedBody {
     body: Bytes,
     _share: Share,
@@ -615,7 +613,7 @@ mod tests {
             let full = more.grow(1).await.unwrap_err();
             assert_eq!(
                 full.to_string(),
-                "no room to hold its answer until it is judged: calls of this server hold 80 bytes, \
+                "no memory to hold its answer until it is validated: calls of this server hold 80 bytes, \
                  of which 20 are its own (held_share_bytes) and the rest is common \
                  (max_held_total_bytes 100 for all), and none was free within 4s; ask for less at a \
                  time, or raise max_held_total_bytes"
@@ -696,7 +694,7 @@ mod tests {
                 let mut next = std::pin::pin!(second.grow(70));
                 assert!(poll!(&mut next).is_pending());
                 drop(first);
-                // Its bytes are granted already but never taken.
+                // Its bytes were granted but never taken.
                 drop(waits);
                 next.await.unwrap();
             }
@@ -803,10 +801,10 @@ mod tests {
         let (grown, refused) = tokio::join!(older.reach(half + 1), younger.reach(half + 1));
         let error = refused.unwrap_err().to_string();
         assert!(
-            error.contains("and this one gave way to an older one. Nothing was done"),
+            error.contains("and this one yielded to an older one. The request was not processed"),
             "{error}"
         );
-        // The refused one still exists but holds nothing.
+        // The refused charge still exists but holds nothing.
         grown.unwrap();
         assert_eq!(all.0.used(), (COMMON / 2 + STEP_BYTES) as u64);
         assert!(!younger.has(half));

@@ -1,5 +1,4 @@
-//! Known extensions at the merged endpoints (`/mcp`, `/mcp/all`): the union of those of all servers that a principal may
-//! know of.
+//! Known extensions at the merged endpoints (`/mcp`, `/mcp/all`): the union over all servers that a principal may know of.
 
 use mcpproxy_catalog::listing::List;
 use mcpproxy_policy as policy;
@@ -10,8 +9,8 @@ use serde_json::Value;
 
 use super::worker::Worker;
 
-/// Maximum tools, resources, templates and prompts each for which rules are evaluated to decide whether a principal may
-/// know of a server.
+/// Maximum tools, resources, templates and prompts, each, for which rules are evaluated to decide whether a
+/// principal may know of a server.
 pub(crate) const MAX_RULED: usize = 16;
 
 /// Whether the principal may see something of the server.
@@ -26,8 +25,8 @@ pub(crate) fn may_know(worker: &Worker, principal: &Principal, server: &str) -> 
         })
 }
 
-/// Whether a server that the principal may know of declares the extension, or may declare it: it has not answered since
-/// the start.
+/// Whether a server that the principal may know of declares the extension, or may declare it since it has not
+/// answered since the start.
 pub(super) fn is_shown(worker: &Worker, principal: &Principal, extension: Extension) -> bool {
     worker.proxy.upstreams.iter().any(|upstream| {
         (offers(&upstream, extension) || !upstream.is_settled())
@@ -40,8 +39,8 @@ pub(super) fn offers(upstream: &Upstream, extension: Extension) -> bool {
     MergedExtensions::has(&upstream.introduced().capabilities, extension)
 }
 
-/// The member `extensions` of the capabilities; `None` if no server declares a known extension. For a server that has not
-/// answered since the start all are declared: a client asks for them once, and nothing is lost if the server has none.
+/// Member `extensions` of the capabilities; `None` if no server declares a known extension. A server that has not answered
+/// since the start counts as declaring all: clients ask only once, and an unsupported declaration does no harm.
 pub(super) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> {
     let mut merged = MergedExtensions::default();
     for upstream in worker.proxy.upstreams.iter() {

@@ -1,7 +1,7 @@
 //! Overview of the servers for agents: names and subjects of the tools.
 //!
-//! A server's own description is not repeated: it is not reviewed, and would appear among an agent's instructions.
-//! Subjects are the most frequent words in tool names, so that the text is short, stable and contains no foreign
+//! A server's own description is not repeated: it is unreviewed and would appear among an agent's instructions.
+//! Subjects are the most frequent words in tool names, so that the text is short and stable and contains no foreign
 //! sentence. Tools in quarantine are ignored.
 
 use std::collections::BTreeMap;
@@ -24,12 +24,12 @@ const MAX_NAME_CHARS: usize = 64;
 /// Maximum tools and different words considered per server.
 const MAX_TOOLS: usize = 1000;
 const MAX_DIFFERENT: usize = 1000;
-/// Maximum tools per server, and in total, that rules are evaluated for: that takes time, and each session begins
-/// with this text.
+/// Maximum tools, per server and in total, for which rules are evaluated, since that takes time and each session
+/// begins with this text.
 const MAX_RULED_OF_SERVER: usize = 16;
 const MAX_RULED: usize = MAX_RULED_OF_SERVER * MAX_SERVERS;
 
-/// Verbs and connecting words, which are no subjects.
+/// Verbs and connecting words, which are not subjects.
 const VERBS: &[&str] = &[
     "add", "all", "and", "api", "by", "call", "check", "create", "delete", "do", "edit", "execute",
     "fetch", "find", "for", "from", "get", "in", "is", "list", "make", "manage", "modify", "move",
@@ -45,7 +45,6 @@ pub struct OverviewCache {
 }
 
 impl OverviewCache {
-    /// The overview of this snapshot.
     pub(crate) fn of(&self, snapshot: &Arc<Snapshot>) -> Arc<str> {
         // The weak reference keeps the address from being reused by another snapshot.
         if let Some(last) = &*self.last.load()
@@ -58,7 +57,7 @@ impl OverviewCache {
         text
     }
 
-    /// The overview for a restricted caller. With rules, a server is listed for the visible ones among a few tools,
+    /// Overview for a restricted caller. With rules, a server is listed by the visible tools of a small sample,
     /// spread evenly over its list.
     pub(crate) fn visible(&self, snapshot: &Arc<Snapshot>, visible: Visibility<'_>) -> Arc<str> {
         if visible.is_all() {
@@ -70,8 +69,8 @@ impl OverviewCache {
     }
 }
 
-/// `Connected servers: github (issue, file, branch), time (current, convert).`, or empty without tools. Evaluates
-/// at most `max` tools `in_scope` of each server.
+/// Formats `Connected servers: github (issue, file, branch), time (current, convert).`; empty without tools.
+/// Evaluates at most `max` tools `in_scope` of each server.
 fn overview(
     snapshot: &Snapshot,
     max: usize,
@@ -126,7 +125,7 @@ fn subjects<'a>(server: &str, names: impl Iterator<Item = &'a str>) -> Option<Ve
     any.then(|| counts.into_iter().map(|(word, _)| word).take(MAX_WORDS).collect())
 }
 
-/// Words of a name in lower case, in the singular if that is obvious; split at non-letters and capitals.
+/// Words of a name in lower case, in the singular if obvious; split at non-letters and capitals.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_small = false;
@@ -243,7 +242,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(" and 20 more."), "{text}");
-        // Also if none is visible.
+        // Also if no tool is visible.
         let mut asked = 0;
         let none = overview(
             &snapshot,
@@ -255,7 +254,7 @@ mod tests {
             },
         );
         assert_eq!((&*none, asked <= 60 * MAX_RULED_OF_SERVER), ("", true), "{asked}");
-        // A token for one tool of many: scope is no rule, and is checked for each.
+        // A token for one tool of many: scope is not a rule and is checked for each tool.
         let only = |tool: &Tool| *tool.name.tool == *"get_pear_777";
         let one = overview(&snapshot, MAX_RULED_OF_SERVER, only, |_| true);
         assert_eq!(one, "Connected servers: server-00 (pear).");

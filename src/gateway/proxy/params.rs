@@ -1,8 +1,8 @@
 //! Parameters of `tools/call` and of requests about resources, prompts and completions, as slices of the request.
-//! Pure.
+//! Pure functions.
 //!
-//! Parses one object level. Replaces the name or URI of a request with the server's own, drops members that the
-//! method does not have, and compares parameters with the headers that repeat them.
+//! Parses one object level. Replaces a request's name or URI with the server's own, drops members unknown to the
+//! method, and compares parameters with the headers that repeat them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ use thiserror::Error;
 #[derive(Clone, Debug)]
 pub struct CallParams<'a> {
     pub name: Cow<'a, str>,
-    /// Raw `arguments`; an empty object if there are none.
+    /// Raw `arguments`; an empty object if absent.
     pub arguments: Bytes,
     /// Other members: `_meta`, `inputResponses`, `requestState`.
     pub extras: CallExtras,
-    /// Members dropped, since the client's revision does not have them.
+    /// Dropped members, unknown to the client's revision.
     pub left: Left,
 }
 
-/// Why the params of a call cannot be parsed.
+/// Reason why the params of a call cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreadable {
     #[error("params must be an object")]
@@ -58,7 +58,7 @@ pub enum Unreadable {
 
 impl<'a> CallParams<'a> {
     /// Parses `params`, which are valid JSON without duplicate keys, by the client's `revision`.
-    /// `client_capabilities` limits what the client can be asked.
+    /// `client_capabilities` limits the questions that the client can be asked.
     pub fn read(
         params: &'a Bytes,
         revision: Revision,
@@ -108,15 +108,15 @@ impl<'a> CallParams<'a> {
 /// Member that asks for a task instead of a result (MCP 2025-11-25 §Tasks).
 pub(super) const TASK: &str = "task";
 
-/// A client's [`TASK`] as a server gets it: with a whole number of milliseconds at most. Anything else would be a way to send data that
-/// nobody approves or sees.
+/// Reduces a client's [`TASK`] to its `ttl`, if that is a whole number of milliseconds. Anything else could carry
+/// data that is neither approved nor visible.
 fn asked_task(value: &str) -> Bytes {
     let ttl = member(value, "ttl").and_then(|ttl| ttl.parse::<u64>().ok());
     ttl.map_or_else(|| "{}".into(), |ttl| format!("{{\"ttl\":{ttl}}}").into())
 }
 
-/// Handles any other member; `others` collects the forwarded ones as raw JSON. Returns [`TASK`], which only a server with
-/// tasks gets.
+/// Handles any other member; `others` collects the forwarded ones as raw JSON. Returns [`TASK`], which is sent only
+/// to servers with tasks.
 fn push_member(
     revision: Revision,
     name: &str,
@@ -140,7 +140,7 @@ fn push_member(
     Ok(None)
 }
 
-/// A client's response to `method` as the member to forward, reduced to members of the client's revision.
+/// Member of a client's response to `method` to forward, reduced to the client's revision.
 pub fn outcome(
     method: &str,
     revision: Revision,
@@ -163,14 +163,14 @@ pub fn outcome(
 pub struct ParamHeaders(Vec<(Box<str>, Bytes)>);
 
 impl ParamHeaders {
-    /// Picks them from a request's headers, whose names are in lower case.
+    /// Picks the parameter headers of a request, whose names are in lower case.
     pub(crate) fn pick<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
         let ours = headers.filter(|(name, _)| name.starts_with(PARAM_PREFIX));
         Self(ours.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect())
     }
 
-    /// Checks them against the arguments (MCP 2026-07-28 §Server Behavior for Custom Headers). Headers unknown to
-    /// the tool are ignored.
+    /// Checks the headers against the arguments (MCP 2026-07-28 §Server Behavior for Custom Headers). Headers
+    /// unknown to the tool are ignored.
     pub(crate) fn check(
         &self,
         parameter_headers: &ParameterHeaders,
@@ -186,7 +186,7 @@ impl ParamHeaders {
     }
 }
 
-/// The raw `progressToken` of a `_meta`: a string or an integer.
+/// Raw `progressToken` of a `_meta`: a string or an integer.
 pub(crate) fn progress_token(meta: &Bytes) -> Option<Bytes> {
     let raw = raw_progress_token(std::str::from_utf8(meta).ok()?)?;
     Some(meta.slice_ref(raw.as_bytes()))
@@ -208,7 +208,7 @@ pub(super) fn check_progress_token(meta: Option<&str>) -> Result<(), OverLimit> 
 /// Member of every params object that belongs to the hop.
 const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
-/// Keys of `_meta` that the proxy replaces, or that only declare a client's capabilities.
+/// Keys of `_meta` that the proxy replaces, or that only declare client capabilities.
 const OF_THE_HOP: [&str; 5] =
     [VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY, LOG_LEVEL_KEY, PROGRESS_KEY];
 /// Members of a repeated request (MCP 2026-07-28 §Multi Round-Trip Requests).
@@ -217,10 +217,10 @@ const BROUGHT: [&str; 2] = ["inputResponses", "requestState"];
 /// Member of a directory read that the client may choose freely.
 const CURSOR: &str = "cursor";
 
-/// Members of a completion that hold what the client has typed.
+/// Members of a completion with the user's input.
 const COMPLETED: [&str; 2] = ["argument", "context"];
 
-/// A name or URI as clients know it.
+/// Name or URI as clients know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// URI or URI template of a resource.
@@ -229,7 +229,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// The server and its own name, if they follow from the name itself.
+    /// Server and its own name, if the name determines them.
     pub(crate) fn split(&self) -> Option<(Cow<'_, str>, Cow<'_, str>)> {
         match self {
             Self::Uri(uri) => exposed::split_uri(uri),
@@ -274,11 +274,11 @@ pub struct AddressedRequest<'a> {
     other: Option<&'static str>,
     target: Target,
     forward: Forward,
-    /// Members dropped, since the method does not have them.
+    /// Dropped members, unknown to the method.
     pub left: Left,
 }
 
-/// Why params cannot be parsed.
+/// Reason why params cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnreadableAddress {
     #[error("params must be an object")]
@@ -382,7 +382,7 @@ impl<'a> AddressedRequest<'a> {
         &self.target
     }
 
-    /// The access to `server`, which calls the target `own`.
+    /// Access to `server`, where the target is called `own`.
     pub(crate) fn access(&self, server: Arc<str>, own: &str) -> Access {
         let own = own.into();
         match (self.forward, &self.target) {
@@ -397,8 +397,8 @@ impl<'a> AddressedRequest<'a> {
         }
     }
 
-    /// Whether it holds data chosen by the client besides the target: arguments, members of an earlier round, or
-    /// foreign keys of `_meta`.
+    /// Whether it carries client-chosen data besides the target: arguments, members of an earlier round, or foreign
+    /// keys of `_meta`.
     pub(crate) fn carries_more(&self) -> bool {
         let names = |object: &'a str| {
             let all = members(object).ok().into_iter().flatten();
@@ -413,8 +413,8 @@ impl<'a> AddressedRequest<'a> {
             || self.meta.is_some_and(|meta| names(meta).any(is_foreign))
     }
 
-    /// Raw arguments of a prompt, or the input of a completion or of a directory read as one object; empty if there are none. `params` are those
-    /// that were parsed.
+    /// Raw arguments of a prompt, or the input of a completion or directory read as one object; empty if absent.
+    /// `params` must be the parsed ones.
     pub(crate) fn arguments(&self, params: &Bytes) -> Bytes {
         match &self.input {
             Some(input) => Bytes::copy_from_slice(input.as_bytes()),
@@ -422,13 +422,13 @@ impl<'a> AddressedRequest<'a> {
         }
     }
 
-    /// Members from an earlier round, as raw JSON `"key":value` joined by commas, or nothing.
+    /// Members from an earlier round, as raw JSON `"key":value` joined by commas; may be empty.
     pub fn members(&self) -> Bytes {
         Bytes::copy_from_slice(self.brought.as_bytes())
     }
 
-    /// The params with `own` as the target, `members` as those of an earlier round, and without `_meta`.
-    /// Everything else that the method has is as the client wrote it.
+    /// Params with `own` as the target, `members` as those of an earlier round, and without `_meta`. All other
+    /// members of the method are unchanged.
     pub fn params(&self, own: &str, members: &[u8]) -> Bytes {
         let own = serde_json::Value::from(own).to_string();
         let other = self.other.unwrap_or(META);
@@ -460,7 +460,7 @@ impl<'a> AddressedRequest<'a> {
         }
     }
 
-    /// `_meta` as a slice of `params`, from which this was parsed.
+    /// `_meta` as a slice of `params`, which must be the parsed ones.
     pub fn meta(&self, params: &Bytes) -> Option<Bytes> {
         Some(params.slice_ref(self.meta?.as_bytes()))
     }
@@ -471,7 +471,7 @@ fn shape(forward: Forward) -> Shape {
     shapes::params(forward.method()).unwrap_or(Shape::Object(&[]))
 }
 
-/// Members from an earlier round; nothing if the method has none.
+/// Members from an earlier round; empty if the method has none.
 fn brought(
     forward: Forward,
     revision: Revision,
@@ -489,7 +489,7 @@ fn brought(
     Ok(out)
 }
 
-/// The params of a forwarded request without the members of an earlier round.
+/// Params of a forwarded request without the members of an earlier round.
 pub(super) fn without_brought(params: &Bytes) -> Bytes {
     let all = std::str::from_utf8(params).ok().and_then(collect);
     let is_brought = |(name, _): &Member<'_>| BROUGHT.contains(&&**name);
@@ -504,7 +504,7 @@ pub(super) fn without_brought(params: &Bytes) -> Bytes {
     out.into()
 }
 
-/// The members of an object.
+/// Members of an object.
 fn collect(text: &str) -> Option<Vec<Member<'_>>> {
     members(text).ok()?.collect::<Result<_, _>>().ok()
 }
@@ -516,7 +516,7 @@ fn find<'a>(members: &[Member<'a>], name: &str) -> Option<&'a str> {
 /// Request that is forwarded to one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// `resources/read`, `resources/subscribe`, `resources/unsubscribe`.
+    /// Request about a resource, a directory or a skill.
     Resource(ResourceRequest),
     Prompt,
     Completion,
@@ -733,7 +733,7 @@ mod tests {
     }
 
     #[test]
-    fn apr_1_cursor_of_a_directory_read_is_part_of_what_is_approved() {
+    fn apr_1_cursor_of_a_directory_read_is_part_of_the_approval() {
         const DIRECTORY: Forward = Forward::Resource(ResourceRequest::ReadDirectory);
         for (params, arguments) in [
             (r#"{"uri":"skill://s/x","cursor":"a"}"#, r#"{"cursor":"a"}"#),

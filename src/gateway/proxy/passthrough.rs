@@ -1,11 +1,10 @@
 //! Resources, resource templates, prompts and completions of upstreams.
 //!
-//! Lists are merged from those of the upstreams ([`lists`]) under names that lead back
-//! ([`mcpproxy_catalog::exposed`]). Any other request goes to the upstream that its name or URI leads to, with that
-//! server's own name or URI, through the same `Exchange` as a call; the answer is forwarded verbatim, including the
-//! server's URIs. Forwarded requests are recorded (ACT-1) with a type of their own (a subscription is an
-//! `internal_tool_call`) and the method as the tool. Lists are not recorded, since nothing is sent on a client's
-//! behalf.
+//! Lists are merged from those of the upstreams ([`lists`]) under exposed names ([`mcpproxy_catalog::exposed`]).
+//! Any other request goes to the upstream named by its exposed name or URI, with that server's own one, through the
+//! same `Exchange` as a call. The answer is forwarded verbatim, including the server's URIs. Forwarded requests are
+//! recorded (ACT-1) with a type of their own (a subscription is an `internal_tool_call`) and the method as the
+//! tool. Lists are not recorded, since nothing is sent on a client's behalf.
 
 pub mod list_cache;
 pub mod lists;
@@ -54,7 +53,7 @@ pub use super::params::Forward;
 pub use mcpproxy_catalog::listing::List;
 
 /// Capabilities of the upstreams for clients of that family, besides `tools` and `logging`. A server that has not answered
-/// since the start may have any: an unfounded capability leads to an empty list, while a missing one is never used.
+/// since the start counts as having all: a false capability yields an empty list, while a missing one is never used.
 pub(crate) fn capabilities(worker: &Worker, family: ProtocolFamily) -> Map<String, Value> {
     let mut all = ServerCapabilities::default();
     for upstream in worker.proxy.upstreams.iter() {
@@ -78,8 +77,8 @@ pub(crate) fn capabilities(worker: &Worker, family: ProtocolFamily) -> Map<Strin
 /// Members of `capabilities` that the proxy serves itself. [Tasks](super::task_capability) are declared apart.
 const SERVED: [&str; 6] = ["tools", "resources", "prompts", "completions", "logging", "tasks"];
 
-/// Capabilities of one server for clients of that family: those that the proxy serves in its own form, all others as the
-/// server declares them.
+/// Capabilities of one server for clients of that family: those that the proxy serves in its own form, all others
+/// as declared by the server.
 pub(crate) fn capabilities_of(upstream: &Upstream, family: ProtocolFamily) -> Map<String, Value> {
     let (offers, introduced) = (upstream.offers(), upstream.introduced());
     let others = introduced.capabilities.iter();
@@ -155,10 +154,9 @@ pub(crate) fn forward(
     Reaction::Call { id, running }
 }
 
-/// A request to be forwarded.
 struct Forwarded {
     forward: Forward,
-    /// The only server of the endpoint, which is addressed by its own names.
+    /// Only server of the endpoint, addressed by its own names.
     only: Option<Arc<str>>,
     client_capabilities: ClientCapabilities,
     params: Bytes,
@@ -180,7 +178,7 @@ fn forwarded(
     })
 }
 
-/// Finds the server, asks for admission and sends the request; a result of the proxy if the server is not needed.
+/// Finds the server, asks for admission and sends the request; answers it directly if the server is not needed.
 async fn send(
     mut on: OnRecord<'_>,
     &Forwarded { forward, ref only, client_capabilities, ref params }: &Forwarded,
@@ -198,7 +196,7 @@ async fn send(
     let (upstream, own) = match resolve(worker, only, request.target()).await {
         Ok(found) => found,
         Err(text) => {
-            // For an unknown server, scope and rules decide as for a known one.
+            // For an unknown server, scope and rules apply as for a known one.
             let named = request.target().split().filter(|_| only.is_none());
             if let Some((server, own)) = named {
                 let access = request.access(Arc::from(&*server), &own);
@@ -236,7 +234,7 @@ async fn send(
     }
     // The client's new subscription, if this request adds one.
     let mut fresh: Option<(Arc<Client>, String)> = None;
-    // The connection that the request needs, for as long as it runs.
+    // Keeps the connection open while the request runs.
     let held_open;
     if let (Some(client), Forward::Resource(asked)) = (client, forward) {
         let subscribers = &worker.proxy.list_cache.subscribers;
@@ -308,7 +306,7 @@ async fn send(
     Ok(outcome)
 }
 
-/// Whether it is a request of SEP-2640.
+/// Whether it is a skill request (SEP-2640).
 fn is_of_skills(forward: Forward) -> bool {
     match forward {
         Forward::Resource(ResourceRequest::ReadDirectory | ResourceRequest::GetSkill) => true,
@@ -316,7 +314,7 @@ fn is_of_skills(forward: Forward) -> bool {
     }
 }
 
-/// Places of the URIs in the result of a request for the server's `own` URI that are exposed.
+/// Locations of exposed URIs in the result of a request for the server's `own` URI.
 fn exposed_places(forward: Forward, own: &str) -> Option<&'static UriPlace> {
     match forward {
         Forward::Resource(ResourceRequest::Read) => exposed::keeps_scheme(own).then_some(&CONTENTS),
@@ -328,15 +326,14 @@ fn exposed_places(forward: Forward, own: &str) -> Option<&'static UriPlace> {
     }
 }
 
-/// Protocol family of a server, once known; bounded.
+/// Protocol family of a server once known; waits up to a limit.
 async fn family_of(upstream: &Upstream) -> ProtocolFamily {
     let _ = tokio::time::timeout(list_cache::LIST_WAIT, upstream.settled()).await;
     upstream.family()
 }
 
-/// Subscribes to a resource at a modern server, which has subscription filters instead of this request (MCP
-/// 2026-07-28 §Subscriptions); the subscription is shared by all clients. `fresh` is the client's new subscription,
-/// which ends if this fails.
+/// Subscribes to a resource at a modern server, which has subscription filters instead of this request (MCP 2026-07-28
+/// §Subscriptions). All clients share the subscription. `fresh` is the client's new subscription, which ends if this fails.
 async fn follow(
     on: &OnRecord<'_>,
     upstream: &Upstream,
@@ -368,8 +365,8 @@ async fn follow(
     Err(Refusal::failed(RefusalKind::Failed, why))
 }
 
-/// Resolves a name or URI to the upstream and its own name. Only a name that leads nowhere is refused here; the
-/// upstream knows whether the target exists.
+/// Resolves a name or URI to the upstream and its own name. Refuses only unresolvable names; the upstream knows
+/// whether the target exists.
 async fn resolve(
     worker: &Worker,
     only: Option<&str>,
@@ -389,7 +386,7 @@ async fn resolve(
     let shown = shown(target.word());
     match target {
         Target::Prompt(name) => {
-            // A name that was cut.
+            // A shortened name.
             for set in lists::all(worker, List::Prompts).await {
                 if let Some(listed) = set.find(name)
                     && let Some(upstream) = upstreams.get(&set.server)

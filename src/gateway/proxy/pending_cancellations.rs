@@ -1,4 +1,4 @@
-//! Pending cancellations of tasks that their clients do not get (PRO-43), of one worker.
+//! Pending cancellations of tasks that their clients do not receive (PRO-43), per worker.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ const MAX_PENDING: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct PendingCancellations(RefCell<BTreeMap<Arc<str>, usize>>);
 
-/// One pending cancellation, until dropped.
+/// Pending cancellation, counted until dropped.
 #[derive(Debug)]
 pub(super) struct PendingCancellation {
     all: Rc<PendingCancellations>,
     server: Arc<str>,
 }
 
-/// Why a task is not canceled at all.
+/// Reason why a task is not canceled at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum NotCanceled {
     #[error("{MAX_AT_SERVER} cancellations of tasks are pending at the server, which is the limit")]
@@ -35,7 +35,7 @@ pub(super) enum NotCanceled {
 }
 
 impl PendingCancellations {
-    /// Counts one more at that server.
+    /// Counts one more cancellation at that server.
     pub(super) fn enter(
         self: &Rc<Self>,
         server: &Arc<str>,
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pro_43_pending_cancellations_are_bounded_at_each_server_and_in_all() {
+    fn pro_43_pending_cancellations_are_bounded_per_server_and_in_total() {
         let all = Rc::<PendingCancellations>::default();
         let fill = |server: &str| {
             let server = Arc::from(server);

@@ -1,8 +1,8 @@
-//! Record of a question that a server puts to a client during a call, and of the client's answer (ACT-13).
+//! Record of a server's question to a client during a call, and of the client's answer (ACT-13).
 //!
-//! It is opened before the question is sent, so that nothing is asked while the log has no capacity, and written when the
-//! question is answered, withdrawn by its server, or void because its call or session is over. An open question may wait
-//! for a person: it is charged to the principal's account and holds no capacity of the log that calls need.
+//! Opened before the question is sent, so that nothing is asked while the log has no capacity. Written when the
+//! question is answered, withdrawn by its server, or void because its call or session has ended. An open question
+//! may wait for a person, so it is charged to the principal's account and holds no log capacity that calls need.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use thiserror::Error;
 /// Method of the questions whose answers have an `action`.
 const ELICITATION: &str = "elicitation/create";
 
-/// Memory charge of an open question besides its params: names, and entries of tables.
+/// Memory charge of an open question besides its params: names and table entries.
 const BESIDE_PARAMS_BYTES: usize = 3 * 1024;
 
-/// Why a question cannot be recorded and is not put to the client.
+/// Reason why a question cannot be recorded and is therefore not sent to the client.
 #[derive(Debug, Error)]
 pub(super) enum NotRecorded {
     #[error("the client is not asked: {0}")]
@@ -34,14 +34,13 @@ pub(super) enum NotRecorded {
     OverShare { principal: Box<str> },
 }
 
-/// Sizes up to which questions and answers are recorded, in bytes: those of arguments and results.
+/// Maximum recorded sizes of questions and answers in bytes, equal to those of arguments and results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordedSizes {
     pub(super) question: usize,
     pub(super) answer: usize,
 }
 
-/// Record of one question.
 pub(crate) struct QuestionRecord {
     activity: Activity,
     /// `None` once submitted.
@@ -49,7 +48,7 @@ pub(crate) struct QuestionRecord {
     /// Tool or method of the call.
     call: Box<str>,
     sizes: RecordedSizes,
-    /// When the question was put; `None` if it was not.
+    /// Time at which the question was sent; `None` if it was not.
     asked: Option<Instant>,
 }
 
@@ -60,8 +59,8 @@ impl fmt::Debug for QuestionRecord {
 }
 
 impl QuestionRecord {
-    /// Opens the record of a question of at most `bytes` during the call whose texts `about` has; `call` is its tool or
-    /// method. Waits while the log has no capacity.
+    /// Opens the record of a question of at most `bytes` during a call; `about` has the call's texts, and `call` is
+    /// its tool or method. Waits while the log has no capacity.
     pub(super) async fn open(
         (activity, account): (&Activity, &Arc<StateAccount>),
         about: Draft,
@@ -76,13 +75,13 @@ impl QuestionRecord {
         drop(activity.reserve().await?);
         let mut draft = Box::new(about);
         draft.kind = Type::ServerQuestion;
-        // The question is no operation of its own.
+        // The question is not an operation of its own.
         draft.operation = None;
         let (activity, record) = (activity.clone(), Some((draft, charge)));
         Ok(Self { activity, record, call: call.into(), sizes, asked: None })
     }
 
-    /// Notes that `message`, a request of that method, is put to the client now.
+    /// Notes that `message`, a request of that method, is sent to the client now.
     pub(super) fn asks(&mut self, method: &str, message: &[u8]) {
         let Some((draft, _)) = &mut self.record else { return };
         self.asked = Some(Instant::now());
@@ -111,7 +110,7 @@ impl QuestionRecord {
         self.end(Status::Error, "error", &format!("the client answered: {message}"), error);
     }
 
-    /// Writes the record of a question that its server took back.
+    /// Writes the record of a question withdrawn by its server.
     pub(super) fn withdrawn(mut self) {
         self.end(Status::Error, "withdrawn", "the server withdrew its question", "");
     }

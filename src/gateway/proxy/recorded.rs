@@ -1,4 +1,4 @@
-//! Recorded requests: from the reserved log slot to the closed record, under one tracing span.
+//! Recorded requests: from the reserved log slot to the closed record, in one tracing span.
 //!
 //! [`recorded`] reserves the slot, runs the request, and closes record and reply by its outcome. Every request to a
 //! server is admitted and sent by [`OnRecord`], which also waits in the queues of limits and repeats a call where
@@ -57,29 +57,27 @@ mod sending;
 pub(super) struct OnRecord<'a> {
     pub(super) worker: &'a Rc<Worker>,
     pub(super) caller: &'a Caller,
-    /// The client that counts as a user of the servers.
+    /// The client, counted as a user of the servers.
     user: Option<&'a Arc<Client>>,
     pub(super) record: &'a mut CallRecord,
-    /// Settings of the request, from begin to end, regardless of reloads.
+    /// Settings of the request from begin to end, regardless of reloads.
     pub(super) settings: CurrentSettings,
     /// Facts of session and principal.
     facts: FactsOf<'a>,
     /// Exposure of a request other than a tool call.
     offer: OfferExposure,
-    /// Members of `_meta` that are part of an approval, or empty.
+    /// Members of `_meta` that are part of an approval; may be empty.
     meta: Box<str>,
-    /// The request's `inputResponses`, which are part of an approval, or empty.
+    /// The request's `inputResponses`, which are part of an approval; may be empty.
     inputs: Box<str>,
     /// Facts to raise when the answer begins.
     rise: Option<Rise>,
-    /// Rewriter of the URIs in the answer.
     rewriter: Option<Box<AnswerRewriter>>,
     /// The client's id of the task that the request is about.
     pub(super) task: Option<Box<str>>,
 }
 
 impl OnRecord<'_> {
-    /// Rewrites URIs in the answer.
     pub(super) fn rewrite(&mut self, rewriter: AnswerRewriter) {
         self.rewriter = Some(Box::new(rewriter));
     }
@@ -116,7 +114,7 @@ enum QueueOutcome {
     Asks(PendingApproval),
 }
 
-/// Source of the reply to a request that was not refused.
+/// Source of the reply to an admitted request.
 #[expect(
     clippy::large_enum_variant,
     reason = "it is moved once, and a box would be an allocation a call"
@@ -133,8 +131,8 @@ pub(super) enum ReplySource {
     },
 }
 
-/// Runs a request with `work`, as part of `trace`, and completes it. The only place that opens records, and that
-/// closes all of them. [`Aborted`] if the answer breaks off after its first byte was sent.
+/// Runs a request with `work` as part of `trace`, and completes it. The only function that opens and closes
+/// records. Fails with [`Aborted`] if the answer breaks off after its first byte was sent.
 pub(super) fn recorded<W>(
     worker: Rc<Worker>,
     caller: Caller,
@@ -162,7 +160,7 @@ where
             record.stop(Refusal::over_share(caller.principal.id(), retry_after).into()).await;
             return Ok(());
         }
-        // A caller without a client counts as a client of its own meanwhile.
+        // A caller without a client temporarily counts as a client of its own.
         let anonymous = caller.client.is_none().then(log_routing::anonymous);
         let user = caller.client.as_ref().map(|(client, _)| &**client).or(anonymous.as_ref());
         let on = OnRecord {
@@ -225,7 +223,7 @@ fn counted(worker: &Worker, caller: &Caller, record: &mut CallRecord, stop: Stop
     }
 }
 
-/// Records a request that is refused unseen as a call of `tool`; empty if unknown.
+/// Records a request refused unparsed as a call of `tool`; empty if unknown.
 pub fn rejected(
     worker: Rc<Worker>,
     caller: Caller,
@@ -241,7 +239,7 @@ pub fn rejected(
     })
 }
 
-/// Tracing span of a request; never contains a payload. Disabled spans cost one atomic load. A sampled call has a
+/// Tracing span of a request; never contains a payload. A disabled span costs one atomic load. A sampled call has a
 /// span at any level, so that log lines within carry its trace.
 fn span(caller: &Caller, kind: RecordKind, trace: Option<TraceContext>) -> Span {
     macro_rules! call {
@@ -271,9 +269,9 @@ fn span(caller: &Caller, kind: RecordKind, trace: Option<TraceContext>) -> Span 
 }
 
 impl OnRecord<'_> {
-    /// Asks for admission of `access` and records warnings and denials. `arguments` are those sent to the server,
-    /// which the tool's schema validates, and may coerce, before a person is asked; `extras` are the other members. Waits for a
-    /// required approval (CAP-8); in a repeated request `extras` becomes that of the first one.
+    /// Asks for admission of `access` and records warnings and denials. `arguments` are those sent to the server;
+    /// the tool's schema validates, and may coerce, them before a person is asked. `extras` are the other members.
+    /// Waits for a required approval (CAP-8); in a repeated request, `extras` is replaced by that of the first one.
     pub(super) async fn admit(
         &mut self,
         access: Access,
@@ -341,7 +339,7 @@ impl OnRecord<'_> {
                     self.release(repeated.as_ref(), queued.access(), extras)?;
                     let outcome =
                         Box::pin(self.wait_in_queue(queued, arguments, intent, None)).await?;
-                    // Validated after its wait: a call that waits for something else is in no queue.
+                    // Validated after its queue: a call that waits for validation is in no queue.
                     let coerced = self.judge_rest(unjudged, arguments, intent).await?;
                     match (outcome, coerced) {
                         (QueueOutcome::Permit(permit), None) => break permit,
@@ -365,7 +363,7 @@ impl OnRecord<'_> {
                             let asking = self.approved(pending, arguments, intent, extras, None);
                             break Box::pin(asking).await?;
                         }
-                        // What waits for approval are other arguments.
+                        // The pending approval is for the original arguments.
                         (QueueOutcome::Asks(_), Some(admitted)) => access = admitted,
                     }
                 }
@@ -374,7 +372,7 @@ impl OnRecord<'_> {
                         && let Some(coerced) =
                             Box::pin(self.coerced_later(&admitted, arguments)).await
                     {
-                        // The rule may have failed for what a string contains.
+                        // The rule may have failed on a string's content.
                         (*arguments, access) = (coerced, admitted);
                         continue;
                     }
@@ -386,7 +384,7 @@ impl OnRecord<'_> {
                 }
                 Admission::Pending(pending) => {
                     if let Some(admitted) = self.judge_rest(unjudged, arguments, intent).await? {
-                        // What waits for approval are other arguments.
+                        // The pending approval is for the original arguments.
                         access = admitted;
                         continue;
                     }
@@ -400,8 +398,8 @@ impl OnRecord<'_> {
         Ok(permit)
     }
 
-    /// Validates arguments that could not be validated at once. Returns the access if they were coerced, so that it is
-    /// to be decided again.
+    /// Validates arguments that could not be validated at once. Returns the access if they were coerced, so that it
+    /// is decided again.
     async fn judge_rest(
         &mut self,
         unjudged: Option<Access>,
@@ -419,8 +417,8 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Admits a request without arguments that is answered immediately; nothing is sent whose answer would be
-    /// awaited, so that it needs no slot under the limits.
+    /// Admits a request without arguments that is answered immediately. It awaits no server's answer and therefore
+    /// needs no slot under the limits.
     pub(super) fn admit_at_once(&mut self, access: Access) -> Result<(), Refusal> {
         match self.decide(access, b"", None, self.record.time_of_day()) {
             Admission::Permit(permit) => {
@@ -436,7 +434,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// The caller as a subscriber to a resource that it was admitted to by `access`.
+    /// The caller as a subscriber to a resource, admitted by `access`.
     pub(super) fn subscribing(&self, client: &Client, access: Access) -> Subscribing {
         let forecast = self.forecast(access, b"", None);
         Subscribing {
@@ -448,8 +446,8 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Asks for admission of a new subscription again if the settings were replaced since it was admitted: later
-    /// replacements find it in the table.
+    /// Re-evaluates a new subscription if the settings were replaced since its admission; later replacements find
+    /// it in the table.
     pub(super) fn confirm(&mut self, subscription: &ResourceSubscription) -> Result<(), Refusal> {
         if self.worker.settings().is(&self.settings) {
             return Ok(());
@@ -463,7 +461,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Whether the tool is visible to the caller, and callable.
+    /// Whether the tool is visible to the caller and callable.
     fn shows(&self, tool: &ToolName) -> bool {
         let snapshot = self.worker.proxy.catalog.load();
         let visible = policy::visible(&self.caller.principal, &self.settings.policy);
@@ -476,7 +474,8 @@ impl OnRecord<'_> {
         policy::visible(&self.caller.principal, &self.settings.policy).tool(tool)
     }
 
-    /// Refusal of an invisible tool: that of an unknown one ([`Self::unknown`]). The record has the actual reason.
+    /// Refusal of an invisible tool, identical to that of an unknown one ([`Self::unknown`]). The record has the
+    /// actual reason.
     fn hidden(
         &mut self,
         name: &ToolName,
@@ -490,11 +489,11 @@ impl OnRecord<'_> {
             Some(denial) => Refusal::rejected(RefusalKind::Gate, denial.to_string()),
             None => Refusal::no_tool(name),
         };
-        // The denial lasts, whatever the text says.
+        // The denial is permanent, whatever the text says.
         Refusal { may_pass: false, ..refusal }.helping(self.nearest_tools(name, by_name.as_ref()))
     }
 
-    /// Tools with similar names; none if the token's scope is the reason, which another spelling does not change.
+    /// Tools with similar names; none if the token's scope is the reason, since another spelling would not help.
     fn nearest_tools(&self, name: &ToolName, denial: Option<&Denial>) -> String {
         match denial {
             Some(Denial::Scope { .. }) => String::new(),
@@ -502,7 +501,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Refusal of an unknown tool. A denial by scope or rules of its name takes precedence, as for a known one.
+    /// Refusal of an unknown tool. A denial of its name by scope or rules takes precedence, as for a known one.
     pub(super) fn unknown(
         &mut self,
         name: &ToolName,
@@ -519,7 +518,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Denial by scope or rules of a tool known by name only, assuming that the intent is right.
+    /// Denial by scope or rules of a tool known by name only, assuming a matching intent.
     fn denial_of_name(
         &self,
         name: &ToolName,
@@ -540,7 +539,7 @@ impl OnRecord<'_> {
         self.refused_by_name(access, arguments, intent)
     }
 
-    /// Denial by scope or rules of something known by name only.
+    /// Denial by scope or rules of a target known by name only.
     pub(super) fn refused_by_name(
         &self,
         access: Access,
@@ -558,7 +557,7 @@ impl OnRecord<'_> {
         self.record.deny(denial)
     }
 
-    /// Records what is sent.
+    /// Records the permitted request.
     fn permitted(&mut self, permit: &Permit, intent: Option<Intent<'_>>) {
         let access = permit.access();
         self.record.set_target(access);
@@ -584,7 +583,7 @@ impl OnRecord<'_> {
         self.offer = OfferExposure { exposure, carries };
     }
 
-    /// Releases a repeated request that needs no approval any more; it is sent as it was.
+    /// Releases a repeated request that no longer needs an approval; it is sent unchanged.
     fn release(
         &mut self,
         repeated: Option<&RepeatedRequest>,
@@ -619,8 +618,8 @@ impl OnRecord<'_> {
         policy::forecast(&request, &self.settings.policy)
     }
 
-    /// Makes the request's `inputResponses` a part of its decision and record. Those of a repeated request answer the
-    /// proxy's own question; the server gets those of the first.
+    /// Makes the request's `inputResponses` part of its decision and record. Those of a repeated request answer the
+    /// proxy's own question; the server gets those of the first one.
     fn keep_inputs(&mut self, repeated: Option<&RepeatedRequest>, members: &Bytes) {
         let sent = match repeated {
             Some(repeated) => self.worker.proxy.approvals.first_members(&repeated.id),
@@ -654,8 +653,8 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Waits for approval and asks for admission again, since tool, rules and principal may have changed. Only what
-    /// was approved is sent.
+    /// Waits for approval and asks for admission again, since tool, rules and principal may have changed. Only the
+    /// approved request is sent.
     async fn approved(
         &mut self,
         pending: PendingApproval,
@@ -679,20 +678,20 @@ impl OnRecord<'_> {
             }
         };
         if approved.is_for_one_call() {
-            // Only what was shown is sent: nobody saw the client's trace.
+            // Only the displayed data is sent: the client's trace was not displayed.
             self.record.restart_trace(&worker.trace_ids);
             let meta = extras.meta.as_deref().and_then(meta::without_trace);
             extras.meta = meta.map(Bytes::from);
         }
         self.still_there()?;
-        // Approval may have taken long.
+        // The approval may have taken long.
         self.settings = self.worker.settings();
         let changed = Denial::from(ApprovalDenial::new(&access, NotApproved::Changed));
         let Some(now) = self.as_it_is(access, intent) else {
             return Err(self.record.deny(&changed).into());
         };
         let decided = match self.decide(now, arguments, intent, SystemTime::now()) {
-            // It needs none any more.
+            // It no longer needs an approval.
             Admission::Permit(permit) => Ok(LimitDecision::Permit(permit)),
             Admission::Queued(queued) => Ok(LimitDecision::Queued(queued)),
             Admission::Pending(pending) => pending.permitted_by(&approved, &self.settings.policy),
@@ -703,7 +702,7 @@ impl OnRecord<'_> {
             Ok(LimitDecision::Queued(queued)) => {
                 match self.wait_in_queue(queued, arguments, intent, Some(&approved)).await? {
                     QueueOutcome::Permit(permit) => Ok(permit),
-                    // Something else was approved.
+                    // A different request was approved.
                     QueueOutcome::Asks(_) => Err(self.record.deny(&changed).into()),
                 }
             }
@@ -711,7 +710,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// The access with its tool as the catalog has it now; `None` if that is gone.
+    /// Updates the access to the tool's current definition; `None` if the tool no longer exists.
     fn as_it_is(&self, access: Access, intent: Option<Intent<'_>>) -> Option<Access> {
         Some(match access {
             Access::Tool(call) => {
@@ -742,7 +741,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Waits for the request's turn within its timeout and asks for admission again, since principal, tool and
+    /// Waits in the request's queue within its timeout and asks for admission again, since principal, tool and
     /// rules may have changed. A dropped request leaves its queue; one that is not sent returns its slot.
     async fn wait_in_queue(
         &mut self,
@@ -773,7 +772,7 @@ impl OnRecord<'_> {
     }
 
     /// Checks a permitted request again, which keeps its slots: after a wait of `waited`, since principal, tool and
-    /// rules may have changed, and after coercion, since the arguments have.
+    /// rules may have changed, or after coercion, since the arguments have.
     fn admit_again(
         &mut self,
         permit: Permit,
@@ -795,14 +794,14 @@ impl OnRecord<'_> {
             Admission::Permit(permit) => Ok(QueueOutcome::Permit(permit)),
             Admission::Pending(pending) => Ok(QueueOutcome::Asks(pending)),
             Admission::Denial(denial) => Err(self.record.deny(&denial)),
-            // It has waited and is not queued again.
+            // It has already waited and is not queued again.
             Admission::Queued(queued) => Err(self.record.deny(&queued.late(waited))),
         }
     }
 }
 
-/// The call corrected so that the capability gate permits it; empty if no call would do, or if the tool is not
-/// `shown` to the caller.
+/// Corrected call that the capability gate would permit; empty if there is none, or if the tool is not `shown` to
+/// the caller.
 fn help(
     denial: &Denial,
     arguments: &[u8],

@@ -1,8 +1,8 @@
 //! Refused requests: reason, response, record and metric.
 //!
-//! [`Refusal`] is the one type for a request that ends without an upstream's answer; its [`RefusalKind`] decides the
-//! JSON-RPC form, the HTTP status and the metric (`contracts.md`, *errors*). [`RecordKind`] is the kind of the record
-//! that the request leaves. Pure.
+//! [`Refusal`] is the only type for a request that ends without an upstream's answer; its [`RefusalKind`] decides
+//! the JSON-RPC form, the HTTP status and the metric (`contracts.md`, *errors*). [`RecordKind`] is the kind of the
+//! request's record. Pure types.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::telemetry::call_metrics::{self as calls, Outcome};
 
 pub use crate::telemetry::call_metrics::RefusalKind;
 
-/// A request that ends without an upstream's answer.
+/// Request that ends without an upstream's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text}")]
 pub struct Refusal {
@@ -35,9 +35,9 @@ pub struct Refusal {
     pub kind: RefusalKind,
     /// One line that names server, tool and limit.
     pub text: String,
-    /// Advice in the terms an agent knows; may be empty. Not shown over REST.
+    /// Advice in an agent's terms; may be empty. Not shown over REST.
     pub advice: Cow<'static, str>,
-    /// How to correct the call, sent as a content block of its own, or after the text in an error; may be empty.
+    /// Help to correct the call, sent as a separate content block, or after the text in an error; may be empty.
     pub help: String,
     pub retry_after: Option<Duration>,
     /// Whether the same request may succeed later.
@@ -75,17 +75,17 @@ impl Refusal {
         Self::failed(RefusalKind::Unknown, format!("Server '{name}' not found"))
     }
 
-    /// A tool that does not exist, or that is not visible to the caller.
+    /// Unknown tool, or one that is invisible to the caller.
     pub(super) fn no_tool(name: &ToolName) -> Self {
         Self::failed(RefusalKind::Unknown, format!("Tool '{name}' not found")).advising(FIND_TOOLS)
     }
 
-    /// A call that the shutdown of the proxy cut off.
+    /// Call cut off by the shutdown of the proxy.
     pub(super) fn cut_off(server: &str, operation: &str) -> Self {
         Self::failed(RefusalKind::Unavailable, format!("{server}: {operation}: {CUT_OFF}"))
     }
 
-    /// A principal that has used up its share of the activity log (ACT-6).
+    /// Principal that has used up its share of the activity log (ACT-6).
     pub(super) fn over_share(principal: &str, retry_after: Duration) -> Self {
         let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
         let text = format!(
@@ -114,7 +114,7 @@ impl Refusal {
         Self { help, ..self }
     }
 
-    /// The text with the advice.
+    /// Text with the advice.
     fn for_agents(&self) -> Cow<'_, str> {
         match &*self.advice {
             "" => Cow::Borrowed(&self.text),
@@ -122,8 +122,8 @@ impl Refusal {
         }
     }
 
-    /// The MCP response to the request with this raw id. Unreadable parameters and mismatching headers are a JSON-RPC
-    /// error; the rest is a tool result, from which an agent can correct its call.
+    /// MCP response to the request with this raw id. Unreadable parameters and mismatching headers yield a JSON-RPC
+    /// error; all others a tool result, from which an agent can correct its call.
     pub fn mcp_response(&self, family: ProtocolFamily, id: &[u8]) -> Bytes {
         let text = self.for_agents();
         let error = |code| match self.help.as_str() {
@@ -150,7 +150,7 @@ impl Refusal {
 }
 
 impl RefusalKind {
-    /// Whether its reason may pass: limits, and servers and parts of the proxy that are away.
+    /// Whether the reason may be temporary: limits, and unavailable servers or parts of the proxy.
     fn may_pass(self) -> bool {
         match self {
             Self::Limited
@@ -194,21 +194,21 @@ impl RefusalKind {
     }
 }
 
-/// Why a request stops before an upstream has answered.
+/// Reason why a request stops before an upstream has answered.
 pub(super) enum Stopped {
     Refused(Refusal),
     /// The client must answer a question and repeat the request (MCP 2026-07-28 §Multi Round-Trip Requests).
     InputRequired {
-        /// The complete result that asks.
+        /// Complete result that asks.
         result: Bytes,
-        /// The error text of the record.
+        /// Error text of the record.
         why: String,
     },
     /// The client did not declare a capability that the request needs.
     Lacking {
-        /// The complete JSON-RPC error.
+        /// Complete JSON-RPC error.
         error: Bytes,
-        /// The error text of the record.
+        /// Error text of the record.
         why: String,
     },
 }
@@ -240,7 +240,7 @@ impl From<Refusal> for Stopped {
     }
 }
 
-/// The metric outcome of a record's status.
+/// Metric outcome of a record's status.
 pub(super) fn outcome(status: Status) -> Outcome {
     match status {
         Status::Success | Status::Warning => Outcome::Success,
@@ -251,7 +251,7 @@ pub(super) fn outcome(status: Status) -> Outcome {
     }
 }
 
-/// The decision that records a denial, and the kind of refusal that reports it.
+/// Decision that records a denial, and the kind of refusal that reports it.
 pub(super) fn decision_about(denial: &Denial) -> (Decision, RefusalKind) {
     let (policy, kind) = match denial.kind() {
         DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
@@ -267,7 +267,6 @@ pub(super) fn decision_about(denial: &Denial) -> (Decision, RefusalKind) {
     (decision, kind)
 }
 
-/// The metric of a decision.
 pub(super) fn decision(decision: &Decision) -> calls::Decision {
     match (decision.policy, decision.verdict) {
         (Policy::OutputValidation, Verdict::Blocked) => calls::Decision::OutputBlocked,
@@ -297,12 +296,12 @@ pub(super) enum RecordKind {
     OwnTool,
     /// A request for a resource, prompt or completion.
     Forward(Forward),
-    /// A method that no revision has.
+    /// A method that no revision defines.
     Extension,
     /// A request about a task.
     Task {
         request: TaskRequest,
-        /// Whether it came to the endpoint of the call tools.
+        /// Whether it arrived at the endpoint of the call tools.
         at_call_tools: bool,
     },
 }
@@ -331,7 +330,7 @@ impl RecordKind {
         match self {
             Self::ToolCall(_) | Self::OwnTool => TOOLS_CALL,
             Self::Forward(forward) => forward.method(),
-            // The word of the conventions for any method that they do not list.
+            // The conventions' value for methods that they do not list.
             Self::Extension => "_OTHER",
             Self::Task { request, .. } => request.method(),
         }
@@ -345,7 +344,7 @@ impl RecordKind {
         }
     }
 
-    /// The kind of a refusal as the client receives it. Only a tool result can carry the reason of a failure.
+    /// Kind of a refusal as the client receives it. Only a tool result can carry the reason of a failure.
     pub(super) fn refusal_kind(self, kind: RefusalKind) -> RefusalKind {
         match (self, kind) {
             (Self::ToolCall(_) | Self::OwnTool, kind)

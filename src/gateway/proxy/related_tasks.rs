@@ -1,8 +1,9 @@
-//! The task that a message is related to: `_meta["io.modelcontextprotocol/related-task"]` (MCP 2025-11-25 §Related Task
+//! Relation of a message to a task: `_meta["io.modelcontextprotocol/related-task"]` (MCP 2025-11-25 §Related Task
 //! Metadata; PRO-43).
 //!
-//! A client knows a task by its sealed id, the server by its own. So the relation is opened in what a client sends, and
-//! sealed in what a server sends; a relation to a task that is not the client's is removed. Pure; the caller supplies the keys and the table.
+//! A client knows a task by its sealed id, the server by its own. The relation is therefore opened in a client's
+//! messages and sealed in a server's; a relation to a foreign task is removed. Pure functions: the caller supplies
+//! the keys and the table.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -15,7 +16,7 @@ use mcpproxy_protocol::mcp::meta::{TASK_KEY, without_task};
 use mcpproxy_upstream::CallExtras;
 use serde_json::Value;
 
-/// End of [`TASK_KEY`], for a search before anything is parsed.
+/// End of [`TASK_KEY`], for a search before parsing.
 const NAME: &[u8] = b"related-task";
 const META: &str = "_meta";
 
@@ -32,14 +33,14 @@ impl RelationEdit {
     }
 }
 
-/// Place of a part of `text`.
+/// Range of a part of `text`.
 pub(super) fn range_in(text: &str, part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     start..start + part.len()
 }
 
-/// Replacement of the relation in the `_meta` of `object`, a part of `text`, by one to the task that `other` finds for its
-/// id, or by none. `None` if there is no relation.
+/// Replaces the relation in the `_meta` of `object`, a part of `text`, by one to the task that `other` finds for
+/// its id, or by none. `None` if there is no relation.
 pub(super) fn replaced(
     text: &str,
     object: &str,
@@ -64,7 +65,7 @@ fn replaced_in_meta(
     })
 }
 
-/// Opens the relation of a client's request, before it is decided about and recorded: a sealed id is not recorded.
+/// Opens the relation of a client's request before the decision and the record: a sealed id is not recorded.
 pub(super) fn open(
     approvals: &ApprovalQueue,
     principal: &Principal,
@@ -87,11 +88,11 @@ pub(super) fn open(
     }
 }
 
-/// A client's `inputResponses`, raw JSON, with the relations to the task of that sealed id opened.
+/// Opens relations to the task of that sealed id in a client's `inputResponses`, raw JSON.
 pub(super) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
     let mut opened = inputs.to_owned();
     let own = |id: &str| (id == sealed).then(|| own.to_owned());
-    // From the last one on, so that the places before stay.
+    // Last to first, so that earlier positions stay valid.
     let answers = members(inputs).into_iter().flatten().map_while(Result::ok);
     let mut all: Vec<_> = answers.filter_map(|(_, answer)| replaced(inputs, answer, own)).collect();
     all.sort_by_key(|replaced| std::cmp::Reverse(replaced.at.start));
@@ -101,7 +102,8 @@ pub(super) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
     opened
 }
 
-/// A server's message to a client, with the relation to the task that `sealed` finds; and the server's id of that.
+/// Seals the relation in a server's message to a client, to the task that `sealed` finds; also returns the server's
+/// id of that task.
 pub(super) fn sealed_message(
     message: &Bytes,
     sealed: impl FnOnce(&str) -> Option<String>,
@@ -120,7 +122,7 @@ pub(super) fn sealed_message(
     (message, own)
 }
 
-/// The answer of a client to a server's request, a raw member `result` or `error`, with the relation to the server's task.
+/// Relates a client's answer to a server's request, a raw member `result` or `error`, to the server's task.
 pub(super) fn opened_answer(outcome: Bytes, task: Option<&str>) -> Bytes {
     let opened = || {
         let text = std::str::from_utf8(&outcome).ok()?;

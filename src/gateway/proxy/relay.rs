@@ -1,8 +1,8 @@
-//! Relays an upstream's messages that precede its answer to the client of the call.
+//! Relay of an upstream's messages before its answer to the client of the call.
 //!
-//! A client receives messages of its own calls only: progress under its token, log messages it asked for, and
-//! requests it declared support for, under ids of its own. Everything else is dropped, including unknown members;
-//! other values are the server's bytes, except for a replaced token or id.
+//! A client receives messages of its own calls only: progress under its token, log messages at its level, and
+//! requests that it declared support for, under ids of its own. Everything else is dropped, including unknown
+//! members; other values are the server's bytes, except for a replaced token or id.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ use super::reply::Piece;
 /// Maximum size of the id of a server's request, in bytes.
 const MAX_SERVER_ID_BYTES: usize = 1024;
 
-/// Time limit for a server that asked its client something: a person may have to answer.
+/// Time limit for a server that asked its client: a person may have to answer.
 pub(super) const ASKED_LIMIT: Duration = Duration::from_secs(600);
 
 /// Relay for the messages of one call.
@@ -39,11 +39,11 @@ pub(super) struct Relay {
     token: Option<Bytes>,
     /// Open questions to the client.
     asked: Vec<u64>,
-    /// Whether a message was sent, so that the reply is a stream already.
+    /// Whether a message was sent, which made the reply a stream.
     streams: bool,
     /// Whether the call can be held while a modern client answers the server (PRO-42).
     holds: bool,
-    /// Whether messages of extensions are passed to the client.
+    /// Whether extension messages are forwarded to the client.
     extensions: bool,
 }
 
@@ -53,16 +53,14 @@ pub(super) struct HeldQuestion {
     pub(super) method: &'static str,
     /// The server's raw id of the request.
     pub(super) raw_id: Bytes,
-    /// The request as a modern server states it.
+    /// The request as a modern server would state it.
     pub(super) request: String,
 }
 
-/// Treatment of a message.
+/// Action for a message.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Forward this to the client.
     Forward(Piece),
-    /// Put this question to the client.
     Ask(AskedQuestion),
     /// Send this `error` or `result` member to the upstream, under the raw id.
     Respond(Bytes, Bytes),
@@ -71,25 +69,25 @@ pub(super) enum Step {
     Drop,
 }
 
-/// A server's question that is registered at its client.
+/// Server's question, registered at its client.
 #[derive(Debug)]
 pub(super) struct AskedQuestion {
     pub(super) id: u64,
     pub(super) method: Box<str>,
-    /// The request to the client.
+    /// Request to the client.
     pub(super) message: Bytes,
     /// The server's raw id of its request.
     pub(super) raw_id: Bytes,
 }
 
-/// The server that answers.
+/// Server that answers.
 pub(super) struct AnsweringServer<'a> {
     pub(super) server: &'a Arc<str>,
     /// Generation of its connection.
     pub(super) generation: u64,
     /// Log-once filter.
     pub(super) log_filter: &'a DroppedMembers,
-    /// The server's own id of the task that the message is related to.
+    /// The server's own id of the related task.
     pub(super) related_to: Option<&'a str>,
 }
 
@@ -104,24 +102,24 @@ struct Params<'a> {
 }
 
 impl Relay {
-    /// A relay to `client`, if messages can be sent to it; `token` is that of its call.
+    /// Relay to `client`, if messages can be sent to it; `token` is that of its call.
     pub(super) fn new(client: Option<(ActiveCall, Channel)>, token: Option<Bytes>) -> Self {
         Self { client, token, asked: Vec::new(), streams: false, holds: false, extensions: false }
     }
 
-    /// The same for a call that can be held.
+    /// Sets whether the call can be held.
     pub(super) fn holding(mut self, holds: bool) -> Self {
         self.holds = holds;
         self
     }
 
-    /// The relay, which passes messages of extensions if `extensions`.
+    /// Sets whether extension messages are forwarded.
     pub(super) fn taking_extensions(mut self, extensions: bool) -> Self {
         self.extensions = extensions;
         self
     }
 
-    /// Takes a message that came before the answer to the request `id` of `asked`.
+    /// Takes a message that arrived before the answer to the request `id` of `asked`.
     pub(super) fn take(&mut self, message: &Bytes, id: u64, asked: &AnsweringServer<'_>) -> Step {
         let step = self.step(message, id, asked);
         self.streams |= matches!(step, Step::Forward(_) | Step::Ask(_));
@@ -166,7 +164,7 @@ impl Relay {
                 {
                     to_client(notification(message, client.revision(), &[], asked))
                 }
-                // It may be about an earlier call, of another client.
+                // It may concern an earlier call of another client.
                 Some(_) | None => Step::Drop,
             },
             ("notifications/progress", None) => {
@@ -174,7 +172,7 @@ impl Relay {
                     return Step::Drop;
                 };
                 match (&self.token, self.channel()) {
-                    // It may belong to another call, or be invented.
+                    // Any other token may belong to another call or be invented.
                     (Some(ours), Some(client))
                         if jsonrpc::numeric_id(found.get().as_bytes()) == Some(id) =>
                     {
@@ -207,29 +205,28 @@ impl Relay {
         }
     }
 
-    /// A log message does not turn a plain response into a stream for a client that did not ask for log messages:
-    /// some clients read large answers from JSON only.
+    /// Handles a log message. It does not turn a plain response into a stream for a client that did not ask for log
+    /// messages, since some clients read large answers from JSON only.
     fn log(&self, message: Bytes, client: &Client, channel: Channel) -> Step {
         match channel {
             Channel::Stream if self.streams || client.chose_level() => to_client(Some(message)),
             Channel::Stream | Channel::Answer => {
-                client.tell_aside(message);
+                client.send_aside(message);
                 Step::Drop
             }
         }
     }
 
-    /// Protocol family of the client.
     pub(super) fn family(&self) -> ProtocolFamily {
         self.client.as_ref().map_or(ProtocolFamily::Legacy, |(client, _)| client.family)
     }
 
-    /// Whether an MCP client of a legacy revision gets the answer.
+    /// Whether the answer is for an MCP client of a legacy revision.
     pub(super) fn is_for_legacy_client(&self) -> bool {
         self.legacy_client().is_some()
     }
 
-    /// An MCP client of the modern revision that can open URLs, if one gets the answer.
+    /// The answer's MCP client, if modern and able to open URLs.
     pub(super) fn modern_url_client(&self) -> Option<&Client> {
         let client = self.client.as_ref().map(|(client, _)| &***client);
         client.filter(|client| {
@@ -237,7 +234,7 @@ impl Relay {
         })
     }
 
-    /// An MCP client of a legacy revision, if one gets the answer.
+    /// The answer's MCP client, if legacy.
     pub(super) fn legacy_client(&self) -> Option<&Client> {
         let client = self.client.as_ref().map(|(client, _)| &***client);
         client.filter(|client| client.family == ProtocolFamily::Legacy)
@@ -253,8 +250,7 @@ impl Relay {
         }
     }
 
-    /// Registers a question of the proxy to a legacy client, which is void once the call is over; `None` if too many
-    /// are open.
+    /// Registers a question of the proxy to a legacy client, void once the call ends; `None` if too many are open.
     pub(super) fn ask(&mut self, question: Question) -> Option<u64> {
         let id = self.legacy_client()?.ask(question)?;
         self.asked.push(id);
@@ -262,29 +258,29 @@ impl Relay {
         Some(id)
     }
 
-    /// Keeps the record of an open question.
+    /// Stores the record of an open question.
     pub(super) fn keep_record(&self, id: u64, record: QuestionRecord) {
         if let Some(client) = self.legacy_client() {
             client.keep_record(id, record);
         }
     }
 
-    /// Voids a question of the proxy; the notification for the client if it was open.
+    /// Voids a question of the proxy; returns the notification for the client if it was open.
     pub(super) fn take_back(&self, id: u64) -> Option<Piece> {
         self.legacy_client()?.answered(id)?;
         let canceled = serde_json::json!({
             "jsonrpc": "2.0", "method": "notifications/cancelled",
-            "params": {"requestId": id, "reason": "the call is over"},
+            "params": {"requestId": id, "reason": "the call has ended"},
         });
         Some(Piece::Notification(canceled.to_string().into()))
     }
 
-    /// The client of the call; it is active as long as the returned value is kept.
+    /// The client of the call, active as long as the returned value exists.
     pub(super) fn active_client(&self) -> Option<ActiveCall> {
         self.client.as_ref().map(|(client, _)| ActiveCall::of(Arc::clone(client)))
     }
 
-    /// The piece that makes the reply to a legacy client an event stream, if it accepts one and has none yet.
+    /// Piece that turns the reply to a legacy client into an event stream, if it accepts one and has none yet.
     pub(super) fn opens_stream(&mut self) -> Option<Piece> {
         let is_legacy = self.channel()?.family == ProtocolFamily::Legacy;
         (is_legacy && !std::mem::replace(&mut self.streams, true)).then_some(Piece::Alive)
@@ -311,19 +307,19 @@ impl Relay {
         };
         let refuse = |text: &str| refuse_with(Code::MethodNotFound, text);
         let Some((client, channel)) = &self.client else {
-            return refuse(&format!("{method}: this call came from no MCP client"));
+            return refuse(&format!("{method}: this call was not made by an MCP client"));
         };
         let request = ServerRequest::of(method, params);
         match (client.family, channel) {
             (ProtocolFamily::Modern, _) if self.holds && request.is_some() => {}
             (ProtocolFamily::Modern, _) => {
                 return refuse(&format!(
-                    "{method}: the client speaks {}, in which servers send no requests",
+                    "{method}: the client uses revision {}, in which servers send no requests",
                     client.version
                 ));
             }
             (ProtocolFamily::Legacy, Channel::Answer) => {
-                return refuse(&format!("{method}: the client takes no event stream"));
+                return refuse(&format!("{method}: the client accepts no event stream"));
             }
             (ProtocolFamily::Legacy, Channel::Stream) => {}
         }
@@ -341,7 +337,7 @@ impl Relay {
             let text = format!("id is longer than {MAX_SERVER_ID_BYTES} bytes");
             return refuse_with(Code::InvalidRequest, &text);
         }
-        // A copy, kept until the client answers: a slice would pin the message.
+        // A copy, retained until the client answers: a slice would pin the message.
         let raw_id = Bytes::copy_from_slice(raw.get().as_bytes());
         if let (ProtocolFamily::Modern, Some(request)) = (client.family, request) {
             let mut left = Left::default();
@@ -407,8 +403,8 @@ impl Relay {
     }
 }
 
-/// A legacy server's request as one of `inputRequests` (MCP 2026-07-28 §Multi Round-Trip Requests), reduced to the
-/// members that it has there.
+/// States a legacy server's request as one of `inputRequests` (MCP 2026-07-28 §Multi Round-Trip Requests), reduced
+/// to the members defined there.
 fn modern_request(
     request: ServerRequest,
     params: Option<&RawValue>,
@@ -427,7 +423,7 @@ fn modern_request(
 }
 
 impl Drop for Relay {
-    /// The call is over: its questions are void.
+    /// Ends the call and voids its questions.
     fn drop(&mut self) {
         let Some((client, _)) = &self.client else { return };
         for id in self.asked.drain(..) {
@@ -436,7 +432,7 @@ impl Drop for Relay {
     }
 }
 
-/// A message of an extension with the server's params, byte for byte; a request under `id`.
+/// Extension message with the server's params, byte for byte; a request if `id` is given.
 fn verbatim(method: &str, params: Option<&RawValue>, id: Option<u64>) -> Bytes {
     let id = id.map(|id| format!(r#""id":{id},"#)).unwrap_or_default();
     let method = serde_json::Value::from(method);
@@ -452,7 +448,7 @@ fn respond(message: &Bytes, raw: &RawValue, payload: Bytes) -> Step {
     Step::Respond(message.slice_ref(raw.get().as_bytes()), payload)
 }
 
-/// A log message or completion for `client`; `None` if parsers could read it differently.
+/// Log message or completion for `client`; `None` if ambiguous to parsers.
 pub(super) fn log_message(
     message: &Bytes,
     client: &Client,
@@ -467,16 +463,16 @@ pub(super) fn log_message(
     )
 }
 
-/// Notification that the interaction behind a URL is over (MCP 2025-11-25 §Completion Notifications).
+/// Notification that a URL interaction is complete (MCP 2025-11-25 §Completion Notifications).
 pub(super) const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
 
-/// `elicitationId` of the params of an elicitation, or of its completion.
+/// `elicitationId` in the params of an elicitation or of its completion.
 pub(super) fn elicitation_id(params: &str) -> Option<Cow<'_, str>> {
     member(params, "elicitationId").and_then(string)
 }
 
-/// Notes the elicitations that the error of a call asks its client to complete (-32042), so that it learns of their
-/// completion.
+/// Registers the elicitations that a call's error asks its client to complete (-32042), so that it is notified of
+/// their completion.
 pub(super) fn note_elicitations(client: &Client, server: &Arc<str>, error: &str) {
     let asked = member(error, "data").and_then(|data| member(data, "elicitations"));
     let asked = asked.and_then(|asked| elements(asked).ok());
@@ -487,12 +483,12 @@ pub(super) fn note_elicitations(client: &Client, server: &Arc<str>, error: &str)
     }
 }
 
-/// Maximum URLs of one error that a client is asked to open.
+/// Maximum URLs per error that a client is asked to open.
 pub(super) const MAX_URLS: usize = 16;
 
-/// The result that asks a modern client to open the URLs of error -32042, which its revision does not have (MCP
-/// 2026-07-28 §Multi Round-Trip Requests). It has no request state: the repeated request is a new call. `None` if there
-/// are none or too many, and if one of them is not the params of a URL elicitation.
+/// Result that asks a modern client to open the URLs of error -32042, which its revision lacks (MCP 2026-07-28
+/// §Multi Round-Trip Requests). It has no request state: the repeated request is a new call. `None` without URLs,
+/// with too many, or if one is not the params of a URL elicitation.
 pub(super) fn input_for_urls(error: &str, client: &Client) -> Option<String> {
     let asked = member(error, "data").and_then(|data| member(data, "elicitations"))?;
     let mut requests = String::new();
@@ -516,7 +512,7 @@ pub(super) fn input_for_urls(error: &str, client: &Client) -> Option<String> {
     })
 }
 
-/// A notification with `edits` to its params; `None` if parsers could read it differently.
+/// Notification with `edits` to its params; `None` if ambiguous to parsers.
 fn notification(
     message: &Bytes,
     revision: Revision,
@@ -632,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_41_messages_of_extensions_are_passed_verbatim_where_they_are_taken() {
+    fn pro_41_extension_messages_are_forwarded_verbatim_to_clients_that_accept_them() {
         let client = client(ProtocolFamily::Legacy, ClientCapabilities::default());
         let mut ours = relay(&client, Channel::Stream, None).taking_extensions(true);
         let changed = r#"{"jsonrpc":"2.0","method":"notifications/skills/changed","params":{"a" : [1.0e5, {"b":1}]}}"#;
@@ -751,12 +747,12 @@ mod tests {
         let ask = r#"{"id":5,"method":"sampling/createMessage"}"#;
         let legacy = client(ProtocolFamily::Legacy, ALL);
         for (mut relay, why) in [
-            (Relay::new(None, None), "no MCP client"),
+            (Relay::new(None, None), "not made by an MCP client"),
             (
                 relay(&client(ProtocolFamily::Modern, ALL), Channel::Stream, None),
                 "servers send no requests",
             ),
-            (relay(&legacy, Channel::Answer, None), "takes no event stream"),
+            (relay(&legacy, Channel::Answer, None), "accepts no event stream"),
             (
                 relay(
                     &client(ProtocolFamily::Legacy, ClientCapabilities::default()),

@@ -1,5 +1,4 @@
-//! Responses written by the proxy itself: results, failures, and the members that each revision requires; and tools
-//! as text.
+//! Responses written by the proxy itself: results, failures and the members required by each revision; and tools as text.
 //!
 //! A server's answer never passes through here, except for the head of its envelope; [`refusal`](super::refusal)
 //! writes refusals. In text blocks a tool begins at the margin and its details are indented, so that no server text
@@ -20,7 +19,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// How long a client may cache a result (MCP 2026-07-28 §Caching).
+/// Cacheability of a result (MCP 2026-07-28 §Caching).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caching {
     /// Not cacheable.
@@ -33,9 +32,9 @@ pub(crate) fn own(family: ProtocolFamily, id: &[u8], result: &str, caching: Cach
     jsonrpc::response(id, own_result(family, result, caching).as_bytes())
 }
 
-/// A result of the proxy as a JSON object, with the members that modern revisions require. For an upstream's result
-/// they are added while it streams (verdicts (`requirements.md`, *verdicts*),
-/// [`Required`](mcpproxy_schema::output::Required)).
+/// Result of the proxy as a JSON object, with the members required by modern revisions. For an upstream's result
+/// they are added while it streams ([`Required`](mcpproxy_schema::output::Required); `requirements.md`,
+/// *verdicts*).
 pub(crate) fn own_result(family: ProtocolFamily, result: &str, caching: Caching) -> Cow<'_, str> {
     let beside = own_members(family, caching);
     let Some(members) = result.strip_prefix('{').filter(|_| !beside.is_empty()) else {
@@ -45,7 +44,7 @@ pub(crate) fn own_result(family: ProtocolFamily, result: &str, caching: Caching)
     Cow::Owned(format!("{{{beside}{comma}{members}"))
 }
 
-/// Members that modern revisions require in each result: `"key":value` separated by commas; empty for legacy ones.
+/// Members required by modern revisions in each result: `"key":value` separated by commas; empty for legacy ones.
 pub(crate) fn own_members(family: ProtocolFamily, caching: Caching) -> String {
     let by = match family {
         ProtocolFamily::Legacy => return String::new(),
@@ -59,7 +58,7 @@ pub(crate) fn own_members(family: ProtocolFamily, caching: Caching) -> String {
     format!(r#""resultType":"complete",{kept}{meta}"#)
 }
 
-/// The envelope up to the value of a reply.
+/// Envelope up to the value of a reply.
 pub fn head(id: &[u8], member: AnswerMember) -> Bytes {
     match member {
         AnswerMember::Result => jsonrpc::result_head(id),
@@ -67,12 +66,12 @@ pub fn head(id: &[u8], member: AnswerMember) -> Bytes {
     }
 }
 
-/// A tool result that reports a failure: `isError: true` and one text block.
+/// Tool result that reports a failure: `isError: true` and one text block.
 pub(crate) fn error_result(family: ProtocolFamily, text: &str) -> Bytes {
     helping_result(family, text, "")
 }
 
-/// A failure with a second text block for `help`, unless it is empty; the first one keeps its well-known text.
+/// Failure with a second text block for `help`, unless empty; the first one keeps its well-known text.
 pub(crate) fn helping_result(family: ProtocolFamily, text: &str, help: &str) -> Bytes {
     let blocks = [text, help].into_iter().enumerate();
     let blocks = blocks.filter(|(at, text)| *at == 0 || !text.is_empty());
@@ -81,12 +80,11 @@ pub(crate) fn helping_result(family: ProtocolFamily, text: &str, help: &str) -> 
     own_result(family, &result.to_string(), Caching::No).into_owned().into()
 }
 
-/// `serverInfo`.
 pub(super) fn server_info() -> Value {
     json!({"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// A client's text within a message of the proxy, cut so that it cannot inflate it.
+/// A client's text within a message of the proxy, truncated so that it cannot inflate the message.
 pub fn shown(word: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 128;
     word.chars().take(MAX_SHOWN_CHARS).collect()
@@ -100,14 +98,14 @@ pub(super) fn heading(text: &mut String, tool: &Tool) {
     let _ = writeln!(text, "{server}:{} -> {call_with}", tool.signature());
 }
 
-/// Details of the tool above.
+/// Writes details of the tool above.
 pub(super) fn indented(text: &mut String, lines: &str) {
     for line in lines.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
         let _ = writeln!(text, "  {}", on_one_line(&line.replace('\t', "  ")));
     }
 }
 
-/// A server's JSON on one line: valid JSON has line breaks between tokens only.
+/// Writes a server's JSON on one line; valid JSON has line breaks between tokens only.
 pub(super) fn json_line(text: &mut String, label: &str, json: &RawValue) {
     let _ = write!(text, "  {label}: ");
     text.extend(json.get().chars().map(|letter| if letter.is_control() { ' ' } else { letter }));

@@ -1,8 +1,8 @@
 //! Reply of a call, passed downstream piece by piece within one task, and [`Reaction`], the outcome of a client
 //! message.
 //!
-//! A call is a future that downstream polls; it takes the pieces that the call puts down. Both sides share one
-//! task, so there is no channel, wake-up or lock between them, and backpressure is a side that stops polling.
+//! A call is a future polled by downstream, which takes each piece from a one-element slot. Both sides share one
+//! task, so no channel, wake-up or lock lies between them, and backpressure means that a side stops polling.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -27,7 +27,7 @@ use super::render::shown;
 pub enum Piece {
     /// A complete message that precedes the answer, ready for the client.
     Notification(Bytes),
-    /// A request that the client must answer; its id is one of [`Client`]'s own.
+    /// Request that the client must answer; its id was issued by [`Client`].
     ///
     /// [`Client`]: crate::proxy::client::Client
     Request(Bytes),
@@ -35,15 +35,15 @@ pub enum Piece {
     Alive,
     /// The complete value of the answer's member; ends the reply.
     Whole(AnswerMember, Splice),
-    /// Begin of the answer; its value follows as [`Piece::Data`].
+    /// Start of the answer; its value follows as [`Piece::Data`].
     Begin(AnswerMember),
     /// Next bytes of the answer's value.
     Data(Splice),
-    /// No answer; the form depends on the transport.
+    /// No answer; its form depends on the transport.
     Refused(Refusal),
 }
 
-/// The reply broke off after its first byte and must not be ended as if it were complete.
+/// The reply broke off after its first byte and must not be ended as if complete.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the reply was broken off: {0}")]
 pub struct Aborted(pub String);
@@ -57,11 +57,11 @@ pub struct Reply {
 #[derive(Debug, Default)]
 struct Shared {
     slot: RefCell<Option<Piece>>,
-    /// The client canceled the call, which is about to be dropped.
+    /// Set when the client canceled the call, which is about to be dropped.
     canceled: Cell<bool>,
-    /// Checks whether the answer can still be stored once its connection has broken.
+    /// Checks whether the answer can still be stored after its connection broke.
     capacity: RefCell<Option<CapacityCheck>>,
-    /// Why nobody can receive the answer; the call is about to be dropped.
+    /// Reason why the answer has no receiver; the call is about to be dropped.
     given_up: RefCell<Option<String>>,
 }
 
@@ -77,7 +77,7 @@ impl std::fmt::Debug for CapacityCheck {
 }
 
 impl Reply {
-    /// Puts a piece down and waits until it is taken.
+    /// Puts a piece into the slot and waits until it is taken.
     pub(crate) async fn send(&self, piece: Piece) {
         self.put(piece);
         // No waker: the side that takes the piece polls the call again.
@@ -87,7 +87,7 @@ impl Reply {
         .await;
     }
 
-    /// Puts the last piece down without waiting.
+    /// Puts the last piece into the slot without waiting.
     pub(crate) fn put(&self, piece: Piece) {
         *self.shared.slot.borrow_mut() = Some(piece);
     }
@@ -97,14 +97,14 @@ impl Reply {
         self.shared.canceled.get()
     }
 
-    /// Why the rest of the answer cannot be delivered after its connection broke, or `None`; a rest that fits is
-    /// reserved.
+    /// Reason why the rest of the answer cannot be delivered after its connection broke; `None` if it can. Reserves
+    /// space for a rest that fits.
     pub(crate) fn undelivered(&self, rest: &Splice) -> Option<String> {
         let capacity = self.shared.capacity.borrow();
         capacity.as_ref().and_then(|CapacityCheck(capacity)| capacity(rest).err())
     }
 
-    /// Why the call is being dropped, if nobody can receive its answer.
+    /// Reason why the call is being dropped, if its answer has no receiver.
     pub(crate) fn given_up(&self) -> Option<String> {
         self.shared.given_up.borrow().clone()
     }
@@ -116,13 +116,13 @@ impl Reply {
 
 type Call = Pin<Box<dyn Future<Output = Result<(), Aborted>>>>;
 
-/// Maximum size of a call's future. The compiler constructs one of more than 8 KiB on the stack and copies it.
+/// Maximum size of a call's future in bytes. The compiler constructs one of more than 8 KiB on the stack and copies it.
 const MAX_CALL_BYTES: usize = 7 << 10;
 
 /// Downstream's side: a call in progress. Dropping it cancels the call.
 pub struct Running {
     call: Option<Call>,
-    /// The error of the call, until [`Running::poll_piece`] has returned it.
+    /// Error of the call, until [`Running::poll_piece`] has returned it.
     aborted: Option<Aborted>,
     reply: Reply,
 }
@@ -146,7 +146,7 @@ impl Running {
         Self { call: Some(call), aborted: None, reply }
     }
 
-    /// The next piece; `None` at the end of the reply.
+    /// Next piece; `None` at the end of the reply.
     pub(crate) fn poll_piece(
         &mut self,
         cx: &mut Context<'_>,
@@ -167,7 +167,7 @@ impl Running {
         }
     }
 
-    /// The next piece; `None` at the end of the reply.
+    /// Next piece; `None` at the end of the reply.
     pub async fn next(&mut self) -> Option<Result<Piece, Aborted>> {
         poll_fn(|cx| self.poll_piece(cx)).await
     }
@@ -182,7 +182,7 @@ impl Running {
         *self.reply.shared.capacity.borrow_mut() = Some(CapacityCheck(Box::new(capacity)));
     }
 
-    /// Drops the call because nobody can receive its answer; recorded as such.
+    /// Drops the call because its answer has no receiver; recorded as such.
     pub(crate) fn give_up(self, why: String) {
         *self.reply.shared.given_up.borrow_mut() = Some(why);
     }
@@ -240,7 +240,7 @@ pub struct NotificationFilter {
     pub resources_list_changed: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_subscriptions: Vec<String>,
-    /// Of the extension for tasks.
+    /// From the tasks extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub task_ids: Vec<String>,
 }
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(
             *progress.borrow(),
             0,
-            "the call waits until the piece was taken and the next one polled"
+            "the call waits until the piece is taken and the next one polled"
         );
         assert!(matches!(poll(&mut running), Poll::Ready(Some(Ok(Piece::Data(_))))));
         assert_eq!(*progress.borrow(), 1);

@@ -1,9 +1,9 @@
-//! Error text of a tool, read from the recorded head of its answer. Pure.
+//! Error text of a tool, parsed from the recorded head of its answer. Pure functions.
 
 /// Maximum characters of a tool's own error that is recorded as the reason.
 const MAX_REPORTED_CHARS: usize = 300;
 
-/// The first text of a tool's error result, or the message of a JSON-RPC error, in one line. `response` is the recorded
+/// First text of a tool's error result, or message of a JSON-RPC error, on one line. `response` is the recorded
 /// head of the answer and may be cut anywhere.
 pub(super) fn reported_error(response: &[u8]) -> Option<String> {
     let response = String::from_utf8_lossy(response);
@@ -25,7 +25,7 @@ pub(super) fn reported_error(response: &[u8]) -> Option<String> {
     (!line.is_empty()).then_some(line)
 }
 
-/// The text of a JSON string after its opening quote, whose end may be cut off.
+/// Text of a JSON string after its opening quote; its end may be cut off.
 fn string_head(inner: &str) -> Option<String> {
     let mut escaped = false;
     let end = inner.find(|letter| {

@@ -1,7 +1,7 @@
-//! `retrieve_tools`: finds tools by plain words and returns how to call them (FR-021..024).
+//! `retrieve_tools`: finds tools by a query in plain words and returns how to call them (FR-021..024).
 //!
 //! Owns the result at three levels of detail. Server-provided JSON (input schemas, annotations) is embedded
-//! verbatim; the text block holds short lines from which a call can be written. Pure; ranking is up to the catalog.
+//! verbatim; the text block has short lines with all that a call needs. Pure functions; the catalog ranks.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -33,10 +33,10 @@ pub(crate) const USAGE_INSTRUCTIONS: &str = "Use call_tool_read for read-only op
 /// Maximum `limit`, and `tools_limit` in the config.
 pub const MAX_LIMIT: usize = 100;
 
-/// Maximum tools that rules are evaluated for in one search, the best first; others are neither found nor counted.
+/// Maximum tools that rules are evaluated for in one search, best first; others are neither found nor counted.
 pub const MAX_RULED: usize = 500;
 
-/// Maximum size of descriptions and schemas in a `full` result, in bytes; tools beyond it are abbreviated.
+/// Maximum size of descriptions and schemas in a `full` result, in bytes; further tools are abbreviated.
 const MAX_FULL_BYTES: usize = 256 * 1024;
 
 /// Marker of an abbreviated tool.
@@ -69,7 +69,7 @@ impl Detail {
     }
 }
 
-/// Why the arguments are refused. Client error.
+/// Reason for refusing the arguments; a client error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RetrieveError {
     #[error("arguments must be a JSON object")]
@@ -106,7 +106,7 @@ pub struct Shown<'a> {
     #[serde(rename = "inputSchema", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]
     pub input_schema: Option<&'a RawValue>,
-    /// The server's own bytes, if it gave any.
+    /// The server's own bytes, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]
     pub annotations: Option<&'a RawValue>,
@@ -158,7 +158,7 @@ enum ListedTool<'a> {
     Brief(BriefTool<'a>),
 }
 
-/// Minimum data to write a call.
+/// Minimum data needed to write a call.
 #[derive(Serialize)]
 struct BriefTool<'a> {
     name: String,
@@ -168,7 +168,7 @@ struct BriefTool<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     annotations: Option<&'a RawValue>,
     call_with: &'static str,
-    /// Marker of a tool that was abbreviated for its size.
+    /// Marker of a tool abbreviated for its size.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<&'static str>,
 }
@@ -222,8 +222,8 @@ impl<'a> ListedTool<'a> {
     }
 }
 
-/// Serves `retrieve_tools`: the result as one JSON object. Finds `visible` tools only; by words alone if the query
-/// has no embedding.
+/// Serves `retrieve_tools`: the result as one JSON object. Finds only `visible` tools, and by words alone if the
+/// query has no embedding.
 pub(crate) fn retrieve(
     wanted: &RetrieveArguments<'_>,
     snapshot: &Snapshot,
@@ -244,7 +244,7 @@ pub(crate) fn retrieve(
     render::tool_result(&content, &text).into()
 }
 
-/// The result as text lines. States the total if more tools match.
+/// Result as text lines. States the total if more tools match.
 fn text<'a>(tools: impl Iterator<Item = (&'a Tool, ListedDetail)>, total: usize) -> String {
     let (mut text, mut count) = (String::new(), 0);
     for (tool, detail) in tools {
@@ -276,7 +276,6 @@ fn text<'a>(tools: impl Iterator<Item = (&'a Tool, ListedDetail)>, total: usize)
     text
 }
 
-/// Arguments of `retrieve_tools`.
 #[derive(Debug)]
 pub(crate) struct RetrieveArguments<'a> {
     query: Cow<'a, str>,
@@ -285,7 +284,7 @@ pub(crate) struct RetrieveArguments<'a> {
 }
 
 impl<'a> RetrieveArguments<'a> {
-    /// The query in plain words.
+    /// Query in plain words.
     pub(crate) fn query(&self) -> &str {
         &self.query
     }
@@ -484,7 +483,7 @@ mod tests {
         assert_eq!(
             (of(&value, "inputSchema"), of(&value, "signature")),
             (0, 1),
-            "it alone is longer"
+            "it alone exceeds the limit"
         );
         let (_, value) = set(15, 100);
         assert_eq!((of(&value, "inputSchema"), of(&value, "left_out")), (15, 0));

@@ -1,8 +1,8 @@
 //! Replay of recorded requests against the rules in force and a new set. The caller reads the log: the command line
-//! an export, REST the log itself (`admin::api::policy`).
+//! from an export, REST directly (`admin::api::policy`).
 //!
-//! If a rule needs data that the log lacks (arguments that were cut, redacted or pruned, session facts, a removed
-//! tool), the request is undecidable.
+//! A request is undecidable if a rule needs data that the log lacks: arguments that were cut, redacted or pruned,
+//! session facts, or a removed tool.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,18 +34,18 @@ const OTHERS: &str = "(others)";
 
 /// Status of a request that was refused before it was sent.
 const REJECTED: &str = Status::Rejected.as_str();
-/// Part of each refusal by a rule.
+/// Text in each refusal by a rule.
 const BY_A_RULE: &str = " is not allowed by rule '";
 
 /// Record types of requests to servers.
 pub const REPLAYED: [Type; 3] = [Type::ToolCall, Type::ResourceRead, Type::PromptGet];
 
-/// A record that is not valid JSON.
+/// Record that is not valid JSON.
 #[derive(Debug, thiserror::Error)]
 #[error("the log has a record that cannot be read: {0}")]
 pub struct UnreadableRecord(serde_json::Error);
 
-/// A record as exported.
+/// Record as exported.
 #[derive(Deserialize)]
 struct LoggedRequest<'a> {
     #[serde(borrow, rename = "type")]
@@ -80,7 +80,7 @@ struct LoggedMetadata<'a> {
     client_name: Cow<'a, str>,
     #[serde(default)]
     groups: Vec<Box<str>>,
-    /// Answered by a question; the repeated call has a record of its own.
+    /// Answered by a question; the repeated call has its own record.
     #[serde(default)]
     input_required: bool,
 }
@@ -150,7 +150,7 @@ pub struct ReplayReport<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
     Same,
-    /// The log lacks this.
+    /// Data that the log lacks.
     Undecidable(&'static str),
     Refused(Vec<Box<str>>),
     Allowed(Vec<Box<str>>),
@@ -169,7 +169,7 @@ pub struct RuleReplay {
 }
 
 impl RuleReplay {
-    /// An empty replay. Tools are those of `snapshot`.
+    /// Empty replay. Tools are those of `snapshot`.
     pub fn new(now: Arc<RuleSet>, new: Arc<RuleSet>, snapshot: Arc<Snapshot>) -> Self {
         Self {
             now,
@@ -204,7 +204,7 @@ impl RuleReplay {
         Ok(())
     }
 
-    /// `None` for a record other than a request subject to rules.
+    /// Result for a record; `None` if it is not a request subject to rules.
     fn found(&self, line: &LoggedRequest<'_>) -> Option<Found> {
         if line.metadata.input_required {
             return None;
@@ -260,16 +260,16 @@ impl RuleReplay {
             reason: stated("reason").and_then(Value::as_str).unwrap_or_default(),
             client: &line.metadata.client_name,
             session: SessionFacts::default(),
-            // Unknown from a record; see below.
+            // Not known from a record; see below.
             carries_out: false,
             now: line
                 .timestamp
                 .parse::<jiff::Timestamp>()
                 .map_or(SystemTime::UNIX_EPOCH, Into::into),
         };
-        let looks = [&self.now, &self.new].map(|rules| rules.inputs_of(&asked));
-        let any = |part: fn(&RuleInputs) -> bool| looks.iter().any(part);
-        if any(|looks| looks.arguments) {
+        let inputs = [&self.now, &self.new].map(|rules| rules.inputs_of(&asked));
+        let any = |part: fn(&RuleInputs) -> bool| inputs.iter().any(part);
+        if any(|inputs| inputs.arguments) {
             let why = match line.arguments {
                 None => Some("arguments pruned"),
                 Some(_) if line.arguments_truncated => Some("arguments cut"),
@@ -280,16 +280,16 @@ impl RuleReplay {
                 return Some(Found::Undecidable(why));
             }
         }
-        if any(|looks| looks.session) {
+        if any(|inputs| inputs.session) {
             return Some(Found::Undecidable("session not known"));
         }
-        if any(|looks| looks.carries_out) && !matches!(target, RuleTarget::Tool(_)) {
+        if any(|inputs| inputs.carries_out) && !matches!(target, RuleTarget::Tool(_)) {
             return Some(Found::Undecidable("request not known"));
         }
-        if any(|looks| looks.capability) && matches!(target, RuleTarget::NamedTool { .. }) {
+        if any(|inputs| inputs.capability) && matches!(target, RuleTarget::NamedTool { .. }) {
             return Some(Found::Undecidable("tool is gone"));
         }
-        // By scope, intent, a limit or a person: no rule changes that.
+        // Refused by scope, intent, a limit or a person, which no rule changes.
         let was_refused_otherwise =
             line.status == REJECTED && !line.error_message.contains(BY_A_RULE);
         Some(match (self.now.decide(&asked), self.new.decide(&asked)) {
@@ -308,7 +308,6 @@ impl RuleReplay {
         })
     }
 
-    /// Number of rules.
     pub fn rules(&self) -> usize {
         self.new.len()
     }

@@ -1,9 +1,9 @@
-//! Facts cells of principals and sessions. A request is decided by the maximum of both.
+//! Facts cells of principals and sessions. A request is decided by the maximum of both cells.
 //!
-//! A new session, another client name, REST and the command line start with the facts of their principal; all anonymous
-//! clients are one principal. What the facts are is defined by [`policy`](mcpproxy_policy). A worker caches the cells that it
-//! uses, so calls share no lock, and a principal's cell is written only once a second and when its facts rise, so calls of
-//! one principal do not contend for it.
+//! A new session, another client name, REST and the command line start with the facts of their principal; all
+//! anonymous clients are one principal. [`policy`](mcpproxy_policy) defines the facts. A worker caches the cells it
+//! uses, so calls share no lock. A principal's cell is written only once a second and when its facts rise, so calls
+//! of one principal do not contend for it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,11 +22,11 @@ use mcpproxy_policy::tool::Exposure;
 use mcpproxy_policy::{FactsCell, Principal, SessionFacts, WINDOW_SECONDS};
 use mcpproxy_runtime::io::clock;
 
-/// Max principals with a cell of their own. Further ones share one cell, which holds the maximum of their facts.
+/// Maximum principals with a cell of their own. Further ones share one cell, which holds the maximum of their facts.
 pub(crate) const MAX_PRINCIPALS: usize = 16_384;
 /// Maximum cells cached by a worker.
 const REMEMBERED: usize = 256;
-/// Value of the clock at the start, so that times before it, reported by other nodes, can be represented.
+/// Clock value at the start, chosen so that earlier times, reported by other nodes, can be represented.
 const FIRST_SECOND: u32 = 2 * WINDOW_SECONDS;
 
 /// Epoch of the clock.
@@ -78,7 +78,7 @@ pub(super) struct FactsOf<'a> {
     session: Option<&'a Arc<Client>>,
 }
 
-/// Facts from the beginning of the answer on.
+/// Facts to raise when the answer begins.
 #[derive(Debug)]
 pub(super) struct Rise {
     principal: Arc<FactsCell>,
@@ -107,7 +107,7 @@ impl RememberedFacts {
 }
 
 impl<'a> FactsOf<'a> {
-    /// Cells of a caller that makes a request now.
+    /// Cells of a caller for a new request.
     pub(super) fn caller(
         caller: &'a Caller,
         table: &'a PrincipalFacts,
@@ -143,7 +143,7 @@ impl<'a> FactsOf<'a> {
         }
     }
 
-    /// Raise to apply when the answer begins; `None` if nothing would change.
+    /// Raise to apply when the answer begins; `None` if it would change nothing.
     pub(super) fn rise(&self, exposure: Exposure) -> Option<Rise> {
         let is_new = |cell: &FactsCell| {
             let facts = cell.get();
@@ -178,7 +178,7 @@ impl PrincipalFacts {
         }
         if cells.len() >= MAX_PRINCIPALS && *swept != second {
             *swept = second;
-            // A worker that caches one may be about to use it.
+            // A worker that caches a cell may be about to use it.
             cells.retain(|_, cell| Arc::strong_count(cell) > 1 || !cell.is_over(second));
         }
         if cells.len() >= MAX_PRINCIPALS {
@@ -186,7 +186,7 @@ impl PrincipalFacts {
         }
         let cell = Arc::<FactsCell>::default();
         cell.used(second);
-        // The principal may have shared the common cell before.
+        // The principal may have used the common cell before.
         if !common.is_over(second) {
             cell.merge_remote(common.get(), second, second);
         }
@@ -194,7 +194,7 @@ impl PrincipalFacts {
         cell
     }
 
-    /// Facts of a principal, outside of a request: the time in which they are kept does not begin again.
+    /// Facts of a principal, outside of a request: does not restart their expiry.
     pub(super) fn peek(&self, principal: &Principal) -> SessionFacts {
         let table = self.table.lock();
         let cell = table.cells.get(&principal.mark()).unwrap_or(&self.common);
@@ -204,12 +204,12 @@ impl PrincipalFacts {
         }
     }
 
-    /// Waits until the facts of some principal rise.
+    /// Waits until any principal's facts rise.
     pub async fn risen(&self) {
         self.risen.notified().await;
     }
 
-    /// Facts of all principals that have any and were not idle too long.
+    /// Facts of all principals with unexpired facts.
     pub fn seen(&self) -> Vec<SeenByPrincipal> {
         let second = second();
         let table = self.table.lock();
@@ -326,7 +326,7 @@ mod tests {
             kept_results::find(&results, handle, caller, raise).is_some()
         };
         of().rise(OPEN).unwrap().answered(&table);
-        // The principal makes no request for longer than its facts are kept.
+        // The principal makes no request until its facts have expired.
         let cell = table.get(caller.principal.mark(), FIRST_SECOND);
         cell.used(second() + 1 + WINDOW_SECONDS);
         assert!(!of().now().open_world_seen);
@@ -379,7 +379,7 @@ mod tests {
         let late = FIRST_SECOND + 1 + WINDOW_SECONDS;
         assert!(!table.get(mark(usize::MAX), late).get().open_world_seen);
         assert_eq!(table.table.lock().cells.len(), 1);
-        // A principal that shared it lately keeps its facts.
+        // A principal that shared it recently keeps its facts.
         common.used(late);
         common.answered(OPEN);
         assert!(table.get(mark(usize::MAX - 1), late).get().open_world_seen);
@@ -396,7 +396,7 @@ mod tests {
             idle_seconds,
         };
         table.take_over(report(WINDOW_SECONDS + 1));
-        assert_eq!(table.seen(), [], "it is over");
+        assert_eq!(table.seen(), [], "it has expired");
         table.take_over(report(100));
         let [seen] = table.seen()[..] else { panic!("one principal has seen something") };
         assert_eq!(seen, report(seen.idle_seconds));

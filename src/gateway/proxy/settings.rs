@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Code reads a setting where it needs it ([`Worker::settings`](super::Worker::settings)) and copies nothing that
-//! outlives the request. A worker reads one pointer, without a lock or a shared atomic write. Objects built from
-//! the config (server tasks, the catalog's snapshot, the log) are notified by the code that swaps the settings.
+//! outlives the request. A read follows one pointer, without a lock or a shared atomic write. The code that swaps
+//! the settings notifies objects built from the config (server tasks, the catalog's snapshot, the log).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -28,18 +28,16 @@ use mcpproxy_policy::HttpAuth;
 use mcpproxy_policy::approvals;
 use mcpproxy_protocol::mcp::revisions::Offered;
 
-/// Settings of requests.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Credentials for HTTP requests.
     pub http_auth: HttpAuth,
-    /// Admission settings.
     pub policy: policy::Settings,
     /// `approval`: how a person is asked. Its webhook belongs to the server.
     pub approval: approvals::Config,
     /// `tools_limit`: default number of results of `retrieve_tools`.
     pub tools_limit: usize,
-    /// `stream_after` and `keepalive`: signs of life of a slow call.
+    /// `stream_after` and `keepalive`: liveness signals of a slow call.
     pub streams: StreamTiming,
     /// `limits.held_timeout`: maximum wait of a held call for its client.
     pub held_timeout: Duration,
@@ -55,9 +53,9 @@ pub struct Settings {
     pub max_response_bytes: usize,
     /// Whether records of calls have a receipt (`activity.receipts`).
     pub receipts: bool,
-    /// `result_limit`: bounds of kept results; `None` if no tool's are kept.
+    /// `result_limit`: bounds of kept results; `None` if no tool's results are kept.
     pub kept_results: Option<StoreBounds>,
-    /// Servers whose calls within a session go through one fleet node (`affinity`).
+    /// Servers whose calls within a session go through a single fleet node (`affinity`).
     pub session_servers: BTreeSet<Arc<str>>,
     /// Memory held by strict mode over all calls. Shared by all holders of these settings; calls begun under
     /// earlier settings return their bytes to the earlier budget.
@@ -66,7 +64,7 @@ pub struct Settings {
     pub judging_budget: MemoryBudget,
 }
 
-/// When a call without output shows its client that it is alive.
+/// Timing of a silent call's liveness signals to its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTiming {
     /// Wait for the first byte after which the response becomes an event stream, if the client accepts one.
@@ -80,7 +78,7 @@ impl StreamTiming {
         Self { stream_after: Duration::from_secs(5), keepalive: Duration::from_secs(15) };
 }
 
-/// The current settings. Clones share them.
+/// Current settings. Clones share them.
 #[derive(Clone)]
 pub struct SettingsSwap {
     current: Arc<ArcSwap<Settings>>,
@@ -93,7 +91,7 @@ impl SettingsSwap {
         Self { current, replaced: watch::Sender::new(()) }
     }
 
-    /// Replaces the settings for future reads; a request in progress keeps those it has read.
+    /// Replaces the settings for future reads; a request in progress keeps its own.
     pub fn replace(&self, settings: Settings) {
         self.current.store(Arc::new(settings));
         self.replaced.send_replace(());
@@ -110,7 +108,7 @@ impl SettingsSwap {
         self.replaced.subscribe()
     }
 
-    /// The current settings, for code outside of requests.
+    /// Current settings, for code outside of requests.
     pub fn latest(&self) -> Arc<Settings> {
         self.current.load_full()
     }
@@ -126,7 +124,6 @@ impl SettingsSwap {
         settings.policy.rules.as_ref().is_some_and(|rules| rules.reads_session_facts())
     }
 
-    /// A reader for one thread.
     pub fn reader(&self) -> SettingsReader {
         let current = CurrentSettings(Rc::new(self.current.load_full()));
         let cache = Cache::new(Arc::clone(&self.current));
@@ -166,7 +163,7 @@ impl fmt::Debug for SettingsReader {
     }
 }
 
-/// A snapshot of the settings. Not `Send`; cloned without an atomic operation.
+/// Snapshot of the settings. Not `Send`; cloned without an atomic operation.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::redundant_allocation,
@@ -228,7 +225,7 @@ mod tests {
         swap.replace(settings(2));
         assert_eq!((first.tools_limit, reader.current().tools_limit), (1, 2));
         assert!(!first.is(&reader.current()));
-        assert_eq!(swap.reader().current().tools_limit, 2, "a reader that comes later");
+        assert_eq!(swap.reader().current().tools_limit, 2, "a later reader");
     }
 
     #[test]

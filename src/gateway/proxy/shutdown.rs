@@ -1,7 +1,7 @@
 //! Cut-off of calls in flight at shutdown.
 //!
-//! A call that is cut off reports to its client and its record that the proxy ended it, not that the client
-//! disconnected. The server decides when. Costs nothing while no call waits: it is a flag checked when a call is
+//! A call that is cut off reports to its client and in its record that the proxy ended it, not that the client
+//! disconnected. The server triggers the cut-off. Cheap while no call waits: a flag is checked when a call is
 //! polled, and each task of calls registers once to be woken.
 
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use std::task::Poll;
 
 use tokio::sync::Notify;
 
-/// Error of such a call.
+/// Error of a call that was cut off.
 pub const CUT_OFF: &str = "mcpproxy is shutting down and has cut the call off; whether it was carried \
                            out is not known";
 
@@ -37,7 +37,7 @@ impl Ending {
         self.0.cut.get()
     }
 
-    /// Runs a task of calls that is polled again at the cut-off.
+    /// Runs a task of calls, which is polled again at the cut-off.
     pub async fn attend<F: Future>(self, task: F) -> F::Output {
         let (mut notified, mut task) = (pin!(self.0.signal.notified()), pin!(task));
         let mut entered = false;
@@ -50,8 +50,8 @@ impl Ending {
         .await
     }
 
-    /// Waits for a step of a call; `None` at the cut-off. The step is pinned by the caller: passed by value it
-    /// would occupy the call's memory twice.
+    /// Waits for a step of a call; `None` at the cut-off. The caller pins the step: passed by value it would occupy
+    /// the call's memory twice.
     pub(super) async fn unless_cut<F: Future>(&self, mut step: Pin<&mut F>) -> Option<F::Output> {
         poll_fn(|cx| match self.is_cut() {
             true => Poll::Ready(None),
@@ -77,7 +77,7 @@ mod tests {
             tokio::task::yield_now().await;
             ending.cut_off();
         };
-        // `join` polls only what was woken: without the signal the first would wait forever.
+        // `join` polls only woken futures: without the signal the first would wait forever.
         let both = futures_util::future::join(waiting, cutting);
         let limit = std::time::Duration::from_secs(20);
         let (cut, ()) = tokio::time::timeout(limit, both).await.unwrap();

@@ -1,5 +1,5 @@
-//! Requests for the states of tasks on behalf of their clients (PRO-43). The states of [changed
-//! tasks](super::changed_tasks) are fetched one at a time for each stream of a client, and paced.
+//! Task state requests on behalf of clients (PRO-43). States of [changed tasks](super::changed_tasks) are fetched
+//! one at a time per stream of a client, and paced.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ use super::worker::Worker;
 /// Minimum time between two requests for one client's stream, however often its servers report changes.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Asks for the state of a task on behalf of the client, under the raw id of its own request.
+/// Requests the state of a task on behalf of the client, under the raw id of the client's request.
 pub(super) fn get(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: &str) -> Running {
     let capabilities = json!({EXTENSIONS: {TASKS_EXTENSION: {}}});
     let params = match peer.client.family {
@@ -38,7 +38,7 @@ pub(super) fn get(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: &str) ->
     tasks::running(worker, peer, id, TaskRequest::Get, params)
 }
 
-/// The piece that ends the reply; `None` if it broke off. Cancel-safe.
+/// Piece that ends the reply; `None` if it broke off. Cancel-safe.
 pub(super) async fn last(running: &mut Running) -> Option<Piece> {
     loop {
         match running.next().await?.ok()? {
@@ -50,13 +50,13 @@ pub(super) async fn last(running: &mut Running) -> Option<Piece> {
     }
 }
 
-/// Requests for the states of changed tasks for one stream of a client: one at a time, and paced.
+/// Paced fetcher of changed tasks' states for one stream of a client; one request at a time.
 pub(super) struct StateFetches {
     pub(super) worker: Rc<Worker>,
     pub(super) peer: Peer,
     /// Raw id of the requests, in records.
     id: Bytes,
-    /// When the next request may be sent.
+    /// Earliest time of the next request.
     not_before: Instant,
     fetching: Option<(DueTask, Running)>,
 }
@@ -81,7 +81,7 @@ impl StateFetches {
         Some(FetchOutcome { sealed, changes, fetched })
     }
 
-    /// Sends the request about a task at its time; waits forever if there is none. Cancel-safe.
+    /// Sends the request for a due task at its time; waits forever without one. Cancel-safe.
     pub(super) async fn begin(&mut self, due: Option<DueTask>) {
         let Some(due) = due else { return pending().await };
         tokio::time::sleep_until(due.at.max(self.not_before)).await;
@@ -90,11 +90,11 @@ impl StateFetches {
         self.fetching = Some((due, running));
     }
 
-    /// The state for the client in a taken outcome; logs that a request is not repeated any more.
+    /// State for the client in a taken outcome; logs if the request is no longer repeated.
     pub(super) fn state(&self, taken: Result<Option<TaskState>, NotRepeated>) -> Option<TaskState> {
         taken.unwrap_or_else(|NotRepeated| {
             let principal = self.peer.principal.id();
-            peer_line!(info, LinePeer::Client(principal), %principal, "the state of a changed task could not be fetched for its client");
+            peer_line!(info, LinePeer::Client(principal), %principal, "failed to fetch the state of a changed task for its client");
             None
         })
     }

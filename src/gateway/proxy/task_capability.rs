@@ -1,7 +1,7 @@
-//! The capability for tasks, on both sides of the proxy (PRO-43).
+//! Tasks capability, on both sides of the proxy (PRO-43).
 //!
-//! Clients are offered tasks if a server that they can see has them; a server sees a client's tasks if both have declared
-//! them, in the same protocol family. Names of the members of records are here, too.
+//! Clients are offered tasks if a server that they can see supports them. A server is offered a client's tasks if
+//! both have declared them, in the same protocol family. Also defines the names of record members.
 
 use std::time::Duration;
 
@@ -20,35 +20,35 @@ use super::merged_extensions::may_know;
 use super::params::TASK;
 use super::worker::Worker;
 
-/// Member of `metadata` that joins the records of a task: that of the call, and those of requests about it.
+/// Member of `metadata` that joins the records of a task: of its call, and of requests about it.
 pub(super) const TASK_DIGITS: &str = "task";
 /// Member of `metadata` with the status of a task, as the server stated it.
 pub(super) const TASK_STATUS: &str = "task_status";
 /// Maximum wait for a server that has not answered since the start.
 pub(super) const SETTLE_WAIT: Duration = Duration::from_secs(5);
 
-/// Part of an answer that may be a task, or be about one.
+/// Classification of an answer that may be a task, or be about one.
 #[derive(Debug)]
 pub(super) enum TaskAnswer {
-    /// Result of a tool call, as long as it may be a task; and whether client and server declared that.
+    /// Result of a tool call while it may be a task; and whether client and server declared tasks.
     MayBe { declared: bool },
-    /// Task that was made of the call, until its client gets it.
+    /// Task created by the call, until its client receives it.
     Created(Box<CreatedIds>),
     /// Answer about the task with this sealed id.
     About(Box<str>),
 }
 
-/// Ids of a task that a server has made.
+/// Ids of a task created by a server.
 #[derive(Debug)]
 pub(super) struct CreatedIds {
-    /// The server's.
+    /// The server's id.
     pub(super) own: Box<str>,
-    /// The client's; empty if the system has no randomness.
+    /// The client's id; empty if the system has no randomness.
     pub(super) sealed: Box<str>,
 }
 
 impl TaskAnswer {
-    /// For an answer to `access`: about the task with that sealed id, or to a call that `creates` tasks.
+    /// Classifies an answer to `access`: about the task with that sealed id, or to a call that `creates` tasks.
     pub(super) fn of(
         sealed: Option<Box<str>>,
         access: &Access,
@@ -65,12 +65,12 @@ impl TaskAnswer {
 }
 
 impl TaskAnswer {
-    /// The same for the answer to a repeated request, whose server may have changed its protocol family.
+    /// Classifies the answer to a repeated request, whose server may have changed its protocol family.
     pub(super) fn again(self, access: &Access, answer: &Answer) -> Option<Self> {
         match self {
             Self::About(sealed) => Some(Self::About(sealed)),
             Self::MayBe { declared } => Self::of(None, access, answer, declared),
-            // It is from an answer that has arrived.
+            // Belongs to an answer that has already arrived.
             Self::Created(_) => None,
         }
     }
@@ -88,7 +88,7 @@ pub(super) fn missing(text: &str) -> Bytes {
     error.to_string().into()
 }
 
-/// Whether a server has declared tasks for tool calls, as its protocol family does.
+/// Whether a server has declared tasks for tool calls, in the form of its protocol family.
 fn has_tasks(upstream: &Upstream) -> bool {
     let declared = upstream.introduced();
     let is_object = |path: &[&str]| {
@@ -109,7 +109,7 @@ pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, re
     let family = peer.client.family;
     let has_any = worker.proxy.upstreams.iter().any(|upstream| {
         let name = upstream.name();
-        // A server that has not answered since the start may have them, and nothing is lost if it has not.
+        // A server that has not answered since the start may support tasks; a false declaration does no harm.
         let unknown = family == ProtocolFamily::Modern && !upstream.is_settled();
         (unknown || (upstream.family() == family && has_tasks(&upstream)))
             && peer.endpoint.server().is_none_or(|only| only == name)
@@ -133,20 +133,20 @@ pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, re
     }
 }
 
-/// Whether a call has to wait until it is known whether the server has tasks, since its client declared them: at startup its
-/// tools may be known before.
+/// Whether a call must wait until it is known whether the server supports tasks, since its client declared them: at
+/// startup the server's tools may be known earlier.
 pub(super) fn must_settle(upstream: &Upstream, extras: &CallExtras) -> bool {
     !upstream.is_settled()
         && (extras.task.is_some() || extras.meta.as_deref().is_some_and(declares_tasks))
 }
 
-/// Waits until it is known whether the server has tasks, with a limit.
+/// Waits, up to a limit, until it is known whether the server supports tasks.
 pub(super) async fn settled(upstream: &Upstream) {
     let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;
 }
 
-/// Whether the server may answer with a task: client and server have declared tasks, in the same protocol family. Puts
-/// that into the request.
+/// Whether the server may answer with a task: client and server have declared tasks, in the same protocol family.
+/// Adds the declaration to the request.
 pub(super) fn may_create(
     worker: &Worker,
     caller: &Caller,

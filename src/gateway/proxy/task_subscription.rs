@@ -1,11 +1,11 @@
 //! Status notifications of tasks for a client of 2026-07-28 (MCP Tasks extension §Task Status Notifications; PRO-43).
 //!
-//! The states of changed tasks are fetched as [`changed_tasks`](super::changed_tasks) has it. A task that has ended is not
-//! followed any more once its final state is delivered.
+//! States of changed tasks are fetched as described in [`changed_tasks`](super::changed_tasks). A task is no longer
+//! followed once its final state was delivered.
 //!
-//! Following a task is admitted like `tasks/get`, and recorded. Each principal has a share of followed tasks. A subscription
-//! ends if a task of it gives up its place at the server to another principal: the acknowledgment of the next one names
-//! those that are followed then.
+//! Following a task is admitted like `tasks/get`, and recorded. Each principal has a share of followed tasks. A
+//! subscription ends when one of its tasks loses its slot at the server to another principal; the acknowledgment of
+//! the next subscription names the tasks that are followed then.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -34,18 +34,17 @@ use super::state_fetches::StateFetches;
 use super::tasks;
 use super::worker::Worker;
 
-/// Maximum tasks of one subscription; more are not agreed to.
+/// Maximum tasks of one subscription; further ones are not acknowledged.
 const MAX_TASKS: usize = 64;
-/// Maximum followed tasks of one principal, over all its subscriptions; more are not agreed to.
+/// Maximum followed tasks of one principal, over all its subscriptions; further ones are not acknowledged.
 const MAX_TASKS_PER_PRINCIPAL: usize = 256;
 /// Memory charge of a followed task besides its sealed id.
 const BESIDE_ID_BYTES: usize = 1024;
-/// Maximum wait for a server whose tools are not known yet, when a subscription is made.
+/// Maximum wait, at the start of a subscription, for a server whose tools are not known yet.
 const TOOL_WAIT: Duration = Duration::from_secs(5);
 
 const LISTEN: &str = "subscriptions/listen";
 
-/// The tasks of one subscription.
 pub(crate) struct TaskSubscription {
     fetches: StateFetches,
     followed: Vec<Followed>,
@@ -78,13 +77,13 @@ impl TaskSubscription {
         Self { fetches: StateFetches::new(worker, peer.clone(), id.clone()), followed }
     }
 
-    /// The client's ids of the tasks that are followed.
+    /// The client's ids of the followed tasks.
     pub(crate) fn ids(&self) -> Vec<String> {
         self.followed.iter().map(|followed| followed.sealed.to_string()).collect()
     }
 
-    /// Params of the next notification with this `_meta`; waits forever if no task is followed (any longer). `None` if a task
-    /// gave up its place, which ends the subscription. Cancel-safe.
+    /// Params of the next notification with this `_meta`; waits forever if no task is followed. `None` if a task
+    /// lost its slot, which ends the subscription. Cancel-safe.
     pub(crate) async fn next(&mut self, meta: &Value) -> Option<String> {
         loop {
             if let Some(outcome) = self.fetches.outcome().await {
@@ -97,7 +96,7 @@ impl TaskSubscription {
             tokio::select! {
                 changed = changed(&mut self.followed) => if let Err(GivenUp) = changed {
                     let principal = self.fetches.peer.principal.id();
-                    peer_line!(info, LinePeer::Client(principal), %principal, "a subscription to tasks ends: another principal needs the place of a task of it");
+                    peer_line!(info, LinePeer::Client(principal), %principal, "task subscription ended: another principal takes the slot of one of its tasks");
                     return None;
                 },
                 () = self.fetches.begin(due) => {}
@@ -105,14 +104,14 @@ impl TaskSubscription {
         }
     }
 
-    /// The changed task that is asked about next.
+    /// Next task whose state is fetched.
     fn due(&self) -> Option<DueTask> {
         let due = self.followed.iter().filter_map(|it| it.due.task(&it.sealed));
         due.min_by_key(|it| it.at)
     }
 
-    /// Takes the outcome of a request about a task; the members of its state for the client if there is one. A task that is
-    /// over is not followed any more.
+    /// Applies the outcome of a request about a task; returns the members of its state for the client, if any. A
+    /// task with a final state is no longer followed.
     fn fetched(&mut self, outcome: FetchOutcome) -> Option<String> {
         let place = self.followed.iter().position(|it| it.sealed == outcome.sealed)?;
         let is_over = outcome.fetched.is_over();
@@ -124,7 +123,7 @@ impl TaskSubscription {
     }
 }
 
-/// Waits for a change and notes it. Cancel-safe.
+/// Waits for a change and records it. Cancel-safe.
 async fn changed(followed: &mut [Followed]) -> Result<(), GivenUp> {
     let mut waiting: FuturesUnordered<_> = followed
         .iter_mut()
@@ -140,8 +139,8 @@ async fn changed(followed: &mut [Followed]) -> Result<(), GivenUp> {
     }
 }
 
-/// Follows a task if the client may ask about it now. That is a request of its own, on record; the acknowledgement of the
-/// subscription is its only reply.
+/// Follows a task if the client may ask about it now. This is a recorded request of its own; the acknowledgment of
+/// the subscription is its only reply.
 async fn follow(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: String) -> Option<Followed> {
     let mut followed = None;
     let at_call_tools = peer.endpoint == Endpoint::Search;
@@ -158,7 +157,7 @@ async fn follow(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: String) ->
         on.admit_at_once(access)?;
         let proxy = &worker.proxy;
         let upstream = proxy.upstreams.get(&task.server);
-        // Its tool is known, so its family is, too.
+        // Its tool is known, so its family is as well.
         let may_notify = |it: &Arc<Upstream>| it.family() == ProtocolFamily::Modern;
         let upstream = upstream.filter(may_notify);
         let upstream = upstream.ok_or_else(|| Refusal::no_server(&task.server))?;

@@ -1,10 +1,10 @@
 //! Tasks: results of tool calls that are fetched later (MCP 2025-11-25 §Tasks, and the extension
 //! `io.modelcontextprotocol/tasks` of 2026-07-28; PRO-43).
 //!
-//! The proxy keeps nothing about a task: the id that a client gets is [sealed](mcpproxy_policy::approvals) and names
-//! server, tool and the server's own id. A request about it is admitted as [`Access::Task`], sent to that server and
-//! recorded beside the call; [`exchange`](super::exchange) reads the answer. Servers see a client's tasks only if both
-//! have declared them, in the same protocol family.
+//! The proxy keeps nothing about a task: the id that a client gets is [sealed](mcpproxy_policy::approvals) and
+//! contains server, tool and the server's own id. A request about it is admitted as [`Access::Task`], sent to that
+//! server and recorded beside the call; [`exchange`](super::exchange) parses the answer. Servers are offered a
+//! client's tasks only if both have declared them, in the same protocol family.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,13 +37,13 @@ use super::worker::Worker;
 
 /// Member of `metadata` with the method of a request about a task.
 pub(super) const TASK_METHOD: &str = "task_method";
-/// Text for every id that a client may not use, whatever the reason, so that nothing can be probed.
+/// Text for every id that a client may not use, whatever the reason, so that ids cannot be probed.
 const UNKNOWN: &str = "Failed to retrieve task: Task not found";
 const META: &str = "_meta";
 const TASK_ID: &str = "taskId";
 const INPUTS: &str = "inputResponses";
 
-/// The request about a task that a client of that revision makes by `method`.
+/// Task request that a client of that revision makes by `method`.
 pub(crate) fn request_of(method: &str, revision: Revision) -> Option<TaskRequest> {
     let (own, extension) = (revision.has_tasks(), revision.has_tasks_extension());
     Some(match method {
@@ -55,7 +55,7 @@ pub(crate) fn request_of(method: &str, revision: Revision) -> Option<TaskRequest
     })
 }
 
-/// Why a client that subscribes to tasks and did not declare them is refused.
+/// Refusal of a client that subscribes to tasks without having declared them.
 pub(crate) fn undeclared_subscription(params: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(params).ok()?;
     member(member(text, "notifications")?, "taskIds")?;
@@ -64,19 +64,19 @@ pub(crate) fn undeclared_subscription(params: &[u8]) -> Option<String> {
     (!declared).then(|| format!("{why} {TASKS_EXTENSION}"))
 }
 
-/// Whether it is the method of a request about a task, in any revision.
+/// Whether it is the method of a task request, in any revision.
 pub(crate) fn is_request(method: &str) -> bool {
     [Revision::November2025, Revision::NEWEST]
         .into_iter()
         .any(|revision| request_of(method, revision).is_some())
 }
 
-/// The server of the task in a client's params, unverified.
+/// Server of the task in a client's params, unverified.
 pub(crate) fn server_of(params: &str) -> Option<Box<str>> {
     server_named_in(&string(member(params, TASK_ID)?)?)
 }
 
-/// Forwards a request about a task to its server, on behalf of the client and under the raw id of its request.
+/// Forwards a task request to its server, on behalf of the client and under the raw id of its request.
 pub(crate) fn running(
     worker: &Rc<Worker>,
     peer: &Peer,
@@ -137,7 +137,7 @@ async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stoppe
         known.asked(&read.sealed, &on.caller.principal, client);
     }
     on.record.keep_arguments(&read.recorded);
-    // Rules and approvals have decided about the call: what sends no input adds nothing to it.
+    // Rules and approvals were applied to the call; a request without input adds nothing to it.
     let meta = match request {
         TaskRequest::Update => read.meta,
         _ => read.meta.and_then(|meta| of_hop(&meta)).map(Bytes::from),
@@ -147,7 +147,7 @@ async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stoppe
     deliver(on, task, delivery).await
 }
 
-/// Opens a sealed id of the caller's; a refusal if no such task is shown to it at that endpoint. Puts it on record.
+/// Opens a sealed id of the caller and records it. Refuses if no such task is visible to the caller at that endpoint.
 pub(super) fn opened(
     on: &mut OnRecord<'_>,
     endpoint: &Endpoint,
@@ -164,25 +164,25 @@ pub(super) fn opened(
     Ok(task)
 }
 
-/// Names the method of a request about a task, before its server is known.
+/// Names the method of a task request in the record, before its server is known.
 pub(super) fn name(on: &mut OnRecord<'_>, method: &str) {
     on.record.name("", method);
     on.record.add_metadata(TASK_METHOD, &json!(method).to_string());
 }
 
-/// A request about a task, for its server.
+/// Task request for its server.
 pub(super) struct Delivery {
     pub(super) request: TaskRequest,
     /// The client's id of the task.
     pub(super) sealed: Box<str>,
-    /// `"inputResponses":VALUE`, or nothing.
+    /// `"inputResponses":VALUE`; may be empty.
     pub(super) inputs: Bytes,
     pub(super) meta: Option<Bytes>,
     /// Requests that the server may send to the client before it answers.
     pub(super) client_capabilities: ClientCapabilities,
 }
 
-/// Asks for admission of a request about a task and sends it.
+/// Asks for admission of a task request and sends it.
 pub(super) async fn deliver(
     mut on: OnRecord<'_>,
     task: OpenedTask,
@@ -201,7 +201,7 @@ pub(super) async fn deliver(
     Ok(on.send_recorded(permit, body, CallExtras { members: Bytes::new(), ..extras }).await?)
 }
 
-/// Access for a request about a task, once its tool is known.
+/// Access for a task request, once its tool is known.
 pub(super) async fn access(
     on: &mut OnRecord<'_>,
     OpenedTask { server, tool, id }: &OpenedTask,
@@ -212,15 +212,15 @@ pub(super) async fn access(
     on.set_offer(server, request == TaskRequest::Update);
     let access = TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(&**id));
     if on.caller.is_proxy() {
-        // It is about what the server has answered, whatever the client's family.
+        // It concerns the server's own answer, whatever the client's family.
         return Ok(Access::Task(access.by_proxy()));
     }
     of_same_family(on, server).await?;
     Ok(Access::Task(access))
 }
 
-/// Refuses a request about a task of the other protocol family, which is the client's mistake: tasks of the two families
-/// differ, and the server would not understand it.
+/// Refuses a request about a task of the other protocol family, a client error: tasks of the two families differ,
+/// and the server would not understand it.
 async fn of_same_family(on: &OnRecord<'_>, server: &str) -> Result<(), Refusal> {
     let Some(upstream) = on.worker.proxy.upstreams.get(server) else { return Ok(()) };
     let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;
@@ -235,14 +235,13 @@ async fn of_same_family(on: &OnRecord<'_>, server: &str) -> Result<(), Refusal> 
     }
 }
 
-/// Params of a request about a task.
 #[derive(Debug)]
 struct TaskParams {
     sealed: Box<str>,
     meta: Option<Bytes>,
-    /// `"inputResponses":VALUE`, or nothing.
+    /// `"inputResponses":VALUE`; may be empty.
     inputs: Bytes,
-    /// Without the sealed id, which would let readers of the record fetch the result.
+    /// Params for the record, without the sealed id, with which a reader of the record could fetch the result.
     recorded: Bytes,
     left: Left,
 }
@@ -275,7 +274,7 @@ impl TaskParams {
         Ok(Self { sealed, meta, inputs, recorded, left })
     }
 
-    /// Opens the relations of the inputs to the task, which the server calls `id`.
+    /// Opens the inputs' relations to the task, which the server calls `id`.
     fn open_relations(&mut self, id: &str) {
         let recorded = std::str::from_utf8(&self.recorded).unwrap_or_default();
         let Some(inputs) = member(recorded, INPUTS) else { return };
@@ -285,7 +284,7 @@ impl TaskParams {
     }
 }
 
-/// The params for the server, which calls the task `id`, with the `inputs` of an update.
+/// Params for the server, which calls the task `id`, with the `inputs` of an update.
 fn body(id: &str, inputs: &[u8]) -> Bytes {
     let id = Value::from(id).to_string();
     let comma: &[u8] = if inputs.is_empty() { b"" } else { b"," };
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_server_gets_its_id_and_the_members_of_the_method_only() {
+    fn pro_43_server_gets_only_its_id_and_the_members_of_the_method() {
         let read = |request, params: &'static str| {
             TaskParams::read(request, Revision::NEWEST, &Bytes::from_static(params.as_bytes()))
         };

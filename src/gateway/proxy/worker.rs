@@ -1,10 +1,10 @@
-//! Per-thread state of a worker, the shared state of all workers, busy polling, and the blocking pools.
+//! State of a worker thread, shared state of all workers, busy polling, and blocking pools.
 //!
 //! [`BusyPoll`] keeps a worker's thread polling briefly after each event of a call, yielding to other threads.
 //! Waking a sleeping thread costs both peers more CPU than a call does, which dominates sequential calls. With many
 //! open calls the thread sleeps, since the next event is near.
 //!
-//! [`ValidationPool`] validates documents that take longer than about a millisecond off the worker; large documents
+//! [`ValidationPool`] moves validations that take longer than about a millisecond off the worker; large documents
 //! have permits of their own. [`ResultPool`] reads and writes kept results on a bounded number of threads, since a
 //! disk may be slow.
 
@@ -60,9 +60,9 @@ pub struct Worker {
     pub busy_poll: BusyPoll,
     /// Cut-off signal.
     pub ending: Ending,
-    /// Signal that no request arrives any more: nothing is repeated.
+    /// Set once no more requests arrive: nothing is repeated.
     pub(super) draining: Ending,
-    /// Pending cancellations of tasks that their clients do not get.
+    /// Pending cancellations of tasks that their clients do not receive.
     pub(super) cancellations: Rc<PendingCancellations>,
     settings: SettingsReader,
     credentials: CredentialsReader,
@@ -123,7 +123,7 @@ impl Worker {
     pub fn defer(self: &Rc<Self>, running: Running) {
         let Some(rest) = running.rest() else { return };
         self.keep(async move {
-            // The end of the reply is recorded already.
+            // The end of the reply is already recorded.
             let _ = rest.await;
         });
     }
@@ -141,7 +141,7 @@ impl Worker {
         })
     }
 
-    /// Continues a call whose connection broke; false, without doing so, if `MAX_DEFERRED` are pending.
+    /// Continues a call whose connection broke; false, without continuing it, if `MAX_DEFERRED` are pending.
     pub(crate) fn adopt(self: &Rc<Self>, call: impl Future<Output = ()> + 'static) -> bool {
         if !self.may_defer() {
             return false;
@@ -160,7 +160,7 @@ impl Worker {
         self.deferred.get() < MAX_DEFERRED
     }
 
-    /// Waits until nothing deferred is pending, after the last request.
+    /// Waits until no deferred call is pending, after the last request.
     pub async fn settled(&self) {
         self.draining.cut_off();
         while self.deferred.get() > 0 {
@@ -186,7 +186,7 @@ impl Worker {
     }
 }
 
-/// State shared by all workers. Nothing in it is locked for the duration of a call.
+/// State shared by all workers. No part is locked for the duration of a call.
 #[derive(Debug)]
 pub struct Proxy {
     pub catalog: Arc<Catalog>,
@@ -199,13 +199,11 @@ pub struct Proxy {
     pub overview: OverviewCache,
     /// Routes log messages outside of calls.
     pub log_routing: LogRouting,
-    /// Pending approvals.
     pub approvals: Arc<ApprovalQueue>,
     /// Calls that wait for the input of their clients.
     pub held_calls: Arc<HeldCalls>,
-    /// Tasks that legacy servers made.
+    /// Tasks created by legacy servers.
     pub known_tasks: KnownTasks,
-    /// The activity log.
     pub activity: Activity,
     /// Nodes of the fleet; inert without one.
     pub nodes: NodeDirectory,
@@ -228,16 +226,14 @@ pub struct Proxy {
     pub result_pool: ResultPool,
     /// Budget for large request bodies.
     pub bodies: RequestBodies,
-    /// Call metrics.
     pub calls: Calls,
-    /// Queue of spans.
     pub spans: SpanQueue,
     /// Random key of this process for hashing untrusted keys.
     pub hash_key: u64,
 }
 
-/// Busy-poll duration: longer than a local server, or an agent with its next request ready, takes to answer.
-/// Waiting longer is not worth it.
+/// Busy-poll duration: longer than a local server, or an agent with its next request ready, takes to answer. A
+/// longer wait does not pay off.
 const LINGER: Duration = Duration::from_micros(50);
 /// Maximum open calls for busy polling.
 const FEW_CALLS: usize = 2;
@@ -265,8 +261,8 @@ impl BusyPoll {
         OpenCall(self)
     }
 
-    /// Busy-polls for 50 µs after each begin and end of a call while few calls are open. Never ends; for a task of
-    /// its own.
+    /// Busy-polls for `LINGER` after each begin and end of a call while few calls are open. Never returns; needs a
+    /// task of its own.
     pub async fn linger(&self) {
         loop {
             self.roused.notified().await;
@@ -358,7 +354,7 @@ impl ValidationPool {
         let seat = Arc::clone(seats).acquire_owned().await.ok();
         let scratches = Arc::clone(&self.scratches);
         let judged = self.runtime.spawn_blocking(move || {
-            // Held until the work is done, even if its caller is gone.
+            // Held until the work is done, even if its caller was dropped.
             let _seat = seat;
             let taken = scratches.lock().pop();
             let mut scratch = taken.unwrap_or_default();
@@ -378,7 +374,7 @@ pub(super) fn is_large(document: &[Bytes]) -> bool {
 /// Maximum files read or written at once.
 const SEATS: usize = 4;
 
-/// Pool for work on kept results. The queue is bounded by the memory budget of its callers.
+/// Pool for work on kept results. The memory budget of its callers bounds the queue.
 #[derive(Debug)]
 pub struct ResultPool {
     runtime: Handle,
@@ -390,7 +386,7 @@ impl ResultPool {
         Self { runtime, seats: Arc::new(Semaphore::new(SEATS)) }
     }
 
-    /// Runs `work` to its end on another thread, even if its caller is gone; `None` if it panicked.
+    /// Runs `work` to its end on another thread, even if its caller is dropped; `None` if it panicked.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

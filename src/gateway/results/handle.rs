@@ -1,6 +1,6 @@
 //! Handle of a kept result, and the id that replaces it in records.
 //!
-//! A handle is `kept_` and 32 random hex digits. In a fleet `_` and 8 digits follow: the number of the node that
+//! A handle is `kept_` and 32 random hex digits. In a fleet, `_` and 8 digits follow: the number of the node that
 //! keeps the result.
 
 use std::borrow::Cow;
@@ -30,7 +30,7 @@ impl ResultHandle {
         Self { random, node: 0 }
     }
 
-    /// The handle with the number of the node that keeps the result; 0 for none.
+    /// Handle with the number of the node that keeps the result; 0 for none.
     pub(crate) fn kept_at(self, node: u32) -> Self {
         Self { node, ..self }
     }
@@ -103,7 +103,7 @@ pub fn without_handles(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The handle that begins at `at`, without the node, and its end.
+/// Handle at `at`, without the node, and its end.
 fn handle_at(text: &str, mut at: usize) -> Option<(ResultHandle, usize)> {
     let mut read = String::new();
     for expected in PREFIX.chars().map(Some).chain([None; DIGITS]) {
@@ -131,7 +131,7 @@ fn unit(text: &str, at: usize) -> Option<(char, usize)> {
         let code = u32::from_str_radix(digits, 16).ok();
         return Some((code.and_then(char::from_u32).unwrap_or('\u{fffd}'), at + 6));
     }
-    // A backslash before any other character is no escape: the text is not JSON, and what follows is read as it is.
+    // A backslash before any other character is not an escape: the text is not JSON, and the rest is read verbatim.
     let escapes = rest.as_bytes().get(1).is_some_and(|escaped| br#""\/bfnrtu"#.contains(escaped));
     Some((letter, at + 1 + usize::from(escapes)))
 }
@@ -206,7 +206,7 @@ mod tests {
             (format!(r#"{{"handle":"{shown}"}}"#), format!(r##"{{"handle":"kept_#{id}"}}"##)),
             (format!("{shown}{shown}x"), format!("kept_#{id}kept_#{id}x")),
             (format!("kept_kept_{shown}"), format!("kept_kept_kept_#{id}")),
-            // Text that is not JSON: the backslash is no escape.
+            // Text that is not JSON: the backslash is not an escape.
             (format!("C:\\{shown} \\\\{shown}"), format!("C:\\kept_#{id} \\\\kept_#{id}")),
         ] {
             assert_eq!(without_handles(&text), without);

@@ -1,6 +1,6 @@
-//! Outline of a result: a map of its structure with sizes, and the beginning of its text. Pure.
+//! Outline of a result: a map of its structure with sizes, and the beginning of its text. Pure functions.
 //!
-//! Contains member names as the server wrote them and no value but the head, both bounded.
+//! Contains member names as the server wrote them, and no values except in the head; both are bounded.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ pub struct Outline {
 }
 
 impl Outline {
-    /// The outline of a `result`; `None` if it is not a complete tool result and must be forwarded as it is (MCP
+    /// Outline of a `result`; `None` if it is not a complete tool result and must be forwarded verbatim (MCP
     /// 2026-07-28 §ResultType).
     pub fn of(result: &str) -> Option<Self> {
         members(result).ok()?.find(Result::is_err).is_none().then_some(())?;
@@ -75,7 +75,7 @@ fn map(result: &str) -> String {
     map
 }
 
-/// Line for the location `at`; `None` if it is not worth one.
+/// Line for the location `at`; `None` if the value is too small.
 fn line(at: &str, value: &str) -> Option<String> {
     let bytes = value.len();
     let what = match value.bytes().next()? {
@@ -134,7 +134,7 @@ fn below<'r>(at: &str, value: &'r str) -> Vec<(String, &'r str)> {
     found.into_iter().filter(|(at, _)| at.len() <= MAX_POINTER_BYTES).collect()
 }
 
-/// The readable text of a result.
+/// Readable text of a result.
 #[derive(Debug)]
 pub(super) struct Readable<'r> {
     pub(super) text: Cow<'r, str>,
@@ -143,7 +143,7 @@ pub(super) struct Readable<'r> {
 }
 
 impl<'r> Readable<'r> {
-    /// The text blocks of `result`, each beginning a line; its JSON if there are none.
+    /// Text blocks of `result`, each beginning a line; its JSON if there are none.
     pub(super) fn of(result: &'r str) -> Self {
         let mut blocks = text_blocks(result);
         let text = match (blocks.next(), blocks.next()) {

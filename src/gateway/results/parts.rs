@@ -1,5 +1,5 @@
 //! Parts of a kept result as original bytes: by JSON Pointer, by lines, by search; and the arguments of
-//! `read_result` that select them. Pure.
+//! `read_result` that select them. Pure functions.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -21,13 +21,13 @@ const MAX_NAMES: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultPart {
-    /// The bytes; for a search one line per hit.
+    /// Selected bytes; for a search, one line per hit.
     pub text: String,
     /// One line: the range, and how to continue.
     pub note: String,
 }
 
-/// Why there is no such part, with what is there instead.
+/// Reason why there is no such part, with the content found instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoPart {
     #[error("pointer must be empty or begin with a slash, like /content/0/text")]
@@ -55,7 +55,7 @@ pub fn part(result: &str, query: &PartQuery) -> Result<ResultPart, NoPart> {
     }
 }
 
-/// The text to select from.
+/// Text to select from.
 struct Source<'r> {
     text: Cow<'r, str>,
     is: Cow<'static, str>,
@@ -131,7 +131,7 @@ fn lines(
     Ok((from..to, format!("lines {first} to {last} of {count} of {}", whole.is).into()))
 }
 
-/// Applies `offset` and `limit` to a range of `text`; at least one character, cut at character boundaries.
+/// Applies `offset` and `limit` to a range of `text`; selects at least one character and cuts at character boundaries.
 fn window(
     text: &str,
     range: Range<usize>,
@@ -176,13 +176,13 @@ fn search(whole: &Source<'_>, words: &str, query: &PartQuery) -> ResultPart {
         // Infallible: writing to a String.
         let _ = writeln!(out, "line {line}, byte {at}: {}", excerpt(text, at, words.len()));
     }
-    let places = if count == 1 { "place" } else { "places" };
+    let matches = if count == 1 { "match" } else { "matches" };
     let next_offset = query.offset + shown;
     let next = match next_offset < count {
         true => format!("next offset {next_offset}"),
         false => "this is the end".to_owned(),
     };
-    ResultPart { text: out, note: format!("{shown} of {count} {places} in {}; {next}", whole.is) }
+    ResultPart { text: out, note: format!("{shown} of {count} {matches} in {}; {next}", whole.is) }
 }
 
 /// Context of a hit within its line.
@@ -231,16 +231,16 @@ pub enum Selection {
     Search(String),
 }
 
-/// Why the arguments are refused. Client error.
+/// Reason for refusing the arguments; a client error.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadPartQuery {
     #[error("arguments must be a JSON object")]
     NotAnObject,
     #[error("Unknown parameter '{0}': known are handle, pointer, lines, search, offset, and limit")]
     Unknown(String),
-    #[error("handle is required: as the answer gave it that was too long")]
+    #[error("handle is required: see the answer that was too long")]
     NoHandle,
-    #[error("handle is none: it is kept_ and 32 hexadecimal digits, as the answer gave it")]
+    #[error("handle is invalid: it is kept_ and 32 hexadecimal digits, as in the answer")]
     BadHandle,
     #[error(
         "pointer must be a JSON Pointer of at most {MAX_POINTER_BYTES} bytes, like /content/0/text"
@@ -388,23 +388,23 @@ mod tests {
             (
                 r#","search":"t""#,
                 "line 2, byte 4: two é\nline 3, byte 11: three\n",
-                "2 of 2 places in its text; this is the end",
+                "2 of 2 matches in its text; this is the end",
             ),
             (
                 r#","search":"t","limit":1"#,
                 "line 2, byte 4: two é\n",
-                "1 of 2 places in its text; next offset 1",
+                "1 of 2 matches in its text; next offset 1",
             ),
             (
                 r#","search":"t","offset":1"#,
                 "line 3, byte 11: three\n",
-                "1 of 2 places in its text; this is the end",
+                "1 of 2 matches in its text; this is the end",
             ),
-            (r#","search":"T""#, "", "0 of 0 places in its text; this is the end"),
+            (r#","search":"T""#, "", "0 of 0 matches in its text; this is the end"),
             (
                 r#","pointer":"/structuredContent","search":"\"id\":2""#,
                 "line 1, byte 20: {\"rows\":[{\"id\": 1},{\"id\":2}],\"a\":\"x\\ny\"}\n",
-                "1 of 1 place in the value there; this is the end",
+                "1 of 1 match in the value there; this is the end",
             ),
         ] {
             assert_eq!(ask(RESULT, more), Ok((text.to_owned(), note.to_owned())), "{more}");

@@ -1,8 +1,8 @@
-//! Store of kept results: one file each, readable by its owner only, found by handle, until it expires or newer
-//! ones evict it.
+//! Store of kept results: one file each, readable by its owner only, found by handle until it expires or newer ones
+//! evict it.
 //!
-//! The index is in memory only, so nothing outlives the process; leftovers of a killed process are removed at the
-//! next start. A file is removed once its last reader is done. Functions that block on the disk say so.
+//! The index is in memory only, so nothing outlives the process; the next start removes leftovers of a killed
+//! process. A file is removed after its last reader. Functions that block on the disk say so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -89,14 +89,14 @@ impl Drop for KeptResult {
     }
 }
 
-/// Why a result is not kept.
+/// Reason why a result is not kept.
 #[derive(Debug, Error)]
 pub enum NotKept {
-    /// Result that exceeds the limit for all results.
+    /// The result exceeds the limit for all results.
     #[error("it is longer than result_limit.max_kept_bytes {limit}")]
     TooLarge { limit: u64 },
     /// Results that are being written cannot be evicted.
-    #[error("other results are being written, and all together are more than result_limit allows")]
+    #[error("other results are being written, and together they exceed result_limit")]
     Busy,
     #[error("it cannot be written: {0}")]
     Disk(#[from] io::Error),
@@ -106,7 +106,7 @@ pub enum NotKept {
 pub struct ResultStore {
     folder: PathBuf,
     state: Mutex<State>,
-    /// The earliest expiry may have changed.
+    /// Signals that the earliest expiry may have changed.
     changed: Notify,
 }
 
@@ -134,7 +134,7 @@ struct Holding {
 type PrincipalMark = [u8; 16];
 
 impl State {
-    /// Takes one out; the caller drops it after releasing the lock.
+    /// Takes out a result; the caller drops it after releasing the lock.
     fn remove(&mut self, id: &ResultId) -> Option<Arc<KeptResult>> {
         let (number, kept) = self.kept.remove(id)?;
         self.order.remove(&number);
@@ -150,8 +150,8 @@ impl State {
         Some(kept)
     }
 
-    /// The result to evict for a newcomer of that principal and size: the oldest of the principal that uses most of
-    /// the exhausted resource, so that nobody loses results to a principal that has more.
+    /// Selects the result to evict for a newcomer of that principal and size: the oldest of the principal that uses
+    /// most of the exhausted resource, so that no principal loses results to one that has more.
     fn first_to_go(
         &self,
         newcomer: PrincipalMark,
@@ -182,7 +182,7 @@ impl State {
     }
 }
 
-/// Removes leftovers in `folder`; if results `will_be_kept`, verifies that the folder is writable. For the one
+/// Removes leftovers in `folder`; if results `will_be_kept`, verifies that the folder is writable. Only for the
 /// process that owns the data folder. Blocks on the disk.
 pub fn clean(folder: &Path, will_be_kept: bool) -> io::Result<()> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -216,13 +216,13 @@ fn file(folder: &Path, number: u64) -> PathBuf {
 }
 
 impl ResultStore {
-    /// An empty store; touches no disk.
+    /// Empty store; does not touch the disk.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, state: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Keeps a result under the new `handle` from `now` on. Evicts the oldest results of the principal that has
-    /// most if the bounds require it. After an error nothing is kept. Blocks on the disk.
+    /// Keeps a result under the new `handle` from `now` on. If the bounds require it, evicts the oldest results of
+    /// the heaviest principal. After an error nothing is kept. Blocks on the disk.
     pub(crate) fn keep(
         &self,
         handle: ResultHandle,
@@ -236,7 +236,7 @@ impl ResultStore {
         let principal = owner.principal;
         let number = self.make_room(bytes, principal, bounds)?;
         let path = file(&self.folder, number);
-        // Dropped, it removes the file with whatever was written.
+        // Dropping it removes the file and all that was written.
         let kept = KeptResult { server, exposure, bytes, owner, until: now + keep, path };
         if let Err(error) = self.write(&kept.path, result) {
             drop(kept);
@@ -265,18 +265,18 @@ impl ResultStore {
         if bytes > bounds.max_bytes {
             return Err(NotKept::TooLarge { limit: bounds.max_bytes });
         }
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         let mut state = self.state.lock();
         while !state.fits(bytes, bounds) {
             let first = state.first_to_go(principal, bytes, bounds);
-            gone.push(first.and_then(|id| state.remove(&id)).ok_or(NotKept::Busy)?);
+            evicted.push(first.and_then(|id| state.remove(&id)).ok_or(NotKept::Busy)?);
         }
         state.bytes += bytes;
         state.results += 1;
         state.next += 1;
         let number = state.next;
         drop(state);
-        drop(gone);
+        drop(evicted);
         Ok(number)
     }
 
@@ -287,8 +287,8 @@ impl ResultStore {
         result.iter().try_for_each(|part| file.write_all(part))
     }
 
-    /// The result kept under `handle` for this owner, unless it has expired. A foreign handle gets the same answer
-    /// as an unknown one.
+    /// Looks up the result kept under `handle` for this owner, unless it has expired. A foreign handle gets the
+    /// same answer as an unknown one.
     pub(crate) fn find(
         &self,
         handle: &ResultHandle,
@@ -387,7 +387,7 @@ mod tests {
         )
     }
 
-    /// For each of the first handles, whether it is found.
+    /// Numbers of the first handles that are found.
     fn known(store: &ResultStore, now: Instant) -> Vec<u8> {
         let found = |number: &u8| store.find(&handle(*number), &owner("p", "s"), now).is_some();
         (0..10).filter(found).collect()
@@ -478,13 +478,13 @@ mod tests {
         for number in 1..=9 {
             keep(number, "p", 1, few);
         }
-        assert!(has(0, "q"), "though it is the oldest, and the largest");
+        assert!(has(0, "q"), "although it is the oldest and the largest");
         assert_eq!((1..=9).filter(|number| has(*number, "p")).collect::<Vec<_>>(), [7, 8, 9]);
         keep(10, "q", 1, few);
         assert!(has(0, "q") && has(10, "q") && !has(7, "p"));
         let small = StoreBounds { max_bytes: 110, ..WIDE };
         keep(11, "p", 20, small);
-        assert!(!has(0, "q") && has(10, "q") && has(9, "p"), "by bytes it has most");
+        assert!(!has(0, "q") && has(10, "q") && has(9, "p"), "it uses the most bytes");
         assert_eq!(store.state.lock().principals.len(), 2);
         store.clear();
         assert!(store.state.lock().principals.is_empty());

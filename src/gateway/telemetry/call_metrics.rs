@@ -7,12 +7,12 @@
 //! worker ── Tally ──▶ its own sheet ─┴─ Calls::read ──▶ Totals
 //! ```
 //!
-//! Counting a call is a few additions to memory that no other thread writes, plus an update of the tool table under
-//! a lock that only a reader of the sums contends for (in portions of `PORTION` tools). It does not allocate after
+//! Counting a call takes a few additions to memory that no other thread writes, and an update of the tool table
+//! under a lock contended only by a reader of the sums (in portions of `PORTION` tools). It does not allocate after
 //! a tool's first call.
 //!
-//! Histograms have eight buckets for each power of two, so that a quantile is off by at most 6 %. Counts by tool
-//! are bounded in tools and series, and only for tools that exist, so that invented names take no memory.
+//! Histograms have eight buckets per power of two, so that a quantile is off by at most 6 %. Counts by tool are
+//! bounded in tools and series, and kept only for existing tools, so that invented names take no memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -81,7 +81,7 @@ impl ByServer {
         Some(block.0.get(at)?.get_or_init(Box::default))
     }
 
-    /// Counters of the servers that were called, by the index of their ids.
+    /// Counters of the called servers, by the index of their ids.
     fn iter(&self) -> impl Iterator<Item = (usize, &Counts)> {
         let blocks = self.0.iter().enumerate();
         blocks.flat_map(|(block, of_block)| {
@@ -134,7 +134,7 @@ impl Tally {
         self.0.begun.add(1);
     }
 
-    /// Counts the end of a call; `server` is the one it was sent to.
+    /// Counts the end of a call; `server` is the one that it was sent to.
     pub fn ended(&self, server: Option<ServerId>, outcome: Outcome, took: CallDuration) {
         self.0.all.ended(outcome, took);
         if let Some(counts) = server.and_then(|server| self.0.servers.of(server)) {
@@ -167,8 +167,8 @@ fn count(counters: &[Counter], at: usize) {
 }
 
 impl Calls {
-    /// Counters for one more worker. They outlive the worker, so that the number of calls of this must be bounded
-    /// by the number of threads.
+    /// Counters for one more worker. They outlive the worker, so this must be called at most once per
+    /// thread.
     pub fn tally(&self) -> Tally {
         let sheet = Arc::<Sheet>::default();
         self.sheets.lock().push(Arc::clone(&sheet));
@@ -182,7 +182,7 @@ impl Calls {
         self.named.lock().sums(&tools, max)
     }
 
-    /// The sums. Calls that end meanwhile may be included in some numbers only.
+    /// Sums over all workers. Calls that end meanwhile may be included in some numbers only.
     pub fn read(&self) -> Totals {
         let sheets = self.sheets.lock();
         let mut totals = Totals::default();
@@ -205,7 +205,7 @@ fn add(sums: &mut [u64], counters: &[Counter]) {
     sums.iter_mut().zip(counters).for_each(|(sum, counter)| *sum += counter.get());
 }
 
-/// The sums over all workers.
+/// Sums over all workers.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     begun: u64,
@@ -295,7 +295,7 @@ counted! {
     }
 }
 
-/// Reason of a refused request, by who is to blame.
+/// Reason of a refused request, by the party at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
     /// The parameters cannot be parsed.
@@ -312,7 +312,7 @@ pub enum RefusalKind {
     Arguments,
     /// Too many requests in parallel, or per time.
     Limited,
-    /// Too many refused requests of the principal, or its share of the log is used up. Not recorded one by one.
+    /// Too many refused requests of the principal, or its share of the log is used up. Not recorded individually.
     Throttled,
     /// No such server or tool.
     Unknown,
@@ -324,7 +324,7 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
-    /// The kinds that have a metric of their own.
+    /// Kinds with a metric of their own.
     pub const ALL: [Self; 11] = [
         Self::Unreadable,
         Self::Headers,
@@ -414,7 +414,7 @@ counted! {
     }
 }
 
-/// Counter with a single writer, so that it needs neither a locked instruction nor a shared cache line.
+/// Counter with a single writer, which needs neither a locked instruction nor a shared cache line.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
@@ -423,7 +423,7 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// Called by the single writer.
+    /// Adds `more`; only for the single writer.
     pub(super) fn add(&self, more: u64) {
         self.0.store(self.get().wrapping_add(more), Ordering::Relaxed);
     }
@@ -508,7 +508,7 @@ impl Durations {
         Some(middle(bucket))
     }
 
-    /// Each bucket that is not empty: its maximum in microseconds, and its count.
+    /// Nonempty buckets: maximum in microseconds, and count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let all = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         all.map(|(bucket, count)| (min(bucket + 1) - 1, *count))
@@ -540,14 +540,13 @@ const MAX_TOOLS: usize = 16 * 1024;
 const PORTION: usize = 256;
 /// Label of tools beyond the bounds, and of a tool with this very name.
 pub(crate) const OTHER: &str = "other";
-/// How a call came in: by a call tool, by the tool's own name, or as a request other than a tool call.
+/// Kinds of calls: by a call tool, by the tool's own name, or a request other than a tool call.
 const VARIANTS: [&str; 5] =
     ["call_tool_read", "call_tool_write", "call_tool_destructive", "direct", ""];
 
 /// Calls of one tool by variant and outcome.
 type ToolCounts = [[u64; Outcome::ALL.len()]; VARIANTS.len()];
 
-/// Calls of one worker by tool.
 #[derive(Debug, Default)]
 pub(super) struct ToolCalls(Mutex<Table>);
 
@@ -624,12 +623,12 @@ pub struct Series {
 }
 
 /// Series that were reported by name. A series keeps its name for the life of the process, since a counter that
-/// moved to another series would seem to fall.
+/// moved to another series would seem to decrease.
 #[derive(Debug, Default)]
 pub(super) struct NamedSeries(HashSet<Series>);
 
 impl NamedSeries {
-    /// Sums over all workers: at most `max` series by name, first come, and the rest of each server as [`OTHER`].
+    /// Sums over all workers: the first `max` series by name, and the rest of each server as [`OTHER`].
     pub(super) fn sums(&mut self, workers: &[&ToolCalls], max: usize) -> BTreeMap<Series, u64> {
         let mut sums = BTreeMap::new();
         for worker in workers {
@@ -654,7 +653,7 @@ impl NamedSeries {
     }
 }
 
-/// The nonzero counts with their labels.
+/// Nonzero counts with their labels.
 fn named(row: &Row) -> impl Iterator<Item = (Series, u64)> {
     VARIANTS.into_iter().zip(&row.counts).flat_map(move |(variant, outcomes)| {
         let counted = Outcome::ALL.into_iter().zip(outcomes).filter(|(_, count)| **count > 0);

@@ -19,12 +19,10 @@ pub(crate) const MAX_TEXT_BYTES: usize = 256;
 /// Queue of spans to be exported.
 pub type SpanQueue = ExportQueue<CallSpan>;
 
-/// A completed call.
 #[derive(Clone, Debug)]
 pub struct CallSpan {
     /// Context of the server span.
     pub context: TraceContext,
-    /// Parent span, if any.
     pub parent: Option<u64>,
     /// Context from the HTTP headers, if `_meta` names another span.
     pub link: Option<TraceContext>,
@@ -40,17 +38,17 @@ pub struct CallSpan {
     /// Whether the target exists; unknown names are left out of span names.
     pub known: bool,
     pub server: Box<str>,
-    /// The call tool's name, or empty.
+    /// Name of the call tool; may be empty.
     pub variant: &'static str,
-    /// The entry point: MCP, REST or the command line.
+    /// Entry point: MCP, REST or the command line.
     pub source: &'static str,
-    /// Session id, or empty.
+    /// Session id; may be empty.
     pub session: Box<str>,
     pub request_id: Box<str>,
     pub principal: Box<str>,
-    /// The client's name for itself, or empty.
+    /// Name that the client gave itself; may be empty.
     pub client: Box<str>,
-    /// The client's protocol revision, or empty.
+    /// The client's protocol revision; may be empty.
     pub revision: &'static str,
     pub outcome: &'static str,
     pub error: Option<SpanError>,
@@ -62,7 +60,7 @@ pub struct CallSpan {
     pub waited_us: u64,
 }
 
-/// The part of a call spent in its upstream.
+/// Part of a call spent in its upstream.
 #[derive(Clone, Copy, Debug)]
 pub struct UpstreamSpan {
     /// Span id that was sent to the server.
@@ -86,11 +84,11 @@ pub enum SpanTarget {
 /// Reason of a failure (`error.type`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpanError {
-    /// The tool reports it (`isError`).
+    /// The tool reports a failure (`isError`).
     Tool,
     /// JSON-RPC error of the server, with its code.
     Code(i64),
-    /// A fixed reason of the proxy.
+    /// Fixed reason of the proxy.
     Own(&'static str),
     Other,
 }
@@ -110,7 +108,7 @@ pub(crate) fn cut(text: &str) -> Box<str> {
     text.get(..end).unwrap_or_default().into()
 }
 
-/// A URI without user, password, query and fragment, which may hold secrets.
+/// Strips user, password, query and fragment, which may contain secrets, from a URI.
 pub(crate) fn plain_uri(uri: &str) -> Box<str> {
     let uri = uri.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = uri.split_once("://") else { return cut(uri) };
@@ -169,7 +167,7 @@ impl Sampling {
 
     /// Whether a new trace with this id is recorded. Deterministic for an id and a ratio.
     pub const fn takes(self, trace_id: u128) -> bool {
-        // Only the lower half is used.
+        // Only the lower half of the id is used.
         (trace_id as u64) >> 1 < self.0
     }
 }
@@ -190,7 +188,7 @@ impl Default for TraceIds {
 }
 
 impl TraceIds {
-    /// A new trace id; not zero.
+    /// New trace id; not zero.
     pub fn trace(&self) -> u128 {
         self.next().max(1)
     }

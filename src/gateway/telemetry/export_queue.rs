@@ -1,6 +1,6 @@
 //! Bounded queue of spans or log lines to be exported. Producers never block.
 //!
-//! The exporter drains the queue at intervals, so that a producer wakes it only if the queue is empty or half full.
+//! The exporter drains the queue at intervals; a producer wakes it only if the queue is empty or half full.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub struct Exporter {
     pub instance: Box<str>,
 }
 
-/// A signal that is exported over OTLP.
+/// Signal exported over OTLP.
 pub trait Exported: Send + 'static {
     /// Queue capacity; items beyond it are dropped and counted.
     const QUEUE: usize;
@@ -66,7 +66,6 @@ pub struct ExportCounts {
 /// Reason of a dropped item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// The queue was full.
     QueueFull,
     /// The collector did not accept it in time.
     NotTaken,

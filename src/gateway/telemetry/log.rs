@@ -1,12 +1,12 @@
 //! Log output: the writer thread for stderr, the level filter, and the copy for an OTLP collector.
 //!
-//! [`LogLines`] queues lines for a thread that writes. Logging neither blocks on the reader of stderr nor fails
-//! with it: a line that does not fit into the queue, or that cannot be written, is dropped and counted.
+//! [`LogLines`] queues lines for a writer thread. Logging neither blocks on the reader of stderr nor fails with it:
+//! a line that does not fit into the queue, or that cannot be written, is dropped and counted.
 //!
-//! [`LogFilter`] changes the level at run time. Its answer is cached per callsite until the level changes.
+//! [`LogFilter`] changes the level at run time. Its decision is cached per callsite until the level changes.
 //!
-//! [`LogTap`] copies lines into a bounded [export queue](super::export_queue), each text bounded. Switched off, it
-//! costs one atomic load per line. A line logged within a recorded trace carries its trace and span ids.
+//! [`LogTap`] copies lines, with bounded texts, into a bounded [export queue](super::export_queue). Switched off,
+//! it costs one atomic load per line. A line logged within a recorded trace carries its trace and span ids.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ use super::export_queue::{ExportCounts, ExportQueue, ExportReceiver, export_queu
 /// Maximum size of queued lines in bytes.
 const QUEUE_BYTES: usize = 128 * 1024;
 
-/// The queue. Clones share it; the default one has no writer, so that it drops every line.
+/// Queue of lines. Clones share it; the default one has no writer and drops every line.
 #[derive(Clone, Debug, Default)]
 pub struct LogLines(Arc<Shared>);
 
@@ -70,14 +70,14 @@ impl LogLines {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything is written, at most for `limit`.
+    /// Waits until all lines are written, at most for `limit`.
     pub fn finish(&self, limit: Duration) {
         let busy = |queue: &mut Queue| queue.taken && (queue.writing || !queue.lines.is_empty());
         self.0.written.wait_while_for(&mut self.0.queue.lock(), busy, limit);
     }
 }
 
-/// One write is one line, or several complete ones.
+/// Each write is one line, or several complete ones.
 impl Write for LogLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut queue = self.0.queue.lock();
@@ -114,7 +114,7 @@ impl Shared {
                 failed += u64::from(out.write_all(&line).is_err());
             }
             let lost = self.lost.fetch_add(failed, Ordering::Relaxed) + failed;
-            // Not reported if writing fails: nobody would read it.
+            // Not reported while writing fails, since the report could not be read.
             if failed == 0 && lost > reported {
                 tracing::warn!(
                     lines = lost - reported,
@@ -129,14 +129,14 @@ impl Shared {
 /// The program's own log target.
 const OWN: &str = "mcpproxy";
 
-/// The level in force. Clones share it.
+/// Level in force. Clones share it.
 #[derive(Clone, Default)]
 pub struct LogFilter(Arc<Levels>);
 
 #[derive(Default)]
 struct Levels {
     targets: ArcSwap<Targets>,
-    /// Targets that log errors only, at any level.
+    /// Targets that log only errors, at any level.
     quiet: &'static [&'static str],
 }
 
@@ -147,7 +147,7 @@ impl fmt::Debug for LogFilter {
 }
 
 impl LogFilter {
-    /// Filters at `level`; the targets `quiet` log errors only.
+    /// Filters at `level`; the targets `quiet` log only errors.
     pub fn new(level: &str, quiet: &'static [&'static str]) -> Self {
         let targets = ArcSwap::from_pointee(targets(level, quiet));
         Self(Arc::new(Levels { targets, quiet }))
@@ -164,7 +164,7 @@ impl LogFilter {
 }
 
 fn targets(level: &str, quiet: &[&'static str]) -> Targets {
-    // Libraries log warnings only, unless more detail was asked for.
+    // Libraries log only warnings, unless more detail was requested.
     let libraries = match level {
         "debug" | "trace" => LevelFilter::INFO,
         _ => LevelFilter::WARN,
@@ -203,11 +203,10 @@ pub struct LogRecord {
     /// Nanoseconds since 1970.
     pub time: u64,
     pub level: Level,
-    /// Log target.
     pub target: &'static str,
     pub body: Box<str>,
     pub fields: Vec<(&'static str, Box<str>)>,
-    /// The recorded trace that it was logged in.
+    /// Recorded trace that the line was logged in.
     pub span: Option<LoggedSpan>,
 }
 
@@ -226,7 +225,7 @@ pub struct LogTap(Arc<Tap>);
 struct Tap {
     on: AtomicBool,
     queue: ExportQueue<LogRecord>,
-    /// The receiving end, until the exporter takes it.
+    /// Receiving end, until the exporter takes it.
     receiver: Mutex<Option<ExportReceiver<LogRecord>>>,
 }
 
@@ -400,7 +399,7 @@ mod tests {
         lines.finish(Duration::from_secs(30));
         assert_eq!(read.lock().len() as u64, kept * line.len() as u64);
         assert_eq!(lines.lost(), lost);
-        // A closed reader shows in the counter only.
+        // A closed reader is visible in the counter only.
         drop(go);
         lines.write_all(b"gone\n").unwrap();
         lines.finish(Duration::from_secs(30));

@@ -1,8 +1,8 @@
 //! OTLP encoding of calls and log lines in protobuf, following the semantic conventions for MCP, and decoding of a
-//! collector's response. Pure.
+//! collector's response. Pure functions.
 //!
-//! Attributes of this project, which the conventions lack, begin with `mcpproxy.`. The messages are the subset of
-//! `opentelemetry/proto/…/v1` (version 1.x) in use. Sending is up to the server.
+//! Attributes missing from the conventions begin with `mcpproxy.`. The messages are the used subset of
+//! `opentelemetry/proto/…/v1` (version 1.x). The server sends them.
 
 use mcpproxy_protocol::mcp::trace_context::TraceContext;
 use prost::{Enumeration, Message, Oneof};
@@ -15,16 +15,16 @@ use super::log::LogRecord;
 
 /// Content type of export requests.
 pub const PROTOBUF: &str = "application/x-protobuf";
-/// Span flags: whether the parent is remote is known, and it is.
+/// Span flags: it is known whether the parent is remote, and it is.
 const PARENT_IS_KNOWN: u32 = 0x100;
 const PARENT_IS_REMOTE: u32 = 0x200;
 
 /// A collector's response to an accepted batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportAck {
-    /// Number of items that it did not keep.
+    /// Number of items that it rejected.
     pub rejected: u64,
-    /// Message, cut.
+    /// Message, truncated.
     pub message: Box<str>,
 }
 
@@ -175,7 +175,7 @@ fn client_span(call: &CallSpan, upstream: UpstreamSpan) -> OtlpSpan {
     }
 }
 
-/// Fields that both spans of a call share.
+/// Fields shared by both spans of a call.
 fn span(call: &CallSpan) -> OtlpSpan {
     let target = match &call.target {
         SpanTarget::Tool(name) | SpanTarget::Prompt(name) if call.known => Some(&**name),
@@ -194,7 +194,7 @@ fn span(call: &CallSpan) -> OtlpSpan {
     }
 }
 
-/// Attributes that both spans of a call share.
+/// Attributes shared by both spans of a call.
 fn common(call: &CallSpan) -> Vec<KeyValue> {
     let mut attributes = Vec::with_capacity(16);
     attributes.push(text("mcp.method.name", call.method));
@@ -437,7 +437,7 @@ mod tests {
     use super::super::log::LoggedSpan;
     use super::{PartialSuccess, *};
 
-    /// Decodes the spans of a call as a collector does.
+    /// Decodes the spans of a call as a collector would.
     fn spans_of(call: CallSpan) -> Vec<OtlpSpan> {
         let exporter = Exporter { service: "name".into(), instance: "one".into() };
         let body = CallSpan::encode(&exporter, &[call]);

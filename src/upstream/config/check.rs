@@ -1,6 +1,6 @@
-//! Validation of a server's entry without starting it.
+//! Validation of a server's entry without starting the server.
 //!
-//! Reads the file system and the given variables. Starts nothing and contacts no server.
+//! Reads the file system and the given variables. Starts no process and contacts no server.
 
 use std::fs::Metadata;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Mistake {
     pub keys: Vec<String>,
     /// The problem and the accepted form.
     pub problem: String,
-    /// Whether it is about which keys are present, not about a value.
+    /// Whether the problem is which keys are present, not a value.
     pub is_form: bool,
 }
 
@@ -85,15 +85,15 @@ impl Config {
         found
     }
 
-    /// Settings that have another meaning here than in the programs such entries are copied from.
+    /// Settings with a different meaning here than in the programs that such entries are copied from.
     pub fn oddities(&self) -> Vec<(Vec<String>, String)> {
         let mut found = Vec::new();
         let as_it_is = |value: &str| value.contains("${");
         let mut odd = |keys: &[&str], problem: &str| {
             found.push((keys.iter().map(|key| (*key).to_owned()).collect(), problem.to_owned()));
         };
-        let only = "${…} stays as it is here: ${env:NAME}, ${file:/path}, ${credential:NAME} and \
-                    ${keyring:service/user} are filled in, in env, headers and url";
+        let only = "${…} is not expanded here: only ${env:NAME}, ${file:/path}, ${credential:NAME} and \
+                    ${keyring:service/user} are, in env, headers and url";
         if self.command.as_deref().is_some_and(as_it_is) {
             odd(&["command"], only);
         }
@@ -158,28 +158,28 @@ impl Config {
             let why = if is_socket {
                 "the url is a Unix socket"
             } else {
-                "headers hold an Authorization"
+                "headers contain Authorization"
             };
             odd(&["oauth", "grant"], &format!("is not used: {why}"));
         }
         if self.tls.is_some() && self.kind() == Ok(Kind::Http) && plain() {
-            let problem = "is not used: the url is none of https";
+            let problem = "is not used: the url is not https";
             found.push((vec!["tls".to_owned()], problem.to_owned()));
         }
         found
     }
 
-    /// Checks the program, looked up as when it is started, and its working directory.
+    /// Checks the program, looked up as at its start, and its working directory.
     fn look_for_program(&self, lookup: Lookup<'_>, found: &mut Vec<Mistake>) {
         if let Some(cwd) = &self.cwd {
             let shown = cwd.display();
             let problem = match cwd.metadata() {
                 Ok(it) if it.is_dir() => None,
-                Ok(_) => Some(format!("{shown} is no folder")),
+                Ok(_) => Some(format!("{shown} is not a folder")),
                 Err(error) => Some(format!("{shown}: {}", plain(&error))),
             };
             if let Some(problem) = problem {
-                found.push(mistake(&["cwd"], format!("{problem}: name a folder that is there")));
+                found.push(mistake(&["cwd"], format!("{problem}: name an existing folder")));
                 return;
             }
         }
@@ -195,7 +195,7 @@ impl Config {
     }
 }
 
-/// Why `command` cannot be started; `None` if it can.
+/// Reason why `command` cannot be started; `None` if it can.
 fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String> {
     if command.trim().is_empty() {
         return Some("is empty: name a program, like \"npx\" or \"/usr/bin/server\"".into());
@@ -208,9 +208,7 @@ fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String
                 Some(format!("{command} is not executable: chmod +x it, or name its interpreter"))
             }
             Ok(_) => None,
-            Err(error) => {
-                Some(format!("{command}: {}: name a program that is there", plain(&error)))
-            }
+            Err(error) => Some(format!("{command}: {}: name an existing program", plain(&error))),
         };
     }
     let files = std::env::split_paths(path).map(|folder| here.join(folder).join(command));
@@ -228,7 +226,7 @@ fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String
             "'{command}' is not found on PATH: write \"{program}\" here, and the rest in args"
         ),
         (false, None) => {
-            format!("{command} is not found on PATH: install it, or write its whole path")
+            format!("{command} is not found on PATH: install it, or write its full path")
         }
     })
 }
@@ -239,12 +237,12 @@ fn is_executable(file: &Metadata) -> bool {
 
 fn plain(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "is not there".to_owned(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "does not exist".to_owned(),
         _ => error.to_string(),
     }
 }
 
-/// `value` with its references resolved; reports each missing variable.
+/// Resolves the references in `value`; reports each missing variable.
 fn filled(
     value: &str,
     keys: &[&str],
@@ -265,7 +263,7 @@ fn filled(
             }
             Err(other) => {
                 let text = other.to_string();
-                // The key precedes a mistake where it is shown.
+                // The key already precedes a mistake where it is shown.
                 let problem = text.strip_prefix(&format!("{} ", keys.join("."))).unwrap_or(&text);
                 found.push(mistake(keys, format!("{problem}: {}", form(&other))));
                 return None;
@@ -281,7 +279,7 @@ fn mistake(keys: &[&str], problem: String) -> Mistake {
     Mistake { keys, problem, is_form: false }
 }
 
-/// How to fix the entry.
+/// Instruction to fix the entry.
 const fn form(invalid: &Invalid) -> &'static str {
     match invalid {
         Invalid::Neither => {
@@ -372,7 +370,7 @@ mod tests {
             (serde_json::json!({"command": folder}), vec!["command: "]),
             (
                 serde_json::json!({"command": "sh", "cwd": "/none"}),
-                vec!["cwd: /none: is not there"],
+                vec!["cwd: /none: does not exist"],
             ),
             (serde_json::json!({"command": "sh", "cwd": file}), vec!["cwd: "]),
             (serde_json::json!({"url": "localhost:80"}), vec!["url: url has scheme localhost"]),

@@ -1,7 +1,7 @@
 //! References in config values: `${env:NAME}`, `${file:/path}`, `${credential:NAME}`, `${keyring:service/user}`.
 //!
-//! Resolved by the server's own task at each connection attempt, so that an unreadable one holds up that server alone.
-//! Resolved values are secret ([`mcpproxy_runtime::secrets`]) and never quoted in errors.
+//! Resolved by the server's own task at each connection attempt, so that an unreadable reference delays only that
+//! server. Resolved values are secret ([`mcpproxy_runtime::secrets`]) and never quoted in errors.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use thiserror::Error;
 use mcpproxy_runtime::os::bounded_file::{self, NamedPipes};
 use mcpproxy_runtime::os::{keyring, private};
 
-/// Maximum size of a file that holds a value, in bytes.
+/// Maximum size of a referenced file, in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
 /// Variable with the directory of systemd credentials.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
-/// Prefix of each kind of reference; it ends at the next brace.
+/// Prefix of each kind of reference, which ends at the next brace.
 pub(super) const KINDS: [(&str, Kind); 4] = [
     ("${env:", Kind::Env),
     ("${file:", Kind::File),
@@ -74,7 +74,7 @@ pub(crate) fn refers_to_keyring(value: &str) -> bool {
     value.contains("${keyring:")
 }
 
-/// Digest of what these values resolve to now; `None` without references.
+/// Digest of the values that these references currently resolve to; `None` without references.
 pub(super) fn digest<'v>(
     values: impl IntoIterator<Item = &'v str>,
     lookup: Lookup<'_>,
@@ -98,7 +98,7 @@ pub enum ValuePart<'v> {
     Plain(&'v str),
     /// `${env:NAME}`, including the braces.
     Variable(&'v str),
-    /// A reference that only this program resolves: file, credential or keyring; including the braces.
+    /// Reference that only this program resolves (file, credential or keyring), including the braces.
     Kept(&'v str),
 }
 
@@ -121,7 +121,6 @@ pub fn value_parts(value: &str) -> Vec<ValuePart<'_>> {
     parts
 }
 
-/// Files that a value refers to.
 pub(super) fn files(value: &str, lookup: Lookup<'_>) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut rest = value;
@@ -135,7 +134,7 @@ pub(super) fn files(value: &str, lookup: Lookup<'_>) -> Vec<PathBuf> {
     found
 }
 
-/// Splits at the first reference: the text before it, its kind, the text after its colon.
+/// Splits at the first reference: the text before it, its kind, and the text after its colon.
 fn first(value: &str) -> Option<(&str, Kind, &str)> {
     let found = KINDS.iter().filter_map(|(opens, kind)| {
         value.split_once(opens).map(|(before, after)| (before, *kind, after))
@@ -153,14 +152,16 @@ impl Kind {
                 let what = format!("the file {name}");
                 match path(name, lookup) {
                     Some(path) => text(&path).map_err(|why| unread(what, why)),
-                    None => Err(unread(what, "write its whole path, from / or ~ on".to_owned())),
+                    None => {
+                        Err(unread(what, "write its full path, beginning with / or ~".to_owned()))
+                    }
                 }
             }
             Self::Credential => {
                 let what = format!("the credential {name}");
                 let is_name = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
                 match lookup(CREDENTIALS).filter(|folder| !folder.is_empty()) {
-                    _ if !is_name => Err(unread(what, "that is no name of one".to_owned())),
+                    _ if !is_name => Err(unread(what, "that is not a valid name".to_owned())),
                     None => {
                         let why = format!(
                             "{CREDENTIALS} is not set: systemd sets it for a service with \
@@ -186,7 +187,7 @@ impl Kind {
     }
 }
 
-/// An absolute path; `~` is the home directory.
+/// Absolute path; `~` is the home directory.
 fn path(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
     match name.strip_prefix("~/") {
         Some(rest) => Some(Path::new(&lookup("HOME").filter(|it| !it.is_empty())?).join(rest)),
@@ -208,7 +209,7 @@ fn text(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// Describes the access others have to a file with a secret, if any.
+/// Describes the access of other users to a file with a secret, if any.
 pub(super) fn exposure(path: &Path) -> Option<String> {
     let mode = private::wider(path)?;
     let path = path.display();
@@ -217,20 +218,20 @@ pub(super) fn exposure(path: &Path) -> Option<String> {
     ))
 }
 
-/// Why an entry names no usable server. Affects that server alone.
+/// Reason why an entry names no usable server. Affects only that server.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Invalid {
     #[error("neither command nor url is given")]
     Neither,
-    #[error("both command and url are given and protocol does not say which one counts")]
+    #[error("both command and url are given and protocol does not say which one to use")]
     Both,
     #[error("protocol stdio needs a command")]
     NoCommand,
     #[error("protocol streamable-http needs a url")]
     NoUrl,
-    #[error("environment variable {name} is not set, which {key} asks for")]
+    #[error("environment variable {name}, referenced by {key}, is not set")]
     Missing { name: String, key: String },
-    #[error("{what} cannot be read, which {key} asks for: {why}")]
+    #[error("{what}, referenced by {key}, cannot be read: {why}")]
     Unread { what: String, key: String, why: String },
     #[error("{key} holds a ${{…: without its closing brace")]
     Unclosed { key: String },
@@ -243,7 +244,7 @@ pub(crate) enum Invalid {
 }
 
 impl Invalid {
-    /// Whether it lasts until the entry or our environment changes. What could not be read may be readable later.
+    /// Whether it lasts until the entry or our environment changes. An unreadable reference may become readable later.
     pub(crate) const fn is_lasting(&self) -> bool {
         match self {
             Self::Neither

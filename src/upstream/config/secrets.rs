@@ -1,8 +1,8 @@
 //! Secret values of a server's entry.
 //!
-//! Headers, the user and query of the URL, the credentials of the proxy, and the client secret are always secret. Of the environment and the
-//! arguments, those values are secret whose name or shape suggests it. Redaction itself is in
-//! [`mcpproxy_runtime::secrets`].
+//! Always secret: headers, the user and query of the URL, the credentials of the proxy, and the client secret. In
+//! environment and arguments, values are secret if their name or shape suggests it. [`mcpproxy_runtime::secrets`]
+//! redacts them.
 
 use std::collections::BTreeMap;
 
@@ -50,14 +50,14 @@ const NAMES: &[&str] = &[
 ];
 /// Minimum length of a mixed word of letters and digits that counts as a secret.
 const WORD_BYTES: usize = 8;
-/// The same for a path segment.
+/// Minimum length of such a path segment.
 const PART_BYTES: usize = 16;
-/// The same for a word of letters only.
+/// Minimum length of such a word of letters only.
 const LETTERS_BYTES: usize = 20;
 
 impl Config {
-    /// Values to redact from a server's output, as far as they are known without asking a keyring; those are added when
-    /// the server is connected (`secrets_of`). For a disabled server references are not resolved. Reads files.
+    /// Values to redact from a server's output, as far as they are known without a keyring; keyring values are added when
+    /// the server is connected (`secrets_of`). References of a disabled server are not resolved. Reads files.
     pub fn secrets(&self) -> Vec<String> {
         let lookup = |name: &str| std::env::var(name).ok();
         let read =
@@ -94,7 +94,7 @@ impl Config {
         found.0
     }
 
-    /// Secret values of the entry as written and as resolved.
+    /// Secret values of the entry, both as written and as resolved.
     fn found(
         &self,
         env: &[(String, String)],
@@ -190,7 +190,7 @@ impl Found {
         proxy.iter().flat_map(EgressProxy::secrets).for_each(|secret| self.keep(secret));
     }
 
-    /// A named value of the environment, or within one.
+    /// Adds a named value, or the secrets within it.
     fn named(&mut self, name: &str, value: &str) {
         let value = value.trim();
         if let Ok(json @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(value) {
@@ -240,7 +240,7 @@ impl Found {
     }
 }
 
-/// Whether a header of that name holds no secret.
+/// Whether a header of that name contains no secret.
 pub fn is_plain_header(name: &str) -> bool {
     PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain))
 }
@@ -250,14 +250,14 @@ fn is_secret_name(name: &str) -> bool {
     NAMES.iter().any(|word| name.contains(word))
 }
 
-/// Whether a value is harmless whatever its name: a number, a switch, a path.
+/// Whether a value is harmless whatever its name: a number, a switch or a path.
 fn is_ordinary(value: &str) -> bool {
     let is_path = value.starts_with(['/', '.', '~']) && !value.contains(char::is_whitespace);
     is_path && !value.split('/').any(|part| looks_secret(part, PART_BYTES))
         || matches!(value.to_ascii_lowercase().as_str(), "true" | "false" | "default")
 }
 
-/// Whether a word looks generated, or like a password: letters and digits of a minimum length, or long runs of letters.
+/// Whether a word looks generated or like a password: letters and digits of a minimum length, or a long run of letters.
 fn looks_secret(word: &str, min: usize) -> bool {
     let has = |kind: fn(&char) -> bool| word.chars().any(|char| kind(&char));
     let mixed = has(char::is_ascii_digit) && has(char::is_ascii_alphabetic);

@@ -1,8 +1,8 @@
 //! Content codings of responses (RFC 9110 §8.4.1): gzip, deflate, br and zstd.
 //!
-//! Some servers and proxies compress although identity is requested. Bodies are decoded as they arrive, in pieces of bounded
-//! size, so that all limits apply to the decoded bytes and no input can make the decoder allocate more than
-//! [`MAX_WINDOW_BYTES`] and a piece. Sans-I/O.
+//! Some servers and proxies compress although identity is requested. Bodies are decoded as they arrive, in pieces
+//! of bounded size: all limits apply to the decoded bytes, and no input can make the decoder allocate more than
+//! [`MAX_WINDOW_BYTES`] plus a piece. Sans-I/O.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -14,9 +14,9 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 /// Size in bytes from which decoded bytes are returned.
 const PIECE_BYTES: usize = 32 * 1024;
-/// Number of bytes that are decoded at once by gzip and deflate, which expand by at most 1032 times.
+/// Bytes decoded at once by gzip and deflate, which expand by at most 1032 times.
 const STEP_BYTES: usize = 256;
-/// Maximum window of a coding: 8 MiB for zstd (RFC 9659 §3), 16 MiB for br, which knows no larger ones.
+/// Maximum window of zstd: 8 MiB (RFC 9659 §3). The windows of br are at most 16 MiB.
 pub(super) const MAX_WINDOW_BYTES: u64 = 8 << 20;
 
 /// Incremental decoder: [`push`](Self::push) a chunk, take pieces until `None`, push the next, [`finish`](Self::finish).
@@ -28,7 +28,7 @@ pub(crate) struct ContentDecoder {
 
 enum Coding {
     Gzip(Box<MultiGzDecoder<Vec<u8>>>),
-    /// The name `deflate` before its first byte: with the zlib header, or without it as some servers send it.
+    /// Coding `deflate` before its first byte: with the zlib header, or without it as sent by some servers.
     Deflate,
     Zlib(Box<ZlibDecoder<Vec<u8>>>),
     Raw(Box<DeflateDecoder<Vec<u8>>>),
@@ -36,11 +36,11 @@ enum Coding {
     Zstd(Box<Zstd>),
 }
 
-/// Content coding that cannot be decoded.
+/// Unsupported content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownCoding;
 
-/// Body that its content coding does not allow.
+/// Body that violates its content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BrokenCoding(&'static str);
 
@@ -76,12 +76,12 @@ impl ContentDecoder {
         self.input = chunk;
     }
 
-    /// Returns the next decoded bytes, never empty; `None` when the chunk is used up.
+    /// Next decoded bytes, never empty; `None` when the chunk is used up.
     pub(crate) fn next_piece(&mut self) -> Result<Option<Bytes>, BrokenCoding> {
         let broken = BrokenCoding(self.name);
         if let (Coding::Deflate, Some(first)) = (&self.coding, self.input.first()) {
-            // The lower half of the first byte of the zlib header names deflate; a raw stream begins so only with a
-            // stored block, which then has other reserved bits.
+            // The lower half of the zlib header's first byte denotes deflate. A raw stream begins so only with a
+            // stored block whose reserved bits differ.
             self.coding = match first & 0x0f {
                 8 => Coding::Zlib(Box::new(ZlibDecoder::new(Vec::new()))),
                 _ => Coding::Raw(Box::new(DeflateDecoder::new(Vec::new()))),
@@ -114,7 +114,7 @@ impl ContentDecoder {
     }
 }
 
-/// Decodes input until a piece is complete or the input is used up; `None` if it is broken.
+/// Decodes input until a piece is complete or the input is used up; `None` if the input is invalid.
 fn step<D: Write>(
     input: &mut Bytes,
     decoder: &mut D,
@@ -136,7 +136,7 @@ struct Brotli {
 impl Brotli {
     fn new() -> Self {
         let alloc = StandardAlloc::default;
-        // Without the extension for large windows.
+        // Strict: without the extension for large windows.
         Self { state: BrotliState::new_strict(alloc(), alloc(), alloc()), ended: false }
     }
 
@@ -164,16 +164,16 @@ impl Brotli {
         }
         input.advance(read.min(input.len()));
         output.truncate(written);
-        // Nothing may follow.
+        // No data may follow.
         (!self.ended || input.is_empty()).then_some(output)
     }
 }
 
-/// Block decoder of zstd (RFC 8878), which gets the frame header and each block as a whole.
+/// Block decoder for zstd (RFC 8878); consumes the frame header and each block as a whole.
 #[derive(Default)]
 struct Zstd {
     frames: FrameDecoder,
-    /// Input that is no whole header or block yet: at most [`MAX_BLOCK_BYTES`] and a header.
+    /// Incomplete header or block: at most [`MAX_BLOCK_BYTES`] and a header.
     held: BytesMut,
     begun: bool,
     has_checksum: bool,
@@ -199,7 +199,7 @@ impl Zstd {
                 return Some(output);
             }
             if self.begun && self.frames.is_finished() {
-                // One frame; nothing may follow.
+                // A single frame; no data may follow.
                 return (self.held.is_empty() && input.is_empty()).then(Vec::new);
             }
             let needed = self.needed()?;
@@ -222,7 +222,7 @@ impl Zstd {
         }
     }
 
-    /// Number of bytes of the next header or block as far as it is known; `None` if it is not allowed.
+    /// Size of the next header or block, as far as known; `None` if invalid.
     fn needed(&mut self) -> Option<usize> {
         if self.begun {
             let [a, b, c, ..] = *self.held else { return Some(BLOCK_HEADER_BYTES) };

@@ -1,7 +1,7 @@
 //! Idle connections of one worker to all HTTP upstreams, and the request heads of a session.
 //!
-//! A connection returns to the pool when its response was read, or when only the rest of an event stream is left. It is
-//! reused if no unsolicited data arrived on it meanwhile.
+//! A connection returns to the pool when its response was read, or when only the rest of an event stream is left.
+//! It is reused if no unsolicited data has arrived meanwhile.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,12 +30,12 @@ use mcpproxy_runtime::io::clock;
 use mcpproxy_runtime::io::http1::ResponseHead;
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Maximum number of idle connections per upstream and worker.
+/// Maximum idle connections per upstream and worker.
 pub const MAX_IDLE: usize = 64;
-/// Maximum idle time of a connection. Below the 5 s after which common servers close connections, so that calls rarely
-/// meet a connection that is being closed.
+/// Maximum idle time of a connection. Below the 5 s after which common servers close connections, so that calls
+/// rarely hit a closing connection.
 pub const MAX_IDLE_AGE: Duration = Duration::from_secs(4);
-/// Maximum number of bytes read from the rest of an event stream to reuse its connection.
+/// Maximum bytes read from the rest of an event stream to reuse its connection.
 const MAX_DRAIN_BYTES: usize = 64 * 1024;
 
 /// One worker's connections to all HTTP upstreams. Not `Send`.
@@ -62,7 +62,7 @@ impl Pool {
         Self::default()
     }
 
-    /// Closes expired connections. To be called now and then; [`take`](Self::take) does the same for its upstream.
+    /// Closes expired connections. Call it periodically; [`take`](Self::take) does the same for its own upstream.
     pub fn sweep(&self) {
         let now = clock::now();
         self.idle.borrow_mut().retain(|_, list| {
@@ -75,7 +75,7 @@ impl Pool {
         self.idle.borrow().values().map(Vec::len).sum()
     }
 
-    /// The most recently used connection that is reusable. One whose stream has not ended yet stays.
+    /// Takes the most recently used reusable connection. One whose stream has not ended stays.
     pub(super) fn take(&self, session: &Session, now: Instant) -> Option<Box<Connection>> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&session.key)?;
@@ -123,7 +123,7 @@ enum IdleCheck {
     Reusable,
     Draining,
     Closed,
-    /// Connection that delivered unsolicited data: a response before its request, or a second one.
+    /// Delivered unsolicited data: a response before its request, or a second one.
     Unsolicited,
 }
 
@@ -199,7 +199,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session without id and version. `custom` are the operator's headers; protocol headers take precedence.
+    /// Session without id and version. `custom` are the operator's headers; protocol headers take precedence.
     pub(crate) fn new(
         endpoint: Arc<Endpoint>,
         key: u64,
@@ -220,7 +220,7 @@ impl Session {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // Framing belongs to the connection.
+        // The connection owns the framing.
         for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
             headers.remove(name);
         }
@@ -259,7 +259,7 @@ impl Session {
         self.enter(AUTHORIZATION, bearer);
     }
 
-    /// Reports authentication challenges to `asked` from now on.
+    /// Reports further authentication challenges to `challenges`.
     pub(crate) fn report_challenges_to(&mut self, challenges: Arc<Challenges>) {
         self.challenges = Some(challenges);
     }
@@ -285,7 +285,6 @@ impl Session {
         self.logged_in
     }
 
-    /// Kind of the session.
     pub(crate) fn kind(&self) -> SessionKind {
         let modern = self.headers.get(PROTOCOL_VERSION).is_some_and(|version| version == MODERN);
         match (self.has_id(), modern) {
@@ -300,12 +299,12 @@ impl Session {
         self.headers.contains_key(SESSION_ID)
     }
 
-    /// A POST of this session. `lines` are additional header lines, each with its line break.
+    /// POST of this session. `lines` are additional header lines, each with its line break.
     pub(crate) fn post(&self, lines: &[u8], body: Slices) -> HttpRequest {
         HttpRequest::new([&self.post_head, lines], body)
     }
 
-    /// A GET of the session's own stream, resumed after an event if one is given.
+    /// GET of the session's own stream, resumed after an event if given.
     pub(crate) fn get(&self, last_event_id: &[u8]) -> HttpRequest {
         let mut headers = self.headers.clone();
         headers.remove(CONTENT_TYPE);

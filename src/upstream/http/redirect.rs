@@ -1,8 +1,8 @@
 //! Redirects of a server's own requests.
 //!
-//! Only 307 and 308 are followed, which keep method and body, and only within the origin or from http to https on the same
-//! host: a request carries the operator's headers and the session. Servers that mount an application below a path
-//! redirect `/mcp` to `/mcp/` in this way.
+//! Only 307 and 308 are followed, which keep method and body, and only within the origin or from http to https on
+//! the same host, since a request carries the operator's headers and the session. Servers that mount an application
+//! below a path redirect `/mcp` to `/mcp/` in this way.
 
 use url::Url;
 
@@ -14,7 +14,7 @@ pub(super) fn keeps_method(status: u16) -> bool {
     matches!(status, 307 | 308)
 }
 
-/// Endpoint that a redirect from `endpoint` leads to. The error is the cause for one that is not followed.
+/// Endpoint that a redirect from `endpoint` leads to. Fails with the cause if it is not followed.
 pub(super) async fn next_endpoint(
     endpoint: &Endpoint,
     status: u16,
@@ -38,15 +38,15 @@ pub(super) async fn next_endpoint(
     next.or_else(|_| refused("its target cannot be connected to; set url to it"))
 }
 
-/// How a redirect target is reached.
+/// Step to a redirect target.
 enum Step {
     /// At the same origin.
     Path,
-    /// By TLS, on the same host.
+    /// With TLS, on the same host.
     Https(TlsSource),
 }
 
-/// The step to a target, if it may be followed.
+/// Step to a target, if it may be followed.
 fn step(from: &Endpoint, to: &Url) -> Option<Step> {
     if !to.username().is_empty() || to.password().is_some() {
         return None;
@@ -71,7 +71,7 @@ fn origin(of: &Endpoint) -> Option<Url> {
     Url::parse(&format!("{scheme}://{}/", of.host_header.to_str().ok()?)).ok()
 }
 
-/// Cause that names the target of a redirect that is not followed, without credentials and query.
+/// Cause for a redirect that is not followed; names its target without credentials and query.
 pub(super) fn refusal(from: &Endpoint, status: u16, location: &[u8], why: &'static str) -> Cause {
     let location = match target(from, location) {
         Some(mut url) => {

@@ -1,10 +1,10 @@
 //! Authorization server of an upstream: discovery (RFC 9728, then RFC 8414), our requirements, and login errors.
 //!
-//! rmcp fetches the documents and verifies that they name themselves. We also require published metadata on the server's
-//! own origin, PKCE with S256, and endpoints that pass the address policy.
+//! rmcp fetches the documents and verifies that they name themselves. We also require published metadata on the
+//! server's own origin, PKCE with S256, and endpoints that pass the address policy.
 //!
-//! The server is probed without a token in both protocol families. Nothing is sent that has an effect: a server that only protects
-//! calls is recognized by its published metadata.
+//! The server is probed without a token in both protocol families, only by requests without an effect. A server
+//! that protects only calls is recognized by its published metadata.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +38,8 @@ pub(super) async fn manager(
         .map_err(unusable)
 }
 
-/// Finds the authorization server of the server at `url`, whose probe was `answered`. A server whose metadata names itself
-/// with a trailing slash is the same one.
+/// Finds the authorization server of the server at `url`, whose probe was `answered`. Metadata that names the
+/// server with a trailing slash is accepted.
 pub(super) async fn find(
     url: &Url,
     client: LoginClient,
@@ -69,7 +69,7 @@ async fn discover(
     answered: &Answered,
 ) -> Result<AuthorizationMetadata, LoginError> {
     let Some(challenge) = &answered.challenge else {
-        // It may require a login for calls only: its published metadata decides.
+        // It may require a login only for calls: its published metadata decides.
         let status = answered.status.as_u16();
         return published(manager).await.ok_or(LoginError::NotAsked(status));
     };
@@ -125,8 +125,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks that a registered client is known at the authorization server: its secret is sent to no other. `at` is the
-/// configured issuer; without one the issuer of the last grant of this client counts.
+/// Checks that a registered client belongs to the authorization server, since its secret is sent to no other. `at`
+/// is the configured issuer; without one, the issuer of this client's last grant is used.
 pub(super) fn check_issuer(
     metadata: &AuthorizationMetadata,
     client_id: &str,
@@ -145,8 +145,8 @@ pub(super) fn check_issuer(
     }
 }
 
-/// Resource parameter of token requests (RFC 8707). rmcp shows it in the URL of an authorization only, which is built for it
-/// and not used.
+/// Resource parameter of token requests (RFC 8707). rmcp exposes it only in an authorization URL, which is built
+/// for this purpose and discarded.
 pub(super) async fn resource(
     manager: &mut AuthorizationManager,
     metadata: &AuthorizationMetadata,
@@ -162,7 +162,7 @@ pub(super) async fn resource(
     query(&url, "resource")
 }
 
-/// A parameter of the URL of an authorization.
+/// Parameter of an authorization URL.
 pub(super) fn query(url: &Url, name: &str) -> Result<String, LoginError> {
     let value = url.query_pairs().find(|(key, _)| key == name);
     value
@@ -187,12 +187,12 @@ fn has_flag(metadata: &AuthorizationMetadata, name: &str) -> bool {
     metadata.additional_fields.get(name).and_then(Value::as_bool) == Some(true)
 }
 
-/// Members of the metadata (RFC 8414 §2) that rmcp's type has no field for.
+/// Members of the metadata (RFC 8414 §2) without a field in rmcp's type.
 pub(super) const TOKEN_METHODS: &str = "token_endpoint_auth_methods_supported";
 pub(super) const REVOCATION_ENDPOINT: &str = "revocation_endpoint";
 pub(super) const REVOCATION_METHODS: &str = "revocation_endpoint_auth_methods_supported";
 
-/// The part of the metadata that renewals and the logout need.
+/// Part of the metadata needed by renewals and the logout.
 pub(super) fn endpoints(metadata: &AuthorizationMetadata) -> AuthorizationMetadata {
     let mut kept = AuthorizationMetadata::default();
     kept.authorization_endpoint.clone_from(&metadata.authorization_endpoint);
@@ -217,7 +217,7 @@ pub(super) struct Answered {
     pub(super) challenge: Option<String>,
 }
 
-/// Sends requests until the server requires a login or lists its tools. The error means that it is unreachable.
+/// Sends requests until the server requires a login or lists its tools. Fails if it is unreachable.
 pub(super) async fn probe(
     client: &LoginClient,
     url: &Url,
@@ -243,7 +243,7 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Lists the tools in the legacy session, then as of 2026-07-28.
+    /// Lists the tools in the legacy session, then in 2026-07-28.
     async fn list(&self, begun: &HeaderMap, initialized: bool) -> Option<String> {
         let list = |family| {
             let (first, rest) = Params::of(LIST, Bytes::from_static(b"{}")).body(1, family);
@@ -292,7 +292,7 @@ impl Probe<'_> {
     }
 }
 
-/// The challenge of a response that requires a login.
+/// Challenge of a response that requires a login.
 fn challenge(head: &Parts) -> Option<String> {
     (head.status == StatusCode::UNAUTHORIZED).then(|| {
         let all = head.headers.get_all(WWW_AUTHENTICATE).iter();
@@ -300,7 +300,7 @@ fn challenge(head: &Parts) -> Option<String> {
     })
 }
 
-/// Why a login failed. Each text is one line without secrets.
+/// Reason why a login failed. Each text is one line without secrets.
 #[derive(Debug, Error)]
 pub enum LoginError {
     /// The config entry does not allow a login.
@@ -320,7 +320,7 @@ pub enum LoginError {
     /// The browser did not return in time.
     #[error("nobody logged in within {0:?}")]
     Late(Duration),
-    #[error("the tokens cannot be kept: {0}")]
+    #[error("the tokens cannot be stored: {0}")]
     Store(#[from] TokenStoreError),
 }
 
@@ -342,7 +342,7 @@ pub(super) fn unusable(error: AuthError) -> LoginError {
     LoginError::Unusable(error_chain(&error))
 }
 
-/// An error with its causes, not redacted.
+/// Error with its causes, not redacted.
 pub(super) fn error_chain(error: &AuthError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

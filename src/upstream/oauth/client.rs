@@ -1,16 +1,17 @@
 //! HTTP client for logins and key sets, with an address policy against SSRF.
 //!
-//! URLs come from untrusted parties: a server names its authorization server, which names its endpoints. Allowed are
-//! https, and plain http between loopback addresses; no private addresses unless the server's own URL is one; redirects
-//! within the origin only, which keep the method; bounded bodies and time. Addresses are checked after name resolution, and exactly those are connected to.
-//! Through an egress proxy only names and literal addresses are checked, before the proxy is asked: it resolves the names.
+//! URLs come from untrusted parties: a server names its authorization server, which names its endpoints. Allowed
+//! are https, and plain http between loopback addresses; no private addresses unless the server's own URL has one;
+//! redirects only within the origin, with the method kept; bounded bodies and time. Addresses are checked after
+//! name resolution, and only the checked ones are connected to. Through an egress proxy only names and literal
+//! addresses are checked, before the request, since the proxy resolves the names.
 //!
 //! The key set of an identity provider (`auth.jwt`) is fetched in the same way from the configured URL.
 //!
-//! Token responses that depart from RFC 6749 §5 in an unambiguous way, as those of large providers do, are accepted. rmcp
-//! parses strictly: a response is rewritten before that where it has only one meaning: a token type that is no proof of
-//! possession is `Bearer`; a lifetime in digits or as a double is a whole number; scopes may be separated by commas or stand in
-//! an array; an error under a successful status is an error. Anything else is left as it is.
+//! Token responses that depart from RFC 6749 §5 in an unambiguous way, as those of large providers do, are
+//! accepted. rmcp parses strictly, so such a response is rewritten first: a token type that is not proof of
+//! possession becomes `Bearer`; a lifetime in digits or as a double becomes a whole number; scopes may be separated
+//! by commas or be an array; an error under a successful status is an error. Anything else is unchanged.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -41,7 +42,7 @@ use mcpproxy_runtime::io::tls::system_connector;
 
 /// Maximum size of a response, in bytes.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
-/// Maximum number of redirects of a request.
+/// Maximum redirects of a request.
 const MAX_REDIRECTS: u32 = 3;
 /// Maximum time of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -114,7 +115,7 @@ impl AddressPolicy {
     }
 }
 
-/// The non-secret part of a URL: scheme, host and port.
+/// Non-secret part of a URL: scheme, host and port.
 pub(super) fn origin(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     match url.host() {
@@ -176,7 +177,7 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// How requests of a login are sent. Clones share the TLS settings and the throttling.
+/// Transport settings of login requests. Clones share TLS settings and throttling.
 #[derive(Clone, Default)]
 pub(super) struct LoginTransport {
     /// Read at the first https request.
@@ -186,33 +187,33 @@ pub(super) struct LoginTransport {
     pub(super) throttle: Arc<TokenThrottle>,
 }
 
-/// The time before which the token endpoint asked not to be asked again (`Retry-After`, RFC 9110 §10.2.3). Only the last
-/// such endpoint of a server is known.
+/// Time before which the token endpoint must not be asked again (`Retry-After`, RFC 9110 §10.2.3). Only the last
+/// such endpoint of a server is tracked.
 #[derive(Default)]
 pub(super) struct TokenThrottle {
     until: Mutex<Option<(String, Instant)>>,
 }
 
 impl TokenThrottle {
-    /// The rest of the wait, of any endpoint.
+    /// Rest of the wait, of any endpoint.
     pub(super) fn remaining(&self, now: Instant) -> Option<Duration> {
         let until = self.until.lock();
         until.as_ref().and_then(|(_, until)| until.checked_duration_since(now))
     }
 
-    /// The wait in words; `None` without one.
+    /// Description of the wait; `None` without one.
     pub(super) fn reason(&self, now: Instant) -> Option<String> {
         self.until.lock().as_ref().and_then(|until| wait_of(until, now))
     }
 
-    /// An error while the endpoint at `origin` must not be asked.
+    /// Fails while the endpoint at `origin` must not be asked.
     fn check(&self, origin: &str, now: Instant) -> Result<(), String> {
         let until = self.until.lock();
         let of_origin = until.as_ref().filter(|(throttled, _)| throttled == origin);
         of_origin.and_then(|until| wait_of(until, now)).map_or(Ok(()), Err)
     }
 
-    /// Remembers the time to wait of a 429 or 503 of the endpoint at `origin`.
+    /// Records the retry time of a 429 or 503 of the endpoint at `origin`.
     fn observe(&self, origin: &str, answer: &Response<Vec<u8>>, now: Instant) {
         let is_throttled = matches!(answer.status().as_u16(), 429 | 503);
         let asked = answer.headers().get(RETRY_AFTER).filter(|_| is_throttled);
@@ -223,7 +224,7 @@ impl TokenThrottle {
     }
 }
 
-/// The rest of the wait for an endpoint in words; `None` if it is over.
+/// Description of the rest of an endpoint's wait; `None` if it has elapsed.
 fn wait_of((origin, until): &(String, Instant), now: Instant) -> Option<String> {
     let seconds = until.checked_duration_since(now)?.as_secs() + 1;
     Some(format!("the token endpoint at {origin} limits its requests, retry after {seconds}s"))
@@ -234,7 +235,7 @@ fn wait_of((origin, until): &(String, Instant), now: Instant) -> Option<String> 
 pub(super) struct LoginClient {
     policy: AddressPolicy,
     transport: LoginTransport,
-    /// Whether an authorization server needs no endpoint for persons.
+    /// Whether the authorization server may lack an endpoint for people.
     unattended: bool,
 }
 
@@ -243,7 +244,7 @@ impl LoginClient {
         Self { policy, transport, unattended: false }
     }
 
-    /// Accepts authorization servers without an endpoint for persons (RFC 8414 §2).
+    /// Accepts authorization servers without an endpoint for people (RFC 8414 §2).
     pub(super) fn unattended(self) -> Self {
         Self { unattended: true, ..self }
     }
@@ -317,7 +318,7 @@ impl LoginClient {
             };
             count += 1;
             if count > MAX_REDIRECTS || !may_follow(&url, &next) {
-                // Only its origin is named: the rest may be secret.
+                // Only the origin is named: the rest may be secret.
                 let why = format!(
                     "{} redirects to {}, which is not followed",
                     origin(&url),
@@ -372,7 +373,7 @@ impl LoginClient {
     }
 }
 
-/// The body without its content coding, of at most [`MAX_ANSWER_BYTES`].
+/// Decodes the body's content coding, up to [`MAX_ANSWER_BYTES`].
 fn decoded(encoding: &[u8], body: Bytes) -> Result<Vec<u8>, OAuthHttpClientError> {
     let decoder = ContentDecoder::of(encoding).map_err(|_| "its content coding is unknown")?;
     let Some(mut decoder) = decoder.filter(|_| !body.is_empty()) else { return Ok(body.into()) };
@@ -391,7 +392,7 @@ fn decoded(encoding: &[u8], body: Bytes) -> Result<Vec<u8>, OAuthHttpClientError
 
 impl OAuthHttpClient for LoginClient {
     fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
-        // Which redirects are followed is decided here, whatever rmcp asks for.
+        // This client decides about redirects, regardless of rmcp's setting.
         let is_token = is_token_request(&request.request);
         Box::pin(async move {
             match is_token {
@@ -407,7 +408,7 @@ impl OAuthHttpClient for LoginClient {
 
 /// Checks the URL of a key set. The error is one line without user, path or query of the URL.
 pub fn check_key_set_url(url: &str) -> Result<(), String> {
-    let url = Url::parse(url).map_err(|error| format!("is no URL: {error}"))?;
+    let url = Url::parse(url).map_err(|error| format!("is not a URL: {error}"))?;
     AddressPolicy::new(&url).check(&url)
 }
 
@@ -424,7 +425,7 @@ pub async fn fetch_key_set(url: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Token types that a plain `Authorization: Bearer` does not fulfill.
+/// Token types that a plain `Authorization: Bearer` does not satisfy.
 const BOUND_TYPES: [&str; 4] = ["dpop", "mac", "pop", "n_a"];
 /// Maximum lifetime of a token in seconds: ten years.
 const MAX_SECONDS: f64 = 315_360_000.0;
@@ -435,8 +436,8 @@ pub(super) fn is_token_request(request: &Request<Vec<u8>>) -> bool {
     request.method() == Method::POST && kind.starts_with(b"application/x-www-form-urlencoded")
 }
 
-/// Adds an empty authorization endpoint to the metadata of an authorization server without one, which rmcp rejects: servers
-/// of clients alone need none (RFC 8414 §2). Leaves other responses as they are.
+/// Adds an empty authorization endpoint to metadata without one, which rmcp rejects: authorization servers for
+/// clients only need none (RFC 8414 §2). Other responses are unchanged.
 fn completed(answer: Response<Vec<u8>>) -> Response<Vec<u8>> {
     const ENDPOINT: &str = "authorization_endpoint";
     match serde_json::from_slice(answer.body()) {
@@ -491,7 +492,7 @@ fn normalize_tokens(members: &mut Map<String, Value>) {
     }
 }
 
-/// A lifetime as a whole number of seconds; `None` if it is none.
+/// A lifetime as a whole number of seconds; `None` if invalid.
 fn seconds(value: &Value) -> Option<u64> {
     let seconds = match value {
         Value::Number(number) => number.as_f64()?,

@@ -1,11 +1,11 @@
 //! Client credentials grant (RFC 6749 §4.4, MCP extension `io.modelcontextprotocol/oauth-client-credentials`): tokens
 //! without a person, for a client with a secret.
 //!
-//! The authorization server is found as for a login. The one token request is ours: rmcp would prefer to post the secret. A
-//! refresh token is neither expected nor kept, so that a renewal is another token request, to the endpoint of the last one.
-//! The secret is not stored with the token.
+//! The authorization server is found as for a login. The only token request is ours, since rmcp would prefer to
+//! post the secret. A refresh token is neither expected nor kept: a renewal is another token request, to the
+//! endpoint of the last one. The secret is not stored with the token.
 //!
-//! A secret is sent to one issuer: the configured one, or the one that issued the last token for this URL and client.
+//! A secret is sent to only one issuer: the configured one, or the one that issued the last token for this URL and client.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(super) struct TokenRequest<'a> {
 }
 
 impl TokenRequest<'_> {
-    /// Finds the authorization server and requests a token. `before` is the stored grant of this URL, of any settings.
+    /// Finds the authorization server and requests a token. `before` is the stored grant for this URL, of any settings.
     pub(super) async fn obtain(&self, before: Option<&Grant>) -> Result<Grant, LoginError> {
         let settings = &self.client.settings;
         let (http, policy) = self.http()?;
@@ -79,7 +79,7 @@ impl TokenRequest<'_> {
         self.send(&http, &policy, grant, scopes).await
     }
 
-    /// Requests another token from the authorization server of `grant`, for the scopes that were granted.
+    /// Requests another token from the authorization server of `grant`, for the granted scopes.
     pub(super) async fn renew(&self, grant: Grant) -> Result<Grant, LoginError> {
         let scopes = match self.client.settings.scopes.is_empty() {
             true => grant.scopes.clone(),
@@ -89,7 +89,7 @@ impl TokenRequest<'_> {
         self.send(&http, &policy, grant, scopes).await
     }
 
-    /// The same for the scopes that the server has required since, too.
+    /// Like [`renew`](Self::renew), but also for the scopes that the server has required since.
     pub(super) async fn step_up(&self, grant: Grant) -> Result<Grant, LoginError> {
         let scopes = union(grant.scopes.iter().chain(&grant.wanted).cloned());
         let grant = Grant { wanted: Vec::new(), ..grant.with_wanted_requested() };
@@ -133,7 +133,7 @@ impl TokenRequest<'_> {
         }
         let response: OAuthTokenResponse = serde_json::from_slice(&body)
             .map_err(|_| unusable("its token response cannot be read".to_owned()))?;
-        // Without a scope in the response, those that were requested are granted (RFC 6749 §5.1).
+        // Without a scope in the response, the requested ones are granted (RFC 6749 §5.1).
         grant.scopes = scopes;
         let grant = take(grant, &response).map_err(unusable)?;
         Ok(Grant { refresh_token: None, ..grant })
@@ -144,7 +144,7 @@ fn unusable(why: String) -> LoginError {
     LoginError::Unusable(why)
 }
 
-/// Why the token endpoint at `place` gave no token. Statuses that denote a temporary failure are no denial.
+/// Reason why the token endpoint at `place` issued no token. Statuses of a temporary failure are not a denial.
 fn refusal(place: &Url, status: StatusCode, body: &[u8]) -> LoginError {
     #[derive(Deserialize)]
     struct Refusal {
@@ -168,7 +168,7 @@ fn refusal(place: &Url, status: StatusCode, body: &[u8]) -> LoginError {
     }
 }
 
-/// The first of these lists of methods of client authentication that the metadata has.
+/// First list of client authentication methods under these names in the metadata.
 fn methods<'a>(metadata: &'a AuthorizationMetadata, names: &[&str]) -> Option<&'a [Value]> {
     let mut lists = names.iter().filter_map(|name| metadata.additional_fields.get(*name));
     lists.find_map(Value::as_array).map(Vec::as_slice)
@@ -178,13 +178,13 @@ fn lists(methods: &[Value], method: &str) -> bool {
     methods.iter().any(|it| it.as_str() == Some(method))
 }
 
-/// Whether the client's secret is sent in a header: where the first of these lists of the metadata has that, or there is no
-/// list (RFC 8414 §2).
+/// Whether the client's secret is sent in a header: if the first of these lists in the metadata allows it, or if
+/// there is no list (RFC 8414 §2).
 pub(super) fn is_basic(metadata: &AuthorizationMetadata, names: &[&str]) -> bool {
     methods(metadata, names).is_none_or(|methods| lists(methods, BASIC) || !lists(methods, POST))
 }
 
-/// The POST of a form with the client's authentication (RFC 6749 §2.3.1).
+/// POST of a form with the client's authentication (RFC 6749 §2.3.1).
 pub(super) fn authenticated(
     endpoint: &str,
     fields: &[(&str, &str)],
@@ -212,19 +212,19 @@ pub(super) fn authenticated(
     request.body(form.finish().into_bytes()).map_err(|error| error.to_string())
 }
 
-/// Id and secret as in the header.
+/// Id and secret as encoded in the header.
 pub(crate) fn basic(id: &str, secret: &str) -> String {
     let encoded =
         |text: &str| -> String { form_urlencoded::byte_serialize(text.as_bytes()).collect() };
     STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)))
 }
 
-/// Delays after refusals: min and max, before jitter, which may double them.
+/// Minimum and maximum delay after refusals, before jitter, which may double them.
 const REFUSED_DELAYS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
-/// The same after failures that may pass by themselves.
+/// Minimum and maximum delay after temporary failures.
 const FAILED_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Pause of the token requests of one server. A refused client asks less and less often, whatever the calls.
+/// Pause of one server's token requests. A refused client asks less and less often, regardless of calls.
 #[derive(Debug)]
 pub(super) struct Pause {
     /// End of the pause, and the reason.
@@ -241,13 +241,13 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// The reason of the current pause.
+    /// Reason of the current pause.
     pub(super) fn reason(&self, now: Instant) -> Option<&str> {
         let current = self.current.as_ref().filter(|(until, _)| now < *until);
         current.map(|(_, reason)| &**reason)
     }
 
-    /// Begins a pause after an error. A server that cannot be reached is paced by its connection attempts.
+    /// Begins a pause after an error. An unreachable server is paced by its connection attempts.
     pub(super) fn fail(&mut self, error: &LoginError, reason: String, now: Instant) {
         let delay = match error {
             LoginError::Unreachable(_) => return,
@@ -261,7 +261,7 @@ impl Pause {
         self.current = Some((now + delay, reason));
     }
 
-    /// Begins a pause although there is a token: the server has rejected those before.
+    /// Begins a pause even though there is a token, since the server has rejected earlier ones.
     pub(super) fn rest(&mut self, reason: String, now: Instant) {
         self.current = Some((now + self.refused.next_delay(), reason));
     }
@@ -301,7 +301,7 @@ mod tests {
             let header = header.map(|header| header.to_str().unwrap().to_owned());
             (header, String::from_utf8(body).unwrap())
         };
-        // The base64 of `c+1:p%3Aw`.
+        // Base64 of `c+1:p%3Aw`.
         assert_eq!(sent(true), (Some("Basic YysxOnAlM0F3".to_owned()), String::new()));
         assert_eq!(sent(false), (None, "client_id=c+1&client_secret=p%3Aw".to_owned()));
     }

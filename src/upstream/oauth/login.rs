@@ -1,8 +1,8 @@
-//! One interactive login, from the probe to stored tokens.
+//! Interactive login, from the probe to stored tokens.
 //!
-//! rmcp implements the protocol; [`super::authority`] finds the authorization server. The browser returns to a page on
-//! 127.0.0.1 that exists for the duration of the login. Requests without the login's `state` get a 404 and do not affect
-//! it, so another page in the browser can neither end nor hijack it.
+//! rmcp implements the protocol; [`super::authority`] finds the authorization server. The browser returns to a page
+//! on 127.0.0.1 that exists for the duration of the login. Requests without the login's `state` get a 404 and do
+//! not affect it, so another page in the browser can neither end nor hijack it.
 
 use std::io;
 use std::path::Path;
@@ -43,8 +43,8 @@ pub struct LoggedIn {
     pub renewable: bool,
 }
 
-/// Logs in with the server `name`. `show` is given the URL to open in a browser, within `limit`. Stores the tokens under
-/// `data_dir`; after an error nothing was stored.
+/// Logs in with the server `name`. `show` is given the URL to open in a browser, within `limit`. Stores the tokens
+/// under `data_dir`; after an error nothing was stored.
 pub async fn login(
     name: &str,
     config: &Config,
@@ -111,7 +111,7 @@ async fn attempt(
     outcome
 }
 
-/// A login whose browser has returned.
+/// Login whose browser has returned.
 struct Ending<'a> {
     peer: &'a Peer,
     store: TokenStore,
@@ -171,7 +171,6 @@ impl Ending<'_> {
     }
 }
 
-/// Stores the tokens of a login.
 async fn keep(store: TokenStore, grant: Grant) -> Result<LoggedIn, LoginError> {
     let logged_in = LoggedIn {
         issuer: grant.metadata.issuer.clone().unwrap_or_default(),
@@ -198,7 +197,7 @@ pub(super) struct EntryRead {
     pub(super) client: Option<ClientCredentials>,
 }
 
-/// Resolves the entry, possibly with a keyring prompt. Its values are secret from then on.
+/// Resolves the entry, possibly with a keyring prompt. Its values count as secret from then on.
 pub(super) async fn entry_of(peer: &Peer, config: &Config) -> Result<EntryRead, LoginError> {
     let config = config.clone();
     let read = tokio::task::spawn_blocking(move || {
@@ -230,10 +229,12 @@ fn target(config: &Config) -> Result<(Url, Target), LoginError> {
     };
     let Target::Http { url, headers, .. } = &target else { return wrong(NO_URL.to_owned()) };
     if headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
-        return wrong("its headers hold an Authorization, which is sent instead of a login".into());
+        return wrong("its headers contain Authorization, which is sent instead of a login".into());
     }
     if url.starts_with(UNIX) {
-        return wrong("it is a Unix socket, and only servers of the web ask for a login".into());
+        return wrong(
+            "it is a Unix socket, and only http and https servers ask for a login".into(),
+        );
     }
     match Url::parse(url) {
         Ok(url) => Ok((url, target)),
@@ -241,14 +242,14 @@ fn target(config: &Config) -> Result<(Url, Target), LoginError> {
     }
 }
 
-/// The stored grant of the last login; unreadable ones are ignored and will be replaced.
+/// Stored grant of the last login; an unreadable one is ignored and will be replaced.
 async fn before(store: &TokenStore, url: &Url) -> Option<Grant> {
     let store = store.clone();
     let loaded = tokio::task::spawn_blocking(move || store.load()).await;
     loaded.ok()?.ok()?.filter(|grant| grant.url == url.as_str())
 }
 
-/// Our identity at the authorization server.
+/// Client identity at the authorization server.
 enum Known {
     /// A registered client id, or the URL of our metadata document.
     As {
@@ -258,8 +259,8 @@ enum Known {
     Unknown,
 }
 
-/// Selects our identity in the specified order (MCP 2026-07-28 §Client Registration). Credentials of one authorization
-/// server are not sent to another.
+/// Selects our identity in the specified order (MCP 2026-07-28 §Client Registration). Credentials of one
+/// authorization server are not sent to another.
 fn client_identity(
     config: &Config,
     secret: Option<String>,
@@ -283,8 +284,8 @@ fn client_identity(
     })
 }
 
-/// Scopes to request: the configured ones or those the server asks for, plus those the last login requested and lacked
-/// (MCP 2026-07-28 §Step-Up Authorization Flow), if it was with the same authorization server.
+/// Scopes to request: the configured ones or those the server asks for, plus those that the last login requested
+/// and did not get (MCP 2026-07-28 §Step-Up Authorization Flow), if it was with the same authorization server.
 async fn scopes(
     manager: &AuthorizationManager,
     config: &Config,
@@ -344,9 +345,9 @@ async fn begin(
 
 /// Maximum size of a request head, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// Maximum time to receive it.
+/// Maximum time to receive a request head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of connections: browsers open unused ones.
+/// Maximum connections: browsers open unused ones.
 const MAX_CONNECTIONS: usize = 16;
 const PATH: &str = "/callback";
 
@@ -404,7 +405,7 @@ impl Callback {
     }
 }
 
-/// Browser that waits for the result of the login.
+/// Browser connection that waits for the result of the login.
 #[derive(Debug)]
 pub(super) struct OutcomePage(TcpStream);
 

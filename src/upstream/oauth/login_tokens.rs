@@ -1,9 +1,9 @@
 //! OAuth tokens of one server at run time: current token, renewal, challenges.
 //!
-//! Used by the server's task, so a token is renewed once regardless of the number of calls; the store's lock excludes
-//! other processes. A login or logout from the command line is noticed by the changed file.
+//! Used by the server's task, so a token is renewed once regardless of the number of calls; the store's lock
+//! excludes other processes. A login or logout on the command line is detected by the changed file.
 //!
-//! With the grant `client_credentials` a token is requested when there is none ([`Lack`]), with pauses after failures.
+//! With the grant `client_credentials`, a missing token is requested ([`Lack`]), with pauses after failures.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -38,11 +38,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const MARGIN_SECONDS: u64 = 60;
 /// Minimum lifetime before a renewal.
 const MIN_SECONDS: u64 = 3;
-/// Delay after a failed renewal.
+/// Minimum delay after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
-/// Maximum number of consecutive rejected tokens, each of which is renewed once.
+/// Maximum consecutive rejected tokens, each of which is renewed once.
 const MAX_REFUSED: u32 = 3;
-/// Number of consecutive logins with the same scopes after which further ones are considered pointless.
+/// Consecutive logins with the same scopes after which further ones are considered pointless.
 const MAX_STEP_UPS: u32 = 2;
 
 #[derive(Clone)]
@@ -55,11 +55,12 @@ pub(crate) struct LoginTokens {
     unattended: Option<Arc<Unattended>>,
     challenges: Arc<Challenges>,
     refused: Arc<Mutex<Refused>>,
-    /// Renewals in progress. They must finish even if nobody waits: the authorization server has consumed the old token.
+    /// Renewals in progress. They must finish even if their caller is gone: the authorization server has consumed
+    /// the old token.
     renewals: TaskTracker,
 }
 
-/// Client that requests its tokens by itself.
+/// Client that requests its own tokens.
 struct Unattended {
     client: ClientCredentials,
     /// Headers set by the operator.
@@ -71,13 +72,13 @@ struct Unattended {
 #[derive(Default)]
 struct Refused {
     last: Option<String>,
-    /// The token that replaced the last one.
+    /// Token that replaced the last one.
     renewed: Option<String>,
     count: u32,
 }
 
 impl Refused {
-    /// Whether this token was rejected. A token that came from no renewal is a new login and resets the count.
+    /// Whether this token was rejected. A token from outside a renewal is a new login and resets the count.
     fn is(&mut self, token: &str) -> bool {
         if !self.knows(token) {
             *self = Self::default();
@@ -85,7 +86,7 @@ impl Refused {
         self.last.as_deref() == Some(token)
     }
 
-    /// Notes the stored token. Returns whether it came from no renewal here.
+    /// Records the stored token. Returns whether it came from outside a renewal.
     fn is_new(&mut self, token: &str) -> bool {
         let is_new = !self.knows(token);
         if is_new {
@@ -105,7 +106,7 @@ pub(crate) struct Bearer {
     /// `Authorization` header, marked as sensitive.
     pub(crate) header: HeaderValue,
     token: String,
-    /// When to renew, in seconds since 1970.
+    /// Renewal time in seconds since 1970.
     renew_at: Option<u64>,
     stamp: Option<Stamp>,
 }
@@ -122,14 +123,14 @@ pub(crate) enum ChallengeOutcome {
     Nothing,
     /// The connection's token was rejected.
     Refused,
-    /// A login or a scope is missing; the text in one line.
+    /// A login or scope is missing; the text on one line.
     Lacks(Arc<str>),
 }
 
 /// Change of a session's token.
 pub(crate) enum Renewal {
     Bearer(Bearer),
-    /// The connection must be closed for this reason: the token is gone, or there is a first one.
+    /// The connection must be closed for this reason: the token was removed, or a first one appeared.
     Gone(String),
 }
 
@@ -162,7 +163,7 @@ pub(crate) async fn changed(login: Option<&LoginTokens>) {
 }
 
 impl LoginTokens {
-    /// Tokens of a server that can have a login: over HTTP, without an operator's `Authorization` header.
+    /// Tokens of a server that may have a login: over HTTP, without an operator's `Authorization` header.
     pub(crate) fn of(
         peer: &Arc<Peer>,
         config: &Config,
@@ -178,14 +179,14 @@ impl LoginTokens {
             // Unix sockets have no login.
             return None;
         }
-        let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+        let has_own = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
         let store = TokenStore::new(folder, &peer.name);
         let transport = LoginTransport {
             tls: Arc::clone(tls),
             egress: egress.clone(),
             throttle: Arc::default(),
         };
-        if given {
+        if has_own {
             return None;
         }
         let tokens = Self::new(Arc::clone(peer), url, store, transport);
@@ -227,7 +228,7 @@ impl LoginTokens {
         self.challenges.notice()
     }
 
-    /// Handles the recorded challenge, for a connection with `bearer`. Scopes are stored for the next login to request.
+    /// Handles the recorded challenge, for a connection with `bearer`. Stores scopes for the next login to request.
     pub(crate) async fn handle_challenge(&self, bearer: Option<&Bearer>) -> ChallengeOutcome {
         let notice = match self.challenges.take() {
             None => return ChallengeOutcome::Nothing,
@@ -287,7 +288,7 @@ impl LoginTokens {
         self.challenges.no_token()
     }
 
-    /// Settings of the client that requests its tokens by itself.
+    /// Settings of the client that requests its own tokens.
     fn settings(&self) -> Option<&ClientSettings> {
         self.unattended.as_ref().map(|unattended| &unattended.client.settings)
     }
@@ -320,7 +321,7 @@ impl LoginTokens {
         self.refused.lock()
     }
 
-    /// The current token, renewed if it expires soon or was rejected; `None` without a login. The error is one line.
+    /// Current token, renewed if it expires soon or was rejected; `None` without a login. The error is one line.
     pub(crate) async fn bearer(&self) -> Result<Option<Bearer>, String> {
         if let Some(unattended) = &self.unattended {
             return self.client_bearer(unattended).await.map(Some);
@@ -348,7 +349,7 @@ impl LoginTokens {
         renewed.map_err(|error| error.to_string()).flatten().map(Some)
     }
 
-    /// Like [`bearer`](Self::bearer) for a client that requests its tokens by itself, also without a stored token.
+    /// Like [`bearer`](Self::bearer) for a client that requests its own tokens; does not need a stored token.
     async fn client_bearer(&self, unattended: &Arc<Unattended>) -> Result<Bearer, String> {
         let stored = self.load().await?;
         let Some((grant, stamp)) = stored else {
@@ -356,7 +357,7 @@ impl LoginTokens {
         };
         let current = bearer(&grant, stamp);
         if self.refused().is_new(&current.token) {
-            // A login, or another process, got it in spite of what the pause is for.
+            // A login, or another process, obtained it despite the cause of the pause.
             *unattended.pause.lock() = Pause::default();
         }
         let lack = match self.refused().is(&current.token) {
@@ -369,7 +370,7 @@ impl LoginTokens {
             Lack::Scopes => {
                 let token = Some(current.clone());
                 let requested = self.spawn_request(unattended, token, lack).await;
-                // The token is good for everything else.
+                // The token is valid for everything else.
                 Ok(requested.unwrap_or_else(|reason| {
                     peer_line!(warn, self.peer, server = %self.peer.name, "no token with further scopes: {reason}");
                     current
@@ -378,7 +379,7 @@ impl LoginTokens {
         }
     }
 
-    /// Requests a token in a task of its own, which finishes even if nobody waits.
+    /// Requests a token in a task of its own, which finishes even if its caller is gone.
     async fn spawn_request(
         &self,
         unattended: &Arc<Unattended>,
@@ -391,7 +392,7 @@ impl LoginTokens {
         requested.map_err(|error| error.to_string()).flatten()
     }
 
-    /// Requests a token unless another process or connection did, or the last request has failed just before.
+    /// Requests a token unless another process or connection did, or the last request has just failed.
     async fn request(
         &self,
         unattended: &Unattended,
@@ -433,7 +434,7 @@ impl LoginTokens {
         };
         let reason = not_granted(&self.peer.name, &error);
         match (stored, &error) {
-            // The scopes are not requested again, which pauses nothing else.
+            // The scopes are not requested again; nothing else is paused.
             (Some((grant, _)), LoginError::Denied(_)) if lack == Lack::Scopes => {
                 self.store_token(unattended, grant.with_wanted_requested()).await?;
             }
@@ -442,7 +443,7 @@ impl LoginTokens {
         Err(reason)
     }
 
-    /// Stores a grant of a client and returns its token. The next request waits if it cannot be stored.
+    /// Stores a grant of a client and returns its token. If it cannot be stored, the next request is paused.
     async fn store_token(&self, unattended: &Unattended, grant: Grant) -> Result<Bearer, String> {
         self.peer.secrets.learn(grant.secrets());
         self.challenges.set_notice(self.notice_of(&grant).into());
@@ -458,8 +459,8 @@ impl LoginTokens {
         })
     }
 
-    /// Paces the next token request after a successful one: a server that rejects every token gets [`MAX_REFUSED`] at once,
-    /// further ones after pauses.
+    /// Paces the next token request after a successful one: a server that rejects every token gets [`MAX_REFUSED`]
+    /// at once, further ones after pauses.
     fn pace(&self, unattended: &Unattended, grant: &Grant, old: Option<&Bearer>) {
         let mut refused = self.refused();
         let was_refused = old.is_some_and(|old| refused.is(&old.token));
@@ -484,7 +485,7 @@ impl LoginTokens {
         }
     }
 
-    /// Waits until the token of a session has to be replaced.
+    /// Waits until the token of a session must be replaced.
     pub(crate) async fn renewal(&self, current: &Bearer) -> Renewal {
         let mut seen = current.stamp;
         let mut logged = String::new();
@@ -522,7 +523,7 @@ impl LoginTokens {
             if std::mem::replace(&mut seen, stamp) != stamp
                 && matches!(self.load().await, Ok(Some(_)))
             {
-                return Renewal::Gone("somebody has logged in".to_owned());
+                return Renewal::Gone("a login was completed".to_owned());
             }
         }
     }
@@ -554,7 +555,7 @@ impl LoginTokens {
             let grant = store.load().map_err(|error| error.to_string())?;
             let Some(grant) = grant.filter(Grant::is_login) else { return Ok(None) };
             peer.secrets.learn(grant.secrets());
-            // Tokens are only valid for the URL they were issued for, and for the client that requested them.
+            // Tokens are valid only for the URL that they were issued for, and for the client that requested them.
             match (grant.url == url, grant.client == settings) {
                 (true, true) => Ok(Some((grant, stamp))),
                 (false, true) if settings.is_none() => {
@@ -570,8 +571,8 @@ impl LoginTokens {
         loaded
     }
 
-    /// Renews the token unless another process did. The server of a rejected token may have moved to another authorization
-    /// server, for which the login is worthless.
+    /// Renews the token unless another process did. The server of a rejected token may have moved to another
+    /// authorization server, for which the login is worthless.
     async fn renew(&self, old: &Bearer, refused: bool) -> Result<Bearer, String> {
         let store = self.store.clone();
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
@@ -617,7 +618,7 @@ fn notice(server: &str, grant: &Grant) -> String {
     match grant.wanted.as_slice() {
         [] => String::new(),
         wanted if grant.fruitless >= MAX_STEP_UPS => format!(
-            "it asks for scope {} though {} logins have asked for it: no login helps",
+            "it requires scope {} though {} logins have requested it: another login does not help",
             wanted.join(" "),
             grant.fruitless
         ),
@@ -625,33 +626,33 @@ fn notice(server: &str, grant: &Grant) -> String {
     }
 }
 
-/// The same for a token that its client has requested by itself.
+/// Missing scopes of a token that its client requested itself, as text; empty if none.
 fn client_notice(client: &ClientSettings, grant: &Grant) -> String {
     let wanted = grant.wanted.join(" ");
     let issuer = grant.metadata.issuer.as_deref().unwrap_or_default();
     match (grant.wanted.is_empty(), client.scopes.is_empty()) {
         (true, _) => String::new(),
         (false, true) => format!(
-            "it asks for scope {wanted}, which is requested and has to be granted to client {} at {issuer}",
+            "it requires scope {wanted}, which is requested and has to be granted to client {} at {issuer}",
             client.id
         ),
-        (false, false) => format!("it asks for scope {wanted}: add it to oauth.scopes"),
+        (false, false) => format!("it requires scope {wanted}: add it to oauth.scopes"),
     }
 }
 
-/// Need for another token of a client that requests its tokens by itself.
+/// Reason why a client that requests its own tokens needs another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
     Nothing,
-    /// There is none, or it has expired or was rejected.
+    /// There is no token, or it has expired or was rejected.
     Token,
-    /// Token that expires soon.
+    /// The token expires soon.
     Time,
     /// The server has required scopes that no request has named yet.
     Scopes,
 }
 
-/// The need for another token than that of `grant`. Configured scopes are final.
+/// Need for another token than that of `grant`. Configured scopes are final.
 fn lack(grant: &Grant, now: u64) -> Lack {
     let has_own_scopes = grant.client.as_ref().is_some_and(|client| !client.scopes.is_empty());
     if grant.expires_at.is_some_and(|at| now >= at) {
@@ -668,7 +669,7 @@ fn lack(grant: &Grant, now: u64) -> Lack {
     }
 }
 
-/// Why a client got no token, and the next step, in one line.
+/// Reason why a client got no token, and the next step, on one line.
 fn not_granted(server: &str, error: &LoginError) -> String {
     let test = how_to_log_in(server);
     match error {
@@ -688,7 +689,7 @@ fn not_granted(server: &str, error: &LoginError) -> String {
     }
 }
 
-/// When to renew the token of a grant, in seconds since 1970.
+/// Renewal time of the token of a grant, in seconds since 1970.
 fn renew_at(grant: &Grant) -> Option<u64> {
     let end = grant.expires_at?;
     let life = end.saturating_sub(grant.received_at);
@@ -704,7 +705,7 @@ fn bearer(grant: &Grant, stamp: Option<Stamp>) -> Bearer {
     Bearer { header, token: grant.access_token.clone(), renew_at: renew_at(grant), stamp }
 }
 
-/// Why a renewal failed.
+/// Reason why a renewal failed.
 #[derive(Debug)]
 pub(super) enum NotRenewed {
     /// Rejected by the authorization server, or there is no refresh token.
@@ -713,7 +714,6 @@ pub(super) enum NotRenewed {
     Failed(String),
 }
 
-/// Renews the tokens of a grant.
 pub(super) async fn renew(grant: &Grant, transport: &LoginTransport) -> Result<Grant, NotRenewed> {
     let Some(refresh_token) = &grant.refresh_token else { return Err(NotRenewed::Refused) };
     let failed = |error: &dyn std::fmt::Display| NotRenewed::Failed(error.to_string());
@@ -746,14 +746,14 @@ pub(super) async fn renew(grant: &Grant, transport: &LoginTransport) -> Result<G
             Err(NotRenewed::Refused)
         }
         Err(error) => {
-            // rmcp does not pass on why a request failed.
+            // rmcp does not forward the reason of a failed request.
             let throttled = transport.throttle.reason(Instant::now().into_std());
             Err(NotRenewed::Failed(throttled.unwrap_or_else(|| error_chain(&error))))
         }
     }
 }
 
-/// Whether the server names another authorization server than that of the grant; false if unknown.
+/// Whether the server names a different authorization server than the grant's; false if unknown.
 pub(super) async fn moved(grant: &Grant, transport: &LoginTransport) -> bool {
     let Ok(url) = Url::parse(&grant.url) else { return false };
     let client = LoginClient::new(AddressPolicy::new(&url), transport.clone());
@@ -805,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn id_6_token_that_no_renewal_brought_ends_the_pause_once() {
+    fn id_6_token_from_outside_a_renewal_ends_the_pause_once() {
         let token = |token: &str| Some(token.to_owned());
         let mut refused = Refused { last: token("a"), renewed: token("b"), count: 3 };
         assert!(!refused.is_new("a") && !refused.is_new("b"));
@@ -828,7 +828,7 @@ mod tests {
         assert_eq!(at(None), None);
     }
 
-    /// A token of a client with these configured scopes.
+    /// Token of a client with these configured scopes.
     fn of_client(scopes: &[&str]) -> Grant {
         let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
         let client = ClientSettings { id: "c".to_owned(), issuer: None, scopes };
@@ -866,7 +866,7 @@ mod tests {
         let login = guard(folder.path(), "https://a.example/mcp");
         let stored = of_client(&["a"]);
         login.store.save(&stored).unwrap();
-        assert!(login.bearer().await.unwrap().is_none(), "no login of a person");
+        assert!(login.bearer().await.unwrap().is_none(), "not a person's login");
         let settings = stored.client.unwrap();
         let loads = async |url: &str, settings: ClientSettings| {
             let client = ClientCredentials { settings, secret: "s3cret".to_owned() };

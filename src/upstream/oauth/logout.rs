@@ -1,7 +1,7 @@
-//! Logout: the tokens of a server are removed here, and revoked at its authorization server (RFC 7009).
+//! Logout: removes the tokens of a server here and revokes them at its authorization server (RFC 7009).
 //!
-//! They are removed first and in any case. A revocation that fails is reported and not repeated: the tokens are no longer
-//! known then, and end with their lifetime.
+//! Tokens are removed first and in any case. A failed revocation is reported and not repeated: the tokens are no
+//! longer known then, and end with their lifetime.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub enum LoggedOut {
     NotLoggedIn,
     /// The authorization server has confirmed that the tokens are no longer valid.
     Revoked,
-    /// The tokens are removed here and stay valid at the authorization server until they expire. The reason is one line
-    /// without secrets.
+    /// The tokens are removed here and stay valid at the authorization server until they expire. The reason is one
+    /// line without secrets.
     Removed(String),
 }
 
-/// Removes the tokens of the server `name` from `data_dir` and revokes them. The error means that they are still there.
+/// Removes the tokens of the server `name` from `data_dir` and revokes them. An error means that they still exist.
 pub async fn log_out(
     name: &str,
     config: &Config,
@@ -64,7 +64,7 @@ fn take(store: &TokenStore) -> Result<Result<Option<Grant>, TokenStoreError>, To
     Ok(loaded)
 }
 
-/// Revokes both tokens: the refresh token first, since an authorization server may not know how to revoke the other
+/// Revokes both tokens: the refresh token first, since an authorization server may be unable to revoke the other
 /// (RFC 7009 §2).
 async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), String> {
     let endpoint =
@@ -94,7 +94,7 @@ async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), Strin
     result
 }
 
-/// A revocation request (RFC 7009 §2.1), with the client's authentication as in token requests.
+/// Revocation request (RFC 7009 §2.1), with the client's authentication as in token requests.
 fn request(
     endpoint: &str,
     grant: &Grant,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::oauth::store::tests::grant;
 
-    /// The form and the header of a request.
+    /// Form and header of a request.
     fn sent(grant: &Grant) -> (String, Option<String>) {
         let request = request("https://as.example/revoke", grant, "a&b", "access_token").unwrap();
         let header = request.headers().get(AUTHORIZATION);
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(sent(&grant), (format!("{plain}&client_id=c+1"), None));
         grant.client_secret = Some("p:w".to_owned());
         let posted = format!("{plain}&client_id=c+1&client_secret=p%3Aw");
-        // The base64 of `c+1:p%3Aw`.
+        // Base64 of `c+1:p%3Aw`.
         let in_header = (plain.to_owned(), Some("Basic YysxOnAlM0F3".to_owned()));
         assert_eq!(sent(&grant), in_header, "the default of RFC 8414 §2, as for rmcp");
         for (list, method, expected) in [

@@ -1,7 +1,7 @@
 //! Token files: one per server, readable by the owner only.
 //!
-//! State files with a checksum and a last good copy ([`state_file`]), replaced atomically and durably. A renewal holds
-//! the server's lock, so that no two processes use the same refresh token.
+//! State files with a checksum and a last good copy ([`state_file`]), replaced atomically and durably. A renewal
+//! holds the server's lock, so that no two processes use the same refresh token.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -27,7 +27,7 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// Tokens of a login with everything needed to renew them. `Debug` hides them.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Grant {
-    /// The server's URL in the config, to which the tokens are bound.
+    /// The server's configured URL, to which the tokens are bound.
     pub(super) url: String,
     /// Resource parameter of the token requests (RFC 8707).
     pub(super) resource: String,
@@ -47,7 +47,7 @@ pub(super) struct Grant {
     /// Scopes that the server has required since.
     #[serde(default)]
     pub(super) wanted: Vec<String>,
-    /// Consecutive logins after which the server still required scopes they had requested.
+    /// Consecutive logins after which the server still required scopes that they had requested.
     #[serde(default)]
     pub(super) fruitless: u32,
     /// Seconds since 1970.
@@ -55,7 +55,7 @@ pub(super) struct Grant {
     /// Seconds since 1970; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<u64>,
-    /// Settings of the client that requested the token for itself; absent after the login of a person.
+    /// Settings of the client that requested the token itself; absent after a person's login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client: Option<ClientSettings>,
 }
@@ -72,7 +72,7 @@ impl Grant {
         !self.access_token.is_empty()
     }
 
-    /// Counts the scopes that the server has required as requested.
+    /// Adds the scopes that the server has required to the requested ones.
     pub(super) fn with_wanted_requested(mut self) -> Self {
         self.requested = union(self.requested.iter().chain(&self.wanted).cloned());
         self
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Grant {
     }
 }
 
-/// Why a token file cannot be used.
+/// Reason why a token file cannot be used.
 #[derive(Debug, Error)]
 pub enum TokenStoreError {
     #[error("{} can be read by others than its owner: chmod 600 it", .0.display())]
@@ -109,14 +109,14 @@ pub enum TokenStoreError {
     Broken {
         file: PathBuf,
         reason: String,
-        /// How to get a usable file again.
+        /// Steps to get a usable file again.
         recovery: String,
     },
     #[error("{}: {error}", file.display())]
     Io { file: PathBuf, error: io::Error },
 }
 
-/// Identifies a version of a file without reading it.
+/// Version of a file, determined without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     inode: u64,
@@ -136,13 +136,13 @@ impl TokenStore {
         Self { file: data_dir.join("oauth").join(format!("{name}.json")) }
     }
 
-    /// Version of the file; `None` if there is none.
+    /// Version of the file; `None` if it does not exist.
     pub(super) fn stamp(&self) -> Option<Stamp> {
         let found = fs::metadata(&self.file).ok()?;
         Some(Stamp { inode: found.ino(), seconds: found.mtime(), nanoseconds: found.mtime_nsec() })
     }
 
-    /// The stored grant, if any.
+    /// Stored grant, if any.
     pub(super) fn load(&self) -> Result<Option<Grant>, TokenStoreError> {
         if private::wider(&self.file).is_some() {
             return Err(TokenStoreError::Open(self.file.clone()));
@@ -189,8 +189,8 @@ impl TokenStore {
         lock().map_err(|error| self.io(error))
     }
 
-    /// Creates the folder of the file. A new one is synced into its parent: otherwise a crash could lose the folder together
-    /// with the login in it.
+    /// Creates the folder of the file. A new one is synced into its parent: otherwise a crash could lose the folder
+    /// together with the login.
     fn make_folder(&self) -> io::Result<()> {
         let folder = self.file.parent().unwrap_or(Path::new("."));
         if folder.is_dir() {
@@ -215,10 +215,10 @@ impl TokenStore {
     }
 }
 
-/// Parses what [`TokenStore::save`] wrote. The error contains no values.
+/// Parses the output of [`TokenStore::save`]. The error contains no values.
 fn read_grant(text: &[u8]) -> Result<Grant, String> {
     serde_json::from_slice(text).map_err(|error| {
-        format!("it is no login (line {}, column {})", error.line(), error.column())
+        format!("it is not a login (line {}, column {})", error.line(), error.column())
     })
 }
 
@@ -233,12 +233,12 @@ pub(super) fn take(mut grant: Grant, response: &OAuthTokenResponse) -> Result<Gr
         scope: Option<String>,
     }
     let tokens = serde_json::to_value(response).and_then(serde_json::from_value::<Tokens>);
-    let tokens = tokens.map_err(|_| "it gave tokens that cannot be read".to_owned())?;
+    let tokens = tokens.map_err(|_| "it issued tokens that cannot be read".to_owned())?;
     if !tokens.token_type.eq_ignore_ascii_case("bearer") {
-        return Err("it gave a token that is no bearer token".to_owned());
+        return Err("it issued a token that is not a bearer token".to_owned());
     }
     if HeaderValue::from_str(&tokens.access_token).is_err() || tokens.access_token.is_empty() {
-        return Err("it gave a token that no header can carry".to_owned());
+        return Err("it issued a token that cannot be sent in a header".to_owned());
     }
     grant.received_at = seconds();
     grant.expires_at = tokens.expires_in.map(|left| grant.received_at.saturating_add(left));
@@ -250,7 +250,7 @@ pub(super) fn take(mut grant: Grant, response: &OAuthTokenResponse) -> Result<Gr
     Ok(grant)
 }
 
-/// The current time in seconds since 1970.
+/// Current time in seconds since 1970.
 pub(super) fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,15 +1,15 @@
-//! Reader of a child's output, with back-pressure.
+//! Reader of a child's output, with backpressure.
 //!
-//! A line is held until its recipient is known, bounded by [`MAX_LINE_BYTES`]; then its pieces are forwarded to their call
-//! as they arrive. A slow call must not block the others of its server for long:
+//! A line is held until its recipient is known, bounded by [`MAX_LINE_BYTES`]; then its pieces are forwarded to
+//! their call as they arrive. A slow call must not block the server's other calls for long:
 //!
 //! ```text
 //! alone:         CALL_PIECES are queued, then the pipe blocks, for at most NOT_TAKEN_LIMIT per piece
 //! others wait:   SPILL_PIECES are queued, then the pipe blocks for HOLD_UP_LIMIT in all, then the call fails
 //! ```
 //!
-//! So a stalled call delays the others by a second at most, and not at all while its response is small. A call alone with
-//! its server is throttled to its client's speed, without extra memory.
+//! A stalled call therefore delays the others by at most a second, and not at all while its response is small. A
+//! call that is alone with its server is throttled to its client's speed, without extra memory.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) const READ_BYTES: usize = 64 * 1024;
 const READ_ROOM: usize = 8 * 1024;
 /// Maximum size of a lifecycle message, in bytes.
 const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
-/// A child that floods its handshake holds 64 MiB at most.
+/// A child that floods its handshake holds at most 64 MiB.
 const _: () = assert!(LIFECYCLE_MESSAGES as u64 * MAX_LIFECYCLE_BYTES <= 64 << 20);
 
 /// Reads lines until the pipe closes; returns the reason. `inbox` receives lifecycle messages; `seed` as in
@@ -87,7 +87,7 @@ struct Reader<'a> {
     link: &'a Arc<ChildLink>,
     inbox: mpsc::Sender<Bytes>,
     line: Incoming,
-    /// Protocol violation after which the server is not trusted any more.
+    /// Protocol violation after which the server is no longer trusted.
     broken: Option<&'static str>,
     seed: u64,
 }
@@ -99,11 +99,11 @@ struct Incoming {
     /// Bytes not forwarded yet.
     held: Vec<Bytes>,
     held_bytes: u64,
-    /// The call it responds to.
+    /// Call that the line responds to.
     call: Option<(u64, mpsc::Sender<CallPiece>)>,
-    /// How long it has delayed other calls.
+    /// Time for which it has delayed other calls.
     held_up: Duration,
-    /// The rest of the line is dropped.
+    /// Whether the rest of the line is dropped.
     skip: bool,
 }
 
@@ -206,7 +206,7 @@ impl Reader<'_> {
                     let message = Bytes::from(self.line.held.concat());
                     self.route_unsolicited(message);
                 }
-                // A response to a call was matched already.
+                // A response to a call was already matched.
                 MessageRoute::Garbage | MessageRoute::Call(_) => {
                     let blank =
                         self.line.held.iter().all(|part| part.iter().all(u8::is_ascii_whitespace));
@@ -225,7 +225,7 @@ impl Reader<'_> {
         let sent = match inbound::route(&message, &calls) {
             Destination::Lifecycle => match self.inbox.try_send(message) {
                 Ok(()) => true,
-                // The handshake is over.
+                // The handshake is complete.
                 Err(TrySendError::Closed(_)) => {
                     self.log_violation(Violation::Unmatched);
                     true
@@ -279,7 +279,7 @@ impl Reader<'_> {
                 let waiting = self.link.waiting();
                 let subscription =
                     waiting.get(id).filter(|it| it.sent_for == SentFor::Subscription);
-                // Of an earlier one, which was closed meanwhile, it has no effect.
+                // For an earlier subscription, closed meanwhile, it has no effect.
                 subscription.is_none_or(|it| {
                     has_room(&it.sender) && it.sender.try_send(CallPiece::Message(message)).is_ok()
                 })
@@ -345,8 +345,8 @@ impl Reader<'_> {
         }
     }
 
-    fn reject(&mut self, complaint: Violation) {
-        self.log_violation(complaint);
+    fn reject(&mut self, violation: Violation) {
+        self.log_violation(violation);
         self.drop_line();
     }
 
@@ -354,13 +354,13 @@ impl Reader<'_> {
         self.line = Incoming { skip: true, ..Incoming::new(self.seed) };
     }
 
-    fn log_violation(&mut self, complaint: Violation) {
-        if complaint == Violation::Garbage {
+    fn log_violation(&mut self, violation: Violation) {
+        if violation == Violation::Garbage {
             self.link.garbage.fetch_add(1, Ordering::Relaxed);
         }
-        let what = match complaint {
-            Violation::Unmatched => "answered a request that nobody waits for",
-            Violation::Garbage => "wrote a line that is no JSON-RPC message",
+        let what = match violation {
+            Violation::Unmatched => "answered a request that is not pending",
+            Violation::Garbage => "wrote a line that is not a JSON-RPC message",
             Violation::Large => "sent a notification or request that is too large",
             Violation::Flood => "sends notifications faster than they can be handled",
         };
@@ -391,7 +391,7 @@ pub(super) enum Forwarded {
     NotTaken(Cause),
 }
 
-/// Forwards a piece to its call. `held_up` accumulates how long this response has delayed others.
+/// Forwards a piece to its call. `held_up` accumulates the time by which this response has delayed others.
 pub(super) async fn forward(
     link: &ChildLink,
     sender: &mpsc::Sender<CallPiece>,
@@ -471,7 +471,7 @@ fn spilled(spill: &Arc<Spill>, piece: &mut Option<CallPiece>) -> Option<CallPiec
 fn put(sender: &mpsc::Sender<CallPiece>, piece: CallPiece) -> Forwarded {
     match sender.try_send(piece) {
         Ok(()) => Forwarded::Taken,
-        // There is room: only the reader adds responses.
+        // There is space: only the reader adds responses.
         Err(TrySendError::Full(_) | TrySendError::Closed(_)) => Forwarded::Gone,
     }
 }

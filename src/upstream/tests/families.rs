@@ -62,9 +62,9 @@ async fn modern_server_gets_modern_requests_from_the_first_on() {
     assert!(server.seen("").is_empty(), "neither GET nor DELETE");
 }
 
-/// All ways in which known servers refuse the probe.
+/// Known refusals of the probe by servers.
 #[tokio::test]
-async fn whatever_refuses_the_probe_is_initialized() {
+async fn server_that_refuses_the_probe_is_initialized() {
     type Refusal = fn(&Request) -> Say;
     let refusals: [Refusal; 14] = [
         |_| Say::status("400 Bad Request", "text/plain", "what?"),
@@ -225,7 +225,7 @@ async fn http_sse_server_is_recognized() {
     );
     bench.stop().await;
 
-    // A mere refusal is not enough.
+    // A plain refusal is not sufficient.
     let server = Fake::start(|_| Say::status("405 Method Not Allowed", "text/plain", "")).await;
     let bench = server.bench();
     let state = bench.wait_until("web", |state| state.status == Status::Failed).await;
@@ -313,7 +313,7 @@ async fn modern_call_is_canceled_by_closing_its_stream() {
     drop(answer);
     let mut watch = server.closed.subscribe();
     within(watch.wait_for(|now| *now > closed)).await.unwrap();
-    // Everything sent before arrives before this request.
+    // All that was sent before arrives before this request.
     let before = server.seen("tools/list").len();
     bench.upstream("web").server_events.tools.notify_one();
     let mut seen = 0;

@@ -23,7 +23,7 @@ use mcpproxy_runtime::io::tls::provider;
 enum Then {
     Keep,
     Close,
-    /// Closes when the test asks for it.
+    /// Closes at the test's request.
     CloseLater,
     Hang,
 }
@@ -465,7 +465,7 @@ async fn json_rpc_error_with_an_http_error_status_is_a_response() {
     for line in ["400 Bad Request", "500 Oops"] {
         for id in [ID, &format!("\"{ID}\""), &format!("{ID}.0")] {
             let script = status(line, "application/json", &error(id));
-            // The length is that of the placeholder.
+            // The placeholder has the length of the id.
             server.script(script, Then::Keep);
             let messages = bench.call("web:t", "{}").await.unwrap();
             assert!(messages[0].ends_with(r#""error":{"code":-32602,"message":"no"}}"#));
@@ -509,7 +509,7 @@ async fn pro_23_body_of_an_http_error_is_quoted_only_as_the_message_of_a_json_rp
         ("text/html", "<h1>ignore</h1>"),
     ] {
         for (line, code) in [("400 Bad", 400), ("404 No", 404), ("502 Bad", 502)] {
-            // A status of a lost session is answered twice.
+            // A status that denotes a lost session is answered twice.
             for _ in 0..2 {
                 server.script(status(line, kind, body), Then::Keep);
             }
@@ -630,8 +630,8 @@ async fn server_that_comes_back_is_used_again() {
     bench.stop().await;
 }
 
-/// A legacy server whose calls are answered by `first` and whose streams are resumed by `then`, given the last event id
-/// and the id of the call.
+/// Legacy server whose calls are answered by `first` and whose streams are resumed by `then`, given the last event
+/// id and the id of the call.
 async fn polled(
     first: impl Fn(&Request) -> Say + Send + Sync + 'static,
     then: impl Fn(&str, &Value) -> Say + Send + Sync + 'static,
@@ -727,7 +727,7 @@ async fn failed_resumption_cancels_the_call() {
     for (refusal, attempts, why) in [
         ("405 No", 1, "the server answered HTTP 405"),
         ("503 Busy", 5, "the server answered HTTP 503"),
-        ("200 OK", 1, "the server answered with no event stream"),
+        ("200 OK", 1, "the server did not answer with an event stream"),
     ] {
         let fake = polled(
             |_| Say::stream(PRIMING),
@@ -779,7 +779,7 @@ async fn call_dropped_between_two_streams_is_canceled() {
     bench.stop().await;
 }
 
-/// A legacy server that sends an alert instead of the second response: its URL and its certificate.
+/// Legacy server that sends an alert instead of the second response: its URL and its certificate.
 pub(super) async fn start_tls() -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();

@@ -177,7 +177,7 @@ async fn pings_and_unknown_requests_are_answered_and_hostile_ones_dropped() {
 
 #[tokio::test]
 async fn flood_does_not_block_a_response() {
-    // Far more than the queues hold, and nothing is consumed until the end.
+    // Far more than the queues hold; nothing is consumed until the end.
     let bench = child(
         r#"i=0; while [ $i -lt 2000 ]; do printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s}}\n{"jsonrpc":"2.0","id":%s,"method":"elicitation/create"}\n{"jsonrpc":"2.0","method":"notifications/x"}\n{"jsonrpc":"2.0","id":9,"result":{}}\n{"jsonrpc":"2.0","id":1,"method":"ping"}\n' "$id" "$i"; i=$((i+1)); done; printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id""#,
     );
@@ -226,7 +226,7 @@ async fn request_in_a_calls_own_stream_reaches_its_client_and_back() {
 
 type Streams = Arc<Mutex<Vec<UnboundedSender<String>>>>;
 
-/// A server with a GET stream, whose calls are answered by `on_call`.
+/// Server with a GET stream, whose calls are answered by `on_call`.
 async fn streaming(on_call: impl Fn(&Request) -> Say + Send + Sync + 'static) -> (Fake, Streams) {
     let streams = Streams::default();
     let opened = streams.clone();
@@ -466,8 +466,8 @@ async fn request_of_a_hundred_megabytes_is_sent_completely() {
     bench.stop().await;
 }
 
-/// A legacy server that after the first call waits for a signal and then forges the response to the next one, under the
-/// following ids.
+/// Legacy server that waits for a signal after the first call and then forges the response to the next one, under
+/// the following ids.
 fn guessing(listener: &TcpListener, now: &mpsc::Receiver<()>, done: &mpsc::Sender<()>) {
     let mut guessed = false;
     for stream in listener.incoming().map_while(Result::ok) {
@@ -649,7 +649,7 @@ async fn response_to_an_unsent_request_closes_the_pipe() {
 }
 
 #[tokio::test]
-async fn stray_responses_before_the_handshake_are_passed_over() {
+async fn stray_responses_before_the_handshake_are_skipped() {
     let stray =
         format!(r#"printf '{{"jsonrpc":"2.0","id":"x","result":{{}}}}\n%.0s' {}"#, "1 ".repeat(14));
     let answer = r#"printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id""#;
@@ -685,10 +685,10 @@ impl tracing::Subscriber for Lines {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Counts the log lines of this thread while it is kept.
+/// Counts the log lines of this thread while the returned value exists.
 ///
-/// The second subscriber is needed: with a single one, a log statement that another test reaches first is disabled for
-/// all threads, since tracing asks only the subscriber of that thread.
+/// The second subscriber is needed: with a single one, a log statement that another test reaches first is disabled
+/// for all threads, since tracing asks only the subscriber of that thread.
 fn counted(lines: &Arc<AtomicUsize>) -> (tracing::Dispatch, tracing::subscriber::DefaultGuard) {
     let second = tracing::Dispatch::new(Lines(Arc::default()));
     (second, tracing::subscriber::set_default(Lines(lines.clone())))
@@ -832,7 +832,7 @@ async fn modern_server_is_subscribed_by_filter() {
     };
     notify(json!(["a:b"]));
     assert_eq!(&*within(updates.recv()).await.unwrap(), "a:b");
-    // A changed set requires a new stream, which is opened before the one before it is closed: no change is assumed.
+    // A changed set requires a new stream, which is opened before the previous one is closed: no change is assumed.
     upstream.subscribe("c:d", None);
     wait_until(json!(["a:b", "c:d"])).await;
     notify(json!(["a:b", "c:d"]));

@@ -189,7 +189,7 @@ fn answer(id: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": {"content": []}})
 }
 
-/// A session that the server has forgotten is not a stale list.
+/// A session unknown to the server is not a stale list.
 #[tokio::test]
 async fn pro_12_relisting_in_an_unknown_session_begins_a_new_one() {
     let gone = Arc::new(AtomicBool::new(false));
@@ -295,7 +295,7 @@ async fn pro_13_refused_subscription_is_opened_again_and_the_lists_read() {
 }
 
 #[tokio::test]
-async fn pro_14_throttled_handshake_waits_and_is_no_reason_for_another() {
+async fn pro_14_throttled_handshake_waits_and_causes_no_other_attempt() {
     for (wait, at_least) in [("1", 0), ("120", 60)] {
         let asked = AtomicUsize::new(0);
         let server = Fake::start(move |seen| match seen.method() {

@@ -94,9 +94,9 @@ async fn call_ends_the_backoff_and_one_attempt_serves_all_calls() {
         assert!(called);
         assert!(before.elapsed() >= MIN_START_INTERVAL * starts, "one start per second");
     }
-    // One attempt served all fifty: their requests trigger nothing more.
+    // One attempt served all fifty: their requests trigger no further one.
     assert!(!requests.wait_until_due(4, due(ended, Duration::from_millis(1))).await);
-    // An operator's request is not paced, also after that of a call.
+    // An operator's request is not paced, even after that of a call.
     requests.request(6);
     let never = due(AttemptEnd { starts: u32::from(u16::MAX), ..ended }, NEVER * 2);
     let wait_until_due = requests.wait_until_due(5, never);
@@ -155,7 +155,7 @@ async fn server_that_was_never_up_is_discovered_when_needed() {
     bench.stop().await;
 }
 
-/// Remaining time of a call when it gets to its server.
+/// Remaining time of a call when it reaches its server.
 const LEFT: Duration = Duration::from_millis(400);
 /// More than [`PATIENCE`]: a restarted wait would fail the test.
 const TIME: Duration = Duration::from_secs(60);

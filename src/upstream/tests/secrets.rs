@@ -9,7 +9,7 @@ const TOKEN: &str = "tok-en-1234567";
 const KEY: &str = "a key/with?marks";
 const QUERY: &str = "query-secret";
 
-/// A server that echoes each call as `echo` says.
+/// Server that echoes each call by `echo`.
 async fn echoing(echo: impl Fn(&Request) -> Say + Send + Sync + 'static) -> Bench {
     let server = Fake::start(move |seen| match seen.method() {
         "tools/call" => echo(seen),
@@ -24,7 +24,7 @@ async fn echoing(echo: impl Fn(&Request) -> Say + Send + Sync + 'static) -> Benc
     bench
 }
 
-/// An HTTP error with a JSON-RPC error that names no request.
+/// HTTP error with a JSON-RPC error that names no request.
 fn refusal(line: &str, message: &str) -> Say {
     let body = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": message}});
     Say::status(line, "application/json", &body.to_string())
@@ -140,7 +140,7 @@ async fn unreadable_value_is_read_again_later() {
     let bench = Bench::start(json!({"own": {"command": "/bin/sh", "env": {"A": reference},
         "args": ["-c", SERVER, "s", r#"echo "bad token $A" >&2; exit 3"#, ""]}}));
     let state = bench.wait_until("own", |state| state.status == Status::Failed).await;
-    assert!(state.reason.contains("cannot be read, which env.A asks for"), "{}", state.reason);
+    assert!(state.reason.contains(", referenced by env.A, cannot be read"), "{}", state.reason);
     assert_eq!(
         bench.upstream("own").restart().await,
         Ok(()),

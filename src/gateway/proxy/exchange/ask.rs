@@ -1,4 +1,4 @@
-//! Questions of a server to the client of a call, on the stream of its response.
+//! Questions of a server to the client of a call, sent on the stream of its response.
 
 use bytes::Bytes;
 use mcpproxy_activity::record;
@@ -10,8 +10,7 @@ use crate::proxy::relay::{ASKED_LIMIT, AskedQuestion};
 use crate::proxy::reply::Piece;
 
 impl Exchange {
-    /// Puts a server's question to the client, and keeps its record (ACT-13). A question that cannot be recorded is
-    /// refused.
+    /// Sends a server's question to the client, with a record (ACT-13). A question that cannot be recorded is refused.
     pub(super) async fn ask(&mut self, question: AskedQuestion, generation: u64) {
         let AskedQuestion { id, method, message, raw_id } = question;
         match self.question_record(message.len()).await {
@@ -24,7 +23,7 @@ impl Exchange {
                 self.reply.send(Piece::Request(message)).await;
             }
             Err(why) => {
-                // The client knows nothing of it.
+                // The question was not sent to the client.
                 drop(self.relay.take_back(id));
                 let code = jsonrpc::Code::Internal as i32;
                 let text = format!("{method}: {why}");

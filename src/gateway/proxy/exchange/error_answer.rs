@@ -1,4 +1,4 @@
-//! JSON-RPC error as the answer of a call: held until it is complete, masked, and stated in the client's revision.
+//! JSON-RPC error as a call's answer: held until complete, masked, and adapted to the client's revision.
 
 use bytes::Bytes;
 use mcpproxy_policy::ServerOutcome;
@@ -9,11 +9,11 @@ use mcpproxy_protocol::wire::splice::Splice;
 use super::{ADAPTED, Broken, Exchange, joined};
 use crate::proxy::relay;
 
-/// Maximum size of a server's JSON-RPC error in bytes: it is searched for secrets before it is forwarded.
+/// Maximum size of a server's JSON-RPC error in bytes; it is searched for secrets before it is forwarded.
 const MAX_ERROR_BYTES: usize = 1024 * 1024;
 
 impl Exchange {
-    /// Collects a JSON-RPC error, which is held until it is complete, since it may contain a secret.
+    /// Collects a JSON-RPC error, held until complete since it may contain a secret.
     pub(super) fn gather_error(&mut self, slice: Bytes) -> Result<(), Broken> {
         if self.waiting.len() + slice.len() > MAX_ERROR_BYTES {
             let text = format!("answered with an error of more than {MAX_ERROR_BYTES} bytes");
@@ -23,9 +23,9 @@ impl Exchange {
         Ok(())
     }
 
-    /// Masks configured secrets in a JSON-RPC error, and gives it the members that clients require and a code of the
-    /// client's family (PRO-35), and the requested URI as the client spelled it (PRO-4). It is otherwise forwarded verbatim.
-    /// Returns the result to send instead if the error requires URLs to be opened and the client can be asked to do so.
+    /// Masks configured secrets in a JSON-RPC error, adds members that clients require and a code of the client's family
+    /// (PRO-35), and restores the client's spelling of the requested URI (PRO-4). The rest is forwarded verbatim. Returns
+    /// the result to send instead if the error requires URLs to be opened and the client can be asked to do so.
     pub(super) fn repair_error(&mut self) -> Option<Bytes> {
         let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
         let mut error = joined(parts);

@@ -1,7 +1,7 @@
 //! Holding a call whose legacy server asks its modern client for input (PRO-42).
 //!
-//! The exchange ends with `input_required`. Its answer, which is still to come, passes to a task of the worker that waits
-//! for the client's repeated request.
+//! The exchange ends with `input_required`. Its pending answer passes to a task of the worker that waits for the
+//! client's repeated request.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -37,7 +37,7 @@ use crate::proxy::reply::{Aborted, Piece};
 use crate::proxy::shutdown::CUT_OFF;
 use crate::proxy::worker::Worker;
 
-/// Added to the wait for the client in that for the server, so that the server's does not end first.
+/// Extra time of the wait for the server over the wait for the client, so that the server's does not end first.
 const HELD_SLACK: Duration = Duration::from_secs(60);
 
 impl Exchange {
@@ -79,7 +79,7 @@ impl Exchange {
         Ok(PreparedHold { id, state, place, slot })
     }
 
-    /// Ends the request with the server's question, and lets the call wait for the client.
+    /// Ends the request with the server's question, while the call waits for the client.
     pub(super) async fn hold_for_input(mut self) -> Result<(), Aborted> {
         let worker = Rc::clone(&self.worker);
         let unavailable = RefusalKind::Unavailable;
@@ -147,7 +147,7 @@ impl Exchange {
     }
 }
 
-/// The result that asks the client: `request` as a modern server states it.
+/// Result that asks the client: `request` as a modern server would state it.
 fn input_required(request: &str, state: &str) -> Bytes {
     let (state, server) = (json!(state), render::server_info());
     let result = format!(
@@ -156,7 +156,7 @@ fn input_required(request: &str, state: &str) -> Bytes {
     result.into()
 }
 
-/// Wait of a held call for its client. Dropped before its end, it is recorded as cut off.
+/// Wait of a held call for its client; recorded as cut off if dropped before its end.
 struct HeldWait {
     worker: Rc<Worker>,
     id: ApprovalId,
@@ -167,7 +167,7 @@ struct HeldWait {
     timeout: Duration,
     /// Slot and draft of the record of its end.
     ends: Option<(Slot, Draft)>,
-    /// The client, which counts as one of the server as long as the call is held (PRO-6).
+    /// The client, counted as a user of the server while the call is held (PRO-6).
     _user: Option<ActiveCall>,
 }
 
@@ -179,7 +179,7 @@ impl HeldWait {
         let why = match waited {
             Some(Ok(taker)) => {
                 drop(self.claimed());
-                // If the request that takes it is gone, the call is canceled; that request is recorded.
+                // If the claiming request has ended, the call is canceled; that request is recorded.
                 drop(taker.send(held));
                 return;
             }
@@ -200,7 +200,7 @@ impl HeldWait {
         self.end(why);
     }
 
-    /// Waits for the request that takes the call over, and for the time limit.
+    /// Waits for the request that takes the call over, up to the time limit.
     async fn wait(
         &self,
         held: &mut HeldAnswer,
@@ -217,7 +217,7 @@ impl HeldWait {
                     if self.worker.proxy.held_calls.withdraw(&self.id) {
                         return Err(Withdrawn::Late(self.timeout));
                     }
-                    // It is being taken, or the table was closed.
+                    // The claim is in progress, or the table was closed.
                     is_late = true;
                 }
                 refused = held.collect(), if may_collect => {
@@ -229,7 +229,7 @@ impl HeldWait {
         }
     }
 
-    /// The call continues: its end is recorded with the request that took it.
+    /// Marks the call as continued: its end is recorded with the claiming request.
     fn claimed(&mut self) -> Option<(Slot, Draft)> {
         self.ends.take()
     }
@@ -243,7 +243,7 @@ impl HeldWait {
         let waited = self.began.elapsed().as_micros();
         draft.duration_us = u64::try_from(waited).unwrap_or(u64::MAX);
         draft.set(Text::Error, &why.to_string());
-        // Nobody waits for the disk.
+        // Nothing waits for the disk.
         drop(slot.submit(draft));
     }
 }

@@ -1,5 +1,5 @@
-//! Connection that breaks before the answer: the call is repeated if nothing has arrived (CAP-7), and its client gets an event
-//! stream while the server's is being resumed (PRO-7).
+//! Connection that breaks before the answer: the call is repeated if nothing has arrived (CAP-7), and its client
+//! gets an event stream while the server's stream is being resumed (PRO-7).
 
 use mcpproxy_schema::output::Inspector;
 use mcpproxy_upstream::CallError;
@@ -44,8 +44,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The server's stream ended before the answer and is being resumed. The reply becomes an event stream, so that its
-    /// client does not wait on a silent response.
+    /// Opens an event stream while the server's interrupted stream is being resumed, so that the client does not
+    /// wait on a silent response.
     pub(super) async fn interrupted(&mut self) {
         if let Some(piece) = self.relay.opens_stream().filter(|_| !self.begun) {
             self.reply.send(piece).await;

@@ -8,7 +8,7 @@ use mcpproxy_upstream::{Answer, CallAttempt, CallError, CallExtras, CallGuard, P
 use crate::proxy::call_record::CallRecord;
 use crate::proxy::worker::Worker;
 
-/// How to repeat a call that its tool's capability declares idempotent.
+/// Repetition of a call whose capability is declared idempotent.
 pub(in crate::proxy) struct Retry {
     body: Bytes,
     extras: CallExtras,
@@ -32,8 +32,8 @@ impl Retry {
         }
     }
 
-    /// Whether it may be repeated even if the call may have crashed its server: only if it is declared idempotent.
-    /// A read-only tool may still crash the server, and a fresh one would crash too.
+    /// Whether the call may be repeated even if it may have crashed its server: only if declared idempotent. A
+    /// read-only tool may still crash the server, and a fresh one would crash too.
     pub(super) fn may_end_its_server(&self) -> bool {
         match self.idempotence {
             Idempotence::Stated => true,
@@ -41,8 +41,8 @@ impl Retry {
         }
     }
 
-    /// Repeats it under the same record within the remaining time. `failed` is the connection on which nothing
-    /// arrived, if known.
+    /// Repeats the call under the same record within the remaining time. `failed` is the connection on which
+    /// nothing arrived, if known.
     pub(in crate::proxy) async fn send(
         self,
         worker: &Worker,

@@ -1,8 +1,8 @@
 //! Tasks in an answer (PRO-43): a call that is answered with a task, and answers to requests about one.
 //!
-//! Clients get sealed ids in place of the server's; all other bytes are the server's own. A result that an answer about a
-//! task holds passes through inspector and verdict as if it were the answer to the call itself; the rest of the answer is
-//! put around the forwarded or replaced result. Record and receipt are of the whole answer.
+//! Clients get sealed ids in place of the server's; all other bytes are unchanged. A result inside an answer about
+//! a task passes through inspector and verdict like the answer to the call itself; the rest of the answer is put
+//! around the forwarded or replaced result. Record and receipt cover the whole answer.
 //!
 //! ```text
 //! tools/call ── {"resultType":"task","taskId":ID} ─▶ created ─▶ the same with the sealed id
@@ -37,9 +37,10 @@ use crate::proxy::related_tasks;
 use crate::proxy::related_tasks::{RelationEdit, range_in};
 use crate::proxy::task_capability::{CreatedIds, TASK_DIGITS, TASK_STATUS, TaskAnswer, missing};
 
-/// Maximum size of a result that makes a task, in bytes. A longer one without a `resultType` before this position is none.
+/// Maximum size of a result that creates a task, in bytes. A longer one without a `resultType` before this position
+/// is not a task.
 const MAX_CREATED_BYTES: usize = 64 * 1024;
-/// Members of a task that are read; a name that could be taken for one is refused.
+/// Members of a task that are read; ambiguous spellings of them are refused.
 pub(super) const READ: [&str; 9] = [
     "taskId",
     "status",
@@ -53,21 +54,21 @@ pub(super) const READ: [&str; 9] = [
 ];
 /// Members of a result that are validated. A task has none of them.
 pub(super) const CONTENT: [&str; 3] = ["content", "structuredContent", "isError"];
-/// Statuses of the protocol.
+/// Task statuses defined by the protocol.
 const STATUSES: [&str; 5] = ["working", "input_required", "completed", "failed", "cancelled"];
 /// Envelope in which a task's result is inspected, and its id.
 const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":"#;
 const TAIL: &[u8] = b"}";
 const ID: u64 = 1;
 
-/// Why an answer with a task is unusable. The server's fault; follows server and tool in a message.
+/// Reason why an answer with a task is unusable; the server's fault. The text follows server and tool in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum TaskFault {
-    #[error("the server answered with a task that is no JSON that every parser reads alike")]
+    #[error("the server answered with a task that is not unambiguous JSON")]
     Ambiguous,
     #[error("the server answered with a task without a taskId that is a string")]
     NoId,
-    #[error("the server answered with a task that holds content, which nothing would validate")]
+    #[error("the server answered with a task that contains content, which would bypass validation")]
     WithContent,
     #[error("the server answered with a task of more than {MAX_CREATED_BYTES} bytes")]
     TooLong,
@@ -75,13 +76,13 @@ pub(super) enum TaskFault {
         "the server answered with a task whose taskId is longer than {MAX_TASK_ID_BYTES} bytes"
     )]
     LongId,
-    #[error("the server answered about another task than the one that was asked for")]
+    #[error("the server answered about another task than the requested one")]
     OtherTask,
-    #[error("the server answered with a task whose result is no object")]
+    #[error("the server answered with a task whose result is not an object")]
     NoObject,
     #[error("the server answered with a completed task without its result")]
     NoResult,
-    #[error("the task cannot be passed on: the system has no randomness")]
+    #[error("the task cannot be forwarded: the system has no randomness")]
     NotSealed,
 }
 
@@ -106,8 +107,8 @@ impl From<RelationEdit> for Edit {
 }
 
 impl Exchange {
-    /// Keeps the server's own bytes of a result that may be a task or a question, from the first change of one on: places
-    /// in the result are places in those.
+    /// Retains the server's own bytes of a result that may be a task or a question, from its first change on, since
+    /// locations in the result refer to them.
     pub(super) fn keep_original(&mut self, slice: &Bytes, is_adapted: bool) {
         if self.tasks.is_none() && self.rounds.is_none() {
             self.original = None;
@@ -124,12 +125,12 @@ impl Exchange {
         }
     }
 
-    /// The result that waits, in the server's own bytes.
+    /// The waiting result in the server's own bytes.
     pub(super) fn received(&self) -> &Splice {
         self.original.as_deref().unwrap_or(&self.waiting)
     }
 
-    /// A message of the server under the client's id of the task that it is related to; and the server's id of that.
+    /// Rewrites a server's message to the client's id of the related task; also returns the server's id of that task.
     pub(super) fn related(&self, message: &Bytes) -> (Bytes, Option<Box<str>>) {
         let about = match &self.tasks {
             Some(TaskAnswer::About(sealed)) => Some(&**sealed),
@@ -138,7 +139,7 @@ impl Exchange {
         related_tasks::sealed_message(message, |id| self.sealed_id(id, about))
     }
 
-    /// The client's id of a server's task: that of the task `about` which it asked, or another one of its own.
+    /// Client's id of a server's task: `about` for the task of this request, the known sealed id for any other.
     fn sealed_id(&self, id: &str, about: Option<&str>) -> Option<String> {
         let access = self.permit.access();
         if let (Access::Task(task), Some(sealed)) = (access, about)
@@ -152,7 +153,7 @@ impl Exchange {
         Some(sealed.to_string())
     }
 
-    /// Whether the result that is arriving may still be a task. One that is too long fails: its id could not be sealed.
+    /// Whether the arriving result may still be a task. Fails if it is too long, since its id could not be sealed.
     pub(super) fn may_be_task(&self) -> Result<bool, Broken> {
         let is_long = self.received().len() > MAX_CREATED_BYTES;
         let may_be = match self.inspector.result_type() {
@@ -176,7 +177,7 @@ impl Exchange {
         }
     }
 
-    /// Collects a slice of an answer about a task, which is held until it is complete.
+    /// Collects a slice of an answer about a task, which is held until complete.
     pub(super) async fn gather(&mut self, slice: Bytes) -> Result<(), Broken> {
         let limit = policy(&self.permit).max_held_bytes;
         if (self.waiting.len() + slice.len()) as u64 > limit {
@@ -193,7 +194,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Reads a complete result that may be a task, or is about one.
+    /// Parses a complete result that may be a task, or is about one.
     pub(super) fn read_task(&mut self) -> Result<(), Broken> {
         match self.tasks.take() {
             Some(TaskAnswer::About(sealed)) => self.answered(&sealed),
@@ -210,7 +211,7 @@ impl Exchange {
         }
     }
 
-    /// Seals the id of a task that the server made of the call.
+    /// Seals the id of a task that the server created for the call.
     fn created(&mut self, declared: bool) -> Result<(), Broken> {
         let is_modern = self.has_task_type();
         let may_be_legacy = declared && self.inspector.result_type().is_none();
@@ -278,7 +279,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Reads an answer about a task, and prepares the result in it, if there is one, for its verdict.
+    /// Parses an answer about a task, and prepares its result, if any, for the verdict.
     fn answered(&mut self, sealed: &str) -> Result<(), Broken> {
         let Access::Task(access) = self.permit.access() else { return Ok(()) };
         let (request, own) = (access.request(), Arc::clone(access.id()));
@@ -328,7 +329,7 @@ impl Exchange {
         let at = range_in(text, result);
         let result = answer.slice(at.clone());
         self.inspect(&result)?;
-        // The members beside the result reach the client, too.
+        // The members beside the result also reach the client.
         self.call_record.note_response(masked.as_ref().unwrap_or(&answer));
         let whole = ended(spliced(&answer, 0..answer.len(), &edits), ending);
         let is_changed = !edits.is_empty();
@@ -343,10 +344,10 @@ impl Exchange {
         Ok(())
     }
 
-    /// Adds a task of a legacy server to the table of those that its client can list.
+    /// Adds a legacy server's task to the table of tasks that its client can list.
     fn note_known(&self, task: &str, id: &str, sealed: &str) {
         let Some(client) = self.relay.active_client() else { return };
-        // In milliseconds; negative or not a number is unlimited, and a long one is cut by the table.
+        // In milliseconds; negative or not a number means unlimited; the table caps long ones.
         let ttl = member(task, "ttl").and_then(|ttl| ttl.parse::<f64>().ok());
         let ttl = ttl.and_then(|ttl| Duration::try_from_secs_f64(ttl / 1e3).ok());
         let (principal, server) = (self.permit.principal(), self.permit.access().server());
@@ -354,8 +355,8 @@ impl Exchange {
         self.worker.proxy.known_tasks.created(&created, clock::now());
     }
 
-    /// Replacements of the relations to tasks in `object`, a part of an answer about the task of this sealed id, and in the
-    /// requests for input that it holds.
+    /// Replacements of task relations in `object`, a part of an answer about the task with this sealed id, and in
+    /// its requests for input.
     fn relations(&self, text: &str, object: &str, sealed: &str) -> Vec<Edit> {
         let inputs = member(object, "inputRequests").and_then(|inputs| members(inputs).ok());
         let inputs = inputs.into_iter().flatten().map_while(Result::ok);
@@ -366,7 +367,7 @@ impl Exchange {
         replaced.map(Edit::from).collect()
     }
 
-    /// The `requestState` in `object`, a part of an answer about a task, sealed for the call that the task is of.
+    /// The `requestState` in `object`, a part of an answer about a task, sealed for the call that created the task.
     fn state_of_call(&mut self, text: &str, object: &str) -> Result<Option<Edit>, Broken> {
         let is_modern = self.relay.family() == ProtocolFamily::Modern;
         let Some(raw) = member(object, "requestState").filter(|_| is_modern) else {
@@ -398,8 +399,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Repairs the JSON-RPC error of a task like that of a call. Returns the answer with its secrets masked, if there are
-    /// any: the form for the record.
+    /// Repairs the JSON-RPC error of a task like that of a call. Returns the answer for the record, with secrets
+    /// masked, if there are any.
     fn repaired_error(
         &mut self,
         answer: &Bytes,
@@ -438,7 +439,7 @@ impl Exchange {
         }
     }
 
-    /// The value of an answer's member, within the rest of an answer about its task.
+    /// Puts a member's value inside the envelope of an answer about its task.
     pub(super) fn enveloped(&mut self, value: Splice) -> Splice {
         let Some(envelope) = self.envelope.take() else { return value };
         let (mut whole, after) = *envelope;
@@ -453,12 +454,12 @@ pub(super) fn readable(task: &str) -> Result<(), TaskFault> {
     shapes::check_free(&READ, "", task).map_err(|_| TaskFault::Ambiguous)
 }
 
-/// A sealed id as JSON: no character of it is escaped.
+/// Sealed id as JSON; it needs no escaping.
 fn quoted(sealed: &str) -> Bytes {
     format!("\"{sealed}\"").into()
 }
 
-/// That range of `bytes` with those of the edits that are in it.
+/// Extracts that range of `bytes` and applies the edits within it.
 fn spliced(bytes: &Bytes, range: Range<usize>, edits: &[Edit]) -> Splice {
     let mut within: Vec<&Edit> = edits
         .iter()
@@ -476,7 +477,7 @@ fn spliced(bytes: &Bytes, range: Range<usize>, edits: &[Edit]) -> Splice {
     splice
 }
 
-/// The end of an answer with its last byte replaced.
+/// Replaces the last byte of an answer.
 fn ended(splice: Splice, ending: Option<&'static [u8]>) -> Splice {
     let Some(ending) = ending else { return splice };
     let mut parts: Vec<Bytes> = splice.into_iter().collect();

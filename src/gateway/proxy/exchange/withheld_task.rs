@@ -1,9 +1,9 @@
-//! Tasks that a server made of a call and that its client does not get (PRO-43): canceled at the server, on behalf of the
-//! principal of the call, since nobody could fetch or cancel them.
+//! Cancellation of tasks that a server created for a call but that its client does not receive (PRO-43). They are
+//! canceled at the server on behalf of the call's principal, since no client could fetch or cancel them.
 //!
-//! That is known at the end of an exchange, however it ends: an answer that fails, is blocked or breaks off may hold a task,
-//! and so may one whose client has gone. A cancellation is a request of its own, on record, which the reply does not wait
-//! for; it is repeated with backoff until the server answers, a limited number of times.
+//! Runs at the end of every exchange: an answer that fails, is blocked or breaks off may contain a task, and so may
+//! one whose client has disconnected. A cancellation is a request of its own with a record; the reply does not wait
+//! for it. It is repeated with backoff, a limited number of times, until the server answers.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -34,27 +34,27 @@ use crate::proxy::task_capability::{CreatedIds, TASK_DIGITS, TaskAnswer};
 use crate::proxy::tasks::{self, Delivery, TASK_METHOD};
 use crate::proxy::worker::Worker;
 
-/// Time for a server to answer one attempt to cancel a task.
+/// Time limit for one attempt to cancel a task.
 const CANCEL_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum attempts to cancel a task.
 const MAX_ATTEMPTS: u32 = 5;
 /// Minimum and maximum delay before a further attempt; jitter may double it.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
-/// Maximum time that a refusal may ask to wait.
+/// Maximum delay that a refusal may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Kind of the records of cancellations.
 const KIND: RecordKind = RecordKind::Task { request: TaskRequest::Cancel, at_call_tools: false };
 
 impl Drop for Exchange {
-    /// The client may have gone before it got a task.
+    /// The client may have disconnected before it received a task.
     fn drop(&mut self) {
         self.withdraw_task();
     }
 }
 
 impl Exchange {
-    /// Cancels the task that was made of the call, or is in what has arrived of the answer, if its id can be read.
+    /// Cancels the task created for the call or contained in the received part of the answer, if its id can be read.
     pub(super) fn withdraw_task(&mut self) {
         let ids = match self.tasks.take() {
             Some(TaskAnswer::Created(ids)) => {
@@ -68,7 +68,7 @@ impl Exchange {
             Some(TaskAnswer::About(_)) | None => return,
         };
         let worker = Rc::clone(&self.worker);
-        // Outside of its runtime the worker itself ends.
+        // Outside of its runtime the worker itself is ending.
         let ends = worker.ending.is_cut() || tokio::runtime::Handle::try_current().is_err();
         let pending = match ends {
             true => Err(NotCanceled::ShuttingDown),
@@ -86,7 +86,7 @@ impl Exchange {
         }
     }
 
-    /// Keeps the slice that ends an answer, since a task may be in it.
+    /// Retains the slice that ends an answer, since a task may be in it.
     pub(super) fn ended_by(&mut self, slice: &Bytes, broken: Broken) -> Broken {
         if self.tasks.is_some() {
             match &mut self.original {
@@ -97,7 +97,7 @@ impl Exchange {
         broken
     }
 
-    /// The end of an unusable answer. A task under an id that nobody asked for may be that of another call.
+    /// Ends an unusable answer. A task under an unexpected id may belong to another call.
     pub(super) fn faulty(&mut self, fault: AnswerFault) -> Broken {
         if fault == AnswerFault::ForeignId {
             self.tasks = None;
@@ -105,7 +105,7 @@ impl Exchange {
         fault.into()
     }
 
-    /// The ids of a task in what has arrived, whose digits become a part of the call's record.
+    /// Ids of a task in the received part of the answer; their digits are added to the call's record.
     fn arrived_ids(&mut self, declared: bool) -> Option<CreatedIds> {
         let is_modern = self.has_task_type();
         let may_be_legacy = declared && self.inspector.result_type().is_none();
@@ -155,14 +155,14 @@ impl Exchange {
 struct Cancellation {
     task: OpenedTask,
     sealed: Box<str>,
-    /// The principal of the call, and its client.
+    /// Principal and client of the call.
     principal: Principal,
     client: Option<Arc<Client>>,
     client_name: Box<str>,
     request_id: Bytes,
 }
 
-/// Cancels a task with a limited number of attempts.
+/// Cancels a task, with a limited number of attempts.
 async fn canceled(worker: Rc<Worker>, of: Rc<Cancellation>, _pending: PendingCancellation) {
     let mut delays = RetryDelays::new(RETRY.0, RETRY.1);
     for attempt in 1..=MAX_ATTEMPTS {
@@ -181,7 +181,7 @@ async fn canceled(worker: Rc<Worker>, of: Rc<Cancellation>, _pending: PendingCan
 }
 
 impl Cancellation {
-    /// Asks the server once. An error if it may be asked again, with the time to wait that a refusal states.
+    /// Asks the server once. On a retryable error, fails with the delay that the refusal states.
     async fn attempt(self: &Rc<Self>, worker: &Rc<Worker>) -> Result<(), Duration> {
         let mut running = self.running(worker);
         let mut last = None;
@@ -199,7 +199,7 @@ impl Cancellation {
                 Err(refusal.retry_after.unwrap_or_default())
             }
             Some(Err(_)) | None => Err(Duration::ZERO),
-            // An error of the server is an answer, too: the task may have ended.
+            // A server's error is an answer, too: the task may have ended.
             Some(Ok(_)) => Ok(()),
         }
     }
@@ -239,11 +239,11 @@ fn digits(sealed: &str) -> String {
     json!(task_digits(sealed).unwrap_or_default()).to_string()
 }
 
-/// The server's id of the task in a result, which may have broken off: one of 2026-07-28, or a complete `task` of 2025-11-25.
+/// The server's id of the task in a possibly truncated result: of 2026-07-28, or a complete `task` of 2025-11-25.
 fn task_id(result: &[u8], is_modern: bool) -> Option<Box<str>> {
     let text = match std::str::from_utf8(result) {
         Ok(text) => text,
-        // It may have broken off within a character.
+        // It may be truncated within a character.
         Err(invalid) => std::str::from_utf8(result.get(..invalid.valid_up_to())?).ok()?,
     };
     let task = match is_modern {
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pro_43_id_of_a_task_that_broke_off_is_known_once_it_has_arrived() {
+    fn pro_43_task_id_is_read_from_a_truncated_answer() {
         let modern =
             r#"{"resultType":"task","note":"é","taskId" : "7\u0061","status":"working","x":"é"}"#;
         let legacy = r#"{"_meta":{"x":"é"},"task":{"taskId":"7a","status":"working"},"y":"é"}"#;
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_id_that_parsers_could_read_differently_is_none() {
+    fn pro_43_ambiguous_task_id_is_ignored() {
         let long = format!(r#"{{"taskId":"{}"}}"#, "y".repeat(MAX_TASK_ID_BYTES + 1));
         for (result, is_modern) in [
             (r#"{"taskId":"a","taskId":"b""#, true),

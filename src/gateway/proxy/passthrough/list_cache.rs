@@ -1,4 +1,4 @@
-//! Cached lists of the upstreams, read by [`lists`](super::lists), and the table of their subscribers.
+//! Cache of the upstreams' lists, used by [`lists`](super::lists), and the table of their subscribers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl ListCache {
 }
 
 impl ListCache {
-    /// Notes on the server's lists as read last.
+    /// Notes on the server's lists from their last reads.
     pub fn notes(&self, server: &str) -> ListNotes {
         let slots = self.servers.lock().get(server).map(Arc::clone);
         let mut notes = ListNotes::default();
@@ -60,7 +60,7 @@ impl ListCache {
         })
     }
 
-    /// Whether the server's cached list has an element that it calls `own`.
+    /// Whether the server's cached list has an element that the server calls `own`.
     pub(super) fn has(&self, server: &Arc<str>, list: List, own: &str) -> bool {
         let slots = self.servers.lock().get(server).map(Arc::clone);
         let Some(slots) = slots else { return false };
@@ -88,9 +88,9 @@ pub(crate) struct CachedList {
     pub(super) elements: Arc<[Listed]>,
     /// Elements that were repaired or left out.
     notes: Arc<ListNotes>,
-    /// Whether it was read to its end.
+    /// Whether the list was read to its end.
     complete: bool,
-    /// Change counter at the time of reading; `None` before.
+    /// Change counter at the time of reading; `None` before the first read.
     changes: Option<u64>,
     good_until: Instant,
 }
@@ -111,7 +111,7 @@ impl CachedList {
 #[derive(Debug)]
 pub(super) enum ListRead {
     Complete(Vec<Listed>, ListNotes),
-    /// The pages before the one that could not be read.
+    /// Only the pages before the first unreadable one.
     Partial {
         elements: Vec<Listed>,
         notes: ListNotes,
@@ -145,8 +145,8 @@ impl CacheSlot {
         Self { last: ArcSwap::from_pointee(empty), turn: Semaphore::new(1) }
     }
 
-    /// Stores what was read as the list after `changes` changes. A complete list is not replaced by a part whose rest may
-    /// be read later.
+    /// Stores a read list with the change counter `changes`. A partial list whose rest may be read later does not
+    /// replace a complete one.
     pub(super) fn keep(&self, read: ListRead, changes: u64) -> Arc<CachedList> {
         let last = self.last.load();
         let fresh = Duration::from_millis(FRESH_MS);

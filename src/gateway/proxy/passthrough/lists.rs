@@ -1,9 +1,9 @@
-//! Lists of the upstreams: read on demand, and merged.
+//! Upstreams' lists, read on demand and merged.
 //!
 //! A list is read if the cached one is stale: older than [`FRESH_MS`](super::list_cache::FRESH_MS), changed
 //! according to its server, or from an earlier connection. All servers are read concurrently, each for at most
-//! [`LIST_WAIT`]; one that is slow, broken or away delays the others no further and is represented by its last
-//! known list. One request reads a server's list at a time; others wait for it.
+//! [`LIST_WAIT`]; one that is slow, broken or unavailable delays the others no longer than that and is represented
+//! by its last known list. One request at a time reads a server's list; others wait for it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use mcpproxy_runtime::io::line_budget::peer_line;
 use mcpproxy_schema::output::{AnswerMember, InspectedMessage, Inspector, Policy, Treatment};
 use mcpproxy_upstream::{Answer, AnswerPart, Cause, Upstream};
 
-/// Retry interval for an unreadable server; at least the time that the server asks for (`Retry-After`).
+/// Retry interval for an unreadable server, at least its `Retry-After`.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Maximum wait for a server that is reconnecting, and the retry interval for one that did not return.
 const AWAY_WAIT: Duration = Duration::from_secs(1);
@@ -41,14 +41,14 @@ const MAX_CURSOR_BYTES: usize = 64 * 1024;
 /// Maximum nonconforming elements of one list that are logged individually.
 const MAX_TOLD: usize = 10;
 
-/// The list of every server, in the order of the config.
+/// Lists of all servers, in the order of the config.
 pub(crate) async fn all(worker: &Worker, list: List) -> Vec<Arc<CachedList>> {
     let upstreams = worker.proxy.upstreams.iter();
     let lists = upstreams.map(async |upstream| of(worker, &upstream, list).await);
     futures_util::future::join_all(lists).await
 }
 
-/// The list of the server of that name, if there is one.
+/// List of the server of that name, if it exists.
 pub(crate) async fn of_server(worker: &Worker, server: &str, list: List) -> Vec<Arc<CachedList>> {
     match worker.proxy.upstreams.get(server) {
         Some(upstream) => vec![of(worker, &upstream, list).await],
@@ -56,7 +56,7 @@ pub(crate) async fn of_server(worker: &Worker, server: &str, list: List) -> Vec<
     }
 }
 
-/// Elements from `start` on, at least one page, in key order: those that `shown` accepts by server and own name.
+/// Elements from `start` on, at least one page, in key order, for which `shown` holds by server and own name.
 pub(crate) fn merged<'a>(
     sets: &'a [Arc<CachedList>],
     start: &Start,
@@ -73,8 +73,8 @@ pub(crate) fn merged<'a>(
     elements
 }
 
-/// The only upstream that an unprefixed URI can lead to: a server's result may name its resources by its own URIs.
-/// It is the one that lists it; if none does, the only one with resources. `None` if ambiguous.
+/// Resolves an unprefixed URI, since a server's result may name its resources by its own URIs: to the only server
+/// that lists it, or, if none does, the only one with resources. `None` if ambiguous.
 pub(crate) async fn of_uri(worker: &Worker, uri: &str) -> Option<Arc<Upstream>> {
     let upstreams = &worker.proxy.upstreams;
     let listing = |sets: Vec<Arc<CachedList>>| {
@@ -95,7 +95,7 @@ pub(crate) async fn of_uri(worker: &Worker, uri: &str) -> Option<Arc<Upstream>> 
     }
 }
 
-/// The list of one server, as fresh as possible.
+/// List of one server, as fresh as possible.
 async fn of(worker: &Worker, upstream: &Arc<Upstream>, list: List) -> Arc<CachedList> {
     let slots = worker.proxy.list_cache.slots(upstream.name());
     let [resources, templates, prompts, skills] = &*slots;
@@ -148,7 +148,7 @@ async fn fresh(
     let before = changes(upstream, list);
     if let Err(reason) = upstream.reached(Instant::now() + AWAY_WAIT).await {
         peer_line!(warn, upstream, reason, "failed to read a server's list");
-        // Its lists will have changed when it returns.
+        // Its lists will have changed when it reconnects.
         return slot.keep(ListRead::Failed { retry_after: AWAY_WAIT }, before);
     }
     let read = read(worker, upstream, list).await;
@@ -175,7 +175,7 @@ fn changes(upstream: &Upstream, list: List) -> u64 {
     }
 }
 
-/// Reads a list to its end, or to the first page that cannot be read. The first page failing is an error.
+/// Reads a list to its end or to the first unreadable page. Fails if the first page is unreadable.
 async fn read(worker: &Worker, upstream: &Arc<Upstream>, list: List) -> Result<ListRead, Unread> {
     let (server, method) = (upstream.name(), list.method());
     let mut elements: Vec<Listed> = Vec::new();
@@ -249,7 +249,7 @@ async fn read(worker: &Worker, upstream: &Arc<Upstream>, list: List) -> Result<L
     cut(elements, notes, "it has too many pages".to_owned())
 }
 
-/// Why a page could not be read.
+/// Reason why a page could not be read.
 enum PageFailure {
     /// The server does not know the method.
     Unknown,
@@ -258,11 +258,11 @@ enum PageFailure {
     Other(Unread),
 }
 
-/// A page that could not be read.
+/// Failure to read a page.
 struct Unread {
     /// One line.
     reason: String,
-    /// When to try again.
+    /// Delay before the next attempt.
     retry_after: Duration,
 }
 
@@ -305,7 +305,7 @@ async fn read_page(
     }
 }
 
-/// Sorts by key; of duplicates the first one counts.
+/// Sorts by key; of duplicates the first one is used.
 fn sorted(mut elements: Vec<Listed>) -> Vec<Listed> {
     elements.sort_by(|a, b| a.key.cmp(&b.key));
     elements.dedup_by(|later, first| later.key == first.key);

@@ -1,8 +1,8 @@
 //! Change notifications of upstreams for lists and resources, and the resource subscriptions of modern clients.
 //!
-//! Maps a server's change to the proxy's lists and the clients' URIs, and paces notifications: a server that
-//! changes all the time is forwarded less and less often ([`Pace`]), and changes of several servers are merged.
-//! Downstream chooses the receivers.
+//! Maps a server's changes to the proxy's lists and the clients' URIs, and paces notifications: a list that changes
+//! constantly is forwarded less and less often ([`Pace`]), and changes of several servers are merged. Downstream
+//! selects the receivers.
 //!
 //! [`Watch`] holds the resources of one subscription (MCP 2026-07-28 §Subscriptions).
 
@@ -36,14 +36,14 @@ use crate::proxy::worker::{Proxy, Worker};
 /// Minimum interval between notifications of a list; changes in between are merged.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Lists with changes that clients were not notified of.
+/// Changed lists that clients have not been notified of.
 #[derive(Default)]
 struct Changed {
     resources: Notify,
     prompts: Notify,
 }
 
-/// Follows all upstreams, also future ones, for as long as it is polled.
+/// Follows all current and future upstreams for as long as it is polled.
 pub async fn follow(proxy: Arc<Proxy>) {
     let changed = Changed::default();
     tokio::join!(
@@ -56,7 +56,7 @@ pub async fn follow(proxy: Arc<Proxy>) {
     );
 }
 
-/// Notifies servers of subscriptions whose last client ended its session or disconnected.
+/// Cancels subscriptions at servers whose last client ended its session or disconnected.
 async fn unsubscribe(proxy: &Proxy) {
     loop {
         for (uri, _charged) in proxy.list_cache.subscribers.ended().await {
@@ -70,7 +70,7 @@ async fn unsubscribe(proxy: &Proxy) {
     }
 }
 
-/// Follows each upstream as long as it is in force.
+/// Follows each upstream while it is configured.
 async fn each(proxy: &Proxy, changed: &Changed) {
     let mut swaps = proxy.upstreams.swaps();
     let mut followed = BTreeSet::new();
@@ -95,7 +95,7 @@ async fn each(proxy: &Proxy, changed: &Changed) {
                 }
             }
             Some(ended) = following.next() => {
-                // A permanent one keeps its number.
+                // An upstream that ended but is still configured stays in the set.
                 if proxy.upstreams.iter().all(|upstream| upstream.key() != ended) {
                     followed.remove(&ended);
                 }
@@ -141,7 +141,7 @@ async fn notify_of_tools(proxy: &Proxy) {
     }
 }
 
-/// One list of a server with the pacing of its notifications.
+/// Notification pacing of one list of a server.
 #[derive(Default)]
 struct PacedList {
     pace: Pace,
@@ -149,7 +149,7 @@ struct PacedList {
 }
 
 impl PacedList {
-    /// Records a change; true if the operator is to be warned of constant changes.
+    /// Records a change; true if the operator should be warned of constant changes.
     fn changed(&mut self, now: Instant) -> bool {
         if self.due.is_some() {
             return false;
@@ -160,7 +160,7 @@ impl PacedList {
         look.warn
     }
 
-    /// Resolves when clients are to be notified, if ever.
+    /// Completes when clients are due to be notified; never if nothing is pending.
     async fn due(&mut self) {
         match self.due {
             Some(due) => tokio::time::sleep_until(due).await,
@@ -222,7 +222,7 @@ async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
             },
             changed = tasks.recv() => match changed {
                 Ok(task) => proxy.known_tasks.changed(upstream.name(), &task, Instant::now()),
-                // Nobody may rely on them.
+                // Clients cannot rely on task notifications.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
@@ -230,7 +230,7 @@ async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
     }
 }
 
-/// Resources of one subscription; they are unsubscribed on drop.
+/// Resources of one subscription; unsubscribed on drop.
 #[derive(Debug)]
 pub(crate) struct Watch {
     proxy: Arc<Proxy>,
@@ -240,8 +240,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches those of `uris` that lead to a server with change notifications and that the peer may subscribe to.
-    /// Each one that leads to a server is recorded as a request (ACT-1) under the raw `id` of the subscription.
+    /// Watches those of `uris` that belong to a server with change notifications and that the peer may subscribe
+    /// to. Each URI that belongs to a server is recorded as a request (ACT-1) under the subscription's raw `id`.
     pub(crate) async fn begin(
         worker: &Rc<Worker>,
         peer: &Peer,
@@ -263,8 +263,8 @@ impl Watch {
         watch
     }
 
-    /// Waits for the servers' answers, so that no change after the acknowledgment is missed, and ends the subscriptions
-    /// that are refused. A server that is not connected is asked later; the resource counts as changed then.
+    /// Waits for the servers' answers, so that no change after the acknowledgment is missed, and ends refused
+    /// subscriptions. A disconnected server is asked later; the resource then counts as changed.
     async fn answered(&mut self) {
         let deadline = tokio::time::Instant::now() + SUBSCRIPTION_LIMIT;
         let mut refused = Vec::new();
@@ -281,7 +281,7 @@ impl Watch {
         refused.into_iter().rev().for_each(|place| drop(self.resources.remove(place)));
     }
 
-    /// Watched URIs, as the client knows them, without those that policy has revoked meanwhile.
+    /// Watched URIs as the client knows them, without revoked ones.
     pub(crate) fn live_uris(&self) -> impl Iterator<Item = &str> {
         let live = self.resources.iter().filter(|resource| resource.subscriber().is_some());
         live.map(|resource| &**resource.uri())
@@ -291,7 +291,7 @@ impl Watch {
         self.resources.iter().any(|resource| **resource.uri() == *uri)
     }
 
-    /// Whether its client may be notified of updates of that resource now. If not, the subscription to it ends.
+    /// Whether its client may be notified of updates of that resource now. If not, the subscription ends.
     pub(crate) fn receives(&self, uri: &str) -> bool {
         let watched = self.resources.iter().find(|resource| **resource.uri() == *uri);
         watched.and_then(ResourceSubscription::subscriber).is_some_and(|subscriber| {
@@ -301,7 +301,7 @@ impl Watch {
         })
     }
 
-    /// Waits until the last of its resources is revoked; forever if it has none.
+    /// Waits until its last resource is revoked; forever if it has none.
     pub(crate) async fn emptied(&mut self) {
         while self.resources.iter().any(|resource| resource.subscriber().is_some()) {
             if self.revocations.changed().await.is_err() {
@@ -349,7 +349,7 @@ impl Watch {
             upstream.subscribe(&own, None);
             Ok(ReplySource::Own(Bytes::from_static(b"{}")))
         };
-        // A refused URI is missing from the acknowledgement, which is the only reply.
+        // A refused URI is missing from the acknowledgment, which is the only reply.
         let caller = peer.caller(id);
         let trace = CallTrace::begin(worker, &caller, kind.method(), || None);
         let of = (kind, trace);

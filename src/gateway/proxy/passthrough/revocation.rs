@@ -1,8 +1,8 @@
-//! Policy of open resource subscriptions (RUL-8): a subscription that would not be admitted now is revoked.
+//! Policy of open resource subscriptions (RUL-8): a subscription that would no longer be admitted is revoked.
 //!
-//! Subscriptions are asked again in the background whenever the settings are replaced ([`follow`]), and before each update is
-//! delivered ([`receives`]), since rules may also depend on the time and on what the session has seen. A subscription that
-//! needs an approval stays if a person approved it.
+//! Subscriptions are re-evaluated in the background whenever the settings are replaced ([`follow`]), and before
+//! each update is delivered ([`receives`]), since rules may also depend on the time and on facts of the session. A
+//! subscription that needs an approval stays if a person approved it.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,15 +23,15 @@ use crate::proxy::client::Client;
 use crate::proxy::refusal;
 use crate::proxy::worker::Proxy;
 
-/// Subscriptions that are asked again before other tasks run.
+/// Subscriptions re-evaluated before yielding to other tasks.
 const BATCH: usize = 64;
 
-/// Asks subscriptions again after each change, and records those that end, for as long as it is polled.
+/// Re-evaluates subscriptions after each change and records revoked ones, for as long as it is polled.
 pub(super) async fn follow(proxy: &Proxy) {
     tokio::join!(ask_again(proxy), record(proxy));
 }
 
-/// Asks all subscriptions again whenever the settings are replaced.
+/// Re-evaluates all subscriptions whenever the settings are replaced.
 async fn ask_again(proxy: &Proxy) {
     let subscribers = &proxy.list_cache.subscribers;
     let mut replacements = proxy.settings.replacements();
@@ -50,15 +50,15 @@ async fn ask_again(proxy: &Proxy) {
     }
 }
 
-/// Whether the client may be notified of updates of a resource now: it is subscribed, and `principal` may read it. If not, the
-/// subscription ends.
+/// Whether the client may be notified of updates of a resource now: it is subscribed and `principal` may read it.
+/// If not, the subscription ends.
 pub(crate) fn receives(proxy: &Proxy, client: &Client, principal: &Principal, uri: &str) -> bool {
     client.subscriber(uri).is_some_and(|subscriber| {
         !revoke_if_denied(proxy, &subscriber, principal, client.facts.get())
     })
 }
 
-/// Revokes a subscription that `principal`, with these facts of its session, may not have now; true if so.
+/// Revokes a subscription that `principal`, with these session facts, may not have now; true if revoked.
 pub(crate) fn revoke_if_denied(
     proxy: &Proxy,
     subscriber: &Arc<Subscriber>,
@@ -71,7 +71,7 @@ pub(crate) fn revoke_if_denied(
     true
 }
 
-/// Why the subscription would not be admitted now.
+/// Reason why the subscription would not be admitted now.
 pub(in crate::proxy) fn denial(
     proxy: &Proxy,
     subscriber: &Subscriber,
@@ -131,7 +131,7 @@ async fn record(proxy: &Proxy) {
             let since =
                 SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             draft.started = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-            // Like that of the decisions about calls.
+            // As for decisions about calls.
             draft.has_own_metadata = true;
             draft.set(Text::Principal, who);
             let server = exposed::split_uri(uri).map(|(server, _)| server.into_owned());

@@ -1,10 +1,10 @@
-//! Resource subscriptions of clients, reference-counted by resource, and the table of all of them.
+//! Table of the clients' resource subscriptions, reference-counted by resource.
 //!
-//! A server sees one subscriber, whose subscription is shared by many clients and ends with the last of them. A dropped
-//! [`ResourceSubscription`] leaves its URI to [`Subscribers::ended`], so that the server can be notified.
+//! A server has one subscriber, whose subscription is shared by many clients and ends with the last of them. A
+//! dropped [`ResourceSubscription`] leaves its URI to [`Subscribers::ended`], so that the server can be notified.
 //!
-//! A subscription that its client may not have any more is revoked ([`revocation`](super::revocation)): from then on it
-//! is not live for any of its holders, and it is left to [`Subscribers::revoked`], so that it is recorded.
+//! A subscription that its client may no longer have is revoked ([`revocation`](super::revocation)). It has
+//! then ended for all of its holders and is passed to [`Subscribers::revoked`] to be recorded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tokio::sync::{Notify, watch};
 
 /// Memory charge of a subscription besides the copies of its URI: table entries here and at the server.
 const BESIDE_URI_BYTES: usize = 1024;
-/// Copies of a URI: the clients', and the server's.
+/// Copies of a URI: the client's and the server's.
 const COPIES: usize = 2;
 
-/// All subscriptions, and the number of subscribed clients by URI, as clients know it.
+/// Live subscriptions, and the number of subscribed clients by URI, as clients know it.
 #[derive(Debug, Default)]
 pub(crate) struct Subscribers {
     table: Mutex<Table>,
@@ -36,13 +36,13 @@ struct Table {
     next: u64,
     live: BTreeMap<u64, (Arc<Subscriber>, StateCharge)>,
     clients: HashMap<Arc<str>, usize>,
-    /// URIs without subscribers whose server must be notified; charged until then.
+    /// URIs without subscribers whose server is to be notified; charged until then.
     ended: BTreeMap<Arc<str>, StateCharge>,
     /// Revocations to be recorded; charged until then.
     revoked: Vec<Revocation>,
 }
 
-/// The party to a subscription, and how it was admitted.
+/// Party to a subscription, and how it was admitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Subscribing {
     pub(crate) principal: Principal,
@@ -54,17 +54,17 @@ pub(crate) struct Subscribing {
     pub(crate) is_approved: bool,
 }
 
-/// A subscription as its policy sees it.
+/// Subscription as evaluated by policy.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     id: u64,
-    /// The URI as the client knows it.
+    /// URI as the client knows it.
     pub(crate) uri: Arc<str>,
     pub(crate) of: Subscribing,
     revoked: AtomicBool,
 }
 
-/// A subscription that a policy ended.
+/// Subscription ended by a policy decision.
 #[derive(Debug)]
 pub(crate) struct Revocation {
     pub(crate) subscriber: Arc<Subscriber>,
@@ -99,7 +99,7 @@ impl Subscribers {
         Ok(ResourceSubscription { subscriber, all: Arc::clone(self) })
     }
 
-    /// Whether any client is subscribed.
+    /// Whether any client is subscribed to the URI.
     pub(crate) fn any(&self, uri: &str) -> bool {
         self.table.lock().clients.contains_key(uri)
     }
@@ -112,7 +112,7 @@ impl Subscribers {
         }
     }
 
-    /// Waits for URIs whose last subscription was dropped or revoked; they are charged until dropped.
+    /// Waits for URIs whose last subscription was dropped or revoked; each is charged until its charge is dropped.
     pub(crate) async fn ended(&self) -> BTreeMap<Arc<str>, StateCharge> {
         loop {
             let ended = std::mem::take(&mut self.table.lock().ended);
@@ -123,14 +123,14 @@ impl Subscribers {
         }
     }
 
-    /// Up to `max` live subscriptions with ids above `after`, in the order of ids, which is that of their beginning.
+    /// Up to `max` live subscriptions with ids above `after`, ordered by id, which is the order of creation.
     pub(crate) fn after(&self, after: Option<u64>, max: usize) -> Vec<Arc<Subscriber>> {
         let start = after.map_or(0, |id| id.saturating_add(1));
         let table = self.table.lock();
         table.live.range(start..).take(max).map(|(_, (of, _))| Arc::clone(of)).collect()
     }
 
-    /// Ends a subscription because of a decision; once.
+    /// Ends a subscription because of a decision, at most once.
     pub(crate) fn revoke(&self, subscriber: &Arc<Subscriber>, decision: Decision) {
         let mut table = self.table.lock();
         let Some((_, charge)) = table.live.remove(&subscriber.id) else { return };
@@ -150,7 +150,7 @@ impl Subscribers {
         self.revocations.send_modify(|count| *count += 1);
     }
 
-    /// Waits for revocations, which are reported once.
+    /// Waits for revocations; each is reported once.
     pub(crate) async fn revoked(&self) -> Vec<Revocation> {
         loop {
             let revoked = std::mem::take(&mut self.table.lock().revoked);
@@ -191,23 +191,23 @@ impl Subscriber {
 }
 
 impl ResourceSubscription {
-    /// The URI as the client knows it.
+    /// URI as the client knows it.
     pub(crate) fn uri(&self) -> &Arc<str> {
         &self.subscriber.uri
     }
 
-    /// The subscriber, revoked or not.
+    /// Subscriber, revoked or not.
     pub(crate) fn requested(&self) -> &Arc<Subscriber> {
         &self.subscriber
     }
 
-    /// The subscriber, unless it was revoked.
+    /// Subscriber, unless revoked.
     pub(crate) fn subscriber(&self) -> Option<&Arc<Subscriber>> {
         self.subscriber.is_live().then_some(&self.subscriber)
     }
 
-    /// Ends it at the client's request, which notifies the server itself. True, after running `last`, if no other
-    /// client has it. Excludes new subscriptions meanwhile.
+    /// Ends it at the client's request, which notifies the server itself. If no other client has it, runs `last`
+    /// and returns true. Excludes new subscriptions meanwhile.
     pub(crate) fn end(self, last: impl FnOnce()) -> bool {
         let mut table = self.all.table.lock();
         let charge = table.live.remove(&self.subscriber.id);

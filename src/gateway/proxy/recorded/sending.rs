@@ -1,4 +1,4 @@
-//! Sending what was permitted: the last step on the record before the answer.
+//! Sending of permitted requests: the last recorded step before the answer.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::proxy::task_capability::TaskAnswer;
 use crate::proxy::{advice, held_repeats, task_capability};
 
 impl OnRecord<'_> {
-    /// Sends what was permitted, with `body` as a [`PermittedCall`] has it. The only place that enters an upstream for a
-    /// first attempt.
+    /// Sends a permitted request, with `body` as in [`PermittedCall`]. The only function that enters an upstream
+    /// for a first attempt.
     #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
     pub(in crate::proxy) fn send_recorded(
         self,
@@ -42,7 +42,7 @@ impl OnRecord<'_> {
             }
             let (worker, caller, user) = (self.worker, self.caller, self.user);
             let record = self.record;
-            // Baggage would add to what was approved.
+            // Baggage would add to the approved data.
             let may_add = !matches!(permit.access(), Access::Task(task) if !task.sends_input());
             extras.trace = record.carried().filter(|_| may_add);
             extras.extensions = caller.extensions;
@@ -137,7 +137,7 @@ impl OnRecord<'_> {
             arguments: &arguments,
             members: &extras.members,
         };
-        // Before the client that was held for is no longer one of the server's.
+        // Before the client of the held call stops counting as a user of the server.
         if let Some(user) = user {
             worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
         }
@@ -154,7 +154,7 @@ impl OnRecord<'_> {
     }
 }
 
-/// The client's raw progress token. A copy if it would pin long arguments: it is kept until the answer ends.
+/// The client's raw progress token, which is retained until the answer ends; a copy if it would pin long arguments.
 fn kept_token(extras: &CallExtras, body: &Bytes) -> Option<Bytes> {
     let token = extras.meta.as_ref().and_then(progress_token)?;
     Some(match body.len() > SMALL_MESSAGE_BYTES {
