@@ -1,5 +1,5 @@
-//! Offline verification of a fleet's chains from the store alone, and inclusion proofs of single records. No node is
-//! asked and nothing is changed.
+//! Offline verification of a fleet's chains from the store alone, and inclusion proofs of single records. Contacts no
+//! node and writes nothing.
 //!
 //! [`audit`] fetches all segments; [`segment`] and [`ChainCheck`] verify them.
 //!
@@ -41,7 +41,7 @@ pub const MAX_KEYS_BYTES: u64 = 1 << 20;
 pub struct AuditOptions {
     /// Trusted keys; `None` to take the keys from the store.
     pub keys: Option<Vec<VerifierKey>>,
-    /// True if segments missing at the beginning are no fault, because the store expires old ones.
+    /// True if missing segments at the beginning are not a fault, because the store expires old ones.
     pub expired: bool,
 }
 
@@ -119,7 +119,7 @@ pub async fn audit(
                 faults.push(FaultFound { fault: ChainFault::Removed, at, first: None, last: None, why });
             }
         }
-        None => notes.push("the keys were taken from the store: everyone with write access can replace them together with what they sign".into()),
+        None => notes.push("the keys were taken from the store: anyone with write access can replace them together with what they sign".into()),
     }
     notes.push("the removal of segments at the end of a chain is not detectable here: compare the last records with those of the nodes".into());
     let sound = faults.is_empty() && nodes.iter().all(|node| node.chain.sound);
@@ -295,7 +295,7 @@ pub enum ProofError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordProof {
     format: u32,
-    /// The record for people; equals `canonical`.
+    /// Record for display; must equal `canonical`.
     record: Value,
     /// Log id.
     log: String,
@@ -318,7 +318,7 @@ pub struct ProvenRecord {
     pub record: Record,
     pub checkpoint: Checkpoint,
     pub key: VerifierKey,
-    /// True if the key was given, not taken from the proof.
+    /// True if the caller supplied the key, false if it came from the proof.
     pub is_trusted: bool,
 }
 
@@ -448,7 +448,7 @@ struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// Keys not yielded yet, of a day or of any.
+    /// Returns the keys not yielded yet, of one day or of all.
     async fn next(&mut self, day: Option<i32>) -> Result<Vec<String>, BucketError> {
         let Self { bucket, folder, id, tried } = self;
         let below = day.map_or(folder.clone(), |day| format!("{folder}/{}", day_folder(day)));
@@ -569,8 +569,8 @@ mod tests {
         (RecordProof::of(&opened, seq, &by.verifier).unwrap(), by.verifier.clone())
     }
 
-    /// Store with one segment of node `a`, in the folder of this many days before record 5, and these other
-    /// objects.
+    /// Store with one segment of node `a`, in the folder `days_before` days before record 5, and the objects of
+    /// `beside`.
     async fn store(days_before: i32, beside: &[(&str, &[u8])]) -> (tempfile::TempDir, Bucket, Id) {
         let dir = tempfile::tempdir().unwrap();
         let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();

@@ -8,10 +8,7 @@
 //! earlier day. So the first record of each day is determined first, and a day yields only names that precede all later
 //! days.
 //!
-//! [`watch`] scans the chains of nodes that this node does not follow, and publishes gaps. It is bounded by days, names
-//! per chain and chains per round. Known chains are listed incrementally (a store returns a thousand names per request
-//! and a chain grows by 17 000 a day); each round rescans one chain in full, the one scanned least recently, so that
-//! removals behind the last name are found.
+//! [`watch`] scans the chains of nodes that this node does not follow, and publishes gaps.
 
 pub mod check;
 pub mod follow;

@@ -63,7 +63,7 @@ impl From<ParquetError> for TableError {
 
 /// Length of a record's hash in bytes.
 pub(crate) const HASH_BYTES: usize = 32;
-/// Chunk size for formatted cells, which many cells share.
+/// Chunk size in bytes of the buffer that formatted cells share.
 const MADE_BYTES: usize = 32 << 10;
 
 /// Record decoded without copies.

@@ -194,11 +194,11 @@ impl FailureDetector {
         }
     }
 
-    /// Heartbeats to read now, at most [`MAX_READ_AT_ONCE`], the least recently requested first, so that an
-    /// unreadable one does not block the others.
+    /// Heartbeats to read now, at most [`MAX_READ_AT_ONCE`], the least recently requested first, so that an unreadable one does not
+    /// block the others.
     ///
-    /// Due at once: changed objects of nodes that are not proven alive, objects unchanged for too long, and
-    /// nodes in `doubts`. The others are read in turn.
+    /// Due at once: changed objects of nodes that are not proven alive, objects unchanged for too long, and nodes in `suspected`.
+    /// The others are read in turn.
     pub(crate) fn due_reads(&mut self, now: u64, suspected: &BTreeSet<NodeName>) -> Vec<NodeName> {
         let are_few = self.nodes.values().filter(|node| node.is_alive()).count() < FEW_NODES;
         let (mut at_once, mut in_turn) = (Vec::new(), Vec::new());

@@ -459,7 +459,7 @@ impl FleetIndex {
         self.not_followed.lock().insert(name.to_owned(), why);
     }
 
-    /// Forgets the status of all other nodes: they no longer exist.
+    /// Forgets the status of nodes that no longer exist.
     pub(crate) fn there_are(&self, is_there: impl Fn(&str) -> bool) {
         self.not_followed.lock().retain(|name, _| is_there(name));
     }

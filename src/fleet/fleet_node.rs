@@ -1,8 +1,8 @@
 //! Handle to this node of the fleet: liveness of other nodes, status of the ledger, and access to peers.
 //!
-//! [`FleetReadiness`] is the readiness of a node that has just started. Until it knows which nodes are alive, it cannot
-//! answer for state on other nodes and is not ready; if the store is unavailable, it serves alone after
-//! [`READINESS_LIMIT`].
+//! [`FleetReadiness`] is the readiness of a node that has just started. Until the liveness of all nodes is determined,
+//! requests for state on other nodes cannot be answered, and the node is not ready. If the store is unavailable, it serves
+//! alone after [`READINESS_LIMIT`].
 //!
 //! [`LedgerGauges`] are the ledger's counters, written by the ledger task and read by anyone.
 //!
@@ -117,8 +117,7 @@ impl FleetNode {
         self.living.store(Arc::new(living));
     }
 
-    /// Readiness since the start; `None` without `cluster.key`, because no other node is asked for anything
-    /// then.
+    /// Readiness since the start; `None` without `cluster.key`, because then no other node is queried.
     pub fn readiness(&self) -> Option<FleetReadiness> {
         self.config.key.as_ref().map(|_| self.sight.at(Instant::now()))
     }
@@ -285,9 +284,9 @@ pub(crate) fn describe_skew(skew_ms: i64) -> String {
     format!("its clock is {seconds} s {side} this node's: correct one of them")
 }
 
-/// Maximum time a serving node stays not ready because it does not know yet which nodes are alive. Longer than
-/// [`DEAD_AFTER_MS`]. Reading more than some 350 heartbeats takes longer: then the
-/// node serves, and reports unread nodes as unknown.
+/// Maximum time a serving node stays not ready because the liveness of other nodes is undetermined. Longer than
+/// [`DEAD_AFTER_MS`]. Reading more than some 350 heartbeats takes longer; then the node serves, and reports unread nodes as
+/// unknown.
 pub const READINESS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Readiness since the start.
@@ -586,8 +585,8 @@ impl Heartbeats {
         self.node.sees(known.unseen(why));
     }
 
-    /// Lists and reads once. A heartbeat that the store does not return is omitted: that is not the node's
-    /// silence.
+    /// Lists and reads once. A heartbeat that the store does not return is omitted, because this does not prove that the
+    /// node is silent.
     async fn round(&self, rounds: &mut Rounds, puts: &OwnPuts) -> Result<Round, BucketError> {
         let (own, began) = (&self.node.name, rounds.now());
         let ListedSome { objects, is_whole } =

@@ -157,8 +157,8 @@ fn whom_to_ask(
         return Vec::new();
     }
     let holds = |node: &&NodeView| {
-        let said = node.heartbeat.as_ref().map_or("false", |said| &said.index);
-        let theirs = match said {
+        let advertised = node.heartbeat.as_ref().map_or("false", |heartbeat| &heartbeat.index);
+        let theirs = match advertised {
             "true" => IndexRole::Whole,
             shard => IndexRole::parse(shard).unwrap_or_default(),
         };
@@ -405,28 +405,28 @@ impl FleetReading {
             Some((place, share.at.as_deref(), question(share.ranges.clone())))
         });
         let answers = ask_shares(logs, peers, asked.collect()).await;
-        let mut given = Vec::new();
+        let mut answers_by_share = Vec::new();
         for (place, answer) in answers {
             match answer {
-                Ok(bytes) => given.push((place, bytes)),
+                Ok(bytes) => answers_by_share.push((place, bytes)),
                 Err(ForwardBroken::Query(error)) => return Err(error),
                 Err(ForwardBroken::Node(why)) => self.give_up(place, why),
                 Err(ForwardBroken::Removed(..)) => {}
             }
         }
-        given.sort_by_key(|(place, _)| *place);
-        Ok(given)
+        answers_by_share.sort_by_key(|(place, _)| *place);
+        Ok(answers_by_share)
     }
 
     /// Marks a share as missing.
     fn give_up(&mut self, share: usize, why: String) {
         let Some(share) = self.shares.get_mut(share).and_then(Option::take) else { return };
         for range in share.ranges {
-            let said = match range.after {
+            let message = match range.after {
                 0 => why.clone(),
                 after => format!("{why}; its records after {after} are missing"),
             };
-            self.coverage.lacks(&range.node, &said);
+            self.coverage.lacks(&range.node, &message);
         }
     }
 

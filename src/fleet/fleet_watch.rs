@@ -33,8 +33,8 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) const MAX_WATCHED: usize = 64;
 /// Maximum number of buffered batches.
 pub(crate) const MAX_WAITING: usize = 4;
-/// Time before the last seen record from which other nodes' records are sent again, in milliseconds, if the client's
-/// position is only a time: they may have been in transit.
+/// Overlap in milliseconds. If the client's position is only a time, records of other nodes from this long before it
+/// are sent again, because they may have been in transit.
 pub const OVERLAP_MS: u64 = 2_000;
 /// Interval for looking up the node of a log id.
 const FIND_EVERY: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ impl FleetWatch {
     }
 }
 
-/// Log that is or was watched, or would be if its node were alive.
+/// Watched log, including one whose node is not alive.
 #[derive(Clone, Debug)]
 struct WatchedLog {
     is_alive: bool,
@@ -145,9 +145,9 @@ struct Watcher {
     logs: BTreeMap<String, WatchedLog>,
     /// True if missing liveness was reported.
     store_missing: bool,
-    /// True if surplus alive nodes were reported,
+    /// True if surplus alive nodes were reported.
     left_living: bool,
-    /// and surplus dead ones.
+    /// True if surplus dead nodes were reported.
     left_dead: bool,
     events: mpsc::Sender<WatchEvent>,
 }

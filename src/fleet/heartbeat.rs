@@ -320,13 +320,13 @@ const PUT_LIMIT_MS: u64 = 2_500;
 const _: () = assert!(
     BEAT_EVERY_MS + BEAT_SPREAD_MS / 2 + PUT_LIMIT_MS + 1_000 + LIST_EVERY_MS < DEAD_AFTER_MS
 );
-/// After this many late uploads in a row, the store is assumed to be slow,
+/// Number of late uploads in a row after which the store is assumed to be slow.
 const FEW_LATE: u32 = 2;
-/// and the time limit is raised to this, which still keeps the node alive.
+/// Time limit of an upload to a slow store; still short enough to keep the node alive.
 const SLOW_PUT_LIMIT_MS: u64 = 4_500;
 const _: () = assert!(BEAT_EVERY_MS + BEAT_SPREAD_MS / 2 + SLOW_PUT_LIMIT_MS < DEAD_AFTER_MS);
-/// After this many, uploads wait as long as the store's own limit: a hanging write to a folder occupies its thread even
-/// when abandoned.
+/// Number of late uploads in a row after which an upload waits as long as the store's own limit: a hanging write to a folder occupies
+/// its thread even when abandoned.
 const MANY_LATE: u32 = 20;
 const HUNG_PUT_LIMIT_MS: u64 = 40_000;
 

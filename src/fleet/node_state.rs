@@ -112,7 +112,8 @@ fn no_key() -> io::Error {
 }
 
 const MARK_KIND: FileKind = FileKind { name: "sealed", magic: *b"mcpseal\x01" };
-/// Number; fleet, node and log; sequence, hash, checkpoint present, checkpoint; day; last planned.
+/// Length of an encoded mark: number; fleet, node and log; sequence, hash, checkpoint present, checkpoint; day; last
+/// planned.
 const MARK_BYTES: usize = 8 + 16 + 16 + 16 + 8 + 32 + 1 + 32 + 4 + 8;
 
 /// Random id of a fleet, created when its store is first used.

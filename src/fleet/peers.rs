@@ -134,7 +134,7 @@ impl std::fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Creates a client for this node. Peers that fail are added to `doubted`. Connections run on `runtime`.
+    /// Creates a client for this node. Peers that fail are added to `suspected`. Connections run on `runtime`.
     pub(crate) fn new(
         own: PeerSender,
         fleet: FleetId,
@@ -442,7 +442,7 @@ impl Stream for PeerBody {
 }
 
 /// Maximum number of suspected peers; further ones are dropped.
-const MAX_DOUBTED: usize = 64;
+const MAX_SUSPECTED: usize = 64;
 
 /// Suspected peers: nodes whose heartbeat is re-read on the next tick. Clones share the set.
 #[derive(Clone, Debug, Default)]
@@ -453,7 +453,7 @@ impl SuspectedPeers {
     pub(crate) fn suspect(&self, node: &str) {
         let Some(name) = NodeName::parse(node) else { return };
         let mut suspected = self.0.lock();
-        if suspected.len() < MAX_DOUBTED {
+        if suspected.len() < MAX_SUSPECTED {
             suspected.insert(name);
         }
     }
@@ -466,9 +466,9 @@ impl SuspectedPeers {
 
 /// Interval of liveness checks while waiting.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// TCP keep-alive: idle time before the first probe and between probes,
+/// TCP keep-alive: idle time before the first probe, and interval of the probes.
 const TRY_EVERY: Duration = Duration::from_secs(10);
-/// and number of probes.
+/// TCP keep-alive: number of probes.
 #[cfg(not(windows))]
 const TRIES: u32 = 3;
 /// TCP user timeout for unacknowledged data.

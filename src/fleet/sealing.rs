@@ -11,8 +11,6 @@
 //! One segment is in flight at a time: segments reach the store in chain order, so that readers never see a gap that closes
 //! later. After an outage segments are larger ([`SealLimits::catch_up`]).
 //!
-//! Size: the states, and every way through them in tests.
-//!
 //! [`SegmentUpload`] uploads one segment. It counts as uploaded only once the store has confirmed it twice, in the reply to the
 //! write and when read back, and only if the store is the one this node joined.
 //!

@@ -172,8 +172,8 @@ pub struct ChainCheck {
     expired: bool,
     report: ChainReport,
     tips: Vec<Tip>,
-    /// Last record covered by segments after the last valid one, whether valid or not. Invalid ones are
-    /// reported by themselves; their records are not reported as missing as well.
+    /// Last record covered by segments after the last valid one, whether valid or not. Invalid segments have
+    /// faults of their own; their records are not also reported as missing.
     reach: Option<u64>,
     /// Ranges not covered by any segment after the last valid one.
     holes_behind: Vec<(u64, u64)>,
@@ -638,7 +638,7 @@ mod tests {
             &[(1, 1_000_000)],
             &[(1, u64::MAX), (2, u64::MAX)],
             &[(12, 12), (40, 50)],
-            // More than the tracked branches.
+            // More branches than are tracked.
             &[(3, 4), (4, 4), (4, 5), (4, 6), (4, 7), (4, 8), (4, 9), (4, 10), (4, 11), (4, 12)],
         ] {
             let report = check(&with(claimed), false);

@@ -69,7 +69,7 @@ pub enum GapCause {
     Store,
 }
 
-/// High-water mark of a followed chain, with its gaps and faults. It is all that is kept besides the records.
+/// High-water mark of a followed chain, with its gaps and faults. The only state stored besides the records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowMark {
     format: u32,
@@ -617,8 +617,7 @@ impl ChainFollower {
         self.failed(now)
     }
 
-    /// True if writing this mark requires a confirmed store: it adds a fault, a store gap, or a beginning
-    /// inside the chain.
+    /// True if writing this mark requires a confirmed store: it adds a fault or a store gap, or begins inside the chain.
     pub fn needs_place(&self, mark: &FollowMark) -> bool {
         mark.faults.len() > self.mark.faults.len()
             || (mark.more && !self.mark.more)

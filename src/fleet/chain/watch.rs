@@ -60,7 +60,7 @@ struct ChainFound {
     is_whole: bool,
 }
 
-/// Scans chains until the task is aborted. `is_followed` tells which nodes are followed by this one and skipped here.
+/// Scans chains until the task is aborted, except those of nodes for which `is_followed` is true.
 pub async fn watch(node: Arc<FleetNode>, bucket: Bucket, is_followed: impl Fn(&str) -> bool) {
     // Each node starts at a different chain, so that together they cover all chains sooner.
     let turn = NodeTag::of(&node.name).number() as usize;

@@ -99,7 +99,7 @@ struct MemoryCount {
 
 /// Version of the state that decides what this node publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SayingCount {
+struct PublicationCount {
     facts: u64,
     reader: u64,
 }
@@ -111,10 +111,10 @@ struct Held {
     /// Change counter of the notes.
     noted: u64,
     reader: FactReader,
-    /// [`FactMemory::heard`]
+    /// See [`FactMemory::heard`].
     heard: bool,
     /// Last check of whether the store has this node's facts.
-    published: Option<(SayingCount, bool)>,
+    published: Option<(PublicationCount, bool)>,
 }
 
 impl Held {
@@ -123,8 +123,8 @@ impl Held {
         MemoryCount { facts, reader, notes: self.noted, heard: self.heard }
     }
 
-    fn publication_count(&self) -> SayingCount {
-        SayingCount { facts: self.facts.changes(), reader: self.reader.publication_changes() }
+    fn publication_count(&self) -> PublicationCount {
+        PublicationCount { facts: self.facts.changes(), reader: self.reader.publication_changes() }
     }
 
     /// State to remember.
@@ -302,7 +302,7 @@ impl FleetFacts {
                 Err(BucketError::Missing(_)) if !is_whole => {
                     self.0.held.lock().reader.own_is_missing();
                 }
-                // The upload depends on it.
+                // The upload depends on the node's own object.
                 Err(error) => return Err(error),
             }
         }
@@ -419,10 +419,10 @@ impl FleetFacts {
             }
             (held.reader.all_object_authors(), Arc::clone(&held.facts), count)
         };
-        let said = object_authors.of(&set);
+        let published = object_authors.of(&set);
         let mut held = self.0.held.lock();
         // Later changes are checked in the next round.
-        let is_published = held.reader.is_stored(&said.facts);
+        let is_published = held.reader.is_stored(&published.facts);
         held.published = Some((count, is_published));
     }
 
@@ -451,7 +451,7 @@ impl FleetFacts {
             }
             (held.reader.object_authors(), Arc::clone(&held.facts))
         };
-        let said = object_authors.of(&set);
+        let published = object_authors.of(&set);
         let Some(object) = self.0.held.lock().reader.puts_said(said) else { return Ok(None) };
         self.save().map_err(|error| BucketError::Failed(error.to_string()))?;
         let node = &self.0.settings.node;
@@ -613,7 +613,7 @@ impl FleetFacts {
         sealed.map(Bytes::from).ok_or_else(|| failed("the fleet has no key".into()))
     }
 
-    /// Checks that the store is the one joined: a fact missing elsewhere has not ended.
+    /// Checks that the store is the one joined; a fact missing from another store has not ended.
     pub async fn check_place(&self, bucket: &Bucket) -> Result<(), BucketError> {
         within(self.0.settings.place().check(bucket)).await
     }

@@ -1,16 +1,16 @@
 //! Decides which fact objects in the store to read and accept, and when to upload this node's own. Pure.
 //!
 //! A node remembers the highest object number read from each other node: a lower one is a rollback, which is reported
-//! and skipped. Facts already known stay known in any case, since sets only grow heavier; an unreadable or missing
-//! object changes nothing. An object is read once more some rounds later, because the read may have been older than the
+//! and skipped. An unreadable or missing object changes nothing, and known facts stay known, because a merge never
+//! lowers a fact's weight. An object is read once more some rounds later, because the read may have been older than the
 //! listing.
 //!
 //! The upload depends on the node's own object only; others are read in turn (`selection`), up to a limit per round.
-//! Everything is read only once each listed object was requested; if there are more objects than can be listed, never.
+//! Reading is complete once each listed object was requested, and never if there are more objects than can be listed.
 //!
-//! [`ObjectAuthors`] composes this node's object: its own facts, then facts relayed for other nodes as far as there is
-//! room, measured as serialized, because escaping can double the size. If there is no room, relayed facts are left out
-//! by author, but never the node's own: a revocation is always uploaded. It iterates over all facts, of a snapshot.
+//! [`ObjectAuthors`] composes this node's object: its own facts, then facts relayed for other nodes within the size
+//! limit, measured as serialized, because escaping can double the size. Beyond the limit, relayed facts are left out by
+//! author, but never the node's own: a revocation is always uploaded. It iterates over all facts of a snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,9 +37,10 @@ const MAX_RESTS: u32 = 15;
 const LOOK_AGAIN: u32 = 8;
 /// Number of lost uploads after which a fault is reported.
 const MAY_LOSE: u32 = 2;
-/// Number of rounds after which a node relays facts although some other objects are unreadable,
+/// Number of rounds after which a node relays facts although some other objects are unreadable.
 const SETTLED_AFTER: u64 = 8;
-/// and although some were not requested yet: by then each was requested once.
+/// Number of rounds after which it relays facts although some objects were not requested yet; by then each was
+/// requested once.
 const SETTLED_ANYWAY: u64 = 128;
 
 /// Fault of a fact object or of the folder.
@@ -120,7 +121,7 @@ pub struct FactReader {
     turns: FactTurns,
     /// True if some objects exceed a limit and are not listed or read.
     is_incomplete: bool,
-    /// True if it is known, as far as possible, which facts others relay.
+    /// True once the facts that others relay are known, as far as possible.
     is_settled: bool,
     /// Facts in this node's stored object.
     stored: Option<FactSet>,
@@ -130,7 +131,7 @@ pub struct FactReader {
     /// Last upload, and how often the store lost it.
     put: Option<FactSet>,
     unkept: u32,
-    /// True if nothing was remembered: then the stored own object is not a twin's.
+    /// True if nothing was remembered; then the stored object under this node's name is not taken for a twin's.
     fresh: bool,
     /// Change counter of the remembered state.
     remembered: u64,
@@ -176,7 +177,7 @@ impl FactReader {
         self.relays.remembered()
     }
 
-    /// Change counter of these and the numbers.
+    /// Change counter of the relayed nodes and the numbers.
     pub(crate) fn remembered(&self) -> u64 {
         self.remembered
     }
@@ -429,9 +430,9 @@ impl FactReader {
         is_other
     }
 
-    /// Reports that the next object of `node` was opened, whether by the newest key, and its facts. This
-    /// node's own counts as uploaded only with the newest key; facts of others with an old key are relayed
-    /// unless they upload them again.
+    /// Records an opened object of `node`, and whether the newest key opened it. This node's own object counts as
+    /// uploaded only with the newest key. Facts of others under an old key are relayed unless their node uploads them
+    /// again.
     pub(crate) fn opened(&mut self, node: &NodeName, by_first: bool, object: &FactObject) {
         let before = self.relays.remembered().len();
         let is_other = self.relays.read(node, by_first, object.facts.authors());
@@ -439,14 +440,14 @@ impl FactReader {
         self.remembered += u64::from(self.relays.remembered().len() != before);
     }
 
-    /// True if it is no fault that this object cannot be opened, because its facts are relayed.
+    /// True if this object's facts are relayed, so that failing to open it is not a fault.
     pub(crate) fn is_said_again(&self, key: &str) -> bool {
         let name = key.strip_prefix(SAID).and_then(|name| name.strip_prefix('/'));
         name.and_then(NodeName::parse).is_some_and(|node| self.relays.is_said_again(&node))
     }
 
-    /// Authors whose facts this node uploads. Until it is known what others relay, no more than before:
-    /// otherwise each starting node would upload everything remembered and then remove it.
+    /// Authors whose facts this node uploads. None are added until the relays of other nodes are known; otherwise each
+    /// starting node would upload everything remembered and then remove it.
     pub(crate) fn object_authors(&self) -> ObjectAuthors {
         let again = self.relays.relayed(self.is_settled || self.has_read_all());
         ObjectAuthors { own: self.own.clone(), again }

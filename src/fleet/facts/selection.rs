@@ -1,8 +1,8 @@
 //! Selects the objects to read in a round, and the nodes whose facts are relayed. Pure.
 //!
 //! [`FactTurns`] is a fair scheduler: alive nodes first, together with some of the longest waiting objects of all authors.
-//! Everyone with write access to the store can add any number of objects and change them every round. So a round is
-//! bounded in objects and bytes, no made-up name precedes an alive node, and each object is still read in the end.
+//! Anyone with write access to the store can add any number of objects and change them every round. So a round is bounded
+//! in objects and bytes, no forged name precedes an alive node, and each object is still read in the end.
 //!
 //! [`FactRelays`] selects other nodes' facts to include in this node's object, with their original stamps, so that they
 //! survive key rotation. Facts of a node that is gone stay sealed with an old key that new nodes do not have. A node
@@ -47,7 +47,7 @@ pub(crate) enum FactRank {
     Alive,
     /// Of a node whose facts were read before.
     Known,
-    /// Of an unknown node; everyone with write access may have added it.
+    /// Of an unknown node; anyone with write access may have added it.
     Strange,
     /// Unchanged, to be read once more.
     Again,
@@ -210,8 +210,8 @@ impl FactRelays {
         self.objects.get(&self.own).is_none_or(|own| own.by_first)
     }
 
-    /// Authors that this node relays. Unless `others_are_read`, it is not known yet what others relay: then
-    /// those in its own stored object are kept, and none are added.
+    /// Authors that this node relays. Unless `others_are_read`, the relays of other nodes are not known yet: the authors
+    /// in this node's own stored object are kept, and none are added.
     pub(crate) fn relayed(&self, others_are_read: bool) -> BTreeSet<NodeName> {
         let own = self.objects.get(&self.own);
         let makes_progress =

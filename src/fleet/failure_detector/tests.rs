@@ -325,8 +325,8 @@ impl World {
         }
     }
 
-    /// Runs a detector that has just started until all nodes are decided and alive; returns the number of
-    /// rounds. In none of them a node is reported dead or all nodes decided too early.
+    /// Runs a detector that has just started until all nodes are decided and alive; returns the number of rounds.
+    /// Asserts that no round reports a node as dead, or all nodes as decided too early.
     fn begins(&mut self) -> usize {
         // All nodes have written in the second round.
         self.turns(2);

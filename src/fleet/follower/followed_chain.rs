@@ -523,13 +523,13 @@ async fn open_segment(
     tokio::task::spawn_blocking(open).await.map_err(|_| NotFollowed::Thread)
 }
 
-/// The stretch of the log that a segment holds.
+/// Log range that a segment contains.
 fn stretch(facts: &SegmentFacts) -> LogStretch {
     let checkpoint = &facts.checkpoint;
     LogStretch { first: checkpoint.first, after: checkpoint.after, head: checkpoint.head }
 }
 
-/// Head and body of each record. They were split before, when the segment was opened.
+/// Head and body of each record. Splitting cannot fail, because it succeeded when the segment was opened.
 fn canonical(rows: &RecordRows) -> impl Iterator<Item = (&[u8], &[u8])> {
     rows.iter().map(|row| codec::split_canonical(row.canonical).unwrap_or_default())
 }

@@ -316,7 +316,7 @@ async fn runtime_thread_never_scans_facts_or_waits_for_writes() {
     }
     assert!(a.standing().published);
     assert_eq!(scan_counter::count(), before, "on this thread");
-    // Somebody else is writing a snapshot.
+    // A snapshot is being written.
     let writes = a.0.saved.lock();
     let of = a.clone();
     let changing = std::thread::spawn(move || set_value(&of, "c", "1"));
