@@ -484,8 +484,7 @@ fn unusable(folder: &Path) -> Option<String> {
     None
 }
 
-/// Tries to create a folder in `folder`, and removes it. File systems like `/proc` accept none, whatever their permissions
-/// say.
+/// Tries to create a folder in `folder`, and removes it. File systems like `/proc` accept none, regardless of permissions.
 fn not_created(folder: &Path) -> Option<String> {
     let probe = folder.join(format!(".mcpproxy-check-{}", std::process::id()));
     match fs::create_dir(&probe) {

@@ -163,7 +163,7 @@ fn server(
     let (upstream, not_upstream) =
         read_with_unknown_keys::<upstream::Config>(&block, &path, findings);
     let (tools, not_tools) = read_with_unknown_keys::<ServerSettings>(&block, &path, findings);
-    // A root key is unknown if neither part knows it; deeper keys belong to one part.
+    // A root key is unknown if neither part recognizes it; deeper keys belong to one part.
     let deep = |steps: &&Vec<PathStep>| steps.len() > 1;
     let unknown = not_tools.iter().filter(|it| deep(it) || not_upstream.contains(it));
     for steps in unknown.chain(not_upstream.iter().filter(deep)) {

@@ -1,8 +1,8 @@
 //! Activity records of events at upstreams: server state, catalog changes, definition changes, scan findings and logins.
 //!
-//! Each event is turned into records by pure functions. Per event and kind of news at most [`MAX_DETAILED`] tools have records of
-//! their own, and the rest are counted, so that a server that changes all its tools at once does not fill the log. Warnings are
-//! also logged, up to [`MAX_LOGGED`] lines per event.
+//! Each event is turned into records by pure functions. Per event and kind of change at most [`MAX_DETAILED`] tools have records
+//! of their own, and the rest are counted, so that a server that changes all its tools at once does not fill the log. Warnings
+//! are also logged, up to [`MAX_LOGGED`] lines per event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,17 +40,17 @@ pub(super) fn entries(event: &Event) -> Vec<Entry> {
     }
 }
 
-/// Records that the events of one server may cause at once: more than those of a first list.
+/// Burst of records that one server may cause; more than its first tool list needs.
 const BURST: u32 = 1000;
-/// Time for one more record after that.
+/// Time after which one more record is allowed.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Minimum time between two records that say that others are left out.
-const SAY_EVERY: Duration = Duration::from_secs(3600);
-/// Maximum servers with a budget of their own; further ones share one.
+/// Minimum interval between records about omitted records of a server.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(3600);
+/// Maximum number of servers with a budget of their own; further ones share one.
 const MAX_SERVERS: usize = 1024;
 
-/// Budget of records of each server's events: a server that changes its tools all the time must not push the records of calls
-/// out of the log (ACT-12). Records beyond it are counted.
+/// Budget of records of each server's events: a server that constantly changes its tools must not push the records of calls out
+/// of the log (ACT-12). Records beyond it are counted.
 #[derive(Default)]
 pub(super) struct RecordBudgets(Mutex<HashMap<Box<str>, RecordBudget>>);
 
@@ -80,7 +80,7 @@ impl RecordBudgets {
                     }
                 }
                 kept.push(entry);
-            } else if budget.said.is_none_or(|said| now >= said + SAY_EVERY) {
+            } else if budget.said.is_none_or(|said| now >= said + NOTICE_INTERVAL) {
                 budget.said = Some(now);
                 kept.push(left_out(server, "further records are left out and counted"));
             }
@@ -198,7 +198,7 @@ fn keep_metadata(draft: &mut Draft, json: &str) {
     draft.keep(Raw::Metadata, json.as_bytes(), MAX_METADATA_BYTES);
 }
 
-/// Maximum number of tools with records of their own, per event and kind of news.
+/// Maximum number of tools with records of their own, per event and kind of change.
 const MAX_DETAILED: usize = 100;
 /// Maximum number of names in the text of a record.
 const MAX_NAMED: usize = 10;
@@ -236,7 +236,7 @@ fn keep(draft: &mut Draft, metadata: &Value) {
     draft.keep(Raw::Metadata, metadata.to_string().as_bytes(), MAX_METADATA_BYTES);
 }
 
-/// One record for the tools that were never seen before and are not just accepted, by what is done about them.
+/// Records of tools seen for the first time, one per action; none for tools that are accepted silently.
 fn first_seen(server: &Arc<str>, change: &Change) -> Vec<Draft> {
     let what = match change.first_sight {
         FirstSight::Known => "new tools on a known server",
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn act_12_server_that_changes_all_the_time_causes_few_records_and_they_are_counted() {
+    fn act_12_constantly_changing_server_causes_few_records_and_the_rest_are_counted() {
         let (budgets, start) = (RecordBudgets::default(), Instant::now());
         let changes = |server: &str, number: usize, now| {
             let state = || ServerState { name: server.into(), ..state(ServerStatus::Failed) };
@@ -420,8 +420,8 @@ mod tests {
         let error = |entry: &Entry| entry.draft.text(Text::Error).to_owned();
         let first = changes("flaps", 3000, start);
         assert_eq!(first.len(), BURST as usize + 1);
-        let said = "the server changes too often: further records are left out and counted";
-        assert_eq!(first.last().map(error).as_deref(), Some(said));
+        let omitted = "the server changes too often: further records are left out and counted";
+        assert_eq!(first.last().map(error).as_deref(), Some(omitted));
         assert_eq!(changes("flaps", 10, start).len(), 0);
         assert_eq!(changes("other", 1, start).len(), 1, "another server has its own budget");
         let later = changes("flaps", 10, start + INTERVAL);

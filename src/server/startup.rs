@@ -223,8 +223,8 @@ fn orphaned_approvals(activity: &Activity) -> Vec<Draft> {
         let Ok(listing) = activity.list(&filter, &page) else { break };
         for record in &listing.records {
             if record.head.kind != Type::Approval {
-                // Behind its own start is the life before; behind another, or an end in order, nothing is left to
-                // orphaned_approvals.
+                // Newest first: this run's own start precedes the records of the previous run, which begin at the next start. A
+                // run that stopped in order has left no approval undecided.
                 if starts > 0 || record.head.kind == Type::SystemStop {
                     return found;
                 }

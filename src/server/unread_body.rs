@@ -24,7 +24,7 @@ const MAX_UNREAD_BYTES: usize = MAX_REQUEST_BYTES;
 /// Maximum delay of the response.
 pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// When a client sends the body.
+/// Time at which a client sends the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyComes {
     AtOnce,
@@ -33,7 +33,7 @@ pub(super) enum BodyComes {
 }
 
 impl BodyComes {
-    /// Derives it from the head of an HTTP/1.1 request.
+    /// Derives the time from the head of an HTTP/1.1 request.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         if headers.contains_key(EXPECT) { Self::WhenAsked } else { Self::AtOnce }
     }
@@ -75,7 +75,7 @@ pub(super) async fn discard<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, li
             }
         }
     };
-    // A slower client is answered all the same, and the rest is reset afterwards.
+    // A slower client is answered anyway, and the rest is then reset.
     let _ = tokio::time::timeout(limit, rest).await;
 }
 
