@@ -532,10 +532,10 @@ async fn prove(
         let response: ProofResponse = serde_json::from_slice(&body).ok()?;
         Some((blake3::Hash::from_hex(response.data.proof).ok()?, connection))
     };
-    let given = tokio::time::timeout(PROOF_TIMEOUT, response).await.ok().flatten();
+    let received = tokio::time::timeout(PROOF_TIMEOUT, response).await.ok().flatten();
     // Hashes compare in constant time.
-    let (given, connection) = given.ok_or(NotProven::Silent)?;
-    match given == proof::of(api_key, &nonce, dialed) {
+    let (received, connection) = received.ok_or(NotProven::Silent)?;
+    match received == proof::of(api_key, &nonce, dialed) {
         true => Ok(connection),
         false => Err(NotProven::Wrong),
     }

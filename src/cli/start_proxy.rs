@@ -134,7 +134,7 @@ pub(super) fn load(global: &Global, listen: Option<&str>) -> Result<Loaded, Comm
     load_or_default(global, listen)
 }
 
-/// Maximum number of files among which the one that was meant is looked for.
+/// Maximum number of files searched for a similar name.
 const MAX_SIBLINGS: usize = 1000;
 
 /// Refuses a named config file that does not exist: only `init` creates one.

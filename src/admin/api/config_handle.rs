@@ -1,7 +1,7 @@
 //! Handles to the tasks that own the config and the fleet's config: they send commands, await the results and hold the status.
 //!
-//! The tasks are in the root crate, which this crate cannot name. A queue rather than a mutex around their state has one more
-//! reason: a change runs to its end even if the client that requested it disconnects.
+//! The tasks are in the `server` crate, which depends on this one. They are reached by a queue rather than a mutex around
+//! their state, so that a change runs to its end even if the client that requested it disconnects.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -421,7 +421,7 @@ pub struct FleetConfigCaller {
     pub answer: oneshot::Sender<Result<ConfigVersion, FleetConfigRefused>>,
 }
 
-/// Reason for keeping the fleet's config.
+/// Reason for not changing the fleet's config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FleetConfigRefused {
     /// The new config is invalid.

@@ -329,7 +329,7 @@ impl Events {
     }
 }
 
-/// Waits for the next news of other nodes; forever if there are none.
+/// Waits for the next event of the other nodes; forever if there are none.
 async fn next_news(fleet: &mut Option<WatchedFleet>) -> WatchEvent {
     match fleet {
         None => std::future::pending().await,
@@ -433,7 +433,7 @@ impl WatchedFleet {
         Some(Self { watch, place, own: is_own_meant.then(|| name.to_owned()) })
     }
 
-    /// Waits for the next news of other nodes; forever if there are none. Cancel-safe.
+    /// Waits for the next event of the other nodes; forever if there are none. Cancel-safe.
     pub(super) async fn next(&mut self) -> WatchEvent {
         match self.watch.next().await {
             Some(news) => news,
@@ -449,7 +449,7 @@ impl WatchedFleet {
         placed(events, &self.place)
     }
 
-    /// Renders news of another node as events; `None` if there is nothing to send.
+    /// Renders a watch event as server-sent events; `None` if there is nothing to send.
     pub(super) fn render(&mut self, news: WatchEvent) -> Option<Bytes> {
         let (name, data) = match news {
             WatchEvent::Records(node, last, records) => {

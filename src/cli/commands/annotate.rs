@@ -96,7 +96,7 @@ fn check(server: &str, tools: &[Value], given: &[Answer]) -> Result<(), CommandE
         if !tools.iter().any(|it| text(it, "/name") == full) {
             let known: Vec<_> = tools.iter().map(|it| line(&own_name(it)).into_owned()).collect();
             return Err(CommandError::failed(format!(
-                "'{}' is no unannotated tool of '{}': {}",
+                "'{}' is not an unannotated tool of '{}': {}",
                 line(tool),
                 line(server),
                 match known.is_empty() {
@@ -192,7 +192,7 @@ mod tests {
         };
         assert_eq!(given(&["query"], &["put", "drop"]), Ok(()));
         let unknown = given(&["other"], &[]).unwrap_err();
-        assert_eq!(unknown, "'other' is no unannotated tool of 's': query, drop, put");
+        assert_eq!(unknown, "'other' is not an unannotated tool of 's': query, drop, put");
         assert_eq!(given(&["query"], &["query"]), Err("'query' is named twice".to_owned()));
     }
 }

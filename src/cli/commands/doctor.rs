@@ -114,7 +114,7 @@ fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
     shown
 }
 
-/// Clocks before this are wrong: start of 2026 in Unix seconds.
+/// Earliest plausible clock reading: start of 2026 in Unix seconds.
 const NOT_BEFORE: u64 = 1_767_225_600;
 /// Tolerated clock skew of file times.
 const AHEAD: Duration = Duration::from_secs(120);
@@ -447,7 +447,7 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
         ));
     }
     if let Some(items) = nonconforming_items(server, MAX_NAMED) {
-        let message = format!("{name}: not as MCP requires: {items}");
+        let message = format!("{name}: does not conform to MCP: {items}");
         found.push(odd(message, "mcpproxy upstream list".to_owned()));
     }
     found
@@ -476,7 +476,7 @@ fn unannotated_tools(
     Ok(servers.iter().filter_map(finding).collect())
 }
 
-/// Finding for tools that nobody marks read-only or destructive (FR-043); `None` without any.
+/// Finding for tools that are marked neither read-only nor destructive (FR-043); `None` without any.
 fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diagnosis> {
     let named = tools.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = match tools.len().checked_sub(MAX_NAMED) {

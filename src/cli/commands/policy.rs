@@ -227,7 +227,7 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
     drawn + &output.table(&columns, rows)
 }
 
-/// Whether a column tells rows apart.
+/// Whether the cells of a column differ.
 fn differs(rows: &[Vec<Cell>], column: usize) -> bool {
     let mut cells = rows.iter().map(|row| row.get(column));
     let first = cells.next();

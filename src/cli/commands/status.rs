@@ -48,7 +48,7 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
             false => Err(CommandError::new(Exit::Unreachable, "no mcpproxy responds")),
         };
     }
-    // Without that file, the proxy that is found would be another one.
+    // If a named file does not exist, the proxy of another config would be found.
     start_proxy::named_file_exists(global)?;
     let loaded = match start_proxy::load(global, None) {
         Ok(loaded) => loaded,

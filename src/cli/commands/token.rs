@@ -62,7 +62,7 @@ pub(super) fn run(
     unknown.map_or(Ok(()), |why| Err(CommandError::failed(why)))
 }
 
-/// Warning about servers that the config does not have: the token is created, and good for nothing there.
+/// Warning about servers that the config does not have: the token is created, but grants nothing there.
 fn unknown_servers(config: &Config, servers: &[String]) -> Option<String> {
     let known = || config.servers.iter().map(|server| &*server.name);
     let unknown = servers.iter().find(|name| !known().any(|known| known == name.as_str()))?;

@@ -167,7 +167,7 @@ fn table(servers: &Value, output: &Output) -> String {
     }
 }
 
-/// Puts the line with which a process ended before its exit status, since a table cuts the end.
+/// Moves the last stderr line of an ended process before its exit status, because a table truncates the end.
 fn error_first(reason: Cow<'_, str>) -> Cow<'_, str> {
     match reason.split_once("; last stderr line: ") {
         Some((ended, line)) => format!("{line} ({ended})").into(),

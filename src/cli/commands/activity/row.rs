@@ -152,7 +152,7 @@ impl RowStyle {
         }
     }
 
-    /// Status of the record. For people, an approval that was not given is no success.
+    /// Status of the record. For people, an approval that was not given does not count as a success.
     fn status<'a>(&self, record: &'a Value) -> Cow<'a, str> {
         let (status, state) = (text(record, "/status"), text(record, "/metadata/state"));
         let is_approval = text(record, "/type") == "approval";
@@ -538,7 +538,7 @@ pub(super) fn render(data: &Value, times: &Times, width: Option<usize>) -> Strin
         }
         members.insert("stored".to_owned(), times.exact(time).into());
     }
-    // Deadline of an approval: the only time of ours within the metadata.
+    // Deadline of an approval: the only timestamp of ours within the metadata.
     if let Some(Value::String(until)) = record.pointer_mut("/metadata/until") {
         *until = times.exact_text(until);
     }
@@ -547,7 +547,7 @@ pub(super) fn render(data: &Value, times: &Times, width: Option<usize>) -> Strin
     let rest = all.map(|(name, value)| (name.as_str(), value));
     let values = Paragraph::new(width).behind(LABEL);
     for (name, value) in first.chain(rest.filter(|(name, _)| !FIRST.contains(name))) {
-        // A hash is wider than most terminals, and nobody reads it there.
+        // Hashes are omitted at a terminal that is too narrow for one.
         if width.is_none_or(|width| width >= LABEL + HASH) || !HASHES.contains(&name) {
             field(&mut shown, (name, Names::Ours), value, (0, values));
         }
