@@ -556,8 +556,8 @@ pub(super) fn target(segments: &[&str], query: &[(&str, Option<&str>)]) -> Strin
         target.push('/');
         target.extend(utf8_percent_encode(segment, ESCAPED));
     }
-    let given = query.iter().filter_map(|(name, value)| value.map(|value| (name, value)));
-    for (index, (name, value)) in given.enumerate() {
+    let present = query.iter().filter_map(|(name, value)| value.map(|value| (name, value)));
+    for (index, (name, value)) in present.enumerate() {
         target.push(if index == 0 { '?' } else { '&' });
         target.push_str(name);
         target.push('=');

@@ -148,14 +148,14 @@ pub(super) fn named_file_exists(global: &Global) -> Result<(), CommandError> {
     if !is_absent(path) {
         return Ok(());
     }
-    let meant = match nearest_file(path) {
-        Some(meant) => format!(": did you mean {}?", meant.display()),
+    let suggestion = match nearest_file(path) {
+        Some(suggestion) => format!(": did you mean {}?", suggestion.display()),
         None => String::new(),
     };
     Err(CommandError::new(
         Exit::Config,
         format!(
-            "config file {} does not exist{meant} (only `mcpproxy init` creates one)",
+            "config file {} does not exist{suggestion} (only `mcpproxy init` creates one)",
             path.display()
         ),
     ))

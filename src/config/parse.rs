@@ -460,12 +460,12 @@ pub(super) fn adopt_other_names(root: &mut Map<String, Value>, findings: &mut Fi
 
 fn adopt_servers(root: &mut Map<String, Value>, findings: &mut Findings<'_>) {
     let key = servers::KEY;
-    let meant: Vec<String> = root
+    let misspelled: Vec<String> = root
         .iter()
         .filter(|(name, value)| *name != key && *name != VS_CODE && means_servers(name, value))
         .map(|(name, _)| name.clone())
         .collect();
-    for name in meant {
+    for name in misspelled {
         root.remove(&name);
         findings.wrong_key(
             &KeyPath::root(&name),

@@ -375,8 +375,8 @@ impl RecordProof {
         let key = match keys {
             None => &stated,
             Some(keys) => {
-                let given = keys.iter().find(|key| key.name() == stated.name());
-                given.ok_or_else(|| ProofError::Key(stated.name().to_owned()))?
+                let trusted = keys.iter().find(|key| key.name() == stated.name());
+                trusted.ok_or_else(|| ProofError::Key(stated.name().to_owned()))?
             }
         };
         let checkpoint = Checkpoint::open(&self.checkpoint, key)
@@ -666,8 +666,8 @@ mod tests {
             let read = RecordProof::read(&serde_json::to_vec(&changed).unwrap()).unwrap();
             assert!(read.check(None).is_err(), "{member}");
             // If keys are given, the key in the proof is ignored.
-            let given = read.check(Some(std::slice::from_ref(&key)));
-            assert_eq!(given.is_ok(), member == "key", "{member}: {given:?}");
+            let result = read.check(Some(std::slice::from_ref(&key)));
+            assert_eq!(result.is_ok(), member == "key", "{member}: {result:?}");
         }
         let mut changed = text;
         changed["record"]["status"] = json!("error");

@@ -97,9 +97,9 @@ impl FleetReader {
             .map(|name| {
                 let question = question.clone();
                 async move {
-                    let said =
+                    let answer =
                         ask_if(asks, &name, question).await.and_then(|bytes| holdings(&bytes));
-                    (name, said)
+                    (name, answer)
                 }
             })
             .buffer_unordered(ASKED_TOGETHER)
@@ -124,7 +124,9 @@ impl FleetReader {
 fn known(view: &NodeView) -> KnownNode {
     let state = match (view.state, &view.heartbeat) {
         (NodeState::Alive, _) => KnownState::Alive,
-        (NodeState::Stopped, Some(said)) => KnownState::Stopped { last: said.ledger.committed },
+        (NodeState::Stopped, Some(heartbeat)) => {
+            KnownState::Stopped { last: heartbeat.ledger.committed }
+        }
         (NodeState::Stopped, None) | (NodeState::Dead | NodeState::Unknown, _) => KnownState::Away,
     };
     KnownNode { name: view.name.as_str().to_owned(), state }
@@ -141,19 +143,19 @@ fn whom_to_ask(
     let others = || living.living().filter(|node| !node.is_self);
     let all_own = || own.copies.iter().chain([&own.own]);
     let name = |node: &NodeView| node.name.as_str().to_owned();
-    let meant = match wanted {
+    let node_meant = match wanted {
         None => None,
         Some(wanted) => {
             let held = all_own().find(|held| held.node == wanted || held.log == wanted);
-            let meant = held.map(|held| &*held.node);
-            match meant.or_else(|| living.get(wanted).map(|node| node.name.as_str())) {
-                Some(meant) => Some(meant),
+            let node_meant = held.map(|held| &*held.node);
+            match node_meant.or_else(|| living.get(wanted).map(|node| node.name.as_str())) {
+                Some(node_meant) => Some(node_meant),
                 None => return others().map(name).collect(),
             }
         }
     };
     let is_here = |node: &str| node == own.own.node || role.holds(node);
-    if meant.map_or(role == IndexRole::Whole, is_here) {
+    if node_meant.map_or(role == IndexRole::Whole, is_here) {
         return Vec::new();
     }
     let holds = |node: &&NodeView| {
@@ -162,8 +164,8 @@ fn whom_to_ask(
             "true" => IndexRole::Whole,
             shard => IndexRole::parse(shard).unwrap_or_default(),
         };
-        match meant {
-            Some(meant) => theirs.holds(meant),
+        match node_meant {
+            Some(node_meant) => theirs.holds(node_meant),
             None => theirs != IndexRole::None && theirs != role,
         }
     };

@@ -257,10 +257,10 @@ impl HeartbeatOf<'_> {
             return Err(HeartbeatFault::Signature);
         }
         if let Some(keys) = keys {
-            let given = object.mac.ok_or(HeartbeatFault::Key)?;
+            let object_mac = object.mac.ok_or(HeartbeatFault::Key)?;
             let by = |key: &DerivedKey| {
-                hex(&key.id()) == given.key
-                    && bool::from(hex(&mac(key, &text)).as_bytes().ct_eq(given.mac.as_bytes()))
+                hex(&key.id()) == object_mac.key
+                    && bool::from(hex(&mac(key, &text)).as_bytes().ct_eq(object_mac.mac.as_bytes()))
             };
             if !keys.all().any(by) {
                 return Err(HeartbeatFault::Key);

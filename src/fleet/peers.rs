@@ -303,9 +303,10 @@ impl Peers {
     /// URL, identity and current time of an alive node.
     fn address(&self, node: &str) -> Result<(Url, PeerSender, u64), PeerError> {
         let living = self.living.load();
-        let gone = || PeerError::Gone(node.to_owned());
-        let view = living.get(node).filter(|it| it.state == NodeState::Alive).ok_or_else(gone)?;
-        let heartbeat = view.heartbeat.as_ref().ok_or_else(gone)?;
+        let not_alive = || PeerError::Gone(node.to_owned());
+        let view =
+            living.get(node).filter(|it| it.state == NodeState::Alive).ok_or_else(not_alive)?;
+        let heartbeat = view.heartbeat.as_ref().ok_or_else(not_alive)?;
         let advertised =
             heartbeat.advertise.as_deref().and_then(|it| AdvertisedUrl::parse(it).ok());
         let url = advertised.ok_or_else(|| PeerError::NotAdvertised(node.to_owned()))?;

@@ -312,8 +312,8 @@ impl Events {
         let Some((first, last)) = read.removed else {
             return Ok(events);
         };
-        let gone = serde_json::json!({"first": first, "last": last, "reason": "retention"});
-        let mut chunk = format!("event: removed\ndata: {gone}\n\n").into_bytes();
+        let removed = serde_json::json!({"first": first, "last": last, "reason": "retention"});
+        let mut chunk = format!("event: removed\ndata: {removed}\n\n").into_bytes();
         chunk.extend_from_slice(&events);
         Ok(chunk.into())
     }
@@ -463,10 +463,10 @@ impl WatchedFleet {
             }
             WatchEvent::Back(node) => ("back", serde_json::json!({"node": node})),
             WatchEvent::Removed(node, first, last) => {
-                let gone = serde_json::json!({
+                let removed = serde_json::json!({
                     "node": node, "first": first, "last": last, "reason": "retention"
                 });
-                ("removed", gone)
+                ("removed", removed)
             }
         };
         Some(format!("event: {name}\ndata: {data}\n\n").into())

@@ -452,7 +452,9 @@ impl FleetFacts {
             (held.reader.object_authors(), Arc::clone(&held.facts))
         };
         let published = object_authors.of(&set);
-        let Some(object) = self.0.held.lock().reader.puts_said(said) else { return Ok(None) };
+        let Some(object) = self.0.held.lock().reader.to_put_facts(published) else {
+            return Ok(None);
+        };
         self.save().map_err(|error| BucketError::Failed(error.to_string()))?;
         let node = &self.0.settings.node;
         let text = object.write(node);

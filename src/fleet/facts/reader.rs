@@ -461,26 +461,26 @@ impl FactReader {
     /// Object to upload now, unless the store has this node's facts of `set`. Call it when its own object is
     /// processed, if that was wanted.
     pub fn to_put(&mut self, set: &FactSet) -> Option<FactObject> {
-        let said = self.object_authors().of(set);
-        self.puts_said(said)
+        let facts = self.object_authors().of(set);
+        self.to_put_facts(facts)
     }
 
     /// Object to upload now, for facts that were collected before.
-    pub(crate) fn puts_said(&mut self, said: ObjectFacts) -> Option<FactObject> {
-        let ObjectFacts { facts: said, left_out } = said;
+    pub(crate) fn to_put_facts(&mut self, collected: ObjectFacts) -> Option<FactObject> {
+        let ObjectFacts { facts, left_out } = collected;
         self.left_out = left_out;
-        if self.is_stored(&said) {
+        if self.is_stored(&facts) {
             (self.put, self.unkept) = (None, 0);
             return None;
         }
-        self.unkept = if self.put.as_ref() == Some(&said) { self.unkept + 1 } else { 0 };
+        self.unkept = if self.put.as_ref() == Some(&facts) { self.unkept + 1 } else { 0 };
         if self.unkept >= MAY_LOSE {
             self.faults.insert(object_key(&self.own), FactFault::Unkept);
         }
         let number = self.numbers.get(&self.own).copied().unwrap_or(0) + 1;
         self.numbers.insert(self.own.clone(), number);
         self.remembered += 1;
-        Some(FactObject { number, facts: said })
+        Some(FactObject { number, facts })
     }
 
     /// Records a successful upload.
@@ -490,14 +490,14 @@ impl FactReader {
     }
 
     /// True if the store has this node's facts of `set`.
-    pub fn says(&self, set: &FactSet) -> bool {
+    pub fn is_uploaded(&self, set: &FactSet) -> bool {
         self.is_stored(&self.all_object_authors().of(set).facts)
     }
 
     /// True if the store has these facts, sealed with the newest key, or if there are none.
-    pub(crate) fn is_stored(&self, said: &FactSet) -> bool {
-        let is_it = |stored: &FactSet| stored == said && self.relays.is_own_current();
-        self.stored.as_ref().map_or(said.is_empty(), is_it)
+    pub(crate) fn is_stored(&self, facts: &FactSet) -> bool {
+        let is_it = |stored: &FactSet| stored == facts && self.relays.is_own_current();
+        self.stored.as_ref().map_or(facts.is_empty(), is_it)
     }
 }
 
@@ -588,24 +588,24 @@ mod tests {
         set.end(&own, FactKind::Token, "own/0");
         let again = BTreeSet::from([quoted.clone(), plain.clone()]);
         let before = scan_counter::count();
-        let said = ObjectAuthors { own: own.clone(), again }.of(&set);
+        let composed = ObjectAuthors { own: own.clone(), again }.of(&set);
         assert!(
             scan_counter::count() - before <= 2 * set.len() as u64,
             "however many authors are relayed"
         );
-        assert_eq!(said.facts.authored_by(&own), set.authored_by(&own));
-        assert_eq!(said.facts.authored_by(&plain), set.authored_by(&plain));
-        assert_eq!(said.facts.authored_by(&quoted).len(), 0);
-        assert_eq!(said.left_out, BTreeSet::from([quoted.clone()]));
-        let written = FactObject { number: u64::MAX, facts: said.facts }.write(&own);
+        assert_eq!(composed.facts.authored_by(&own), set.authored_by(&own));
+        assert_eq!(composed.facts.authored_by(&plain), set.authored_by(&plain));
+        assert_eq!(composed.facts.authored_by(&quoted).len(), 0);
+        assert_eq!(composed.left_out, BTreeSet::from([quoted.clone()]));
+        let written = FactObject { number: u64::MAX, facts: composed.facts }.write(&own);
         assert!(written.len() <= MAX_FACT_TEXT_BYTES, "{}", written.len());
         // If there is room, everything is included.
         let object_authors =
             ObjectAuthors { own: plain.clone(), again: BTreeSet::from([quoted.clone()]) };
-        let said = object_authors.of(&set);
-        assert_eq!(said.left_out.len(), 0);
-        assert_eq!(said.facts.authored_by(&quoted).len(), set.authored_by(&quoted).len());
-        let written = FactObject { number: u64::MAX, facts: said.facts }.write(&plain);
+        let composed = object_authors.of(&set);
+        assert_eq!(composed.left_out.len(), 0);
+        assert_eq!(composed.facts.authored_by(&quoted).len(), set.authored_by(&quoted).len());
+        let written = FactObject { number: u64::MAX, facts: composed.facts }.write(&plain);
         assert!(written.len() <= MAX_FACT_TEXT_BYTES, "{}", written.len());
     }
 
@@ -812,19 +812,21 @@ mod tests {
         reader.wanted(&[], true, none_alive);
         assert_eq!(reader.to_put(&set), None, "nothing to upload");
         set.set_value(&a, FactKind::Token, "t", "1").unwrap();
-        assert!(!reader.says(&set));
+        assert!(!reader.is_uploaded(&set));
         let object = reader.to_put(&set).unwrap();
         assert_eq!(object.number, 1);
         reader.record_upload(&object);
         reader.wanted(&[listed("a", 1)], true, none_alive);
         reader.take((&a, "1"), Ok(object.clone()), &mut set);
-        assert!(reader.says(&set) && reader.to_put(&set).is_none() && reader.faults().is_empty());
+        assert!(
+            reader.is_uploaded(&set) && reader.to_put(&set).is_none() && reader.faults().is_empty()
+        );
         // Something else is stored there, too large to read.
         let huge = ListedFacts { size: 100 << 20, ..listed("a", 2) };
         reader.wanted(&[huge], true, none_alive);
-        assert!(!reader.says(&set));
+        assert!(!reader.is_uploaded(&set));
         reader.take((&a, "1"), Ok(object.clone()), &mut set);
-        assert!(reader.says(&set) && reader.to_put(&set).is_none());
+        assert!(reader.is_uploaded(&set) && reader.to_put(&set).is_none());
         // It was removed, and the store loses uploads.
         for number in 2..=4 {
             reader.wanted(&[], true, none_alive);
@@ -866,7 +868,7 @@ mod tests {
         reader.take((&a, "1"), Ok(own), &mut set);
         reader.opened(&b, false, &gone);
         reader.take((&b, "1"), Ok(gone.clone()), &mut set);
-        assert!(!reader.says(&set) && !reader.is_said_again("facts/said/b"));
+        assert!(!reader.is_uploaded(&set) && !reader.is_said_again("facts/said/b"));
         let put = reader.to_put(&set).unwrap();
         assert_eq!(put.facts.authored_by(&b), gone.facts);
         // Read by a new node with the new key only.
@@ -883,7 +885,7 @@ mod tests {
         reader.record_upload(&put);
         reader.opened(&a, true, &put);
         reader.take((&a, "2"), Ok(put), &mut set);
-        assert!(reader.says(&set) && reader.to_put(&set).is_none());
+        assert!(reader.is_uploaded(&set) && reader.to_put(&set).is_none());
         reader.opened(&b, true, &gone);
         assert_eq!(reader.to_put(&set).unwrap().facts.authored_by(&b).len(), 0);
     }
@@ -930,7 +932,7 @@ mod tests {
         let [b, gone] = ["b", "gone"].map(node);
         let mut reader = reader();
         let (facts, left_out) = (FactSet::default(), BTreeSet::from([gone.clone()]));
-        assert_eq!(reader.puts_said(ObjectFacts { facts, left_out }), None);
+        assert_eq!(reader.to_put_facts(ObjectFacts { facts, left_out }), None);
         assert_eq!(reader.left_out().collect::<Vec<_>>(), [&gone]);
         let mut facts = FactSet::default();
         facts.set_value(&gone, FactKind::Token, "t", "1").unwrap();

@@ -581,9 +581,9 @@ fn surplus_names_do_not_displace_nodes_with_valid_heartbeats() {
         }
         assert_eq!(watch.snapshot(None).count(), 3);
     }
-    let said =
+    let last_beat =
         |node: &str| watch.snapshot(None).get(node).unwrap().heartbeat.as_ref().unwrap().beat;
-    assert!(said("x") > 390 && said("y") > 390);
+    assert!(last_beat("x") > 390 && last_beat("y") > 390);
     // After a cleanup there is room for others.
     watch.listed(beats(500, 0), StrayObjects::default(), 500_000, true);
     assert_eq!(watch.snapshot(None).all().len(), 3);
