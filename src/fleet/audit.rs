@@ -278,7 +278,7 @@ pub enum ProofError {
     /// None of the given keys is the node's.
     #[error("no key is given for {0}")]
     Key(String),
-    #[error("record {0} is not in the store, or not yet")]
+    #[error("record {0} is not in the store; it may not have been uploaded yet")]
     Absent(Id),
     /// The record's segment is invalid.
     #[error("{key}: {why}")]

@@ -98,7 +98,7 @@ pub(crate) struct ListedPart {
     pub objects: Vec<ListedObject>,
     /// Number of objects after or before them.
     pub more: u64,
-    /// Last key of the complete listing.
+    /// Last key scanned.
     pub last: Option<String>,
 }
 

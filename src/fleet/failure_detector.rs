@@ -167,7 +167,7 @@ impl FailureDetector {
         reported
     }
 
-    /// Limits the tracked nodes to [`MAX_NODES`]: everyone who can write to the store can add any number of
+    /// Limits the tracked nodes to [`MAX_NODES`]: anyone who can write to the store can add any number of
     /// names.
     fn make_room(&mut self, there: &mut BTreeMap<NodeName, Box<str>>, strays: &mut StrayObjects) {
         let left_over = |nodes: &BTreeMap<NodeName, WatchedNode>, there: &BTreeMap<_, _>| {
@@ -598,7 +598,7 @@ impl WatchedNode {
             self.twice_at = None;
         }
         let reported = fault.clone().filter(|fault| self.fault.as_ref() != Some(fault));
-        // A valid heartbeat clears the fault; a missing object does not.
+        // Every read without a fault clears it.
         self.fault = fault;
         reported
     }

@@ -272,7 +272,7 @@ fn lacks(status: &FollowStatus) -> Option<String> {
     (!why.is_empty()).then(|| why.join("; "))
 }
 
-/// Records of a node that the index will never have.
+/// Description of a node's records that are missing from the index because of gaps or faults.
 fn lost(status: &FollowStatus) -> Option<String> {
     let mut why = Vec::new();
     for gap in &status.gaps {

@@ -43,7 +43,7 @@ use crate::heartbeat::{
 use crate::node_state::{FleetId, NodeKey};
 use crate::peers::{Peers, SuspectedPeers};
 
-/// Minimum age of an uncommitted backlog before it is reported: a slow upload is not a fault.
+/// Minimum age of records not uploaded before they are reported: a slow upload is not a fault.
 const LATE: Duration = Duration::from_secs(15);
 
 /// Identity of the running build.
@@ -703,7 +703,7 @@ impl Rounds {
                 peer_line!(warn, LinePeer::Node(node), node, "node: {}", describe_skew(*skew));
             }
             NodeEvent::Fault(fault) => {
-                // Anybody who can write to the store can add any number of names.
+                // Anyone who can write to the store can add any number of names.
                 let peer = LinePeer::Part("heartbeats");
                 peer_line!(warn, peer, node, "node: {fault}");
             }

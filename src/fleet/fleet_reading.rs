@@ -459,7 +459,7 @@ fn forward_answer(
     if head.makes_progress(asked) { Ok((head, records)) } else { Err(DecodeError::Value) }
 }
 
-/// Asks several shares at a time: the share's number, its node's address, and the question. The answers are in the order of
+/// Asks several shares at a time: the share's number, its node's name, and the question. The answers are in the order of
 /// arrival.
 async fn ask_shares(
     logs: &FleetLogs,

@@ -54,7 +54,7 @@ pub struct BootId(pub [u8; 16]);
 impl BootId {
     /// Parses the text form.
     pub fn parse(text: &str) -> Option<Self> {
-        // Same format: 16 bytes as 32 lower-case hexadecimal digits.
+        // A fleet id has the same format: 16 bytes as 32 lower-case hexadecimal digits.
         FleetId::parse(text).map(|id| Self(id.0))
     }
 }
@@ -194,7 +194,6 @@ pub enum HeartbeatFault {
     Signature,
     #[error("heartbeat not authenticated by this fleet's cluster.key")]
     Key,
-    /// An old heartbeat was written again.
     #[error("heartbeat replayed: an older one was written again")]
     Older,
     /// The node's claim is unusable, so nothing can be verified.

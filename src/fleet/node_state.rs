@@ -4,7 +4,7 @@
 //! node.
 //!
 //! The mark records how far the chain is uploaded and which segment is in flight, in a file that is replaced
-//! atomically. A segment is noted before its upload: after a crash the same records are sealed again with the same key
+//! atomically. A segment is recorded before its upload: after a crash the same records are sealed again with the same key
 //! and bytes, whether or not the upload had completed.
 
 use std::io;

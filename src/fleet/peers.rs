@@ -190,7 +190,7 @@ impl Peers {
 
     /// Logs a rejected request.
     fn log_rejection(from: &PeerSender, reason: &'static str) {
-        // Anybody who captured a request can replay it any number of times.
+        // Anyone who captured a request can replay it any number of times.
         let node = from.node.as_str();
         peer_line!(warn, LinePeer::Node(node), node, reason, "rejected a request of another node");
     }

@@ -22,7 +22,7 @@
 //!
 //! The store is checked between the write and the read, and after it. If the store is swapped at any moment, then either the
 //! segment is missing where it is read, or the store is not ours: a late earlier attempt may have reached the other store.
-//! Undetected, it would have to be swapped twice within one upload.
+//! Only a store that is swapped twice within one upload goes undetected.
 
 use mcpproxy_activity::record::Hash;
 use thiserror::Error;
@@ -378,7 +378,6 @@ pub enum UploadError {
         /// Stored bytes.
         there: u64,
     },
-    /// The store confirmed the upload but lacks the object.
     #[error("the store confirmed the upload, but the object is missing")]
     Gone,
     #[error("uploaded to a store that is not the one this node joined: {0}")]

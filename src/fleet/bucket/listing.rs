@@ -4,7 +4,7 @@
 //! blocking thread in no order.
 //!
 //! `object_store` rejects a whole page if one of its keys is not a valid path: double slashes, `.` or `..` segments,
-//! control characters. Anybody who can write to the store could thereby block all nodes. So the invalid key is located,
+//! control characters. Anyone who can write to the store could thereby block all nodes. So the invalid key is located,
 //! reported under its raw name, and the listing resumes after it. The error names the key but not its index, so it is
 //! located by requesting parts of the page: twice as many keys each time until the key is included, then half as many
 //! until it is the only one. A page of 5000 keys, the largest of all stores, takes at most some thirty requests.

@@ -336,7 +336,7 @@ impl FleetFacts {
         self.end_round(unread).await
     }
 
-    /// Merges an object of another node.
+    /// Merges a node's object, possibly this node's own.
     async fn take(
         &self,
         node: NodeName,
@@ -547,7 +547,7 @@ pub const END_LIMIT: Duration = Duration::from_secs(5);
 pub struct FactExchange(BackgroundTask);
 
 impl FactExchange {
-    /// Starts the exchange. Objects of alive nodes, according to `living`, are read first, because everyone
+    /// Starts the exchange. Objects of alive nodes, according to `living`, are read first, because anyone
     /// can add others.
     pub fn start(
         facts: FleetFacts,

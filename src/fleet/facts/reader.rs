@@ -6,7 +6,7 @@
 //! listing.
 //!
 //! The upload depends on the node's own object only; others are read in turn (`selection`), up to a limit per round.
-//! Reading is complete once each listed object was requested, and never if there are more objects than can be listed.
+//! Reading is complete once every listed object was read, and never if there are more objects than can be listed.
 //!
 //! [`ObjectAuthors`] composes this node's object: its own facts, then facts relayed for other nodes within the size
 //! limit, measured as serialized, because escaping can double the size. Beyond the limit, relayed facts are left out by
@@ -238,7 +238,7 @@ impl FactReader {
                 None => strays.add(name.unwrap_or(&listed.key)),
             }
         }
-        // Anybody can add any number of names; those of known nodes are always considered.
+        // Anyone can add any number of names; those of known nodes are always considered.
         let numbers = &self.numbers;
         let rank = |node: &NodeName| match numbers.contains_key(node) {
             _ if is_alive(node) => FactRank::Alive,
