@@ -207,7 +207,7 @@ impl Backend {
         }
     }
 
-    /// GET of a streamed body, such as an export or live events; `after` resumes behind the event with that id.
+    /// GET of a streamed body, such as an export or live events; `after` resumes after the event with that id.
     pub(super) async fn stream(
         &self,
         target: &str,

@@ -502,7 +502,7 @@ const STREAM_RETRY: Duration = Duration::from_secs(1);
 /// Maximum delay a server may set.
 const MAX_STREAM_RETRY: Duration = Duration::from_secs(30);
 
-/// Opens the server's stream, reopens it behind the last event whenever it ends, and forwards its messages to `out`.
+/// Opens the server's stream, reopens it after the last event whenever it ends, and forwards its messages to `out`.
 /// Ends if the server offers no stream, the session has no id, or the receiver is gone.
 async fn follow(server: Rc<ServerSession>, out: mpsc::Sender<ServerMessage>) {
     let mut last_id: Option<HeaderValue> = None;

@@ -224,7 +224,7 @@ impl HttpClient {
         self.send(Method::POST, target, headers, body).await?.buffered().await
     }
 
-    /// GET with a streamed response; `after` resumes an event stream behind the event with that id.
+    /// GET with a streamed response; `after` resumes an event stream after the event with that id.
     pub(super) async fn stream(
         &self,
         target: &str,

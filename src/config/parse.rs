@@ -52,7 +52,7 @@ const OWN_REFERENCES: [&[&str]; 4] = [
     &["approval", "webhook", "secret"],
     &["cluster", "key"],
 ];
-/// First keys of those that grant admin or node access.
+/// Root keys of secrets that grant admin or node access.
 const ACCESS_GRANTING: [&str; 2] = ["api_key", "cluster"];
 /// Maximum number of referenced files that are watched; others are read at the next reload.
 const MAX_NAMED_FILES: usize = 1000;

@@ -62,8 +62,8 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("sandboxEnabled", "has no effect here: the server runs with your rights"),
     ("watchPaths", "has no effect here: the server is restarted when it exits"),
 ];
-const CLIENTS: &str = "has no effect here: which calls are made without asking is set in the \
-                       client, by call_tool_read, call_tool_write and call_tool_destructive";
+const CLIENTS: &str = "has no effect here: set it in the client, for \
+                       call_tool_read, call_tool_write and call_tool_destructive";
 
 /// Names of our keys in other programs.
 pub(super) const OTHER_NAMES: [(&str, &str); 10] = [

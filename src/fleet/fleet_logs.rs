@@ -48,7 +48,7 @@ impl FleetCoverage {
     /// Adds a reason for a node, each once.
     pub(crate) fn lacks(&mut self, node: &str, why: &str) {
         let reported = self.missing.entry(node.to_owned()).or_default();
-        if !reported.split("; ").any(|said| said == why) {
+        if !reported.split("; ").any(|known| known == why) {
             if !reported.is_empty() {
                 reported.push_str("; ");
             }

@@ -260,12 +260,12 @@ fn dead(node: &NodeView) -> Option<String> {
         node.silent_ms / 1000,
         format!("restart it, or remove {} if it is decommissioned", heartbeat_key(&node.name)),
     );
-    let Some(said) = &node.heartbeat else {
+    let Some(heartbeat) = &node.heartbeat else {
         return Some(format!(
             "node '{name}' is dead: no heartbeat for {seconds} s; records that it had not sealed are missing; {next}"
         ));
     };
-    let LedgerStanding { stored, committed, .. } = said.ledger;
+    let LedgerStanding { stored, committed, .. } = heartbeat.ledger;
     let missing = if committed > stored {
         format!(
             "its records {} to {committed} and all later ones are missing from the fleet's store, according to its last heartbeat",

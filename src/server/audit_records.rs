@@ -56,7 +56,8 @@ pub(super) struct RecordBudgets(Mutex<HashMap<Box<str>, RecordBudget>>);
 
 struct RecordBudget {
     bucket: LineBucket,
-    said: Option<Instant>,
+    /// Time of the last record about omitted records.
+    last_notice: Option<Instant>,
 }
 
 impl RecordBudgets {
@@ -70,7 +71,7 @@ impl RecordBudgets {
             let key = if is_known { server } else { "" };
             let budget = budgets.entry(key.into()).or_insert_with(|| RecordBudget {
                 bucket: LineBucket::new(BURST, INTERVAL),
-                said: None,
+                last_notice: None,
             });
             if budget.bucket.take(now) {
                 match budget.bucket.missed() {
@@ -80,8 +81,8 @@ impl RecordBudgets {
                     }
                 }
                 kept.push(entry);
-            } else if budget.said.is_none_or(|said| now >= said + NOTICE_INTERVAL) {
-                budget.said = Some(now);
+            } else if budget.last_notice.is_none_or(|last| now >= last + NOTICE_INTERVAL) {
+                budget.last_notice = Some(now);
                 kept.push(left_out(server, "further records are left out and counted"));
             }
         }
@@ -121,11 +122,12 @@ pub(super) fn catalog_changes(server: &Arc<str>, change: &Change) -> Vec<Entry> 
             json!(change.duplicates),
         ),
     );
-    let is_said = change.tools_differ() || change.disk.is_some() || !change.duplicates.is_empty();
+    let is_reported =
+        change.tools_differ() || change.disk.is_some() || !change.duplicates.is_empty();
     let mut drafts = drafts(server, change);
     let unusable = change.unusable.iter().map(|(tool, reason)| unusable_schema(tool, reason));
     add(&mut drafts, server, "tools with unusable schemas", unusable.collect());
-    is_said.then_some(draft).into_iter().chain(drafts).map(Entry::from).collect()
+    is_reported.then_some(draft).into_iter().chain(drafts).map(Entry::from).collect()
 }
 
 /// Renders the differences that fit, and counts the others.
@@ -247,7 +249,7 @@ fn first_seen(server: &Arc<str>, change: &Change) -> Vec<Draft> {
     let drafts = actions.filter_map(|action| {
         let seen = change.pinned.iter().filter(|(_, event)| *event == PinEvent::FirstSight(action));
         let names: Vec<&str> = seen.map(|(tool, _)| &**tool).collect();
-        let follows = done_about(action);
+        let follows = action_text(action);
         let named = names.get(..MAX_NAMED.min(names.len())).unwrap_or_default().join(", ");
         let more = match names.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
@@ -260,7 +262,7 @@ fn first_seen(server: &Arc<str>, change: &Change) -> Vec<Draft> {
     drafts.collect()
 }
 
-fn done_about(action: ChangeAction) -> &'static str {
+fn action_text(action: ChangeAction) -> &'static str {
     match action {
         ChangeAction::Accept | ChangeAction::Warn => "accepted",
         ChangeAction::Quarantine => {
@@ -280,7 +282,7 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
             let difference = change.differences.iter().find(|difference| difference.tool == *tool);
             let hints = difference.and_then(|difference| difference.warning());
             let hints = hints.map(|hints| format!("; {hints}")).unwrap_or_default();
-            let (named, follows) = (named.join(", "), done_about(*action));
+            let (named, follows) = (named.join(", "), action_text(*action));
             let text = format!("its definition changed ({grade}: {named}){hints}; {follows}");
             let mut draft = warning(server, tool, &text);
             let part = |it: &PartChange| json!({"part": it.part, "grade": it.grade, "why": it.why});
@@ -296,7 +298,7 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
             Some(draft)
         }
         PinEvent::HeldForFindings => {
-            let follows = done_about(ChangeAction::Quarantine);
+            let follows = action_text(ChangeAction::Quarantine);
             let mut draft = warning(server, tool, &format!("scan findings; {follows}"));
             keep(&mut draft, &json!({"action": ChangeAction::Quarantine.as_str()}));
             Some(draft)
@@ -314,7 +316,7 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
 
 /// The record of a tool that is quarantined because another node of the fleet quarantined its definition.
 pub(super) fn held_elsewhere(server: &str, tool: &str) -> Draft {
-    let follows = done_about(ChangeAction::Quarantine);
+    let follows = action_text(ChangeAction::Quarantine);
     let text = format!("its definition is quarantined on another node of the fleet; {follows}");
     let mut draft = warning(server, tool, &text);
     keep(&mut draft, &json!({"action": ChangeAction::Quarantine.as_str(), "shared": true}));

@@ -93,23 +93,23 @@ impl SeenSharing {
             (seconds(now).saturating_sub(KEPT_SECONDS)) / PERIOD_SECONDS
         );
         let is_old = known.of(FactKind::Seen).next().is_some_and(|(name, _)| *name < *past);
-        let mut stated: Vec<String> = Vec::new();
+        let mut unshared: Vec<String> = Vec::new();
         if self.settings.reads_session_facts() {
             let names = self.principals.seen().into_iter().map(|seen| name_of(&seen, now));
-            stated.extend(names.filter(|name| known.get(FactKind::Seen, name).is_none()));
+            unshared.extend(names.filter(|name| known.get(FactKind::Seen, name).is_none()));
         }
-        if stated.is_empty() && !is_old {
+        if unshared.is_empty() && !is_old {
             return Ok(());
         }
         let node = self.facts.node().clone();
         let refused = self.facts.change(|set, _| {
             set.forget_before(FactKind::Seen, &past);
-            stated.iter().find_map(|name| set.set_value(&node, FactKind::Seen, name, "{}").err())
+            unshared.iter().find_map(|name| set.set_value(&node, FactKind::Seen, name, "{}").err())
         })?;
         let fault =
             refused.map(|why| format!("facts of principals apply on this node only: {why}"));
         self.facts.report_fault(PART, fault);
-        self.taken.extend(stated.into_iter().map(String::into_boxed_str));
+        self.taken.extend(unshared.into_iter().map(String::into_boxed_str));
         let kept = self.taken.split_off(past.as_str());
         self.taken = kept;
         Ok(())

@@ -528,7 +528,7 @@ pub(super) fn logs(
     }
 }
 
-/// A log line behind its time; wrapped parts are indented.
+/// A log line after its time; wrapped parts are indented.
 fn shown(entry: &Value, times: &Times, width: Option<usize>) -> String {
     let time = times.exact_text(&text(entry, "/time")) + " ";
     let behind = Paragraph::new(width).behind(time.width() + 1);

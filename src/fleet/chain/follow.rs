@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Only a segment signed by the node advances the position; a name proves nothing. An apparent fault is re-checked after
-//! [`SETTLE_MS`], because a listing may be older than what is fetched. Then it is reported, and following continues behind it
+//! [`SETTLE_MS`], because a listing may be older than what is fetched. Then it is reported, and following continues after it
 //! with a gap.
 //!
 //! An empty store swapped in for the real one lists gaps that do not exist. So a gap is accepted only if the store contained

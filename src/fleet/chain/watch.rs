@@ -2,7 +2,7 @@
 //!
 //! Bounded by days, names per chain and chains per round. Known chains are listed incrementally (a store returns a thousand names
 //! per request and a chain grows by 17 000 a day); each round rescans one chain in full, the one scanned least recently, so that
-//! removals behind the last name are found.
+//! removals after the last name are found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -235,7 +235,7 @@ mod tests {
                 }
             )
         );
-        // A removal behind the last name is found by the next full scan.
+        // A removal after the last name is found by the next full scan.
         std::fs::remove_file(dir.path().join(key(TODAY - 1, 11, 20))).unwrap();
         assert!(look(Some(&next)).await.chain.gaps.is_empty());
         let whole = look(None).await;

@@ -706,7 +706,7 @@ impl FactStanding {
 pub(crate) fn reported_faults(reader: &FactReader) -> BTreeMap<String, String> {
     // An object that cannot be opened is no fault if another node relays its facts.
     let is_fault = |(key, fault): &(&String, &FactFault)| {
-        **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !reader.is_said_again(key)
+        **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !reader.is_relayed(key)
     };
     let of_objects = reader.faults().iter().filter(is_fault);
     let of_objects = of_objects.map(|(key, fault)| (key.clone(), fault));

@@ -194,7 +194,7 @@ impl FactReader {
 
     /// Nodes whose facts do not fit and that no other node relays: [`FactFault::NoRoom`].
     pub(crate) fn left_out(&self) -> impl Iterator<Item = &NodeName> {
-        self.left_out.iter().filter(|node| !self.relays.is_said_elsewhere(node))
+        self.left_out.iter().filter(|node| !self.relays.is_uploaded_elsewhere(node))
     }
 
     /// True if all listed objects were read, valid or not.
@@ -441,9 +441,9 @@ impl FactReader {
     }
 
     /// True if this object's facts are relayed, so that failing to open it is not a fault.
-    pub(crate) fn is_said_again(&self, key: &str) -> bool {
+    pub(crate) fn is_relayed(&self, key: &str) -> bool {
         let name = key.strip_prefix(SAID).and_then(|name| name.strip_prefix('/'));
-        name.and_then(NodeName::parse).is_some_and(|node| self.relays.is_said_again(&node))
+        name.and_then(NodeName::parse).is_some_and(|node| self.relays.is_relayed(&node))
     }
 
     /// Authors whose facts this node uploads. None are added until the relays of other nodes are known; otherwise each
@@ -868,7 +868,7 @@ mod tests {
         reader.take((&a, "1"), Ok(own), &mut set);
         reader.opened(&b, false, &gone);
         reader.take((&b, "1"), Ok(gone.clone()), &mut set);
-        assert!(!reader.is_uploaded(&set) && !reader.is_said_again("facts/said/b"));
+        assert!(!reader.is_uploaded(&set) && !reader.is_relayed("facts/said/b"));
         let put = reader.to_put(&set).unwrap();
         assert_eq!(put.facts.authored_by(&b), gone.facts);
         // Read by a new node with the new key only.
@@ -879,7 +879,7 @@ mod tests {
         new.opened(&a, true, &read);
         new.take((&a, "2"), Ok(read), &mut known);
         assert_eq!((token(&known), known.authored_by(&b)), (None, gone.facts.clone()));
-        assert!(new.is_said_again("facts/said/b") && !new.is_said_again("facts/said/a"));
+        assert!(new.is_relayed("facts/said/b") && !new.is_relayed("facts/said/a"));
         assert_eq!(new.to_put(&known), None);
         // Uploaded; then the node itself returns.
         reader.record_upload(&put);
@@ -916,7 +916,7 @@ mod tests {
         again.opened(&a, true, &own);
         again.take((&a, "2"), Ok(own), &mut set);
         assert_eq!(says(again.to_put(&set)), Some(true));
-        assert!(!again.is_said_again("facts/said/b"), "not in the store yet");
+        assert!(!again.is_relayed("facts/said/b"), "not in the store yet");
         // If not everything is readable, facts are relayed after some rounds.
         let mut again = start();
         for round in 0..=SETTLED_AFTER {

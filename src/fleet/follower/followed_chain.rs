@@ -67,7 +67,7 @@ pub(crate) struct FollowedChain {
     claim_error: Option<String>,
     /// Time of the last count of pending segments.
     counted_at: Option<Instant>,
-    /// Number of segments behind the listed ones at that time, and the last record of the last one.
+    /// Number of segments after the listed ones at that time, and the last record of the last one.
     counted: (u64, u64),
     pruned: Instant,
     pruned_at_segment: u64,
