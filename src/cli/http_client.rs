@@ -5,8 +5,8 @@
 //! Redirects and HTTP proxies are not supported: the server is ours, at a configured address.
 //!
 //! Over TLS any certificate is accepted whose private key the server holds: the proof of the API key (`api::proof`)
-//! covers the certificate and precedes any sensitive data, so that renewed, self-signed or misnamed certificates are
-//! fine.
+//! covers the certificate and precedes any sensitive data, so renewed, self-signed or misnamed certificates are
+//! accepted.
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
@@ -34,7 +34,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Timeout for connecting to the server, which is near.
+/// Timeout for connecting to the server, which is local.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of idle connections.
 const MAX_IDLE: usize = 8;

@@ -3,7 +3,7 @@
 //!
 //! The token file is the interface: it may be changed by this process or by the command line while none runs, and the process may be
 //! killed at any time. Differences from the last synchronized state are local changes. A token is identified by its name and creation
-//! time; one that is missing from the file is revoked permanently. A missing file is no change.
+//! time; one that is missing from the file is revoked permanently. A missing file does not count as a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 

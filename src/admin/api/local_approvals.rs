@@ -63,7 +63,7 @@ pub(super) async fn answer_here(
     Ok(encode(&One { approval: ApprovalView::decided(&decided).at(worker) }))
 }
 
-/// Record of a revoked standing approval, which no waiting call would leave.
+/// Record of a revoked standing approval: no waiting call records the revocation.
 fn revocation(approval: &StandingApproval, outcome: &Outcome) -> Draft {
     let by = outcome.by();
     let source = match by.map(|by| by.channel) {
@@ -157,7 +157,7 @@ pub(super) struct One {
     approval: ApprovalView,
 }
 
-/// A call that waits for a person, or its answer.
+/// A call that waits for approval, or the decision on it.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = CallApproval)]
 pub(super) struct ApprovalView {

@@ -150,7 +150,7 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
 /// Generates a request id.
 pub(super) fn fresh_request_id() -> String {
     let mut random = [0; 16];
-    // Without randomness the id still holds the time. It is no secret.
+    // Without randomness the id still holds the time. It is not a secret.
     let _ = getrandom::fill(&mut random);
     Ulid::from_parts(wall_ms(), u128::from_ne_bytes(random)).to_string()
 }

@@ -233,7 +233,7 @@ fn warnings(loaded: &Loaded) -> Vec<String> {
 
 fn draw(status: &Value, view: TableView) -> String {
     let mut shown = String::new();
-    let values = Paragraph::new(view.width).behind(LABEL);
+    let values = Paragraph::new(view.width).indented(LABEL);
     let mut row = |label: &str, words: &str| {
         let _ = writeln!(shown, "{}", values.labeled(label, words));
     };
@@ -318,10 +318,10 @@ fn server_line(server: &Value, TableView { width, colors }: TableView) -> String
     let shown = match width {
         _ if about.is_empty() => head,
         Some(width) if width < NARROW => {
-            format!("{head}\n{}", beside.behind(LABEL + 2).block(&about))
+            format!("{head}\n{}", beside.indented(LABEL + 2).block(&about))
         }
         Some(_) | None => {
-            let about = beside.behind(LABEL + STATE + 1 + NAME + 1).text(&about);
+            let about = beside.indented(LABEL + STATE + 1 + NAME + 1).text(&about);
             format!("{head}{blanks} {about}")
         }
     };

@@ -704,7 +704,7 @@ impl FactStanding {
 
 /// Faults by object key: the first few, and the number of others.
 pub(crate) fn reported_faults(reader: &FactReader) -> BTreeMap<String, String> {
-    // An object that cannot be opened is no fault if another node relays its facts.
+    // An object that cannot be opened is not a fault if another node relays its facts.
     let is_fault = |(key, fault): &(&String, &FactFault)| {
         **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !reader.is_relayed(key)
     };

@@ -227,7 +227,7 @@ fn word(path: &Path) -> String {
 
 const EGRESS_CHECK: &str = "proxy";
 
-/// Egress proxies of the environment, and the way to each enabled server; empty without a proxy. The environment of a
+/// Egress proxies of the environment, and the route to each enabled server; empty without a proxy. The environment of a
 /// running proxy may differ; its log shows the variables, too.
 pub(super) fn check_egress(
     config: &Config,
