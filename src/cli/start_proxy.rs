@@ -33,7 +33,7 @@ pub(super) fn not_started(error: &StartError) -> CommandError {
         | StartError::Rules(_)
         | StartError::Tls(_)
         | StartError::FleetConfigRefused { .. } => CommandError::new(Exit::Config, error),
-        StartError::Unheard(_) | StartError::FleetConfigAway { .. } => {
+        StartError::FactsUnavailable(_) | StartError::FleetConfigAway { .. } => {
             CommandError::new(Exit::Unreachable, error)
         }
         StartError::Fleet(JoinError::Activity(error)) => store(error),

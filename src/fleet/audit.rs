@@ -23,7 +23,7 @@ use thiserror::Error;
 
 use crate::bucket::{Bucket, BucketError};
 use crate::chain::check::{
-    ChainCheck, ChainFault, ChainReport, FaultFound, ListedSegment, NotBelieved, SegmentFacts,
+    ChainCheck, ChainFault, ChainReport, FaultFound, ListedSegment, SegmentFacts, SegmentRejection,
 };
 use crate::chain::place::{FLEET, FleetObject, NODES, NodeClaim, claim_key, segments_folder};
 use crate::chain::{ChainDays, ChainPart};
@@ -202,7 +202,7 @@ async fn node(
     };
     let mut records = 0;
     while let Some(ChainPart { names, foreign }) = days.next().await? {
-        let nothing = NotBelieved { fault: ChainFault::Foreign, why: String::new() };
+        let nothing = SegmentRejection { fault: ChainFault::Foreign, why: String::new() };
         for key in foreign {
             check.add(&ListedSegment { key, name: None }, Err(nothing.clone()));
         }
@@ -228,19 +228,26 @@ async fn facts(
     bucket: &Bucket,
     at: &str,
     key: Arc<VerifierKey>,
-) -> Result<Result<SegmentFacts, NotBelieved>, BucketError> {
+) -> Result<Result<SegmentFacts, SegmentRejection>, BucketError> {
     let bytes: Bytes = match bucket.get(at).await {
         Ok(bytes) => bytes,
         Err(error @ BucketError::TooLong(_)) => {
-            return Ok(Err(NotBelieved { fault: ChainFault::Altered, why: error.to_string() }));
+            return Ok(Err(SegmentRejection {
+                fault: ChainFault::Altered,
+                why: error.to_string(),
+            }));
         }
         Err(error @ BucketError::Missing(_)) => {
-            return Ok(Err(NotBelieved { fault: ChainFault::Removed, why: error.to_string() }));
+            return Ok(Err(SegmentRejection {
+                fault: ChainFault::Removed,
+                why: error.to_string(),
+            }));
         }
         Err(error) => return Err(error),
     };
     let looked = tokio::task::spawn_blocking(move || SegmentFacts::of(&bytes, &key)).await;
-    let unread = |_| Err(NotBelieved { fault: ChainFault::Altered, why: "cannot be read".into() });
+    let unread =
+        |_| Err(SegmentRejection { fault: ChainFault::Altered, why: "cannot be read".into() });
     Ok(looked.unwrap_or_else(unread))
 }
 

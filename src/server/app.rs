@@ -23,7 +23,7 @@ use super::shutdown::{
     CHILDREN_TIMEOUT, CONTROL_GRACE, DRAIN_TIMEOUT, ForcedShutdown, Signals, WORKER_GRACE,
 };
 use super::startup::{StartError, cores};
-use super::workers::{ShutdownSignals, WorkerEntrance, WorkerThread, accept, max_connections};
+use super::workers::{ShutdownSignals, WorkerEndpoint, WorkerThread, accept, max_connections};
 use super::{
     audit_records, fleet_approvals, fleet_pins, identity_watch, listener, startup, webhook,
 };
@@ -370,8 +370,8 @@ impl App {
             .map(|number| {
                 let (drain, forced) = (self.drain.subscribe(), self.forced.clone());
                 let signals = ShutdownSignals { drain, forced };
-                let entrance = WorkerEntrance { address: address.clone(), tls: tls.clone() };
-                WorkerThread::start(Arc::clone(&self.shared), number, entrance, signals)
+                let endpoint = WorkerEndpoint { address: address.clone(), tls: tls.clone() };
+                WorkerThread::start(Arc::clone(&self.shared), number, endpoint, signals)
             })
             .collect::<io::Result<Vec<_>>>()?;
         let open = worker_threads

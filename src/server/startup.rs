@@ -56,7 +56,7 @@ pub enum StartError {
     #[error(
         "this new node cannot read the shared state of its fleet, and does not serve without it: {0}"
     )]
-    Unheard(String),
+    FactsUnavailable(String),
     /// A new node could not read the config of the fleet.
     #[error(
         "version {version} of the fleet's config cannot be read: {error}; this new node does not serve with its own config"

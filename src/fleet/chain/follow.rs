@@ -26,7 +26,7 @@ use mcpproxy_activity::gap::Gap;
 use mcpproxy_activity::record::{Hash, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::chain::check::{ChainFault, FaultFound, NotBelieved, SegmentFacts};
+use crate::chain::check::{ChainFault, FaultFound, SegmentFacts, SegmentRejection};
 use crate::checkpoint::Checkpoint;
 use crate::columns::MAX_TABLE_BYTES;
 use crate::segment::{SegmentName, day_folder};
@@ -472,7 +472,7 @@ impl ChainFollower {
     /// Judges the first listed object, fetched and opened.
     pub fn judge(
         &mut self,
-        opened: Result<&SegmentFacts, &NotBelieved>,
+        opened: Result<&SegmentFacts, &SegmentRejection>,
         now: u64,
     ) -> SegmentJudgment {
         let Some(SeenObject { key, name: Some(name), .. }) = self.ahead.front().cloned() else {
@@ -480,7 +480,7 @@ impl ChainFollower {
         };
         let range = (name.first, name.last);
         let facts = match opened {
-            Err(NotBelieved { fault, why }) => {
+            Err(SegmentRejection { fault, why }) => {
                 return self.pass(&key, *fault, range, why.clone(), now);
             }
             Ok(facts) => facts,

@@ -94,7 +94,7 @@ struct MemoryCount {
     facts: u64,
     reader: u64,
     notes: u64,
-    heard: bool,
+    read_once: bool,
 }
 
 /// Version of the state that decides what this node publishes.
@@ -111,8 +111,8 @@ struct Held {
     /// Change counter of the notes.
     noted: u64,
     reader: FactReader,
-    /// See [`FactMemory::heard`].
-    heard: bool,
+    /// See [`FactMemory::read_once`].
+    read_once: bool,
     /// Last check of whether the store has this node's facts.
     published: Option<(PublicationCount, bool)>,
 }
@@ -120,7 +120,7 @@ struct Held {
 impl Held {
     fn memory_count(&self) -> MemoryCount {
         let (facts, reader) = (self.facts.changes(), self.reader.remembered());
-        MemoryCount { facts, reader, notes: self.noted, heard: self.heard }
+        MemoryCount { facts, reader, notes: self.noted, read_once: self.read_once }
     }
 
     fn publication_count(&self) -> PublicationCount {
@@ -132,9 +132,9 @@ impl Held {
         FactMemory {
             facts: Arc::clone(&self.facts),
             numbers: self.reader.numbers().clone(),
-            said_again: self.reader.said_again().clone(),
+            relayed: self.reader.relayed_authors().clone(),
             notes: self.notes.clone(),
-            heard: self.heard,
+            read_once: self.read_once,
         }
     }
 
@@ -149,9 +149,9 @@ impl FleetFacts {
     pub fn open(settings: FactExchangeSettings) -> Result<Self, MemoryError> {
         let memory = FactMemory::load(&settings.folder, settings.fleet)?;
         let fresh = memory.is_none();
-        let FactMemory { facts, numbers, said_again, notes, heard } = memory.unwrap_or_default();
-        let reader = FactReader::new(settings.node.clone(), numbers, said_again, fresh);
-        let held = Held { facts, notes, noted: 0, reader, heard, published: None };
+        let FactMemory { facts, numbers, relayed, notes, read_once } = memory.unwrap_or_default();
+        let reader = FactReader::new(settings.node.clone(), numbers, relayed, fresh);
+        let held = Held { facts, notes, noted: 0, reader, read_once, published: None };
         let saved = Mutex::new(held.memory_count());
         Ok(Self(Arc::new(Shared {
             settings,
@@ -175,7 +175,7 @@ impl FleetFacts {
     /// True if all published facts were read at least once, by this process or an earlier one. Before that,
     /// unknown facts may exist.
     pub fn has_read_once(&self) -> bool {
-        self.0.held.lock().heard
+        self.0.held.lock().read_once
     }
 
     /// Reason why the last round did not read all published facts, if any.
@@ -384,7 +384,7 @@ impl FleetFacts {
                     None => held.reader.record_not_requested(&node),
                 }
             }
-            held.heard |= held.reader.has_read_all();
+            held.read_once |= held.reader.has_read_all();
             drop(held);
             facts.look_published();
             facts.save().map_err(|error| BucketError::Failed(error.to_string()))
@@ -753,11 +753,11 @@ pub struct FactMemory {
     /// Highest object number read per node.
     pub numbers: BTreeMap<NodeName, u64>,
     /// Nodes whose facts this node has relayed.
-    pub said_again: BTreeSet<NodeName>,
+    pub relayed: BTreeSet<NodeName>,
     /// Notes of components, by component.
     pub notes: BTreeMap<String, String>,
     /// True if all published facts were read once: before that, unknown facts may exist.
-    pub heard: bool,
+    pub read_once: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -765,7 +765,7 @@ struct MemoryContents {
     format: u32,
     fleet: String,
     /// Omitted by older versions if true.
-    #[serde(default = "has_heard")]
+    #[serde(default = "read_once_by_default")]
     heard: bool,
     numbers: BTreeMap<String, u64>,
     /// Omitted by older versions.
@@ -775,7 +775,7 @@ struct MemoryContents {
     facts: BTreeMap<String, Vec<WrittenFact>>,
 }
 
-fn has_heard() -> bool {
+fn read_once_by_default() -> bool {
     true
 }
 
@@ -809,12 +809,12 @@ impl FactMemory {
         let name = |name: &str| {
             NodeName::parse(name).ok_or_else(|| format!("'{name}' is not a node name"))
         };
-        let mut memory = Self { notes: read.notes, heard: read.heard, ..Self::default() };
+        let mut memory = Self { notes: read.notes, read_once: read.heard, ..Self::default() };
         for (node, number) in read.numbers {
             memory.numbers.insert(name(&node)?, number);
         }
         for node in read.said_again {
-            memory.said_again.insert(name(&node)?);
+            memory.relayed.insert(name(&node)?);
         }
         let mut set = FactSet::default();
         for (node, facts) in read.facts {
@@ -839,9 +839,9 @@ impl FactMemory {
         let contents = MemoryContents {
             format: MEMORY_FORMAT,
             fleet: fleet.to_string(),
-            heard: self.heard,
+            heard: self.read_once,
             numbers: numbers.collect(),
-            said_again: self.said_again.iter().map(|node| node.as_str().to_owned()).collect(),
+            said_again: self.relayed.iter().map(|node| node.as_str().to_owned()).collect(),
             notes: self.notes.clone(),
             facts,
         };

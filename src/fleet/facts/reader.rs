@@ -144,11 +144,11 @@ impl FactReader {
     pub fn new(
         own: NodeName,
         numbers: BTreeMap<NodeName, u64>,
-        said_again: BTreeSet<NodeName>,
+        relayed: BTreeSet<NodeName>,
         fresh: bool,
     ) -> Self {
         Self {
-            relays: FactRelays::new(own.clone(), said_again),
+            relays: FactRelays::new(own.clone(), relayed),
             own,
             numbers,
             looked: BTreeMap::new(),
@@ -173,7 +173,7 @@ impl FactReader {
     }
 
     /// Nodes whose facts this node has relayed, to be remembered.
-    pub fn said_again(&self) -> &BTreeSet<NodeName> {
+    pub fn relayed_authors(&self) -> &BTreeSet<NodeName> {
         self.relays.remembered()
     }
 
@@ -899,8 +899,8 @@ mod tests {
         reader.opened(&b, false, &gone);
         reader.take((&b, "1"), Ok(gone.clone()), &mut set);
         assert_eq!(reader.to_put(&set).unwrap().facts.authored_by(&b), gone.facts);
-        let (numbers, said_again) = (reader.numbers().clone(), reader.said_again().clone());
-        let start = || FactReader::new(a.clone(), numbers.clone(), said_again.clone(), false);
+        let (numbers, relayed) = (reader.numbers().clone(), reader.relayed_authors().clone());
+        let start = || FactReader::new(a.clone(), numbers.clone(), relayed.clone(), false);
         let says = |put: Option<FactObject>| put.map(|put| put.facts.authored_by(&b) == gone.facts);
         // It has only the new key now, and its stored object uses the old one.
         let mut again = start();

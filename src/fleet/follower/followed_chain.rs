@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::bucket::{Bucket, BucketError};
-use crate::chain::check::{ChainFault, NotBelieved, SegmentFacts};
+use crate::chain::check::{ChainFault, SegmentFacts, SegmentRejection};
 use crate::chain::follow::{
     ChainFollower, FollowMark, FollowStep, MAX_AHEAD, SeenObject, SeenPart, SegmentJudgment,
 };
@@ -496,16 +496,16 @@ async fn gap_names(
 }
 
 /// Outer errors are not the segment's fault.
-type OfSegment<T> = Result<Result<T, NotBelieved>, NotFollowed>;
+type OfSegment<T> = Result<Result<T, SegmentRejection>, NotFollowed>;
 
 async fn fetch(bucket: &Bucket, key: &str) -> OfSegment<Bytes> {
     match bucket.get(key).await {
         Ok(bytes) => Ok(Ok(bytes)),
         Err(error @ BucketError::TooLong(_)) => {
-            Ok(Err(NotBelieved { fault: ChainFault::Altered, why: error.to_string() }))
+            Ok(Err(SegmentRejection { fault: ChainFault::Altered, why: error.to_string() }))
         }
         Err(error @ BucketError::Missing(_)) => {
-            Ok(Err(NotBelieved { fault: ChainFault::Removed, why: error.to_string() }))
+            Ok(Err(SegmentRejection { fault: ChainFault::Removed, why: error.to_string() }))
         }
         Err(error) => Err(error.into()),
     }

@@ -409,9 +409,9 @@ fn memory_file_is_checked_private_and_bound_to_its_fleet() {
     }
     facts.end(&node("b"), FactKind::Token, "a");
     memory.facts = Arc::new(facts);
-    memory.said_again.insert(node("gone"));
+    memory.relayed.insert(node("gone"));
     memory.notes.insert("tokens".into(), "x".into());
-    memory.heard = true;
+    memory.read_once = true;
     memory.save(dir.path(), fleet).unwrap();
     assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory.clone()));
     let file = dir.path().join(MEMORY_FILE);
@@ -426,7 +426,7 @@ fn memory_file_is_checked_private_and_bound_to_its_fleet() {
     assert!(wrong.to_string().contains("'../gone' is not a node name"), "{wrong}");
     // Format of earlier versions without relayed nodes.
     fs::write(&file, text.replace(r#""said_again":["gone"],"#, "")).unwrap();
-    memory.said_again.clear();
+    memory.relayed.clear();
     assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let other = FactMemory::load(dir.path(), FleetId([2; 16])).unwrap_err();
