@@ -452,7 +452,7 @@ impl FleetFacts {
             (held.reader.object_authors(), Arc::clone(&held.facts))
         };
         let published = object_authors.of(&set);
-        let Some(object) = self.0.held.lock().reader.to_put_facts(published) else {
+        let Some(object) = self.0.held.lock().reader.next_put(published) else {
             return Ok(None);
         };
         self.save().map_err(|error| BucketError::Failed(error.to_string()))?;

@@ -462,11 +462,11 @@ impl FactReader {
     /// processed, if that was wanted.
     pub fn to_put(&mut self, set: &FactSet) -> Option<FactObject> {
         let facts = self.object_authors().of(set);
-        self.to_put_facts(facts)
+        self.next_put(facts)
     }
 
     /// Object to upload now, for facts that were collected before.
-    pub(crate) fn to_put_facts(&mut self, collected: ObjectFacts) -> Option<FactObject> {
+    pub(crate) fn next_put(&mut self, collected: ObjectFacts) -> Option<FactObject> {
         let ObjectFacts { facts, left_out } = collected;
         self.left_out = left_out;
         if self.is_stored(&facts) {
@@ -932,7 +932,7 @@ mod tests {
         let [b, gone] = ["b", "gone"].map(node);
         let mut reader = reader();
         let (facts, left_out) = (FactSet::default(), BTreeSet::from([gone.clone()]));
-        assert_eq!(reader.to_put_facts(ObjectFacts { facts, left_out }), None);
+        assert_eq!(reader.next_put(ObjectFacts { facts, left_out }), None);
         assert_eq!(reader.left_out().collect::<Vec<_>>(), [&gone]);
         let mut facts = FactSet::default();
         facts.set_value(&gone, FactKind::Token, "t", "1").unwrap();

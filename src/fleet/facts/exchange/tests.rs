@@ -384,7 +384,7 @@ fn authors_without_room_are_reported_beside_other_faults() {
     });
     reader.wanted(&listed, true, |_| false);
     let left_out = BTreeSet::from([b, c]);
-    reader.to_put_facts(ObjectFacts { facts: FactSet::default(), left_out });
+    reader.next_put(ObjectFacts { facts: FactSet::default(), left_out });
     let reported = reported_faults(&reader);
     let no_room = FactFault::NoRoom.to_string();
     assert_eq!(reported.len(), 3);
@@ -392,7 +392,7 @@ fn authors_without_room_are_reported_beside_other_faults() {
     assert!(reported["facts/said/b"].starts_with("not read: 104857600 bytes"));
     assert!(reported["facts/said/b"].ends_with(&format!("; {no_room}")));
     let left_out = (0..100).map(|at| node(&at.to_string())).collect();
-    reader.to_put_facts(ObjectFacts { facts: FactSet::default(), left_out });
+    reader.next_put(ObjectFacts { facts: FactSet::default(), left_out });
     let reported = reported_faults(&reader);
     assert_eq!(reported.len(), MAX_FAULTS + 1);
     assert_eq!(reported[SAID], "38 more objects are skipped");
