@@ -99,7 +99,7 @@ fn without_hidden_tips(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Adds what was probably meant to an error.
+/// Adds a tip to an error, if there is one.
 fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
     if let Some(tip) = tip(&error, typed) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
@@ -107,7 +107,7 @@ fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
     error
 }
 
-/// The option or command that a rejected command line probably meant.
+/// Tip that names the option or command that a rejected command line probably meant.
 fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn near_misses_are_answered_with_what_was_meant() {
+    fn near_misses_get_a_tip_with_the_intended_command() {
         for (line, expected) in [
             ("activity export -o week.csv", "use `--file week.csv`"),
             ("--json activity export --since 7d -oweek.csv", "use `--file week.csv`"),

@@ -1,4 +1,4 @@
-//! The product's handbook, a page a subject. There is no code here.
+//! User guide, one page per subject. Contains no code.
 //!
 //! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`fleet`],
 //! [`fleet_setup`], [`fleet_scale`], [`configuration`], [`tls`], [`operation`],

@@ -1,4 +1,4 @@
-//! The `mcpproxy` binary: sets the allocator and hands over to the command line.
+//! The `mcpproxy` binary: sets the allocator and runs the command line.
 
 use std::process::ExitCode;
 

@@ -50,7 +50,7 @@ pub use reader_limits::ReaderSlots;
 pub use router::{handle, handle_own, refuse, unauthorized};
 pub use tokens::{shown_change, shown_tokens};
 
-/// State of the REST interface beside the proxy itself.
+/// State of the REST interface, in addition to the proxy's.
 #[derive(Debug)]
 pub struct State {
     /// When the server started.

@@ -154,8 +154,8 @@ Examples:
   mcpproxy import --server github --server files
 
 The servers to add are shown first, without the values of variables and headers, which are copied, and with \
-warnings about settings that do not work here. Searched are the user-wide files, the per-project entries of \
-Claude Code, and the files of the current directory. The other programs' files are not changed. \
+warnings about settings that do not work here. The user-wide files, the per-project entries of \
+Claude Code and the files of the current directory are searched. The other programs' files are not changed. \
 Nothing is started until you confirm, all of them or some by their numbers; a running proxy then starts \
 the new servers at once.")]
     Import(ImportArgs),
@@ -392,8 +392,8 @@ Examples:
   mcpproxy tools annotate sqlite
   mcpproxy tools annotate sqlite --read read_query,list_tables --destructive write_query
 
-Unannotated are tools that neither the server nor the config marks read-only or destructive. Without options each is \
-shown and you are asked, which requires a terminal. The answers are written to the config file; a running proxy \
+A tool is unannotated if neither the server nor the config marks it read-only or destructive. Without options each tool \
+is shown and you are asked, which requires a terminal. The answers are written to the config file; a running proxy \
 applies them at once.")]
     Annotate {
         /// The server's name in the config

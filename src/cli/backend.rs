@@ -166,8 +166,8 @@ impl Backend {
         self.request(Method::POST, target, body.into()).await
     }
 
-    /// POST of a call. Once it waits for approval, `waits` gets the approval's id: the request id identifies it among
-    /// the pending calls. A proxy in this process asks nobody.
+    /// POST of a call. If it waits for approval, `waits` gets the approval's id, which is found among the pending
+    /// calls by the request id. A call through a proxy in this process does not wait for approval.
     pub(super) async fn post_call(
         &self,
         target: &str,
@@ -207,7 +207,7 @@ impl Backend {
         }
     }
 
-    /// GET of a streamed body, such as an export or live events; `after` resumes behind the event with that id.
+    /// GET of a streamed body, such as an export or live events; `after` resumes after the event with that id.
     pub(super) async fn stream(
         &self,
         target: &str,

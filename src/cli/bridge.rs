@@ -353,7 +353,7 @@ struct ServerSession {
 }
 
 impl ServerSession {
-    /// Does not connect yet.
+    /// Creates the state without connecting.
     fn new(client: HttpClient, path: &str) -> Self {
         let (agreement, long_messages) = (Agreement::default(), LongMessages::default());
         let path = path.into();
@@ -492,9 +492,9 @@ fn refused(status: StatusCode, body: &[u8]) -> String {
     struct ErrorBody {
         error: String,
     }
-    let said = serde_json::from_slice::<ErrorBody>(body).map(|envelope| envelope.error);
-    let said = said.unwrap_or_else(|_| String::from_utf8_lossy(body).trim().to_owned());
-    format!("mcpproxy answered HTTP {}: {said}{}", status.as_u16(), hint(status))
+    let message = serde_json::from_slice::<ErrorBody>(body).map(|envelope| envelope.error);
+    let message = message.unwrap_or_else(|_| String::from_utf8_lossy(body).trim().to_owned());
+    format!("mcpproxy answered HTTP {}: {message}{}", status.as_u16(), hint(status))
 }
 
 /// Delay before the stream is reopened, unless the server sets one.
@@ -502,7 +502,7 @@ const STREAM_RETRY: Duration = Duration::from_secs(1);
 /// Maximum delay a server may set.
 const MAX_STREAM_RETRY: Duration = Duration::from_secs(30);
 
-/// Opens the server's stream, reopens it behind the last event whenever it ends, and forwards its messages to `out`.
+/// Opens the server's stream, reopens it after the last event whenever it ends, and forwards its messages to `out`.
 /// Ends if the server offers no stream, the session has no id, or the receiver is gone.
 async fn follow(server: Rc<ServerSession>, out: mpsc::Sender<ServerMessage>) {
     let mut last_id: Option<HeaderValue> = None;
@@ -595,13 +595,13 @@ struct ReplyMessages {
 }
 
 impl ReplyMessages {
-    /// For an event stream, or for a single message.
+    /// Creates a decoder for an event stream, or for a single message.
     fn new(long: &LongMessages, events: bool) -> Self {
         let events = events.then(sse::Decoder::new);
         Self { long: long.clone(), events, message: ServerMessage::default(), skip: false }
     }
 
-    /// Chosen by the reply's content type.
+    /// Creates the decoder for the reply's content type.
     fn of(long: &LongMessages, reply: &HttpReply) -> Self {
         let kind = reply.headers().get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
         Self::new(long, kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")))

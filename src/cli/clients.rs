@@ -1,5 +1,5 @@
-//! MCP clients facts to `import` and `connect`: location and format of their server lists, and the entry that points
-//! them to this proxy.
+//! Facts about MCP clients for `import` and `connect`: location and format of their server lists, and the entry that
+//! points them to this proxy.
 //!
 //! Files and server blocks are parsed and rendered by `clients::file`, and shown by `clients::preview`.
 

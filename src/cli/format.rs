@@ -147,7 +147,7 @@ pub(super) fn second_connection(server: &Value) -> Option<Result<String, String>
     }
 }
 
-/// Notes on those items, one line each.
+/// Notes on nonconforming items, one line each.
 pub(super) fn list_notes(server: &Value) -> impl Iterator<Item = String> {
     list(server, "/nonconforming/notes").iter().map(|note| {
         let [list, item, action, reason] =
@@ -156,12 +156,12 @@ pub(super) fn list_notes(server: &Value) -> impl Iterator<Item = String> {
     })
 }
 
-/// Those counts with the first `most` notes, on one line; `None` if all items conform.
-pub(super) fn nonconforming_items(server: &Value, most: usize) -> Option<String> {
+/// Counts of nonconforming items with the first `max` notes, on one line; `None` if all items conform.
+pub(super) fn nonconforming_items(server: &Value, max: usize) -> Option<String> {
     let counts = nonconforming(server)?;
     let notes: Vec<_> = list_notes(server).collect();
-    let shown = notes.iter().take(most).map(String::as_str).collect::<Vec<_>>().join("; ");
-    Some(match notes.len().saturating_sub(most) {
+    let shown = notes.iter().take(max).map(String::as_str).collect::<Vec<_>>().join("; ");
+    Some(match notes.len().saturating_sub(max) {
         0 => format!("{counts}: {shown}"),
         more => format!("{counts}: {shown}; {more} more: mcpproxy upstream list"),
     })

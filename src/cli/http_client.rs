@@ -5,8 +5,8 @@
 //! Redirects and HTTP proxies are not supported: the server is ours, at a configured address.
 //!
 //! Over TLS any certificate is accepted whose private key the server holds: the proof of the API key (`api::proof`)
-//! covers the certificate and precedes any sensitive data, so that renewed, self-signed or misnamed certificates are
-//! fine.
+//! covers the certificate and precedes any sensitive data, so renewed, self-signed or misnamed certificates are
+//! accepted.
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
@@ -34,7 +34,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Timeout for connecting to the server, which is near.
+/// Timeout for connecting to the server, which is local.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of idle connections.
 const MAX_IDLE: usize = 8;
@@ -224,7 +224,7 @@ impl HttpClient {
         self.send(Method::POST, target, headers, body).await?.buffered().await
     }
 
-    /// GET with a streamed response; `after` resumes an event stream behind the event with that id.
+    /// GET with a streamed response; `after` resumes an event stream after the event with that id.
     pub(super) async fn stream(
         &self,
         target: &str,
@@ -532,10 +532,10 @@ async fn prove(
         let response: ProofResponse = serde_json::from_slice(&body).ok()?;
         Some((blake3::Hash::from_hex(response.data.proof).ok()?, connection))
     };
-    let given = tokio::time::timeout(PROOF_TIMEOUT, response).await.ok().flatten();
+    let received = tokio::time::timeout(PROOF_TIMEOUT, response).await.ok().flatten();
     // Hashes compare in constant time.
-    let (given, connection) = given.ok_or(NotProven::Silent)?;
-    match given == proof::of(api_key, &nonce, dialed) {
+    let (received, connection) = received.ok_or(NotProven::Silent)?;
+    match received == proof::of(api_key, &nonce, dialed) {
         true => Ok(connection),
         false => Err(NotProven::Wrong),
     }
@@ -556,8 +556,8 @@ pub(super) fn target(segments: &[&str], query: &[(&str, Option<&str>)]) -> Strin
         target.push('/');
         target.extend(utf8_percent_encode(segment, ESCAPED));
     }
-    let given = query.iter().filter_map(|(name, value)| value.map(|value| (name, value)));
-    for (index, (name, value)) in given.enumerate() {
+    let present = query.iter().filter_map(|(name, value)| value.map(|value| (name, value)));
+    for (index, (name, value)) in present.enumerate() {
         target.push(if index == 0 { '?' } else { '&' });
         target.push_str(name);
         target.push('=');

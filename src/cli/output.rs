@@ -161,7 +161,7 @@ pub(super) fn confirm(shown: &str, question: &str, yes: bool) -> Result<bool, Co
     Ok(answer.is_none_or(|answer| is_yes(&answer)))
 }
 
-/// Shows a preview of numbered items, and asks which of them are meant: all, or some by their numbers from 1. Returns
+/// Shows a preview of numbered items, and asks which of them to choose: all, or some by their numbers from 1. Returns
 /// their indexes; `yes` means all. Without a terminal it is an error.
 pub(super) fn choose(
     shown: &str,
@@ -183,7 +183,7 @@ pub(super) fn choose(
     }
 }
 
-/// Indexes of a list of numbers and ranges from 1 to `count`, in order; `None` if it is none.
+/// Indexes of a list of numbers and ranges from 1 to `count`, in order; `None` if it is not such a list.
 fn numbers(text: &str, count: usize) -> Option<Vec<usize>> {
     let mut chosen = vec![false; count];
     for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {

@@ -73,7 +73,7 @@ pub(super) struct ServerTrial {
     /// Error, or a missing login; may be empty.
     pub(super) reason: String,
     pub(super) tools: usize,
-    /// Tools that nobody marks read-only or destructive; filled in by [`try_servers`] alone.
+    /// Tools marked neither read-only nor destructive; filled in by [`try_servers`] alone.
     pub(super) unannotated: Vec<String>,
     /// Time until its tools were known, or it failed.
     pub(super) took: Duration,

@@ -33,7 +33,7 @@ pub(super) fn not_started(error: &StartError) -> CommandError {
         | StartError::Rules(_)
         | StartError::Tls(_)
         | StartError::FleetConfigRefused { .. } => CommandError::new(Exit::Config, error),
-        StartError::Unheard(_) | StartError::FleetConfigAway { .. } => {
+        StartError::FactsUnavailable(_) | StartError::FleetConfigAway { .. } => {
             CommandError::new(Exit::Unreachable, error)
         }
         StartError::Fleet(JoinError::Activity(error)) => store(error),
@@ -134,7 +134,7 @@ pub(super) fn load(global: &Global, listen: Option<&str>) -> Result<Loaded, Comm
     load_or_default(global, listen)
 }
 
-/// Maximum number of files among which the one that was meant is looked for.
+/// Maximum number of files searched for a similar name.
 const MAX_SIBLINGS: usize = 1000;
 
 /// Refuses a named config file that does not exist: only `init` creates one.
@@ -148,14 +148,14 @@ pub(super) fn named_file_exists(global: &Global) -> Result<(), CommandError> {
     if !is_absent(path) {
         return Ok(());
     }
-    let meant = match nearest_file(path) {
-        Some(meant) => format!(": did you mean {}?", meant.display()),
+    let suggestion = match nearest_file(path) {
+        Some(suggestion) => format!(": did you mean {}?", suggestion.display()),
         None => String::new(),
     };
     Err(CommandError::new(
         Exit::Config,
         format!(
-            "config file {} does not exist{meant} (only `mcpproxy init` creates one)",
+            "config file {} does not exist{suggestion} (only `mcpproxy init` creates one)",
             path.display()
         ),
     ))

@@ -91,7 +91,7 @@ impl Paragraph {
     }
 
     /// The same paragraph at another indentation.
-    pub(super) fn behind(self, indent: usize) -> Self {
+    pub(super) fn indented(self, indent: usize) -> Self {
         Self { indent, ..self }
     }
 
@@ -128,7 +128,7 @@ impl Paragraph {
                 format!("{label}{:blanks$} {}", "", self.text(text)).trim_end().to_owned()
             }
             // The label may come from a server, too.
-            None => format!("{}\n{}", self.behind(LABEL).text(label), self.block(text)),
+            None => format!("{}\n{}", self.indented(LABEL).text(label), self.block(text)),
         }
     }
 }
@@ -190,7 +190,7 @@ mod tests {
     fn continuation_lines_are_indented() {
         let forged = "clean up\nstatus               blocked\r\n\tx\n\nerror 0\u{2028}y";
         for width in [None, Some(20), Some(80)] {
-            let drawn = Paragraph::new(width).behind(21).labeled("reason", forged);
+            let drawn = Paragraph::new(width).indented(21).labeled("reason", forged);
             let mut lines = drawn.lines();
             assert!(lines.next().unwrap().starts_with("reason               clean"), "{drawn}");
             assert!(
@@ -199,9 +199,9 @@ mod tests {
             );
             assert!(drawn.contains("blocked\\u{d}") || width == Some(20), "{drawn}");
         }
-        let below = Paragraph::new(None).behind(6).labeled("a long label", "text");
+        let below = Paragraph::new(None).indented(6).labeled("a long label", "text");
         assert_eq!(below, "a long label\n      text");
-        let block = Paragraph::new(None).behind(2).block("one\ntwo");
+        let block = Paragraph::new(None).indented(2).block("one\ntwo");
         assert_eq!(block, "  one\n  two");
     }
 
@@ -234,7 +234,7 @@ mod tests {
     fn lines_fit_the_terminal_width() {
         let text = "words of several lengths, 日本語 too, and averyveryverylongwordthatdoesnotfit";
         for width in 24..100 {
-            let drawn = Paragraph::new(Some(width)).behind(12).labeled("label", text);
+            let drawn = Paragraph::new(Some(width)).indented(12).labeled("label", text);
             assert!(drawn.lines().all(|line| line.width() <= width), "{width}:\n{drawn}");
             let plain = |text: &str| {
                 text.chars().filter(|it| *it != ' ' && *it != '\n').collect::<String>()

@@ -26,7 +26,7 @@ const NAME_SHARE: usize = 60;
 const RANK_SHARE: usize = 25;
 /// Minimum width of a truncated name.
 const MIN_NAME: usize = 4;
-/// Minimum widths of truncated key columns, each with the width of free text for which they are narrowed so far.
+/// Minimum widths of truncated key columns, each with the width of free text that the truncation has to leave.
 const KEY_WIDTHS: [(usize, usize); 2] = [(FREE_WIDTH, 16), (MIN_FREE, 10)];
 
 /// Treatment of a column if not everything fits.

@@ -237,8 +237,8 @@ impl<'t> Findings<'t> {
     /// Adds a warning about an unknown key.
     pub(super) fn unknown(&mut self, path: &KeyPath, nearest: Option<&str>) {
         let written = self.written(path);
-        let meant = nearest.map(|key| format!(" (did you mean '{key}'?)")).unwrap_or_default();
-        let text = format!("unknown key '{written}' is ignored{meant}");
+        let suggestion = nearest.map(|key| format!(" (did you mean '{key}'?)")).unwrap_or_default();
+        let text = format!("unknown key '{written}' is ignored{suggestion}");
         self.add_at_key(Severity::Warning, &written, text);
     }
 

@@ -368,7 +368,7 @@ fn insert(
     let trailing = if ends_with_comma { "," } else { "" };
     if on_lines && !is_one_line {
         let base = indentation(bare, last.start);
-        // Behind the comments on the same line.
+        // After the comments on the same line.
         let at = comments_end(bare, end, container.close());
         changes.push((at..at, format!("{newline}{base}{}{trailing}", write(layout, base))));
     } else {
@@ -490,7 +490,7 @@ pub(super) struct Layout {
     pub(super) newline: &'static str,
     /// Indentation of one level.
     pub(super) indent: String,
-    /// Whether the whole text is on one line, which new values then follow.
+    /// Whether the whole text is on one line; new values are then added to that line.
     pub(super) is_one_line: bool,
 }
 
@@ -616,7 +616,7 @@ mod tests {
             json!(2),
             "\u{feff}{\n  \"a\": {\n    \"b\": 2\n  }\n}",
         );
-        // Comments behind the last member belong to it.
+        // Comments after the last member belong to it.
         set(
             "{\n  \"a\": 1 // one\n  // end\n}",
             "b",

@@ -77,7 +77,8 @@ impl Servers<'_> {
         Ok(Some(next))
     }
 
-    /// States the side effects of a server's tools in its `capabilities`; `None` if there is no server of that name.
+    /// Declares the side effects of a server's tools in its `capabilities`; `None` if there is no server of that
+    /// name.
     pub fn with_side_effects(
         self,
         name: &str,

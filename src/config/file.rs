@@ -366,7 +366,7 @@ fn with_api_key(text: &str, key: &str) -> String {
     format!("{before}{space}{member},{}{first}", if space.is_empty() { " " } else { space })
 }
 
-/// Offset for a first key: behind comments on the line of the opening brace.
+/// Offset for a first key: after the comments on the line of the opening brace.
 fn behind_brace(text: &str, mut at: usize) -> usize {
     loop {
         let rest = text.get(at..).unwrap_or_default();
@@ -484,8 +484,7 @@ fn unusable(folder: &Path) -> Option<String> {
     None
 }
 
-/// Tries to create a folder in `folder`, and removes it. File systems like `/proc` accept none, whatever their permissions
-/// say.
+/// Tries to create a folder in `folder`, and removes it. File systems like `/proc` accept none, regardless of permissions.
 fn not_created(folder: &Path) -> Option<String> {
     let probe = folder.join(format!(".mcpproxy-check-{}", std::process::id()));
     match fs::create_dir(&probe) {

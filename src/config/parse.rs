@@ -52,7 +52,7 @@ const OWN_REFERENCES: [&[&str]; 4] = [
     &["approval", "webhook", "secret"],
     &["cluster", "key"],
 ];
-/// First keys of those that grant admin or node access.
+/// Root keys of secrets that grant admin or node access.
 const ACCESS_GRANTING: [&str; 2] = ["api_key", "cluster"];
 /// Maximum number of referenced files that are watched; others are read at the next reload.
 const MAX_NAMED_FILES: usize = 1000;
@@ -460,12 +460,12 @@ pub(super) fn adopt_other_names(root: &mut Map<String, Value>, findings: &mut Fi
 
 fn adopt_servers(root: &mut Map<String, Value>, findings: &mut Findings<'_>) {
     let key = servers::KEY;
-    let meant: Vec<String> = root
+    let misspelled: Vec<String> = root
         .iter()
         .filter(|(name, value)| *name != key && *name != VS_CODE && means_servers(name, value))
         .map(|(name, _)| name.clone())
         .collect();
-    for name in meant {
+    for name in misspelled {
         root.remove(&name);
         findings.wrong_key(
             &KeyPath::root(&name),

@@ -25,7 +25,7 @@ pub fn read(path: &Path, pipes: NamedPipes) -> Result<RuleText, RuleProblem> {
     }
 }
 
-/// Texts of all files and presets; those of a fleet's config are part of it. Fails with the problems of all files.
+/// Texts of all files and presets. A fleet's config contains its files. Fails with the problems of all files.
 pub fn texts(rules: &RuleFiles, pipes: NamedPipes) -> Result<Vec<RuleText>, Vec<RuleProblem>> {
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in &rules.files {

@@ -28,7 +28,7 @@ fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     }
 }
 
-/// Collects the paths of all properties below `schema`; maps and arrays are no step.
+/// Collects the paths of all properties below `schema`; maps and arrays add no step.
 fn walk<'s>(
     root: &'s Value,
     schema: &'s Value,

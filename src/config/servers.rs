@@ -62,8 +62,8 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("sandboxEnabled", "has no effect here: the server runs with your rights"),
     ("watchPaths", "has no effect here: the server is restarted when it exits"),
 ];
-const CLIENTS: &str = "has no effect here: which calls are made without asking is set in the \
-                       client, by call_tool_read, call_tool_write and call_tool_destructive";
+const CLIENTS: &str = "has no effect here: set it in the client, for \
+                       call_tool_read, call_tool_write and call_tool_destructive";
 
 /// Names of our keys in other programs.
 pub(super) const OTHER_NAMES: [(&str, &str); 10] = [
@@ -163,7 +163,7 @@ fn server(
     let (upstream, not_upstream) =
         read_with_unknown_keys::<upstream::Config>(&block, &path, findings);
     let (tools, not_tools) = read_with_unknown_keys::<ServerSettings>(&block, &path, findings);
-    // A root key is unknown if neither part knows it; deeper keys belong to one part.
+    // A root key is unknown if neither part recognizes it; deeper keys belong to one part.
     let deep = |steps: &&Vec<PathStep>| steps.len() > 1;
     let unknown = not_tools.iter().filter(|it| deep(it) || not_upstream.contains(it));
     for steps in unknown.chain(not_upstream.iter().filter(deep)) {

@@ -1,6 +1,4 @@
 //! Tests of the whole config: defaults, errors, and the precedence of file, environment and flags.
-//!
-//! Size: every key of the file once, with its accepted and rejected values.
 
 use crate::document::MAX_PROBLEMS;
 use crate::section_reader::KNOWN_KEYS;

@@ -1,8 +1,8 @@
 //! The config as written, and the difference between two of them by key path. Pure.
 //!
-//! Differences are shown to people and kept in records, so they contain no secrets: of a potential secret only the
-//! fact of a change, of a server only how it is used, not how it is reached. The whole config, which is not recorded,
-//! also shows how a server is reached (CFG-8): command line and URL, masked like the activity log.
+//! Differences are shown to people and kept in records, so they contain no secrets. A potential secret shows only
+//! that it changed; a server shows only how it is used, not how it is reached. The complete config, which is not
+//! recorded, also shows how a server is reached (CFG-8): command line and URL, masked like the activity log.
 
 use crate::problem::{KeyPath, PathStep};
 use crate::section_reader::KNOWN_KEYS;
@@ -24,7 +24,7 @@ pub struct ChangedKey {
     new: Option<Value>,
 }
 
-/// Keys of a server that do not say how it is reached.
+/// Keys of a server that do not reveal how it is reached.
 const PLAIN_OF_SERVERS: [&str; 15] = [
     "enabled",
     "protocol",
@@ -167,7 +167,7 @@ fn shown_members(
     shown.collect()
 }
 
-/// Command, arguments and URL of a server, masked. Without members that are no texts.
+/// Command, arguments and URL of a server, masked. Members that are not strings are omitted.
 fn shown_reach(server: &Map<String, Value>, redactor: &Redactor) -> Map<String, Value> {
     let mut shown = Map::new();
     let args = server.get("args").filter(|args| args.is_array()).map(texts);
@@ -191,13 +191,13 @@ fn shown_reach(server: &Map<String, Value>, redactor: &Redactor) -> Map<String, 
     shown
 }
 
-/// The texts in a list.
+/// Strings of a list.
 fn texts(list: &Value) -> Vec<String> {
     let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
     items.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
 }
 
-/// The words of a command line without the secrets in them; `None` if the mask left no list of as many words.
+/// Masks the secrets in the words of a command line; `None` if masking changed the number of words.
 fn masked(words: &[&str], redactor: &Redactor) -> Option<Vec<String>> {
     let text = json!(words).to_string();
     let masked: Vec<String> = serde_json::from_str(&redactor.text(&text, false)).ok()?;

@@ -1,5 +1,5 @@
-//! Offline verification of a fleet's chains from the store alone, and inclusion proofs of single records. No node is
-//! asked and nothing is changed.
+//! Offline verification of a fleet's chains from the store alone, and inclusion proofs of single records. Contacts no
+//! node and writes nothing.
 //!
 //! [`audit`] fetches all segments; [`segment`] and [`ChainCheck`] verify them.
 //!
@@ -23,7 +23,7 @@ use thiserror::Error;
 
 use crate::bucket::{Bucket, BucketError};
 use crate::chain::check::{
-    ChainCheck, ChainFault, ChainReport, FaultFound, ListedSegment, NotBelieved, SegmentFacts,
+    ChainCheck, ChainFault, ChainReport, FaultFound, ListedSegment, SegmentFacts, SegmentRejection,
 };
 use crate::chain::place::{FLEET, FleetObject, NODES, NodeClaim, claim_key, segments_folder};
 use crate::chain::{ChainDays, ChainPart};
@@ -41,7 +41,7 @@ pub const MAX_KEYS_BYTES: u64 = 1 << 20;
 pub struct AuditOptions {
     /// Trusted keys; `None` to take the keys from the store.
     pub keys: Option<Vec<VerifierKey>>,
-    /// True if segments missing at the beginning are no fault, because the store expires old ones.
+    /// True if missing segments at the beginning are not a fault, because the store expires old ones.
     pub expired: bool,
 }
 
@@ -119,7 +119,7 @@ pub async fn audit(
                 faults.push(FaultFound { fault: ChainFault::Removed, at, first: None, last: None, why });
             }
         }
-        None => notes.push("the keys were taken from the store: everyone with write access can replace them together with what they sign".into()),
+        None => notes.push("the keys were taken from the store: anyone with write access can replace them together with what they sign".into()),
     }
     notes.push("the removal of segments at the end of a chain is not detectable here: compare the last records with those of the nodes".into());
     let sound = faults.is_empty() && nodes.iter().all(|node| node.chain.sound);
@@ -202,7 +202,7 @@ async fn node(
     };
     let mut records = 0;
     while let Some(ChainPart { names, foreign }) = days.next().await? {
-        let nothing = NotBelieved { fault: ChainFault::Foreign, why: String::new() };
+        let nothing = SegmentRejection { fault: ChainFault::Foreign, why: String::new() };
         for key in foreign {
             check.add(&ListedSegment { key, name: None }, Err(nothing.clone()));
         }
@@ -228,19 +228,26 @@ async fn facts(
     bucket: &Bucket,
     at: &str,
     key: Arc<VerifierKey>,
-) -> Result<Result<SegmentFacts, NotBelieved>, BucketError> {
+) -> Result<Result<SegmentFacts, SegmentRejection>, BucketError> {
     let bytes: Bytes = match bucket.get(at).await {
         Ok(bytes) => bytes,
         Err(error @ BucketError::TooLong(_)) => {
-            return Ok(Err(NotBelieved { fault: ChainFault::Altered, why: error.to_string() }));
+            return Ok(Err(SegmentRejection {
+                fault: ChainFault::Altered,
+                why: error.to_string(),
+            }));
         }
         Err(error @ BucketError::Missing(_)) => {
-            return Ok(Err(NotBelieved { fault: ChainFault::Removed, why: error.to_string() }));
+            return Ok(Err(SegmentRejection {
+                fault: ChainFault::Removed,
+                why: error.to_string(),
+            }));
         }
         Err(error) => return Err(error),
     };
     let looked = tokio::task::spawn_blocking(move || SegmentFacts::of(&bytes, &key)).await;
-    let unread = |_| Err(NotBelieved { fault: ChainFault::Altered, why: "cannot be read".into() });
+    let unread =
+        |_| Err(SegmentRejection { fault: ChainFault::Altered, why: "cannot be read".into() });
     Ok(looked.unwrap_or_else(unread))
 }
 
@@ -278,7 +285,7 @@ pub enum ProofError {
     /// None of the given keys is the node's.
     #[error("no key is given for {0}")]
     Key(String),
-    #[error("record {0} is not in the store, or not yet")]
+    #[error("record {0} is not in the store; it may not have been uploaded yet")]
     Absent(Id),
     /// The record's segment is invalid.
     #[error("{key}: {why}")]
@@ -295,7 +302,7 @@ pub enum ProofError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordProof {
     format: u32,
-    /// The record for people; equals `canonical`.
+    /// Record for display; must equal `canonical`.
     record: Value,
     /// Log id.
     log: String,
@@ -318,7 +325,7 @@ pub struct ProvenRecord {
     pub record: Record,
     pub checkpoint: Checkpoint,
     pub key: VerifierKey,
-    /// True if the key was given, not taken from the proof.
+    /// True if the caller supplied the key, false if it came from the proof.
     pub is_trusted: bool,
 }
 
@@ -375,8 +382,8 @@ impl RecordProof {
         let key = match keys {
             None => &stated,
             Some(keys) => {
-                let given = keys.iter().find(|key| key.name() == stated.name());
-                given.ok_or_else(|| ProofError::Key(stated.name().to_owned()))?
+                let trusted = keys.iter().find(|key| key.name() == stated.name());
+                trusted.ok_or_else(|| ProofError::Key(stated.name().to_owned()))?
             }
         };
         let checkpoint = Checkpoint::open(&self.checkpoint, key)
@@ -448,7 +455,7 @@ struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// Keys not yielded yet, of a day or of any.
+    /// Returns the keys not yielded yet, of one day or of all.
     async fn next(&mut self, day: Option<i32>) -> Result<Vec<String>, BucketError> {
         let Self { bucket, folder, id, tried } = self;
         let below = day.map_or(folder.clone(), |day| format!("{folder}/{}", day_folder(day)));
@@ -569,8 +576,8 @@ mod tests {
         (RecordProof::of(&opened, seq, &by.verifier).unwrap(), by.verifier.clone())
     }
 
-    /// Store with one segment of node `a`, in the folder of this many days before record 5, and these other
-    /// objects.
+    /// Store with one segment of node `a`, in the folder `days_before` days before record 5, and the objects of
+    /// `beside`.
     async fn store(days_before: i32, beside: &[(&str, &[u8])]) -> (tempfile::TempDir, Bucket, Id) {
         let dir = tempfile::tempdir().unwrap();
         let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
@@ -666,8 +673,8 @@ mod tests {
             let read = RecordProof::read(&serde_json::to_vec(&changed).unwrap()).unwrap();
             assert!(read.check(None).is_err(), "{member}");
             // If keys are given, the key in the proof is ignored.
-            let given = read.check(Some(std::slice::from_ref(&key)));
-            assert_eq!(given.is_ok(), member == "key", "{member}: {given:?}");
+            let result = read.check(Some(std::slice::from_ref(&key)));
+            assert_eq!(result.is_ok(), member == "key", "{member}: {result:?}");
         }
         let mut changed = text;
         changed["record"]["status"] = json!("error");

@@ -11,10 +11,9 @@
 //! Conditional updates are not used, because not every store supports them. Conditional creation is used if the store supports
 //! it ([`Bucket::create`]).
 //!
-//! The HTTP client ([`StoreClient`]) bounds each request; the total time of an operation is bounded by [`OPERATION_TIMEOUT`].
-//!
-//! It has TLS and egress proxy as in the rest of the program, and no redirects. A response must begin within [`ANSWER_TIMEOUT`] and continue without longer pauses. For requests with a body, the time to send
-//! it on the slowest supported link is added.
+//! The HTTP client ([`StoreClient`]) bounds each request; the total time of an operation is bounded by [`OPERATION_TIMEOUT`]. The client
+//! uses the TLS settings and egress proxy of the rest of the program and follows no redirects. A response must begin within
+//! [`ANSWER_TIMEOUT`] and must not pause for longer. For requests with a body, the transfer time on the slowest supported link is added.
 
 mod listing;
 #[cfg(test)]
@@ -99,7 +98,7 @@ pub(crate) struct ListedPart {
     pub objects: Vec<ListedObject>,
     /// Number of objects after or before them.
     pub more: u64,
-    /// Last key of the complete listing.
+    /// Last key scanned.
     pub last: Option<String>,
 }
 
@@ -108,7 +107,7 @@ pub fn credential_variables(url: &str) -> &'static [&'static str] {
     match url.split_once("://") {
         Some(("s3", _)) => &["AWS_"],
         Some(("gs", _)) => &["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"],
-        // Not all of `AZURE_`: it also holds credentials of other services.
+        // Not the whole prefix `AZURE_`, which other services use for credentials, too.
         Some(("az", _)) => {
             &["AZURE_STORAGE_", "AZURE_CLIENT_", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE"]
         }
@@ -157,7 +156,7 @@ impl fmt::Debug for Bucket {
 }
 
 impl Bucket {
-    /// Opens the folder at `url` without any request. Blocks: reads the system's certificates.
+    /// Opens the folder at `url` without sending a request. Blocks: reads the system's certificates.
     pub fn open(url: &str) -> Result<Self, BucketError> {
         let wrong = |error: &dyn fmt::Display| BucketError::Url(words(error));
         let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
@@ -383,13 +382,13 @@ fn shown(url: &Url) -> String {
 
 /// Maximum number of objects in a listing.
 pub const MAX_LISTED: usize = 4_000_000;
-/// Maximum number of folders in a folder: more than the tracked nodes, and some stray ones.
+/// Maximum number of folders in a folder: the tracked nodes and some stray folders.
 pub const MAX_FOLDERS: usize = 16_384;
 /// Time limit of a listing.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum length of a store's error message in bytes.
 const MAX_WORDS: usize = 500;
-/// Maximum length of a displayed key in characters; an operator who removes the object needs all of it.
+/// Maximum length of a displayed key in characters. Generous, because an operator needs the complete key to remove the object.
 const MAX_KEY_CHARS: usize = 300;
 
 /// Error of a store request.
@@ -477,12 +476,12 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_IDLE: usize = 4;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum transfer time of this many bytes.
+/// Maximum transfer time of `bytes` bytes, on the slowest supported link.
 pub(crate) fn transfer_time(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / SLOWEST_LINK)
 }
 
-/// The client. Clones share the connections.
+/// HTTP client. Clones share the connection pool.
 #[derive(Clone)]
 struct StoreClient {
     tls: TlsConnector,
@@ -602,7 +601,7 @@ struct StoreBody {
 }
 
 impl StoreBody {
-    /// The library does not read bodies that it needs nothing from.
+    /// Releases the connection of an empty body, which the library does not read.
     fn release_if_empty(&mut self) {
         if let Some(reply) = self.reply.take_if(|reply| reply.has_ended()) {
             self.pool.0.keep(self.pool.1.clone(), reply.into_connection());

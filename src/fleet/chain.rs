@@ -8,10 +8,7 @@
 //! earlier day. So the first record of each day is determined first, and a day yields only names that precede all later
 //! days.
 //!
-//! [`watch`] scans the chains of nodes that this node does not follow, and publishes gaps. It is bounded by days, names
-//! per chain and chains per round. Known chains are listed incrementally (a store returns a thousand names per request
-//! and a chain grows by 17 000 a day); each round rescans one chain in full, the one scanned least recently, so that
-//! removals behind the last name are found.
+//! [`watch`] scans the chains of nodes that this node does not follow, and publishes gaps.
 
 pub mod check;
 pub mod follow;
@@ -288,18 +285,18 @@ mod tests {
     }
 
     /// All parts yielded for these objects.
-    async fn given(keys: &[String]) -> Vec<(Vec<(u64, u64)>, Vec<String>)> {
+    async fn parts(keys: &[String]) -> Vec<(Vec<(u64, u64)>, Vec<String>)> {
         let dir = tempfile::tempdir().unwrap();
         let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
         for key in keys {
             bucket.put(key, Bytes::from_static(b"x")).await.unwrap();
         }
         let mut days = ChainDays::of(&bucket, "a").await.unwrap();
-        let mut given = Vec::new();
+        let mut parts = Vec::new();
         while let Some(ChainPart { names, foreign }) = days.next().await.unwrap() {
-            given.push((names.iter().map(|name| (name.first, name.last)).collect(), foreign));
+            parts.push((names.iter().map(|name| (name.first, name.last)).collect(), foreign));
         }
-        given
+        parts
     }
 
     #[tokio::test]
@@ -313,17 +310,17 @@ mod tests {
             (vec![(5, 9)], vec![stranger]),
             (vec![(10, 10)], Vec::new()),
         ];
-        assert_eq!(given(&keys).await, expected);
-        assert!(given(&[]).await.is_empty());
+        assert_eq!(parts(&keys).await, expected);
+        assert!(parts(&[]).await.is_empty());
     }
 
     #[tokio::test]
     async fn clock_set_back_preserves_chain_order() {
         // Records 5 to 9 and 12 were uploaded on later days than their successors.
         let keys = [key(1, 1, 4), key(8, 5, 9), key(2, 10, 11), key(8, 12, 12), key(3, 13, 13)];
-        let all: Vec<_> = given(&keys).await.into_iter().flat_map(|(names, _)| names).collect();
+        let all: Vec<_> = parts(&keys).await.into_iter().flat_map(|(names, _)| names).collect();
         assert_eq!(all, [(1, 4), (5, 9), (10, 11), (12, 12), (13, 13)]);
-        let part = given(&keys).await.remove(0).0;
+        let part = parts(&keys).await.remove(0).0;
         assert_eq!(part, [(1, 4)], "records that precede all others are yielded with their day");
     }
 
@@ -332,7 +329,7 @@ mod tests {
         let folder = segments_folder("a");
         let strange = (0..40).map(|at| format!("{folder}/date=2026-11-09/{at:02}.txt"));
         let keys: Vec<_> = strange.chain([key(1, 3, 3), key(2, 4, 4), key(9, 1, 2)]).collect();
-        let all: Vec<_> = given(&keys).await.into_iter().flat_map(|(names, _)| names).collect();
+        let all: Vec<_> = parts(&keys).await.into_iter().flat_map(|(names, _)| names).collect();
         assert_eq!(all, [(1, 2), (3, 3), (4, 4)]);
     }
 }

@@ -6,7 +6,7 @@
 //! readers see the same data. The same records and notes give the same bytes.
 //!
 //! Tables are written by `parquet` but read by this module: that crate trusts its input, follows nested structures in a
-//! footer and allocates what it claims, while everyone with write access to the store can add a file. The readers accept
+//! footer and allocates what it claims, while anyone with write access to the store can add a file. The readers accept
 //! exactly what the encoder writes: the footer in Thrift's compact protocol (`footer`), then the pages, with everything
 //! compared (`reading`).
 
@@ -63,7 +63,7 @@ impl From<ParquetError> for TableError {
 
 /// Length of a record's hash in bytes.
 pub(crate) const HASH_BYTES: usize = 32;
-/// Chunk size for formatted cells, which many cells share.
+/// Chunk size in bytes of the buffer that formatted cells share.
 const MADE_BYTES: usize = 32 << 10;
 
 /// Record decoded without copies.
@@ -213,7 +213,7 @@ impl<'a> TableOf<'a> {
     pub(crate) fn new(records: &'a RecordRows, node: &'a Bytes) -> Result<Self, BadRecord> {
         let mut rows = Vec::with_capacity(records.len());
         for row in records.iter() {
-            let bad = |error| BadRecord { seq: row.seq, why: format!("is not whole: it {error}") };
+            let bad = |error| BadRecord { seq: row.seq, why: format!("is invalid: it {error}") };
             let (head, body) = codec::split_canonical(row.canonical).map_err(bad)?;
             let [arguments, response, metadata] = codec::body_parts(body).map_err(bad)?;
             let head = codec::decode_head(head).map_err(bad)?;
@@ -593,7 +593,7 @@ impl RecordRows {
                 return Err(bad("does not follow its predecessor"));
             }
             let (head, body) = codec::split_canonical(canonical)
-                .map_err(|error| bad(&format!("is not whole: it {error}")))?;
+                .map_err(|error| bad(&format!("is invalid: it {error}")))?;
             if codec::chain(prev, self.log, seq, head, body) != hash {
                 return Err(bad("has a hash that does not match its bytes"));
             }

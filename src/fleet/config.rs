@@ -1,6 +1,6 @@
 //! The `cluster` section of the configuration, node names and stray objects. Pure.
 //!
-//! [`StrayObjects`] summarizes objects in the store whose names are not node names. Anybody who can write to the store
+//! [`StrayObjects`] summarizes objects in the store whose names are not node names. Anyone who can write to the store
 //! can add any number of them, so what is kept and shown is bounded.
 
 use std::fmt;

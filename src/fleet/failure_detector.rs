@@ -167,7 +167,7 @@ impl FailureDetector {
         reported
     }
 
-    /// Limits the tracked nodes to [`MAX_NODES`]: everyone who can write to the store can add any number of
+    /// Limits the tracked nodes to [`MAX_NODES`]: anyone who can write to the store can add any number of
     /// names.
     fn make_room(&mut self, there: &mut BTreeMap<NodeName, Box<str>>, strays: &mut StrayObjects) {
         let left_over = |nodes: &BTreeMap<NodeName, WatchedNode>, there: &BTreeMap<_, _>| {
@@ -194,11 +194,11 @@ impl FailureDetector {
         }
     }
 
-    /// Heartbeats to read now, at most [`MAX_READ_AT_ONCE`], the least recently requested first, so that an
-    /// unreadable one does not block the others.
+    /// Heartbeats to read now, at most [`MAX_READ_AT_ONCE`], the least recently requested first, so that an unreadable one does not
+    /// block the others.
     ///
-    /// Due at once: changed objects of nodes that are not proven alive, objects unchanged for too long, and
-    /// nodes in `doubts`. The others are read in turn.
+    /// Due at once: changed objects of nodes that are not proven alive, objects unchanged for too long, and nodes in `suspected`.
+    /// The others are read in turn.
     pub(crate) fn due_reads(&mut self, now: u64, suspected: &BTreeSet<NodeName>) -> Vec<NodeName> {
         let are_few = self.nodes.values().filter(|node| node.is_alive()).count() < FEW_NODES;
         let (mut at_once, mut in_turn) = (Vec::new(), Vec::new());
@@ -598,7 +598,7 @@ impl WatchedNode {
             self.twice_at = None;
         }
         let reported = fault.clone().filter(|fault| self.fault.as_ref() != Some(fault));
-        // A valid heartbeat clears the fault; a missing object does not.
+        // Every read without a fault clears it.
         self.fault = fault;
         reported
     }

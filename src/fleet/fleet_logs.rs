@@ -48,7 +48,7 @@ impl FleetCoverage {
     /// Adds a reason for a node, each once.
     pub(crate) fn lacks(&mut self, node: &str, why: &str) {
         let reported = self.missing.entry(node.to_owned()).or_default();
-        if !reported.split("; ").any(|said| said == why) {
+        if !reported.split("; ").any(|known| known == why) {
             if !reported.is_empty() {
                 reported.push_str("; ");
             }
@@ -272,7 +272,7 @@ fn lacks(status: &FollowStatus) -> Option<String> {
     (!why.is_empty()).then(|| why.join("; "))
 }
 
-/// Records of a node that the index will never have.
+/// Description of a node's records that are missing from the index because of gaps or faults.
 fn lost(status: &FollowStatus) -> Option<String> {
     let mut why = Vec::new();
     for gap in &status.gaps {
@@ -459,7 +459,7 @@ impl FleetIndex {
         self.not_followed.lock().insert(name.to_owned(), why);
     }
 
-    /// Forgets the status of all other nodes: they no longer exist.
+    /// Forgets the status of nodes that no longer exist.
     pub(crate) fn there_are(&self, is_there: impl Fn(&str) -> bool) {
         self.not_followed.lock().retain(|name, _| is_there(name));
     }

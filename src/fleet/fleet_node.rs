@@ -1,8 +1,8 @@
 //! Handle to this node of the fleet: liveness of other nodes, status of the ledger, and access to peers.
 //!
-//! [`FleetReadiness`] is the readiness of a node that has just started. Until it knows which nodes are alive, it cannot
-//! answer for state on other nodes and is not ready; if the store is unavailable, it serves alone after
-//! [`READINESS_LIMIT`].
+//! [`FleetReadiness`] is the readiness of a node that has just started. Until the liveness of all nodes is determined,
+//! requests for state on other nodes cannot be answered, and the node is not ready. If the store is unavailable, it serves
+//! alone after [`READINESS_LIMIT`].
 //!
 //! [`LedgerGauges`] are the ledger's counters, written by the ledger task and read by anyone.
 //!
@@ -43,7 +43,7 @@ use crate::heartbeat::{
 use crate::node_state::{FleetId, NodeKey};
 use crate::peers::{Peers, SuspectedPeers};
 
-/// Minimum age of an uncommitted backlog before it is reported: a slow upload is not a fault.
+/// Minimum age of records not uploaded before they are reported: a slow upload is not a fault.
 const LATE: Duration = Duration::from_secs(15);
 
 /// Identity of the running build.
@@ -117,8 +117,7 @@ impl FleetNode {
         self.living.store(Arc::new(living));
     }
 
-    /// Readiness since the start; `None` without `cluster.key`, because no other node is asked for anything
-    /// then.
+    /// Readiness since the start; `None` without `cluster.key`, because then no other node is queried.
     pub fn readiness(&self) -> Option<FleetReadiness> {
         self.config.key.as_ref().map(|_| self.sight.at(Instant::now()))
     }
@@ -261,12 +260,12 @@ fn dead(node: &NodeView) -> Option<String> {
         node.silent_ms / 1000,
         format!("restart it, or remove {} if it is decommissioned", heartbeat_key(&node.name)),
     );
-    let Some(said) = &node.heartbeat else {
+    let Some(heartbeat) = &node.heartbeat else {
         return Some(format!(
             "node '{name}' is dead: no heartbeat for {seconds} s; records that it had not sealed are missing; {next}"
         ));
     };
-    let LedgerStanding { stored, committed, .. } = said.ledger;
+    let LedgerStanding { stored, committed, .. } = heartbeat.ledger;
     let missing = if committed > stored {
         format!(
             "its records {} to {committed} and all later ones are missing from the fleet's store, according to its last heartbeat",
@@ -285,9 +284,9 @@ pub(crate) fn describe_skew(skew_ms: i64) -> String {
     format!("its clock is {seconds} s {side} this node's: correct one of them")
 }
 
-/// Maximum time a serving node stays not ready because it does not know yet which nodes are alive. Longer than
-/// [`DEAD_AFTER_MS`]. Reading more than some 350 heartbeats takes longer: then the
-/// node serves, and reports unread nodes as unknown.
+/// Maximum time a serving node stays not ready because the liveness of other nodes is undetermined. Longer than
+/// [`DEAD_AFTER_MS`]. Reading more than some 350 heartbeats takes longer; then the node serves, and reports unread nodes as
+/// unknown.
 pub const READINESS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Readiness since the start.
@@ -586,8 +585,8 @@ impl Heartbeats {
         self.node.sees(known.unseen(why));
     }
 
-    /// Lists and reads once. A heartbeat that the store does not return is omitted: that is not the node's
-    /// silence.
+    /// Lists and reads once. A heartbeat that the store does not return is omitted, because this does not prove that the
+    /// node is silent.
     async fn round(&self, rounds: &mut Rounds, puts: &OwnPuts) -> Result<Round, BucketError> {
         let (own, began) = (&self.node.name, rounds.now());
         let ListedSome { objects, is_whole } =
@@ -704,7 +703,7 @@ impl Rounds {
                 peer_line!(warn, LinePeer::Node(node), node, "node: {}", describe_skew(*skew));
             }
             NodeEvent::Fault(fault) => {
-                // Anybody who can write to the store can add any number of names.
+                // Anyone who can write to the store can add any number of names.
                 let peer = LinePeer::Part("heartbeats");
                 peer_line!(warn, peer, node, "node: {fault}");
             }

@@ -97,9 +97,9 @@ impl FleetReader {
             .map(|name| {
                 let question = question.clone();
                 async move {
-                    let said =
+                    let answer =
                         ask_if(asks, &name, question).await.and_then(|bytes| holdings(&bytes));
-                    (name, said)
+                    (name, answer)
                 }
             })
             .buffer_unordered(ASKED_TOGETHER)
@@ -124,7 +124,9 @@ impl FleetReader {
 fn known(view: &NodeView) -> KnownNode {
     let state = match (view.state, &view.heartbeat) {
         (NodeState::Alive, _) => KnownState::Alive,
-        (NodeState::Stopped, Some(said)) => KnownState::Stopped { last: said.ledger.committed },
+        (NodeState::Stopped, Some(heartbeat)) => {
+            KnownState::Stopped { last: heartbeat.ledger.committed }
+        }
         (NodeState::Stopped, None) | (NodeState::Dead | NodeState::Unknown, _) => KnownState::Away,
     };
     KnownNode { name: view.name.as_str().to_owned(), state }
@@ -141,29 +143,29 @@ fn whom_to_ask(
     let others = || living.living().filter(|node| !node.is_self);
     let all_own = || own.copies.iter().chain([&own.own]);
     let name = |node: &NodeView| node.name.as_str().to_owned();
-    let meant = match wanted {
+    let node_meant = match wanted {
         None => None,
         Some(wanted) => {
             let held = all_own().find(|held| held.node == wanted || held.log == wanted);
-            let meant = held.map(|held| &*held.node);
-            match meant.or_else(|| living.get(wanted).map(|node| node.name.as_str())) {
-                Some(meant) => Some(meant),
+            let node_meant = held.map(|held| &*held.node);
+            match node_meant.or_else(|| living.get(wanted).map(|node| node.name.as_str())) {
+                Some(node_meant) => Some(node_meant),
                 None => return others().map(name).collect(),
             }
         }
     };
     let is_here = |node: &str| node == own.own.node || role.holds(node);
-    if meant.map_or(role == IndexRole::Whole, is_here) {
+    if node_meant.map_or(role == IndexRole::Whole, is_here) {
         return Vec::new();
     }
     let holds = |node: &&NodeView| {
-        let said = node.heartbeat.as_ref().map_or("false", |said| &said.index);
-        let theirs = match said {
+        let advertised = node.heartbeat.as_ref().map_or("false", |heartbeat| &heartbeat.index);
+        let theirs = match advertised {
             "true" => IndexRole::Whole,
             shard => IndexRole::parse(shard).unwrap_or_default(),
         };
-        match meant {
-            Some(meant) => theirs.holds(meant),
+        match node_meant {
+            Some(node_meant) => theirs.holds(node_meant),
             None => theirs != IndexRole::None && theirs != role,
         }
     };
@@ -405,28 +407,28 @@ impl FleetReading {
             Some((place, share.at.as_deref(), question(share.ranges.clone())))
         });
         let answers = ask_shares(logs, peers, asked.collect()).await;
-        let mut given = Vec::new();
+        let mut answers_by_share = Vec::new();
         for (place, answer) in answers {
             match answer {
-                Ok(bytes) => given.push((place, bytes)),
+                Ok(bytes) => answers_by_share.push((place, bytes)),
                 Err(ForwardBroken::Query(error)) => return Err(error),
                 Err(ForwardBroken::Node(why)) => self.give_up(place, why),
                 Err(ForwardBroken::Removed(..)) => {}
             }
         }
-        given.sort_by_key(|(place, _)| *place);
-        Ok(given)
+        answers_by_share.sort_by_key(|(place, _)| *place);
+        Ok(answers_by_share)
     }
 
     /// Marks a share as missing.
     fn give_up(&mut self, share: usize, why: String) {
         let Some(share) = self.shares.get_mut(share).and_then(Option::take) else { return };
         for range in share.ranges {
-            let said = match range.after {
+            let message = match range.after {
                 0 => why.clone(),
                 after => format!("{why}; its records after {after} are missing"),
             };
-            self.coverage.lacks(&range.node, &said);
+            self.coverage.lacks(&range.node, &message);
         }
     }
 
@@ -457,7 +459,7 @@ fn forward_answer(
     if head.makes_progress(asked) { Ok((head, records)) } else { Err(DecodeError::Value) }
 }
 
-/// Asks several shares at a time: the share's number, its node's address, and the question. The answers are in the order of
+/// Asks several shares at a time: the share's number, its node's name, and the question. The answers are in the order of
 /// arrival.
 async fn ask_shares(
     logs: &FleetLogs,

@@ -33,8 +33,8 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) const MAX_WATCHED: usize = 64;
 /// Maximum number of buffered batches.
 pub(crate) const MAX_WAITING: usize = 4;
-/// Time before the last seen record from which other nodes' records are sent again, in milliseconds, if the client's
-/// position is only a time: they may have been in transit.
+/// Overlap in milliseconds. If the client's position is only a time, records of other nodes from this long before it
+/// are sent again, because they may have been in transit.
 pub const OVERLAP_MS: u64 = 2_000;
 /// Interval for looking up the node of a log id.
 const FIND_EVERY: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ impl FleetWatch {
     }
 }
 
-/// Log that is or was watched, or would be if its node were alive.
+/// Watched log, including one whose node is not alive.
 #[derive(Clone, Debug)]
 struct WatchedLog {
     is_alive: bool,
@@ -129,7 +129,7 @@ impl WatchedLog {
 struct WatchAnswer {
     node: String,
     after: Option<u64>,
-    said: Result<Bytes, String>,
+    result: Result<Bytes, String>,
 }
 
 struct Watcher {
@@ -145,9 +145,9 @@ struct Watcher {
     logs: BTreeMap<String, WatchedLog>,
     /// True if missing liveness was reported.
     store_missing: bool,
-    /// True if surplus alive nodes were reported,
+    /// True if surplus alive nodes were reported.
     left_living: bool,
-    /// and surplus dead ones.
+    /// True if surplus dead nodes were reported.
     left_dead: bool,
     events: mpsc::Sender<WatchEvent>,
 }
@@ -175,8 +175,8 @@ impl Watcher {
             {
                 let question = self.question(&node, after);
                 under_way.spawn(async move {
-                    let said = ask(&peers, &node, question).await;
-                    WatchAnswer { node, after, said }
+                    let result = ask(&peers, &node, question).await;
+                    WatchAnswer { node, after, result }
                 });
             }
             let pause = self.pause(under_way.len());
@@ -234,9 +234,9 @@ impl Watcher {
         if let Some(wanted) = self.wanted.clone().filter(|wanted| !is_log_id(wanted)) {
             self.logs.entry(wanted).or_insert_with(WatchedLog::new);
         }
-        let gone = self.logs.iter().filter(|(_, log)| !log.is_alive && !log.missing);
-        let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
-        for name in gone {
+        let absent = self.logs.iter().filter(|(_, log)| !log.is_alive && !log.missing);
+        let absent: Vec<_> = absent.map(|(name, _)| name.clone()).collect();
+        for name in absent {
             let why = match living.get(&name) {
                 None => NO_SUCH_NODE,
                 Some(view) if view.is_undecided() => NOT_KNOWN,
@@ -268,7 +268,7 @@ impl Watcher {
         }
         let others = living.living().filter(|node| !node.is_self);
         let others: Vec<_> = others.map(|node| node.name.as_str().to_owned()).collect();
-        let said: Vec<_> = stream::iter(others)
+        let answers: Vec<_> = stream::iter(others)
             .map(|name| {
                 let question = question.clone();
                 async move { ask(peers, &name, question).await }
@@ -276,8 +276,8 @@ impl Watcher {
             .buffer_unordered(ASKED_TOGETHER)
             .collect()
             .await;
-        let said = said.into_iter().flatten();
-        let held = said.filter_map(|bytes| AnswerHead::read(&bytes).ok()?.0.holdings);
+        let answers = answers.into_iter().flatten();
+        let held = answers.filter_map(|bytes| AnswerHead::read(&bytes).ok()?.0.holdings);
         let mut logs = held.flat_map(|held| held.copies.into_iter().chain([held.own]));
         self.found = logs.find(|held| held.log == wanted).map(|held| held.node);
         // Its node is checked like any other.
@@ -332,11 +332,11 @@ impl Watcher {
 
     /// Reports a node's answer.
     async fn handle_answer(&mut self, answer: WatchAnswer) -> Option<()> {
-        let WatchAnswer { node, after, said } = answer;
+        let WatchAnswer { node, after, result } = answer;
         let Some(log) = self.logs.get_mut(&node) else { return Some(()) };
         log.is_asked = false;
         log.due = Instant::now() + ASK_EVERY;
-        let portion = said.and_then(|bytes| WatchPortion::read(&bytes, &node, after));
+        let portion = result.and_then(|bytes| WatchPortion::read(&bytes, &node, after));
         let portion = match portion {
             Ok(portion) => portion,
             Err(why) => return self.misses(node, why).await,

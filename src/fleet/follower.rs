@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Up to `TURNS` nodes are processed concurrently, the longest waiting first, so that a distant store is queried for many nodes
-//! at once and a hanging request delays no other node. Anybody with write access to the store can add stray folders, as many as
+//! at once and a hanging request delays no other node. Anyone with write access to the store can add stray folders, as many as
 //! are listed: known chains have priority, and each stray is retried with backoff.
 //!
 //! Bounds: [`MAX_FOLLOWED`] nodes, each with a database of some 10 MB in memory and on disk what `activity.retention_days` and

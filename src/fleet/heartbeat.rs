@@ -54,7 +54,7 @@ pub struct BootId(pub [u8; 16]);
 impl BootId {
     /// Parses the text form.
     pub fn parse(text: &str) -> Option<Self> {
-        // Same format: 16 bytes as 32 lower-case hexadecimal digits.
+        // A fleet id has the same format: 16 bytes as 32 lower-case hexadecimal digits.
         FleetId::parse(text).map(|id| Self(id.0))
     }
 }
@@ -194,7 +194,6 @@ pub enum HeartbeatFault {
     Signature,
     #[error("heartbeat not authenticated by this fleet's cluster.key")]
     Key,
-    /// An old heartbeat was written again.
     #[error("heartbeat replayed: an older one was written again")]
     Older,
     /// The node's claim is unusable, so nothing can be verified.
@@ -257,10 +256,10 @@ impl HeartbeatOf<'_> {
             return Err(HeartbeatFault::Signature);
         }
         if let Some(keys) = keys {
-            let given = object.mac.ok_or(HeartbeatFault::Key)?;
+            let object_mac = object.mac.ok_or(HeartbeatFault::Key)?;
             let by = |key: &DerivedKey| {
-                hex(&key.id()) == given.key
-                    && bool::from(hex(&mac(key, &text)).as_bytes().ct_eq(given.mac.as_bytes()))
+                hex(&key.id()) == object_mac.key
+                    && bool::from(hex(&mac(key, &text)).as_bytes().ct_eq(object_mac.mac.as_bytes()))
             };
             if !keys.all().any(by) {
                 return Err(HeartbeatFault::Key);
@@ -320,13 +319,13 @@ const PUT_LIMIT_MS: u64 = 2_500;
 const _: () = assert!(
     BEAT_EVERY_MS + BEAT_SPREAD_MS / 2 + PUT_LIMIT_MS + 1_000 + LIST_EVERY_MS < DEAD_AFTER_MS
 );
-/// After this many late uploads in a row, the store is assumed to be slow,
+/// Number of late uploads in a row after which the store is assumed to be slow.
 const FEW_LATE: u32 = 2;
-/// and the time limit is raised to this, which still keeps the node alive.
+/// Time limit of an upload to a slow store; still short enough to keep the node alive.
 const SLOW_PUT_LIMIT_MS: u64 = 4_500;
 const _: () = assert!(BEAT_EVERY_MS + BEAT_SPREAD_MS / 2 + SLOW_PUT_LIMIT_MS < DEAD_AFTER_MS);
-/// After this many, uploads wait as long as the store's own limit: a hanging write to a folder occupies its thread even
-/// when abandoned.
+/// Number of late uploads in a row after which an upload waits as long as the store's own limit: a hanging write to a folder occupies
+/// its thread even when abandoned.
 const MANY_LATE: u32 = 20;
 const HUNG_PUT_LIMIT_MS: u64 = 40_000;
 

@@ -4,7 +4,7 @@
 //! node.
 //!
 //! The mark records how far the chain is uploaded and which segment is in flight, in a file that is replaced
-//! atomically. A segment is noted before its upload: after a crash the same records are sealed again with the same key
+//! atomically. A segment is recorded before its upload: after a crash the same records are sealed again with the same key
 //! and bytes, whether or not the upload had completed.
 
 use std::io;
@@ -112,7 +112,8 @@ fn no_key() -> io::Error {
 }
 
 const MARK_KIND: FileKind = FileKind { name: "sealed", magic: *b"mcpseal\x01" };
-/// Number; fleet, node and log; sequence, hash, checkpoint present, checkpoint; day; last planned.
+/// Length of an encoded mark: number; fleet, node and log; sequence, hash, checkpoint present, checkpoint; day; last
+/// planned.
 const MARK_BYTES: usize = 8 + 16 + 16 + 16 + 8 + 32 + 1 + 32 + 4 + 8;
 
 /// Random id of a fleet, created when its store is first used.

@@ -10,7 +10,7 @@
 //! over the fleet, the path and everything before it. A sender without the key gets an uninformative response. Replay
 //! protection: the request names the start of its receiver, TIME is within [`FRESH_MS`] of the receiver's time, and each
 //! COUNTER of a sender's start is accepted once ([`SeenRequests`]; senders count per receiver, [`RequestCounters`]). `last`
-//! says that the request must not be forwarded: one hop.
+//! means that the request must not be forwarded: one hop.
 //!
 //! A response is status 200 and frames, each with a MAC under a key derived from the request's MAC. So it is bound to this
 //! request, complete, and in order:
@@ -59,7 +59,7 @@ pub(crate) const MAX_SENDERS: usize = 8192;
 
 const REQUEST_DOMAIN: &str = "mcpproxy peer request v1";
 const ANSWER_DOMAIN: &str = "mcpproxy peer answer v1";
-/// Marker that one hop was made, the only one.
+/// Marker of a request that must not be forwarded.
 const LAST_HOP: &str = "last";
 
 /// Kind of request between nodes.
@@ -174,8 +174,8 @@ impl RequestBinding<'_> {
 
     /// Unambiguous, because neither a fleet id, nor a path, nor the text contains a line end.
     fn mac(self, key: &DerivedKey, text: &str) -> [u8; 32] {
-        let said = format!("{REQUEST_DOMAIN}\n{}\nPOST {}\n{text}", self.fleet, self.path);
-        *blake3::keyed_hash(key.expose(), said.as_bytes()).as_bytes()
+        let text = format!("{REQUEST_DOMAIN}\n{}\nPOST {}\n{text}", self.fleet, self.path);
+        *blake3::keyed_hash(key.expose(), text.as_bytes()).as_bytes()
     }
 }
 
@@ -274,8 +274,8 @@ pub struct AnswerKey([u8; 32]);
 
 impl AnswerKey {
     fn of(key: &DerivedKey, request: &[u8; 32]) -> Self {
-        let said = [ANSWER_DOMAIN.as_bytes(), b"\n", request].concat();
-        Self(*blake3::keyed_hash(key.expose(), &said).as_bytes())
+        let context = [ANSWER_DOMAIN.as_bytes(), b"\n", request].concat();
+        Self(*blake3::keyed_hash(key.expose(), &context).as_bytes())
     }
 
     fn tag(&self, number: u64, kind: u8, payload: &[u8]) -> [u8; TAG_BYTES] {

@@ -134,7 +134,7 @@ impl std::fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Creates a client for this node. Peers that fail are added to `doubted`. Connections run on `runtime`.
+    /// Creates a client for this node. Peers that fail are added to `suspected`. Connections run on `runtime`.
     pub(crate) fn new(
         own: PeerSender,
         fleet: FleetId,
@@ -190,7 +190,7 @@ impl Peers {
 
     /// Logs a rejected request.
     fn log_rejection(from: &PeerSender, reason: &'static str) {
-        // Anybody who captured a request can replay it any number of times.
+        // Anyone who captured a request can replay it any number of times.
         let node = from.node.as_str();
         peer_line!(warn, LinePeer::Node(node), node, reason, "rejected a request of another node");
     }
@@ -303,9 +303,10 @@ impl Peers {
     /// URL, identity and current time of an alive node.
     fn address(&self, node: &str) -> Result<(Url, PeerSender, u64), PeerError> {
         let living = self.living.load();
-        let gone = || PeerError::Gone(node.to_owned());
-        let view = living.get(node).filter(|it| it.state == NodeState::Alive).ok_or_else(gone)?;
-        let heartbeat = view.heartbeat.as_ref().ok_or_else(gone)?;
+        let not_alive = || PeerError::Gone(node.to_owned());
+        let view =
+            living.get(node).filter(|it| it.state == NodeState::Alive).ok_or_else(not_alive)?;
+        let heartbeat = view.heartbeat.as_ref().ok_or_else(not_alive)?;
         let advertised =
             heartbeat.advertise.as_deref().and_then(|it| AdvertisedUrl::parse(it).ok());
         let url = advertised.ok_or_else(|| PeerError::NotAdvertised(node.to_owned()))?;
@@ -442,7 +443,7 @@ impl Stream for PeerBody {
 }
 
 /// Maximum number of suspected peers; further ones are dropped.
-const MAX_DOUBTED: usize = 64;
+const MAX_SUSPECTED: usize = 64;
 
 /// Suspected peers: nodes whose heartbeat is re-read on the next tick. Clones share the set.
 #[derive(Clone, Debug, Default)]
@@ -453,7 +454,7 @@ impl SuspectedPeers {
     pub(crate) fn suspect(&self, node: &str) {
         let Some(name) = NodeName::parse(node) else { return };
         let mut suspected = self.0.lock();
-        if suspected.len() < MAX_DOUBTED {
+        if suspected.len() < MAX_SUSPECTED {
             suspected.insert(name);
         }
     }
@@ -466,9 +467,9 @@ impl SuspectedPeers {
 
 /// Interval of liveness checks while waiting.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// TCP keep-alive: idle time before the first probe and between probes,
+/// TCP keep-alive: idle time before the first probe, and interval of the probes.
 const TRY_EVERY: Duration = Duration::from_secs(10);
-/// and number of probes.
+/// TCP keep-alive: number of probes.
 #[cfg(not(windows))]
 const TRIES: u32 = 3;
 /// TCP user timeout for unacknowledged data.

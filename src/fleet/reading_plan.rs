@@ -63,16 +63,16 @@ pub(crate) struct ReadingPlan {
 /// Plans a query.
 pub(crate) fn plan(facts: PlanFacts<'_>) -> ReadingPlan {
     let PlanFacts { own, others, nodes, wanted } = facts;
-    let said = || others.iter().filter_map(|(at, said)| Some((at, said.as_ref().ok()?)));
+    let answered = || others.iter().filter_map(|(at, logs)| Some((at, logs.as_ref().ok()?)));
     let copies_of = |name: &str| {
         let here = own.copies.iter().map(|held| (None, held));
         let there =
-            said().flat_map(|(at, said)| said.copies.iter().map(move |held| (Some(at), held)));
+            answered().flat_map(|(at, logs)| logs.copies.iter().map(move |held| (Some(at), held)));
         let all = here.chain(there).filter(|(_, held)| held.node == name);
         all.collect::<Vec<(Option<&String>, &HeldLog)>>()
     };
     let all_held = || {
-        let theirs = said().flat_map(|(_, said)| said.copies.iter().chain([&said.own]));
+        let theirs = answered().flat_map(|(_, logs)| logs.copies.iter().chain([&logs.own]));
         own.copies.iter().chain([&own.own]).chain(theirs)
     };
     let is_meant = |name: &str| {
@@ -109,7 +109,7 @@ pub(crate) fn plan(facts: PlanFacts<'_>) -> ReadingPlan {
         }
         match (state, others.iter().find(|(at, _)| at == name)) {
             (KnownState::Alive, Some((_, Err(why)))) => lacks.push(why.clone()),
-            (KnownState::Alive, Some((_, Ok(said)))) if is_asked && said.own.last <= last => {}
+            (KnownState::Alive, Some((_, Ok(logs)))) if is_asked && logs.own.last <= last => {}
             (KnownState::Alive, _) => {
                 let range = LogRange { node: name.to_owned(), after: last, last: u64::MAX };
                 asked.entry(Some(name)).or_default().push(range);

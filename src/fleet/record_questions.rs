@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`WatchCursor`] is the cursor of a client that watches the fleet: the position in each node's log, sent with events and accepted
-//! by any node. A single record id would not do, because records of different nodes arrive in no global order.
+//! by any node. A single record id is not sufficient, because records of different nodes arrive in no global order.
 //!
 //! ```text
 //! place     since (;node=number)*            1763942400000;a=120;b=7

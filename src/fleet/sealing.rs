@@ -11,8 +11,6 @@
 //! One segment is in flight at a time: segments reach the store in chain order, so that readers never see a gap that closes
 //! later. After an outage segments are larger ([`SealLimits::catch_up`]).
 //!
-//! Size: the states, and every way through them in tests.
-//!
 //! [`SegmentUpload`] uploads one segment. It counts as uploaded only once the store has confirmed it twice, in the reply to the
 //! write and when read back, and only if the store is the one this node joined.
 //!
@@ -24,7 +22,7 @@
 //!
 //! The store is checked between the write and the read, and after it. If the store is swapped at any moment, then either the
 //! segment is missing where it is read, or the store is not ours: a late earlier attempt may have reached the other store.
-//! Undetected, it would have to be swapped twice within one upload.
+//! Only a store that is swapped twice within one upload goes undetected.
 
 use mcpproxy_activity::record::Hash;
 use thiserror::Error;
@@ -380,7 +378,6 @@ pub enum UploadError {
         /// Stored bytes.
         there: u64,
     },
-    /// The store confirmed the upload but lacks the object.
     #[error("the store confirmed the upload, but the object is missing")]
     Gone,
     #[error("uploaded to a store that is not the one this node joined: {0}")]

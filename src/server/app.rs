@@ -23,7 +23,7 @@ use super::shutdown::{
     CHILDREN_TIMEOUT, CONTROL_GRACE, DRAIN_TIMEOUT, ForcedShutdown, Signals, WORKER_GRACE,
 };
 use super::startup::{StartError, cores};
-use super::workers::{ShutdownSignals, WorkerEntrance, WorkerThread, accept, max_connections};
+use super::workers::{ShutdownSignals, WorkerEndpoint, WorkerThread, accept, max_connections};
 use super::{
     audit_records, fleet_approvals, fleet_pins, identity_watch, listener, startup, webhook,
 };
@@ -82,9 +82,9 @@ pub struct App {
     sweeping: tokio::task::JoinHandle<()>,
     /// Watches and reloads config, rules and tokens.
     reloading: tokio::task::JoinHandle<()>,
-    /// Export traces and log lines by OTLP.
+    /// Tasks that export traces and log lines by OTLP.
     exporting: Vec<OtlpExport>,
-    /// Request embeddings of tools and queries.
+    /// Tasks that request embeddings of tools and queries.
     embedding: EmbeddingTasks,
     /// Tasks of a fleet node.
     fleet: Option<FleetTasks>,
@@ -119,7 +119,7 @@ fn settings_of(config: &Config) -> Result<Settings, StartError> {
 /// The upstreams that a proxy starts.
 enum StartedUpstreams<'a> {
     All,
-    /// That of this name, if any.
+    /// Only the upstream with this name, if any.
     Only(Option<&'a str>),
 }
 
@@ -157,7 +157,7 @@ impl App {
         let folder = &config.data_dir;
         startup::open_data_folder(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
-        // Before the log is opened, whose number of open files depends on the limit.
+        // Before the log is opened, because the number of files it may open depends on this limit.
         descriptors::raise();
         FleetEntry::rejoin(&config)?;
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
@@ -346,7 +346,7 @@ impl App {
         &self.shared
     }
 
-    /// From now on a further signal forces the shutdown.
+    /// Starts to watch for a further signal, which forces the shutdown.
     pub fn force_on_signal(&self) -> ForcedShutdown {
         let proxy = Arc::clone(&self.shared.proxy);
         self.forced.watch(move || proxy.upstreams.kill());
@@ -370,8 +370,8 @@ impl App {
             .map(|number| {
                 let (drain, forced) = (self.drain.subscribe(), self.forced.clone());
                 let signals = ShutdownSignals { drain, forced };
-                let entrance = WorkerEntrance { address: address.clone(), tls: tls.clone() };
-                WorkerThread::start(Arc::clone(&self.shared), number, entrance, signals)
+                let endpoint = WorkerEndpoint { address: address.clone(), tls: tls.clone() };
+                WorkerThread::start(Arc::clone(&self.shared), number, endpoint, signals)
             })
             .collect::<io::Result<Vec<_>>>()?;
         let open = worker_threads

@@ -1,8 +1,8 @@
 //! Activity records of events at upstreams: server state, catalog changes, definition changes, scan findings and logins.
 //!
-//! Each event is turned into records by pure functions. Per event and kind of news at most [`MAX_DETAILED`] tools have records of
-//! their own, and the rest are counted, so that a server that changes all its tools at once does not fill the log. Warnings are
-//! also logged, up to [`MAX_LOGGED`] lines per event.
+//! Each event is turned into records by pure functions. Per event and kind of change at most [`MAX_DETAILED`] tools have records
+//! of their own, and the rest are counted, so that a server that changes all its tools at once does not fill the log. Warnings
+//! are also logged, up to [`MAX_LOGGED`] lines per event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,23 +40,24 @@ pub(super) fn entries(event: &Event) -> Vec<Entry> {
     }
 }
 
-/// Records that the events of one server may cause at once: more than those of a first list.
+/// Burst of records that one server may cause; more than its first tool list needs.
 const BURST: u32 = 1000;
-/// Time for one more record after that.
+/// Time after which one more record is allowed.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Minimum time between two records that say that others are left out.
-const SAY_EVERY: Duration = Duration::from_secs(3600);
-/// Maximum servers with a budget of their own; further ones share one.
+/// Minimum interval between records about omitted records of a server.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(3600);
+/// Maximum number of servers with a budget of their own; further ones share one.
 const MAX_SERVERS: usize = 1024;
 
-/// Budget of records of each server's events: a server that changes its tools all the time must not push the records of calls
-/// out of the log (ACT-12). Records beyond it are counted.
+/// Budget of records of each server's events: a server that constantly changes its tools must not push the records of calls out
+/// of the log (ACT-12). Records beyond it are counted.
 #[derive(Default)]
 pub(super) struct RecordBudgets(Mutex<HashMap<Box<str>, RecordBudget>>);
 
 struct RecordBudget {
     bucket: LineBucket,
-    said: Option<Instant>,
+    /// Time of the last record about omitted records.
+    last_notice: Option<Instant>,
 }
 
 impl RecordBudgets {
@@ -70,7 +71,7 @@ impl RecordBudgets {
             let key = if is_known { server } else { "" };
             let budget = budgets.entry(key.into()).or_insert_with(|| RecordBudget {
                 bucket: LineBucket::new(BURST, INTERVAL),
-                said: None,
+                last_notice: None,
             });
             if budget.bucket.take(now) {
                 match budget.bucket.missed() {
@@ -80,8 +81,8 @@ impl RecordBudgets {
                     }
                 }
                 kept.push(entry);
-            } else if budget.said.is_none_or(|said| now >= said + SAY_EVERY) {
-                budget.said = Some(now);
+            } else if budget.last_notice.is_none_or(|last| now >= last + NOTICE_INTERVAL) {
+                budget.last_notice = Some(now);
                 kept.push(left_out(server, "further records are left out and counted"));
             }
         }
@@ -121,11 +122,12 @@ pub(super) fn catalog_changes(server: &Arc<str>, change: &Change) -> Vec<Entry> 
             json!(change.duplicates),
         ),
     );
-    let is_said = change.tools_differ() || change.disk.is_some() || !change.duplicates.is_empty();
+    let is_reported =
+        change.tools_differ() || change.disk.is_some() || !change.duplicates.is_empty();
     let mut drafts = drafts(server, change);
     let unusable = change.unusable.iter().map(|(tool, reason)| unusable_schema(tool, reason));
     add(&mut drafts, server, "tools with unusable schemas", unusable.collect());
-    is_said.then_some(draft).into_iter().chain(drafts).map(Entry::from).collect()
+    is_reported.then_some(draft).into_iter().chain(drafts).map(Entry::from).collect()
 }
 
 /// Renders the differences that fit, and counts the others.
@@ -198,7 +200,7 @@ fn keep_metadata(draft: &mut Draft, json: &str) {
     draft.keep(Raw::Metadata, json.as_bytes(), MAX_METADATA_BYTES);
 }
 
-/// Maximum number of tools with records of their own, per event and kind of news.
+/// Maximum number of tools with records of their own, per event and kind of change.
 const MAX_DETAILED: usize = 100;
 /// Maximum number of names in the text of a record.
 const MAX_NAMED: usize = 10;
@@ -236,7 +238,7 @@ fn keep(draft: &mut Draft, metadata: &Value) {
     draft.keep(Raw::Metadata, metadata.to_string().as_bytes(), MAX_METADATA_BYTES);
 }
 
-/// One record for the tools that were never seen before and are not just accepted, by what is done about them.
+/// Records of tools seen for the first time, one per action; none for tools that are accepted silently.
 fn first_seen(server: &Arc<str>, change: &Change) -> Vec<Draft> {
     let what = match change.first_sight {
         FirstSight::Known => "new tools on a known server",
@@ -247,7 +249,7 @@ fn first_seen(server: &Arc<str>, change: &Change) -> Vec<Draft> {
     let drafts = actions.filter_map(|action| {
         let seen = change.pinned.iter().filter(|(_, event)| *event == PinEvent::FirstSight(action));
         let names: Vec<&str> = seen.map(|(tool, _)| &**tool).collect();
-        let follows = done_about(action);
+        let follows = action_text(action);
         let named = names.get(..MAX_NAMED.min(names.len())).unwrap_or_default().join(", ");
         let more = match names.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
@@ -260,7 +262,7 @@ fn first_seen(server: &Arc<str>, change: &Change) -> Vec<Draft> {
     drafts.collect()
 }
 
-fn done_about(action: ChangeAction) -> &'static str {
+fn action_text(action: ChangeAction) -> &'static str {
     match action {
         ChangeAction::Accept | ChangeAction::Warn => "accepted",
         ChangeAction::Quarantine => {
@@ -280,7 +282,7 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
             let difference = change.differences.iter().find(|difference| difference.tool == *tool);
             let hints = difference.and_then(|difference| difference.warning());
             let hints = hints.map(|hints| format!("; {hints}")).unwrap_or_default();
-            let (named, follows) = (named.join(", "), done_about(*action));
+            let (named, follows) = (named.join(", "), action_text(*action));
             let text = format!("its definition changed ({grade}: {named}){hints}; {follows}");
             let mut draft = warning(server, tool, &text);
             let part = |it: &PartChange| json!({"part": it.part, "grade": it.grade, "why": it.why});
@@ -296,7 +298,7 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
             Some(draft)
         }
         PinEvent::HeldForFindings => {
-            let follows = done_about(ChangeAction::Quarantine);
+            let follows = action_text(ChangeAction::Quarantine);
             let mut draft = warning(server, tool, &format!("scan findings; {follows}"));
             keep(&mut draft, &json!({"action": ChangeAction::Quarantine.as_str()}));
             Some(draft)
@@ -314,7 +316,7 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
 
 /// The record of a tool that is quarantined because another node of the fleet quarantined its definition.
 pub(super) fn held_elsewhere(server: &str, tool: &str) -> Draft {
-    let follows = done_about(ChangeAction::Quarantine);
+    let follows = action_text(ChangeAction::Quarantine);
     let text = format!("its definition is quarantined on another node of the fleet; {follows}");
     let mut draft = warning(server, tool, &text);
     keep(&mut draft, &json!({"action": ChangeAction::Quarantine.as_str(), "shared": true}));
@@ -410,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn act_12_server_that_changes_all_the_time_causes_few_records_and_they_are_counted() {
+    fn act_12_constantly_changing_server_causes_few_records_and_the_rest_are_counted() {
         let (budgets, start) = (RecordBudgets::default(), Instant::now());
         let changes = |server: &str, number: usize, now| {
             let state = || ServerState { name: server.into(), ..state(ServerStatus::Failed) };
@@ -420,8 +422,8 @@ mod tests {
         let error = |entry: &Entry| entry.draft.text(Text::Error).to_owned();
         let first = changes("flaps", 3000, start);
         assert_eq!(first.len(), BURST as usize + 1);
-        let said = "the server changes too often: further records are left out and counted";
-        assert_eq!(first.last().map(error).as_deref(), Some(said));
+        let omitted = "the server changes too often: further records are left out and counted";
+        assert_eq!(first.last().map(error).as_deref(), Some(omitted));
         assert_eq!(changes("flaps", 10, start).len(), 0);
         assert_eq!(changes("other", 1, start).len(), 1, "another server has its own budget");
         let later = changes("flaps", 10, start + INTERVAL);

@@ -38,7 +38,7 @@ use super::shutdown::DRAIN_TIMEOUT;
 use super::tracked_socket::{
     AcceptedClient, CLIENT_STALL_LIMIT, Exchanges, TrackedBody, TrackedSocket,
 };
-use super::unread_body::BodyComes;
+use super::unread_body::BodyTiming;
 use super::{http2_connection, unread_body};
 use mcpproxy_gateway::downstream::authentication::{self, ProofRule, StreamCredential};
 use mcpproxy_gateway::downstream::http as mcp;
@@ -111,7 +111,7 @@ async fn serve_hyper<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         let exchange = exchanges.begin();
         async move {
             let (head, body) = request.into_parts();
-            let (lent, unread) = unread_body::lend(body, BodyComes::of(&head.headers));
+            let (lent, unread) = unread_body::lend(body, BodyTiming::of(&head.headers));
             let request = Request::from_parts(head, lent);
             let mut answer = route(&shared, &worker, &connection, request).await;
             unread.discard().await;

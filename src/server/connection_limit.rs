@@ -22,8 +22,8 @@ use tokio::task::AbortHandle;
 
 use mcpproxy_gateway::downstream::source::Source;
 
-/// One connection, plus one per this many slots of its source, is evicted at a time, so that not every newcomer searches the
-/// table.
+/// Number of slots of a source per additional connection evicted at a time. Evicting several at once saves most newcomers the
+/// search of the table.
 const EVICTION_SHARE: usize = 128;
 /// Timeout for an evicted connection to free its slot.
 const EVICTION_TIMEOUT: Duration = Duration::from_secs(1);

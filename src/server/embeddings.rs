@@ -164,8 +164,8 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Time to wait for further changes of the catalog.
 const SETTLING: Duration = Duration::from_millis(100);
-/// New vectors are applied and written after this many, and then after each increase by a quarter, because each time costs as much as
-/// all known vectors.
+/// New vectors are applied and written after this many, and then after each increase by a quarter, because each time costs as
+/// much as applying all known vectors.
 const FIRST_BATCH: usize = 256;
 const BATCH_SHARE: usize = 4;
 

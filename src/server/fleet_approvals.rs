@@ -9,7 +9,7 @@ use mcpproxy_fleet::facts::{Fact, FactKind, FactSet, FactState, FleetFacts, Memo
 use mcpproxy_policy::approvals::{ApprovalQueue, SharedApproval, SharedApprovalKey};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
-/// Key of the note with first-seen times of approvals that, by this node's clock, would last longer than they were given for.
+/// Key of the note with first-seen times of approvals that, by this node's clock, would outlast their duration.
 const FIRST_SEEN: &str = "leaves";
 /// Tolerated clock difference, for which no first-seen time is stored.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(10);
@@ -17,7 +17,8 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_secs(10);
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(300);
 /// Retry interval after a failed write.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Retention of an expired approval: longer than the clock skew, and than nodes that still publish it may be offline.
+/// Retention of an expired approval: longer than the clock skew, and than the time for which a node that still publishes it may be
+/// offline.
 const KEPT_FOR: Duration = Duration::from_secs(48 * 3600);
 
 /// Synchronizes standing approvals with the fleet until aborted.

@@ -112,10 +112,10 @@ impl FleetConfigTask {
         let facts = self.shared.facts.clone();
         blocking(move || {
             let node = facts.node().clone();
-            let said = facts.change(|set, _| {
+            let stored = facts.change(|set, _| {
                 set.set_value(&node, FactKind::ConfigRun, node.as_str(), &run.value())
             });
-            if let Err(error) = said {
+            if let Err(error) = stored {
                 peer_line!(warn, FLEET_STORE, %error, "cannot store which config this node runs");
             }
         })
@@ -229,9 +229,9 @@ impl FleetConfigTask {
             let node = facts.node().clone();
             facts.change(|set, _| {
                 let next = next(ConfigFact::of(set)).ok_or(FleetConfigRefused::NothingBefore)?;
-                let said = set.set_value(&node, FactKind::Config, "", &next.value());
+                let result = set.set_value(&node, FactKind::Config, "", &next.value());
                 let failed = |why: FactRefused| FleetConfigRefused::Failed(why.to_string());
-                said.map(|_| next.now).map_err(failed)
+                result.map(|_| next.now).map_err(failed)
             })
         });
         let failed = |why: String| Err(FleetConfigRefused::Failed(why));

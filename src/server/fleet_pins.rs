@@ -88,13 +88,13 @@ fn fact_name(tool: &ToolName, digest: DefinitionDigest) -> String {
 /// Facts about pins of this node that no node has published yet.
 fn unpublished(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
     let of_fleet = of_fleet(known);
-    let mut unsaid = Vec::new();
+    let mut pending = Vec::new();
     for (server, tool, pin) in now.pins() {
         let tool = ToolName { server: Arc::clone(server), tool: Arc::clone(tool) };
-        let mut say = |kind, digest| {
+        let mut add = |kind, digest| {
             let name = fact_name(&tool, digest);
             if known.get(kind, &name).is_none() {
-                unsaid.push((kind, name));
+                pending.push((kind, name));
             }
         };
         if let Some(accepted) = &pin.accepted {
@@ -102,26 +102,26 @@ fn unpublished(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
                 true => FactKind::Definition,
                 false => FactKind::Pinned,
             };
-            say(kind, accepted.digest);
+            add(kind, accepted.digest);
         }
         // For a tool that only other nodes have accepted, their verdict applies.
         if let Some(held) = pin.held.filter(|_| pin.accepted.is_some() || !of_fleet.knows(&tool)) {
-            say(FactKind::Held, held);
+            add(FactKind::Held, held);
         }
     }
-    unsaid
+    pending
 }
 
 /// Publishes facts as far as they fit. Returns the number of the others.
-fn say(set: &mut FactSet, node: &NodeName, unsaid: Vec<(FactKind, String)>) -> usize {
+fn publish_fitting(set: &mut FactSet, node: &NodeName, pending: Vec<(FactKind, String)>) -> usize {
     let mut left = 0;
-    for (kind, name) in unsaid {
+    for (kind, name) in pending {
         let is_decided = !matches!(kind, FactKind::Pinned | FactKind::Held);
-        let said = match is_decided || set.bytes_of(node) <= MAX_AUTOMATIC_BYTES {
+        let result = match is_decided || set.bytes_of(node) <= MAX_AUTOMATIC_BYTES {
             true => set.set_value(node, kind, &name, "{}"),
             false => Err(FactRefused::Full),
         };
-        left += usize::from(said.is_err());
+        left += usize::from(result.is_err());
     }
     left
 }
@@ -130,13 +130,13 @@ fn say(set: &mut FactSet, node: &NodeName, unsaid: Vec<(FactKind, String)>) -> u
 async fn publish(facts: &FleetFacts, now: Arc<Snapshot>) {
     let facts = facts.clone();
     let published = tokio::task::spawn_blocking(move || {
-        let unsaid = unpublished(&now, &facts.facts());
-        if unsaid.is_empty() {
+        let pending = unpublished(&now, &facts.facts());
+        if pending.is_empty() {
             facts.report_fault(PART, None);
             return Ok::<_, MemoryError>(());
         }
         let node = facts.node().clone();
-        let left = facts.change(|set, _| say(set, &node, unsaid))?;
+        let left = facts.change(|set, _| publish_fitting(set, &node, pending))?;
         let why = format!(
             "{left} pins and quarantines of definitions apply on this node only: at most {} MiB of them are shared; find the server whose tool list keeps changing",
             MAX_AUTOMATIC_BYTES >> 20
@@ -228,20 +228,20 @@ mod tests {
         let name = |at: usize| format!("s:{at:0>900}/{}", DefinitionDigest::of(&at.to_le_bytes()));
         for kind in [FactKind::Held, FactKind::Pinned] {
             let all: Vec<_> = (0..20_000).map(|at| (kind, name(at))).collect();
-            assert!(say(&mut set, &node, all) > 0, "{kind:?}");
+            assert!(publish_fitting(&mut set, &node, all) > 0, "{kind:?}");
         }
         for token in 0..3 {
-            let said =
+            let result =
                 set.set_value(&node, FactKind::Token, &token.to_string(), &"x".repeat(1 << 20));
-            assert_eq!(said, Ok(true), "{token}");
+            assert_eq!(result, Ok(true), "{token}");
         }
-        assert_eq!(say(&mut set, &node, vec![(FactKind::Definition, name(1))]), 0);
+        assert_eq!(publish_fitting(&mut set, &node, vec![(FactKind::Definition, name(1))]), 0);
     }
 
     proptest! {
         #[test]
         fn nodes_that_have_merged_agree_whatever_the_order(
-            said in prop::collection::vec((0..3_usize, 0..2_u8, 0..2_u8, 0..3_usize), 0..16),
+            published in prop::collection::vec((0..3_usize, 0..2_u8, 0..2_u8, 0..3_usize), 0..16),
             reads in prop::collection::vec((0..3_usize, 0..3_usize), 0..12),
         ) {
             let nodes = ["a", "b", "c"].map(|name| NodeName::parse(name).unwrap());
@@ -251,7 +251,7 @@ mod tests {
                 sets[at].merge(&object);
             };
             let mut reads = reads.into_iter();
-            for (at, tool, digest, kind) in &said {
+            for (at, tool, digest, kind) in &published {
                 let tool = ToolName { server: "s".into(), tool: tool.to_string().into() };
                 let name = fact_name(&tool, DefinitionDigest::of(&[*digest]));
                 sets[*at].set_value(&nodes[*at], KINDS[*kind].0, &name, "{}").unwrap();
@@ -269,7 +269,7 @@ mod tests {
             for set in &sets {
                 prop_assert_eq!(&of_fleet(set), &pins);
             }
-            for (_, tool, digest, kind) in said {
+            for (_, tool, digest, kind) in published {
                 let tool = ToolName { server: "s".into(), tool: tool.to_string().into() };
                 let verdict = pins.verdict(&tool, DefinitionDigest::of(&[digest]));
                 prop_assert!(verdict >= Some(KINDS[kind].1), "{:?}", verdict);

@@ -1,8 +1,8 @@
 //! Replication of principals' facts among the nodes of a fleet, while rules read `context.session`.
 //!
-//! A fleet fact states what a principal had seen by its requests within a period of [`PERIOD_SECONDS`]. All of it is in the
-//! name (period, principal's mark, sensitivity and open world), so facts form a grow-only set: nodes that state the same
-//! share one fact, no merge loses any, and expired ones are first in the order of names and can be dropped.
+//! A fact states the data that a principal saw within a period of [`PERIOD_SECONDS`]. It is encoded entirely in the fact's
+//! name (period, principal's mark, sensitivity and open world), so facts form a grow-only set: nodes with the same
+//! observation share one fact, no merge loses any, and expired ones sort first and can be dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use mcpproxy_policy::intent::Sensitivity;
 use mcpproxy_policy::{SessionFacts, WINDOW_SECONDS};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
-/// Seconds of a period. An active principal is stated once in each.
+/// Length of a period in seconds. An active principal has a fact in each.
 const PERIOD_SECONDS: u64 = 600;
-/// Seconds after which a fact is dropped: longer than it counts plus the expected clock skew.
+/// Time in seconds after which a fact is dropped: longer than its validity plus the expected clock skew.
 const KEPT_SECONDS: u64 = 2 * WINDOW_SECONDS as u64;
 /// Interval between steps while nothing changes.
 const STEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ pub(super) struct SeenSharing {
 }
 
 impl SeenSharing {
-    /// Starts it, after joining what the fleet knows already.
+    /// Starts the replication, after merging the fleet's existing facts.
     pub(super) fn begin(proxy: &Proxy, facts: &FleetFacts) -> Self {
         let (facts, settings) = (facts.clone(), proxy.settings.clone());
         let principals = Arc::clone(&proxy.principal_facts);
@@ -47,7 +47,7 @@ impl SeenSharing {
         sharing
     }
 
-    /// Runs until it is aborted.
+    /// Runs until aborted.
     pub(super) async fn keep(mut self) {
         let (mut changes, principals) = (self.facts.changes(), Arc::clone(&self.principals));
         loop {
@@ -84,7 +84,7 @@ impl SeenSharing {
         }
     }
 
-    /// Joins new facts of the fleet and states those of this node. Blocks.
+    /// Merges new facts of the fleet and publishes those of this node. Blocks.
     fn step(&mut self, now: SystemTime) -> Result<(), MemoryError> {
         self.take_over(now);
         let known = self.facts.facts();
@@ -93,29 +93,29 @@ impl SeenSharing {
             (seconds(now).saturating_sub(KEPT_SECONDS)) / PERIOD_SECONDS
         );
         let is_old = known.of(FactKind::Seen).next().is_some_and(|(name, _)| *name < *past);
-        let mut stated: Vec<String> = Vec::new();
+        let mut unshared: Vec<String> = Vec::new();
         if self.settings.reads_session_facts() {
             let names = self.principals.seen().into_iter().map(|seen| name_of(&seen, now));
-            stated.extend(names.filter(|name| known.get(FactKind::Seen, name).is_none()));
+            unshared.extend(names.filter(|name| known.get(FactKind::Seen, name).is_none()));
         }
-        if stated.is_empty() && !is_old {
+        if unshared.is_empty() && !is_old {
             return Ok(());
         }
         let node = self.facts.node().clone();
         let refused = self.facts.change(|set, _| {
             set.forget_before(FactKind::Seen, &past);
-            stated.iter().find_map(|name| set.set_value(&node, FactKind::Seen, name, "{}").err())
+            unshared.iter().find_map(|name| set.set_value(&node, FactKind::Seen, name, "{}").err())
         })?;
         let fault =
             refused.map(|why| format!("facts of principals apply on this node only: {why}"));
         self.facts.report_fault(PART, fault);
-        self.taken.extend(stated.into_iter().map(String::into_boxed_str));
+        self.taken.extend(unshared.into_iter().map(String::into_boxed_str));
         let kept = self.taken.split_off(past.as_str());
         self.taken = kept;
         Ok(())
     }
 
-    /// Joins the fleet's facts that were not joined before.
+    /// Merges the fleet's facts that were not merged before.
     fn take_over(&mut self, now: SystemTime) {
         let known = self.facts.facts();
         let holds = |(name, fact): (&str, &Fact)| fact.value().map(|_| Box::from(name));
@@ -133,7 +133,7 @@ impl SeenSharing {
     }
 }
 
-/// Name of the fact that states it.
+/// Name of the fact for this observation.
 fn name_of(seen: &SeenByPrincipal, now: SystemTime) -> String {
     let period = seconds(now).saturating_sub(u64::from(seen.idle_seconds)) / PERIOD_SECONDS;
     let mark: String = seen.mark.iter().map(|byte| format!("{byte:02x}")).collect();

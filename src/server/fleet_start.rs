@@ -318,7 +318,7 @@ const NEW_FILE: &str = "sharing.new";
 const MAX_FILE_BYTES: u64 = 16;
 
 /// Divides the limits among the living nodes until aborted. `folder` is `data_dir/fleet`. Until the node has read the heartbeats, it
-/// uses the last number of nodes it knew, so that it does not take the whole limit while the store is unreachable.
+/// uses the last known number of nodes, so that it does not take the whole limit while the store is unreachable.
 pub(super) async fn share_limits(proxy: Arc<Proxy>, node: Arc<FleetNode>, folder: PathBuf) {
     let folder = Arc::new(folder);
     let read = Arc::clone(&folder);

@@ -3,7 +3,7 @@
 //!
 //! The token file is the interface: it may be changed by this process or by the command line while none runs, and the process may be
 //! killed at any time. Differences from the last synchronized state are local changes. A token is identified by its name and creation
-//! time; one that is missing from the file is revoked permanently. A missing file is no change.
+//! time; one that is missing from the file is revoked permanently. A missing file does not count as a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,12 +82,12 @@ fn publish(
     let now = synced(file);
     // Revocations first: they always fit and free space.
     let of = |name: &str| name.rsplit_once('/').map_or(name, |(token, _)| token).to_owned();
-    let gone = before.keys().filter(|name| !now.contains_key(*name));
-    let gone: BTreeSet<String> = gone.map(|name| of(name)).collect();
-    if !gone.is_empty() {
+    let removed = before.keys().filter(|name| !now.contains_key(*name));
+    let removed: BTreeSet<String> = removed.map(|name| of(name)).collect();
+    if !removed.is_empty() {
         // Two nodes may have created a token of the same name, of which the file holds one: revoke both.
         let all = facts.of(FactKind::Token).map(|(name, _)| name);
-        let ended = all.filter(|name| gone.contains(&of(name)) && !now.contains_key(*name));
+        let ended = all.filter(|name| removed.contains(&of(name)) && !now.contains_key(*name));
         let ended: Vec<String> = ended.map(str::to_owned).collect();
         for name in ended {
             facts.end(node, FactKind::Token, &name);
@@ -296,8 +296,8 @@ mod tests {
                     Act::Read(of) => {
                         // A starting node steps before it reads.
                         nodes[at].step(&names[at]);
-                        let said = nodes[of].facts.authored_by(&names[of]);
-                        nodes[at].facts.merge(&said);
+                        let published = nodes[of].facts.authored_by(&names[of]);
+                        nodes[at].facts.merge(&published);
                         nodes[at].step(&names[at]);
                     }
                 }
@@ -306,8 +306,8 @@ mod tests {
                 let at = round % 3;
                 nodes[at].step(&names[at]);
                 for of in 0..3 {
-                    let said = nodes[of].facts.authored_by(&names[of]);
-                    nodes[at].facts.merge(&said);
+                    let published = nodes[of].facts.authored_by(&names[of]);
+                    nodes[at].facts.merge(&published);
                 }
                 nodes[at].step(&names[at]);
             }
@@ -380,15 +380,15 @@ mod tests {
     }
 
     #[test]
-    fn of_concurrently_created_tokens_one_is_valid_and_revoking_it_leaves_none() {
+    fn concurrently_created_tokens_leave_one_valid_and_revoking_it_leaves_none() {
         let names = ["a", "b"].map(node);
         let mut nodes =
             [1, 2].map(|at| Node { file: vec![token("x", at, at as u8)], ..Node::default() });
         for round in 0..4 {
             let at = round % 2;
-            let said = nodes[1 - at].facts.authored_by(&names[1 - at]);
+            let published = nodes[1 - at].facts.authored_by(&names[1 - at]);
             nodes[at].step(&names[at]);
-            nodes[at].facts.merge(&said);
+            nodes[at].facts.merge(&published);
             nodes[at].step(&names[at]);
         }
         assert_eq!(nodes[0].file, nodes[1].file);

@@ -36,7 +36,7 @@ use super::route::route;
 use super::tracked_socket::{
     AcceptedClient, CLIENT_STALL_LIMIT, Exchange, Exchanges, TrackedSocket,
 };
-use super::unread_body::{self, BodyComes};
+use super::unread_body::{self, BodyTiming};
 use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::downstream::http as mcp;
 use mcpproxy_gateway::proxy::Worker;
@@ -110,7 +110,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         let (exchange, handed) = (requests.begin(), registered.register());
         async move {
             let (head, body) = request.into_parts();
-            let (lent, unread) = unread_body::lend(body, BodyComes::AtOnce);
+            let (lent, unread) = unread_body::lend(body, BodyTiming::AtOnce);
             let request = Request::from_parts(head, lent);
             let mut answer = route(&shared, &worker, &remembered, request).await;
             unread.discard().await;

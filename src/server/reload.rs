@@ -50,7 +50,7 @@ use mcpproxy_policy::intent::Requirement;
 use mcpproxy_policy::rules::RuleProblem;
 use mcpproxy_upstream::supervisor::ServerPlan;
 
-/// Time that the file may be missing before that is reported: it may be being replaced.
+/// Time for which the file may be missing before this is reported, because it may be about to be replaced.
 const MISSING_GRACE: Duration = Duration::from_secs(2);
 /// Maximum number of logged problems of a config.
 const MAX_LOGGED: usize = 20;
@@ -587,7 +587,7 @@ impl Reload {
         for upstream in replaced.started.iter().chain(&replaced.retired) {
             self.proxy.list_cache.forget(upstream.name());
         }
-        // One that is started again under its name keeps them: its messages may still concern their calls.
+        // Kept for a server that was restarted under the same name, because its messages may still concern earlier calls.
         for upstream in &replaced.retired {
             if self.proxy.upstreams.get(upstream.name()).is_none() {
                 self.proxy.log_routing.forget(upstream.name());
@@ -599,7 +599,7 @@ impl Reload {
 
 /// Retry interval of a rejected config; [`RETRY_SHARE`] times the duration of the read if that is longer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Retries take at most this fraction of the time.
+/// Inverse of the maximum fraction of the time that retries take.
 const RETRY_SHARE: u32 = 10;
 /// Maximum number of remembered reasons: a flaky source may alternate between two.
 const MAX_REASONS: usize = 8;

@@ -4,8 +4,9 @@
 //! did not exist. A peer's request is answered in authenticated frames (`fleet::peer_wire`). Its handlers never query a third node:
 //! [`Hop::Last`](mcpproxy_fleet::peers::Hop).
 //!
-//! Browsers get cross-origin access to MCP: preflight responses, and the headers that let a page read a response. Only for an `Origin` that passed the host check (`allowed_origins`). Credentials are headers that the page itself sets, never
-//! cookies, so `Access-Control-Allow-Credentials` is not sent (Fetch §CORS protocol).
+//! Browsers get cross-origin access to MCP: preflight responses, and the headers that let a page read a response. This requires an `Origin`
+//! that passed the host check (`allowed_origins`). Credentials are headers that the page itself sets, never cookies, so
+//! `Access-Control-Allow-Credentials` is not sent (Fetch §CORS protocol).
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

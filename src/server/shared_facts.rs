@@ -28,7 +28,7 @@ pub(super) struct SharedFacts {
 
 impl SharedFacts {
     /// Reads the local copy and, within the timeout, the state in the store, and synchronizes the agent tokens, so that a token
-    /// revoked elsewhere is never accepted here. [`StartError::Unheard`] if there is no local copy and the store cannot be read.
+    /// revoked elsewhere is never accepted here. [`StartError::FactsUnavailable`] if there is no local copy and the store cannot be read.
     /// Blocks.
     pub(super) fn open(
         settings: FactExchangeSettings,
@@ -77,7 +77,7 @@ async fn first_read(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartErro
         let in_all = MAX_FIRST_READ_TIME.saturating_sub(begun.elapsed());
         let limit = FIRST_READ_TIMEOUT.saturating_sub(last_read.elapsed()).min(in_all);
         let Ok(round) = tokio::time::timeout(limit, facts.round(bucket)).await else {
-            return Err(StartError::Unheard(why));
+            return Err(StartError::FactsUnavailable(why));
         };
         if facts.has_read_once() {
             return Ok(());

@@ -191,7 +191,7 @@ enum Hangup {
 }
 
 impl Hangup {
-    /// Derives it from whether there was a terminal at the start, and whether there is one now.
+    /// Derives the meaning from whether there was a terminal at the start, and whether there is one now.
     fn means(had_terminal: bool, has_terminal: bool) -> Self {
         if had_terminal && !has_terminal { Self::TerminalClosed } else { Self::Reload }
     }

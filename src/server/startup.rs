@@ -56,7 +56,7 @@ pub enum StartError {
     #[error(
         "this new node cannot read the shared state of its fleet, and does not serve without it: {0}"
     )]
-    Unheard(String),
+    FactsUnavailable(String),
     /// A new node could not read the config of the fleet.
     #[error(
         "version {version} of the fleet's config cannot be read: {error}; this new node does not serve with its own config"
@@ -223,8 +223,8 @@ fn orphaned_approvals(activity: &Activity) -> Vec<Draft> {
         let Ok(listing) = activity.list(&filter, &page) else { break };
         for record in &listing.records {
             if record.head.kind != Type::Approval {
-                // Behind its own start is the life before; behind another, or an end in order, nothing is left to
-                // orphaned_approvals.
+                // Newest first: this run's own start precedes the records of the previous run, which begin at the next start. A
+                // run that stopped in order has left no approval undecided.
                 if starts > 0 || record.head.kind == Type::SystemStop {
                     return found;
                 }

@@ -24,16 +24,16 @@ const MAX_UNREAD_BYTES: usize = MAX_REQUEST_BYTES;
 /// Maximum delay of the response.
 pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// When a client sends the body.
+/// Time at which a client sends the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BodyComes {
+pub(super) enum BodyTiming {
     AtOnce,
     /// After `100 Continue`, which is sent when the body is read (RFC 9110 §10.1.1).
     WhenAsked,
 }
 
-impl BodyComes {
-    /// Derives it from the head of an HTTP/1.1 request.
+impl BodyTiming {
+    /// Derives the time from the head of an HTTP/1.1 request.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         if headers.contains_key(EXPECT) { Self::WhenAsked } else { Self::AtOnce }
     }
@@ -42,7 +42,7 @@ impl BodyComes {
 /// A request body that returns its unread rest when dropped, unless the client still waits for `100 Continue`.
 pub(super) struct LentBody<B> {
     body: Option<B>,
-    comes: BodyComes,
+    timing: BodyTiming,
     unread: Rc<Cell<Option<B>>>,
 }
 
@@ -50,9 +50,9 @@ pub(super) struct LentBody<B> {
 pub(super) struct UnreadBody<B>(Rc<Cell<Option<B>>>);
 
 /// Lends a body to a request handler.
-pub(super) fn lend<B>(body: B, comes: BodyComes) -> (LentBody<B>, UnreadBody<B>) {
+pub(super) fn lend<B>(body: B, timing: BodyTiming) -> (LentBody<B>, UnreadBody<B>) {
     let unread = Rc::<Cell<Option<B>>>::default();
-    (LentBody { body: Some(body), comes, unread: Rc::clone(&unread) }, UnreadBody(unread))
+    (LentBody { body: Some(body), timing, unread: Rc::clone(&unread) }, UnreadBody(unread))
 }
 
 impl<B: HttpBody<Data = Bytes> + Unpin> UnreadBody<B> {
@@ -75,15 +75,15 @@ pub(super) async fn discard<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, li
             }
         }
     };
-    // A slower client is answered all the same, and the rest is reset afterwards.
+    // A slower client is answered anyway, and the rest is then reset.
     let _ = tokio::time::timeout(limit, rest).await;
 }
 
 impl<B> Drop for LentBody<B> {
     fn drop(&mut self) {
-        match self.comes {
-            BodyComes::AtOnce => self.unread.set(self.body.take()),
-            BodyComes::WhenAsked => {}
+        match self.timing {
+            BodyTiming::AtOnce => self.unread.set(self.body.take()),
+            BodyTiming::WhenAsked => {}
         }
     }
 }
@@ -96,7 +96,7 @@ impl<B: HttpBody + Unpin> HttpBody for LentBody<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.comes = BodyComes::AtOnce;
+        self.timing = BodyTiming::AtOnce;
         match &mut self.body {
             Some(body) => Pin::new(body).poll_frame(cx),
             None => Poll::Ready(None),
@@ -147,10 +147,10 @@ mod tests {
     }
 
     /// Number of frames read in total if the handler reads `taken` of them.
-    async fn read_of((frames, ends): (usize, bool), comes: BodyComes, taken: usize) -> usize {
+    async fn read_of((frames, ends): (usize, bool), timing: BodyTiming, taken: usize) -> usize {
         let read = Rc::<Cell<usize>>::default();
         let frames = Frames { left: frames, ends, read: Rc::clone(&read) };
-        let (mut lent, unread) = lend(frames, comes);
+        let (mut lent, unread) = lend(frames, timing);
         for _ in 0..taken {
             assert!(lent.frame().await.is_some());
         }
@@ -161,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn unread_body_is_discarded_up_to_its_limits() {
-        let of = |frames, ends| read_of((frames, ends), BodyComes::AtOnce, 1);
+        let of = |frames, ends| read_of((frames, ends), BodyTiming::AtOnce, 1);
         assert_eq!(of(3, true).await, 3);
         assert_eq!(of(3, false).await, 3, "a stalled body is abandoned");
         let limit = MAX_UNREAD_BYTES / FRAME_BYTES;
@@ -175,9 +175,9 @@ mod tests {
     #[tokio::test]
     async fn no_100_continue_for_rejected_requests() {
         let mut headers = HeaderMap::new();
-        assert_eq!(read_of((3, true), BodyComes::of(&headers), 0).await, 3, "it is being sent");
+        assert_eq!(read_of((3, true), BodyTiming::of(&headers), 0).await, 3, "it is being sent");
         headers.insert(EXPECT, HeaderValue::from_static("100-continue"));
-        let of = |taken| read_of((3, true), BodyComes::of(&headers), taken);
+        let of = |taken| read_of((3, true), BodyTiming::of(&headers), taken);
         assert_eq!((of(0).await, of(1).await), (0, 3));
     }
 }

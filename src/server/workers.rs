@@ -167,7 +167,7 @@ impl WorkerThread {
     pub(super) fn start(
         shared: Arc<AppState>,
         number: usize,
-        entrance: WorkerEntrance,
+        endpoint: WorkerEndpoint,
         signals: ShutdownSignals,
     ) -> io::Result<Self> {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
@@ -182,7 +182,7 @@ impl WorkerThread {
                         return;
                     }
                 };
-                runtime.block_on(work(shared, queue, entrance, counted, signals));
+                runtime.block_on(work(shared, queue, endpoint, counted, signals));
             })?;
         Ok(Self { sockets, connections, thread })
     }
@@ -211,7 +211,7 @@ impl WorkerThread {
 
 /// The listener of a worker's connections.
 #[derive(Clone, Debug)]
-pub(super) struct WorkerEntrance {
+pub(super) struct WorkerEndpoint {
     pub(super) address: Address,
     pub(super) tls: Option<Arc<ListenerTls>>,
 }
@@ -241,7 +241,7 @@ pub(super) struct ShutdownSignals {
 async fn work(
     shared: Arc<AppState>,
     mut queue: mpsc::Receiver<Arrived>,
-    entrance: WorkerEntrance,
+    endpoint: WorkerEndpoint,
     counted: Arc<AtomicUsize>,
     ShutdownSignals { drain, forced }: ShutdownSignals,
 ) {
@@ -275,8 +275,8 @@ async fn work(
         let (shared, worker, counted) =
             (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
         let drain = drain.clone();
-        let (tls, handshakes) = (entrance.tls.clone(), Rc::clone(&handshakes));
-        let unix = matches!(socket, Socket::Unix(_)).then(|| entrance.address.clone());
+        let (tls, handshakes) = (endpoint.tls.clone(), Rc::clone(&handshakes));
+        let unix = matches!(socket, Socket::Unix(_)).then(|| endpoint.address.clone());
         let (slots, number) = slot.key();
         let ending = worker.ending.clone();
         let task = connections.spawn_local(ending.attend(async move {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use mcpproxy_activity::record::{Hash, NodeId};
-use mcpproxy_fleet::chain::check::{ChainFault, NotBelieved, SegmentFacts};
+use mcpproxy_fleet::chain::check::{ChainFault, SegmentFacts, SegmentRejection};
 use mcpproxy_fleet::chain::follow::{ChainFollower, FollowMark, FollowStep, SegmentJudgment};
 use mcpproxy_fleet::checkpoint::Checkpoint;
 use mcpproxy_fleet::segment::day_folder;
@@ -281,7 +281,7 @@ impl IndexNode {
         local: u64,
         is_away: bool,
     ) -> Result<Result<bool, Ended>, String> {
-        let refused = |fault| Err(NotBelieved { fault, why: "as it is".into() });
+        let refused = |fault| Err(SegmentRejection { fault, why: "as it is".into() });
         let opened = match content {
             None => refused(ChainFault::Removed),
             Some(Content::Sealed(object)) => Ok(object),

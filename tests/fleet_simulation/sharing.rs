@@ -367,7 +367,7 @@ impl SharingWorld {
             if process.set != first.set {
                 return Err(format!("{name} has diverged: {:?} {:?}", process.set, first.set));
             }
-            if !process.reader.says(&process.set) {
+            if !process.reader.is_uploaded(&process.set) {
                 return Err(format!("the store lacks facts of {name}"));
             }
             for (other, _) in processes().filter(|(other, _)| other.name != node.name) {

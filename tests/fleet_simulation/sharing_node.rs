@@ -70,8 +70,8 @@ impl SharingNode {
     pub fn start(&mut self) -> Result<(), String> {
         let fresh = self.memory.is_none();
         let saved = self.memory.clone().unwrap_or_default();
-        let (numbers, said_again) = (saved.numbers.clone(), saved.said_again.clone());
-        let reader = FactReader::new(self.name.clone(), numbers, said_again, fresh);
+        let (numbers, relayed) = (saved.numbers.clone(), saved.relayed.clone());
+        let reader = FactReader::new(self.name.clone(), numbers, relayed, fresh);
         self.process = Some(Sharing {
             set: FactSet::clone(&saved.facts),
             reader,
@@ -108,9 +108,9 @@ impl SharingNode {
         let memory = FactMemory {
             facts: Arc::new(process.set.clone()),
             numbers: process.reader.numbers().clone(),
-            said_again: process.reader.said_again().clone(),
+            relayed: process.reader.relayed_authors().clone(),
             notes: BTreeMap::new(),
-            heard: false,
+            read_once: false,
         };
         if memory == process.saved {
             return;

@@ -107,8 +107,8 @@ struct Parts<'a> {
 impl PartialSchema for Parts<'_> {
     fn schema() -> RefOr<Schema> {
         let requests = Operation::ALL.map(|variant| {
-            let given = builtin::call_schema(variant, Requirement::Required);
-            let property = |path: &str| given.pointer(path).cloned().unwrap_or_default();
+            let schema = builtin::call_schema(variant, Requirement::Required);
+            let property = |path: &str| schema.pointer(path).cloned().unwrap_or_default();
             let name = with(
                 property("/properties/name"),
                 json!({"pattern": "^[^:]+:[^\n]+$", "format": "server-tool"}),

@@ -1,7 +1,7 @@
 //! Handles to the tasks that own the config and the fleet's config: they send commands, await the results and hold the status.
 //!
-//! The tasks are in the root crate, which this crate cannot name. A queue rather than a mutex around their state has one more
-//! reason: a change runs to its end even if the client that requested it disconnects.
+//! The tasks are in the `server` crate, which depends on this one. They are reached by a queue rather than a mutex around
+//! their state, so that a change runs to its end even if the client that requested it disconnects.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -90,7 +90,7 @@ pub struct SettingsChange {
     pub patch: Map<String, Value>,
 }
 
-/// Writes settings into the file.
+/// Request to write settings into the file.
 #[derive(Debug)]
 pub struct ChangeCommand {
     pub change: SettingsChange,
@@ -107,7 +107,7 @@ pub enum ChangeRefused {
     Unusable(ReloadRefused),
 }
 
-/// Enables or disables a server.
+/// Request to enable or disable a server.
 #[derive(Debug)]
 pub struct SwitchCommand {
     pub server: Box<str>,
@@ -135,7 +135,7 @@ pub enum SwitchRefused {
 /// Differences between the config file and the config in force.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct ConfigComparison {
-    /// The changed keys, each with the kind of change and the values that are no secrets.
+    /// The changed keys, each with the kind of change and the values that are not secrets.
     #[schema(value_type = Vec<Object>)]
     pub changes: Vec<Value>,
     /// Number of further changes.
@@ -148,7 +148,7 @@ pub struct ConfigComparison {
     pub problems: Vec<ShownProblem>,
 }
 
-/// Reloads the config.
+/// Request to reload the config.
 #[derive(Debug)]
 pub struct ReloadCommand {
     pub trigger: ReloadTrigger,
@@ -330,7 +330,7 @@ impl ConfigHandle {
         .await
     }
 
-    /// Reloads the config because the fleet's changed.
+    /// Reloads the config because the fleet's config changed.
     pub async fn apply_fleet_config(&self) -> Result<ReloadOutcome, String> {
         let outcome = self.send(|answer| {
             let (trigger, principal) = (ReloadTrigger::Fleet, "".into());
@@ -421,7 +421,7 @@ pub struct FleetConfigCaller {
     pub answer: oneshot::Sender<Result<ConfigVersion, FleetConfigRefused>>,
 }
 
-/// Reason for keeping the fleet's config.
+/// Reason for not changing the fleet's config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FleetConfigRefused {
     /// The new config is invalid.

@@ -241,8 +241,8 @@ const KEYED: [(StatusCode, &str); 2] = [
     (StatusCode::UNAUTHORIZED, "The API key or token is missing, unknown or no longer valid"),
 ];
 
-/// Completes a document with the security schemes, headers and errors that all handlers share. `needs_key` decides it for a
-/// path.
+/// Completes a document with the security schemes, headers and errors that all handlers share. `needs_key` decides whether a
+/// path requires a key.
 pub(super) fn complete(document: &mut OpenApi, needs_key: impl Fn(&str) -> bool) {
     let components = document.components.get_or_insert_with(Components::new);
     let [header, bearer, query] = SCHEMES;

@@ -312,8 +312,8 @@ impl Events {
         let Some((first, last)) = read.removed else {
             return Ok(events);
         };
-        let gone = serde_json::json!({"first": first, "last": last, "reason": "retention"});
-        let mut chunk = format!("event: removed\ndata: {gone}\n\n").into_bytes();
+        let removed = serde_json::json!({"first": first, "last": last, "reason": "retention"});
+        let mut chunk = format!("event: removed\ndata: {removed}\n\n").into_bytes();
         chunk.extend_from_slice(&events);
         Ok(chunk.into())
     }
@@ -329,7 +329,7 @@ impl Events {
     }
 }
 
-/// Waits for the next news of other nodes; forever if there are none.
+/// Waits for the next event of the other nodes; forever if there are none.
 async fn next_news(fleet: &mut Option<WatchedFleet>) -> WatchEvent {
     match fleet {
         None => std::future::pending().await,
@@ -433,7 +433,7 @@ impl WatchedFleet {
         Some(Self { watch, place, own: is_own_meant.then(|| name.to_owned()) })
     }
 
-    /// Waits for the next news of other nodes; forever if there are none. Cancel-safe.
+    /// Waits for the next event of the other nodes; forever if there are none. Cancel-safe.
     pub(super) async fn next(&mut self) -> WatchEvent {
         match self.watch.next().await {
             Some(news) => news,
@@ -449,7 +449,7 @@ impl WatchedFleet {
         placed(events, &self.place)
     }
 
-    /// Renders news of another node as events; `None` if there is nothing to send.
+    /// Renders a watch event as server-sent events; `None` if there is nothing to send.
     pub(super) fn render(&mut self, news: WatchEvent) -> Option<Bytes> {
         let (name, data) = match news {
             WatchEvent::Records(node, last, records) => {
@@ -463,10 +463,10 @@ impl WatchedFleet {
             }
             WatchEvent::Back(node) => ("back", serde_json::json!({"node": node})),
             WatchEvent::Removed(node, first, last) => {
-                let gone = serde_json::json!({
+                let removed = serde_json::json!({
                     "node": node, "first": first, "last": last, "reason": "retention"
                 });
-                ("removed", gone)
+                ("removed", removed)
             }
         };
         Some(format!("event: {name}\ndata: {data}\n\n").into())

@@ -4,7 +4,7 @@
 //! it; a slow client occupies neither a thread nor the store. An export ends with the record that was the last one when it
 //! started. It is aborted if retention removes records that it has not read yet, or if its client leaves data unread for too
 //! long; its last line states the reason, and another export can resume `after` the last record received. An otherwise complete
-//! export that lacks nodes of a fleet ends with a line that names them .
+//! export that lacks nodes of a fleet ends with a line that names them.
 //!
 //! Records are written as NDJSON or CSV (RFC 4180). The last line in JSON has the members that a consumer of records
 //! expects, so that it can be parsed as one; it has no `id`, `seq` or `hash`, because it is not a record.
@@ -52,7 +52,7 @@ const GROUP_RECORDS: usize = 16_384;
 /// Maximum size of a row group in bytes.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// Node name in an exported table, which is always of one machine.
+/// Node name in an exported table, which always covers one machine.
 const NO_NODE: &str = "";
 
 const ONE_NODE: &str = "A table holds the records of one node: select it with 'node'";

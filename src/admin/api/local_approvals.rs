@@ -63,7 +63,7 @@ pub(super) async fn answer_here(
     Ok(encode(&One { approval: ApprovalView::decided(&decided).at(worker) }))
 }
 
-/// The record of a revoked standing approval. No waiting call would leave one.
+/// Record of a revoked standing approval: no waiting call records the revocation.
 fn revocation(approval: &StandingApproval, outcome: &Outcome) -> Draft {
     let by = outcome.by();
     let source = match by.map(|by| by.channel) {
@@ -157,12 +157,12 @@ pub(super) struct One {
     approval: ApprovalView,
 }
 
-/// A call that waits for a person, or its answer.
+/// A call that waits for approval, or the decision on it.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = CallApproval)]
 pub(super) struct ApprovalView {
     id: String,
-    /// `waiting`, `approved`, `denied`, `timed_out`, `withdrawn` (the client has gone) or `ended` (the proxy has).
+    /// `waiting`, `approved`, `denied`, `timed_out`, `withdrawn` (the client disconnected) or `ended` (the proxy stopped).
     #[schema(value_type = String)]
     state: Cow<'static, str>,
     /// `server:tool`, or another accessed item.

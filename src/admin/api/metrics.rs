@@ -299,10 +299,10 @@ fn calls(worker: &Worker, totals: &Totals) -> Vec<Family> {
             (labels, *count)
         })
     });
-    // Their names are those of what it is about and of what it came to.
-    let halves = |[of, came_to]: [&'static str; 2], name: &str| {
+    // A name consists of a subject and an outcome, joined by its last underscore; each becomes a label.
+    let halves = |[subject, outcome]: [&'static str; 2], name: &str| {
         let (first, last) = name.rsplit_once('_').unwrap_or_default();
-        vec![(of, first.to_owned()), (came_to, last.to_owned())]
+        vec![(subject, first.to_owned()), (outcome, last.to_owned())]
     };
     let decisions = Decision::ALL.into_iter().map(|decision| {
         (halves(["policy", "decision"], decision.as_str()), totals.decided(decision))

@@ -332,7 +332,7 @@ enum TokenOutcome {
     Unknown(String),
 }
 
-/// Asks the scope of the principal's token before the rules, as for a call.
+/// Checks the scope of the principal's token before the rules, as for a call.
 async fn token_outcome(
     worker: &Worker,
     asked: &ExplainedCall,

@@ -26,19 +26,19 @@ pub const NONCE_BYTES: usize = 32;
 /// Context string for deriving the proof key from the API key (BLAKE3 §Key derivation).
 const CONTEXT: &str = "mcpproxy 2026-11-22 proof of a listener that it knows the API key";
 
-/// Computes the proof for `nonce` at the address `dialled`. Comparing two hashes takes constant time.
-pub fn of(api_key: &str, nonce: &[u8; NONCE_BYTES], dialled: &Reached) -> blake3::Hash {
+/// Computes the proof for `nonce` at the address `dialed`. Comparing two hashes takes constant time.
+pub fn of(api_key: &str, nonce: &[u8; NONCE_BYTES], dialed: &Reached) -> blake3::Hash {
     let key = blake3::derive_key(CONTEXT, api_key.as_bytes());
-    let address = match &dialled.address {
+    let address = match &dialed.address {
         // An IPv4 client may connect to an IPv6 listener.
         Address::Tcp(address) => {
             SocketAddr::new(address.ip().to_canonical(), address.port()).into()
         }
-        Address::Unix(_) => dialled.address.clone(),
+        Address::Unix(_) => dialed.address.clone(),
     };
     let mut hasher = blake3::Hasher::new_keyed(&key);
     hasher.update(nonce).update(address.to_string().as_bytes());
-    if let Some(certificate) = &dialled.certificate {
+    if let Some(certificate) = &dialed.certificate {
         // Terminates the address, which never contains this byte.
         hasher.update(&[0]).update(certificate.as_bytes());
     }
@@ -106,12 +106,12 @@ mod tests {
 
     const NONCE: [u8; NONCE_BYTES] = [7; NONCE_BYTES];
 
-    fn reached(dialled: &str) -> Reached {
-        Reached::plainly(Address::parse(dialled).unwrap())
+    fn reached(dialed: &str) -> Reached {
+        Reached::plainly(Address::parse(dialed).unwrap())
     }
 
-    fn proof(key: &str, nonce: [u8; NONCE_BYTES], dialled: &str) -> blake3::Hash {
-        of(key, &nonce, &reached(dialled))
+    fn proof(key: &str, nonce: [u8; NONCE_BYTES], dialed: &str) -> blake3::Hash {
+        of(key, &nonce, &reached(dialed))
     }
 
     #[test]

@@ -138,8 +138,8 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 /// Returns the client's request id if it is 1 to 128 letters, digits, `-`, `_`, `.` and `:`, else a generated one.
 pub(super) fn request_id(headers: &HeaderMap) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
-    let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
-    match given {
+    let client_id = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+    match client_id {
         Some(id) if (1..=MAX_REQUEST_ID_BYTES).contains(&id.len()) && id.bytes().all(plain) => {
             id.to_owned()
         }
@@ -150,7 +150,7 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
 /// Generates a request id.
 pub(super) fn fresh_request_id() -> String {
     let mut random = [0; 16];
-    // Without randomness the id still holds the time. It is no secret.
+    // Without randomness the id still holds the time. It is not a secret.
     let _ = getrandom::fill(&mut random);
     Ulid::from_parts(wall_ms(), u128::from_ne_bytes(random)).to_string()
 }

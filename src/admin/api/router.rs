@@ -107,7 +107,7 @@ where
             return response::wrong_method(route.allowed(), &id);
         }
         Some((route, _)) if !route.is_open_to(&principal) => {
-            let text = format!("'{}' may not use {path}: it takes the API key", principal.id());
+            let text = format!("'{}' may not use {path}: the API key is required", principal.id());
             return response::error(StatusCode::FORBIDDEN, &text, &id);
         }
         Some(route) => {

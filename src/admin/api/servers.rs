@@ -79,8 +79,8 @@ struct CountedServer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     login: Option<ServerLogin>,
-    /// Connection in the legacy protocol family beside a modern one, for clients that the server can ask only there. Absent while
-    /// it is closed.
+    /// Connection in the legacy protocol family beside a modern one, for clients to which the server can send requests only
+    /// there. Absent while it is closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     second_connection: Option<SecondConnection>,

@@ -165,7 +165,7 @@ pub(in crate::cli) struct UpstreamAdd {
     pub(in crate::cli) command: Vec<String>,
 }
 
-/// Whether a server's second word is a URL, and no command.
+/// Whether a server's second word is a URL rather than a command.
 pub(super) fn is_endpoint(text: &str) -> bool {
     ["http://", "https://", "unix:", "${"].iter().any(|kind| text.starts_with(kind))
 }
@@ -291,7 +291,7 @@ pub(in crate::cli) struct CallArgs {
         conflicts_with = "tool"
     )]
     pub(in crate::cli) tool_name: Option<String>,
-    /// Arguments: KEY=TEXT, or KEY:=JSON for a value that is no text; a text is coerced to what the tool's schema requires
+    /// Arguments: KEY=TEXT, or KEY:=JSON for a value that is not a text; a text is coerced to what the tool's schema requires
     #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
     pub(in crate::cli) pairs: Vec<String>,
     /// The tool's arguments: a JSON object, '-' for stdin, or @FILE

@@ -163,7 +163,7 @@ const LABEL: usize = 13;
 pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
     let mut shown = String::new();
     let times = Times::new(Some(TimeStyle::Utc), false);
-    let beside = Paragraph::new(width).behind(LABEL);
+    let beside = Paragraph::new(width).indented(LABEL);
     let mut row = |label: &str, text: &str| {
         let _ = writeln!(shown, "{}", beside.labeled(label, text));
     };

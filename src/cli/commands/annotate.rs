@@ -31,7 +31,7 @@ pub(super) fn answers(
         .collect()
 }
 
-/// Writes `given`, or else what the user answers, to the config file.
+/// Writes `given`, or else the user's answers, to the config file.
 pub(super) fn run(
     name: &str,
     given: &[Answer],
@@ -96,7 +96,7 @@ fn check(server: &str, tools: &[Value], given: &[Answer]) -> Result<(), CommandE
         if !tools.iter().any(|it| text(it, "/name") == full) {
             let known: Vec<_> = tools.iter().map(|it| line(&own_name(it)).into_owned()).collect();
             return Err(CommandError::failed(format!(
-                "'{}' is no unannotated tool of '{}': {}",
+                "'{}' is not an unannotated tool of '{}': {}",
                 line(tool),
                 line(server),
                 match known.is_empty() {
@@ -121,7 +121,7 @@ fn own_name(tool: &Value) -> String {
     name.split_once(':').map(|(_, own)| own).unwrap_or_default().to_owned()
 }
 
-/// Shows each tool on `out` and reads what it does from `input`.
+/// Shows each tool on `out` and reads its side effect from `input`.
 fn ask(
     tools: &[Value],
     input: &mut dyn BufRead,
@@ -132,7 +132,7 @@ fn ask(
         let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
         shown.map_err(CommandError::failed)
     };
-    let below = Paragraph::new(width).behind(2);
+    let below = Paragraph::new(width).indented(2);
     let mut answers = Vec::new();
     for (number, tool) in tools.iter().enumerate() {
         let head =
@@ -192,7 +192,7 @@ mod tests {
         };
         assert_eq!(given(&["query"], &["put", "drop"]), Ok(()));
         let unknown = given(&["other"], &[]).unwrap_err();
-        assert_eq!(unknown, "'other' is no unannotated tool of 's': query, drop, put");
+        assert_eq!(unknown, "'other' is not an unannotated tool of 's': query, drop, put");
         assert_eq!(given(&["query"], &["query"]), Err("'query' is named twice".to_owned()));
     }
 }

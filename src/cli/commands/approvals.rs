@@ -170,7 +170,7 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
 fn show(data: &Value, width: Option<usize>) -> String {
     let approval = data.get("approval").unwrap_or(data);
     let mut shown = String::new();
-    let values = Paragraph::new(width).behind(15);
+    let values = Paragraph::new(width).indented(15);
     for (label, pointer) in [
         ("Call", "/access"),
         ("State", "/state"),
@@ -204,7 +204,7 @@ fn show(data: &Value, width: Option<usize>) -> String {
         if !value.is_empty() {
             // Original layout, since another one could read differently; indented, so that no line passes for one of
             // ours.
-            let below = Paragraph::new(width).behind(2);
+            let below = Paragraph::new(width).indented(2);
             let _ = writeln!(shown, "\n{title}\n{}", below.block(&value));
         }
     }

@@ -410,7 +410,7 @@ fn moved_since(
         Some(read.text())
     };
     without_entry.remove(NAME).ok()?;
-    // The second comparison holds if servers were added behind our entry before they were moved.
+    // The second comparison holds if servers were added after our entry before they were moved.
     let is_same = without_moved(&with_entry(before, client, members).ok()?)? == now
         || (!moved.is_empty() && without_moved(before)? == without_entry.text());
     is_same.then_some(moved)

@@ -95,7 +95,7 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
 fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
     let mut shown = String::new();
     let [text_at, fix_at] = [OUTCOME + 1 + CHECK + 1, OUTCOME + 1 + CHECK + 3];
-    let [text_at, fix_at] = [text_at, fix_at].map(|at| Paragraph::new(width).behind(at));
+    let [text_at, fix_at] = [text_at, fix_at].map(|at| Paragraph::new(width).indented(at));
     for finding in list(answer, "/findings") {
         let [outcome, check, finding_text, fix] =
             ["/outcome", "/check", "/text", "/mend"].map(|at| text(finding, at));
@@ -114,7 +114,7 @@ fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
     shown
 }
 
-/// Clocks before this are wrong: start of 2026 in Unix seconds.
+/// Earliest plausible clock reading: start of 2026 in Unix seconds.
 const NOT_BEFORE: u64 = 1_767_225_600;
 /// Tolerated clock skew of file times.
 const AHEAD: Duration = Duration::from_secs(120);
@@ -253,10 +253,10 @@ fn fleet_files(loaded: &Loaded) -> impl Iterator<Item = Diagnosis> {
 /// Whether the clock is plausible.
 fn clock(loaded: &Loaded, now: SystemTime) -> Diagnosis {
     const CHECK: &str = "clock";
-    const SPACE_FIX: &str = "timedatectl set-ntp true";
+    const CLOCK_FIX: &str = "timedatectl set-ntp true";
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     if since < NOT_BEFORE {
-        return Diagnosis::wrong(CHECK, "the clock is years behind", SPACE_FIX);
+        return Diagnosis::wrong(CHECK, "the clock is years behind", CLOCK_FIX);
     }
     let files = [loaded.path.clone(), loaded.config.activity_folder()];
     let ahead = files.iter().find(|file| {
@@ -266,7 +266,7 @@ fn clock(loaded: &Loaded, now: SystemTime) -> Diagnosis {
     match ahead {
         Some(file) => {
             let text = format!("{} has a modification time in the future", file.display());
-            Diagnosis::wrong(CHECK, text, SPACE_FIX)
+            Diagnosis::wrong(CHECK, text, CLOCK_FIX)
         }
         None => {
             let shown = jiff::Timestamp::try_from(now).map(|now| format!("{now:.0}"));
@@ -447,7 +447,7 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
         ));
     }
     if let Some(items) = nonconforming_items(server, MAX_NAMED) {
-        let message = format!("{name}: not as MCP requires: {items}");
+        let message = format!("{name}: does not conform to MCP: {items}");
         found.push(odd(message, "mcpproxy upstream list".to_owned()));
     }
     found
@@ -476,7 +476,7 @@ fn unannotated_tools(
     Ok(servers.iter().filter_map(finding).collect())
 }
 
-/// Finding for tools that nobody marks read-only or destructive (FR-043); `None` without any.
+/// Finding for tools that are marked neither read-only nor destructive (FR-043); `None` without any.
 fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diagnosis> {
     let named = tools.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = match tools.len().checked_sub(MAX_NAMED) {
@@ -514,7 +514,7 @@ fn failed(config: &Config, name: &str, reason: &str) -> Diagnosis {
     };
     let fix = match lines.is_empty() {
         _ if needs_login => format!("mcpproxy upstream login {name_word}"),
-        // It did not start, so that its log has nothing to add.
+        // It did not start, so its log has nothing to add.
         true => format!(
             "$EDITOR \"$(mcpproxy config path)\", then mcpproxy upstream restart {name_word}"
         ),
@@ -523,8 +523,8 @@ fn failed(config: &Config, name: &str, reason: &str) -> Diagnosis {
     Diagnosis { lines, ..Diagnosis::wrong("server", format!("{name}: {reason}"), fix) }
 }
 
-/// The last [`LAST_LINES`] of a server's log with their times, of repeated ones the last; none if the log is unreadable,
-/// since the reason is known without it.
+/// The last [`LAST_LINES`] lines of a server's log with their times; of repeated lines only the last. None if the log is
+/// unreadable, since the reason is known without it.
 fn last_lines(folder: &Path, name: &str) -> Vec<String> {
     let kept = stderr_log::read(folder, name, None, READ_LINES);
     let mut lines = kept.map(|kept| kept.lines).unwrap_or_default();

@@ -219,7 +219,7 @@ pub(super) fn sort_out(
     }
 }
 
-/// Keeps the servers that are named; each name, here or at the client, must be one of a candidate.
+/// Keeps the named servers; each name, here or at the client, must match a candidate.
 fn keep_named(
     found: &mut FoundServers,
     names: &[String],

@@ -119,7 +119,7 @@ pub(super) fn check(
     let outcome = match (errors, problems.len()) {
         (0, 0) => return Ok(()),
         (0, _) => {
-            "the rules can be in force, but name servers or tools that do not exist: correct or \
+            "the rules are valid, but name servers or tools that do not exist: correct or \
              remove these names, or add the servers"
         }
         (_, _) => "the rules are invalid",
@@ -141,7 +141,7 @@ fn draw_check(report: &Value, output: &Output) -> String {
     let problems = list(report, "/problems");
     for problem in problems {
         // A problem quotes rules, which may span several lines.
-        let shown = Paragraph::new(output.view.width).behind(2).text(&text(problem, "/text"));
+        let shown = Paragraph::new(output.view.width).indented(2).text(&text(problem, "/text"));
         let _ = writeln!(drawn, "{shown}");
     }
     if problems.is_empty() {
@@ -190,7 +190,7 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
     if !why.is_empty() {
         let _ = write!(outcome, ": {why}");
     }
-    let mut drawn = Paragraph::new(output.view.width).behind(2).text(&outcome) + "\n";
+    let mut drawn = Paragraph::new(output.view.width).indented(2).text(&outcome) + "\n";
     let rules = list(explanation, "/rules");
     if rules.is_empty() {
         if text(explanation, "/decision") == "allow" {
@@ -227,7 +227,7 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
     drawn + &output.table(&columns, rows)
 }
 
-/// Whether a column tells rows apart.
+/// Whether the cells of a column differ.
 fn differs(rows: &[Vec<Cell>], column: usize) -> bool {
     let mut cells = rows.iter().map(|row| row.get(column));
     let first = cells.next();
@@ -404,7 +404,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
         let ok = case.pointer("/ok") == Some(&Value::Bool(true));
         let word = if ok { "ok" } else { "FAILED" };
         let target = ["/tool", "/resource", "/prompt"].map(|at| text(case, at)).concat();
-        let export_query = match text(case, "/expected_rule") {
+        let expected = match text(case, "/expected_rule") {
             rule if rule.is_empty() => text(case, "/expected").into_owned(),
             rule => format!("{} by {rule}", text(case, "/expected")),
         };
@@ -420,7 +420,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
             cell(&text(case, "/principal")).into(),
             cell(&text(case, "/action")).into(),
             cell(&target).into(),
-            cell(&export_query).into(),
+            cell(&expected).into(),
             cell(&got).into(),
         ]
     });

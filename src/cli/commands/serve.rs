@@ -1,8 +1,8 @@
 //! `mcpproxy serve` and `mcpproxy stdio`: the proxy as a server, and for one client on stdin and stdout.
 //!
 //! `stdio` forwards to a running proxy or, without one, runs the proxy in this process. SIGINT and SIGTERM act as
-//! the end of input: calls in flight finish, and are aborted by a second signal. The terminal belongs to the client,
-//! which decides what its end means. A proxy in this process reloads its config like `serve`, when the file changes
+//! the end of input: calls in flight finish, and are aborted by a second signal. The closing of the terminal is
+//! ignored, because the terminal belongs to the client. A proxy in this process reloads its config like `serve`, when the file changes
 //! and at SIGHUP.
 
 use crate::cli::args::{Global, ServeArgs};
@@ -32,7 +32,7 @@ use std::task::{Context, Poll};
 use std::time::SystemTime;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Serves HTTP until SIGINT, SIGTERM or the end of its terminal.
+/// Serves HTTP until SIGINT, SIGTERM or the closing of its terminal.
 pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError> {
     let mut loaded = start_proxy::load(global, flags.listen.as_deref())?;
     let log = start_proxy::start_log(loaded.config.logging, global);

@@ -48,7 +48,7 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
             false => Err(CommandError::new(Exit::Unreachable, "no mcpproxy responds")),
         };
     }
-    // Without that file, the proxy that is found would be another one.
+    // If a named file does not exist, the proxy of another config would be found.
     start_proxy::named_file_exists(global)?;
     let loaded = match start_proxy::load(global, None) {
         Ok(loaded) => loaded,
@@ -233,7 +233,7 @@ fn warnings(loaded: &Loaded) -> Vec<String> {
 
 fn draw(status: &Value, view: TableView) -> String {
     let mut shown = String::new();
-    let values = Paragraph::new(view.width).behind(LABEL);
+    let values = Paragraph::new(view.width).indented(LABEL);
     let mut row = |label: &str, words: &str| {
         let _ = writeln!(shown, "{}", values.labeled(label, words));
     };
@@ -318,10 +318,10 @@ fn server_line(server: &Value, TableView { width, colors }: TableView) -> String
     let shown = match width {
         _ if about.is_empty() => head,
         Some(width) if width < NARROW => {
-            format!("{head}\n{}", beside.behind(LABEL + 2).block(&about))
+            format!("{head}\n{}", beside.indented(LABEL + 2).block(&about))
         }
         Some(_) | None => {
-            let about = beside.behind(LABEL + STATE + 1 + NAME + 1).text(&about);
+            let about = beside.indented(LABEL + STATE + 1 + NAME + 1).text(&about);
             format!("{head}{blanks} {about}")
         }
     };

@@ -62,7 +62,7 @@ pub(super) fn run(
     unknown.map_or(Ok(()), |why| Err(CommandError::failed(why)))
 }
 
-/// Warning about servers that the config does not have: the token is created, and good for nothing there.
+/// Warning about servers that the config does not have: the token is created, but grants nothing there.
 fn unknown_servers(config: &Config, servers: &[String]) -> Option<String> {
     let known = || config.servers.iter().map(|server| &*server.name);
     let unknown = servers.iter().find(|name| !known().any(|known| known == name.as_str()))?;
@@ -161,7 +161,7 @@ fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, Command
     let changed = identity.change(change, random, now).map_err(|error| {
         let stored_tokens = identity.kept().unwrap_or_default();
         let names = stored_tokens.iter().map(|token| &*token.name);
-        let meant = match &error {
+        let suggestion = match &error {
             TokenChangeError::Missing(name) => did_you_mean(name, names),
             TokenChangeError::Name(_)
             | TokenChangeError::List(_)
@@ -170,7 +170,7 @@ fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, Command
             | TokenChangeError::Full
             | TokenChangeError::File(_) => String::new(),
         };
-        CommandError::failed(format!("{error}{meant}"))
+        CommandError::failed(format!("{error}{suggestion}"))
     })?;
     serde_json::to_string(&api::shown_change(changed)).map_err(CommandError::failed)
 }

@@ -115,7 +115,7 @@ fn show(data: &Value, width: Option<usize>) -> String {
     let mut shown = String::new();
     let name = text(tool, "/name");
     let command = command(tool);
-    let _ = writeln!(shown, "{}\n", Paragraph::new(width).behind(2).text(&line(&name)));
+    let _ = writeln!(shown, "{}\n", Paragraph::new(width).indented(2).text(&line(&name)));
     if is_quarantined(tool) {
         let _ = writeln!(
             shown,
@@ -124,7 +124,7 @@ fn show(data: &Value, width: Option<usize>) -> String {
     }
     shown.push_str(&findings(tool));
     if !text(tool, "/description").is_empty() {
-        let below = Paragraph::new(width).behind(2);
+        let below = Paragraph::new(width).indented(2);
         let _ = writeln!(shown, "{}\n", below.block(&text(tool, "/description")));
     }
     let _ = match quoted(&name) {
@@ -139,14 +139,14 @@ fn show(data: &Value, width: Option<usize>) -> String {
     };
     for (label, pointer) in [("Annotations", "/annotations"), ("Capability", "/capability")] {
         if tool.pointer(pointer).is_some() {
-            let row = Paragraph::new(width).behind(15).labeled(label, &text(tool, pointer));
+            let row = Paragraph::new(width).indented(15).labeled(label, &text(tool, pointer));
             let _ = writeln!(shown, "{row}");
         }
     }
     for (label, pointer) in [("Input schema", "/inputSchema"), ("Output schema", "/outputSchema")] {
         if let Some(schema) = tool.pointer(pointer) {
             let pretty = serde_json::to_string_pretty(schema).unwrap_or_default();
-            let below = Paragraph::new(width).behind(2);
+            let below = Paragraph::new(width).indented(2);
             let _ = writeln!(shown, "\n{label}\n{}", below.block(&pretty));
         }
     }

@@ -149,7 +149,7 @@ fn table(servers: &Value, output: &Output) -> String {
                 &["TOOLS", "QUARANTINED", "CALLS", "ERRORS"],
             );
             let mut shown = output.table(&columns, rows);
-            let notes = Paragraph::new(output.view.width).behind(NOTE_INDENT);
+            let notes = Paragraph::new(output.view.width).indented(NOTE_INDENT);
             for server in list(servers, "/servers") {
                 let name = cell(&text(server, "/name"));
                 if let Some(Ok(second) | Err(second)) = second_connection(server) {
@@ -167,7 +167,7 @@ fn table(servers: &Value, output: &Output) -> String {
     }
 }
 
-/// Puts the line with which a process ended before its exit status, since a table cuts the end.
+/// Moves the last stderr line of an ended process before its exit status, because a table truncates the end.
 fn error_first(reason: Cow<'_, str>) -> Cow<'_, str> {
     match reason.split_once("; last stderr line: ") {
         Some((ended, line)) => format!("{line} ({ended})").into(),
@@ -333,7 +333,7 @@ pub(super) fn change(
     })
 }
 
-/// Rules that name a server which is missing from then on, with their places.
+/// Rules that name a server that the change removes, with their locations.
 fn rules_about(config: &Config, name: &str) -> Vec<String> {
     let before = rule_files::servers(config);
     let mut after = before.clone();
@@ -528,11 +528,11 @@ pub(super) fn logs(
     }
 }
 
-/// A log line behind its time; wrapped parts are indented.
+/// A log line after its time; wrapped parts are indented.
 fn shown(entry: &Value, times: &Times, width: Option<usize>) -> String {
     let time = times.exact_text(&text(entry, "/time")) + " ";
-    let behind = Paragraph::new(width).behind(time.width() + 1);
-    behind.labeled(&time, &line(&text(entry, "/line")))
+    let paragraph = Paragraph::new(width).indented(time.width() + 1);
+    paragraph.labeled(&time, &line(&text(entry, "/line")))
 }
 
 /// Logs in to a server: prints the URL to open and waits for the redirect.
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn log_line_is_indented_behind_its_time() {
+    fn wrapped_log_line_is_indented_after_its_time() {
         let entry =
             json!({"time": "2026-01-02T03:04:05.678Z", "line": "one\ntwo three four five six"});
         let times = Times::new(Some(TimeStyle::Utc), false);

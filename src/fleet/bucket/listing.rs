@@ -4,7 +4,7 @@
 //! blocking thread in no order.
 //!
 //! `object_store` rejects a whole page if one of its keys is not a valid path: double slashes, `.` or `..` segments,
-//! control characters. Anybody who can write to the store could thereby block all nodes. So the invalid key is located,
+//! control characters. Anyone who can write to the store could thereby block all nodes. So the invalid key is located,
 //! reported under its raw name, and the listing resumes after it. The error names the key but not its index, so it is
 //! located by requesting parts of the page: twice as many keys each time until the key is included, then half as many
 //! until it is the only one. A page of 5000 keys, the largest of all stores, takes at most some thirty requests.
@@ -126,8 +126,8 @@ impl Bucket {
         Ok(listed)
     }
 
-    /// Lists at most `max` objects in a folder tree and stops. Which ones is unspecified if the store does
-    /// not list in key order.
+    /// Lists at most `max` objects in a folder tree and stops. The selection is unspecified if the store does not list
+    /// in key order.
     pub(crate) async fn list_up_to(
         &self,
         folder: &str,
@@ -171,8 +171,8 @@ impl Bucket {
         Ok(ListedPart { objects: kept.into_values().collect(), more, last })
     }
 
-    /// Lists the first `max` objects in a folder tree with keys after `after`. Those behind are counted up
-    /// to `count`, and at least up to one.
+    /// Lists the first `max` objects in a folder tree with keys after `after`. Counts the remaining objects up to
+    /// `count`, at least one.
     pub(crate) async fn list_part(
         &self,
         folder: &str,
@@ -200,7 +200,7 @@ impl Bucket {
     }
 }
 
-/// Maximum number of objects listed next to folders. More are stray objects, of which naming some suffices.
+/// Maximum number of objects listed next to folders. The rest are stray objects; naming some of them suffices.
 const MAX_BESIDE_FOLDERS: usize = 10_000;
 
 /// Direct children of a folder.
@@ -313,7 +313,7 @@ impl Bucket {
                             object.key.strip_prefix(folder).and_then(|it| it.strip_prefix('/'))
                         }
                     };
-                    // At most as many as the listing can skip.
+                    // Bounded: a listing skips at most `MAX_ODD_KEYS` invalid keys.
                     direct.odd.extend(name.filter(|name| name.ends_with('/')).map(str::to_owned));
                     direct.add(object);
                 }
@@ -403,8 +403,7 @@ pub(crate) struct KeptPart {
 }
 
 impl KeptPart {
-    /// Selects the first `max` objects after a key. Those behind are counted up to `count`, and at least up
-    /// to one.
+    /// Selects the first `max` objects after a key. Counts the remaining objects up to `count`, at least one.
     pub(crate) fn behind(after: &str, max: usize, count: u64) -> Self {
         Self { max, count: count.max(1), after: after.to_owned(), ..Self::default() }
     }
@@ -414,7 +413,7 @@ impl KeptPart {
         Self { is_unordered: true, ..self }
     }
 
-    /// Adds an object; breaks when enough is known.
+    /// Adds an object; breaks once the selection is complete.
     pub(crate) fn add(&mut self, object: ListedObject) -> ControlFlow<()> {
         if object.key <= self.after {
             return ControlFlow::Continue(());
@@ -533,13 +532,13 @@ impl<'a> Pages<'a> {
                     // Some stores end with an empty token.
                     self.token = page.page_token.filter(|token| !token.is_empty());
                     self.is_over = self.token.is_none();
-                    self.part = self.part.given();
+                    self.part = self.part.after_success();
                     return Ok(Some(ListedNext::Page(page.result)));
                 }
                 Err(error) => error,
             };
             let Some(key) = odd_key_of(&error) else { return Err(failed(self.shown, &error)) };
-            match self.part.not_given() {
+            match self.part.after_failure() {
                 Some(smaller) => self.part = smaller,
                 None => {
                     self.pass(key)?;
@@ -590,7 +589,7 @@ impl PagePart {
 
     /// Next request after a successful part. Still correct, only slower, if the key was deleted meanwhile or
     /// the store returns fewer keys than requested.
-    fn given(self) -> Self {
+    fn after_success(self) -> Self {
         match self {
             Self::Whole => Self::Whole,
             Self::Grows(max) if max >= LARGEST_PART => Self::Whole,
@@ -601,7 +600,7 @@ impl PagePart {
     }
 
     /// Next request after a failed part; `None` if it was a single key, which is then the invalid one.
-    fn not_given(self) -> Option<Self> {
+    fn after_failure(self) -> Option<Self> {
         match self {
             Self::Whole => Some(Self::Grows(1)),
             Self::Grows(1) | Self::Shrinks(1) => None,
@@ -758,10 +757,10 @@ mod tests {
                 // An unlimited page ends somewhere after it.
                 if let Some(max) = part.max().filter(|max| *max <= left) {
                     left -= max;
-                    part = part.given();
+                    part = part.after_success();
                     continue;
                 }
-                match part.not_given() {
+                match part.after_failure() {
                     Some(smaller) => part = smaller,
                     None => break,
                 }
@@ -776,7 +775,7 @@ mod tests {
         for start in [PagePart::Grows(1), PagePart::Shrinks(512)] {
             let (mut part, mut asked) = (start, 0);
             while part != PagePart::Whole {
-                part = part.given();
+                part = part.after_success();
                 asked += 1;
             }
             assert!(asked <= 30, "{asked} requests after {start:?}");

@@ -74,7 +74,7 @@ pub struct SegmentFacts {
 
 impl SegmentFacts {
     /// Opens a segment whose checkpoint is signed by `key`.
-    pub(crate) fn of(bytes: &Bytes, key: &VerifierKey) -> Result<Self, NotBelieved> {
+    pub(crate) fn of(bytes: &Bytes, key: &VerifierKey) -> Result<Self, SegmentRejection> {
         Ok(Self::open(bytes, key)?.0)
     }
 
@@ -82,7 +82,7 @@ impl SegmentFacts {
     pub(crate) fn open(
         bytes: &Bytes,
         key: &VerifierKey,
-    ) -> Result<(Self, RecordRows), NotBelieved> {
+    ) -> Result<(Self, RecordRows), SegmentRejection> {
         let opened = segment::open(bytes, key).map_err(|error| {
             let of_another = columns::footer(bytes).ok().and_then(|footer| {
                 let note = footer.notes.get(segment::CHECKPOINT_NOTE)?;
@@ -90,11 +90,11 @@ impl SegmentFacts {
                 (*checkpoint.origin != *key.name()).then_some(checkpoint.origin)
             });
             match of_another {
-                Some(origin) => NotBelieved {
+                Some(origin) => SegmentRejection {
                     fault: ChainFault::Replaced,
                     why: format!("segment belongs to {origin}"),
                 },
-                None => NotBelieved { fault: ChainFault::Altered, why: error.to_string() },
+                None => SegmentRejection { fault: ChainFault::Altered, why: error.to_string() },
             }
         })?;
         let (mut gaps, mut unrecorded, mut kept_from) = (Vec::new(), Vec::new(), Vec::new());
@@ -118,7 +118,7 @@ impl SegmentFacts {
 
 /// Reason for rejecting a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotBelieved {
+pub struct SegmentRejection {
     pub fault: ChainFault,
     pub why: String,
 }
@@ -172,8 +172,8 @@ pub struct ChainCheck {
     expired: bool,
     report: ChainReport,
     tips: Vec<Tip>,
-    /// Last record covered by segments after the last valid one, whether valid or not. Invalid ones are
-    /// reported by themselves; their records are not reported as missing as well.
+    /// Last record covered by segments after the last valid one, whether valid or not. Invalid segments have
+    /// faults of their own; their records are not also reported as missing.
     reach: Option<u64>,
     /// Ranges not covered by any segment after the last valid one.
     holes_behind: Vec<(u64, u64)>,
@@ -208,13 +208,13 @@ impl ChainCheck {
     }
 
     /// Adds the next object and its verification result.
-    pub fn add(&mut self, listed: &ListedSegment, opened: Result<SegmentFacts, NotBelieved>) {
+    pub fn add(&mut self, listed: &ListedSegment, opened: Result<SegmentFacts, SegmentRejection>) {
         let key = &listed.key;
         let Some(name) = &listed.name else {
             return self.found(ChainFault::Foreign, key, None, "not a segment name".into());
         };
         match opened {
-            Err(NotBelieved { fault, why }) => {
+            Err(SegmentRejection { fault, why }) => {
                 self.found(fault, key, Some((name.first, name.last)), why);
                 self.unknown(name);
             }
@@ -638,7 +638,7 @@ mod tests {
             &[(1, 1_000_000)],
             &[(1, u64::MAX), (2, u64::MAX)],
             &[(12, 12), (40, 50)],
-            // More than the tracked branches.
+            // More branches than are tracked.
             &[(3, 4), (4, 4), (4, 5), (4, 6), (4, 7), (4, 8), (4, 9), (4, 10), (4, 11), (4, 12)],
         ] {
             let report = check(&with(claimed), false);

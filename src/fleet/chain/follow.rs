@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Only a segment signed by the node advances the position; a name proves nothing. An apparent fault is re-checked after
-//! [`SETTLE_MS`], because a listing may be older than what is fetched. Then it is reported, and following continues behind it
+//! [`SETTLE_MS`], because a listing may be older than what is fetched. Then it is reported, and following continues after it
 //! with a gap.
 //!
 //! An empty store swapped in for the real one lists gaps that do not exist. So a gap is accepted only if the store contained
@@ -26,7 +26,7 @@ use mcpproxy_activity::gap::Gap;
 use mcpproxy_activity::record::{Hash, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::chain::check::{ChainFault, FaultFound, NotBelieved, SegmentFacts};
+use crate::chain::check::{ChainFault, FaultFound, SegmentFacts, SegmentRejection};
 use crate::checkpoint::Checkpoint;
 use crate::columns::MAX_TABLE_BYTES;
 use crate::segment::{SegmentName, day_folder};
@@ -69,7 +69,7 @@ pub enum GapCause {
     Store,
 }
 
-/// High-water mark of a followed chain, with its gaps and faults. It is all that is kept besides the records.
+/// High-water mark of a followed chain, with its gaps and faults. The only state stored besides the records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowMark {
     format: u32,
@@ -472,7 +472,7 @@ impl ChainFollower {
     /// Judges the first listed object, fetched and opened.
     pub fn judge(
         &mut self,
-        opened: Result<&SegmentFacts, &NotBelieved>,
+        opened: Result<&SegmentFacts, &SegmentRejection>,
         now: u64,
     ) -> SegmentJudgment {
         let Some(SeenObject { key, name: Some(name), .. }) = self.ahead.front().cloned() else {
@@ -480,7 +480,7 @@ impl ChainFollower {
         };
         let range = (name.first, name.last);
         let facts = match opened {
-            Err(NotBelieved { fault, why }) => {
+            Err(SegmentRejection { fault, why }) => {
                 return self.pass(&key, *fault, range, why.clone(), now);
             }
             Ok(facts) => facts,
@@ -617,8 +617,7 @@ impl ChainFollower {
         self.failed(now)
     }
 
-    /// True if writing this mark requires a confirmed store: it adds a fault, a store gap, or a beginning
-    /// inside the chain.
+    /// True if writing this mark requires a confirmed store: it adds a fault or a store gap, or begins inside the chain.
     pub fn needs_place(&self, mark: &FollowMark) -> bool {
         mark.faults.len() > self.mark.faults.len()
             || (mark.more && !self.mark.more)

@@ -54,7 +54,7 @@ pub(crate) const MAX_CLAIM_BYTES: u64 = 16 << 10;
 /// Prefix of the day folders; they sort by day.
 pub(crate) const DAYS: &str = "date=";
 /// Advice for a log that lacks sealed records.
-const GO_ON: &str = "if no other process uses this name, start the node once with `mcpproxy serve --salvage`: it restores its \
+const RESTORE_ADVICE: &str = "if no other process uses this name, start the node once with `mcpproxy serve --salvage`: it restores its \
                      sealed records from the store and continues after them";
 /// Format version of fleet and claim objects.
 const FORMAT: u32 = 1;
@@ -354,7 +354,7 @@ async fn claim(bucket: &Bucket, node: &NodeName, own: &NodeClaim) -> Result<bool
     }
     if claim.log != own.log {
         return Err(JoinError::Refused(format!(
-            "node '{name}' of this fleet had log {}, but this log is {}: a chain cannot continue with a different log; {GO_ON}",
+            "node '{name}' of this fleet had log {}, but this log is {}: a chain cannot continue with a different log; {RESTORE_ADVICE}",
             claim.log, own.log
         )));
     }
@@ -369,7 +369,7 @@ async fn refuse_twin(bucket: &Bucket, node: &NodeName, mark: &SealedMark) -> Res
     let twin = names.into_iter().find(is_it).unwrap_or_else(|| "of another name".to_owned());
     Err(JoinError::Refused(format!(
         "log {} belongs to node '{twin}' of this fleet, and its records cannot be sealed under '{}' as well: set \
-         cluster.node to '{twin}' again ({GO_ON}), or start '{}' with another data_dir",
+         cluster.node to '{twin}' again ({RESTORE_ADVICE}), or start '{}' with another data_dir",
         mark.log,
         node.as_str(),
         node.as_str()
@@ -462,11 +462,11 @@ impl Place<'_> {
             Ok(()) => return Ok(()),
             Err(LogMismatch::Older(end)) => format!(
                 "the store has records of node '{name}' up to number {seq}, but its log ends with {end}: the log was salvaged or \
-                 restored to an older state, and would diverge; {GO_ON}"
+                 restored to an older state, and would diverge; {RESTORE_ADVICE}"
             ),
             Err(LogMismatch::Another) => format!(
                 "record {seq} of node '{name}' differs between the store and its log: the log was salvaged or restored to \
-                 an older state, and has diverged; {GO_ON}"
+                 an older state, and has diverged; {RESTORE_ADVICE}"
             ),
         };
         Err(JoinError::Refused(why))
@@ -540,7 +540,7 @@ impl JoinedStore {
         })
     }
 
-    /// Checks as [`Self::look`] does, and turns a lost place into an error.
+    /// Like [`Self::look`], with a mismatch as the error.
     pub(crate) async fn check(&self, bucket: &Bucket) -> Result<(), BucketError> {
         self.look(bucket).await?.map_err(BucketError::from)
     }

@@ -2,7 +2,7 @@
 //!
 //! Bounded by days, names per chain and chains per round. Known chains are listed incrementally (a store returns a thousand names
 //! per request and a chain grows by 17 000 a day); each round rescans one chain in full, the one scanned least recently, so that
-//! removals behind the last name are found.
+//! removals after the last name are found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ struct ChainFound {
     is_whole: bool,
 }
 
-/// Scans chains until the task is aborted. `is_followed` tells which nodes are followed by this one and skipped here.
+/// Scans chains until the task is aborted, except those of nodes for which `is_followed` is true.
 pub async fn watch(node: Arc<FleetNode>, bucket: Bucket, is_followed: impl Fn(&str) -> bool) {
     // Each node starts at a different chain, so that together they cover all chains sooner.
     let turn = NodeTag::of(&node.name).number() as usize;
@@ -235,7 +235,7 @@ mod tests {
                 }
             )
         );
-        // A removal behind the last name is found by the next full scan.
+        // A removal after the last name is found by the next full scan.
         std::fs::remove_file(dir.path().join(key(TODAY - 1, 11, 20))).unwrap();
         assert!(look(Some(&next)).await.chain.gaps.is_empty());
         let whole = look(None).await;

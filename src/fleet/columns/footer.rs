@@ -149,7 +149,7 @@ static WRITTEN: LazyLock<BTreeMap<u8, Vec<u8>>> = LazyLock::new(|| {
             Ok(())
         })
     });
-    // Without it every table is rejected.
+    // If this fails, every table is rejected.
     read.map(|()| written).unwrap_or_default()
 });
 
@@ -231,11 +231,11 @@ fn read_group(reader: &mut CompactReader<'_>, place: usize) -> Result<TableGroup
         chunks.iter().try_fold(0_usize, |sum, chunk| sum.checked_add(of(chunk)))
     };
     // An optional field must be right if present.
-    let is_so = |said: Option<usize>, seen| said.is_none() || said == seen;
+    let is_consistent = |claimed: Option<usize>, seen| claimed.is_none() || claimed == seen;
     if unpacked.is_none()
-        || !is_so(unpacked, all(|chunk| chunk.unpacked))
-        || !is_so(packed, all(|chunk| chunk.range.len()))
-        || !is_so(start, chunks.first().map(|chunk| chunk.range.start))
+        || !is_consistent(unpacked, all(|chunk| chunk.unpacked))
+        || !is_consistent(packed, all(|chunk| chunk.range.len()))
+        || !is_consistent(start, chunks.first().map(|chunk| chunk.range.start))
     {
         return Err(form("the offset or sizes of a group do not match its columns"));
     }

@@ -92,11 +92,11 @@ fn read_column(
         let chunk = group.chunks.get(at).ok_or_else(no_location)?;
         let within = bytes.get(chunk.range.clone()).ok_or_else(no_location)?;
         let (cells, pages) = read_pages(&bytes.slice_ref(within), column, group.rows, left)?;
-        if !chunk.bounds(&cells) {
+        if !chunk.matches_bounds(&cells) {
             let why = format!("the bounds of column {} do not match its cells", column.name);
             return Err(TableError::Form(why));
         }
-        if !chunk.says(&pages) {
+        if !chunk.matches_pages(&pages) {
             let why = format!("the pages of column {} do not match the footer", column.name);
             return Err(TableError::Form(why));
         }
@@ -106,16 +106,16 @@ fn read_column(
 }
 
 impl ColumnChunk {
-    /// True if the claimed minimum and maximum are right: column queries skip tables by them.
-    fn bounds(&self, cells: &Cells) -> bool {
+    /// True if the claimed minimum and maximum are right. Column queries skip tables by them.
+    fn matches_bounds(&self, cells: &Cells) -> bool {
         let Cells::Numbers(cells) = cells else { return self.min.is_empty() };
         let (min, greatest) = (cells.iter().min(), cells.iter().max());
         self.min.iter().all(|it| Some(it) == min)
             && self.greatest.iter().all(|it| Some(it) == greatest)
     }
 
-    /// True if the claimed pages are right: other programs read or skip pages by them.
-    fn says(&self, pages: &PagesSeen) -> bool {
+    /// True if the claimed pages are right. Other programs read or skip pages by them.
+    fn matches_pages(&self, pages: &PagesSeen) -> bool {
         let encodings: BTreeSet<i64> = pages.counts.keys().map(|(_, encoding)| *encoding).collect();
         let has_dictionary = pages.counts.keys().any(|(kind, _)| *kind == DICTIONARY_PAGE);
         self.unpacked == pages.unpacked

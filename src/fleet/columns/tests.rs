@@ -403,21 +403,21 @@ fn footer_column_claims_are_verified() {
 /// Table with these replacements in its footer, each at the first match.
 fn with_footer(whole: &[u8], changes: &[(Vec<u8>, Vec<u8>)]) -> Bytes {
     let data = footer(&Bytes::copy_from_slice(whole)).unwrap().data_bytes;
-    let mut said = whole[data..whole.len() - 8].to_vec();
+    let mut changed = whole[data..whole.len() - 8].to_vec();
     for (from, to) in changes {
-        let at = said.windows(from.len()).position(|window| window == &from[..]);
+        let at = changed.windows(from.len()).position(|window| window == &from[..]);
         let at = at.unwrap_or_else(|| panic!("{from:?} not found"));
-        said = [&said[..at], &to[..], &said[at + from.len()..]].concat();
+        changed = [&changed[..at], &to[..], &changed[at + from.len()..]].concat();
     }
-    framed(&whole[4..data], &said)
+    framed(&whole[4..data], &changed)
 }
 
 #[test]
 fn footer_group_and_page_claims_are_verified() {
     let rows = 9;
     let whole = encode(&ExampleLog::new(1).records(rows as u64), "a", |_| Vec::new()).unwrap();
-    let said = footer(&Bytes::copy_from_slice(&whole)).unwrap();
-    let chunks = &said.groups[0].chunks;
+    let parsed = footer(&Bytes::copy_from_slice(&whole)).unwrap();
+    let chunks = &parsed.groups[0].chunks;
     let with = |changes: &[(Vec<u8>, Vec<u8>)]| with_footer(&whole, changes);
     let check = |why: &str, changes: &[(Vec<u8>, Vec<u8>)]| {
         let error = refused(&with(changes));
@@ -435,7 +435,7 @@ fn footer_group_and_page_claims_are_verified() {
     let as_written = group(unpacked, 4, packed, 0);
     for other in [
         group(unpacked + 1, 4, packed, 0),
-        group(unpacked, 4 + said.data_bytes as i64, packed, 0),
+        group(unpacked, 4 + parsed.data_bytes as i64, packed, 0),
         group(unpacked, 4, packed - 1, 0),
     ] {
         check("the offset or sizes of a group", &[(as_written.clone(), other)]);

@@ -94,12 +94,12 @@ struct MemoryCount {
     facts: u64,
     reader: u64,
     notes: u64,
-    heard: bool,
+    read_once: bool,
 }
 
 /// Version of the state that decides what this node publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SayingCount {
+struct PublicationCount {
     facts: u64,
     reader: u64,
 }
@@ -111,20 +111,20 @@ struct Held {
     /// Change counter of the notes.
     noted: u64,
     reader: FactReader,
-    /// [`FactMemory::heard`]
-    heard: bool,
+    /// See [`FactMemory::read_once`].
+    read_once: bool,
     /// Last check of whether the store has this node's facts.
-    published: Option<(SayingCount, bool)>,
+    published: Option<(PublicationCount, bool)>,
 }
 
 impl Held {
     fn memory_count(&self) -> MemoryCount {
         let (facts, reader) = (self.facts.changes(), self.reader.remembered());
-        MemoryCount { facts, reader, notes: self.noted, heard: self.heard }
+        MemoryCount { facts, reader, notes: self.noted, read_once: self.read_once }
     }
 
-    fn publication_count(&self) -> SayingCount {
-        SayingCount { facts: self.facts.changes(), reader: self.reader.publication_changes() }
+    fn publication_count(&self) -> PublicationCount {
+        PublicationCount { facts: self.facts.changes(), reader: self.reader.publication_changes() }
     }
 
     /// State to remember.
@@ -132,9 +132,9 @@ impl Held {
         FactMemory {
             facts: Arc::clone(&self.facts),
             numbers: self.reader.numbers().clone(),
-            said_again: self.reader.said_again().clone(),
+            relayed: self.reader.relayed_authors().clone(),
             notes: self.notes.clone(),
-            heard: self.heard,
+            read_once: self.read_once,
         }
     }
 
@@ -149,9 +149,9 @@ impl FleetFacts {
     pub fn open(settings: FactExchangeSettings) -> Result<Self, MemoryError> {
         let memory = FactMemory::load(&settings.folder, settings.fleet)?;
         let fresh = memory.is_none();
-        let FactMemory { facts, numbers, said_again, notes, heard } = memory.unwrap_or_default();
-        let reader = FactReader::new(settings.node.clone(), numbers, said_again, fresh);
-        let held = Held { facts, notes, noted: 0, reader, heard, published: None };
+        let FactMemory { facts, numbers, relayed, notes, read_once } = memory.unwrap_or_default();
+        let reader = FactReader::new(settings.node.clone(), numbers, relayed, fresh);
+        let held = Held { facts, notes, noted: 0, reader, read_once, published: None };
         let saved = Mutex::new(held.memory_count());
         Ok(Self(Arc::new(Shared {
             settings,
@@ -175,7 +175,7 @@ impl FleetFacts {
     /// True if all published facts were read at least once, by this process or an earlier one. Before that,
     /// unknown facts may exist.
     pub fn has_read_once(&self) -> bool {
-        self.0.held.lock().heard
+        self.0.held.lock().read_once
     }
 
     /// Reason why the last round did not read all published facts, if any.
@@ -302,7 +302,7 @@ impl FleetFacts {
                 Err(BucketError::Missing(_)) if !is_whole => {
                     self.0.held.lock().reader.own_is_missing();
                 }
-                // The upload depends on it.
+                // The upload depends on the node's own object.
                 Err(error) => return Err(error),
             }
         }
@@ -336,7 +336,7 @@ impl FleetFacts {
         self.end_round(unread).await
     }
 
-    /// Merges an object of another node.
+    /// Merges a node's object, possibly this node's own.
     async fn take(
         &self,
         node: NodeName,
@@ -384,7 +384,7 @@ impl FleetFacts {
                     None => held.reader.record_not_requested(&node),
                 }
             }
-            held.heard |= held.reader.has_read_all();
+            held.read_once |= held.reader.has_read_all();
             drop(held);
             facts.look_published();
             facts.save().map_err(|error| BucketError::Failed(error.to_string()))
@@ -419,10 +419,10 @@ impl FleetFacts {
             }
             (held.reader.all_object_authors(), Arc::clone(&held.facts), count)
         };
-        let said = object_authors.of(&set);
+        let published = object_authors.of(&set);
         let mut held = self.0.held.lock();
         // Later changes are checked in the next round.
-        let is_published = held.reader.is_stored(&said.facts);
+        let is_published = held.reader.is_stored(&published.facts);
         held.published = Some((count, is_published));
     }
 
@@ -451,8 +451,10 @@ impl FleetFacts {
             }
             (held.reader.object_authors(), Arc::clone(&held.facts))
         };
-        let said = object_authors.of(&set);
-        let Some(object) = self.0.held.lock().reader.puts_said(said) else { return Ok(None) };
+        let published = object_authors.of(&set);
+        let Some(object) = self.0.held.lock().reader.next_put(published) else {
+            return Ok(None);
+        };
         self.save().map_err(|error| BucketError::Failed(error.to_string()))?;
         let node = &self.0.settings.node;
         let text = object.write(node);
@@ -545,7 +547,7 @@ pub const END_LIMIT: Duration = Duration::from_secs(5);
 pub struct FactExchange(BackgroundTask);
 
 impl FactExchange {
-    /// Starts the exchange. Objects of alive nodes, according to `living`, are read first, because everyone
+    /// Starts the exchange. Objects of alive nodes, according to `living`, are read first, because anyone
     /// can add others.
     pub fn start(
         facts: FleetFacts,
@@ -613,7 +615,7 @@ impl FleetFacts {
         sealed.map(Bytes::from).ok_or_else(|| failed("the fleet has no key".into()))
     }
 
-    /// Checks that the store is the one joined: a fact missing elsewhere has not ended.
+    /// Checks that the store is the one joined; a fact missing from another store has not ended.
     pub async fn check_place(&self, bucket: &Bucket) -> Result<(), BucketError> {
         within(self.0.settings.place().check(bucket)).await
     }
@@ -702,9 +704,9 @@ impl FactStanding {
 
 /// Faults by object key: the first few, and the number of others.
 pub(crate) fn reported_faults(reader: &FactReader) -> BTreeMap<String, String> {
-    // An object that cannot be opened is no fault if another node relays its facts.
+    // An object that cannot be opened is not a fault if another node relays its facts.
     let is_fault = |(key, fault): &(&String, &FactFault)| {
-        **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !reader.is_said_again(key)
+        **fault != FactFault::Sealed(NotOpened::NotAuthentic) || !reader.is_relayed(key)
     };
     let of_objects = reader.faults().iter().filter(is_fault);
     let of_objects = of_objects.map(|(key, fault)| (key.clone(), fault));
@@ -751,11 +753,11 @@ pub struct FactMemory {
     /// Highest object number read per node.
     pub numbers: BTreeMap<NodeName, u64>,
     /// Nodes whose facts this node has relayed.
-    pub said_again: BTreeSet<NodeName>,
+    pub relayed: BTreeSet<NodeName>,
     /// Notes of components, by component.
     pub notes: BTreeMap<String, String>,
     /// True if all published facts were read once: before that, unknown facts may exist.
-    pub heard: bool,
+    pub read_once: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -763,7 +765,7 @@ struct MemoryContents {
     format: u32,
     fleet: String,
     /// Omitted by older versions if true.
-    #[serde(default = "has_heard")]
+    #[serde(default = "read_once_by_default")]
     heard: bool,
     numbers: BTreeMap<String, u64>,
     /// Omitted by older versions.
@@ -773,7 +775,7 @@ struct MemoryContents {
     facts: BTreeMap<String, Vec<WrittenFact>>,
 }
 
-fn has_heard() -> bool {
+fn read_once_by_default() -> bool {
     true
 }
 
@@ -807,12 +809,12 @@ impl FactMemory {
         let name = |name: &str| {
             NodeName::parse(name).ok_or_else(|| format!("'{name}' is not a node name"))
         };
-        let mut memory = Self { notes: read.notes, heard: read.heard, ..Self::default() };
+        let mut memory = Self { notes: read.notes, read_once: read.heard, ..Self::default() };
         for (node, number) in read.numbers {
             memory.numbers.insert(name(&node)?, number);
         }
         for node in read.said_again {
-            memory.said_again.insert(name(&node)?);
+            memory.relayed.insert(name(&node)?);
         }
         let mut set = FactSet::default();
         for (node, facts) in read.facts {
@@ -837,9 +839,9 @@ impl FactMemory {
         let contents = MemoryContents {
             format: MEMORY_FORMAT,
             fleet: fleet.to_string(),
-            heard: self.heard,
+            heard: self.read_once,
             numbers: numbers.collect(),
-            said_again: self.said_again.iter().map(|node| node.as_str().to_owned()).collect(),
+            said_again: self.relayed.iter().map(|node| node.as_str().to_owned()).collect(),
             notes: self.notes.clone(),
             facts,
         };

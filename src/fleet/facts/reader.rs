@@ -1,16 +1,16 @@
 //! Decides which fact objects in the store to read and accept, and when to upload this node's own. Pure.
 //!
 //! A node remembers the highest object number read from each other node: a lower one is a rollback, which is reported
-//! and skipped. Facts already known stay known in any case, since sets only grow heavier; an unreadable or missing
-//! object changes nothing. An object is read once more some rounds later, because the read may have been older than the
+//! and skipped. An unreadable or missing object changes nothing, and known facts stay known, because a merge never
+//! lowers a fact's weight. An object is read once more some rounds later, because the read may have been older than the
 //! listing.
 //!
 //! The upload depends on the node's own object only; others are read in turn (`selection`), up to a limit per round.
-//! Everything is read only once each listed object was requested; if there are more objects than can be listed, never.
+//! Reading is complete once every listed object was read, and never if there are more objects than can be listed.
 //!
-//! [`ObjectAuthors`] composes this node's object: its own facts, then facts relayed for other nodes as far as there is
-//! room, measured as serialized, because escaping can double the size. If there is no room, relayed facts are left out
-//! by author, but never the node's own: a revocation is always uploaded. It iterates over all facts, of a snapshot.
+//! [`ObjectAuthors`] composes this node's object: its own facts, then facts relayed for other nodes within the size
+//! limit, measured as serialized, because escaping can double the size. Beyond the limit, relayed facts are left out by
+//! author, but never the node's own: a revocation is always uploaded. It iterates over all facts of a snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,9 +37,10 @@ const MAX_RESTS: u32 = 15;
 const LOOK_AGAIN: u32 = 8;
 /// Number of lost uploads after which a fault is reported.
 const MAY_LOSE: u32 = 2;
-/// Number of rounds after which a node relays facts although some other objects are unreadable,
+/// Number of rounds after which a node relays facts although some other objects are unreadable.
 const SETTLED_AFTER: u64 = 8;
-/// and although some were not requested yet: by then each was requested once.
+/// Number of rounds after which it relays facts although some objects were not requested yet; by then each was
+/// requested once.
 const SETTLED_ANYWAY: u64 = 128;
 
 /// Fault of a fact object or of the folder.
@@ -120,7 +121,7 @@ pub struct FactReader {
     turns: FactTurns,
     /// True if some objects exceed a limit and are not listed or read.
     is_incomplete: bool,
-    /// True if it is known, as far as possible, which facts others relay.
+    /// True once the facts that others relay are known, as far as possible.
     is_settled: bool,
     /// Facts in this node's stored object.
     stored: Option<FactSet>,
@@ -130,7 +131,7 @@ pub struct FactReader {
     /// Last upload, and how often the store lost it.
     put: Option<FactSet>,
     unkept: u32,
-    /// True if nothing was remembered: then the stored own object is not a twin's.
+    /// True if nothing was remembered; then the stored object under this node's name is not taken for a twin's.
     fresh: bool,
     /// Change counter of the remembered state.
     remembered: u64,
@@ -143,11 +144,11 @@ impl FactReader {
     pub fn new(
         own: NodeName,
         numbers: BTreeMap<NodeName, u64>,
-        said_again: BTreeSet<NodeName>,
+        relayed: BTreeSet<NodeName>,
         fresh: bool,
     ) -> Self {
         Self {
-            relays: FactRelays::new(own.clone(), said_again),
+            relays: FactRelays::new(own.clone(), relayed),
             own,
             numbers,
             looked: BTreeMap::new(),
@@ -172,11 +173,11 @@ impl FactReader {
     }
 
     /// Nodes whose facts this node has relayed, to be remembered.
-    pub fn said_again(&self) -> &BTreeSet<NodeName> {
+    pub fn relayed_authors(&self) -> &BTreeSet<NodeName> {
         self.relays.remembered()
     }
 
-    /// Change counter of these and the numbers.
+    /// Change counter of the relayed nodes and the numbers.
     pub(crate) fn remembered(&self) -> u64 {
         self.remembered
     }
@@ -193,7 +194,7 @@ impl FactReader {
 
     /// Nodes whose facts do not fit and that no other node relays: [`FactFault::NoRoom`].
     pub(crate) fn left_out(&self) -> impl Iterator<Item = &NodeName> {
-        self.left_out.iter().filter(|node| !self.relays.is_said_elsewhere(node))
+        self.left_out.iter().filter(|node| !self.relays.is_uploaded_elsewhere(node))
     }
 
     /// True if all listed objects were read, valid or not.
@@ -237,7 +238,7 @@ impl FactReader {
                 None => strays.add(name.unwrap_or(&listed.key)),
             }
         }
-        // Anybody can add any number of names; those of known nodes are always considered.
+        // Anyone can add any number of names; those of known nodes are always considered.
         let numbers = &self.numbers;
         let rank = |node: &NodeName| match numbers.contains_key(node) {
             _ if is_alive(node) => FactRank::Alive,
@@ -429,9 +430,9 @@ impl FactReader {
         is_other
     }
 
-    /// Reports that the next object of `node` was opened, whether by the newest key, and its facts. This
-    /// node's own counts as uploaded only with the newest key; facts of others with an old key are relayed
-    /// unless they upload them again.
+    /// Records an opened object of `node`, and whether the newest key opened it. This node's own object counts as
+    /// uploaded only with the newest key. Facts of others under an old key are relayed unless their node uploads them
+    /// again.
     pub(crate) fn opened(&mut self, node: &NodeName, by_first: bool, object: &FactObject) {
         let before = self.relays.remembered().len();
         let is_other = self.relays.read(node, by_first, object.facts.authors());
@@ -439,14 +440,14 @@ impl FactReader {
         self.remembered += u64::from(self.relays.remembered().len() != before);
     }
 
-    /// True if it is no fault that this object cannot be opened, because its facts are relayed.
-    pub(crate) fn is_said_again(&self, key: &str) -> bool {
+    /// True if this object's facts are relayed, so that failing to open it is not a fault.
+    pub(crate) fn is_relayed(&self, key: &str) -> bool {
         let name = key.strip_prefix(SAID).and_then(|name| name.strip_prefix('/'));
-        name.and_then(NodeName::parse).is_some_and(|node| self.relays.is_said_again(&node))
+        name.and_then(NodeName::parse).is_some_and(|node| self.relays.is_relayed(&node))
     }
 
-    /// Authors whose facts this node uploads. Until it is known what others relay, no more than before:
-    /// otherwise each starting node would upload everything remembered and then remove it.
+    /// Authors whose facts this node uploads. None are added until the relays of other nodes are known; otherwise each
+    /// starting node would upload everything remembered and then remove it.
     pub(crate) fn object_authors(&self) -> ObjectAuthors {
         let again = self.relays.relayed(self.is_settled || self.has_read_all());
         ObjectAuthors { own: self.own.clone(), again }
@@ -460,26 +461,26 @@ impl FactReader {
     /// Object to upload now, unless the store has this node's facts of `set`. Call it when its own object is
     /// processed, if that was wanted.
     pub fn to_put(&mut self, set: &FactSet) -> Option<FactObject> {
-        let said = self.object_authors().of(set);
-        self.puts_said(said)
+        let facts = self.object_authors().of(set);
+        self.next_put(facts)
     }
 
     /// Object to upload now, for facts that were collected before.
-    pub(crate) fn puts_said(&mut self, said: ObjectFacts) -> Option<FactObject> {
-        let ObjectFacts { facts: said, left_out } = said;
+    pub(crate) fn next_put(&mut self, collected: ObjectFacts) -> Option<FactObject> {
+        let ObjectFacts { facts, left_out } = collected;
         self.left_out = left_out;
-        if self.is_stored(&said) {
+        if self.is_stored(&facts) {
             (self.put, self.unkept) = (None, 0);
             return None;
         }
-        self.unkept = if self.put.as_ref() == Some(&said) { self.unkept + 1 } else { 0 };
+        self.unkept = if self.put.as_ref() == Some(&facts) { self.unkept + 1 } else { 0 };
         if self.unkept >= MAY_LOSE {
             self.faults.insert(object_key(&self.own), FactFault::Unkept);
         }
         let number = self.numbers.get(&self.own).copied().unwrap_or(0) + 1;
         self.numbers.insert(self.own.clone(), number);
         self.remembered += 1;
-        Some(FactObject { number, facts: said })
+        Some(FactObject { number, facts })
     }
 
     /// Records a successful upload.
@@ -489,14 +490,14 @@ impl FactReader {
     }
 
     /// True if the store has this node's facts of `set`.
-    pub fn says(&self, set: &FactSet) -> bool {
+    pub fn is_uploaded(&self, set: &FactSet) -> bool {
         self.is_stored(&self.all_object_authors().of(set).facts)
     }
 
     /// True if the store has these facts, sealed with the newest key, or if there are none.
-    pub(crate) fn is_stored(&self, said: &FactSet) -> bool {
-        let is_it = |stored: &FactSet| stored == said && self.relays.is_own_current();
-        self.stored.as_ref().map_or(said.is_empty(), is_it)
+    pub(crate) fn is_stored(&self, facts: &FactSet) -> bool {
+        let is_it = |stored: &FactSet| stored == facts && self.relays.is_own_current();
+        self.stored.as_ref().map_or(facts.is_empty(), is_it)
     }
 }
 
@@ -587,24 +588,24 @@ mod tests {
         set.end(&own, FactKind::Token, "own/0");
         let again = BTreeSet::from([quoted.clone(), plain.clone()]);
         let before = scan_counter::count();
-        let said = ObjectAuthors { own: own.clone(), again }.of(&set);
+        let composed = ObjectAuthors { own: own.clone(), again }.of(&set);
         assert!(
             scan_counter::count() - before <= 2 * set.len() as u64,
             "however many authors are relayed"
         );
-        assert_eq!(said.facts.authored_by(&own), set.authored_by(&own));
-        assert_eq!(said.facts.authored_by(&plain), set.authored_by(&plain));
-        assert_eq!(said.facts.authored_by(&quoted).len(), 0);
-        assert_eq!(said.left_out, BTreeSet::from([quoted.clone()]));
-        let written = FactObject { number: u64::MAX, facts: said.facts }.write(&own);
+        assert_eq!(composed.facts.authored_by(&own), set.authored_by(&own));
+        assert_eq!(composed.facts.authored_by(&plain), set.authored_by(&plain));
+        assert_eq!(composed.facts.authored_by(&quoted).len(), 0);
+        assert_eq!(composed.left_out, BTreeSet::from([quoted.clone()]));
+        let written = FactObject { number: u64::MAX, facts: composed.facts }.write(&own);
         assert!(written.len() <= MAX_FACT_TEXT_BYTES, "{}", written.len());
         // If there is room, everything is included.
         let object_authors =
             ObjectAuthors { own: plain.clone(), again: BTreeSet::from([quoted.clone()]) };
-        let said = object_authors.of(&set);
-        assert_eq!(said.left_out.len(), 0);
-        assert_eq!(said.facts.authored_by(&quoted).len(), set.authored_by(&quoted).len());
-        let written = FactObject { number: u64::MAX, facts: said.facts }.write(&plain);
+        let composed = object_authors.of(&set);
+        assert_eq!(composed.left_out.len(), 0);
+        assert_eq!(composed.facts.authored_by(&quoted).len(), set.authored_by(&quoted).len());
+        let written = FactObject { number: u64::MAX, facts: composed.facts }.write(&plain);
         assert!(written.len() <= MAX_FACT_TEXT_BYTES, "{}", written.len());
     }
 
@@ -811,19 +812,21 @@ mod tests {
         reader.wanted(&[], true, none_alive);
         assert_eq!(reader.to_put(&set), None, "nothing to upload");
         set.set_value(&a, FactKind::Token, "t", "1").unwrap();
-        assert!(!reader.says(&set));
+        assert!(!reader.is_uploaded(&set));
         let object = reader.to_put(&set).unwrap();
         assert_eq!(object.number, 1);
         reader.record_upload(&object);
         reader.wanted(&[listed("a", 1)], true, none_alive);
         reader.take((&a, "1"), Ok(object.clone()), &mut set);
-        assert!(reader.says(&set) && reader.to_put(&set).is_none() && reader.faults().is_empty());
+        assert!(
+            reader.is_uploaded(&set) && reader.to_put(&set).is_none() && reader.faults().is_empty()
+        );
         // Something else is stored there, too large to read.
         let huge = ListedFacts { size: 100 << 20, ..listed("a", 2) };
         reader.wanted(&[huge], true, none_alive);
-        assert!(!reader.says(&set));
+        assert!(!reader.is_uploaded(&set));
         reader.take((&a, "1"), Ok(object.clone()), &mut set);
-        assert!(reader.says(&set) && reader.to_put(&set).is_none());
+        assert!(reader.is_uploaded(&set) && reader.to_put(&set).is_none());
         // It was removed, and the store loses uploads.
         for number in 2..=4 {
             reader.wanted(&[], true, none_alive);
@@ -865,7 +868,7 @@ mod tests {
         reader.take((&a, "1"), Ok(own), &mut set);
         reader.opened(&b, false, &gone);
         reader.take((&b, "1"), Ok(gone.clone()), &mut set);
-        assert!(!reader.says(&set) && !reader.is_said_again("facts/said/b"));
+        assert!(!reader.is_uploaded(&set) && !reader.is_relayed("facts/said/b"));
         let put = reader.to_put(&set).unwrap();
         assert_eq!(put.facts.authored_by(&b), gone.facts);
         // Read by a new node with the new key only.
@@ -876,13 +879,13 @@ mod tests {
         new.opened(&a, true, &read);
         new.take((&a, "2"), Ok(read), &mut known);
         assert_eq!((token(&known), known.authored_by(&b)), (None, gone.facts.clone()));
-        assert!(new.is_said_again("facts/said/b") && !new.is_said_again("facts/said/a"));
+        assert!(new.is_relayed("facts/said/b") && !new.is_relayed("facts/said/a"));
         assert_eq!(new.to_put(&known), None);
         // Uploaded; then the node itself returns.
         reader.record_upload(&put);
         reader.opened(&a, true, &put);
         reader.take((&a, "2"), Ok(put), &mut set);
-        assert!(reader.says(&set) && reader.to_put(&set).is_none());
+        assert!(reader.is_uploaded(&set) && reader.to_put(&set).is_none());
         reader.opened(&b, true, &gone);
         assert_eq!(reader.to_put(&set).unwrap().facts.authored_by(&b).len(), 0);
     }
@@ -896,8 +899,8 @@ mod tests {
         reader.opened(&b, false, &gone);
         reader.take((&b, "1"), Ok(gone.clone()), &mut set);
         assert_eq!(reader.to_put(&set).unwrap().facts.authored_by(&b), gone.facts);
-        let (numbers, said_again) = (reader.numbers().clone(), reader.said_again().clone());
-        let start = || FactReader::new(a.clone(), numbers.clone(), said_again.clone(), false);
+        let (numbers, relayed) = (reader.numbers().clone(), reader.relayed_authors().clone());
+        let start = || FactReader::new(a.clone(), numbers.clone(), relayed.clone(), false);
         let says = |put: Option<FactObject>| put.map(|put| put.facts.authored_by(&b) == gone.facts);
         // It has only the new key now, and its stored object uses the old one.
         let mut again = start();
@@ -913,7 +916,7 @@ mod tests {
         again.opened(&a, true, &own);
         again.take((&a, "2"), Ok(own), &mut set);
         assert_eq!(says(again.to_put(&set)), Some(true));
-        assert!(!again.is_said_again("facts/said/b"), "not in the store yet");
+        assert!(!again.is_relayed("facts/said/b"), "not in the store yet");
         // If not everything is readable, facts are relayed after some rounds.
         let mut again = start();
         for round in 0..=SETTLED_AFTER {
@@ -929,7 +932,7 @@ mod tests {
         let [b, gone] = ["b", "gone"].map(node);
         let mut reader = reader();
         let (facts, left_out) = (FactSet::default(), BTreeSet::from([gone.clone()]));
-        assert_eq!(reader.puts_said(ObjectFacts { facts, left_out }), None);
+        assert_eq!(reader.next_put(ObjectFacts { facts, left_out }), None);
         assert_eq!(reader.left_out().collect::<Vec<_>>(), [&gone]);
         let mut facts = FactSet::default();
         facts.set_value(&gone, FactKind::Token, "t", "1").unwrap();

@@ -1,8 +1,8 @@
 //! Selects the objects to read in a round, and the nodes whose facts are relayed. Pure.
 //!
 //! [`FactTurns`] is a fair scheduler: alive nodes first, together with some of the longest waiting objects of all authors.
-//! Everyone with write access to the store can add any number of objects and change them every round. So a round is
-//! bounded in objects and bytes, no made-up name precedes an alive node, and each object is still read in the end.
+//! Anyone with write access to the store can add any number of objects and change them every round. So a round is bounded
+//! in objects and bytes, no forged name precedes an alive node, and each object is still read in the end.
 //!
 //! [`FactRelays`] selects other nodes' facts to include in this node's object, with their original stamps, so that they
 //! survive key rotation. Facts of a node that is gone stay sealed with an old key that new nodes do not have. A node
@@ -47,7 +47,7 @@ pub(crate) enum FactRank {
     Alive,
     /// Of a node whose facts were read before.
     Known,
-    /// Of an unknown node; everyone with write access may have added it.
+    /// Of an unknown node; anyone with write access may have added it.
     Strange,
     /// Unchanged, to be read once more.
     Again,
@@ -210,8 +210,8 @@ impl FactRelays {
         self.objects.get(&self.own).is_none_or(|own| own.by_first)
     }
 
-    /// Authors that this node relays. Unless `others_are_read`, it is not known yet what others relay: then
-    /// those in its own stored object are kept, and none are added.
+    /// Authors that this node relays. Unless `others_are_read`, the relays of other nodes are not known yet: the authors
+    /// in this node's own stored object are kept, and none are added.
     pub(crate) fn relayed(&self, others_are_read: bool) -> BTreeSet<NodeName> {
         let own = self.objects.get(&self.own);
         let makes_progress =
@@ -233,12 +233,12 @@ impl FactRelays {
     }
 
     /// True if the author or another node has uploaded the author's facts with the newest key.
-    pub(crate) fn is_said_elsewhere(&self, author: &NodeName) -> bool {
+    pub(crate) fn is_uploaded_elsewhere(&self, author: &NodeName) -> bool {
         self.carriers(author).next().is_some()
     }
 
     /// True if the author's facts are relayed, so that its own object need not be opened.
-    pub(crate) fn is_said_again(&self, author: &NodeName) -> bool {
+    pub(crate) fn is_relayed(&self, author: &NodeName) -> bool {
         let own = self.objects.get(&self.own);
         own.is_some_and(|own| *author != self.own && own.authors.contains(author))
             || self.carriers(author).any(|node| node != author)
@@ -362,12 +362,12 @@ mod tests {
         read(&mut relays, &gone, false, &[]);
         read(&mut relays, &c, true, &[]);
         assert_eq!(relayed(&relays), std::slice::from_ref(&gone));
-        assert!(!relays.is_said_again(&gone));
+        assert!(!relays.is_relayed(&gone));
         // Relayed by this node, then also by one with a greater and one with a lesser name.
         read(&mut relays, &b, true, &[&gone]);
         read(&mut relays, &c, true, &[&gone]);
         assert_eq!(relayed(&relays), std::slice::from_ref(&gone));
-        assert!(relays.is_said_again(&gone));
+        assert!(relays.is_relayed(&gone));
         read(&mut relays, &a, true, &[&gone]);
         assert_eq!(relayed(&relays), []);
         // After the next key rotation the relaying node is gone as well.
@@ -380,7 +380,7 @@ mod tests {
         let mut again = self::relays(&b, &[]);
         read(&mut again, &b, true, &[&gone]);
         assert_eq!(relayed(&again), std::slice::from_ref(&gone));
-        assert!(again.is_said_again(&gone) && !again.is_said_again(&b));
+        assert!(again.is_relayed(&gone) && !again.is_relayed(&b));
     }
 
     #[test]
@@ -391,7 +391,7 @@ mod tests {
         // An older object is restored, then removed.
         assert!(read(&mut relays, &b, true, &[]));
         assert_eq!(relayed(&relays), std::slice::from_ref(&gone));
-        assert!(!relays.is_said_again(&gone), "not in the store");
+        assert!(!relays.is_relayed(&gone), "not in the store");
         assert!(relays.lost(&b) && !relays.lost(&b));
         assert_eq!(relayed(&relays), std::slice::from_ref(&gone));
         // Also for a node starting then, which waits until it is certain that no other node relays.
@@ -402,7 +402,7 @@ mod tests {
         // Another node relays it until it is gone as well.
         read(&mut again, &a, true, &[&gone]);
         assert_eq!(relayed(&again), []);
-        assert!(again.is_said_elsewhere(&gone));
+        assert!(again.is_uploaded_elsewhere(&gone));
         assert!(again.retain(&[b.clone()].into()) && !again.retain(&[b].into()));
         assert_eq!(relayed(&again), [gone]);
     }

@@ -148,7 +148,7 @@ pub struct FactSet {
     /// Maximum clock ever seen.
     latest: u64,
     /// Total size per author in bytes.
-    said: BTreeMap<NodeName, usize>,
+    bytes_by_author: BTreeMap<NodeName, usize>,
     /// Change counter.
     changes: u64,
 }
@@ -221,7 +221,7 @@ impl FactSet {
 
     /// Authors of the current facts.
     pub(crate) fn authors(&self) -> impl Iterator<Item = &NodeName> {
-        self.said.iter().filter(|(_, bytes)| **bytes > 0).map(|(node, _)| node)
+        self.bytes_by_author.iter().filter(|(_, bytes)| **bytes > 0).map(|(node, _)| node)
     }
 
     /// Facts whose current state was set by `node`.
@@ -250,12 +250,12 @@ impl FactSet {
 
     /// Total size of a node's names and values in bytes.
     pub fn bytes_of(&self, node: &NodeName) -> usize {
-        self.said.get(node).copied().unwrap_or_default()
+        self.bytes_by_author.get(node).copied().unwrap_or_default()
     }
 
     fn uncount(&mut self, name: &str, fact: &Fact) {
-        if let Some(said) = self.said.get_mut(&fact.stamp.node) {
-            *said = said.saturating_sub(bytes(name, fact));
+        if let Some(total) = self.bytes_by_author.get_mut(&fact.stamp.node) {
+            *total = total.saturating_sub(bytes(name, fact));
         }
     }
 
@@ -266,7 +266,7 @@ impl FactSet {
             return false;
         }
         self.latest = self.latest.max(fact.stamp.clock);
-        *self.said.entry(fact.stamp.node.clone()).or_default() += bytes(name, &fact);
+        *self.bytes_by_author.entry(fact.stamp.node.clone()).or_default() += bytes(name, &fact);
         if let Some(before) = self.facts.insert(at, fact) {
             self.uncount(name, &before);
         }
@@ -663,11 +663,11 @@ pub(crate) mod tests {
         assert_eq!(set.set_value(&a, FactKind::Token, "t", &long), Err(FactRefused::TooLong));
         let name = "x".repeat(MAX_FACT_NAME_BYTES + 1);
         assert_eq!(set.set_value(&a, FactKind::Token, &name, "1"), Err(FactRefused::TooLong));
-        let mut said = 0;
-        while set.set_value(&a, FactKind::Token, &said.to_string(), &value).is_ok() {
-            said += 1;
+        let mut count = 0;
+        while set.set_value(&a, FactKind::Token, &count.to_string(), &value).is_ok() {
+            count += 1;
         }
-        assert_eq!(said, MAX_OWN_BYTES / MAX_FACT_VALUE_BYTES - 1);
+        assert_eq!(count, MAX_OWN_BYTES / MAX_FACT_VALUE_BYTES - 1);
         assert_eq!(set.set_value(&a, FactKind::Token, "t", &value), Err(FactRefused::Full));
         assert!(set.end(&a, FactKind::Token, "0"));
         assert_eq!(set.set_value(&a, FactKind::Token, "t", &value), Ok(true));

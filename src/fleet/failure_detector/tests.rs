@@ -325,8 +325,8 @@ impl World {
         }
     }
 
-    /// Runs a detector that has just started until all nodes are decided and alive; returns the number of
-    /// rounds. In none of them a node is reported dead or all nodes decided too early.
+    /// Runs a detector that has just started until all nodes are decided and alive; returns the number of rounds.
+    /// Asserts that no round reports a node as dead, or all nodes as decided too early.
     fn begins(&mut self) -> usize {
         // All nodes have written in the second round.
         self.turns(2);
@@ -581,9 +581,9 @@ fn surplus_names_do_not_displace_nodes_with_valid_heartbeats() {
         }
         assert_eq!(watch.snapshot(None).count(), 3);
     }
-    let said =
+    let last_beat =
         |node: &str| watch.snapshot(None).get(node).unwrap().heartbeat.as_ref().unwrap().beat;
-    assert!(said("x") > 390 && said("y") > 390);
+    assert!(last_beat("x") > 390 && last_beat("y") > 390);
     // After a cleanup there is room for others.
     watch.listed(beats(500, 0), StrayObjects::default(), 500_000, true);
     assert_eq!(watch.snapshot(None).all().len(), 3);

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::bucket::{Bucket, BucketError};
-use crate::chain::check::{ChainFault, NotBelieved, SegmentFacts};
+use crate::chain::check::{ChainFault, SegmentFacts, SegmentRejection};
 use crate::chain::follow::{
     ChainFollower, FollowMark, FollowStep, MAX_AHEAD, SeenObject, SeenPart, SegmentJudgment,
 };
@@ -67,7 +67,7 @@ pub(crate) struct FollowedChain {
     claim_error: Option<String>,
     /// Time of the last count of pending segments.
     counted_at: Option<Instant>,
-    /// Number of segments behind the listed ones at that time, and the last record of the last one.
+    /// Number of segments after the listed ones at that time, and the last record of the last one.
     counted: (u64, u64),
     pruned: Instant,
     pruned_at_segment: u64,
@@ -496,16 +496,16 @@ async fn gap_names(
 }
 
 /// Outer errors are not the segment's fault.
-type OfSegment<T> = Result<Result<T, NotBelieved>, NotFollowed>;
+type OfSegment<T> = Result<Result<T, SegmentRejection>, NotFollowed>;
 
 async fn fetch(bucket: &Bucket, key: &str) -> OfSegment<Bytes> {
     match bucket.get(key).await {
         Ok(bytes) => Ok(Ok(bytes)),
         Err(error @ BucketError::TooLong(_)) => {
-            Ok(Err(NotBelieved { fault: ChainFault::Altered, why: error.to_string() }))
+            Ok(Err(SegmentRejection { fault: ChainFault::Altered, why: error.to_string() }))
         }
         Err(error @ BucketError::Missing(_)) => {
-            Ok(Err(NotBelieved { fault: ChainFault::Removed, why: error.to_string() }))
+            Ok(Err(SegmentRejection { fault: ChainFault::Removed, why: error.to_string() }))
         }
         Err(error) => Err(error.into()),
     }
@@ -523,13 +523,13 @@ async fn open_segment(
     tokio::task::spawn_blocking(open).await.map_err(|_| NotFollowed::Thread)
 }
 
-/// The stretch of the log that a segment holds.
+/// Log range that a segment contains.
 fn stretch(facts: &SegmentFacts) -> LogStretch {
     let checkpoint = &facts.checkpoint;
     LogStretch { first: checkpoint.first, after: checkpoint.after, head: checkpoint.head }
 }
 
-/// Head and body of each record. They were split before, when the segment was opened.
+/// Head and body of each record. Splitting cannot fail, because it succeeded when the segment was opened.
 fn canonical(rows: &RecordRows) -> impl Iterator<Item = (&[u8], &[u8])> {
     rows.iter().map(|row| codec::split_canonical(row.canonical).unwrap_or_default())
 }

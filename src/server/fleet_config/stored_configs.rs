@@ -64,7 +64,7 @@ impl From<ReloadRefused> for NotTaken {
 /// later do not have.
 ///
 /// It has to succeed for the current version. An earlier one that is missing or cannot be decrypted is reported once and skipped: it
-/// cannot be rolled back to in any case, and does not keep the operator from dropping the older key.
+/// cannot be rolled back to in any case, and does not prevent the operator from removing the older key.
 #[derive(Debug, Default)]
 pub(super) struct Resealing {
     /// The current version when this state was created.
@@ -129,7 +129,7 @@ impl Resealing {
             };
             let (number, is_transient) = (version.version, error.is_transient());
             let is_late = matches!(error, NotTaken::Store(BucketError::Late(_)));
-            // In a store that is not this fleet's, missing objects mean nothing.
+            // If the store is not this fleet's, missing objects prove nothing.
             let elsewhere = match is_transient {
                 true => None,
                 false => shared.facts.check_place(&shared.bucket).await.err(),

@@ -82,7 +82,7 @@ impl ChangeQueue {
     }
 }
 
-/// This system has no queue: all changes are found by the checks.
+/// Placeholder on systems without such a queue, where the periodic checks find all changes.
 #[cfg(not(target_os = "linux"))]
 #[derive(Debug)]
 enum ChangeQueue {}
@@ -128,7 +128,7 @@ impl ChangeSignal {
         {}
     }
 
-    /// Waits until the system reports changes, and discards which.
+    /// Waits until the system reports changes, and discards the events.
     async fn reported(&self) {
         let Some(changes) = &self.changes else { return std::future::pending().await };
         while changes.readable().await.is_ok() {
@@ -153,7 +153,7 @@ pub(super) struct WatchedFolders {
 }
 
 impl WatchedFolders {
-    /// Without a folder yet. Must be called on the runtime that waits for the signal.
+    /// Starts without folders. Must be called on the runtime that waits for the signal.
     pub(super) fn new() -> (ChangeSignal, Self) {
         let open = || -> io::Result<_> {
             let queue = ChangeQueue::new()?;

@@ -1,7 +1,7 @@
 //! `mcpproxy activity export`: streams records into a file, with progress bar and resumption.
 //!
 //! The file takes its final name when it is complete. An interrupted stream is resumed after the last complete
-//! record; formats that cannot be resumed (Parquet) leave nothing behind. [`ExportLines`] splits the stream into
+//! record; for formats that cannot be resumed (Parquet) the partial file is removed. [`ExportLines`] splits the stream into
 //! complete records.
 
 use crate::cli::args::{ActivityExport, ActivityFilters};

@@ -152,7 +152,7 @@ impl RowStyle {
         }
     }
 
-    /// Status of the record. For people, an approval that was not given is no success.
+    /// Status of the record. For people, an approval that was not given does not count as a success.
     fn status<'a>(&self, record: &'a Value) -> Cow<'a, str> {
         let (status, state) = (text(record, "/status"), text(record, "/metadata/state"));
         let is_approval = text(record, "/type") == "approval";
@@ -162,7 +162,7 @@ impl RowStyle {
         }
     }
 
-    /// Reason of the outcome. For people, rows without a tool start with the server, and the tool that a row has is not
+    /// Reason of the outcome. For people, rows without a tool start with the server, and a tool shown in the row is not
     /// repeated.
     fn reason(&self, record: &Value, decisions: &[&Value]) -> String {
         let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
@@ -510,7 +510,7 @@ async fn related(data: &Value, backend: &Backend) -> Result<Vec<Value>, CommandE
 /// One line per related record.
 fn beside(related: &[Value], width: Option<usize>) -> String {
     let mut shown = String::new();
-    let value = Paragraph::new(width).behind(LABEL);
+    let value = Paragraph::new(width).indented(LABEL);
     for record in related {
         let [number, kind, status] = ["/seq", "/type", "/status"].map(|at| text(record, at));
         let [policy, why] = ["/metadata/policy", "/metadata/reason"].map(|at| text(record, at));
@@ -538,16 +538,16 @@ pub(super) fn render(data: &Value, times: &Times, width: Option<usize>) -> Strin
         }
         members.insert("stored".to_owned(), times.exact(time).into());
     }
-    // Deadline of an approval: the only time of ours within the metadata.
+    // Deadline of an approval: the only timestamp of ours within the metadata.
     if let Some(Value::String(until)) = record.pointer_mut("/metadata/until") {
         *until = times.exact_text(until);
     }
     let first = FIRST.iter().filter_map(|name| Some((*name, record.get(name)?)));
     let all = record.as_object().into_iter().flatten();
     let rest = all.map(|(name, value)| (name.as_str(), value));
-    let values = Paragraph::new(width).behind(LABEL);
+    let values = Paragraph::new(width).indented(LABEL);
     for (name, value) in first.chain(rest.filter(|(name, _)| !FIRST.contains(name))) {
-        // A hash is wider than most terminals, and nobody reads it there.
+        // Hashes are omitted at a terminal that is too narrow for one.
         if width.is_none_or(|width| width >= LABEL + HASH) || !HASHES.contains(&name) {
             field(&mut shown, (name, Names::Ours), value, (0, values));
         }

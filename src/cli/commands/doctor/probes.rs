@@ -227,8 +227,8 @@ fn word(path: &Path) -> String {
 
 const EGRESS_CHECK: &str = "proxy";
 
-/// Egress proxies of the environment, and the way to each enabled server; empty without a proxy. A running proxy may have
-/// another environment, so its log has the variables, too.
+/// Egress proxies of the environment, and the route to each enabled server; empty without a proxy. The environment of a
+/// running proxy may differ; its log shows the variables, too.
 pub(super) fn check_egress(
     config: &Config,
     environment: &EgressEnvironment,
@@ -329,7 +329,7 @@ fn on_disk(folder: &Path) -> Result<Value, Diagnosis> {
     serde_json::to_value(&report).map_err(|error| failed(&error))
 }
 
-/// Finding for a log that could not be verified. Only damage says something about the log itself.
+/// Finding for a log that could not be verified. Only damage is a fault of the log itself.
 fn unverified(error: &StoreError) -> Diagnosis {
     let text = error.to_string();
     match error {

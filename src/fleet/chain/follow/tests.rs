@@ -360,7 +360,7 @@ fn damaged_mark_is_rejected() {
 }
 
 /// Follows a store that is temporarily replaced by one with only the `shown` segments, after the first two were
-/// accepted. `is_told` says whether the follower can detect the swap.
+/// accepted. With `is_reported` the follower can detect the swap.
 fn over_a_swap(whole: &Store, shown: &[usize], is_reported: bool) -> Following {
     let mut following = Following::new();
     following.follow(&whole[..2].to_vec(), 1000);
@@ -421,8 +421,8 @@ fn gap_requires_confirmation_before_and_after() {
 fn gap_is_filled_in_parts_as_segments_reappear() {
     let whole = stored(&chain(&mut ExampleLog::new(1), &[2; 6], None));
     // Simulates a mark written by an earlier version or another process that accepted the gap.
-    let without = |gone: &[usize]| {
-        let kept = whole.iter().enumerate().filter(|(at, _)| !gone.contains(at));
+    let without = |removed: &[usize]| {
+        let kept = whole.iter().enumerate().filter(|(at, _)| !removed.contains(at));
         kept.map(|(_, it)| it.clone()).collect::<Store>()
     };
     let before = followed(&without(&[1, 2, 4]));

@@ -316,7 +316,7 @@ async fn runtime_thread_never_scans_facts_or_waits_for_writes() {
     }
     assert!(a.standing().published);
     assert_eq!(scan_counter::count(), before, "on this thread");
-    // Somebody else is writing a snapshot.
+    // A snapshot is being written.
     let writes = a.0.saved.lock();
     let of = a.clone();
     let changing = std::thread::spawn(move || set_value(&of, "c", "1"));
@@ -384,7 +384,7 @@ fn authors_without_room_are_reported_beside_other_faults() {
     });
     reader.wanted(&listed, true, |_| false);
     let left_out = BTreeSet::from([b, c]);
-    reader.puts_said(ObjectFacts { facts: FactSet::default(), left_out });
+    reader.next_put(ObjectFacts { facts: FactSet::default(), left_out });
     let reported = reported_faults(&reader);
     let no_room = FactFault::NoRoom.to_string();
     assert_eq!(reported.len(), 3);
@@ -392,7 +392,7 @@ fn authors_without_room_are_reported_beside_other_faults() {
     assert!(reported["facts/said/b"].starts_with("not read: 104857600 bytes"));
     assert!(reported["facts/said/b"].ends_with(&format!("; {no_room}")));
     let left_out = (0..100).map(|at| node(&at.to_string())).collect();
-    reader.puts_said(ObjectFacts { facts: FactSet::default(), left_out });
+    reader.next_put(ObjectFacts { facts: FactSet::default(), left_out });
     let reported = reported_faults(&reader);
     assert_eq!(reported.len(), MAX_FAULTS + 1);
     assert_eq!(reported[SAID], "38 more objects are skipped");
@@ -409,9 +409,9 @@ fn memory_file_is_checked_private_and_bound_to_its_fleet() {
     }
     facts.end(&node("b"), FactKind::Token, "a");
     memory.facts = Arc::new(facts);
-    memory.said_again.insert(node("gone"));
+    memory.relayed.insert(node("gone"));
     memory.notes.insert("tokens".into(), "x".into());
-    memory.heard = true;
+    memory.read_once = true;
     memory.save(dir.path(), fleet).unwrap();
     assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory.clone()));
     let file = dir.path().join(MEMORY_FILE);
@@ -426,7 +426,7 @@ fn memory_file_is_checked_private_and_bound_to_its_fleet() {
     assert!(wrong.to_string().contains("'../gone' is not a node name"), "{wrong}");
     // Format of earlier versions without relayed nodes.
     fs::write(&file, text.replace(r#""said_again":["gone"],"#, "")).unwrap();
-    memory.said_again.clear();
+    memory.relayed.clear();
     assert_eq!(FactMemory::load(dir.path(), fleet).unwrap(), Some(memory));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let other = FactMemory::load(dir.path(), FleetId([2; 16])).unwrap_err();
