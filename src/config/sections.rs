@@ -887,7 +887,10 @@ mod tests {
         );
         assert!(!format!("{sent:?}{filled:?}").contains("s3cret"));
         for (bad, expected) in [
-            (r#"{"a": "${env:NOT}"}"#, "environment variable NOT is not set"),
+            (
+                r#"{"a": "${env:NOT}"}"#,
+                "environment variable NOT, referenced by telemetry.otlp_headers.a, is not set",
+            ),
             (r#"{"a": "s3cret\r\nx: y"}"#, "telemetry.otlp_headers.a cannot be sent"),
             (r#"{"a": "${env:T"}"#, "closing brace"),
         ] {

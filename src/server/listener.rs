@@ -526,7 +526,7 @@ mod tests {
         tls.reload_if_changed(Instant::now());
         assert!(Arc::ptr_eq(&first, &tls.terms()));
         let fault = tls.health().fault(SystemTime::now()).unwrap();
-        assert!(fault.contains("key.pem: the key does not fit"), "{fault}");
+        assert!(fault.contains("key.pem: the key does not match"), "{fault}");
         folder.write(&two, &clients);
         tls.reload_if_changed(Instant::now());
         assert_ne!(tls.terms().shown, first.shown);

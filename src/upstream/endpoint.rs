@@ -578,7 +578,10 @@ mod tests {
         let key = folder.read("key.pem");
         folder.write("key.pem", &KeyPair::generate().unwrap().serialize_pem());
         let TlsReload::Unusable(message) = reload(&tls) else { panic!() };
-        assert!(message.starts_with("tls.key: ") && message.contains("does not fit"), "{message}");
+        assert!(
+            message.starts_with("tls.key: ") && message.contains("does not match"),
+            "{message}"
+        );
         folder.write("key.pem", &KeyPair::generate().unwrap().serialize_pem());
         assert_eq!(reload(&tls), TlsReload::Same, "already reported");
         assert!(tls.problem().unwrap().starts_with(&message));

@@ -767,7 +767,7 @@ mod tests {
         let error =
             all.charge(&Principal::Anonymous).reach(SMALL_BODY_BYTES + 1).await.unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("may have 67108864 bytes together, and none was free"), "{error}");
+        assert!(error.contains("may have 67108864 bytes in total, and none was free"), "{error}");
         let [mut known, mut admin] = [known(), Principal::Admin].map(|it| all.charge(&it));
         known.reach(SMALL_BODY_BYTES + KNOWN_BYTES as usize).await.unwrap();
         admin.reach(SMALL_BODY_BYTES + ADMIN_BYTES as usize).await.unwrap();
@@ -787,7 +787,7 @@ mod tests {
             charge.reach(MAX_FORWARDED_BYTES).await.unwrap();
         }
         let error = all.charge(&known()).reach(SMALL_BODY_BYTES + 1).await.unwrap_err();
-        assert!(error.to_string().contains("may have 92274688 bytes together"), "{error}");
+        assert!(error.to_string().contains("may have 92274688 bytes in total"), "{error}");
     }
 
     #[tokio::test]

@@ -622,7 +622,7 @@ mod tests {
             (&[(r, "a"), (r, "a")], r#"{"r":"a"}"#, Some("more than once")),
             (&[(n, "7")], r#"{"r":"a","n":7}"#, Some("mcp-param-r is missing")),
             (&[(n, "8")], r#"{"n":7}"#, Some("differs from the body")),
-            (&[(n, "7")], r#"{"n":null}"#, Some("nothing in the body")),
+            (&[(n, "7")], r#"{"n":null}"#, Some("no counterpart in the body")),
         ] {
             let lines = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
             let found = ParamHeaders::pick(lines).check(&parameter_headers, arguments.as_bytes());

@@ -411,7 +411,7 @@ pub(super) struct RequestEntities {
     pub(super) principal: EntityUid,
     pub(super) action: EntityUid,
     pub(super) resource: EntityUid,
-    /// All of them, with their parents.
+    /// The three entities with their parents.
     pub(super) hierarchy: Entities,
 }
 

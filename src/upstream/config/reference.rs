@@ -329,8 +329,8 @@ mod tests {
             (format!("{folder}/none"), "No such file"),
             (format!("{folder}/long"), "larger than 65536 bytes"),
             (format!("{folder}/bytes"), "not UTF-8"),
-            (format!("{folder}/pipe"), "no file"),
-            (folder.to_owned(), "no file"),
+            (format!("{folder}/pipe"), "not a regular file"),
+            (folder.to_owned(), "not a regular file"),
             ("relative".to_owned(), "whole path"),
             (String::new(), "whole path"),
         ] {
