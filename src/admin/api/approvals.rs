@@ -18,7 +18,8 @@ use super::call::SOURCE;
 use super::local_approvals::{
     AnswerRequest, ApprovalView, One, UnseenNode, answer_here, one_here, time, waiting_here,
 };
-use super::query_parameters::{Query, decode_segment};
+use super::query_parameters::decode_segment;
+use super::request::ApiRequest;
 use super::response::{ApiError, Success, encode};
 use mcpproxy_fleet::FleetNode;
 use mcpproxy_fleet::failure_detector::{Membership, NodeState, NodeView};
@@ -44,11 +45,9 @@ use mcpproxy_policy::approvals::{
     )
 )]
 pub(super) async fn list(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
+    ApiRequest { worker, principal, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     admin(principal)?;
     let (mut unseen, mut answered, mut left_out) = (None, None, None);
     let approvals = match gather(worker).await {
@@ -81,12 +80,9 @@ pub(super) async fn list(
     )
 )]
 pub(super) async fn one(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    segment: &str,
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     admin(principal)?;
     let id = decode_segment(segment)?;
     let known = one_here(worker, &id);
@@ -124,23 +120,20 @@ pub(super) async fn one(
     )
 )]
 pub(super) async fn answer(
-    worker: &Worker,
-    principal: &Principal,
-    (headers, query): (&HeaderMap, Query),
-    segment: &str,
-    body: &[u8],
+    ApiRequest { worker, principal, parts, segment, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let (query, body) = (query?, body.await?);
     query.finish()?;
     admin(principal)?;
     let id = decode_segment(segment)?;
     let unreadable = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, body).map_err(unreadable)?;
-    let by = Answerer::here(principal.id(), channel(headers));
-    let answered = answer_here(worker, &id, body, by.clone()).await;
+    dispatch::check(worker, &body).map_err(unreadable)?;
+    let by = Answerer::here(principal.id(), channel(&parts.headers));
+    let answered = answer_here(worker, &id, &body, by.clone()).await;
     if let Err(ApiError { status: StatusCode::NOT_FOUND, .. }) = answered
         && let Some(elsewhere) = Elsewhere::of(worker, &id)?
     {
-        return elsewhere.answer(&id, body, &by).await;
+        return elsewhere.answer(&id, &body, &by).await;
     }
     answered
 }

@@ -11,7 +11,6 @@
 
 use std::time::{Instant, SystemTime};
 
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, COOKIE, HOST, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
@@ -20,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::call::SOURCE;
-use super::query_parameters::Query;
+use super::request::{ApiRequest, read_body};
 use super::response::{self, ApiError, Success, encode};
 use crate::api::{ConnectionInfo, State};
 use mcpproxy_gateway::downstream::body::Body;
@@ -85,13 +84,10 @@ struct ClosedPage {
         (status = 500, description = "The system provides no randomness"),
     )
 )]
-pub(super) fn code(
-    state: &State,
-    worker: &Worker,
-    query: Query,
-    id: &str,
+pub(super) async fn code(
+    ApiRequest { state, worker, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     let settings = worker.settings();
     let code = state.page_logins.code(&settings.http_auth.api_key, random()?, Instant::now());
     let shown = PageCode { code: code.expose(), expires: after(CODE_LIFE) };
@@ -121,14 +117,10 @@ pub(super) fn code(
         (status = 500, description = "The system provides no randomness"),
     )
 )]
-pub(super) fn open(
-    state: &State,
-    worker: &Worker,
-    (principal, connection): (&Principal, &ConnectionInfo),
-    parts: &Parts,
-    body: &Bytes,
-    id: &str,
+pub(super) async fn open(
+    ApiRequest { state, worker, connection, principal, parts, id, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
+    let body = read_body(query, body).await?;
     let asking = asking(worker, parts);
     if !is_marked(&parts.headers) || asking == AskingOrigin::Foreign {
         let text = "A page session can only be opened by the page";
@@ -139,7 +131,7 @@ pub(super) fn open(
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(bad("Invalid request body: must be an object".to_owned()));
     }
-    let login: PageLogin = serde_json::from_slice(body)
+    let login: PageLogin = serde_json::from_slice(&body)
         .map_err(|error| bad(format!("Invalid request body: {error}")))?;
     let settings = worker.settings();
     let (key, now) = (&*settings.http_auth.api_key, Instant::now());
@@ -180,15 +172,10 @@ pub(super) fn open(
         headers(("Set-Cookie" = String, description = "Deletes the cookie")),
     ))
 )]
-pub(super) fn close(
-    state: &State,
-    worker: &Worker,
-    query: Query,
-    connection: &ConnectionInfo,
-    parts: &Parts,
-    id: &str,
+pub(super) async fn close(
+    ApiRequest { state, worker, connection, parts, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     if accepts_cookie(worker, parts) {
         for secret in secrets(parts) {
             state.page_logins.end(secret);

@@ -17,13 +17,12 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::activity::micros;
-use super::query_parameters::{BadQuery, Query};
+use super::query_parameters::BadQuery;
 use super::reader_limits;
 use super::reader_limits::Purpose;
+use super::request::{ApiRequest, read_body};
 use super::response::{ApiError, Success, encode};
-use crate::api::State;
 use mcpproxy_activity::{Activity, Filter, Id, PORTION, QueryError};
-use mcpproxy_gateway::downstream::source::Source;
 use mcpproxy_gateway::proxy::rule_replay::{ReplayReport, RuleReplay, UnreadableRecord, replayed};
 use mcpproxy_gateway::proxy::{Worker, dispatch};
 use mcpproxy_policy::intent::{Operation, Sensitivity};
@@ -89,8 +88,10 @@ struct RuleInForce<'a> {
     operation_id = "getPolicy",
     responses((status = 200, description = "The rules", body = Success<RulesInForce<'_>>))
 )]
-pub(super) fn in_force(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn in_force(
+    ApiRequest { worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let settings = worker.settings();
     let Some(rules) = &settings.policy.rules else {
         return Ok(encode(&RulesInForce {
@@ -263,10 +264,13 @@ impl From<RuleTrace> for MetRule {
         (status = 413, description = "The body is too large"),
     )
 )]
-pub(super) async fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiError> {
+pub(super) async fn explain(
+    ApiRequest { worker, query, body, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    let body = read_body(query, body).await?;
     let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, body).map_err(bad)?;
-    let asked: ExplainedCall = serde_json::from_slice(body)
+    dispatch::check(worker, &body).map_err(bad)?;
+    let asked: ExplainedCall = serde_json::from_slice(&body)
         .map_err(|error| bad(format!("Invalid request body: {error}")))?;
     if asked.principal.is_empty() || asked.groups.len() > MAX_GROUPS {
         return Err(bad("principal is required, with at most 1000 groups".to_owned()));
@@ -442,15 +446,13 @@ struct ReplayedPage<'a> {
     )
 )]
 pub(super) async fn replay(
-    state: &State,
-    worker: &Worker,
-    source: Source,
-    body: &Bytes,
+    ApiRequest { state, worker, connection, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let body = read_body(query, body).await?;
     let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, body).map_err(bad)?;
+    dispatch::check(worker, &body).map_err(bad)?;
     // Serde would accept an array of the members.
-    let read = serde_json::from_slice(body).map(Value::Object);
+    let read = serde_json::from_slice(&body).map(Value::Object);
     let asked: ReplayRequest = read
         .and_then(serde_json::from_value)
         .map_err(|error| bad(format!("Invalid request body: {error}")))?;
@@ -458,7 +460,7 @@ pub(super) async fn replay(
         None => 0,
         Some(text) => Id::parse(&text).ok_or_else(|| BadQuery::cursor(text))?.seq(),
     };
-    let _slot = state.readers.enter(Purpose::Export, source)?;
+    let _slot = state.readers.enter(Purpose::Export, connection.source)?;
     let filter = Filter { since: asked.start_time.map(micros), ..replayed() };
     let replay = load_rules(worker, asked.rules).await?;
     let rules = replay.rules();

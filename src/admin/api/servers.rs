@@ -14,11 +14,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::config_handle::SwitchRefused;
-use super::query_parameters::{BadQuery, Query, decode_segment};
+use super::query_parameters::{BadQuery, decode_segment};
+use super::request::ApiRequest;
 use super::response::{ApiError, Success, encode};
 use crate::api::State;
 use mcpproxy_catalog::{ListNotes, Snapshot};
-use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::telemetry::call_metrics::{Durations, Outcome, Sums};
 use mcpproxy_policy::Principal;
 use mcpproxy_policy::tool::Trust;
@@ -38,8 +38,10 @@ const LOGGED_LINES: usize = 200;
     operation_id = "listServers",
     responses((status = 200, description = "All servers of the config", body = Success<Servers>))
 )]
-pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn servers(
+    ApiRequest { worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let counted = worker.proxy.calls.read();
     let snapshot = worker.proxy.catalog.load();
     let mut of_tools = snapshot.list_notes();
@@ -147,10 +149,9 @@ struct LoggedLine {
     )
 )]
 pub(super) async fn logs(
-    worker: &Worker,
-    mut query: Query,
-    segment: &str,
+    ApiRequest { worker, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let mut query = query?;
     let limit = query.number("limit", 1..=MAX_LINES as u64)?;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(LOGGED_LINES);
     let cursor = query.text("cursor")?;
@@ -199,11 +200,9 @@ struct Restarted {
     )
 )]
 pub(super) async fn restart(
-    worker: &Worker,
-    query: Query,
-    segment: &str,
+    ApiRequest { worker, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     let server = decode_segment(segment)?;
     let upstream = worker.proxy.upstreams.get(&server);
     let upstream = upstream.ok_or_else(|| ApiError::no_server(&server))?;
@@ -240,12 +239,9 @@ struct Switched {
     )
 )]
 pub(super) async fn enable(
-    state: &State,
-    principal: &Principal,
-    query: Query,
-    segment: &str,
+    ApiRequest { state, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     switch(state, principal, segment, true).await
 }
 
@@ -264,12 +260,9 @@ pub(super) async fn enable(
     )
 )]
 pub(super) async fn disable(
-    state: &State,
-    principal: &Principal,
-    query: Query,
-    segment: &str,
+    ApiRequest { state, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     switch(state, principal, segment, false).await
 }
 
@@ -453,12 +446,9 @@ impl ServerLogin {
     )
 )]
 pub(super) async fn log_in(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    segment: &str,
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     let server = decode_segment(segment)?;
     let upstream =
         worker.proxy.upstreams.get(&server).ok_or_else(|| ApiError::no_server(&server))?;

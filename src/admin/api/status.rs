@@ -1,7 +1,6 @@
 //! `/api/v1/status`: metrics and faults of the proxy. `/healthz` and `/readyz`: probes, which need no key and reveal less without
 //! one.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -11,11 +10,10 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::query_parameters::Query;
+use super::request::ApiRequest;
 use super::response;
 use super::response::{ApiError, Success, encode};
 use super::servers::{CallCounts, ServerView};
-use crate::api::State;
 use mcpproxy_activity::{Health, Standing};
 use mcpproxy_fleet::fleet_logs::IndexReport;
 use mcpproxy_fleet::fleet_node::{FleetReadiness, READINESS_LIMIT};
@@ -24,6 +22,7 @@ use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::{Worker, memory_budget};
 use mcpproxy_gateway::telemetry::build_info;
 use mcpproxy_gateway::telemetry::call_metrics::{Decision, RefusalKind, Totals};
+use mcpproxy_policy::Principal;
 use mcpproxy_policy::identity::TokenFault;
 use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_upstream::supervisor::{ServerState, Status};
@@ -36,8 +35,10 @@ use mcpproxy_upstream::supervisor::{ServerState, Status};
     operation_id = "getStatus",
     responses((status = 200, description = "The status of the proxy", body = Success<Overview>))
 )]
-pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn status(
+    ApiRequest { state, worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let (proxy, settings) = (&worker.proxy, worker.settings());
     let states = proxy.upstreams.states();
     let connected = states.iter().filter(|state| state.status == Status::Connected).count();
@@ -375,13 +376,15 @@ struct Unusable {
     operation_id = "getHealth",
     responses((status = 200, description = "Alive", body = Alive))
 )]
-pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
+pub(super) async fn alive(
+    ApiRequest { worker, id, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
     let health = worker.proxy.activity.health();
     let body = encode(&Alive {
         status: if health.state == Standing::Ok { Vitality::Ok } else { Vitality::Degraded },
         activity: LogHealth { failed: health.failed.is_some(), lost: health.lost },
     });
-    response::json(StatusCode::OK, Body::from(body), request_id)
+    Ok(response::json(StatusCode::OK, Body::from(body), id))
 }
 
 /// Reports whether each enabled server was discovered or has failed once, whether one is usable, whether calls are rejected
@@ -401,12 +404,10 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
         ),
     )
 )]
-pub(super) fn ready(
-    state: &State,
-    worker: &Rc<Worker>,
-    admitted: bool,
-    request_id: &str,
-) -> Response<Body> {
+pub(super) async fn ready(
+    ApiRequest { state, worker, principal, id, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
+    let admitted = *principal == Principal::Admin;
     let upstreams = &worker.proxy.upstreams;
     let health = worker.proxy.activity.health();
     let node = worker.proxy.nodes.fleet_node();
@@ -433,7 +434,7 @@ pub(super) fn ready(
     let config = FileStanding { state: standing, reason: fault.filter(|_| admitted) };
     let fleet = sight.map(|(node, sight)| fleet_standing(node, sight, admitted));
     let body = Readiness { ready, activity, config, tokens, fleet, servers };
-    response::json(status, Body::from(encode(&body)), request_id)
+    Ok(response::json(status, Body::from(encode(&body)), id))
 }
 
 /// Status of the discovery of other nodes.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::query_parameters::{Query, decode_segment};
+use super::query_parameters::decode_segment;
+use super::request::{ApiRequest, read_body};
 use super::response::{ApiError, Success, encode};
 use mcpproxy_activity::record::{Draft, Raw, Source, Status, Text, Type, words};
 use mcpproxy_gateway::proxy::Worker;
@@ -126,8 +127,10 @@ fn operations() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
         (status = 500, description = "The tokens cannot be read"),
     )
 )]
-pub(super) async fn list(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn list(
+    ApiRequest { worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let identity = std::sync::Arc::clone(&worker.proxy.identity);
     let kept = tokio::task::spawn_blocking(move || identity.kept()).await.map_err(failed)?;
     Ok(encode(&shown_tokens(&kept.map_err(failed)?, SystemTime::now())))
@@ -150,11 +153,10 @@ pub(super) async fn list(worker: &Worker, query: Query) -> Result<Bytes, ApiErro
     )
 )]
 pub(super) async fn create(
-    worker: &Worker,
-    principal: &Principal,
-    body: &[u8],
+    ApiRequest { worker, principal, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    let new: NewAgentToken = serde_json::from_slice(body).map_err(|error| {
+    let body = read_body(query, body).await?;
+    let new: NewAgentToken = serde_json::from_slice(&body).map_err(|error| {
         ApiError::new(StatusCode::BAD_REQUEST, format!("Invalid request body: {error}"))
     })?;
     change(worker, principal, "token_created", new.name.clone(), TokenChange::Create(new)).await
@@ -174,13 +176,10 @@ pub(super) async fn create(
     )
 )]
 pub(super) async fn rotate(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    name: &str,
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
-    let name = decode_segment(name)?;
+    query?.finish()?;
+    let name = decode_segment(segment)?;
     change(worker, principal, "token_rotated", name.clone(), TokenChange::Rotate(name)).await
 }
 
@@ -198,13 +197,10 @@ pub(super) async fn rotate(
     )
 )]
 pub(super) async fn revoke(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    name: &str,
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
-    let name = decode_segment(name)?;
+    query?.finish()?;
+    let name = decode_segment(segment)?;
     change(worker, principal, "token_revoked", name.clone(), TokenChange::Revoke(name)).await
 }
 
