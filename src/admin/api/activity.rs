@@ -162,7 +162,7 @@ pub(super) async fn list(
         let text = format!(
             "In a fleet 'offset' may skip at most {MAX_MERGED_OFFSET} records: use 'cursor'"
         );
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+        return Err(ApiError::bad_request(text));
     }
     if let Some(text) = text {
         let text = parse_text(&text)?;
@@ -419,7 +419,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(query).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(error.into()),
-        Err(error) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error)),
+        Err(error) => Err(ApiError::internal(error)),
     }
 }
 
@@ -558,7 +558,7 @@ struct TextSearch {
 /// Parses the search text; 400 if it is invalid.
 fn parse_text(text: &str) -> Result<SearchText, ApiError> {
     let cannot = |error| format!("Invalid text: it cannot be searched for: {error}");
-    SearchText::new(text).map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, cannot(error)))
+    SearchText::new(text).map_err(|error| ApiError::bad_request(cannot(error)))
 }
 
 /// Logs that a text search reads.

@@ -126,8 +126,7 @@ pub(super) async fn answer(
     query.finish()?;
     admin(principal)?;
     let id = decode_segment(segment)?;
-    let unreadable = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, &body).map_err(unreadable)?;
+    dispatch::check(worker, &body).map_err(ApiError::bad_request)?;
     let by = Answerer::here(principal.id(), channel(&parts.headers));
     let answered = answer_here(worker, &id, &body, by.clone()).await;
     if let Err(ApiError { status: StatusCode::NOT_FOUND, .. }) = answered
@@ -437,10 +436,7 @@ impl<'a> Elsewhere<'a> {
         body: &[u8],
         by: &Answerer,
     ) -> Result<Bytes, ApiError> {
-        let unreadable = |error: &dyn std::fmt::Display| {
-            ApiError::new(StatusCode::BAD_REQUEST, format!("Invalid request body: {error}"))
-        };
-        let answer = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
+        let answer = serde_json::from_slice(body).map_err(ApiError::bad_body)?;
         let Answerer { principal, channel, node: _ } = by;
         let by =
             PeerAnswerer { principal: principal.to_string(), door: channel.as_str().to_owned() };
@@ -542,7 +538,7 @@ fn unreachable(id: &str, holder: &str, view: Option<&NodeView>) -> ApiError {
 pub async fn answer_node(worker: &Worker, from: &str, request: &[u8]) -> Response<Body> {
     let answered = match serde_json::from_slice::<PeerApprovalRequest<'_>>(request) {
         Ok(request) => perform(worker, from, &request).await,
-        Err(error) => Err(ApiError::new(StatusCode::BAD_REQUEST, error)),
+        Err(error) => Err(ApiError::bad_request(error)),
     };
     let (status, body) = match answered {
         Ok(data) => (StatusCode::OK, data),
@@ -569,10 +565,7 @@ async fn perform(
                 Some(Answerer { principal, channel: AnswerChannel::of_word(&by.door)?, node })
             });
             let (Some(answer), Some(by)) = (answer, by) else {
-                return Err(ApiError::new(
-                    StatusCode::BAD_REQUEST,
-                    "the request lacks `answer` or `by`",
-                ));
+                return Err(ApiError::bad_request("the request lacks `answer` or `by`"));
             };
             answer_here(worker, id, answer.get().as_bytes(), by).await
         }

@@ -341,7 +341,7 @@ fn read_log(activity: &Activity, seq: u64) -> Result<LogRead, QueryError> {
 }
 
 fn unknown_id() -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, "Invalid Last-Event-ID: must be the id of a record")
+    ApiError::bad_request("Invalid Last-Event-ID: must be the id of a record")
 }
 
 /// Start of an event's id line.

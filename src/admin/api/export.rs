@@ -263,7 +263,7 @@ pub(super) async fn export(
     let ExportParameters { format, after } = ExportParameters::read(&mut query)?;
     if format == Format::Parquet && after.is_some() {
         let text = "'after' is supported for json and csv only: a table is exported whole";
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+        return Err(ApiError::bad_request(text));
     }
     let filter = FilterParameters::read(&mut query)?.filter();
     let reader = activity::reader(state, worker, &mut query)?;
@@ -298,7 +298,7 @@ pub(super) async fn export(
     });
     let ((log, places, (first, last), is_known), missing) = begun.await?;
     if log.is_none() && format == Format::Parquet {
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, ONE_NODE));
+        return Err(ApiError::bad_request(ONE_NODE));
     }
     if !is_known {
         return Err(ApiError::new(StatusCode::NOT_FOUND, NOT_RETAINED));
@@ -358,7 +358,7 @@ async fn fleet_export(
     id: &str,
 ) -> Result<Response<Body>, ApiError> {
     if format == Format::Parquet && reading.coverage().nodes.len() > 1 {
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, ONE_NODE));
+        return Err(ApiError::bad_request(ONE_NODE));
     }
     if let Some(after) = after
         && reading.get(after).await?.is_none()
@@ -575,8 +575,7 @@ impl Export {
 impl Table {
     fn begin(log: NodeId) -> Result<Self, ApiError> {
         let writer = TableWriter::new(NO_NODE);
-        let writer = writer
-            .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+        let writer = writer.map_err(ApiError::internal)?;
         Ok(Self { writer, group: RecordCollector::new(log) })
     }
 

@@ -49,10 +49,8 @@ pub(super) async fn answer_here(
     body: &[u8],
     by: Answerer,
 ) -> Result<Bytes, ApiError> {
-    let unreadable = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    let request: AnswerRequest = serde_json::from_slice(body)
-        .map_err(|error| unreadable(format!("Invalid request body: {error}")))?;
-    let (verdict, seen) = request.read().map_err(unreadable)?;
+    let request: AnswerRequest = serde_json::from_slice(body).map_err(ApiError::bad_body)?;
+    let (verdict, seen) = request.read().map_err(ApiError::bad_request)?;
     let answered = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen });
     let AnsweredApproval { decided, revoked } =
         answered.map_err(|why| ApiError::new(status_of(&why), why))?;

@@ -126,13 +126,11 @@ pub(super) async fn open(
         let text = "A page session can only be opened by the page";
         return Err(ApiError::new(StatusCode::FORBIDDEN, text));
     }
-    let bad = |why: String| ApiError::new(StatusCode::BAD_REQUEST, why);
     // Serde would accept an array of the members.
     if !body.trim_ascii_start().starts_with(b"{") {
-        return Err(bad("Invalid request body: must be an object".to_owned()));
+        return Err(ApiError::bad_body("must be an object"));
     }
-    let login: PageLogin = serde_json::from_slice(&body)
-        .map_err(|error| bad(format!("Invalid request body: {error}")))?;
+    let login: PageLogin = serde_json::from_slice(&body).map_err(ApiError::bad_body)?;
     let settings = worker.settings();
     let (key, now) = (&*settings.http_auth.api_key, Instant::now());
     let secret = match (&login.code, principal) {
@@ -263,8 +261,8 @@ fn uncached(mut response: Response<Body>) -> Response<Body> {
 
 fn random() -> Result<[u8; PAGE_SECRET_BYTES], ApiError> {
     let mut random = [0; PAGE_SECRET_BYTES];
-    let none = |error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error);
-    getrandom::fill(&mut random).map_err(|error| none(format!("no randomness: {error}")))?;
+    getrandom::fill(&mut random)
+        .map_err(|error| ApiError::internal(format!("no randomness: {error}")))?;
     Ok(random)
 }
 

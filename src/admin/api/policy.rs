@@ -268,20 +268,18 @@ pub(super) async fn explain(
     ApiRequest { worker, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
     let body = read_body(query, body).await?;
-    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, &body).map_err(bad)?;
-    let asked: ExplainedCall = serde_json::from_slice(&body)
-        .map_err(|error| bad(format!("Invalid request body: {error}")))?;
+    dispatch::check(worker, &body).map_err(ApiError::bad_request)?;
+    let asked: ExplainedCall = serde_json::from_slice(&body).map_err(ApiError::bad_body)?;
     if asked.principal.is_empty() || asked.groups.len() > MAX_GROUPS {
-        return Err(bad("principal is required, with at most 1000 groups".to_owned()));
+        return Err(ApiError::bad_request("principal is required, with at most 1000 groups"));
     }
     if !is_principal(&asked.principal) {
         let text = format!("Invalid principal '{}': principals are {PRINCIPALS}", asked.principal);
-        return Err(bad(text));
+        return Err(ApiError::bad_request(text));
     }
     let arguments = asked.args.as_deref().map_or("{}", RawValue::get);
     if !arguments.starts_with('{') {
-        return Err(bad("args must be an object".to_owned()));
+        return Err(ApiError::bad_request("args must be an object"));
     }
     let tool = ToolName::parse(&asked.tool)
         .and_then(|name| worker.proxy.catalog.load().tool(&name).cloned())
@@ -343,11 +341,9 @@ async fn token_outcome(
     tool: &Tool,
 ) -> Result<Option<TokenOutcome>, ApiError> {
     let Some(name) = asked.principal.strip_prefix("token:") else { return Ok(None) };
-    let failed = |error: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error);
     let identity = Arc::clone(&worker.proxy.identity);
     let kept = tokio::task::spawn_blocking(move || identity.kept()).await;
-    let kept = kept.map_err(|error| failed(error.to_string()))?;
-    let kept = kept.map_err(|error| failed(error.to_string()))?;
+    let kept = kept.map_err(ApiError::internal)?.map_err(ApiError::internal)?;
     let Some(token) = kept.iter().find(|token| *token.name == *name) else {
         let text = format!("there is no token '{name}', so only the rules were evaluated");
         return Ok(Some(TokenOutcome::Unknown(text)));
@@ -449,13 +445,10 @@ pub(super) async fn replay(
     ApiRequest { state, worker, connection, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
     let body = read_body(query, body).await?;
-    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, &body).map_err(bad)?;
+    dispatch::check(worker, &body).map_err(ApiError::bad_request)?;
     // Serde would accept an array of the members.
     let read = serde_json::from_slice(&body).map(Value::Object);
-    let asked: ReplayRequest = read
-        .and_then(serde_json::from_value)
-        .map_err(|error| bad(format!("Invalid request body: {error}")))?;
+    let asked: ReplayRequest = read.and_then(serde_json::from_value).map_err(ApiError::bad_body)?;
     let begins = match asked.cursor {
         None => 0,
         Some(text) => Id::parse(&text).ok_or_else(|| BadQuery::cursor(text))?.seq(),
@@ -467,7 +460,7 @@ pub(super) async fn replay(
     let activity = worker.proxy.activity.clone();
     let now = activity.clone();
     let view =
-        tokio::task::spawn_blocking(move || now.view()).await.map_err(|it| failed(&it))??;
+        tokio::task::spawn_blocking(move || now.view()).await.map_err(ApiError::internal)??;
     let (node, seq, last) = (view.node(), begins.max(view.first() - 1), view.next() - 1);
     // The view would keep removed records on disk during the scan.
     drop(view);
@@ -499,11 +492,11 @@ async fn load_rules(worker: &Worker, given: Option<String>) -> Result<RuleReplay
             None => (none()?, in_force),
         })
     });
-    let read = read.await.map_err(|error| failed(&error))?;
+    let read = read.await.map_err(ApiError::internal)?;
     let (now, new) = read.map_err(|problems| refused(&problems))?;
     let Some(new) = new else {
         let text = "There are no rules in force, and `rules` is missing";
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+        return Err(ApiError::bad_request(text));
     };
     Ok(RuleReplay::new(now, new, snapshot))
 }
@@ -516,11 +509,7 @@ fn refused(problems: &[RuleProblem]) -> ApiError {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    ApiError::new(StatusCode::BAD_REQUEST, format!("{first}{more}"))
-}
-
-fn failed(error: &dyn std::fmt::Display) -> ApiError {
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+    ApiError::bad_request(format!("{first}{more}"))
 }
 
 /// Scan of the log.
@@ -557,6 +546,6 @@ impl LogWalk {
             }
             Ok::<_, UnreadableRecord>(self)
         });
-        judged.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
+        judged.await.map_err(ApiError::internal)?.map_err(ApiError::internal)
     }
 }

@@ -66,6 +66,21 @@ impl ApiError {
         Self { status, message: message.to_string(), retry_after: None }
     }
 
+    /// 400: the request is invalid.
+    pub(super) fn bad_request(message: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 400: the request body is invalid.
+    pub(super) fn bad_body(error: impl std::fmt::Display) -> Self {
+        Self::bad_request(format!("Invalid request body: {error}"))
+    }
+
+    /// 500: this proxy failed.
+    pub(super) fn internal(message: impl ToString) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
     /// 404: the config has no such server.
     pub(super) fn no_server(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))

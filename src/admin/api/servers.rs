@@ -164,7 +164,7 @@ pub(super) async fn logs(
     let read = move || stderr_log::read(&folder, &name, after, limit);
     let failed = |error: &dyn std::fmt::Display| {
         let text = format!("the stderr log of '{server}' cannot be read: {error}");
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+        ApiError::internal(text)
     };
     let read = tokio::task::spawn_blocking(read).await.map_err(|error| failed(&error))?;
     let kept = read.map_err(|error| failed(&error))?;

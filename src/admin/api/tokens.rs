@@ -132,8 +132,9 @@ pub(super) async fn list(
 ) -> Result<Bytes, ApiError> {
     query?.finish()?;
     let identity = std::sync::Arc::clone(&worker.proxy.identity);
-    let kept = tokio::task::spawn_blocking(move || identity.kept()).await.map_err(failed)?;
-    Ok(encode(&shown_tokens(&kept.map_err(failed)?, SystemTime::now())))
+    let kept =
+        tokio::task::spawn_blocking(move || identity.kept()).await.map_err(ApiError::internal)?;
+    Ok(encode(&shown_tokens(&kept.map_err(ApiError::internal)?, SystemTime::now())))
 }
 
 /// Creates an agent token.
@@ -156,9 +157,7 @@ pub(super) async fn create(
     ApiRequest { worker, principal, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
     let body = read_body(query, body).await?;
-    let new: NewAgentToken = serde_json::from_slice(&body).map_err(|error| {
-        ApiError::new(StatusCode::BAD_REQUEST, format!("Invalid request body: {error}"))
-    })?;
+    let new: NewAgentToken = serde_json::from_slice(&body).map_err(ApiError::bad_body)?;
     change(worker, principal, "token_created", new.name.clone(), TokenChange::Create(new)).await
 }
 
@@ -213,11 +212,11 @@ async fn change(
     change: TokenChange,
 ) -> Result<Bytes, ApiError> {
     let mut random = [0; 32];
-    getrandom::fill(&mut random).map_err(failed)?;
+    getrandom::fill(&mut random).map_err(ApiError::internal)?;
     let identity = std::sync::Arc::clone(&worker.proxy.identity);
     let changing =
         tokio::task::spawn_blocking(move || identity.change(change, random, SystemTime::now()));
-    let changed = changing.await.map_err(failed)?.map_err(|error| {
+    let changed = changing.await.map_err(ApiError::internal)?.map_err(|error| {
         let status = match &error {
             TokenChangeError::Name(_) | TokenChangeError::List(_) | TokenChangeError::Expires => {
                 StatusCode::BAD_REQUEST
@@ -239,10 +238,6 @@ async fn change(
     draft.keep(Raw::Metadata, metadata.as_bytes(), metadata.len());
     worker.proxy.activity.note(draft);
     Ok(encode(&shown_change(changed)))
-}
-
-fn failed(error: impl std::fmt::Display) -> ApiError {
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
 /// Lists tokens; `now` decides which have expired.

@@ -388,11 +388,11 @@ struct Seen {
 
 impl Seen {
     fn read(body: &[u8]) -> Result<DefinitionDigest, ApiError> {
-        let bad = |problem: String| ApiError::new(StatusCode::BAD_REQUEST, problem);
-        let Self { digest } = serde_json::from_slice(body)
-            .map_err(|error| bad(format!("the body must be {{\"digest\": …}}: {error}")))?;
+        let Self { digest } = serde_json::from_slice(body).map_err(|error| {
+            ApiError::bad_request(format!("the body must be {{\"digest\": …}}: {error}"))
+        })?;
         let problem = "digest must be the 32 hexadecimal digits that the diff shows";
-        DefinitionDigest::parse(&digest).ok_or_else(|| bad(problem.to_owned()))
+        DefinitionDigest::parse(&digest).ok_or_else(|| ApiError::bad_request(problem))
     }
 }
 
