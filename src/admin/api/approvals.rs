@@ -16,11 +16,11 @@ use utoipa::ToSchema;
 
 use super::call::SOURCE;
 use super::local_approvals::{
-    AnswerRequest, ApprovalView, One, UnseenNode, answer_here, one_here, time, waiting_here,
+    AnswerRequest, ApprovalView, One, UnseenNode, answer_here, one_here, waiting_here,
 };
 use super::query_parameters::decode_segment;
 use super::request::ApiRequest;
-use super::response::{ApiError, Success, encode};
+use super::response::{ApiError, Success, encode, rfc_3339};
 use mcpproxy_fleet::FleetNode;
 use mcpproxy_fleet::failure_detector::{Membership, NodeState, NodeView};
 use mcpproxy_fleet::node_state::NodeTag;
@@ -212,7 +212,7 @@ impl From<&StandingApproval> for Standing {
             by: approval.by.principal.to_string(),
             door: approval.by.channel.as_str(),
             by_node: approval.by.node.as_deref().map(str::to_owned),
-            until: time(approval.until),
+            until: rfc_3339(approval.until, 3),
         }
     }
 }

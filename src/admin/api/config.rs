@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -19,7 +18,7 @@ use super::config_handle::{
 };
 use super::request::{ApiRequest, read_body};
 use super::response;
-use super::response::{ApiError, Success, encode};
+use super::response::{ApiError, Success, encode, rfc_3339};
 use crate::api::State;
 use mcpproxy_fleet::facts::{ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
 use mcpproxy_gateway::downstream::body::Body;
@@ -82,12 +81,12 @@ pub(super) async fn config(
     query?.finish()?;
     let standing = state.config.standing();
     let rejected = standing.rejected.as_ref().map(|(since, refused)| Rejected {
-        since: shown(*since),
+        since: rfc_3339(*since, 3),
         problems: refused.problems.clone(),
     });
     Ok(encode(&ConfigState {
         path: standing.path.to_string(),
-        since: shown(standing.since),
+        since: rfc_3339(standing.since, 3),
         needs_restart: standing.needs_restart.clone(),
         rejected,
         standing: Arc::clone(&standing.shown),
@@ -248,10 +247,6 @@ pub(super) fn unusable(refused: &ReloadRefused, id: &str) -> Response<Body> {
         problems: &refused.problems,
     };
     response::json(StatusCode::UNPROCESSABLE_ENTITY, Body::from(encode(&body)), id)
-}
-
-fn shown(time: SystemTime) -> String {
-    format!("{:.3}", Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// A version of the fleet's config.

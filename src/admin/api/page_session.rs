@@ -14,13 +14,12 @@ use std::time::{Instant, SystemTime};
 use http::header::{CACHE_CONTROL, COOKIE, HOST, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::call::SOURCE;
 use super::request::{ApiRequest, read_body};
-use super::response::{self, ApiError, Success, encode};
+use super::response::{self, ApiError, Success, encode, rfc_3339};
 use crate::api::{ConnectionInfo, State};
 use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::Worker;
@@ -90,7 +89,8 @@ pub(super) async fn code(
     query?.finish()?;
     let settings = worker.settings();
     let code = state.page_logins.code(&settings.http_auth.api_key, random()?, Instant::now());
-    let shown = PageCode { code: code.expose(), expires: after(CODE_LIFE) };
+    let shown =
+        PageCode { code: code.expose(), expires: rfc_3339(SystemTime::now() + CODE_LIFE, 0) };
     Ok(uncached(response::success(encode(&shown), id)))
 }
 
@@ -151,7 +151,7 @@ pub(super) async fn open(
         ) => return Err(ApiError::new(StatusCode::UNAUTHORIZED, "Invalid or missing API key")),
     };
     peer_line!(info, LinePeer::Client("page"), "a browser logged in to the page");
-    let opened = OpenedPage { expires: after(SESSION_LIFE) };
+    let opened = OpenedPage { expires: rfc_3339(SystemTime::now() + SESSION_LIFE, 0) };
     let mut response = uncached(response::success(encode(&opened), id));
     set_cookie(&mut response, parts, secret.expose(), is_secure(connection, &parts.headers));
     Ok(response)
@@ -264,11 +264,6 @@ fn random() -> Result<[u8; PAGE_SECRET_BYTES], ApiError> {
     getrandom::fill(&mut random)
         .map_err(|error| ApiError::internal(format!("no randomness: {error}")))?;
     Ok(random)
-}
-
-fn after(life: std::time::Duration) -> String {
-    let end = Timestamp::try_from(SystemTime::now() + life).unwrap_or(Timestamp::UNIX_EPOCH);
-    format!("{end:.0}")
 }
 
 #[cfg(test)]

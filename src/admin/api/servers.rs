@@ -5,18 +5,16 @@
 //! `upstream::login_flow`; the principal that started it is recorded.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::StatusCode;
-use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::config_handle::SwitchRefused;
 use super::query_parameters::{BadQuery, decode_segment};
 use super::request::ApiRequest;
-use super::response::{ApiError, Success, encode};
+use super::response::{ApiError, Success, encode, rfc_3339};
 use crate::api::State;
 use mcpproxy_catalog::{ListNotes, Snapshot};
 use mcpproxy_gateway::telemetry::call_metrics::{Durations, Outcome, Sums};
@@ -365,14 +363,13 @@ pub(super) struct ServerView {
 
 impl From<ServerState> for ServerView {
     fn from(state: ServerState) -> Self {
-        let since = Timestamp::try_from(state.since).unwrap_or(Timestamp::UNIX_EPOCH);
         Self {
             name: state.name,
             state: state.status,
             protocol: state.transport,
             tools: state.tools,
             reason: state.reason,
-            since: format!("{since:.3}"),
+            since: rfc_3339(state.since, 3),
             protocol_version: state.protocol_version,
             server_info: state.server_info,
         }
@@ -419,7 +416,7 @@ impl ServerLogin {
             LoginStanding::Beginning => Some(none("beginning")),
             LoginStanding::Waiting(login) => Some(Self {
                 open: Some(login.address.to_string()),
-                until: Some(rfc_3339(login.until)),
+                until: Some(rfc_3339(login.until, 0)),
                 ..none("waiting")
             }),
             LoginStanding::Failed(failed) => {
@@ -465,11 +462,6 @@ pub(super) async fn log_in(
     Ok(encode(&BegunLogin {
         server,
         open: login.address.to_string(),
-        until: rfc_3339(login.until),
+        until: rfc_3339(login.until, 0),
     }))
-}
-
-fn rfc_3339(time: SystemTime) -> String {
-    let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
-    format!("{time:.0}")
 }

@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::call;
 use super::query_parameters::{BadQuery, Query, decode_segment};
 use super::request::{ApiRequest, read_body};
-use super::response::{ApiError, Success, encode};
+use super::response::{ApiError, Success, encode, rfc_3339};
 use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text, Type};
 use mcpproxy_catalog::Snapshot;
 use mcpproxy_catalog::change::DefinitionDiff;
@@ -330,7 +330,11 @@ pub(super) async fn approve(
                 note(draft);
             }
             let tools = tools.iter().map(|(tool, _)| tool.to_string()).collect();
-            Ok(encode(&ApprovedNow { approved: tools, not_saved: disk, time: now() }))
+            Ok(encode(&ApprovedNow {
+                approved: tools,
+                not_saved: disk,
+                time: rfc_3339(SystemTime::now(), 3),
+            }))
         }
         Err(refused) => {
             let mut draft = draft(Status::Rejected);
@@ -357,11 +361,6 @@ fn target(snapshot: &Snapshot, name: &str) -> Result<ApprovalTarget, ApiError> {
     let missing =
         || ApiError::new(StatusCode::NOT_FOUND, format!("Tool or server '{name}' not found"));
     ApprovalTarget::named(snapshot, name).ok_or_else(missing)
-}
-
-fn now() -> String {
-    let now = jiff::Timestamp::try_from(SystemTime::now());
-    format!("{:.3}", now.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
 }
 
 /// Definitions awaiting approval.
