@@ -16,12 +16,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::activity::micros;
+use super::activity::{ask, micros};
 use super::query_parameters::BadQuery;
-use super::reader_limits;
 use super::reader_limits::Purpose;
 use super::request::{ApiRequest, read_body};
 use super::response::{ApiError, Success, encode};
+use super::{reader_limits, tokens};
 use mcpproxy_activity::{Activity, Filter, Id, PORTION, QueryError};
 use mcpproxy_gateway::proxy::rule_replay::{ReplayReport, RuleReplay, UnreadableRecord, replayed};
 use mcpproxy_gateway::proxy::{Worker, dispatch};
@@ -341,10 +341,8 @@ async fn token_outcome(
     tool: &Tool,
 ) -> Result<Option<TokenOutcome>, ApiError> {
     let Some(name) = asked.principal.strip_prefix("token:") else { return Ok(None) };
-    let identity = Arc::clone(&worker.proxy.identity);
-    let kept = tokio::task::spawn_blocking(move || identity.kept()).await;
-    let kept = kept.map_err(ApiError::internal)?.map_err(ApiError::internal)?;
-    let Some(token) = kept.iter().find(|token| *token.name == *name) else {
+    let stored = tokens::stored(worker).await?;
+    let Some(token) = stored.iter().find(|token| *token.name == *name) else {
         let text = format!("there is no token '{name}', so only the rules were evaluated");
         return Ok(Some(TokenOutcome::Unknown(text)));
     };
@@ -458,9 +456,7 @@ pub(super) async fn replay(
     let replay = load_rules(worker, asked.rules).await?;
     let rules = replay.rules();
     let activity = worker.proxy.activity.clone();
-    let now = activity.clone();
-    let view =
-        tokio::task::spawn_blocking(move || now.view()).await.map_err(ApiError::internal)??;
+    let view = ask(worker, Activity::view).await?;
     let (node, seq, last) = (view.node(), begins.max(view.first() - 1), view.next() - 1);
     // The view would keep removed records on disk during the scan.
     drop(view);

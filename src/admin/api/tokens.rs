@@ -131,10 +131,14 @@ pub(super) async fn list(
     ApiRequest { worker, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
     query?.finish()?;
+    Ok(encode(&shown_tokens(&stored(worker).await?, SystemTime::now())))
+}
+
+/// Reads the tokens on a blocking thread.
+pub(super) async fn stored(worker: &Worker) -> Result<Vec<StoredToken>, ApiError> {
     let identity = std::sync::Arc::clone(&worker.proxy.identity);
-    let kept =
-        tokio::task::spawn_blocking(move || identity.kept()).await.map_err(ApiError::internal)?;
-    Ok(encode(&shown_tokens(&kept.map_err(ApiError::internal)?, SystemTime::now())))
+    let read = tokio::task::spawn_blocking(move || identity.kept()).await;
+    read.map_err(ApiError::internal)?.map_err(ApiError::internal)
 }
 
 /// Creates an agent token.
