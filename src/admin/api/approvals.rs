@@ -256,6 +256,13 @@ struct PeerApprovalRequest<'a> {
     by: Option<PeerAnswerer>,
 }
 
+impl PeerApprovalRequest<'_> {
+    /// A request that carries no decision.
+    fn new(ask: PeerApprovalAction, id: &str) -> Self {
+        Self { ask, id: id.to_owned(), answer: None, by: None }
+    }
+}
+
 /// The person who decides, as authenticated by the node that received the request.
 #[derive(Serialize, Deserialize)]
 struct PeerAnswerer {
@@ -363,12 +370,7 @@ fn has_no_calls(view: &NodeView) -> bool {
 }
 
 async fn listed(node: &FleetNode, name: &str) -> Result<Listed, String> {
-    let request = PeerApprovalRequest {
-        ask: PeerApprovalAction::List,
-        id: String::new(),
-        answer: None,
-        by: None,
-    };
+    let request = PeerApprovalRequest::new(PeerApprovalAction::List, "");
     let (status, body) =
         ask(node, name, &request, MAX_LIST_BYTES).await.map_err(|it| it.to_string())?;
     if status != StatusCode::OK {
@@ -417,16 +419,7 @@ impl<'a> Elsewhere<'a> {
     }
 
     pub(super) async fn one(&self, id: &str) -> Result<Bytes, ApiError> {
-        self.asked(
-            id,
-            PeerApprovalRequest {
-                ask: PeerApprovalAction::One,
-                id: id.to_owned(),
-                answer: None,
-                by: None,
-            },
-        )
-        .await
+        self.asked(id, PeerApprovalRequest::new(PeerApprovalAction::One, id)).await
     }
 
     /// Forwards a decision; `body` is JSON.
@@ -440,12 +433,10 @@ impl<'a> Elsewhere<'a> {
         let Answerer { principal, channel, node: _ } = by;
         let by =
             PeerAnswerer { principal: principal.to_string(), door: channel.as_str().to_owned() };
-        let id_of = id.to_owned();
         let request = PeerApprovalRequest {
-            ask: PeerApprovalAction::Answer,
-            id: id_of,
             answer: Some(answer),
             by: Some(by),
+            ..PeerApprovalRequest::new(PeerApprovalAction::Answer, id)
         };
         self.asked(id, request).await
     }
