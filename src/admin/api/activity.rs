@@ -164,6 +164,11 @@ pub(super) async fn list(
         );
         return Err(ApiError::bad_request(text));
     }
+    let limit = page.limit;
+    let listing = move |activities: &[Record], next: Option<Id>, total, searched, fleet| {
+        let next_cursor = next.map(|id| id.to_string());
+        encode(&Listing { activities, limit, next_cursor, total, searched, fleet })
+    };
     if let Some(text) = text {
         let text = parse_text(&text)?;
         let slot = state.readers.enter(Purpose::Search, connection.source)?;
@@ -181,25 +186,12 @@ pub(super) async fn list(
                 (found, coverage(logs).await?)
             }
         };
-        return Ok(encode(&Listing {
-            activities: &found.records,
-            limit: page.limit,
-            next_cursor: found.next_cursor.map(|id| id.to_string()),
-            total: None,
-            searched: Some(found.searched),
-            fleet,
-        }));
+        return Ok(listing(&found.records, found.next_cursor, None, Some(found.searched), fleet));
     }
     if let Some(mut reading) = reader.begin().await? {
         let (found, total) = reading.list(&filter, &page, with_total).await?;
-        return Ok(encode(&Listing {
-            activities: &found.records,
-            limit: page.limit,
-            next_cursor: found.next_cursor.map(|id| id.to_string()),
-            total,
-            searched: None,
-            fleet: Some(reading.coverage().clone()),
-        }));
+        let fleet = Some(reading.coverage().clone());
+        return Ok(listing(&found.records, found.next_cursor, total, None, fleet));
     }
     let logs = reader.logs().clone();
     run_blocking(move || {
@@ -207,14 +199,7 @@ pub(super) async fn list(
             let found = view.list(&filter, &page)?;
             Ok((found, with_total.then(|| view.count(&filter)).transpose()?))
         })?;
-        Ok(encode(&Listing {
-            activities: &found.records,
-            limit: page.limit,
-            next_cursor: found.next_cursor.map(|id| id.to_string()),
-            total,
-            searched: None,
-            fleet: logs.coverage(),
-        }))
+        Ok(listing(&found.records, found.next_cursor, total, None, logs.coverage()))
     })
     .await
 }
