@@ -3,8 +3,8 @@
 //! Owns routes, parameters and response envelopes. The call itself is in the `gateway` crate, the log in `activity`. `Host`,
 //! `Origin` and the credential were checked before a request arrives here.
 //!
-//! A request passes `router` → `endpoints` (which handler, who may use it) → the handler's file, which reads
-//! `query_parameters` and answers with a `response`.
+//! A request passes `router` → `endpoints` (which handler, who may use it) → the handler's file, which takes it as a
+//! `request::ApiRequest`, reads `query_parameters` and answers with a `response`.
 
 mod activity;
 mod approvals;
@@ -22,6 +22,7 @@ mod policy;
 pub mod proof;
 mod query_parameters;
 mod reader_limits;
+mod request;
 mod resource_metadata;
 mod response;
 mod router;

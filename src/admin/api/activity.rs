@@ -14,6 +14,7 @@ use utoipa::{IntoParams, IntoResponses, ToSchema};
 
 use super::query_parameters::{BadQuery, Query};
 use super::reader_limits::{Purpose, ReaderSlot};
+use super::request::ApiRequest;
 use super::response::{ApiError, Success, encode};
 use crate::api::State;
 use mcpproxy_activity::merged::MAX_MERGED_OFFSET;
@@ -24,7 +25,6 @@ use mcpproxy_activity::{
     Status, Summary, Type,
 };
 use mcpproxy_fleet::{FleetCoverage, FleetLogs, FleetReader, FleetReading};
-use mcpproxy_gateway::downstream::source::Source;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_policy::Principal;
 
@@ -141,11 +141,9 @@ enum LogFailures {
     )
 )]
 pub(super) async fn list(
-    state: &State,
-    worker: &Worker,
-    (principal, source): (&Principal, Source),
-    mut query: Query,
+    ApiRequest { state, worker, connection, principal, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let mut query = query?;
     let mut filter = FilterParameters::read(&mut query)?.filter();
     if let Some(own) = bound_to(principal) {
         if filter.principals.iter().any(|asked| asked != own) {
@@ -164,11 +162,16 @@ pub(super) async fn list(
         let text = format!(
             "In a fleet 'offset' may skip at most {MAX_MERGED_OFFSET} records: use 'cursor'"
         );
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+        return Err(ApiError::bad_request(text));
     }
+    let limit = page.limit;
+    let listing = move |activities: &[Record], next: Option<Id>, total, searched, fleet| {
+        let next_cursor = next.map(|id| id.to_string());
+        encode(&Listing { activities, limit, next_cursor, total, searched, fleet })
+    };
     if let Some(text) = text {
         let text = parse_text(&text)?;
-        let slot = state.readers.enter(Purpose::Search, source)?;
+        let slot = state.readers.enter(Purpose::Search, connection.source)?;
         // Calls answered before this request are found (ACT-5).
         ask(worker, |activity| activity.view().map(drop)).await?;
         let wanted = TextSearch { filter, text };
@@ -183,25 +186,12 @@ pub(super) async fn list(
                 (found, coverage(logs).await?)
             }
         };
-        return Ok(encode(&Listing {
-            activities: &found.records,
-            limit: page.limit,
-            next_cursor: found.next_cursor.map(|id| id.to_string()),
-            total: None,
-            searched: Some(found.searched),
-            fleet,
-        }));
+        return Ok(listing(&found.records, found.next_cursor, None, Some(found.searched), fleet));
     }
     if let Some(mut reading) = reader.begin().await? {
         let (found, total) = reading.list(&filter, &page, with_total).await?;
-        return Ok(encode(&Listing {
-            activities: &found.records,
-            limit: page.limit,
-            next_cursor: found.next_cursor.map(|id| id.to_string()),
-            total,
-            searched: None,
-            fleet: Some(reading.coverage().clone()),
-        }));
+        let fleet = Some(reading.coverage().clone());
+        return Ok(listing(&found.records, found.next_cursor, total, None, fleet));
     }
     let logs = reader.logs().clone();
     run_blocking(move || {
@@ -209,14 +199,7 @@ pub(super) async fn list(
             let found = view.list(&filter, &page)?;
             Ok((found, with_total.then(|| view.count(&filter)).transpose()?))
         })?;
-        Ok(encode(&Listing {
-            activities: &found.records,
-            limit: page.limit,
-            next_cursor: found.next_cursor.map(|id| id.to_string()),
-            total,
-            searched: None,
-            fleet: logs.coverage(),
-        }))
+        Ok(listing(&found.records, found.next_cursor, total, None, logs.coverage()))
     })
     .await
 }
@@ -240,16 +223,12 @@ pub(super) async fn list(
     )
 )]
 pub(super) async fn record(
-    state: &State,
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    id: &str,
+    ApiRequest { state, worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     let missing = |text: String| ApiError::new(StatusCode::NOT_FOUND, text);
     let not_found = "Activity not found";
-    let id = Id::parse(id).ok_or_else(|| missing(not_found.into()))?;
+    let id = Id::parse(segment).ok_or_else(|| missing(not_found.into()))?;
     let own = bound_to(principal).map(str::to_owned);
     let is_seen = |record: &Record| own.as_deref().is_none_or(|own| *record.head.principal == *own);
     let none = move |covered: Option<FleetCoverage>| match covered.filter(|it| it.partial) {
@@ -323,15 +302,13 @@ fn bound_to(principal: &Principal) -> Option<&str> {
     )
 )]
 pub(super) async fn summary(
-    state: &State,
-    worker: &Worker,
-    mut query: Query,
-    now: SystemTime,
+    ApiRequest { state, worker, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let mut query = query?;
     let SummaryParameters { period } = SummaryParameters::read(&mut query)?;
     let reader = reader(state, worker, &mut query)?;
     query.finish()?;
-    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     if let Some(mut reading) = reader.begin().await? {
         let summary = reading.summary(period, now).await?;
@@ -362,8 +339,10 @@ pub(super) async fn summary(
         LogFailures,
     )
 )]
-pub(super) async fn verify(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn verify(
+    ApiRequest { worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     ask(worker, |activity| Ok(encode(&activity.verify(|_, _| {})?))).await
 }
 
@@ -425,7 +404,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(query).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(error.into()),
-        Err(error) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error)),
+        Err(error) => Err(ApiError::internal(error)),
     }
 }
 
@@ -564,7 +543,7 @@ struct TextSearch {
 /// Parses the search text; 400 if it is invalid.
 fn parse_text(text: &str) -> Result<SearchText, ApiError> {
     let cannot = |error| format!("Invalid text: it cannot be searched for: {error}");
-    SearchText::new(text).map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, cannot(error)))
+    SearchText::new(text).map_err(|error| ApiError::bad_request(cannot(error)))
 }
 
 /// Logs that a text search reads.

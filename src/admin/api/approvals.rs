@@ -16,10 +16,11 @@ use utoipa::ToSchema;
 
 use super::call::SOURCE;
 use super::local_approvals::{
-    AnswerRequest, ApprovalView, One, UnseenNode, answer_here, one_here, time, waiting_here,
+    AnswerRequest, ApprovalView, One, UnseenNode, answer_here, one_here, waiting_here,
 };
-use super::query_parameters::{Query, decode_segment};
-use super::response::{ApiError, Success, encode};
+use super::query_parameters::decode_segment;
+use super::request::ApiRequest;
+use super::response::{ApiError, Success, encode, rfc_3339};
 use mcpproxy_fleet::FleetNode;
 use mcpproxy_fleet::failure_detector::{Membership, NodeState, NodeView};
 use mcpproxy_fleet::node_state::NodeTag;
@@ -44,11 +45,9 @@ use mcpproxy_policy::approvals::{
     )
 )]
 pub(super) async fn list(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
+    ApiRequest { worker, principal, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     admin(principal)?;
     let (mut unseen, mut answered, mut left_out) = (None, None, None);
     let approvals = match gather(worker).await {
@@ -81,12 +80,9 @@ pub(super) async fn list(
     )
 )]
 pub(super) async fn one(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    segment: &str,
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     admin(principal)?;
     let id = decode_segment(segment)?;
     let known = one_here(worker, &id);
@@ -124,23 +120,19 @@ pub(super) async fn one(
     )
 )]
 pub(super) async fn answer(
-    worker: &Worker,
-    principal: &Principal,
-    (headers, query): (&HeaderMap, Query),
-    segment: &str,
-    body: &[u8],
+    ApiRequest { worker, principal, parts, segment, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let (query, body) = (query?, body.await?);
     query.finish()?;
     admin(principal)?;
     let id = decode_segment(segment)?;
-    let unreadable = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, body).map_err(unreadable)?;
-    let by = Answerer::here(principal.id(), channel(headers));
-    let answered = answer_here(worker, &id, body, by.clone()).await;
+    dispatch::check(worker, &body).map_err(ApiError::bad_request)?;
+    let by = Answerer::here(principal.id(), channel(&parts.headers));
+    let answered = answer_here(worker, &id, &body, by.clone()).await;
     if let Err(ApiError { status: StatusCode::NOT_FOUND, .. }) = answered
         && let Some(elsewhere) = Elsewhere::of(worker, &id)?
     {
-        return elsewhere.answer(&id, body, &by).await;
+        return elsewhere.answer(&id, &body, &by).await;
     }
     answered
 }
@@ -220,7 +212,7 @@ impl From<&StandingApproval> for Standing {
             by: approval.by.principal.to_string(),
             door: approval.by.channel.as_str(),
             by_node: approval.by.node.as_deref().map(str::to_owned),
-            until: time(approval.until),
+            until: rfc_3339(approval.until, 3),
         }
     }
 }
@@ -262,6 +254,13 @@ struct PeerApprovalRequest<'a> {
     answer: Option<&'a RawValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<PeerAnswerer>,
+}
+
+impl PeerApprovalRequest<'_> {
+    /// A request that carries no decision.
+    fn new(ask: PeerApprovalAction, id: &str) -> Self {
+        Self { ask, id: id.to_owned(), answer: None, by: None }
+    }
 }
 
 /// The person who decides, as authenticated by the node that received the request.
@@ -371,12 +370,7 @@ fn has_no_calls(view: &NodeView) -> bool {
 }
 
 async fn listed(node: &FleetNode, name: &str) -> Result<Listed, String> {
-    let request = PeerApprovalRequest {
-        ask: PeerApprovalAction::List,
-        id: String::new(),
-        answer: None,
-        by: None,
-    };
+    let request = PeerApprovalRequest::new(PeerApprovalAction::List, "");
     let (status, body) =
         ask(node, name, &request, MAX_LIST_BYTES).await.map_err(|it| it.to_string())?;
     if status != StatusCode::OK {
@@ -425,16 +419,7 @@ impl<'a> Elsewhere<'a> {
     }
 
     pub(super) async fn one(&self, id: &str) -> Result<Bytes, ApiError> {
-        self.asked(
-            id,
-            PeerApprovalRequest {
-                ask: PeerApprovalAction::One,
-                id: id.to_owned(),
-                answer: None,
-                by: None,
-            },
-        )
-        .await
+        self.asked(id, PeerApprovalRequest::new(PeerApprovalAction::One, id)).await
     }
 
     /// Forwards a decision; `body` is JSON.
@@ -444,19 +429,14 @@ impl<'a> Elsewhere<'a> {
         body: &[u8],
         by: &Answerer,
     ) -> Result<Bytes, ApiError> {
-        let unreadable = |error: &dyn std::fmt::Display| {
-            ApiError::new(StatusCode::BAD_REQUEST, format!("Invalid request body: {error}"))
-        };
-        let answer = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
+        let answer = serde_json::from_slice(body).map_err(ApiError::bad_body)?;
         let Answerer { principal, channel, node: _ } = by;
         let by =
             PeerAnswerer { principal: principal.to_string(), door: channel.as_str().to_owned() };
-        let id_of = id.to_owned();
         let request = PeerApprovalRequest {
-            ask: PeerApprovalAction::Answer,
-            id: id_of,
             answer: Some(answer),
             by: Some(by),
+            ..PeerApprovalRequest::new(PeerApprovalAction::Answer, id)
         };
         self.asked(id, request).await
     }
@@ -549,7 +529,7 @@ fn unreachable(id: &str, holder: &str, view: Option<&NodeView>) -> ApiError {
 pub async fn answer_node(worker: &Worker, from: &str, request: &[u8]) -> Response<Body> {
     let answered = match serde_json::from_slice::<PeerApprovalRequest<'_>>(request) {
         Ok(request) => perform(worker, from, &request).await,
-        Err(error) => Err(ApiError::new(StatusCode::BAD_REQUEST, error)),
+        Err(error) => Err(ApiError::bad_request(error)),
     };
     let (status, body) = match answered {
         Ok(data) => (StatusCode::OK, data),
@@ -576,10 +556,7 @@ async fn perform(
                 Some(Answerer { principal, channel: AnswerChannel::of_word(&by.door)?, node })
             });
             let (Some(answer), Some(by)) = (answer, by) else {
-                return Err(ApiError::new(
-                    StatusCode::BAD_REQUEST,
-                    "the request lacks `answer` or `by`",
-                ));
+                return Err(ApiError::bad_request("the request lacks `answer` or `by`"));
             };
             answer_here(worker, id, answer.get().as_bytes(), by).await
         }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::request::{ApiRequest, read_body};
 use super::response::{self, ApiError, Success};
 use mcpproxy_activity::record::Source;
 use mcpproxy_gateway::downstream::body::{Body, Streamed};
@@ -56,13 +57,11 @@ const MAX_ERROR_BYTES: usize = 64 * 1024;
     )
 )]
 pub(super) async fn call(
-    worker: &Rc<Worker>,
-    principal: Principal,
-    headers: &HeaderMap,
-    request_id: &str,
-    body: Bytes,
-) -> Response<Body> {
-    let mut caller = caller(principal, headers, request_id);
+    ApiRequest { worker, principal, parts, id, query, body, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
+    let body = read_body(query, body).await?;
+    let headers = &parts.headers;
+    let mut caller = caller(principal.clone(), headers, id);
     if worker.settings().traces.is_some() {
         caller.trace = PropagatedContext::of_headers(headers).map(Box::new);
     }
@@ -83,7 +82,7 @@ pub(super) async fn call(
             Running::new(|reply| call::rejected(ours, caller, String::new(), refusal, reply))
         }
     };
-    respond(worker, running, request_id).await
+    Ok(respond(worker, running, id).await)
 }
 
 /// The verbatim tool result: `content`, `structuredContent`, `isError` and other members.

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -17,14 +16,13 @@ use super::config_handle::{
     ChangeRefused, ConfigComparison, FileSettings, FleetConfigCommand, FleetConfigHandle,
     FleetConfigRefused, ReloadRefused, Reloaded, SettingsChange, ShownProblem,
 };
-use super::query_parameters::Query;
+use super::request::{ApiRequest, read_body};
 use super::response;
-use super::response::{ApiError, Success, encode};
+use super::response::{ApiError, Success, encode, rfc_3339};
 use crate::api::State;
 use mcpproxy_fleet::facts::{ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
 use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::{Worker, dispatch};
-use mcpproxy_policy::Principal;
 
 /// Status of the config in force relative to its file.
 #[derive(Serialize, ToSchema)]
@@ -77,16 +75,18 @@ struct Unusable<'a> {
     operation_id = "getConfig",
     responses((status = 200, description = "The status", body = Success<ConfigState>))
 )]
-pub(super) fn config(state: &State, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn config(
+    ApiRequest { state, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let standing = state.config.standing();
     let rejected = standing.rejected.as_ref().map(|(since, refused)| Rejected {
-        since: shown(*since),
+        since: rfc_3339(*since, 3),
         problems: refused.problems.clone(),
     });
     Ok(encode(&ConfigState {
         path: standing.path.to_string(),
-        since: shown(standing.since),
+        since: rfc_3339(standing.since, 3),
         needs_restart: standing.needs_restart.clone(),
         rejected,
         standing: Arc::clone(&standing.shown),
@@ -104,8 +104,10 @@ pub(super) fn config(state: &State, query: Query) -> Result<Bytes, ApiError> {
         (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
     )
 )]
-pub(super) async fn difference(state: &State, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn difference(
+    ApiRequest { state, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     Ok(encode(&state.config.compare().await?))
 }
 
@@ -117,8 +119,10 @@ pub(super) async fn difference(state: &State, query: Query) -> Result<Bytes, Api
     operation_id = "getConfigSchema",
     responses((status = 200, description = "The schema", body = Object))
 )]
-pub(super) fn schema(query: Query, id: &str) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+pub(super) async fn schema(
+    ApiRequest { id, query, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
+    query?.finish()?;
     let schema = Bytes::from_static(mcpproxy_config::CONFIG_SCHEMA.as_bytes());
     Ok(response::json(StatusCode::OK, Body::from(schema), id))
 }
@@ -136,12 +140,9 @@ pub(super) fn schema(query: Query, id: &str) -> Result<Response<Body>, ApiError>
     )
 )]
 pub(super) async fn reload(
-    state: &State,
-    principal: &Principal,
-    query: Query,
-    id: &str,
+    ApiRequest { state, principal, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     match state.config.reload(principal).await? {
         Ok(reloaded) => Ok(response::success(encode(&reloaded), id)),
         Err(refused) => Ok(unusable(&refused, id)),
@@ -161,11 +162,9 @@ pub(super) async fn reload(
     )
 )]
 pub(super) async fn settings(
-    state: &State,
-    query: Query,
-    id: &str,
+    ApiRequest { state, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     Ok(match state.config.settings().await? {
         Ok(settings) => response::success(encode(&settings), id),
         Err(refused) => unusable(&refused, id),
@@ -190,12 +189,10 @@ pub(super) async fn settings(
     )
 )]
 pub(super) async fn preview(
-    state: &State,
-    worker: &Worker,
-    body: &Bytes,
-    id: &str,
+    ApiRequest { state, worker, id, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    let compared = state.config.preview(parse_change(worker, body)?).await?;
+    let body = read_body(query, body).await?;
+    let compared = state.config.preview(parse_change(worker, &body)?).await?;
     changed(compared.map(|compared| encode(&compared)), id)
 }
 
@@ -217,22 +214,18 @@ pub(super) async fn preview(
     )
 )]
 pub(super) async fn change(
-    state: &State,
-    worker: &Worker,
-    principal: &Principal,
-    body: &Bytes,
-    id: &str,
+    ApiRequest { state, worker, principal, id, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    let written = state.config.change(parse_change(worker, body)?, principal).await?;
+    let body = read_body(query, body).await?;
+    let written = state.config.change(parse_change(worker, &body)?, principal).await?;
     changed(written.map(|reloaded| encode(&reloaded)), id)
 }
 
 fn parse_change(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
-    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, body).map_err(bad)?;
+    dispatch::check(worker, body).map_err(ApiError::bad_request)?;
     // Serde would accept an array of the members. Its error messages may quote values of the body, so they are not shown.
     let read = serde_json::from_slice(body).map(Value::Object).and_then(serde_json::from_value);
-    read.map_err(|_| bad("Invalid request body: write {\"digest\": \"…\", \"patch\": {…}}".into()))
+    read.map_err(|_| ApiError::bad_body("write {\"digest\": \"…\", \"patch\": {…}}"))
 }
 
 fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<Body>, ApiError> {
@@ -254,10 +247,6 @@ pub(super) fn unusable(refused: &ReloadRefused, id: &str) -> Response<Body> {
         problems: &refused.problems,
     };
     response::json(StatusCode::UNPROCESSABLE_ENTITY, Body::from(encode(&body)), id)
-}
-
-fn shown(time: SystemTime) -> String {
-    format!("{:.3}", Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// A version of the fleet's config.
@@ -372,8 +361,10 @@ fn fleet_handle(state: &State) -> Result<&FleetConfigHandle, ApiError> {
         (status = 404, description = "This node shares no config"),
     )
 )]
-pub(super) fn fleet_config(state: &State, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn fleet_config(
+    ApiRequest { state, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let facts = &fleet_handle(state)?.facts;
     let (known, standing) = (facts.facts(), facts.standing());
     let (config, earlier) = match ConfigFact::of(&known) {
@@ -409,11 +400,9 @@ pub(super) fn fleet_config(state: &State, query: Query) -> Result<Bytes, ApiErro
     )
 )]
 pub(super) async fn apply_fleet_config(
-    state: &State,
-    principal: &Principal,
-    body: Bytes,
-    id: &str,
+    ApiRequest { state, principal, id, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
+    let body = read_body(query, body).await?;
     let command = |caller| FleetConfigCommand::Apply(body, caller);
     answered(fleet_handle(state)?.send(principal, command).await?, id)
 }
@@ -434,12 +423,9 @@ pub(super) async fn apply_fleet_config(
     )
 )]
 pub(super) async fn roll_back_fleet_config(
-    state: &State,
-    principal: &Principal,
-    query: Query,
-    id: &str,
+    ApiRequest { state, principal, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     answered(fleet_handle(state)?.send(principal, FleetConfigCommand::RollBack).await?, id)
 }
 

@@ -1,15 +1,15 @@
 //! Endpoint table of the REST interface.
 //!
-//! A route is declared in one row of [`endpoints!`]: path, methods, access and handlers. Two more places name it: the handler,
-//! which carries the description of its parameters and responses, and the dispatch in `router`. A test checks that the
-//! table and the descriptions agree. [`complete`] adds to the document generated from both what all operations share.
+//! [`endpoints!`] lists the handlers by the clients that may use them. A handler's `utoipa::path` declares path, method, parameters
+//! and responses; routes and the OpenAPI document are derived from it. [`complete`] adds to the document what all operations
+//! share.
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use utoipa::OpenApi as _;
-use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::path::{HttpMethod, Operation, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
@@ -19,7 +19,7 @@ use utoipa::openapi::{
     Schema,
 };
 
-use super::query_parameters::Query;
+use super::request::{ApiReply as _, ApiRequest, Handler};
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
     activity, approvals, call, config, events, export, fleet, metrics, page_session, policy, proof,
@@ -43,35 +43,37 @@ enum Access {
     ApiKey,
 }
 
-/// A row of the endpoint table.
-struct Endpoint {
-    /// A segment in braces matches any one segment. Literal paths come before paths with braces that match them.
-    path: &'static str,
-    /// As the `Allow` header lists them.
-    methods: &'static str,
+/// The endpoints of one path.
+pub(super) struct Route {
+    /// A segment in braces matches any one segment.
+    path: String,
+    /// The accepted methods, as the `Allow` header lists them.
+    allowed: String,
     access: Access,
+    /// Handlers with their methods, listed like `allowed`.
+    handlers: Vec<(&'static str, Handler)>,
 }
 
-/// Defines [`Route`] and the OpenAPI document from rows of `route: path, methods, access, [handlers];`.
+/// Defines [`ROUTES`] and the OpenAPI document from rows of `access: handlers;`. `utoipa::path` names the description of a
+/// handler `__path_HANDLER`.
 macro_rules! endpoints {
-    ($($route:ident: $path:expr, $methods:literal, $access:ident,
-        [$($module:ident :: $handler:ident),+];)+) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Route {
-            $($route,)+
-        }
-
-        impl Route {
-            const ALL: &[Self] = &[$(Self::$route),+];
-
-            const fn endpoint(self) -> Endpoint {
-                match self {
-                    $(Self::$route => {
-                        Endpoint { path: $path, methods: $methods, access: Access::$access }
-                    })+
-                }
+    ($($access:ident: $($module:ident :: $handler:ident),+;)+) => {
+        /// Literal paths come before paths with braces, which may match them too.
+        static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
+            let mut routes = Vec::new();
+            pastey::paste! {
+                $($(Route::add::<$module::[<__path_ $handler>]>(
+                    &mut routes,
+                    Access::$access,
+                    |request| Box::pin(async move {
+                        let id = request.id;
+                        Ok($module::$handler(request).await?.response(id))
+                    }),
+                );)+)+
             }
-        }
+            routes.sort_by_key(|route: &Route| route.path.contains('{'));
+            routes
+        });
 
         #[derive(utoipa::OpenApi)]
         #[openapi(
@@ -97,70 +99,59 @@ macro_rules! endpoints {
 }
 
 endpoints! {
-    Health: "/healthz", "GET, HEAD", Public, [status::alive];
-    Readiness: "/readyz", "GET, HEAD", Public, [status::ready];
-    Proof: proof::PATH, "GET, HEAD", Public, [proof::answer];
-    Events: "/events", "GET, HEAD", Admin, [events::events];
-    Metrics: "/metrics", "GET, HEAD", ApiKey, [metrics::metrics];
-    OpenApi: "/api/v1/openapi.json", "GET, HEAD", Agents, [self::document];
-    Status: "/api/v1/status", "GET, HEAD", Admin, [status::status];
-    Servers: "/api/v1/servers", "GET, HEAD", Admin, [servers::servers];
-    ServerLogs: "/api/v1/servers/{name}/logs", "GET, HEAD", Admin, [servers::logs];
-    ServerRestart: "/api/v1/servers/{name}/restart", "POST", Admin, [servers::restart];
-    ServerEnable: "/api/v1/servers/{name}/enable", "POST", Admin, [servers::enable];
-    ServerDisable: "/api/v1/servers/{name}/disable", "POST", Admin, [servers::disable];
-    ServerLogin: "/api/v1/servers/{name}/login", "POST", Admin, [servers::log_in];
-    Tools: "/api/v1/tools", "GET, HEAD", Agents, [tools::tools];
-    Call: "/api/v1/tools/call", "POST", Agents, [call::call];
-    Tool: "/api/v1/tools/{name}", "GET, HEAD", Agents, [tools::tool];
-    ToolDiff: "/api/v1/tools/{name}/diff", "GET, HEAD", Admin, [tools::diff];
-    ToolApprove: "/api/v1/tools/{name}/approve", "POST", Admin, [tools::approve];
-    Policy: "/api/v1/policy", "GET, HEAD", Admin, [policy::in_force];
-    PolicyExplain: "/api/v1/policy/explain", "POST", Admin, [policy::explain];
-    PolicyReplay: "/api/v1/policy/replay", "POST", Admin, [policy::replay];
-    ActivityList: "/api/v1/activity", "GET, HEAD", Agents, [activity::list];
-    ActivitySummary: "/api/v1/activity/summary", "GET, HEAD", Admin, [activity::summary];
-    ActivityVerify: "/api/v1/activity/verify", "GET, HEAD", Admin, [activity::verify];
-    ActivityExport: "/api/v1/activity/export", "GET, HEAD", Admin, [export::export];
-    ActivityRecord: "/api/v1/activity/{id}", "GET, HEAD", Agents, [activity::record];
-    Approvals: "/api/v1/approvals", "GET, HEAD", Admin, [approvals::list];
-    Approval: "/api/v1/approvals/{id}", "GET, HEAD, POST", Admin, [approvals::one, approvals::answer];
-    Tokens: "/api/v1/tokens", "GET, HEAD, POST", ApiKey, [tokens::list, tokens::create];
-    Token: "/api/v1/tokens/{name}", "DELETE", ApiKey, [tokens::revoke];
-    TokenRotation: "/api/v1/tokens/{name}/rotate", "POST", ApiKey, [tokens::rotate];
-    Config: "/api/v1/config", "GET, HEAD", Admin, [config::config];
-    ConfigDifference: "/api/v1/config/difference", "GET, HEAD", Admin, [config::difference];
-    ConfigReload: "/api/v1/config/reload", "POST", Admin, [config::reload];
-    ConfigSettings: "/api/v1/config/settings", "GET, HEAD", Admin, [config::settings];
-    ConfigPreview: "/api/v1/config/preview", "POST", Admin, [config::preview];
-    ConfigChange: "/api/v1/config/change", "POST", Admin, [config::change];
-    ConfigSchema: "/api/v1/config/schema.json", "GET, HEAD", Agents, [config::schema];
-    Fleet: "/api/v1/fleet", "GET, HEAD", Admin, [fleet::fleet];
-    FleetConfig: "/api/v1/fleet/config", "GET, HEAD, POST", ApiKey,
-        [config::fleet_config, config::apply_fleet_config];
-    FleetConfigRollback: "/api/v1/fleet/config/rollback", "POST", ApiKey, [config::roll_back_fleet_config];
-    PageCodes: "/api/v1/page/codes", "POST", ApiKey, [page_session::code];
-    PageSession: PAGE_SESSION, "POST, DELETE", Public, [page_session::open, page_session::close];
-    ResourceMetadata: resource_metadata::PATH, "GET, HEAD", Public, [resource_metadata::answer];
-    ResourceMetadataMcp: resource_metadata::OF_MCP, "GET, HEAD", Public, [resource_metadata::of_mcp];
-    ResourceMetadataAll: resource_metadata::OF_ALL, "GET, HEAD", Public, [resource_metadata::of_all];
+    Public:
+        status::alive, status::ready, proof::answer, page_session::open, page_session::close,
+        resource_metadata::answer, resource_metadata::of_mcp, resource_metadata::of_all;
+    Agents:
+        self::document, tools::tools, call::call, tools::tool, activity::list, activity::record, config::schema;
+    Admin:
+        events::events, status::status, fleet::fleet,
+        servers::servers, servers::logs, servers::restart, servers::enable, servers::disable, servers::log_in,
+        tools::diff, tools::approve, policy::in_force, policy::explain, policy::replay,
+        activity::summary, activity::verify, export::export, approvals::list, approvals::one, approvals::answer,
+        config::config, config::difference, config::reload, config::settings, config::preview, config::change;
+    ApiKey:
+        metrics::metrics, tokens::list, tokens::create, tokens::revoke, tokens::rotate, page_session::code,
+        config::fleet_config, config::apply_fleet_config, config::roll_back_fleet_config;
 }
 
-/// Path at which a page code or the API key is exchanged for a session.
-const PAGE_SESSION: &str = "/api/v1/page/session";
-
 impl Route {
-    pub(super) fn allows(self, method: &Method) -> bool {
-        self.allowed().split(", ").any(|allowed| allowed == method.as_str())
+    /// Adds the handler that `P` describes.
+    fn add<P: utoipa::Path>(routes: &mut Vec<Self>, access: Access, handler: Handler) {
+        let methods = match P::methods().as_slice() {
+            [HttpMethod::Get] => "GET, HEAD",
+            [HttpMethod::Post] => "POST",
+            [HttpMethod::Delete] => "DELETE",
+            // A test forbids the others.
+            _ => return,
+        };
+        let path = P::path();
+        match routes.iter_mut().find(|route| route.path == path && route.access == access) {
+            Some(route) => {
+                route.allowed.extend([", ", methods]);
+                route.handlers.push((methods, handler));
+            }
+            None => {
+                let (allowed, handlers) = (methods.to_owned(), vec![(methods, handler)]);
+                routes.push(Self { path, allowed, access, handlers });
+            }
+        }
+    }
+
+    /// The handler for a method; `None` if the path does not accept it.
+    pub(super) fn handler(&self, method: &Method) -> Option<Handler> {
+        let accepts =
+            |methods: &str| methods.split(", ").any(|accepted| accepted == method.as_str());
+        self.handlers.iter().find(|(methods, _)| accepts(methods)).map(|(_, handler)| *handler)
     }
 
     /// The accepted methods, as the `Allow` header lists them.
-    pub(super) fn allowed(self) -> &'static str {
-        self.endpoint().methods
+    pub(super) fn allowed(&self) -> &str {
+        &self.allowed
     }
 
-    pub(super) fn is_open_to(self, principal: &Principal) -> bool {
-        match (self.endpoint().access, principal) {
+    pub(super) fn is_open_to(&self, principal: &Principal) -> bool {
+        match (self.access, principal) {
             (_, Principal::Admin) | (Access::Public, _) => true,
             (
                 Access::Agents,
@@ -171,34 +162,30 @@ impl Route {
     }
 
     /// Whether a page session is accepted as the admin's.
-    pub(super) fn is_open_to_page(self) -> bool {
-        matches!(self.endpoint().access, Access::Agents | Access::Admin)
-    }
-
-    /// Whether the response is streamed and therefore bound to the lifetime of its credential.
-    pub(super) fn is_stream(self) -> bool {
-        matches!(self, Self::Events | Self::ActivityExport)
+    pub(super) fn is_open_to_page(&self) -> bool {
+        matches!(self.access, Access::Agents | Access::Admin)
     }
 }
 
 /// Returns the route of a path and its segment in braces, not decoded; empty if the path has no braces.
-pub(super) fn find(path: &str) -> Option<(Route, &str)> {
-    Route::ALL.iter().find_map(|route| Some((*route, segment(route.endpoint().path, path)?)))
+pub(super) fn find(path: &str) -> Option<(&'static Route, &str)> {
+    ROUTES.iter().find_map(|route| Some((route, segment(&route.path, path)?)))
 }
 
 /// Whether the path reveals nothing without a credential, not even whether it exists.
 pub(super) fn needs_key(path: &str) -> bool {
-    path != PAGE_SESSION
-        && (path == "/events" || path == "/metrics" || path == "/api" || path.starts_with("/api/"))
+    match find(path) {
+        Some((route, _)) => route.access != Access::Public,
+        None => path == "/api" || path.starts_with("/api/"),
+    }
 }
 
 /// The segment that matches the braces of `template`, empty if it has none; `None` if the path does not match.
 fn segment<'a>(template: &str, path: &'a str) -> Option<&'a str> {
-    let braces =
-        template.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?.1)));
-    let Some((before, after)) = braces else {
+    let Some((before, rest)) = template.split_once('{') else {
         return (template == path).then_some("");
     };
+    let (_, after) = rest.split_once('}')?;
     let segment = path.strip_prefix(before)?.strip_suffix(after)?;
     (!segment.contains('/')).then_some(segment)
 }
@@ -211,13 +198,15 @@ fn segment<'a>(template: &str, path: &'a str) -> Option<&'a str> {
     operation_id = "getDescription",
     responses((status = 200, description = "This document", body = Object))
 )]
-pub(super) fn document(query: Query, id: &str) -> Result<Response<Body>, ApiError> {
+pub(super) async fn document(
+    ApiRequest { query, id, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
     static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         let mut document = Handlers::openapi();
-        complete(&mut document, needs_key);
+        complete(&mut document);
         response::encode(&document)
     });
-    query.finish()?;
+    query?.finish()?;
     Ok(response::json(StatusCode::OK, Body::from(DOCUMENT.clone()), id))
 }
 
@@ -241,9 +230,8 @@ const KEYED: [(StatusCode, &str); 2] = [
     (StatusCode::UNAUTHORIZED, "The API key or token is missing, unknown or no longer valid"),
 ];
 
-/// Completes a document with the security schemes, headers and errors that all handlers share. `needs_key` decides whether a
-/// path requires a key.
-pub(super) fn complete(document: &mut OpenApi, needs_key: impl Fn(&str) -> bool) {
+/// Completes a document with the security schemes, headers and errors that all handlers share.
+fn complete(document: &mut OpenApi) {
     let components = document.components.get_or_insert_with(Components::new);
     let [header, bearer, query] = SCHEMES;
     let key = |at| SecurityScheme::ApiKey(at);
@@ -315,72 +303,88 @@ mod tests {
     use super::*;
     use mcpproxy_policy::{AgentToken, JwtSubject, Scope};
 
-    fn paths_where(accepted: impl Fn(Route, &'static str) -> bool) -> Vec<&'static str> {
-        let rows = Route::ALL.iter().map(|route| (*route, route.endpoint().path));
-        rows.filter(|(route, path)| accepted(*route, path)).map(|(_, path)| path).collect()
+    fn paths_where(accepted: impl Fn(&Route) -> bool) -> BTreeSet<&'static str> {
+        ROUTES.iter().filter(|route| accepted(route)).map(|route| &*route.path).collect()
     }
 
     #[test]
     fn paths_resolve_to_routes_and_segments() {
-        for (path, route, segment) in [
-            ("/api/v1/activity", Route::ActivityList, ""),
-            ("/api/v1/activity/summary", Route::ActivitySummary, ""),
-            ("/api/v1/activity/01X", Route::ActivityRecord, "01X"),
-            ("/api/v1/activity/", Route::ActivityRecord, ""),
-            ("/api/v1/tools/call", Route::Call, ""),
-            ("/api/v1/tools/a:b", Route::Tool, "a:b"),
-            ("/api/v1/approvals", Route::Approvals, ""),
-            ("/api/v1/approvals/0123456789abcdef", Route::Approval, "0123456789abcdef"),
-            ("/api/v1/tools/a:b/diff", Route::ToolDiff, "a:b"),
-            ("/api/v1/tools/a/approve", Route::ToolApprove, "a"),
-            ("/healthz", Route::Health, ""),
-            ("/api/v1/tokens/ci", Route::Token, "ci"),
-            ("/api/v1/tokens/ci/rotate", Route::TokenRotation, "ci"),
+        for (path, template, segment) in [
+            ("/api/v1/activity", "/api/v1/activity", ""),
+            ("/api/v1/activity/summary", "/api/v1/activity/summary", ""),
+            ("/api/v1/activity/01X", "/api/v1/activity/{id}", "01X"),
+            ("/api/v1/activity/", "/api/v1/activity/{id}", ""),
+            ("/api/v1/tools/call", "/api/v1/tools/call", ""),
+            ("/api/v1/tools/a:b", "/api/v1/tools/{name}", "a:b"),
+            ("/api/v1/tools/{name}", "/api/v1/tools/{name}", "{name}"),
+            ("/api/v1/tools/a:b/diff", "/api/v1/tools/{name}/diff", "a:b"),
+            ("/healthz", "/healthz", ""),
+            ("/api/v1/tokens/ci", "/api/v1/tokens/{name}", "ci"),
+            ("/api/v1/tokens/ci/rotate", "/api/v1/tokens/{name}/rotate", "ci"),
         ] {
-            assert_eq!(find(path), Some((route, segment)), "{path}");
+            let found = find(path).map(|(route, segment)| (&*route.path, segment));
+            assert_eq!(found, Some((template, segment)), "{path}");
         }
         for unknown in ["", "/", "/api/v1", "/api/v1/activity/a/b", "/api/v1/tool", "/events/"] {
-            assert_eq!(find(unknown), None, "{unknown}");
+            assert!(find(unknown).is_none(), "{unknown}");
         }
     }
 
     #[test]
     fn only_public_endpoints_answer_without_a_key() {
-        let open = paths_where(|_, path| !needs_key(path));
+        let open = paths_where(|route| !needs_key(&route.path));
         let expected = [
             "/healthz",
             "/readyz",
             "/proof",
-            PAGE_SESSION,
+            "/api/v1/page/session",
             resource_metadata::PATH,
             resource_metadata::OF_MCP,
             resource_metadata::OF_ALL,
         ];
-        assert_eq!(open, expected);
-        assert_eq!(open, paths_where(|route, _| route.endpoint().access == Access::Public));
+        assert_eq!(open, expected.into());
         assert!(needs_key("/api/v1/nowhere") && needs_key("/api"));
     }
 
     #[test]
-    fn table_and_descriptions_agree_on_paths_and_methods() {
-        let described = Handlers::openapi();
-        let mut methods = BTreeSet::new();
-        for (path, item) in &described.paths.paths {
-            let served = [("GET", &item.get), ("POST", &item.post), ("DELETE", &item.delete)];
-            methods.extend(served.iter().filter(|(_, it)| it.is_some()).map(|it| (&**path, it.0)));
+    fn each_described_operation_is_served_once() {
+        let described = Handlers::openapi().paths.paths;
+        let mut operations = Vec::new();
+        for (path, item) in &described {
+            let served = [("DELETE", &item.delete), ("GET, HEAD", &item.get), ("POST", &item.post)];
+            operations.extend(served.iter().filter(|it| it.1.is_some()).map(|it| (&**path, it.0)));
             let others = [&item.put, &item.patch, &item.options, &item.trace];
             assert!(others.iter().all(|other| other.is_none()), "{path}");
         }
-        let served = Route::ALL.iter().flat_map(|route| {
-            let Endpoint { path, methods, .. } = route.endpoint();
-            methods.split(", ").filter(|method| *method != "HEAD").map(move |method| (path, method))
-        });
-        assert_eq!(methods, served.collect());
+        let mut served: Vec<_> = ROUTES
+            .iter()
+            .flat_map(|route| route.handlers.iter().map(|(methods, _)| (&*route.path, *methods)))
+            .collect();
+        served.sort_unstable();
+        assert_eq!(served, operations);
+        assert_eq!(ROUTES.len(), described.len(), "all handlers of a path have the same access");
+    }
+
+    #[test]
+    fn allowed_methods_of_a_path_are_those_of_its_handlers() {
+        for (path, allowed) in [
+            ("/api/v1/tools", "GET, HEAD"),
+            ("/api/v1/tools/call", "POST"),
+            ("/api/v1/approvals/x", "GET, HEAD, POST"),
+            ("/api/v1/page/session", "POST, DELETE"),
+        ] {
+            let (route, _) = find(path).unwrap();
+            assert_eq!(route.allowed(), allowed, "{path}");
+            for method in [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::PUT] {
+                let is_allowed = allowed.split(", ").any(|it| it == method.as_str());
+                assert_eq!(route.handler(&method).is_some(), is_allowed, "{method} {path}");
+            }
+        }
     }
 
     #[test]
     fn page_session_is_refused_where_credentials_are_created() {
-        let closed = paths_where(|route, path| needs_key(path) && !route.is_open_to_page());
+        let closed = paths_where(|route| needs_key(&route.path) && !route.is_open_to_page());
         let expected = [
             "/metrics",
             "/api/v1/tokens",
@@ -391,7 +395,7 @@ mod tests {
             "/api/v1/fleet/config/rollback",
             "/api/v1/page/codes",
         ];
-        assert_eq!(closed, expected);
+        assert_eq!(closed, expected.into());
     }
 
     #[test]
@@ -403,7 +407,7 @@ mod tests {
             std::time::SystemTime::UNIX_EPOCH,
         )));
         let open = |principal: &Principal| {
-            paths_where(|route, path| needs_key(path) && route.is_open_to(principal))
+            paths_where(|route| needs_key(&route.path) && route.is_open_to(principal))
         };
         let expected = [
             "/api/v1/openapi.json",
@@ -414,9 +418,9 @@ mod tests {
             "/api/v1/activity/{id}",
             "/api/v1/config/schema.json",
         ];
-        assert_eq!(open(&token), expected);
-        assert_eq!(open(&subject), expected);
+        assert_eq!(open(&token), expected.into());
+        assert_eq!(open(&subject), expected.into());
         assert!(open(&Principal::Anonymous).is_empty());
-        assert!(Route::ALL.iter().all(|route| route.is_open_to(&Principal::Admin)));
+        assert!(ROUTES.iter().all(|route| route.is_open_to(&Principal::Admin)));
     }
 }

@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use tokio::sync::watch;
 
-use super::query_parameters::{BadQuery, Query};
+use super::query_parameters::BadQuery;
 use super::reader_limits::{Purpose, ReaderPace, ReaderSlot, event};
+use super::request::ApiRequest;
 use super::response::ApiError;
 use super::{activity, reader_limits, response};
-use crate::api::State;
 use mcpproxy_activity::record::NodeId;
 use mcpproxy_activity::{
     Activity, Filter, Id, Live, LiveEvent, PORTION, Page, Payloads, Portion, QueryError, StoreError,
@@ -34,7 +34,6 @@ use mcpproxy_fleet::fleet_watch::OVERLAP_MS;
 use mcpproxy_fleet::record_questions::WatchCursor;
 use mcpproxy_fleet::{FleetNode, FleetWatch, WatchEvent};
 use mcpproxy_gateway::downstream::body::Body;
-use mcpproxy_gateway::downstream::source::Source;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_protocol::mcp::headers;
 use mcpproxy_runtime::io::clock::wall_ms;
@@ -109,24 +108,20 @@ struct Events {
     )
 )]
 pub(super) async fn events(
-    state: &State,
-    worker: &Worker,
-    source: Source,
-    mut query: Query,
-    headers: &HeaderMap,
-    request_id: &str,
+    ApiRequest { state, worker, connection, parts, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
+    let mut query = query?;
     let member = worker.proxy.nodes.fleet_node();
     let wanted = if member.is_some() { query.text("node")? } else { None };
     query.finish()?;
     // A node that has not joined yet cannot query others; the stream reports that.
     let node = member.filter(|node| node.config.key.is_some());
     let seen = |value: &HeaderValue| LastSeen::parse(value.to_str().ok()?, node.is_some());
-    let seen = match headers.get(&LAST_EVENT_ID) {
+    let seen = match parts.headers.get(&LAST_EVENT_ID) {
         None => None,
         Some(value) => Some(seen(value).ok_or_else(unknown_id)?),
     };
-    let slot = state.readers.enter(Purpose::Watch, source)?;
+    let slot = state.readers.enter(Purpose::Watch, connection.source)?;
     let (now, activity) = (wall_ms(), worker.proxy.activity.clone());
     let own = activity.node_name().unwrap_or_default();
     let from = seen.as_ref().filter(|_| node.is_some()).map(|seen| seen.in_log_of(own));
@@ -173,7 +168,7 @@ pub(super) async fn events(
         };
         Some((Ok(chunk), (None, events)))
     });
-    let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(chunks)), request_id);
+    let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(chunks)), id);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -346,7 +341,7 @@ fn read_log(activity: &Activity, seq: u64) -> Result<LogRead, QueryError> {
 }
 
 fn unknown_id() -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, "Invalid Last-Event-ID: must be the id of a record")
+    ApiError::bad_request("Invalid Last-Event-ID: must be the id of a record")
 }
 
 /// Start of an event's id line.

@@ -26,8 +26,6 @@ use mcpproxy_activity::{Filter, Id, PORTION, QueryError, Record, StoreError};
 use mcpproxy_fleet::columns::{RecordCollector, TableError, TableWriter};
 use mcpproxy_fleet::{FleetForward, FleetLogs, FleetReading, ForwardBroken};
 use mcpproxy_gateway::downstream::body::Body;
-use mcpproxy_gateway::downstream::source::Source;
-use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::proxy::reply::Aborted;
 use mcpproxy_runtime::io::clock::wall_ms;
 use serde::{Deserialize, Serialize};
@@ -38,8 +36,9 @@ use utoipa::{IntoParams, ToSchema};
 use crate::api::activity::{FilterParameters, NodeParameters};
 use crate::api::query_parameters::{BadQuery, Query};
 use crate::api::reader_limits::{Purpose, ReaderPace, ReaderSlot};
+use crate::api::request::ApiRequest;
 use crate::api::response::ApiError;
-use crate::api::{State, activity, reader_limits, response};
+use crate::api::{activity, reader_limits, response};
 
 /// Time for the last line of an aborted export to be sent.
 const LAST_LINE_TIMEOUT: Duration = Duration::from_millis(250);
@@ -258,21 +257,18 @@ pub(super) struct ExportParameters {
     )
 )]
 pub(super) async fn export(
-    state: &State,
-    worker: &Worker,
-    source: Source,
-    mut query: Query,
-    id: &str,
+    ApiRequest { state, worker, connection, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
+    let mut query = query?;
     let ExportParameters { format, after } = ExportParameters::read(&mut query)?;
     if format == Format::Parquet && after.is_some() {
         let text = "'after' is supported for json and csv only: a table is exported whole";
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+        return Err(ApiError::bad_request(text));
     }
     let filter = FilterParameters::read(&mut query)?.filter();
     let reader = activity::reader(state, worker, &mut query)?;
     query.finish()?;
-    let slot = state.readers.enter(Purpose::Export, source)?;
+    let slot = state.readers.enter(Purpose::Export, connection.source)?;
     if let Some(reading) = reader.begin().await? {
         let logs = reader.logs().clone();
         return fleet_export(logs, reading, (filter, format, after), slot, id).await;
@@ -302,7 +298,7 @@ pub(super) async fn export(
     });
     let ((log, places, (first, last), is_known), missing) = begun.await?;
     if log.is_none() && format == Format::Parquet {
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, ONE_NODE));
+        return Err(ApiError::bad_request(ONE_NODE));
     }
     if !is_known {
         return Err(ApiError::new(StatusCode::NOT_FOUND, NOT_RETAINED));
@@ -362,7 +358,7 @@ async fn fleet_export(
     id: &str,
 ) -> Result<Response<Body>, ApiError> {
     if format == Format::Parquet && reading.coverage().nodes.len() > 1 {
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, ONE_NODE));
+        return Err(ApiError::bad_request(ONE_NODE));
     }
     if let Some(after) = after
         && reading.get(after).await?.is_none()
@@ -579,8 +575,7 @@ impl Export {
 impl Table {
     fn begin(log: NodeId) -> Result<Self, ApiError> {
         let writer = TableWriter::new(NO_NODE);
-        let writer = writer
-            .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+        let writer = writer.map_err(ApiError::internal)?;
         Ok(Self { writer, group: RecordCollector::new(log) })
     }
 

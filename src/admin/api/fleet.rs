@@ -7,9 +7,8 @@ use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::query_parameters::Query;
+use super::request::ApiRequest;
 use super::response::{ApiError, Success, encode};
-use crate::api::State;
 use mcpproxy_fleet::facts::FactStanding;
 use mcpproxy_fleet::failure_detector::{NodeState, NodeView};
 use mcpproxy_fleet::fleet_logs::IndexReport;
@@ -18,7 +17,6 @@ use mcpproxy_fleet::peer_wire::PeerRoute;
 use mcpproxy_fleet::peers::Hop;
 use mcpproxy_fleet::segment::ChainGap;
 use mcpproxy_fleet::{FleetNode, IndexRole};
-use mcpproxy_gateway::proxy::Worker;
 
 /// Maximum number of nodes pinged concurrently.
 const ASKED_TOGETHER: usize = 16;
@@ -36,10 +34,9 @@ const LIVING: &str = NodeState::Alive.as_str();
     responses((status = 200, description = "The fleet", body = Success<FleetOverview>))
 )]
 pub(super) async fn fleet(
-    state: &State,
-    worker: &Worker,
-    mut query: Query,
+    ApiRequest { state, worker, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let mut query = query?;
     let reach = query.flag("reach")?;
     query.finish()?;
     let proxy = &worker.proxy;

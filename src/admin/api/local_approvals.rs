@@ -8,12 +8,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::StatusCode;
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::response::{ApiError, encode};
+use super::response::{ApiError, encode, rfc_3339};
 use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use mcpproxy_fleet::facts::FactKind;
 use mcpproxy_gateway::proxy::Worker;
@@ -49,10 +48,8 @@ pub(super) async fn answer_here(
     body: &[u8],
     by: Answerer,
 ) -> Result<Bytes, ApiError> {
-    let unreadable = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    let request: AnswerRequest = serde_json::from_slice(body)
-        .map_err(|error| unreadable(format!("Invalid request body: {error}")))?;
-    let (verdict, seen) = request.read().map_err(unreadable)?;
+    let request: AnswerRequest = serde_json::from_slice(body).map_err(ApiError::bad_body)?;
+    let (verdict, seen) = request.read().map_err(ApiError::bad_request)?;
     let answered = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen });
     let AnsweredApproval { decided, revoked } =
         answered.map_err(|why| ApiError::new(status_of(&why), why))?;
@@ -260,8 +257,8 @@ impl ApprovalView {
             client_name: asked.client.to_string(),
             session_id: asked.session.to_string(),
             request_id: asked.request_id.to_string(),
-            since: time(*since),
-            until: time(*until),
+            since: rfc_3339(*since, 3),
+            until: rfc_3339(*until, 3),
         };
         Self {
             id: id.to_string(),
@@ -282,7 +279,7 @@ impl ApprovalView {
             by: outcome.by().map(|by| by.principal.to_string()),
             door: outcome.by().map(|by| by.channel.as_str().into()),
             by_node: outcome.by().and_then(|by| by.node.as_deref()).map(str::to_owned),
-            decided: Some(time(*at)),
+            decided: Some(rfc_3339(*at, 3)),
             node: None,
         }
     }
@@ -322,10 +319,6 @@ pub(super) struct UnseenNode {
     pub(super) node: String,
     /// The reason.
     pub(super) why: String,
-}
-
-pub(super) fn time(time: std::time::SystemTime) -> String {
-    format!("{:.3}", Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// Shares the revocation of a standing approval with the fleet, unless that is done. 503 if it cannot be made durable: it is then

@@ -15,7 +15,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, VARY};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::fleet::ChainSeen;
-use super::query_parameters::Query;
+use super::request::ApiRequest;
 use super::response;
 use super::response::ApiError;
 use crate::api::State;
@@ -65,16 +65,12 @@ const BOUNDS_US: [u64; 16] = [
         content((String = "application/openmetrics-text"), (String = "text/plain")),
     ))
 )]
-pub(super) fn metrics(
-    state: &State,
-    worker: &Worker,
-    query: Query,
-    headers: &HeaderMap,
-    id: &str,
+pub(super) async fn metrics(
+    ApiRequest { state, worker, parts, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     let families = families(state, worker);
-    let form = Exposition::wanted(headers);
+    let form = Exposition::wanted(&parts.headers);
     let text = form.text(&families);
     let mut response = response::json(StatusCode::OK, Body::from(Bytes::from(text)), id);
     response.headers_mut().insert(CONTENT_TYPE, form.content_type());

@@ -11,17 +11,15 @@
 
 use std::time::{Instant, SystemTime};
 
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, COOKIE, HOST, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::call::SOURCE;
-use super::query_parameters::Query;
-use super::response::{self, ApiError, Success, encode};
+use super::request::{ApiRequest, read_body};
+use super::response::{self, ApiError, Success, encode, rfc_3339};
 use crate::api::{ConnectionInfo, State};
 use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::Worker;
@@ -85,16 +83,14 @@ struct ClosedPage {
         (status = 500, description = "The system provides no randomness"),
     )
 )]
-pub(super) fn code(
-    state: &State,
-    worker: &Worker,
-    query: Query,
-    id: &str,
+pub(super) async fn code(
+    ApiRequest { state, worker, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     let settings = worker.settings();
     let code = state.page_logins.code(&settings.http_auth.api_key, random()?, Instant::now());
-    let shown = PageCode { code: code.expose(), expires: after(CODE_LIFE) };
+    let shown =
+        PageCode { code: code.expose(), expires: rfc_3339(SystemTime::now() + CODE_LIFE, 0) };
     Ok(uncached(response::success(encode(&shown), id)))
 }
 
@@ -121,26 +117,20 @@ pub(super) fn code(
         (status = 500, description = "The system provides no randomness"),
     )
 )]
-pub(super) fn open(
-    state: &State,
-    worker: &Worker,
-    (principal, connection): (&Principal, &ConnectionInfo),
-    parts: &Parts,
-    body: &Bytes,
-    id: &str,
+pub(super) async fn open(
+    ApiRequest { state, worker, connection, principal, parts, id, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
+    let body = read_body(query, body).await?;
     let asking = asking(worker, parts);
     if !is_marked(&parts.headers) || asking == AskingOrigin::Foreign {
         let text = "A page session can only be opened by the page";
         return Err(ApiError::new(StatusCode::FORBIDDEN, text));
     }
-    let bad = |why: String| ApiError::new(StatusCode::BAD_REQUEST, why);
     // Serde would accept an array of the members.
     if !body.trim_ascii_start().starts_with(b"{") {
-        return Err(bad("Invalid request body: must be an object".to_owned()));
+        return Err(ApiError::bad_body("must be an object"));
     }
-    let login: PageLogin = serde_json::from_slice(body)
-        .map_err(|error| bad(format!("Invalid request body: {error}")))?;
+    let login: PageLogin = serde_json::from_slice(&body).map_err(ApiError::bad_body)?;
     let settings = worker.settings();
     let (key, now) = (&*settings.http_auth.api_key, Instant::now());
     let secret = match (&login.code, principal) {
@@ -161,7 +151,7 @@ pub(super) fn open(
         ) => return Err(ApiError::new(StatusCode::UNAUTHORIZED, "Invalid or missing API key")),
     };
     peer_line!(info, LinePeer::Client("page"), "a browser logged in to the page");
-    let opened = OpenedPage { expires: after(SESSION_LIFE) };
+    let opened = OpenedPage { expires: rfc_3339(SystemTime::now() + SESSION_LIFE, 0) };
     let mut response = uncached(response::success(encode(&opened), id));
     set_cookie(&mut response, parts, secret.expose(), is_secure(connection, &parts.headers));
     Ok(response)
@@ -180,15 +170,10 @@ pub(super) fn open(
         headers(("Set-Cookie" = String, description = "Deletes the cookie")),
     ))
 )]
-pub(super) fn close(
-    state: &State,
-    worker: &Worker,
-    query: Query,
-    connection: &ConnectionInfo,
-    parts: &Parts,
-    id: &str,
+pub(super) async fn close(
+    ApiRequest { state, worker, connection, parts, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     if accepts_cookie(worker, parts) {
         for secret in secrets(parts) {
             state.page_logins.end(secret);
@@ -276,14 +261,9 @@ fn uncached(mut response: Response<Body>) -> Response<Body> {
 
 fn random() -> Result<[u8; PAGE_SECRET_BYTES], ApiError> {
     let mut random = [0; PAGE_SECRET_BYTES];
-    let none = |error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error);
-    getrandom::fill(&mut random).map_err(|error| none(format!("no randomness: {error}")))?;
+    getrandom::fill(&mut random)
+        .map_err(|error| ApiError::internal(format!("no randomness: {error}")))?;
     Ok(random)
-}
-
-fn after(life: std::time::Duration) -> String {
-    let end = Timestamp::try_from(SystemTime::now() + life).unwrap_or(Timestamp::UNIX_EPOCH);
-    format!("{end:.0}")
 }
 
 #[cfg(test)]

@@ -16,14 +16,13 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::activity::micros;
-use super::query_parameters::{BadQuery, Query};
-use super::reader_limits;
+use super::activity::{ask, micros};
+use super::query_parameters::BadQuery;
 use super::reader_limits::Purpose;
+use super::request::{ApiRequest, read_body};
 use super::response::{ApiError, Success, encode};
-use crate::api::State;
+use super::{reader_limits, tokens};
 use mcpproxy_activity::{Activity, Filter, Id, PORTION, QueryError};
-use mcpproxy_gateway::downstream::source::Source;
 use mcpproxy_gateway::proxy::rule_replay::{ReplayReport, RuleReplay, UnreadableRecord, replayed};
 use mcpproxy_gateway::proxy::{Worker, dispatch};
 use mcpproxy_policy::intent::{Operation, Sensitivity};
@@ -89,8 +88,10 @@ struct RuleInForce<'a> {
     operation_id = "getPolicy",
     responses((status = 200, description = "The rules", body = Success<RulesInForce<'_>>))
 )]
-pub(super) fn in_force(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn in_force(
+    ApiRequest { worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let settings = worker.settings();
     let Some(rules) = &settings.policy.rules else {
         return Ok(encode(&RulesInForce {
@@ -263,21 +264,22 @@ impl From<RuleTrace> for MetRule {
         (status = 413, description = "The body is too large"),
     )
 )]
-pub(super) async fn explain(worker: &Worker, body: &Bytes) -> Result<Bytes, ApiError> {
-    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, body).map_err(bad)?;
-    let asked: ExplainedCall = serde_json::from_slice(body)
-        .map_err(|error| bad(format!("Invalid request body: {error}")))?;
+pub(super) async fn explain(
+    ApiRequest { worker, query, body, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    let body = read_body(query, body).await?;
+    dispatch::check(worker, &body).map_err(ApiError::bad_request)?;
+    let asked: ExplainedCall = serde_json::from_slice(&body).map_err(ApiError::bad_body)?;
     if asked.principal.is_empty() || asked.groups.len() > MAX_GROUPS {
-        return Err(bad("principal is required, with at most 1000 groups".to_owned()));
+        return Err(ApiError::bad_request("principal is required, with at most 1000 groups"));
     }
     if !is_principal(&asked.principal) {
         let text = format!("Invalid principal '{}': principals are {PRINCIPALS}", asked.principal);
-        return Err(bad(text));
+        return Err(ApiError::bad_request(text));
     }
     let arguments = asked.args.as_deref().map_or("{}", RawValue::get);
     if !arguments.starts_with('{') {
-        return Err(bad("args must be an object".to_owned()));
+        return Err(ApiError::bad_request("args must be an object"));
     }
     let tool = ToolName::parse(&asked.tool)
         .and_then(|name| worker.proxy.catalog.load().tool(&name).cloned())
@@ -339,12 +341,8 @@ async fn token_outcome(
     tool: &Tool,
 ) -> Result<Option<TokenOutcome>, ApiError> {
     let Some(name) = asked.principal.strip_prefix("token:") else { return Ok(None) };
-    let failed = |error: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error);
-    let identity = Arc::clone(&worker.proxy.identity);
-    let kept = tokio::task::spawn_blocking(move || identity.kept()).await;
-    let kept = kept.map_err(|error| failed(error.to_string()))?;
-    let kept = kept.map_err(|error| failed(error.to_string()))?;
-    let Some(token) = kept.iter().find(|token| *token.name == *name) else {
+    let stored = tokens::stored(worker).await?;
+    let Some(token) = stored.iter().find(|token| *token.name == *name) else {
         let text = format!("there is no token '{name}', so only the rules were evaluated");
         return Ok(Some(TokenOutcome::Unknown(text)));
     };
@@ -442,30 +440,23 @@ struct ReplayedPage<'a> {
     )
 )]
 pub(super) async fn replay(
-    state: &State,
-    worker: &Worker,
-    source: Source,
-    body: &Bytes,
+    ApiRequest { state, worker, connection, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
-    dispatch::check(worker, body).map_err(bad)?;
+    let body = read_body(query, body).await?;
+    dispatch::check(worker, &body).map_err(ApiError::bad_request)?;
     // Serde would accept an array of the members.
-    let read = serde_json::from_slice(body).map(Value::Object);
-    let asked: ReplayRequest = read
-        .and_then(serde_json::from_value)
-        .map_err(|error| bad(format!("Invalid request body: {error}")))?;
+    let read = serde_json::from_slice(&body).map(Value::Object);
+    let asked: ReplayRequest = read.and_then(serde_json::from_value).map_err(ApiError::bad_body)?;
     let begins = match asked.cursor {
         None => 0,
         Some(text) => Id::parse(&text).ok_or_else(|| BadQuery::cursor(text))?.seq(),
     };
-    let _slot = state.readers.enter(Purpose::Export, source)?;
+    let _slot = state.readers.enter(Purpose::Export, connection.source)?;
     let filter = Filter { since: asked.start_time.map(micros), ..replayed() };
     let replay = load_rules(worker, asked.rules).await?;
     let rules = replay.rules();
     let activity = worker.proxy.activity.clone();
-    let now = activity.clone();
-    let view =
-        tokio::task::spawn_blocking(move || now.view()).await.map_err(|it| failed(&it))??;
+    let view = ask(worker, Activity::view).await?;
     let (node, seq, last) = (view.node(), begins.max(view.first() - 1), view.next() - 1);
     // The view would keep removed records on disk during the scan.
     drop(view);
@@ -497,11 +488,11 @@ async fn load_rules(worker: &Worker, given: Option<String>) -> Result<RuleReplay
             None => (none()?, in_force),
         })
     });
-    let read = read.await.map_err(|error| failed(&error))?;
+    let read = read.await.map_err(ApiError::internal)?;
     let (now, new) = read.map_err(|problems| refused(&problems))?;
     let Some(new) = new else {
         let text = "There are no rules in force, and `rules` is missing";
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+        return Err(ApiError::bad_request(text));
     };
     Ok(RuleReplay::new(now, new, snapshot))
 }
@@ -514,11 +505,7 @@ fn refused(problems: &[RuleProblem]) -> ApiError {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    ApiError::new(StatusCode::BAD_REQUEST, format!("{first}{more}"))
-}
-
-fn failed(error: &dyn std::fmt::Display) -> ApiError {
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+    ApiError::bad_request(format!("{first}{more}"))
 }
 
 /// Scan of the log.
@@ -555,6 +542,6 @@ impl LogWalk {
             }
             Ok::<_, UnreadableRecord>(self)
         });
-        judged.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
+        judged.await.map_err(ApiError::internal)?.map_err(ApiError::internal)
     }
 }

@@ -14,11 +14,12 @@ use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::query_parameters::{BadQuery, Query};
+use super::request::ApiRequest;
 use super::response::{ApiError, Success, encode};
 use mcpproxy_runtime::io::address::{Address, Reached};
 
 /// Path of the endpoint.
-pub(crate) const PATH: &str = "/proof";
+const PATH: &str = "/proof";
 
 /// Size of a nonce in bytes.
 pub const NONCE_BYTES: usize = 32;
@@ -53,7 +54,7 @@ pub fn target(nonce: &[u8; NONCE_BYTES]) -> String {
 /// The challenge.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "only described: `answer` reads it")]
+#[expect(dead_code, reason = "only described: `prove` reads it")]
 pub(super) struct ProofParameters {
     /// 32 random bytes, as 64 hex digits.
     #[param(min_length = 64, max_length = 64, pattern = "^[0-9a-f]{64}$")]
@@ -71,7 +72,7 @@ pub(super) struct Proof {
 /// Proves that the server knows the API key. Needs no key, and reveals nothing about it.
 #[utoipa::path(
     get,
-    path = "/proof",
+    path = PATH,
     tag = "health",
     operation_id = "getProof",
     params(ProofParameters),
@@ -81,11 +82,13 @@ pub(super) struct Proof {
         (status = 503, description = "There is no API key, or no address"),
     )
 )]
-pub(super) fn answer(
-    api_key: &str,
-    reached: Option<&Reached>,
-    mut query: Query,
+pub(super) async fn answer(
+    ApiRequest { worker, connection, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    prove(&worker.settings().http_auth.api_key, connection.reached.as_ref(), query?)
+}
+
+fn prove(api_key: &str, reached: Option<&Reached>, mut query: Query) -> Result<Bytes, ApiError> {
     let nonce = query.text("nonce")?.unwrap_or_default();
     query.finish()?;
     let nonce = blake3::Hash::from_hex(&nonce).map_err(|_| BadQuery::Invalid {
@@ -135,7 +138,7 @@ mod tests {
     fn malformed_nonce_is_rejected_and_missing_key_yields_503() {
         let ask = |key: &str, query: &str| {
             let reached = reached("127.0.0.1:1");
-            answer(key, Some(&reached), Query::parse(Some(query)).unwrap())
+            prove(key, Some(&reached), Query::parse(Some(query)).unwrap())
                 .map_err(|f| f.status.as_u16())
         };
         let target = target(&NONCE);

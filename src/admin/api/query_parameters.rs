@@ -4,7 +4,6 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use http::StatusCode;
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
 
@@ -58,7 +57,7 @@ impl BadQuery {
 
 impl From<BadQuery> for ApiError {
     fn from(bad: BadQuery) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, bad)
+        Self::bad_request(bad)
     }
 }
 

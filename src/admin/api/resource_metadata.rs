@@ -8,7 +8,7 @@ use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::query_parameters::Query;
+use super::request::ApiRequest;
 use super::response::{self, ApiError, encode};
 use mcpproxy_gateway::downstream::authentication::Unauthenticated;
 use mcpproxy_gateway::downstream::body::Body;
@@ -42,7 +42,7 @@ pub(super) struct ResourceMetadata<'a> {
 /// Returns the metadata of the whole proxy (RFC 9728).
 #[utoipa::path(
     get,
-    path = "/.well-known/oauth-protected-resource",
+    path = PATH,
     tag = "health",
     operation_id = "getResourceMetadata",
     responses(
@@ -51,25 +51,22 @@ pub(super) struct ResourceMetadata<'a> {
         (status = 404, description = "`auth.jwt` is not configured"),
     )
 )]
-pub(super) fn answer(
-    worker: &Worker,
-    headers: &HeaderMap,
-    path: &str,
-    query: Query,
-    id: &str,
+pub(super) async fn answer(
+    ApiRequest { worker, parts, id, query, .. }: ApiRequest<'_>,
 ) -> Result<Response<Body>, ApiError> {
+    let query = query?;
     let credentials = worker.credentials();
     let jwt = credentials.jwt().ok_or_else(ApiError::no_such_path)?;
     query.finish()?;
-    let of = path.strip_prefix(PATH).unwrap_or_default();
-    let body = encode(&of_resource(jwt.settings(), headers, of));
+    let of = parts.uri.path().strip_prefix(PATH).unwrap_or_default();
+    let body = encode(&of_resource(jwt.settings(), &parts.headers, of));
     Ok(response::json(StatusCode::OK, Body::from(body), id))
 }
 
 /// Returns the metadata of `/mcp`.
 #[utoipa::path(
     get,
-    path = "/.well-known/oauth-protected-resource/mcp",
+    path = OF_MCP,
     tag = "health",
     operation_id = "getResourceMetadataOfMcp",
     responses(
@@ -78,13 +75,14 @@ pub(super) fn answer(
         (status = 404, description = "`auth.jwt` is not configured"),
     )
 )]
-#[expect(dead_code, reason = "only described: `answer` answers")]
-pub(super) fn of_mcp() {}
+pub(super) async fn of_mcp(request: ApiRequest<'_>) -> Result<Response<Body>, ApiError> {
+    answer(request).await
+}
 
 /// Returns the metadata of `/mcp/all`.
 #[utoipa::path(
     get,
-    path = "/.well-known/oauth-protected-resource/mcp/all",
+    path = OF_ALL,
     tag = "health",
     operation_id = "getResourceMetadataOfAll",
     responses(
@@ -93,8 +91,9 @@ pub(super) fn of_mcp() {}
         (status = 404, description = "`auth.jwt` is not configured"),
     )
 )]
-#[expect(dead_code, reason = "only described: `answer` answers")]
-pub(super) fn of_all() {}
+pub(super) async fn of_all(request: ApiRequest<'_>) -> Result<Response<Body>, ApiError> {
+    answer(request).await
+}
 
 /// The `WWW-Authenticate` challenge of a 401 response to a request for `path` (RFC 9728 §5.1).
 pub(super) fn challenge(

@@ -1,11 +1,12 @@
 //! Parts common to all REST responses: the envelope, JSON errors, and the request id (the client's own if it is valid, else a
 //! generated one).
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use jiff::Timestamp;
 use serde::Serialize;
 use ulid::Ulid;
 use utoipa::ToSchema;
@@ -66,6 +67,21 @@ impl ApiError {
         Self { status, message: message.to_string(), retry_after: None }
     }
 
+    /// 400: the request is invalid.
+    pub(super) fn bad_request(message: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 400: the request body is invalid.
+    pub(super) fn bad_body(error: impl std::fmt::Display) -> Self {
+        Self::bad_request(format!("Invalid request body: {error}"))
+    }
+
+    /// 500: this proxy failed.
+    pub(super) fn internal(message: impl ToString) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
     /// 404: the config has no such server.
     pub(super) fn no_server(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))
@@ -107,6 +123,11 @@ pub(super) fn error(status: StatusCode, message: &str, request_id: &str) -> Resp
 /// Serializes a response. It consists of texts, numbers and JSON that was validated on receipt, so it cannot fail.
 pub(super) fn encode<T: Serialize>(value: &T) -> Bytes {
     serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+/// Renders a time in RFC 3339 with `decimals` of the second; 1970 if it cannot be represented.
+pub(super) fn rfc_3339(time: SystemTime, decimals: usize) -> String {
+    format!("{:.decimals$}", Timestamp::try_from(time).unwrap_or_default())
 }
 
 /// 405 with the accepted methods.

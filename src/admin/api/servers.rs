@@ -5,20 +5,18 @@
 //! `upstream::login_flow`; the principal that started it is recorded.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::StatusCode;
-use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::config_handle::SwitchRefused;
-use super::query_parameters::{BadQuery, Query, decode_segment};
-use super::response::{ApiError, Success, encode};
+use super::query_parameters::{BadQuery, decode_segment};
+use super::request::ApiRequest;
+use super::response::{ApiError, Success, encode, rfc_3339};
 use crate::api::State;
 use mcpproxy_catalog::{ListNotes, Snapshot};
-use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::telemetry::call_metrics::{Durations, Outcome, Sums};
 use mcpproxy_policy::Principal;
 use mcpproxy_policy::tool::Trust;
@@ -38,8 +36,10 @@ const LOGGED_LINES: usize = 200;
     operation_id = "listServers",
     responses((status = 200, description = "All servers of the config", body = Success<Servers>))
 )]
-pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn servers(
+    ApiRequest { worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let counted = worker.proxy.calls.read();
     let snapshot = worker.proxy.catalog.load();
     let mut of_tools = snapshot.list_notes();
@@ -147,10 +147,9 @@ struct LoggedLine {
     )
 )]
 pub(super) async fn logs(
-    worker: &Worker,
-    mut query: Query,
-    segment: &str,
+    ApiRequest { worker, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let mut query = query?;
     let limit = query.number("limit", 1..=MAX_LINES as u64)?;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(LOGGED_LINES);
     let cursor = query.text("cursor")?;
@@ -163,7 +162,7 @@ pub(super) async fn logs(
     let read = move || stderr_log::read(&folder, &name, after, limit);
     let failed = |error: &dyn std::fmt::Display| {
         let text = format!("the stderr log of '{server}' cannot be read: {error}");
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+        ApiError::internal(text)
     };
     let read = tokio::task::spawn_blocking(read).await.map_err(|error| failed(&error))?;
     let kept = read.map_err(|error| failed(&error))?;
@@ -199,11 +198,9 @@ struct Restarted {
     )
 )]
 pub(super) async fn restart(
-    worker: &Worker,
-    query: Query,
-    segment: &str,
+    ApiRequest { worker, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     let server = decode_segment(segment)?;
     let upstream = worker.proxy.upstreams.get(&server);
     let upstream = upstream.ok_or_else(|| ApiError::no_server(&server))?;
@@ -240,12 +237,9 @@ struct Switched {
     )
 )]
 pub(super) async fn enable(
-    state: &State,
-    principal: &Principal,
-    query: Query,
-    segment: &str,
+    ApiRequest { state, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     switch(state, principal, segment, true).await
 }
 
@@ -264,12 +258,9 @@ pub(super) async fn enable(
     )
 )]
 pub(super) async fn disable(
-    state: &State,
-    principal: &Principal,
-    query: Query,
-    segment: &str,
+    ApiRequest { state, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     switch(state, principal, segment, false).await
 }
 
@@ -372,14 +363,13 @@ pub(super) struct ServerView {
 
 impl From<ServerState> for ServerView {
     fn from(state: ServerState) -> Self {
-        let since = Timestamp::try_from(state.since).unwrap_or(Timestamp::UNIX_EPOCH);
         Self {
             name: state.name,
             state: state.status,
             protocol: state.transport,
             tools: state.tools,
             reason: state.reason,
-            since: format!("{since:.3}"),
+            since: rfc_3339(state.since, 3),
             protocol_version: state.protocol_version,
             server_info: state.server_info,
         }
@@ -426,7 +416,7 @@ impl ServerLogin {
             LoginStanding::Beginning => Some(none("beginning")),
             LoginStanding::Waiting(login) => Some(Self {
                 open: Some(login.address.to_string()),
-                until: Some(rfc_3339(login.until)),
+                until: Some(rfc_3339(login.until, 0)),
                 ..none("waiting")
             }),
             LoginStanding::Failed(failed) => {
@@ -453,12 +443,9 @@ impl ServerLogin {
     )
 )]
 pub(super) async fn log_in(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    segment: &str,
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
+    query?.finish()?;
     let server = decode_segment(segment)?;
     let upstream =
         worker.proxy.upstreams.get(&server).ok_or_else(|| ApiError::no_server(&server))?;
@@ -475,11 +462,6 @@ pub(super) async fn log_in(
     Ok(encode(&BegunLogin {
         server,
         open: login.address.to_string(),
-        until: rfc_3339(login.until),
+        until: rfc_3339(login.until, 0),
     }))
-}
-
-fn rfc_3339(time: SystemTime) -> String {
-    let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
-    format!("{time:.0}")
 }

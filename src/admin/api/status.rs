@@ -1,7 +1,6 @@
 //! `/api/v1/status`: metrics and faults of the proxy. `/healthz` and `/readyz`: probes, which need no key and reveal less without
 //! one.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -11,7 +10,7 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::query_parameters::Query;
+use super::request::ApiRequest;
 use super::response;
 use super::response::{ApiError, Success, encode};
 use super::servers::{CallCounts, ServerView};
@@ -24,7 +23,7 @@ use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::{Worker, memory_budget};
 use mcpproxy_gateway::telemetry::build_info;
 use mcpproxy_gateway::telemetry::call_metrics::{Decision, RefusalKind, Totals};
-use mcpproxy_policy::identity::TokenFault;
+use mcpproxy_policy::Principal;
 use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_upstream::supervisor::{ServerState, Status};
 
@@ -36,15 +35,14 @@ use mcpproxy_upstream::supervisor::{ServerState, Status};
     operation_id = "getStatus",
     responses((status = 200, description = "The status of the proxy", body = Success<Overview>))
 )]
-pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn status(
+    ApiRequest { state, worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
     let (proxy, settings) = (&worker.proxy, worker.settings());
     let states = proxy.upstreams.states();
     let connected = states.iter().filter(|state| state.status == Status::Connected).count();
     let activity = proxy.activity.health();
-    let log = Log { lines_lost: state.lines.lost() };
-    let certificate = state.certificate.get().and_then(|it| it.fault(SystemTime::now()));
-    let standing = state.config.standing();
     let connections = state.connections.get().into_iter().flatten();
     let index = state.fleet_index.get().filter(|index| index.role() != IndexRole::None);
     let index = index.map(|index| index.report());
@@ -52,21 +50,7 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
         version: build_info::VERSION,
         commit: build_info::COMMIT,
         uptime_seconds: state.started.elapsed().as_secs(),
-        faults: faults(
-            &states,
-            (&activity, &log),
-            certificate,
-            (standing.fault(), proxy.identity.token_fault()),
-            (standing.rule_faults(), proxy.meaning.faults()),
-            (
-                proxy
-                    .nodes
-                    .fleet_node()
-                    .map(|node| node.faults(&proxy.activity))
-                    .unwrap_or_default(),
-                index.as_ref(),
-            ),
-        ),
+        faults: faults(state, worker, &states, &activity, index.as_ref()),
         servers: Connected { total: states.len(), connected },
         tools: proxy.catalog.load().tools().len(),
         calls: proxy.calls.read().into(),
@@ -79,20 +63,20 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
         },
         schemas: schemas(worker),
         activity,
-        log,
+        log: Log { lines_lost: state.lines.lost() },
         index,
     }))
 }
 
 /// Lists the current faults with their causes.
 fn faults(
+    state: &State,
+    worker: &Worker,
     states: &[ServerState],
-    (activity, log): (&Health, &Log),
-    certificate: Option<String>,
-    (config, tokens): (Option<String>, Option<Arc<TokenFault>>),
-    (rules, search): (Vec<String>, Vec<String>),
-    (fleet, index): (Vec<String>, Option<&IndexReport>),
+    activity: &Health,
+    index: Option<&IndexReport>,
 ) -> Vec<Fault> {
+    let (proxy, config) = (&worker.proxy, state.config.standing());
     let servers = states.iter().filter(|state| match state.status {
         Status::Failed | Status::NeedsLogin | Status::Throttled => true,
         Status::Connected | Status::Connecting => !state.reason.is_empty(),
@@ -103,27 +87,32 @@ fn faults(
         server: Some(state.name.to_string()),
         cause: state.reason.to_string(),
     });
-    let fault = |part, cause| Fault { part, server: None, cause };
     let lost =
         |what: &str, count: u64| (count > 0).then(|| format!("{count} {what} since the start"));
-    let of_log = [
+    let causes = [
         (Part::Activity, activity.failed.clone()),
         (Part::Activity, activity.damaged.clone()),
         (Part::Activity, activity.repaired.as_ref().map(ToString::to_string)),
         (Part::Activity, lost("entries could not be recorded", activity.lost)),
-        (Part::Certificate, certificate),
-        (Part::Log, lost("lines could not be written", log.lines_lost)),
-        (Part::Config, config),
-        (Part::Tokens, tokens.map(|fault| fault.cause.clone())),
+        (Part::Certificate, state.certificate.get().and_then(|it| it.fault(SystemTime::now()))),
+        (Part::Log, lost("lines could not be written", state.lines.lost())),
+        (Part::Config, config.fault()),
+        (Part::Tokens, proxy.identity.token_fault().map(|fault| fault.cause.clone())),
     ];
-    let of_log = of_log.into_iter().filter_map(|(part, cause)| Some(fault(part, cause?)));
-    let of_rules = rules.into_iter().map(|cause| fault(Part::Rules, cause));
-    let of_search = search.into_iter().map(|cause| fault(Part::Search, cause));
-    let of_index = index.into_iter().flat_map(IndexReport::faults);
-    let of_index = of_index.map(|cause| fault(Part::Index, cause));
-    let of_fleet = fleet.into_iter().map(|cause| fault(Part::Fleet, cause));
-    let of_files = of_log.chain(of_rules);
-    servers.chain(of_files).chain(of_search).chain(of_fleet).chain(of_index).collect()
+    let lists = [
+        (Part::Rules, config.rule_faults()),
+        (Part::Search, proxy.meaning.faults()),
+        (
+            Part::Fleet,
+            proxy.nodes.fleet_node().map_or_else(Vec::new, |node| node.faults(&proxy.activity)),
+        ),
+        (Part::Index, index.into_iter().flat_map(IndexReport::faults).collect()),
+    ];
+    let causes = causes.into_iter().map(|(part, cause)| (part, Vec::from_iter(cause)));
+    let of_parts = causes.chain(lists).flat_map(|(part, causes)| {
+        causes.into_iter().map(move |cause| Fault { part, server: None, cause })
+    });
+    servers.chain(of_parts).collect()
 }
 
 fn schemas(worker: &Worker) -> Schemas {
@@ -183,7 +172,7 @@ struct Fault {
 }
 
 /// The part that is faulty.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Part {
     /// An upstream server.
@@ -375,13 +364,15 @@ struct Unusable {
     operation_id = "getHealth",
     responses((status = 200, description = "Alive", body = Alive))
 )]
-pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
+pub(super) async fn alive(
+    ApiRequest { worker, id, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
     let health = worker.proxy.activity.health();
     let body = encode(&Alive {
         status: if health.state == Standing::Ok { Vitality::Ok } else { Vitality::Degraded },
         activity: LogHealth { failed: health.failed.is_some(), lost: health.lost },
     });
-    response::json(StatusCode::OK, Body::from(body), request_id)
+    Ok(response::json(StatusCode::OK, Body::from(body), id))
 }
 
 /// Reports whether each enabled server was discovered or has failed once, whether one is usable, whether calls are rejected
@@ -401,12 +392,10 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
         ),
     )
 )]
-pub(super) fn ready(
-    state: &State,
-    worker: &Rc<Worker>,
-    admitted: bool,
-    request_id: &str,
-) -> Response<Body> {
+pub(super) async fn ready(
+    ApiRequest { state, worker, principal, id, .. }: ApiRequest<'_>,
+) -> Result<Response<Body>, ApiError> {
+    let admitted = *principal == Principal::Admin;
     let upstreams = &worker.proxy.upstreams;
     let health = worker.proxy.activity.health();
     let node = worker.proxy.nodes.fleet_node();
@@ -433,7 +422,7 @@ pub(super) fn ready(
     let config = FileStanding { state: standing, reason: fault.filter(|_| admitted) };
     let fleet = sight.map(|(node, sight)| fleet_standing(node, sight, admitted));
     let body = Readiness { ready, activity, config, tokens, fleet, servers };
-    response::json(status, Body::from(encode(&body)), request_id)
+    Ok(response::json(status, Body::from(encode(&body)), id))
 }
 
 /// Status of the discovery of other nodes.

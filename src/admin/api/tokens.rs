@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::query_parameters::{Query, decode_segment};
+use super::query_parameters::decode_segment;
+use super::request::{ApiRequest, read_body};
 use super::response::{ApiError, Success, encode};
 use mcpproxy_activity::record::{Draft, Raw, Source, Status, Text, Type, words};
 use mcpproxy_gateway::proxy::Worker;
@@ -126,11 +127,18 @@ fn operations() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
         (status = 500, description = "The tokens cannot be read"),
     )
 )]
-pub(super) async fn list(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
-    query.finish()?;
+pub(super) async fn list(
+    ApiRequest { worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
+    Ok(encode(&shown_tokens(&stored(worker).await?, SystemTime::now())))
+}
+
+/// Reads the tokens on a blocking thread.
+pub(super) async fn stored(worker: &Worker) -> Result<Vec<StoredToken>, ApiError> {
     let identity = std::sync::Arc::clone(&worker.proxy.identity);
-    let kept = tokio::task::spawn_blocking(move || identity.kept()).await.map_err(failed)?;
-    Ok(encode(&shown_tokens(&kept.map_err(failed)?, SystemTime::now())))
+    let read = tokio::task::spawn_blocking(move || identity.kept()).await;
+    read.map_err(ApiError::internal)?.map_err(ApiError::internal)
 }
 
 /// Creates an agent token.
@@ -150,13 +158,10 @@ pub(super) async fn list(worker: &Worker, query: Query) -> Result<Bytes, ApiErro
     )
 )]
 pub(super) async fn create(
-    worker: &Worker,
-    principal: &Principal,
-    body: &[u8],
+    ApiRequest { worker, principal, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    let new: NewAgentToken = serde_json::from_slice(body).map_err(|error| {
-        ApiError::new(StatusCode::BAD_REQUEST, format!("Invalid request body: {error}"))
-    })?;
+    let body = read_body(query, body).await?;
+    let new: NewAgentToken = serde_json::from_slice(&body).map_err(ApiError::bad_body)?;
     change(worker, principal, "token_created", new.name.clone(), TokenChange::Create(new)).await
 }
 
@@ -174,13 +179,10 @@ pub(super) async fn create(
     )
 )]
 pub(super) async fn rotate(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    name: &str,
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
-    let name = decode_segment(name)?;
+    query?.finish()?;
+    let name = decode_segment(segment)?;
     change(worker, principal, "token_rotated", name.clone(), TokenChange::Rotate(name)).await
 }
 
@@ -198,13 +200,10 @@ pub(super) async fn rotate(
     )
 )]
 pub(super) async fn revoke(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    name: &str,
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
-    let name = decode_segment(name)?;
+    query?.finish()?;
+    let name = decode_segment(segment)?;
     change(worker, principal, "token_revoked", name.clone(), TokenChange::Revoke(name)).await
 }
 
@@ -217,11 +216,11 @@ async fn change(
     change: TokenChange,
 ) -> Result<Bytes, ApiError> {
     let mut random = [0; 32];
-    getrandom::fill(&mut random).map_err(failed)?;
+    getrandom::fill(&mut random).map_err(ApiError::internal)?;
     let identity = std::sync::Arc::clone(&worker.proxy.identity);
     let changing =
         tokio::task::spawn_blocking(move || identity.change(change, random, SystemTime::now()));
-    let changed = changing.await.map_err(failed)?.map_err(|error| {
+    let changed = changing.await.map_err(ApiError::internal)?.map_err(|error| {
         let status = match &error {
             TokenChangeError::Name(_) | TokenChangeError::List(_) | TokenChangeError::Expires => {
                 StatusCode::BAD_REQUEST
@@ -243,10 +242,6 @@ async fn change(
     draft.keep(Raw::Metadata, metadata.as_bytes(), metadata.len());
     worker.proxy.activity.note(draft);
     Ok(encode(&shown_change(changed)))
-}
-
-fn failed(error: impl std::fmt::Display) -> ApiError {
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
 /// Lists tokens; `now` decides which have expired.

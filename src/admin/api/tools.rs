@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -13,17 +13,16 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::call;
 use super::query_parameters::{BadQuery, Query, decode_segment};
-use super::response::{ApiError, Success, encode};
+use super::request::{ApiRequest, read_body};
+use super::response::{ApiError, Success, encode, rfc_3339};
 use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text, Type};
 use mcpproxy_catalog::Snapshot;
 use mcpproxy_catalog::change::DefinitionDiff;
 use mcpproxy_catalog::definition::DefinitionDigest;
 use mcpproxy_catalog::pin_decisions::{ApprovalRefused, ApprovalTarget, ApprovedTools};
 use mcpproxy_catalog::scan::ScanFinding;
-use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::proxy::retrieve::{MAX_RULED, Shown};
 use mcpproxy_policy as policy;
-use mcpproxy_policy::Principal;
 use mcpproxy_policy::tool::{Tool, ToolName, Trust};
 
 /// Selection of tools, and the page.
@@ -77,10 +76,9 @@ impl ToolParameters {
     )
 )]
 pub(super) async fn tools(
-    worker: &Worker,
-    principal: &Principal,
-    mut query: Query,
+    ApiRequest { worker, principal, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
+    let mut query = query?;
     let ToolParameters { q: words, server, quarantined, unannotated, limit, cursor } =
         ToolParameters::read(&mut query)?;
     query.finish()?;
@@ -147,14 +145,11 @@ pub(super) async fn tools(
         (status = 404, description = "There is no such server, or no such tool"),
     )
 )]
-pub(super) fn tool(
-    worker: &Worker,
-    principal: &Principal,
-    query: Query,
-    name: &str,
+pub(super) async fn tool(
+    ApiRequest { worker, principal, segment, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    query.finish()?;
-    let name = decode_segment(name)?;
+    query?.finish()?;
+    let name = decode_segment(segment)?;
     let snapshot = worker.proxy.catalog.load();
     let found = ToolName::parse(&name);
     let settings = worker.settings();
@@ -273,9 +268,11 @@ const MAX_SHOWN_TOOLS: usize = 20;
         (status = 404, description = "There is no such tool, and no such server"),
     )
 )]
-pub(super) fn diff(worker: &Worker, query: Query, name: &str) -> Result<Bytes, ApiError> {
-    query.finish()?;
-    let name = decode_segment(name)?;
+pub(super) async fn diff(
+    ApiRequest { worker, segment, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
+    let name = decode_segment(segment)?;
     let snapshot = worker.proxy.catalog.load();
     let target = target(&snapshot, &name)?;
     let tools = target.tools(&snapshot);
@@ -307,19 +304,17 @@ pub(super) fn diff(worker: &Worker, query: Query, name: &str) -> Result<Bytes, A
     )
 )]
 pub(super) async fn approve(
-    worker: &Worker,
-    (principal, headers, id): (&Principal, &HeaderMap, &str),
-    name: &str,
-    body: &[u8],
+    ApiRequest { worker, principal, parts, segment, id, query, body, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
-    let name = decode_segment(name)?;
-    let seen = Seen::read(body)?;
+    let body = read_body(query, body).await?;
+    let name = decode_segment(segment)?;
+    let seen = Seen::read(&body)?;
     let catalog = &worker.proxy.catalog;
     let target = target(&catalog.load(), &name)?;
     let approved = catalog.approve(target.clone(), seen).await;
     let note = |draft: Draft| worker.proxy.activity.note(draft);
     let draft = |status| {
-        let mut draft = Draft::new(Type::Approval, call::source(headers), status);
+        let mut draft = Draft::new(Type::Approval, call::source(&parts.headers), status);
         draft.set(Text::Principal, principal.id());
         draft.set(Text::RequestId, id);
         draft
@@ -335,7 +330,11 @@ pub(super) async fn approve(
                 note(draft);
             }
             let tools = tools.iter().map(|(tool, _)| tool.to_string()).collect();
-            Ok(encode(&ApprovedNow { approved: tools, not_saved: disk, time: now() }))
+            Ok(encode(&ApprovedNow {
+                approved: tools,
+                not_saved: disk,
+                time: rfc_3339(SystemTime::now(), 3),
+            }))
         }
         Err(refused) => {
             let mut draft = draft(Status::Rejected);
@@ -364,11 +363,6 @@ fn target(snapshot: &Snapshot, name: &str) -> Result<ApprovalTarget, ApiError> {
     ApprovalTarget::named(snapshot, name).ok_or_else(missing)
 }
 
-fn now() -> String {
-    let now = jiff::Timestamp::try_from(SystemTime::now());
-    format!("{:.3}", now.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
-}
-
 /// Definitions awaiting approval.
 #[derive(Serialize, ToSchema)]
 struct Differences {
@@ -393,11 +387,11 @@ struct Seen {
 
 impl Seen {
     fn read(body: &[u8]) -> Result<DefinitionDigest, ApiError> {
-        let bad = |problem: String| ApiError::new(StatusCode::BAD_REQUEST, problem);
-        let Self { digest } = serde_json::from_slice(body)
-            .map_err(|error| bad(format!("the body must be {{\"digest\": …}}: {error}")))?;
+        let Self { digest } = serde_json::from_slice(body).map_err(|error| {
+            ApiError::bad_request(format!("the body must be {{\"digest\": …}}: {error}"))
+        })?;
         let problem = "digest must be the 32 hexadecimal digits that the diff shows";
-        DefinitionDigest::parse(&digest).ok_or_else(|| bad(problem.to_owned()))
+        DefinitionDigest::parse(&digest).ok_or_else(|| ApiError::bad_request(problem))
     }
 }
 
