@@ -32,9 +32,9 @@ use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_upstream::CallExtras;
 use serde_json::json;
 
-use super::call_record::{CallRecord, INPUTS, META, recorded_member};
 use super::client::{ApprovalQuestion, Caller, Channel, Client, Question};
 use super::params::progress_token;
+use super::recorded::record::{CallRecord, INPUTS, META, recorded_member};
 use super::refusal::{Refusal, RefusalKind, Stopped};
 use super::render;
 use super::reply::{Piece, Reply};

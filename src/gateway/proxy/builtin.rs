@@ -1,8 +1,8 @@
 //! Built-in tools as `tools/list` shows them, and `read_result`.
 //!
 //! Owns the texts that an agent reads before its first call (FR-025), and the input schemas by setting; every word
-//! costs tokens in each conversation. The other tools run in [`super::retrieve`], [`super::describe`] and
-//! [`super::call`]; [`super::overview`] describes the servers.
+//! costs tokens in each conversation. The other tools run in [`retrieve`], [`describe`] and
+//! [`super::call`]; [`overview`] describes the servers.
 //!
 //! `read_result` returns parts of a kept result to its owner. It is recorded like any call, with the handle
 //! replaced by its id.
@@ -17,19 +17,23 @@ use mcpproxy_policy::intent::{MAX_REASON_CHARS, Operation, Requirement};
 use mcpproxy_policy::tool::Annotations;
 use serde_json::{Value, json};
 
-use super::call_trace::CallTrace;
+use self::describe::DESCRIBE_TOOL;
+use self::retrieve::{Detail, MAX_LIMIT, RETRIEVE_TOOLS};
 use super::client::Caller;
-use super::describe::DESCRIBE_TOOL;
 use super::kept_results::READ_RESULT;
+use super::recorded::trace::CallTrace;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind};
 use super::render::Caching;
 use super::reply::{Aborted, Reply};
-use super::retrieve::{Detail, MAX_LIMIT, RETRIEVE_TOOLS};
 use super::worker::Worker;
 use super::{kept_results, render};
 use crate::results;
 use crate::results::{MAX_PART_BYTES, PART_BYTES, PartQuery, ResultPart};
+
+pub mod describe;
+pub mod overview;
+pub mod retrieve;
 
 /// Result of `tools/list` as one line of JSON. `overview` describes the servers, or is empty; `read_result` is
 /// listed if results are kept.

@@ -20,15 +20,16 @@ use mcpproxy_upstream::CallExtras;
 use serde_json::value::RawValue;
 
 use super::advice::nearest_shown_tools;
-use super::call_trace::CallTrace;
+use super::builtin::retrieve;
+use super::builtin::retrieve::{RETRIEVE_TOOLS, RetrieveArguments};
 use super::client::Caller;
+use super::recorded::trace::CallTrace;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
 use super::render::Caching;
 use super::reply::{Aborted, Reply};
-use super::retrieve::{RETRIEVE_TOOLS, RetrieveArguments};
 use super::worker::Worker;
-use super::{advice, render, retrieve};
+use super::{advice, render};
 
 pub use super::recorded::rejected;
 

@@ -14,13 +14,15 @@ use mcpproxy_protocol::mcp::shapes;
 use mcpproxy_protocol::mcp::trace_context::meta_of;
 use mcpproxy_upstream::CallExtras;
 
-use super::call_trace::CallTrace;
 use super::client::{Caller, Peer};
 use super::params::check_progress_token;
+use super::recorded::trace::CallTrace;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
 use super::reply::{Aborted, Reaction, Reply, Running};
 use super::worker::Worker;
+
+pub(crate) mod merged;
 
 /// Members of params that the proxy reads.
 const META: &str = "_meta";

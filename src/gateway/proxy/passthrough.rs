@@ -20,12 +20,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::call_trace::CallTrace;
 use super::client::Client;
 use super::client::{Caller, Peer};
-use super::held_repeats;
-use super::merged_extensions::offers;
+use super::extension::merged::offers;
+use super::held;
 use super::params::{AddressedRequest, Target};
+use super::recorded::trace::CallTrace;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::RecordKind;
 use super::refusal::RefusalKind;
@@ -75,7 +75,7 @@ pub(crate) fn capabilities(worker: &Worker, family: ProtocolFamily) -> Map<Strin
     offered.map(|(_, name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Members of `capabilities` that the proxy serves itself. [Tasks](super::task_capability) are declared apart.
+/// Members of `capabilities` that the proxy serves itself. [Tasks](super::tasks::capability) are declared apart.
 const SERVED: [&str; 6] = ["tools", "resources", "prompts", "completions", "logging", "tasks"];
 
 /// Capabilities of one server for clients of that family: those that the proxy serves in its own form, all others as the
@@ -285,7 +285,7 @@ async fn send(
         on.rewrite(AnswerRewriter::new(exposed, upstream.name(), &own, asked));
     }
     let principal = &on.caller.principal;
-    let (sent, extras) = match held_repeats::named_in(worker, principal, &extras.members) {
+    let (sent, extras) = match held::repeats::named_in(worker, principal, &extras.members) {
         // Its members are for the held request.
         Some(_) => (request.params(&own, b""), extras),
         None => {

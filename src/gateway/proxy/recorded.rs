@@ -14,12 +14,12 @@ use tracing::Instrument;
 use tracing::Span;
 use tracing::field::Empty;
 
+use self::record::{CallRecord, INPUTS, META};
+use self::trace::CallTrace;
 use super::advice;
 use super::advice::nearest_shown_tools;
 use super::approval;
 use super::approval::{PresentedState, RepeatedRequest, WaitingCall};
-use super::call_record::{CallRecord, INPUTS, META};
-use super::call_trace::CallTrace;
 use super::client::Caller;
 use super::client::Client;
 use super::exchange::{Exchange, SentRequest};
@@ -28,11 +28,11 @@ use super::log_routing;
 use super::passthrough::revocation;
 use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
 use super::refusal::{FIND_TOOLS, RecordKind, Refusal, RefusalKind, Stopped};
-use super::related_tasks;
 use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::{FactsOf, Rise};
 use super::settings::CurrentSettings;
+use super::tasks::related as related_tasks;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
 use mcpproxy_catalog::exposed_uris::AnswerRewriter;
@@ -51,7 +51,11 @@ use mcpproxy_schema::output::AnswerMember;
 use mcpproxy_schema::violation::Violation;
 use mcpproxy_upstream::CallExtras;
 
+pub(super) mod question;
+pub(super) mod record;
+mod reported_error;
 mod sending;
+pub(super) mod trace;
 
 /// A recorded request in progress.
 pub(super) struct OnRecord<'a> {

@@ -24,16 +24,24 @@ use mcpproxy_protocol::mcp::trace_context::meta_of;
 use mcpproxy_upstream::CallExtras;
 use serde_json::{Value, json};
 
+use self::capability::{SETTLE_WAIT, TASK_DIGITS, missing};
 use super::call;
-use super::call_trace::CallTrace;
 use super::client::{Caller, Endpoint, Peer};
 use super::params::check_progress_token;
+use super::recorded::trace::CallTrace;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
-use super::related_tasks;
 use super::reply::{Aborted, Reply, Running};
-use super::task_capability::{SETTLE_WAIT, TASK_DIGITS, missing};
 use super::worker::Worker;
+
+pub(super) mod capability;
+mod changed;
+pub mod known;
+pub(crate) mod legacy;
+pub(super) mod pending_cancellations;
+pub(super) mod related;
+mod state_fetches;
+pub(crate) mod subscription;
 
 /// Member of `metadata` with the method of a request about a task.
 pub(super) const TASK_METHOD: &str = "task_method";
@@ -279,7 +287,7 @@ impl TaskParams {
     fn open_relations(&mut self, id: &str) {
         let recorded = std::str::from_utf8(&self.recorded).unwrap_or_default();
         let Some(inputs) = member(recorded, INPUTS) else { return };
-        let opened = related_tasks::opened_inputs(inputs, &self.sealed, id);
+        let opened = related::opened_inputs(inputs, &self.sealed, id);
         self.inputs = format!("\"{INPUTS}\":{opened}").into();
         self.recorded = format!("{{\"{INPUTS}\":{opened}}}").into();
     }

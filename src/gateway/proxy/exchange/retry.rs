@@ -5,7 +5,7 @@ use mcpproxy_policy::Permit;
 use mcpproxy_policy::tool::Idempotence;
 use mcpproxy_upstream::{Answer, CallAttempt, CallError, CallExtras, CallGuard, PermittedCall};
 
-use crate::proxy::call_record::CallRecord;
+use crate::proxy::recorded::record::CallRecord;
 use crate::proxy::worker::Worker;
 
 /// How to repeat a call that its tool's capability declares idempotent.

@@ -24,13 +24,13 @@ use serde_json::json;
 
 use super::task::{CONTENT, READ};
 use super::{Broken, Exchange, joined};
-use crate::proxy::call_trace::CallTrace;
 use crate::proxy::client::{ActiveCall, Caller, Channel, Client};
-use crate::proxy::pending_cancellations::{NotCanceled, PendingCancellation};
+use crate::proxy::recorded::trace::CallTrace;
 use crate::proxy::recorded::{OnRecord, recorded};
 use crate::proxy::refusal::RecordKind;
 use crate::proxy::reply::{Piece, Running};
-use crate::proxy::task_capability::{CreatedIds, TASK_DIGITS, TaskAnswer};
+use crate::proxy::tasks::capability::{CreatedIds, TASK_DIGITS, TaskAnswer};
+use crate::proxy::tasks::pending_cancellations::{NotCanceled, PendingCancellation};
 use crate::proxy::tasks::{self, Delivery, TASK_METHOD};
 use crate::proxy::worker::Worker;
 

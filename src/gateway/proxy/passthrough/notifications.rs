@@ -26,8 +26,8 @@ use tokio::sync::{Notify, watch};
 
 use super::subscribers::ResourceSubscription;
 use super::{Forward, List, revocation};
-use crate::proxy::call_trace::CallTrace;
 use crate::proxy::client::Peer;
+use crate::proxy::recorded::trace::CallTrace;
 use crate::proxy::recorded::{OnRecord, ReplySource, recorded};
 use crate::proxy::refusal::{RecordKind, Refusal, RefusalKind};
 use crate::proxy::reply::Reply;

@@ -8,7 +8,7 @@ use mcpproxy_protocol::mcp::known_extensions::{Extension, MergedExtensions};
 use mcpproxy_upstream::Upstream;
 use serde_json::Value;
 
-use super::worker::Worker;
+use crate::proxy::worker::Worker;
 
 /// Maximum tools, resources, templates and prompts each for which rules are evaluated to decide whether a principal may
 /// know of a server.
@@ -28,7 +28,11 @@ pub(crate) fn may_know(worker: &Worker, principal: &Principal, server: &str) -> 
 
 /// Whether a server that the principal may know of declares the extension, or may declare it: it has not answered since
 /// the start.
-pub(super) fn is_shown(worker: &Worker, principal: &Principal, extension: Extension) -> bool {
+pub(in crate::proxy) fn is_shown(
+    worker: &Worker,
+    principal: &Principal,
+    extension: Extension,
+) -> bool {
     worker.proxy.upstreams.iter().any(|upstream| {
         (offers(&upstream, extension) || !upstream.is_settled())
             && may_know(worker, principal, upstream.name())
@@ -36,13 +40,13 @@ pub(super) fn is_shown(worker: &Worker, principal: &Principal, extension: Extens
 }
 
 /// Whether the server declares the extension.
-pub(super) fn offers(upstream: &Upstream, extension: Extension) -> bool {
+pub(in crate::proxy) fn offers(upstream: &Upstream, extension: Extension) -> bool {
     MergedExtensions::has(&upstream.introduced().capabilities, extension)
 }
 
 /// The member `extensions` of the capabilities; `None` if no server declares a known extension. For a server that has not
 /// answered since the start all are declared: a client asks for them once, and nothing is lost if the server has none.
-pub(super) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> {
+pub(in crate::proxy) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> {
     let mut merged = MergedExtensions::default();
     for upstream in worker.proxy.upstreams.iter() {
         let introduced = upstream.introduced();

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! [`HeldCalls`] is the table of the waiting calls. `exchange::hold` puts them in, and the request that repeats one
-//! (`held_repeats`) takes it out, once, after its state, principal, arguments and answers have been checked.
+//! (`repeats`) takes it out, once, after its state, principal, arguments and answers have been checked.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,22 +28,22 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::held_answer::HeldAnswer;
-use super::held_bounds::HeldBounds;
-use super::render::shown;
-use super::shutdown::CUT_OFF;
+use super::answer::HeldAnswer;
+use super::bounds::HeldBounds;
+use crate::proxy::render::shown;
+use crate::proxy::shutdown::CUT_OFF;
 
 /// Maximum arguments that are compared one by one, so that the one that differs can be named.
 const MAX_COMPARED: usize = 64;
 /// Key of the question in `inputRequests`. There is one: a legacy server waits for each answer.
-pub(super) const QUESTION: &str = "question";
+pub(in crate::proxy) const QUESTION: &str = "question";
 
 /// Member of `metadata` with the id of a held call.
-pub(super) const HELD_CALL: &str = "held_call";
+pub(in crate::proxy) const HELD_CALL: &str = "held_call";
 
 /// Why a request takes over no held call. The client's fault, or that of time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(super) enum NotTakenOver {
+pub(in crate::proxy) enum NotTakenOver {
     #[error(
         "requestState belongs to no waiting call: it was used before, or the call was withdrawn since its client did \
          not return in time; make the call again without requestState and inputResponses"
@@ -69,7 +69,7 @@ pub(super) enum NotTakenOver {
 /// Table of the held calls.
 #[derive(Debug)]
 pub struct HeldCalls {
-    pub(super) bounds: Arc<HeldBounds>,
+    pub(in crate::proxy) bounds: Arc<HeldBounds>,
     table: Mutex<Table>,
 }
 
@@ -82,19 +82,19 @@ struct Table {
 
 /// A held call that waits for its client.
 #[derive(Debug)]
-pub(super) struct HeldCallEntry {
-    pub(super) principal: Principal,
-    pub(super) request: HeldRequest,
-    pub(super) arguments: Arc<ComparedArguments>,
+pub(in crate::proxy) struct HeldCallEntry {
+    pub(in crate::proxy) principal: Principal,
+    pub(in crate::proxy) request: HeldRequest,
+    pub(in crate::proxy) arguments: Arc<ComparedArguments>,
     /// The server's question.
-    pub(super) asked: AskedRequest,
+    pub(in crate::proxy) asked: AskedRequest,
     /// Receives the request that takes the call over.
-    pub(super) taker: oneshot::Sender<Taker>,
+    pub(in crate::proxy) taker: oneshot::Sender<Taker>,
 }
 
 /// The request that is held: a repeated one has to be for the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HeldRequest {
+pub(in crate::proxy) struct HeldRequest {
     server: Arc<str>,
     method: Box<str>,
     /// Tool, prompt or resource.
@@ -102,7 +102,7 @@ pub(super) struct HeldRequest {
 }
 
 impl HeldRequest {
-    pub(super) fn of(access: &Access) -> Self {
+    pub(in crate::proxy) fn of(access: &Access) -> Self {
         let (method, target) = (access.method().into(), access.target().into());
         Self { server: Arc::clone(access.server()), method, target }
     }
@@ -122,13 +122,13 @@ impl fmt::Display for HeldRequest {
 
 /// Request of a server that its client has not answered.
 #[derive(Clone, Debug)]
-pub(super) struct AskedRequest {
-    pub(super) method: &'static str,
-    pub(super) raw_id: Bytes,
+pub(in crate::proxy) struct AskedRequest {
+    pub(in crate::proxy) method: &'static str,
+    pub(in crate::proxy) raw_id: Bytes,
 }
 
 /// Takes a held call over.
-pub(super) type Taker = oneshot::Sender<Box<HeldAnswer>>;
+pub(in crate::proxy) type Taker = oneshot::Sender<Box<HeldAnswer>>;
 
 impl HeldCalls {
     /// Table for an activity log with this many slots.
@@ -137,7 +137,7 @@ impl HeldCalls {
     }
 
     /// Lets a call wait for its client; false after [`Self::close`].
-    pub(super) fn wait(&self, id: ApprovalId, call: HeldCallEntry) -> bool {
+    pub(in crate::proxy) fn wait(&self, id: ApprovalId, call: HeldCallEntry) -> bool {
         let mut table = self.table.lock();
         if table.is_closed {
             return false;
@@ -147,12 +147,12 @@ impl HeldCalls {
     }
 
     /// Ends the wait of a call; false if it has ended before.
-    pub(super) fn withdraw(&self, id: &ApprovalId) -> bool {
+    pub(in crate::proxy) fn withdraw(&self, id: &ApprovalId) -> bool {
         self.table.lock().waiting.remove(id).is_some()
     }
 
     /// Looks at a waiting call. The table is locked meanwhile: `read` copies what takes longer to compare.
-    pub(super) fn read<T>(
+    pub(in crate::proxy) fn read<T>(
         &self,
         id: &ApprovalId,
         read: impl FnOnce(&HeldCallEntry) -> Result<T, NotTakenOver>,
@@ -161,7 +161,7 @@ impl HeldCalls {
     }
 
     /// Takes out a waiting call; it can be taken once.
-    pub(super) fn take(&self, id: &ApprovalId) -> Result<HeldCallEntry, NotTakenOver> {
+    pub(in crate::proxy) fn take(&self, id: &ApprovalId) -> Result<HeldCallEntry, NotTakenOver> {
         self.table.lock().waiting.remove(id).ok_or(NotTakenOver::Gone)
     }
 
@@ -178,14 +178,14 @@ impl HeldCalls {
 
 /// Arguments of a call, as hashes: those of the repeated call have to be equal. Order and white space do not count.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ComparedArguments {
+pub(in crate::proxy) struct ComparedArguments {
     whole: blake3::Hash,
     /// The first arguments, by the hash of their names.
     each: Vec<(blake3::Hash, blake3::Hash)>,
 }
 
 impl ComparedArguments {
-    pub(super) fn of(arguments: &[u8]) -> Self {
+    pub(in crate::proxy) fn of(arguments: &[u8]) -> Self {
         let Ok(Value::Object(all)) = serde_json::from_slice::<Value>(arguments) else {
             return Self { whole: blake3::hash(arguments), each: Vec::new() };
         };
@@ -195,7 +195,7 @@ impl ComparedArguments {
     }
 
     /// Checks that `arguments` are the same; the name of one that differs.
-    pub(super) fn check(&self, arguments: &[u8]) -> Result<(), Box<str>> {
+    pub(in crate::proxy) fn check(&self, arguments: &[u8]) -> Result<(), Box<str>> {
         if Self::of(arguments).whole == self.whole {
             return Ok(());
         }
@@ -241,7 +241,7 @@ fn hash(value: &Value) -> blake3::Hash {
 
 /// Why a waiting call was withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum Withdrawn {
+pub(in crate::proxy) enum Withdrawn {
     #[error(
         "the client did not return within {:?} with the input that the server asked for: the call was cancelled",
         .0

@@ -23,15 +23,15 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::call_trace::CallTrace;
-use super::client::Caller;
-use super::recorded::{OnRecord, ReplySource, recorded};
-use super::refusal::{FIND_TOOLS, RecordKind, Refusal, RefusalKind};
-use super::render::{Caching, shown};
-use super::reply::{Aborted, Reply};
 use super::retrieve::Shown;
-use super::worker::Worker;
-use super::{advice, argument_validation, call, render};
+use crate::proxy::client::Caller;
+use crate::proxy::recorded::trace::CallTrace;
+use crate::proxy::recorded::{OnRecord, ReplySource, recorded};
+use crate::proxy::refusal::{FIND_TOOLS, RecordKind, Refusal, RefusalKind};
+use crate::proxy::render::{Caching, shown};
+use crate::proxy::reply::{Aborted, Reply};
+use crate::proxy::worker::Worker;
+use crate::proxy::{advice, argument_validation, call, render};
 
 pub(crate) const DESCRIBE_TOOL: &str = "describe_tool";
 

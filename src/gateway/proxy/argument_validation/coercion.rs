@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 64;
 
 /// The arguments with the string at each listed misfit replaced by the JSON value that it contains; `None` if one of
 /// them is no such string.
-pub(super) fn coerced(
+pub(in crate::proxy) fn coerced(
     arguments: &Bytes,
     misfits: &Misfits,
     scratch: &mut tape::Scratch,
@@ -35,7 +35,7 @@ pub(super) fn coerced(
 }
 
 /// Kind of the JSON value, with its article, that the string at a misfit contains; `None` if it is no such string.
-pub(super) fn contained(arguments: &str, misfit: &Misfit) -> Option<&'static str> {
+pub(in crate::proxy) fn contained(arguments: &str, misfit: &Misfit) -> Option<&'static str> {
     let inner = string(written(arguments, misfit)?)?;
     let inner = inner.trim_matches(is_space);
     let kind = kind_of(inner)?;

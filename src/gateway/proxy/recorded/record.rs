@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use blake3::{Hash, Hasher};
 use bytes::Bytes;
 use mcpproxy_activity::Slot;
-pub(super) use mcpproxy_activity::record::META;
+pub(in crate::proxy) use mcpproxy_activity::record::META;
 use mcpproxy_activity::record::{
     Decision, Draft, Entry, LateMember, MAX_METADATA_BYTES, Policy, Raw, Recording, Source, Status,
     Text, Type, Verdict, with_member,
@@ -32,20 +32,20 @@ use mcpproxy_upstream::Upstream;
 use mcpproxy_upstream::supervisor::Supervisor;
 use tracing::Span;
 
-use super::call_trace::{CallTrace, EndedCall};
-use super::client::Caller;
-use super::refusal;
-use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
-use super::reply::{Piece, Reply};
 use super::reported_error::reported_error;
-use super::shutdown::{CUT_OFF, Ending};
-use super::worker::Worker;
+use super::trace::{CallTrace, EndedCall};
+use crate::proxy::client::Caller;
+use crate::proxy::refusal;
+use crate::proxy::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
+use crate::proxy::reply::{Piece, Reply};
+use crate::proxy::shutdown::{CUT_OFF, Ending};
+use crate::proxy::worker::Worker;
 use crate::telemetry::call_metrics::CallDuration;
 use crate::telemetry::call_span::SpanError;
 use crate::telemetry::{Tally, TraceIds, call_metrics as calls};
 
 /// Record of a request in progress; written when closed or dropped.
-pub(super) struct CallRecord {
+pub(in crate::proxy) struct CallRecord {
     kind: RecordKind,
     span: Span,
     trace: CallTrace,
@@ -57,7 +57,7 @@ pub(super) struct CallRecord {
     /// Receipt of the answer, if receipts are on.
     receipt: Option<Box<Receipt>>,
     /// Decision to record if the call is dropped while its answer is validated.
-    pub(super) unjudged: Option<fn() -> Decision>,
+    pub(in crate::proxy) unjudged: Option<fn() -> Decision>,
     began: Instant,
     /// Time spent queued or waiting for an approval, which is no overhead.
     waited: Duration,
@@ -72,9 +72,9 @@ pub(super) struct CallRecord {
     /// The server of an existing tool or of another request; such calls are counted by name.
     found: Option<ServerId>,
     /// When the answer was complete or had failed.
-    pub(super) answered: Option<Instant>,
+    pub(in crate::proxy) answered: Option<Instant>,
     /// How often a modern server asked a legacy client for input (PRO-37).
-    pub(super) input_rounds: u32,
+    pub(in crate::proxy) input_rounds: u32,
     /// Whether a dropped call was canceled by its client.
     reply: Reply,
     /// Whether it was cut off at shutdown.
@@ -93,10 +93,10 @@ const MAX_GROUPS_BYTES: usize = 2048;
 const MAX_META_BYTES: usize = 2048;
 
 /// Member of `metadata` with the `inputResponses` of the request.
-pub(super) const INPUTS: &str = "input_responses";
+pub(in crate::proxy) const INPUTS: &str = "input_responses";
 
 /// Such a value as raw JSON for the record.
-pub(super) fn recorded_member(meta: &str) -> Cow<'_, str> {
+pub(in crate::proxy) fn recorded_member(meta: &str) -> Cow<'_, str> {
     match meta.get(..meta.floor_char_boundary(MAX_META_BYTES)) {
         Some(head) if head.len() < meta.len() => {
             Cow::Owned(serde_json::json!({"bytes": meta.len(), "head": head}).to_string())
@@ -132,7 +132,7 @@ struct Kept {
 impl CallRecord {
     /// Reserves a slot for the record before anything is sent (ACT-2). Data about the request is added to `span` as
     /// well.
-    pub(super) async fn open(
+    pub(in crate::proxy) async fn open(
         worker: &Worker,
         caller: &Caller,
         reply: &Reply,
@@ -207,73 +207,73 @@ impl CallRecord {
         }
     }
 
-    pub(super) fn kind(&self) -> RecordKind {
+    pub(in crate::proxy) fn kind(&self) -> RecordKind {
         self.kind
     }
 
     /// Span for work that continues without the request's task.
-    pub(super) fn span(&self) -> &Span {
+    pub(in crate::proxy) fn span(&self) -> &Span {
         &self.span
     }
 
     /// Sets the target in the trace.
-    pub(super) fn set_target(&mut self, access: &Access) {
+    pub(in crate::proxy) fn set_target(&mut self, access: &Access) {
         self.trace.set_target(access);
     }
 
     /// Trace context to be sent to the server.
-    pub(super) fn carried(&self) -> Option<Arc<PropagatedContext>> {
+    pub(in crate::proxy) fn carried(&self) -> Option<Arc<PropagatedContext>> {
         self.trace.carried()
     }
 
     /// Sends the server a trace of the proxy's own in place of the client's, and records its identifier.
-    pub(super) fn restart_trace(&mut self, ids: &TraceIds) {
+    pub(in crate::proxy) fn restart_trace(&mut self, ids: &TraceIds) {
         if let Some(trace_id) = self.trace.restart(ids) {
             self.add_metadata("upstream_trace_id", &format!("\"{trace_id:032x}\""));
         }
     }
 
     /// Sets in the trace that the tool reported an error.
-    pub(super) fn tool_failed(&mut self) {
+    pub(in crate::proxy) fn tool_failed(&mut self) {
         self.trace.fails(SpanError::Tool);
     }
 
     /// Sets in the trace a server's JSON-RPC error.
-    pub(super) fn failed_with(&mut self, error: &[u8]) {
+    pub(in crate::proxy) fn failed_with(&mut self, error: &[u8]) {
         self.trace.fails_with(error);
     }
 
     /// Start of the call time: when the call began, plus its time waiting for approvals.
-    pub(super) fn began(&self) -> Instant {
+    pub(in crate::proxy) fn began(&self) -> Instant {
         self.began + self.waited_for_person
     }
 
     /// Begins a wait for a person, which is neither overhead nor latency.
-    pub(super) fn begin_wait_for_person(&mut self, since: Instant) {
+    pub(in crate::proxy) fn begin_wait_for_person(&mut self, since: Instant) {
         self.asking_since = Some(since);
     }
 
     /// Ends the wait for a person.
-    pub(super) fn end_wait_for_person(&mut self, now: Instant) {
+    pub(in crate::proxy) fn end_wait_for_person(&mut self, now: Instant) {
         let Some(since) = self.asking_since.take() else { return };
         let time = now.saturating_duration_since(since);
         self.waited += time;
         self.waited_for_person += time;
     }
 
-    pub(super) fn reply(&self) -> &Reply {
+    pub(in crate::proxy) fn reply(&self) -> &Reply {
         &self.reply
     }
 
     /// Adds a member to the metadata; `value` is raw JSON.
-    pub(super) fn add_metadata(&mut self, name: &str, value: &str) {
+    pub(in crate::proxy) fn add_metadata(&mut self, name: &str, value: &str) {
         let Some((_, entry)) = &mut self.record else { return };
         let metadata = with_member(entry.draft.payload(Raw::Metadata).bytes, name, value);
         entry.draft.keep(Raw::Metadata, &metadata, MAX_METADATA_BYTES);
     }
 
     /// Adds a part of the request beside its arguments, [`META`] or [`INPUTS`], to the metadata.
-    pub(super) fn keep_member(&mut self, name: &str, value: &str) {
+    pub(in crate::proxy) fn keep_member(&mut self, name: &str, value: &str) {
         self.add_metadata(name, &recorded_member(value));
     }
 
@@ -284,7 +284,7 @@ impl CallRecord {
     }
 
     /// Draft of a record about the call: same server, tool, session and request.
-    pub(super) fn beside(&self, kind: Type) -> Draft {
+    pub(in crate::proxy) fn beside(&self, kind: Type) -> Draft {
         let Some((_, entry)) = &self.record else {
             return Draft::new(kind, Source::Internal, Status::Error);
         };
@@ -298,13 +298,13 @@ impl CallRecord {
     }
 
     /// Wall-clock time at which the call began.
-    pub(super) fn time_of_day(&self) -> SystemTime {
+    pub(in crate::proxy) fn time_of_day(&self) -> SystemTime {
         let started = self.record.as_ref().map_or(0, |(_, entry)| entry.draft.started);
         UNIX_EPOCH + Duration::from_micros(started)
     }
 
     /// Notes the send to that server at `now`.
-    pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
+    pub(in crate::proxy) fn sends(&mut self, upstream: &Upstream, now: Instant) {
         self.sent = Some(now);
         self.arguments = None;
         self.server = Some(upstream.id());
@@ -312,17 +312,17 @@ impl CallRecord {
     }
 
     /// Notes that the named target exists, though it is refused.
-    pub(super) fn found(&mut self, upstreams: &Supervisor) {
+    pub(in crate::proxy) fn found(&mut self, upstreams: &Supervisor) {
         let server = self.record.as_ref().map(|(_, entry)| entry.draft.text(Text::Server));
         self.found = server.and_then(|server| upstreams.id(server));
     }
 
-    pub(super) fn was_sent(&self) -> bool {
+    pub(in crate::proxy) fn was_sent(&self) -> bool {
         self.sent.is_some()
     }
 
     /// Sets whether a refused request is recorded individually.
-    pub(super) fn recorded_as(&mut self, recording: Recording) {
+    pub(in crate::proxy) fn recorded_as(&mut self, recording: Recording) {
         let Some((_, entry)) = &mut self.record else { return };
         entry.recording = recording;
         if let (Recording::Refusal, Some(arguments)) = (recording, &self.arguments) {
@@ -331,13 +331,13 @@ impl CallRecord {
     }
 
     /// Counts the reason of a refusal.
-    pub(super) fn refused(&mut self, kind: RefusalKind) {
+    pub(in crate::proxy) fn refused(&mut self, kind: RefusalKind) {
         self.tally.refused(kind);
         self.trace.fails(SpanError::Own(kind.as_str()));
     }
 
     /// Sets the server and the tool or method.
-    pub(super) fn name(&mut self, server: &str, tool: &str) {
+    pub(in crate::proxy) fn name(&mut self, server: &str, tool: &str) {
         if !server.is_empty() {
             self.span.record("server", server).record("tool", tool);
         }
@@ -348,34 +348,34 @@ impl CallRecord {
     }
 
     /// Sets the effective operation type.
-    pub(super) fn operation(&mut self, operation: Option<Operation>) {
+    pub(in crate::proxy) fn operation(&mut self, operation: Option<Operation>) {
         if let Some((_, entry)) = &mut self.record {
             entry.draft.operation = operation;
         }
     }
 
     /// Copies the recorded part of arguments or intent.
-    pub(super) fn keep(&mut self, which: Raw, payload: &[u8]) {
+    pub(in crate::proxy) fn keep(&mut self, which: Raw, payload: &[u8]) {
         if let Some((_, entry)) = &mut self.record {
             entry.draft.keep(which, payload, self.kept.payload);
         }
     }
 
     /// Copies the recorded part of the arguments. Of a refusal the rest distinguishes it from others.
-    pub(super) fn keep_arguments(&mut self, arguments: &Bytes) {
+    pub(in crate::proxy) fn keep_arguments(&mut self, arguments: &Bytes) {
         self.keep(Raw::Arguments, arguments);
         self.arguments = (arguments.len() > self.kept.payload).then(|| arguments.clone());
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
-    pub(super) fn note_response(&mut self, slice: &Bytes) {
+    pub(in crate::proxy) fn note_response(&mut self, slice: &Bytes) {
         if let Some((_, entry)) = &mut self.record {
             entry.draft.append(Raw::Response, slice, self.kept.response);
         }
     }
 
     /// Adds a slice of a server's result to record and receipt, as [`Self::note_receipt`] has it.
-    pub(super) fn receive(
+    pub(in crate::proxy) fn receive(
         &mut self,
         slice: &Bytes,
         ending: Option<&[u8]>,
@@ -387,7 +387,7 @@ impl CallRecord {
 
     /// Adds a slice of a server's result to the receipt; the last one with the `ending` that replaces its last
     /// byte. `adapted` is delivered instead of the slice.
-    pub(super) fn note_receipt(
+    pub(in crate::proxy) fn note_receipt(
         &mut self,
         slice: &Bytes,
         ending: Option<&[u8]>,
@@ -401,7 +401,7 @@ impl CallRecord {
     }
 
     /// Discards the part of a result so far: it was a question, which the proxy asks itself.
-    pub(super) fn discard_response(&mut self) {
+    pub(in crate::proxy) fn discard_response(&mut self) {
         self.receipt = None;
         if let Some((_, entry)) = &mut self.record {
             entry.draft.keep(Raw::Response, b"", self.kept.response);
@@ -409,14 +409,14 @@ impl CallRecord {
     }
 
     /// Completes the receipt of a forwarded result.
-    pub(super) fn forwards(&mut self) {
+    pub(in crate::proxy) fn forwards(&mut self) {
         if let Some(receipt) = self.receipt.take() {
             self.add_late(receipt.forwarded());
         }
     }
 
     /// Completes the receipt of a result that was replaced by `delivered`.
-    pub(super) fn replaces(&mut self, whole: bool, delivered: &Splice, why: Departure) {
+    pub(in crate::proxy) fn replaces(&mut self, whole: bool, delivered: &Splice, why: Departure) {
         if let Some(receipt) = self.receipt.take() {
             let mut hashed = Hasher::new();
             for part in delivered.parts() {
@@ -427,20 +427,20 @@ impl CallRecord {
     }
 
     /// Adds time spent queued (`queued_ms` in the record), which is no overhead.
-    pub(super) fn waited(&mut self, waited: Duration) {
+    pub(in crate::proxy) fn waited(&mut self, waited: Duration) {
         self.waited += waited;
         self.add_metadata("queued_ms", &waited.as_millis().to_string());
     }
 
     /// Whether the rest of the answer can be delivered; if not, after its connection broke, the reason is recorded.
-    pub(super) fn delivers(&mut self, rest: &Splice) -> bool {
+    pub(in crate::proxy) fn delivers(&mut self, rest: &Splice) -> bool {
         let Some(why) = self.reply.undelivered(rest) else { return true };
         self.add_metadata(UNDELIVERED, &serde_json::json!(why).to_string());
         false
     }
 
     /// Adds a decision about the call.
-    pub(super) fn decide(&mut self, decision: Decision) {
+    pub(in crate::proxy) fn decide(&mut self, decision: Decision) {
         if let Some((_, entry)) = &mut self.record {
             self.tally.decided(refusal::decision(&decision));
             entry.decisions.push(decision);
@@ -448,7 +448,7 @@ impl CallRecord {
     }
 
     /// Logs and records warnings about a request that is sent (ACT-1).
-    pub(super) fn warn(
+    pub(in crate::proxy) fn warn(
         &mut self,
         caller: &Principal,
         (server, tool): (&str, &str),
@@ -469,7 +469,7 @@ impl CallRecord {
     }
 
     /// Records the rules that permitted the request (ACT-1).
-    pub(super) fn permitted_by(&mut self, rules: &[Box<str>]) {
+    pub(in crate::proxy) fn permitted_by(&mut self, rules: &[Box<str>]) {
         if rules.is_empty() {
             return;
         }
@@ -477,7 +477,7 @@ impl CallRecord {
     }
 
     /// Records a denial: the request rejected, and one decision (ACT-1).
-    pub(super) fn deny(&mut self, denial: &Denial) -> Refusal {
+    pub(in crate::proxy) fn deny(&mut self, denial: &Denial) -> Refusal {
         let (decision, kind) = refusal::decision_about(denial);
         self.decide(decision);
         let mut refusal = Refusal::rejected(kind, denial.to_string());
@@ -487,7 +487,7 @@ impl CallRecord {
 
     /// Writes a marker before the call is sent to `tool`: if this process is killed meanwhile, the call is recorded
     /// as unknown (ACT-1).
-    pub(super) async fn begin(&mut self, tool: &ToolName) -> Result<(), Refusal> {
+    pub(in crate::proxy) async fn begin(&mut self, tool: &ToolName) -> Result<(), Refusal> {
         let Some((slot, entry)) = &mut self.record else { return Ok(()) };
         slot.begin(entry).await.map_err(|refused| {
             let text = format!("Tool '{tool}' was not called: {refused}");
@@ -496,19 +496,19 @@ impl CallRecord {
     }
 
     /// Whether the log lags so far behind that this reply must wait for its record (ACT-3).
-    pub(super) fn is_behind(&self) -> bool {
+    pub(in crate::proxy) fn is_behind(&self) -> bool {
         self.record.as_ref().is_some_and(|(slot, _)| slot.is_behind(clock::now()))
     }
 
     /// The reply is sent before its record, which queries wait for (ACT-5).
-    pub(super) fn replied(&mut self) {
+    pub(in crate::proxy) fn replied(&mut self) {
         if let Some((slot, _)) = &mut self.record {
             slot.replied();
         }
     }
 
     /// Marks the record as delayed; a reply that was already sent is represented by the in-flight mark.
-    pub(super) fn record_is_late(&mut self) {
+    pub(in crate::proxy) fn record_is_late(&mut self) {
         if let Some((slot, entry)) = &mut self.record {
             slot.record_is_late(entry);
         }
@@ -516,7 +516,7 @@ impl CallRecord {
 
     /// Submits the record before the last piece of the reply. Waits for the disk as `activity.durability` requires
     /// (ACT-3).
-    pub(super) async fn close(&mut self, status: Status, error: &str) {
+    pub(in crate::proxy) async fn close(&mut self, status: Status, error: &str) {
         let Some((slot, entry)) = self.end(clock::now(), status, error) else { return };
         if let Err(lost) = slot.submit_before_reply(entry).await {
             // The call was sent, so it is answered (ACT-2); health counts the loss.
@@ -525,7 +525,7 @@ impl CallRecord {
     }
 
     /// Ends a request without an upstream's answer: the record, then the refusal.
-    pub(super) async fn refuse(mut self, mut refusal: Refusal) {
+    pub(in crate::proxy) async fn refuse(mut self, mut refusal: Refusal) {
         let status = refusal.status;
         refusal.kind = self.kind.refusal_kind(refusal.kind);
         self.refused(refusal.kind);
@@ -534,7 +534,7 @@ impl CallRecord {
     }
 
     /// Ends a stopped request: the record, then the refusal or the question.
-    pub(super) async fn stop(mut self, stop: Stopped) {
+    pub(in crate::proxy) async fn stop(mut self, stop: Stopped) {
         match stop {
             Stopped::Refused(refusal) => self.refuse(refusal).await,
             Stopped::InputRequired { result, why } => {
@@ -666,7 +666,7 @@ const MEMBER: &str = "receipt";
 
 /// Why the client received other bytes than the server sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Departure {
+pub(in crate::proxy) enum Departure {
     /// Members required by the client's revision were added at the end of the result.
     Completed,
     /// The answer was blocked and replaced by the reason.
@@ -679,7 +679,7 @@ pub(super) enum Departure {
 }
 
 impl Departure {
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(in crate::proxy) const fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
             Self::Blocked => "blocked",
@@ -697,7 +697,7 @@ const BLOCK_BYTES: usize = 16 * blake3::CHUNK_LEN;
 const TEXT_BYTES: usize = 192;
 
 /// Receipt of an answer in progress.
-pub(super) struct Receipt {
+pub(in crate::proxy) struct Receipt {
     hashed: Hasher,
     /// The end of the input, at most [`BLOCK_BYTES`]; includes the last byte, since it may be replaced.
     pending: Vec<u8>,
@@ -717,7 +717,7 @@ impl Default for Receipt {
 impl Receipt {
     /// Adds a slice of the result; the last one with the `ending` that replaces its last byte, as in
     /// [`Splice::push_ending`](mcpproxy_protocol::wire::splice::Splice::push_ending).
-    pub(super) fn take(&mut self, slice: &[u8], ending: Option<&[u8]>) {
+    pub(in crate::proxy) fn take(&mut self, slice: &[u8], ending: Option<&[u8]>) {
         self.gather(slice);
         self.ending = ending.map(Box::from);
     }
@@ -773,7 +773,7 @@ impl Receipt {
     }
 
     /// Receipt of a complete, forwarded result.
-    pub(super) fn forwarded(self) -> LateMember {
+    pub(in crate::proxy) fn forwarded(self) -> LateMember {
         LateMember::new(MEMBER, move || {
             let received = self.received();
             if let Some(adapted) = &self.adapted {
@@ -790,7 +790,12 @@ impl Receipt {
 
     /// Receipt of a result that was replaced by `delivered`. The server's data is hashed if it was received
     /// `whole`.
-    pub(super) fn replaced(self, whole: bool, delivered: Hash, why: Departure) -> LateMember {
+    pub(in crate::proxy) fn replaced(
+        self,
+        whole: bool,
+        delivered: Hash,
+        why: Departure,
+    ) -> LateMember {
         LateMember::new(MEMBER, move || text(whole.then(|| self.received()), delivered, Some(why)))
     }
 }

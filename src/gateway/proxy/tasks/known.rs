@@ -19,15 +19,15 @@ use mcpproxy_policy::{Principal, heaviest};
 use mcpproxy_upstream::CallSession;
 use parking_lot::Mutex;
 
-use super::changed_tasks::{DueTask, FetchDue, FetchOutcome, Fetched, NotRepeated, TaskState};
-use super::client::{Client, Peer};
+use super::changed::{DueTask, FetchDue, FetchOutcome, Fetched, NotRepeated, TaskState};
+use crate::proxy::client::{Client, Peer};
 
 /// Maximum tasks in the table.
 const MAX_KNOWN: usize = 4096;
 /// Maximum tasks of one principal in the table.
 const MAX_KNOWN_OF_PRINCIPAL: usize = 256;
 /// Maximum tasks on one page of a list.
-pub(super) const PAGE_TASKS: usize = 16;
+pub(in crate::proxy) const PAGE_TASKS: usize = 16;
 
 /// The table, in the order of creation.
 #[derive(Debug)]
@@ -76,31 +76,31 @@ impl Owner {
 }
 
 /// A task that a server has just made.
-pub(super) struct CreatedTask<'a> {
-    pub(super) principal: &'a Principal,
-    pub(super) client: &'a Arc<Client>,
-    pub(super) server: &'a Arc<str>,
+pub(in crate::proxy) struct CreatedTask<'a> {
+    pub(in crate::proxy) principal: &'a Principal,
+    pub(in crate::proxy) client: &'a Arc<Client>,
+    pub(in crate::proxy) server: &'a Arc<str>,
     /// The server's id.
-    pub(super) id: &'a str,
-    pub(super) sealed: &'a str,
+    pub(in crate::proxy) id: &'a str,
+    pub(in crate::proxy) sealed: &'a str,
     /// Time for which the server keeps it; `None` for unlimited.
-    pub(super) ttl: Option<Duration>,
+    pub(in crate::proxy) ttl: Option<Duration>,
 }
 
 /// Tasks on one page, oldest first.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct TaskPage {
-    pub(super) tasks: Vec<ListedTask>,
+pub(in crate::proxy) struct TaskPage {
+    pub(in crate::proxy) tasks: Vec<ListedTask>,
     /// Position of the next page, if there is one.
-    pub(super) next: Option<u64>,
+    pub(in crate::proxy) next: Option<u64>,
 }
 
 /// A task on a page.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ListedTask {
-    pub(super) number: u64,
-    pub(super) server: Arc<str>,
-    pub(super) sealed: Arc<str>,
+pub(in crate::proxy) struct ListedTask {
+    pub(in crate::proxy) number: u64,
+    pub(in crate::proxy) server: Arc<str>,
+    pub(in crate::proxy) sealed: Arc<str>,
 }
 
 impl Default for KnownTasks {
@@ -111,7 +111,7 @@ impl Default for KnownTasks {
 
 impl KnownTasks {
     /// Adds a task. An earlier one with the same id at its server is over, since ids are unique.
-    pub(super) fn created(&self, created: &CreatedTask<'_>, now: Instant) {
+    pub(in crate::proxy) fn created(&self, created: &CreatedTask<'_>, now: Instant) {
         let CreatedTask { principal, client, server, id, sealed, ttl } = *created;
         let owner = Owner::of(principal, client);
         let task = KnownTask {
@@ -143,7 +143,7 @@ impl KnownTasks {
     }
 
     /// The tasks of a client at its endpoint, from after that position.
-    pub(super) fn page(&self, peer: &Peer, after: u64, now: Instant) -> TaskPage {
+    pub(in crate::proxy) fn page(&self, peer: &Peer, after: u64, now: Instant) -> TaskPage {
         let owner = Owner::of(&peer.principal, &peer.client);
         let tasks = self.tasks.lock();
         let shown = tasks.iter().filter(|known| {
@@ -166,7 +166,7 @@ impl KnownTasks {
     }
 
     /// The sealed id of a server's task, if that belongs to the client of `principal`.
-    pub(super) fn sealed(
+    pub(in crate::proxy) fn sealed(
         &self,
         (server, id): (&str, &str),
         principal: &Principal,
@@ -180,7 +180,12 @@ impl KnownTasks {
 
     /// The client of that sealed id, which it may use, has asked about the task. It takes the place of a session that has
     /// ended.
-    pub(super) fn asked(&self, sealed: &str, principal: &Principal, client: &Arc<Client>) {
+    pub(in crate::proxy) fn asked(
+        &self,
+        sealed: &str,
+        principal: &Principal,
+        client: &Arc<Client>,
+    ) {
         let mut tasks = self.tasks.lock();
         if let Some(known) = tasks.iter_mut().find(|known| *known.sealed == *sealed)
             && known.live_client().is_none()
@@ -193,7 +198,7 @@ impl KnownTasks {
     }
 
     /// Notes that a server's task has changed, for the session that it belongs to. One that is over changes no more.
-    pub(super) fn changed(&self, server: &str, id: &str, now: Instant) {
+    pub(in crate::proxy) fn changed(&self, server: &str, id: &str, now: Instant) {
         let mut tasks = self.tasks.lock();
         let mut known = tasks.iter_mut().filter(|known| known.is(server, id));
         let Some(known) = known.find(|known| now < known.ends && !known.is_over) else { return };
@@ -234,7 +239,7 @@ impl KnownTasks {
     }
 
     /// Removes a task that its server no longer has.
-    pub(super) fn gone(&self, sealed: &str) {
+    pub(in crate::proxy) fn gone(&self, sealed: &str) {
         self.tasks.lock().retain(|known| *known.sealed != *sealed);
     }
 
@@ -259,8 +264,8 @@ impl KnownTask {
 mod tests {
     use mcpproxy_policy::{AgentToken, Scope};
 
-    use super::super::client::{Channel, Endpoint};
     use super::*;
+    use crate::proxy::client::{Channel, Endpoint};
 
     fn token(name: &str) -> Principal {
         Principal::Token(Arc::new(AgentToken::new(name, 1, Scope::default())))

@@ -15,13 +15,13 @@ const MAX_HELD_PER_PRINCIPAL: usize = 32;
 /// Each waiting call has a slot in the activity log; together they use at most this part of it.
 const LOG_SHARE: usize = 12;
 /// Maximum rounds of one call.
-pub(super) const MAX_HELD_ROUNDS: u32 = 16;
+pub(in crate::proxy) const MAX_HELD_ROUNDS: u32 = 16;
 /// Maximum size of a question, in bytes.
-pub(super) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
+pub(in crate::proxy) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
 
 /// Why a call is not held. Sent to the server that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum NotHeld {
+pub(in crate::proxy) enum NotHeld {
     #[error("{0} calls of its client wait for input already")]
     TooManyOfPrincipal(usize),
     #[error("{0} calls wait for input of their clients already")]
@@ -36,7 +36,7 @@ pub(super) enum NotHeld {
 
 /// Counts of the held calls, waiting or in flight.
 #[derive(Debug)]
-pub(super) struct HeldBounds {
+pub(in crate::proxy) struct HeldBounds {
     all: usize,
     of_one: usize,
     /// By the id of their principal.
@@ -44,30 +44,30 @@ pub(super) struct HeldBounds {
 }
 
 /// Share of a held call in the bounds, until it is dropped.
-pub(super) type HeldPlace = CountedUse<Box<str>>;
+pub(in crate::proxy) type HeldPlace = CountedUse<Box<str>>;
 
 /// Reservations for holding a call.
 #[derive(Debug)]
-pub(super) struct PreparedHold {
-    pub(super) id: ApprovalId,
+pub(in crate::proxy) struct PreparedHold {
+    pub(in crate::proxy) id: ApprovalId,
     /// The request state for the client.
-    pub(super) state: String,
+    pub(in crate::proxy) state: String,
     /// The call's share of the bounds, unless it was held before.
-    pub(super) place: Option<HeldPlace>,
+    pub(in crate::proxy) place: Option<HeldPlace>,
     /// Slot for the record of a call whose client does not return.
-    pub(super) slot: Slot,
+    pub(in crate::proxy) slot: Slot,
 }
 
 impl HeldBounds {
     /// Bounds for an activity log with this many slots: waiting calls use at most a twelfth of them.
-    pub(super) fn of_log(places: usize) -> Self {
+    pub(in crate::proxy) fn of_log(places: usize) -> Self {
         let all = (places / LOG_SHARE).clamp(1, MAX_HELD);
         let of_one = all.div_ceil(2).min(MAX_HELD_PER_PRINCIPAL);
         Self { all, of_one, held: Arc::default() }
     }
 
     /// Counts a call of `principal`.
-    pub(super) fn enter(&self, principal: &Principal) -> Result<HeldPlace, NotHeld> {
+    pub(in crate::proxy) fn enter(&self, principal: &Principal) -> Result<HeldPlace, NotHeld> {
         let place = self.held.take(principal.id().into(), self.of_one, self.all);
         place.map_err(|used_up| match used_up {
             UsedUp::All => NotHeld::TooMany(self.all),

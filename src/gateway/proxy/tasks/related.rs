@@ -21,9 +21,9 @@ const META: &str = "_meta";
 
 /// Replacement of a part of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct RelationEdit {
-    pub(super) at: Range<usize>,
-    pub(super) by: String,
+pub(in crate::proxy) struct RelationEdit {
+    pub(in crate::proxy) at: Range<usize>,
+    pub(in crate::proxy) by: String,
 }
 
 impl RelationEdit {
@@ -33,14 +33,14 @@ impl RelationEdit {
 }
 
 /// Place of a part of `text`.
-pub(super) fn range_in(text: &str, part: &str) -> Range<usize> {
+pub(in crate::proxy) fn range_in(text: &str, part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     start..start + part.len()
 }
 
 /// Replacement of the relation in the `_meta` of `object`, a part of `text`, by one to the task that `other` finds for its
 /// id, or by none. `None` if there is no relation.
-pub(super) fn replaced(
+pub(in crate::proxy) fn replaced(
     text: &str,
     object: &str,
     other: impl FnOnce(&str) -> Option<String>,
@@ -65,7 +65,7 @@ fn replaced_in_meta(
 }
 
 /// Opens the relation of a client's request, before it is decided about and recorded: a sealed id is not recorded.
-pub(super) fn open(
+pub(in crate::proxy) fn open(
     approvals: &ApprovalQueue,
     principal: &Principal,
     access: &Access,
@@ -88,7 +88,7 @@ pub(super) fn open(
 }
 
 /// A client's `inputResponses`, raw JSON, with the relations to the task of that sealed id opened.
-pub(super) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
+pub(in crate::proxy) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
     let mut opened = inputs.to_owned();
     let own = |id: &str| (id == sealed).then(|| own.to_owned());
     // From the last one on, so that the places before stay.
@@ -102,7 +102,7 @@ pub(super) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
 }
 
 /// A server's message to a client, with the relation to the task that `sealed` finds; and the server's id of that.
-pub(super) fn sealed_message(
+pub(in crate::proxy) fn sealed_message(
     message: &Bytes,
     sealed: impl FnOnce(&str) -> Option<String>,
 ) -> (Bytes, Option<Box<str>>) {
@@ -121,7 +121,7 @@ pub(super) fn sealed_message(
 }
 
 /// The answer of a client to a server's request, a raw member `result` or `error`, with the relation to the server's task.
-pub(super) fn opened_answer(outcome: Bytes, task: Option<&str>) -> Bytes {
+pub(in crate::proxy) fn opened_answer(outcome: Bytes, task: Option<&str>) -> Bytes {
     let opened = || {
         let text = std::str::from_utf8(&outcome).ok()?;
         let result = text.strip_prefix("\"result\":")?;

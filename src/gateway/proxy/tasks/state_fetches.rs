@@ -1,5 +1,5 @@
 //! Requests for the states of tasks on behalf of their clients (PRO-43). The states of [changed
-//! tasks](super::changed_tasks) are fetched one at a time for each stream of a client, and paced.
+//! tasks](super::changed) are fetched one at a time for each stream of a client, and paced.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -14,13 +14,11 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::changed_tasks::{
-    DueTask, FetchOutcome, Fetched, MAX_STATE_BYTES, NotRepeated, TaskState,
-};
-use super::client::Peer;
-use super::reply::{Piece, Running};
-use super::tasks;
-use super::worker::Worker;
+use super::changed::{DueTask, FetchOutcome, Fetched, MAX_STATE_BYTES, NotRepeated, TaskState};
+use crate::proxy::client::Peer;
+use crate::proxy::reply::{Piece, Running};
+use crate::proxy::tasks;
+use crate::proxy::worker::Worker;
 
 /// Minimum time between two requests for one client's stream, however often its servers report changes.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);

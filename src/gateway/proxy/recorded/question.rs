@@ -23,7 +23,7 @@ const BESIDE_PARAMS_BYTES: usize = 3 * 1024;
 
 /// Why a question cannot be recorded and is not put to the client.
 #[derive(Debug, Error)]
-pub(super) enum NotRecorded {
+pub(in crate::proxy) enum NotRecorded {
     #[error("the client is not asked: {0}")]
     Log(#[from] NotAdmitted),
     #[error("the client is not asked: {0}")]
@@ -36,9 +36,9 @@ pub(super) enum NotRecorded {
 
 /// Sizes up to which questions and answers are recorded, in bytes: those of arguments and results.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RecordedSizes {
-    pub(super) question: usize,
-    pub(super) answer: usize,
+pub(in crate::proxy) struct RecordedSizes {
+    pub(in crate::proxy) question: usize,
+    pub(in crate::proxy) answer: usize,
 }
 
 /// Record of one question.
@@ -62,7 +62,7 @@ impl fmt::Debug for QuestionRecord {
 impl QuestionRecord {
     /// Opens the record of a question of at most `bytes` during the call whose texts `about` has; `call` is its tool or
     /// method. Waits while the log has no capacity.
-    pub(super) async fn open(
+    pub(in crate::proxy) async fn open(
         (activity, account): (&Activity, &Arc<StateAccount>),
         about: Draft,
         call: &str,
@@ -83,7 +83,7 @@ impl QuestionRecord {
     }
 
     /// Notes that `message`, a request of that method, is put to the client now.
-    pub(super) fn asks(&mut self, method: &str, message: &[u8]) {
+    pub(in crate::proxy) fn asks(&mut self, method: &str, message: &[u8]) {
         let Some((draft, _)) = &mut self.record else { return };
         self.asked = Some(Instant::now());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -94,7 +94,7 @@ impl QuestionRecord {
     }
 
     /// Writes the record with the client's answer: its member `result` or `error`.
-    pub(super) fn answered(mut self, outcome: &[u8]) {
+    pub(in crate::proxy) fn answered(mut self, outcome: &[u8]) {
         let text = std::str::from_utf8(outcome).unwrap_or_default();
         if let Some(result) = text.strip_prefix("\"result\":") {
             let action = member(result, "action").and_then(string);
@@ -112,7 +112,7 @@ impl QuestionRecord {
     }
 
     /// Writes the record of a question that its server took back.
-    pub(super) fn withdrawn(mut self) {
+    pub(in crate::proxy) fn withdrawn(mut self) {
         self.end(Status::Error, "withdrawn", "the server withdrew its question", "");
     }
 

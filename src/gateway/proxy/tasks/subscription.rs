@@ -1,6 +1,6 @@
 //! Status notifications of tasks for a client of 2026-07-28 (MCP Tasks extension §Task Status Notifications; PRO-43).
 //!
-//! The states of changed tasks are fetched as [`changed_tasks`](super::changed_tasks) has it. A task that has ended is not
+//! The states of changed tasks are fetched as [`changed`](super::changed) has it. A task that has ended is not
 //! followed any more once its final state is delivered.
 //!
 //! Following a task is admitted like `tasks/get`, and recorded. Each principal has a share of followed tasks. A subscription
@@ -24,15 +24,15 @@ use mcpproxy_upstream::{GivenUp, TaskFollower, Upstream};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::call_trace::CallTrace;
-use super::changed_tasks::{DueTask, FetchDue, FetchOutcome};
-use super::client::{Endpoint, Peer};
-use super::recorded::{OnRecord, ReplySource, recorded};
-use super::refusal::{RecordKind, Refusal, RefusalKind};
-use super::reply::Reply;
+use super::changed::{DueTask, FetchDue, FetchOutcome};
 use super::state_fetches::StateFetches;
-use super::tasks;
-use super::worker::Worker;
+use crate::proxy::client::{Endpoint, Peer};
+use crate::proxy::recorded::trace::CallTrace;
+use crate::proxy::recorded::{OnRecord, ReplySource, recorded};
+use crate::proxy::refusal::{RecordKind, Refusal, RefusalKind};
+use crate::proxy::reply::Reply;
+use crate::proxy::tasks;
+use crate::proxy::worker::Worker;
 
 /// Maximum tasks of one subscription; more are not agreed to.
 const MAX_TASKS: usize = 64;
