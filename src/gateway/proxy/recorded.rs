@@ -52,6 +52,7 @@ use mcpproxy_schema::violation::Violation;
 use mcpproxy_upstream::CallExtras;
 
 pub(super) mod question;
+pub(super) mod receipt;
 pub(super) mod record;
 mod reported_error;
 mod sending;
