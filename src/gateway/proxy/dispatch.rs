@@ -49,7 +49,7 @@ use super::passthrough::list_cache::FRESH_MS;
 use super::passthrough::{Forward, List, lists};
 use super::refusal::{Refusal, RefusalKind};
 use super::render::Caching;
-use super::reply::{Initialize, NotificationFilter, Reaction, Running};
+use super::reply::{Initialize, NotificationFilter, Reaction};
 use super::worker::Worker;
 use super::{approval, builtin, call, direct, extension, params, passthrough, render, tasks};
 use crate::results::ResultHandle;
@@ -387,26 +387,17 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
         Ok(read) => read,
         Err(text) => return refuse(worker, peer, id, "", text),
     };
-    let (ours, caller) = (Rc::clone(worker), peer.caller(&id));
+    let (caller, meta) = (peer.caller(&id), extras.meta.as_deref());
     let running = match (&*name, Operation::of_tool(&name)) {
         (_, Some(variant)) => {
             let given = CallToolInput { arguments, intent: None };
-            Running::new(|reply| call::call(ours, caller, variant, given, extras, reply))
+            call::call(worker, caller, variant, given, extras)
         }
-        (RETRIEVE_TOOLS, None) => {
-            let meta = extras.meta.as_deref();
-            Running::new(|reply| call::retrieve_tools(ours, caller, arguments, meta, reply))
-        }
-        (DESCRIBE_TOOL, None) => {
-            let meta = extras.meta.as_deref();
-            Running::new(|reply| {
-                builtin::describe::describe_tool(ours, caller, arguments, meta, reply)
-            })
-        }
+        (RETRIEVE_TOOLS, None) => call::retrieve_tools(worker, caller, arguments, meta),
+        (DESCRIBE_TOOL, None) => builtin::describe::describe_tool(worker, caller, arguments, meta),
         // Without kept results nobody has a handle.
         (READ_RESULT, None) if keeps_results(worker) => {
-            let meta = extras.meta.as_deref();
-            Running::new(|reply| builtin::read_result(ours, caller, arguments, meta, reply))
+            builtin::read_result(worker, caller, arguments, meta)
         }
         ("call_tool", None) => return refuse(worker, peer, id, &name, NO_CALL_TOOL.to_owned()),
         (unknown, None) => {
@@ -428,10 +419,9 @@ fn keeps_results(worker: &Worker) -> bool {
 
 /// Refuses a call of an unknown tool, or an unreadable one; recorded like any other.
 fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
-    let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
     let tool = render::shown(tool);
     let refusal = Refusal::rejected(RefusalKind::Unreadable, text);
-    let running = Running::new(|reply| call::rejected(worker, caller, tool, refusal, reply));
+    let running = call::rejected(worker, peer.caller(&id), tool, refusal);
     Reaction::Call { id, running }
 }
 

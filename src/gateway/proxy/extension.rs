@@ -14,12 +14,11 @@ use mcpproxy_protocol::mcp::shapes;
 use mcpproxy_protocol::mcp::trace_context::meta_of;
 use mcpproxy_upstream::CallExtras;
 
-use super::client::{Caller, Peer};
+use super::client::Peer;
 use super::params::check_progress_token;
-use super::recorded::trace::CallTrace;
-use super::recorded::{OnRecord, ReplySource, recorded};
+use super::recorded::{OnRecord, RecordedRequest, ReplySource};
 use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
-use super::reply::{Aborted, Reaction, Reply, Running};
+use super::reply::Reaction;
 use super::worker::Worker;
 
 pub(crate) mod merged;
@@ -36,14 +35,19 @@ pub(crate) fn forward(
     method: &str,
     params: Bytes,
 ) -> Reaction {
-    let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
     let asked = ExtensionRequest {
         server: Arc::clone(server),
         method: method.into(),
         params,
         client_capabilities: peer.client_capabilities(),
     };
-    let running = Running::new(|reply| forwarded(worker, caller, asked, reply));
+    let (caller, kind) = (peer.caller(&id), RecordKind::Extension);
+    let request = RecordedRequest::begin(worker, caller, kind, || meta_of(&asked.params));
+    let running = request.running(async move |on: OnRecord<'_>| {
+        on.record.name(&asked.server, &asked.method);
+        on.record.keep_arguments(&asked.params);
+        send(on, &asked).await
+    });
     Reaction::Call { id, running }
 }
 
@@ -52,21 +56,6 @@ struct ExtensionRequest {
     method: Arc<str>,
     params: Bytes,
     client_capabilities: ClientCapabilities,
-}
-
-fn forwarded(
-    worker: Rc<Worker>,
-    caller: Caller,
-    asked: ExtensionRequest,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    let kind = RecordKind::Extension;
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&asked.params));
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        on.record.name(&asked.server, &asked.method);
-        on.record.keep_arguments(&asked.params);
-        send(on, &asked).await
-    })
 }
 
 async fn send(mut on: OnRecord<'_>, asked: &ExtensionRequest) -> Result<ReplySource, Stopped> {

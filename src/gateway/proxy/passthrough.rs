@@ -21,19 +21,17 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
-use super::client::{Caller, Peer};
+use super::client::Peer;
 use super::extension::merged::offers;
 use super::held;
 use super::params::{AddressedRequest, Target};
-use super::recorded::trace::CallTrace;
-use super::recorded::{OnRecord, ReplySource, recorded};
+use super::recorded::{OnRecord, RecordedRequest, ReplySource};
 use super::refusal::RecordKind;
 use super::refusal::RefusalKind;
 use super::refusal::{Refusal, Stopped};
 use super::render;
 use super::render::{Caching, shown};
-use super::reply::Reaction;
-use super::reply::{Aborted, Piece, Reply, Running};
+use super::reply::{Piece, Reaction, Running};
 use super::worker::Worker;
 use mcpproxy_catalog::exposed;
 use mcpproxy_catalog::exposed_uris::{AnswerRewriter, CONTENTS, DIRECTORY, SKILL_RESULT, UriPlace};
@@ -147,11 +145,15 @@ pub(crate) fn forward(
     forward: Forward,
     params: Bytes,
 ) -> Reaction {
-    let (worker, caller, client_capabilities) =
-        (Rc::clone(worker), peer.caller(&id), peer.client_capabilities());
-    let only = peer.endpoint.server().cloned();
+    let (only, client_capabilities) = (peer.endpoint.server().cloned(), peer.client_capabilities());
     let asked = Forwarded { forward, only, client_capabilities, params };
-    let running = Running::new(|reply| forwarded(worker, caller, asked, reply));
+    let (caller, kind) = (peer.caller(&id), RecordKind::Forward(forward));
+    let request = RecordedRequest::begin(worker, caller, kind, || meta_of(&asked.params));
+    let running = request.running(async move |on: OnRecord<'_>| {
+        on.record.name("", asked.forward.method());
+        on.record.keep_arguments(&asked.params);
+        send(on, &asked).await
+    });
     Reaction::Call { id, running }
 }
 
@@ -162,22 +164,6 @@ struct Forwarded {
     only: Option<Arc<str>>,
     client_capabilities: ClientCapabilities,
     params: Bytes,
-}
-
-fn forwarded(
-    worker: Rc<Worker>,
-    caller: Caller,
-    asked: Forwarded,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    let Forwarded { forward, params, .. } = &asked;
-    let kind = RecordKind::Forward(*forward);
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(params));
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        on.record.name("", asked.forward.method());
-        on.record.keep_arguments(&asked.params);
-        send(on, &asked).await
-    })
 }
 
 /// Finds the server, asks for admission and sends the request; a result of the proxy if the server is not needed.

@@ -26,12 +26,11 @@ use serde_json::{Value, json};
 
 use self::capability::{SETTLE_WAIT, TASK_DIGITS, missing};
 use super::call;
-use super::client::{Caller, Endpoint, Peer};
+use super::client::{Endpoint, Peer};
 use super::params::check_progress_token;
-use super::recorded::trace::CallTrace;
-use super::recorded::{OnRecord, ReplySource, recorded};
+use super::recorded::{OnRecord, RecordedRequest, ReplySource};
 use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
-use super::reply::{Aborted, Reply, Running};
+use super::reply::Running;
 use super::worker::Worker;
 
 pub(super) mod capability;
@@ -92,10 +91,14 @@ pub(crate) fn running(
     request: TaskRequest,
     params: Bytes,
 ) -> Running {
-    let (worker, caller, endpoint) = (Rc::clone(worker), peer.caller(id), peer.endpoint.clone());
-    let client_capabilities = peer.client_capabilities();
+    let (endpoint, client_capabilities) = (peer.endpoint.clone(), peer.client_capabilities());
     let asked = Asked { request, endpoint, client_capabilities, params };
-    Running::new(|reply| forwarded(worker, caller, asked, reply))
+    let (caller, kind) = (peer.caller(id), kind(request, &peer.endpoint));
+    let request = RecordedRequest::begin(worker, caller, kind, || meta_of(&asked.params));
+    request.running(async move |mut on: OnRecord<'_>| {
+        name(&mut on, asked.request.method());
+        send(on, &asked).await
+    })
 }
 
 struct Asked {
@@ -106,20 +109,9 @@ struct Asked {
     params: Bytes,
 }
 
-fn forwarded(
-    worker: Rc<Worker>,
-    caller: Caller,
-    asked: Asked,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    let at_call_tools = asked.endpoint == Endpoint::Search;
-    let kind = RecordKind::Task { request: asked.request, at_call_tools };
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&asked.params));
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        let mut on = on;
-        name(&mut on, asked.request.method());
-        send(on, &asked).await
-    })
+/// Kind of the record of a request about a task.
+fn kind(request: TaskRequest, endpoint: &Endpoint) -> RecordKind {
+    RecordKind::Task { request, at_call_tools: *endpoint == Endpoint::Search }
 }
 
 /// Finds the task, asks for admission and sends the request.

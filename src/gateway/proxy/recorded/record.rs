@@ -129,7 +129,7 @@ struct Kept {
 impl CallRecord {
     /// Reserves a slot for the record before anything is sent (ACT-2). Data about the request is added to `span` as
     /// well.
-    pub(in crate::proxy) async fn open(
+    pub(super) async fn open(
         worker: &Worker,
         caller: &Caller,
         reply: &Reply,

@@ -17,7 +17,7 @@ use mcpproxy_protocol::mcp::trace_context::{MetaContext, PropagatedContext, Trac
 
 /// Tracing state of a call.
 #[derive(Debug, Default)]
-pub(in crate::proxy) enum CallTrace {
+pub(super) enum CallTrace {
     /// Tracing is off: trace context is forwarded as received.
     #[default]
     Off,
@@ -32,9 +32,9 @@ pub(in crate::proxy) enum CallTrace {
 
 /// A call in a sampled trace.
 #[derive(Debug)]
-pub(in crate::proxy) struct RecordedTrace {
+pub(super) struct RecordedTrace {
     /// Context of the call's own span.
-    pub(in crate::proxy) context: TraceContext,
+    pub(super) context: TraceContext,
     /// Context sent to the server: that of the client span.
     carried: Arc<PropagatedContext>,
     parent: Option<u64>,
@@ -47,33 +47,33 @@ pub(in crate::proxy) struct RecordedTrace {
 }
 
 /// Data from the call's record at its end.
-pub(in crate::proxy) struct EndedCall<'a> {
-    pub(in crate::proxy) started: u64,
-    pub(in crate::proxy) began: Instant,
-    pub(in crate::proxy) now: Instant,
+pub(super) struct EndedCall<'a> {
+    pub(super) started: u64,
+    pub(super) began: Instant,
+    pub(super) now: Instant,
     /// Begin and end of the upstream request.
-    pub(in crate::proxy) upstream: Option<(Instant, Instant)>,
-    pub(in crate::proxy) waited: Duration,
-    pub(in crate::proxy) overhead_us: u64,
+    pub(super) upstream: Option<(Instant, Instant)>,
+    pub(super) waited: Duration,
+    pub(super) overhead_us: u64,
     /// Whether the target exists.
-    pub(in crate::proxy) known: bool,
-    pub(in crate::proxy) server: &'a str,
-    pub(in crate::proxy) tool: &'a str,
-    pub(in crate::proxy) session: &'a str,
-    pub(in crate::proxy) request_id: &'a str,
-    pub(in crate::proxy) principal: &'a str,
-    pub(in crate::proxy) client: &'a str,
-    pub(in crate::proxy) variant: &'static str,
-    pub(in crate::proxy) source: &'static str,
-    pub(in crate::proxy) outcome: &'static str,
+    pub(super) known: bool,
+    pub(super) server: &'a str,
+    pub(super) tool: &'a str,
+    pub(super) session: &'a str,
+    pub(super) request_id: &'a str,
+    pub(super) principal: &'a str,
+    pub(super) client: &'a str,
+    pub(super) variant: &'static str,
+    pub(super) source: &'static str,
+    pub(super) outcome: &'static str,
     /// Error, unless a more specific one was noted.
-    pub(in crate::proxy) failed: Option<SpanError>,
-    pub(in crate::proxy) decisions: Vec<&'static str>,
+    pub(super) failed: Option<SpanError>,
+    pub(super) decisions: Vec<&'static str>,
 }
 
 impl CallTrace {
     /// Begins the trace of a call with that `method`. `meta` is called only if tracing is on.
-    pub(in crate::proxy) fn begin<'a>(
+    pub(super) fn begin<'a>(
         worker: &Worker,
         caller: &Caller,
         method: &'static str,
@@ -122,7 +122,7 @@ impl CallTrace {
     }
 
     /// Context to be sent to the server.
-    pub(in crate::proxy) fn carried(&self) -> Option<Arc<PropagatedContext>> {
+    pub(super) fn carried(&self) -> Option<Arc<PropagatedContext>> {
         match self {
             Self::Off => None,
             Self::Carried { carried, .. } => Some(Arc::clone(carried)),
@@ -132,7 +132,7 @@ impl CallTrace {
 
     /// Replaces the trace that the client chose, if it did, by one of the proxy's own in what is sent to the server: its
     /// identifier and vendor data would reach the server unseen (APR-1). Returns the identifier.
-    pub(in crate::proxy) fn restart(&mut self, ids: &TraceIds) -> Option<u128> {
+    pub(super) fn restart(&mut self, ids: &TraceIds) -> Option<u128> {
         let (carried, is_foreign) = match self {
             Self::Off => return None,
             Self::Carried { carried, is_foreign } => (carried, *is_foreign),
@@ -149,7 +149,7 @@ impl CallTrace {
     }
 
     /// Context of the call's span, if it is recorded.
-    pub(in crate::proxy) fn recorded(&self) -> Option<TraceContext> {
+    pub(super) fn recorded(&self) -> Option<TraceContext> {
         match self {
             Self::Off | Self::Carried { .. } => None,
             Self::Recorded(trace) => Some(trace.context),
@@ -157,7 +157,7 @@ impl CallTrace {
     }
 
     /// Sets the target.
-    pub(in crate::proxy) fn set_target(&mut self, access: &Access) {
+    pub(super) fn set_target(&mut self, access: &Access) {
         let Self::Recorded(trace) = self else { return };
         trace.target = match access {
             Access::Tool(call) => SpanTarget::Tool(cut(&call.tool().name.tool)),
@@ -169,21 +169,21 @@ impl CallTrace {
     }
 
     /// Sets the error.
-    pub(in crate::proxy) fn fails(&mut self, error: SpanError) {
+    pub(super) fn fails(&mut self, error: SpanError) {
         if let Self::Recorded(trace) = self {
             trace.error = Some(error);
         }
     }
 
     /// Sets the error from a server's JSON-RPC error.
-    pub(in crate::proxy) fn fails_with(&mut self, error: &[u8]) {
+    pub(super) fn fails_with(&mut self, error: &[u8]) {
         if let Self::Recorded(trace) = self {
             trace.error = Some(code(error).map_or(SpanError::Other, SpanError::Code));
         }
     }
 
     /// Exports the call, if it is recorded.
-    pub(in crate::proxy) fn end(self, call: EndedCall<'_>) {
+    pub(super) fn end(self, call: EndedCall<'_>) {
         let Self::Recorded(trace) = self else { return };
         let RecordedTrace { context, carried, parent, link, target, error, revision, .. } = *trace;
         let started = call.started.saturating_mul(1000);
