@@ -92,9 +92,7 @@ pub(super) fn presented_state(
     access: &Access,
     members: &[u8],
 ) -> Result<PresentedState, Refusal> {
-    let refused = |why: &dyn fmt::Display| {
-        Err(Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {why}")))
-    };
+    let refused = |why: &dyn fmt::Display| Err(Refusal::invalid_params(why));
     let RepeatMembers { state, response } = match RepeatMembers::read(members) {
         Ok(Some(presented)) => presented,
         Ok(None) => return Ok(PresentedState::None),

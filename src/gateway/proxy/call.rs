@@ -79,10 +79,6 @@ pub(crate) fn retrieve_tools(
     RecordedRequest::own_tool(worker, caller, RETRIEVE_TOOLS, meta, work)
 }
 
-fn unreadable(text: String) -> Refusal {
-    Refusal::rejected(RefusalKind::Unreadable, text)
-}
-
 /// Parses the arguments, finds the tool and asks for admission.
 async fn prepare(
     on: &mut OnRecord<'_>,
@@ -162,7 +158,7 @@ fn misread(
     error: &ArgumentError,
 ) -> Refusal {
     if error.is_malformed() {
-        return unreadable(error.to_string());
+        return Refusal::unreadable(error.to_string());
     }
     let refusal = Refusal::of_parameters(error.to_string());
     match CallArguments::guess(arguments) {

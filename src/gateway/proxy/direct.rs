@@ -115,8 +115,7 @@ async fn prepare(
     on.record.name(only.as_deref().unwrap_or_default(), &shown(name));
     on.record.keep_arguments(arguments);
     if !arguments.starts_with(b"{") {
-        let text = "Invalid params: arguments must be an object".to_owned();
-        return Err(Refusal::rejected(RefusalKind::Unreadable, text).into());
+        return Err(Refusal::invalid_params("arguments must be an object").into());
     }
     let only = only.as_ref();
     let tool = match find(on, only, name).await {
@@ -182,8 +181,7 @@ fn nearest(on: &OnRecord<'_>, only: Option<&Arc<str>>, name: &str, refusal: Refu
 }
 
 fn unknown(name: &str) -> Refusal {
-    let text = format!("Unknown tool: {}", shown(name));
-    Refusal::rejected(RefusalKind::Unreadable, text)
+    Refusal::unreadable(format!("Unknown tool: {}", shown(name)))
 }
 
 async fn find(

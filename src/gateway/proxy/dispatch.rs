@@ -47,7 +47,7 @@ use super::kept_results::READ_RESULT;
 use super::params::{AddressedRequest, CallParams, Target};
 use super::passthrough::list_cache::FRESH_MS;
 use super::passthrough::{Forward, List, lists};
-use super::refusal::{Refusal, RefusalKind};
+use super::refusal::Refusal;
 use super::render::Caching;
 use super::reply::{Initialize, NotificationFilter, Reaction};
 use super::worker::Worker;
@@ -420,8 +420,7 @@ fn keeps_results(worker: &Worker) -> bool {
 /// Refuses a call of an unknown tool, or an unreadable one; recorded like any other.
 fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
     let tool = render::shown(tool);
-    let refusal = Refusal::rejected(RefusalKind::Unreadable, text);
-    let running = call::rejected(worker, peer.caller(&id), tool, refusal);
+    let running = call::rejected(worker, peer.caller(&id), tool, Refusal::unreadable(text));
     Reaction::Call { id, running }
 }
 

@@ -146,41 +146,33 @@ pub(crate) fn forward(
     params: Bytes,
 ) -> Reaction {
     let (only, client_capabilities) = (peer.endpoint.server().cloned(), peer.client_capabilities());
-    let asked = Forwarded { forward, only, client_capabilities, params };
     let (caller, kind) = (peer.caller(&id), RecordKind::Forward(forward));
-    let request = RecordedRequest::begin(worker, caller, kind, || meta_of(&asked.params));
+    let request = RecordedRequest::begin(worker, caller, kind, || meta_of(&params));
     let running = request.running(async move |on: OnRecord<'_>| {
-        on.record.name("", asked.forward.method());
-        on.record.keep_arguments(&asked.params);
-        send(on, &asked).await
+        on.record.name("", forward.method());
+        on.record.keep_arguments(&params);
+        send(on, forward, only.as_deref(), client_capabilities, &params).await
     });
     Reaction::Call { id, running }
 }
 
-/// A request to be forwarded.
-struct Forwarded {
-    forward: Forward,
-    /// The only server of the endpoint, which is addressed by its own names.
-    only: Option<Arc<str>>,
-    client_capabilities: ClientCapabilities,
-    params: Bytes,
-}
-
-/// Finds the server, asks for admission and sends the request; a result of the proxy if the server is not needed.
+/// Finds the server, asks for admission and sends the request; a result of the proxy if the server is not needed. `only` is the
+/// only server of the endpoint, which is addressed by its own names.
 async fn send(
     mut on: OnRecord<'_>,
-    &Forwarded { forward, ref only, client_capabilities, ref params }: &Forwarded,
+    forward: Forward,
+    only: Option<&str>,
+    client_capabilities: ClientCapabilities,
+    params: &Bytes,
 ) -> Result<ReplySource, Stopped> {
-    let unreadable = |text| Refusal::rejected(RefusalKind::Unreadable, text);
     let nothing = || Ok(ReplySource::Own(Bytes::from_static(b"{}")));
     let (worker, client) = (on.worker, on.caller.client.as_ref().map(|(client, _)| client));
     let revision = client.map_or(Revision::NEWEST, |client| client.revision());
-    let request = AddressedRequest::read(forward, revision, params)
-        .map_err(|error| unreadable(format!("Invalid params: {error}")))?;
+    let request =
+        AddressedRequest::read(forward, revision, params).map_err(Refusal::invalid_params)?;
     if let Some(client) = client {
         client.warn_of_dropped(&worker.proxy.dropped_members, forward.method(), &request.left);
     }
-    let only = only.as_deref();
     let (upstream, own) = match resolve(worker, only, request.target()).await {
         Ok(found) => found,
         Err(text) => {
@@ -192,7 +184,7 @@ async fn send(
                     return Err(on.record.deny(&denial).into());
                 }
             }
-            return Err(unreadable(text).into());
+            return Err(Refusal::unreadable(text).into());
         }
     };
     on.record.name(upstream.name(), forward.method());
@@ -218,7 +210,8 @@ async fn send(
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
     if only.is_none() && is_of_skills(forward) && !offers(&upstream, Extension::Skills) {
         let shown = shown(request.target().word());
-        return Err(unreadable(format!("'{shown}' is of a server without skills")).into());
+        let text = format!("'{shown}' is of a server without skills");
+        return Err(Refusal::unreadable(text).into());
     }
     // The client's new subscription, if this request adds one.
     let mut fresh: Option<(Arc<Client>, String)> = None;
@@ -232,7 +225,7 @@ async fn send(
                 let uri = uri();
                 if !client.is_subscribed(&uri) {
                     let account = worker.proxy.state_accounts.of(&on.caller.principal);
-                    let refused = |why: String| Refusal::rejected(RefusalKind::Unreadable, why);
+                    let refused = Refusal::unreadable;
                     let subscribing =
                         on.subscribing(client, request.access(Arc::clone(upstream.name()), &own));
                     let subscription = subscribers.enter(&uri, subscribing, &account);

@@ -384,13 +384,7 @@ impl OnRecord<'_> {
                     if coerced.is_none() {
                         break permit;
                     }
-                    match self.admit_again(permit, arguments, intent, None, Duration::ZERO)? {
-                        QueueOutcome::Permit(permit) => break permit,
-                        QueueOutcome::Asks(pending) => {
-                            let asking = self.approved(pending, arguments, intent, extras, None);
-                            break Box::pin(asking).await?;
-                        }
-                    }
+                    break Box::pin(self.admit_coerced(permit, arguments, intent, extras)).await?;
                 }
                 Admission::Queued(queued) => {
                     self.release(repeated.as_ref(), queued.access(), extras)?;
@@ -401,20 +395,8 @@ impl OnRecord<'_> {
                     match (outcome, coerced) {
                         (QueueOutcome::Permit(permit), None) => break permit,
                         (QueueOutcome::Permit(permit), Some(_)) => {
-                            match self.admit_again(
-                                permit,
-                                arguments,
-                                intent,
-                                None,
-                                Duration::ZERO,
-                            )? {
-                                QueueOutcome::Permit(permit) => break permit,
-                                QueueOutcome::Asks(pending) => {
-                                    let asking =
-                                        self.approved(pending, arguments, intent, extras, None);
-                                    break Box::pin(asking).await?;
-                                }
-                            }
+                            let admitting = self.admit_coerced(permit, arguments, intent, extras);
+                            break Box::pin(admitting).await?;
                         }
                         (QueueOutcome::Asks(pending), None) => {
                             let asking = self.approved(pending, arguments, intent, extras, None);
@@ -825,6 +807,22 @@ impl OnRecord<'_> {
         };
         self.record.found(&self.worker.proxy.upstreams);
         self.admit_again(permit, arguments, intent, approved, waited)
+    }
+
+    /// Checks a permitted request again, whose arguments were coerced, and waits for a required approval.
+    async fn admit_coerced(
+        &mut self,
+        permit: Permit,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        extras: &mut CallExtras,
+    ) -> Result<Permit, Stopped> {
+        match self.admit_again(permit, arguments, intent, None, Duration::ZERO)? {
+            QueueOutcome::Permit(permit) => Ok(permit),
+            QueueOutcome::Asks(pending) => {
+                self.approved(pending, arguments, intent, extras, None).await
+            }
+        }
     }
 
     /// Checks a permitted request again, which keeps its slots: after a wait of `waited`, since principal, tool and

@@ -215,8 +215,8 @@ impl Cancellation {
             extensions: false,
             trace: None,
         };
-        let request = RecordedRequest::begin(worker, caller, KIND, || None);
-        request.running(async move |mut on: OnRecord<'_>| {
+        let recorded = RecordedRequest::begin(worker, caller, KIND, || None);
+        recorded.running(async move |mut on: OnRecord<'_>| {
             let request = TaskRequest::Cancel;
             tasks::name(&mut on, request.method());
             on.record.add_metadata(TASK_DIGITS, &digits(&of.sealed));

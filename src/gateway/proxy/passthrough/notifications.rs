@@ -28,7 +28,7 @@ use super::subscribers::ResourceSubscription;
 use super::{Forward, List, revocation};
 use crate::proxy::client::Peer;
 use crate::proxy::recorded::{OnRecord, RecordedRequest, ReplySource};
-use crate::proxy::refusal::{RecordKind, Refusal, RefusalKind};
+use crate::proxy::refusal::{RecordKind, Refusal};
 use crate::proxy::reply::Reply;
 use crate::proxy::worker::{Proxy, Worker};
 
@@ -340,8 +340,8 @@ impl Watch {
             let subscribing = on.subscribing(&peer.client, access);
             let subscribers = &self.proxy.list_cache.subscribers;
             let subscription = subscribers.enter(uri, subscribing, &account);
-            let subscription = subscription
-                .map_err(|full| Refusal::rejected(RefusalKind::Unreadable, full.to_string()))?;
+            let subscription =
+                subscription.map_err(|full| Refusal::unreadable(full.to_string()))?;
             on.confirm(&subscription)?;
             entered = Some(subscription);
             upstream.subscribe(&own, None);

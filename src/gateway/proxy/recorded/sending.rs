@@ -18,7 +18,7 @@ use crate::proxy::held::answer::AnswerStream;
 use crate::proxy::held::calls::HELD_CALL;
 use crate::proxy::held::repeats::HeldCallRepeat;
 use crate::proxy::params::progress_token;
-use crate::proxy::refusal::{Refusal, RefusalKind};
+use crate::proxy::refusal::Refusal;
 use crate::proxy::tasks::capability as task_capability;
 use crate::proxy::tasks::capability::TaskAnswer;
 use crate::proxy::{advice, held};
@@ -143,9 +143,7 @@ impl OnRecord<'_> {
             worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
         }
         let taken = held::repeats::take_over(worker, repeated, upstream.call_timeout()).await;
-        let held = taken.map_err(|why| {
-            Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {why}"))
-        })?;
+        let held = taken.map_err(Refusal::invalid_params)?;
         record.sends(&upstream, clock::now());
         let token = kept_token(&extras, &arguments);
         let answer = AnswerStream::Held(held);
