@@ -15,7 +15,7 @@ use mcpproxy_catalog::embeddings::SearchSection;
 use mcpproxy_catalog::grade::ReviewSettings;
 use mcpproxy_catalog::settings::MAX_DEPTH;
 use mcpproxy_fleet::ClusterConfig;
-use mcpproxy_gateway::proxy::retrieve::MAX_LIMIT;
+use mcpproxy_gateway::proxy::builtin::retrieve::MAX_LIMIT;
 use mcpproxy_gateway::results::StoreBounds;
 use mcpproxy_gateway::telemetry::Sampling;
 use mcpproxy_policy::identity::{Algorithm, KeySource, Settings};

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::app_state::{AppState, WrongProtocolWarnings};
 use super::connection_limit::ConnectionSlots;
 use super::embeddings::EmbeddingTasks;
-use super::fleet_start::{FleetEntry, FleetTasks};
+use super::fleet::{FleetEntry, FleetTasks};
 use super::listener::{Listener, ListenerTls, SocketFile};
 use super::otlp_export::{OtlpExport, OtlpTargets};
 use super::reload::{ConfigSource, Reload};
@@ -23,10 +23,8 @@ use super::shutdown::{
     CHILDREN_TIMEOUT, CONTROL_GRACE, DRAIN_TIMEOUT, ForcedShutdown, Signals, WORKER_GRACE,
 };
 use super::startup::{StartError, cores};
-use super::workers::{ShutdownSignals, WorkerEndpoint, WorkerThread, accept, max_connections};
-use super::{
-    audit_records, fleet_approvals, fleet_pins, identity_watch, listener, startup, webhook,
-};
+use super::workers::{ShutdownSignals, WorkerEntrance, WorkerThread, accept, max_connections};
+use super::{audit_records, fleet, identity_watch, listener, startup, webhook};
 use mcpproxy_activity::record::{Draft, Source, Status, Type};
 use mcpproxy_activity::{Activity, StoreError, Writer};
 use mcpproxy_admin::api::config_handle::{ConfigHandle, ConfigStanding};
@@ -40,13 +38,13 @@ use mcpproxy_fleet::node_state::NodeTag;
 use mcpproxy_gateway::downstream::session_table;
 use mcpproxy_gateway::downstream::session_table::Sessions;
 use mcpproxy_gateway::node_directory::NodeDirectory;
+use mcpproxy_gateway::proxy::builtin::overview::OverviewCache;
 use mcpproxy_gateway::proxy::client::DroppedMembers;
-use mcpproxy_gateway::proxy::held_calls::HeldCalls;
-use mcpproxy_gateway::proxy::known_tasks::KnownTasks;
+use mcpproxy_gateway::proxy::held::calls::HeldCalls;
 use mcpproxy_gateway::proxy::memory_budget::RequestBodies;
-use mcpproxy_gateway::proxy::overview::OverviewCache;
 use mcpproxy_gateway::proxy::session_facts::PrincipalFacts;
 use mcpproxy_gateway::proxy::settings::{Settings, SettingsSwap};
+use mcpproxy_gateway::proxy::tasks::known::KnownTasks;
 use mcpproxy_gateway::proxy::worker::ResultPool;
 use mcpproxy_gateway::proxy::worker::ValidationPool;
 use mcpproxy_gateway::proxy::{Proxy, log_routing, passthrough};
@@ -206,7 +204,7 @@ impl App {
         let control = startup::control_runtime()?;
         let catalog = Arc::new(Catalog::new(catalog));
         if let Some(facts) = fleet.as_deref().and_then(FleetNode::shared) {
-            catalog.begin_with(fleet_pins::of_fleet(&facts.facts()));
+            catalog.begin_with(fleet::pins::of_fleet(&facts.facts()));
         }
         startup::restore(&catalog, &activity, &control);
         let upstreams = startup::supervise(config, &catalog, &activity, &control);
@@ -239,7 +237,7 @@ impl App {
             None => approval_queue,
         });
         if let Some(facts) = fleet.as_deref().and_then(FleetNode::shared) {
-            fleet_approvals::begin_with(&approval_queue, facts);
+            fleet::approvals::begin_with(&approval_queue, facts);
         }
         let dropped_members = Arc::new(DroppedMembers::default());
         let (meaning, queries) = QueryEmbedder::new(config.search.embeddings.as_ref());

@@ -11,7 +11,7 @@
 //!      │                                            ├─ HTTP/1.1 ─▶ route ─▶ fleet peers, downstream, api, page
 //!      │                                            └─ http2_connection ─▶ route
 //!      ├─ reload ─ proposal, record, file_watch
-//!      ├─ fleet_start ─ fleet_config, fleet_approvals, fleet_pins, fleet_seen, shared_facts ─ fleet_tokens
+//!      ├─ fleet ─ config, approvals, pins, seen, shared_facts ─ tokens
 //!      ├─ webhook, otlp_export, embeddings
 //!      └─ shutdown
 //! ```
@@ -23,19 +23,13 @@ mod connection;
 mod connection_limit;
 mod embeddings;
 mod fast_path;
-mod fleet_approvals;
-mod fleet_config;
-mod fleet_pins;
-mod fleet_seen;
-mod fleet_start;
-mod fleet_tokens;
+mod fleet;
 mod http2_connection;
 mod identity_watch;
 mod listener;
 mod otlp_export;
 mod reload;
 mod route;
-mod shared_facts;
 mod shutdown;
 mod startup;
 mod tracked_socket;

@@ -21,7 +21,7 @@ use crate::oauth::{self, Bearer};
 use crate::peer::Peer;
 use crate::process::{self, Process, RecentStderr};
 use crate::reaper::Reaper;
-use crate::state::Carrier;
+use crate::state::{Carrier, LiveConnection};
 use crate::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::tls::system_connector;
@@ -300,6 +300,16 @@ impl ServerConnection {
             Some(child) => child.explain(reason.to_string()).await.into(),
             None => reason,
         }
+    }
+
+    /// The connection as calls use it.
+    pub(super) fn live(&self, generation: u64) -> Arc<LiveConnection> {
+        Arc::new(LiveConnection {
+            generation,
+            family: self.greeting.about.family,
+            link: self.carrier.clone(),
+            router: Arc::clone(&self.router),
+        })
     }
 
     /// Current token.

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::http;
 use crate::peer::Peer;
 use crate::request::cancellation;
-use crate::state::Carrier;
+use crate::state::{Carrier, Control};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
 /// Maximum cancellations in progress per connection; more are dropped.
@@ -41,6 +41,12 @@ impl Drop for RespondingBytes {
     }
 }
 
+/// Why a connection ends by a message to its task.
+pub(super) enum ControlEnd {
+    Lost(Arc<str>),
+    Restart,
+}
+
 impl Outbox {
     pub(super) fn new(peer: &Arc<Peer>, limit: Duration, bytes: &Arc<AtomicUsize>) -> Self {
         Self {
@@ -52,8 +58,30 @@ impl Outbox {
         }
     }
 
+    /// Handles a message to the task of the connection of that `generation`; returns why the connection ends by it, if it
+    /// does. Those about an earlier connection are ignored.
+    pub(super) fn handle(
+        &mut self,
+        control: Control,
+        generation: u64,
+        carrier: &Carrier,
+    ) -> Option<ControlEnd> {
+        match control {
+            Control::Lost { generation: about, .. }
+            | Control::Restart { generation: about }
+            | Control::Cancel { generation: about, .. }
+            | Control::Respond { generation: about, .. }
+                if about != generation => {}
+            Control::Lost { reason, .. } => return Some(ControlEnd::Lost(reason)),
+            Control::Restart { .. } => return Some(ControlEnd::Restart),
+            Control::Cancel { id, .. } => self.cancel(carrier, id),
+            Control::Respond { id, outcome, .. } => self.respond(carrier, id, outcome),
+        }
+        None
+    }
+
     /// Cancels a call over HTTP; over a pipe the call does so itself.
-    pub(super) fn cancel(&mut self, carrier: &Carrier, id: u64) {
+    fn cancel(&mut self, carrier: &Carrier, id: u64) {
         while self.cancelling.try_join_next().is_some() {}
         if let Carrier::Http(session) = carrier
             && self.cancelling.len() < MAX_CANCELLING
@@ -66,7 +94,7 @@ impl Outbox {
     }
 
     /// Sends a client's response.
-    pub(super) fn respond(&mut self, carrier: &Carrier, id: Bytes, outcome: Bytes) {
+    fn respond(&mut self, carrier: &Carrier, id: Bytes, outcome: Bytes) {
         while self.responding.try_join_next().is_some() {}
         let (size, sending) = (outcome.len(), carrier.clone());
         let is_full = self.bytes.load(Ordering::Relaxed) + size > MAX_RESPONDING_BYTES;

@@ -18,9 +18,9 @@ use crate::handshake::Start;
 use crate::listen;
 use crate::notifications::NotificationRouter;
 use crate::oauth::{self, Renewal};
-use crate::outbox::Outbox;
+use crate::outbox::{ControlEnd, Outbox};
 use crate::second::{SecondConnection, SecondPhase, SecondUse};
-use crate::state::{ATTEMPTS, Control, LiveConnection, SECOND};
+use crate::state::{ATTEMPTS, Control, SECOND};
 use mcpproxy_protocol::mcp::revisions::{MODERN, ProtocolFamily};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
@@ -191,17 +191,9 @@ impl SecondTask {
     ) -> End {
         let generation =
             (upstream.key << ATTEMPTS) | SECOND | (u64::from(self.attempts) & (SECOND - 1));
-        let live = |connection: &ServerConnection| {
-            Arc::new(LiveConnection {
-                generation,
-                family: ProtocolFamily::Legacy,
-                link: connection.carrier.clone(),
-                router: Arc::clone(&connection.router),
-            })
-        };
         let greeting = &connection.greeting;
         let offers = greeting.about.offers;
-        second.opened(live(connection), greeting.protocol_version.clone(), offers);
+        second.opened(connection.live(generation), greeting.protocol_version.clone(), offers);
         let mut following = JoinSet::new();
         let subscribes = offers.resource_updates && !upstream.offers().resource_updates;
         if let Some(second) = upstream.second.as_ref().filter(|_| subscribes) {
@@ -225,30 +217,17 @@ impl SecondTask {
                     return End::Over(ended.unwrap_or_else(|_| default()));
                 }
                 reason = connection.lost() => return End::Lost(reason),
-                control = self.controls.recv() => match control {
-                    Some(Control::Lost { generation: about, reason }) if about == generation => {
-                        return End::Lost(reason);
+                Some(control) = self.controls.recv() => {
+                    match outbox.handle(control, generation, &connection.carrier) {
+                        Some(ControlEnd::Lost(reason)) => return End::Lost(reason),
+                        // The first connection is the one that restarts.
+                        Some(ControlEnd::Restart) | None => {}
                     }
-                    Some(Control::Cancel { generation: about, id }) if about == generation => {
-                        outbox.cancel(&connection.carrier, id);
-                    }
-                    Some(Control::Respond { generation: about, id, outcome })
-                        if about == generation =>
-                    {
-                        outbox.respond(&connection.carrier, id, outcome);
-                    }
-                    Some(
-                        Control::Lost { .. }
-                        | Control::Restart { .. }
-                        | Control::Cancel { .. }
-                        | Control::Respond { .. },
-                    )
-                    | None => {}
-                },
+                }
                 renewed = &mut renewal => match renewed {
                     Renewal::Bearer(bearer) => {
                         connection.log_in(bearer);
-                        second.renew(live(connection));
+                        second.renew(connection.live(generation));
                         renewal = oauth::renewal(first.options.login, connection.bearer());
                     }
                     Renewal::Gone(reason) => return End::Lost(reason.into()),

@@ -27,13 +27,12 @@ use crate::handshake::Start;
 use crate::listen;
 use crate::notifications::NotificationRouter;
 use crate::oauth::{self, ChallengeOutcome, Renewal};
-use crate::outbox::Outbox;
+use crate::outbox::{ControlEnd, Outbox};
 use crate::reaper::Reaper;
 use crate::remembered_family::FamilyMemory;
 use crate::second_task::{self, FirstConnection, FirstEnded, SecondTask};
 use crate::state::{
-    Carrier, Control, Discovered, Event, Forbidden, LiveConnection, ServerState, Status, Transport,
-    UpstreamState,
+    Carrier, Control, Discovered, Event, Forbidden, ServerState, Status, Transport, UpstreamState,
 };
 use crate::stdio::SentFor;
 use mcpproxy_catalog::{Catalog, Change};
@@ -359,7 +358,7 @@ impl ServerTask {
         stopping: &mut Stopping,
     ) -> (End, bool) {
         let (generation, about) = (self.generation, connection.greeting.about);
-        let live = self.live(connection);
+        let live = connection.live(generation);
         self.step(|state| state.reach(live, about));
         self.upstream.server_events.reconnected();
         self.upstream.list_faults.clear();
@@ -442,29 +441,13 @@ impl ServerTask {
                         self.notice();
                     }
                 }
-                control = controls.recv() => match control {
-                    Some(Control::Lost { generation: about, reason }) if about == generation => {
-                        return (End::Lost(reason), worked);
+                Some(control) = controls.recv() => {
+                    match outbox.handle(control, generation, &connection.carrier) {
+                        Some(ControlEnd::Lost(reason)) => return (End::Lost(reason), worked),
+                        Some(ControlEnd::Restart) => return (End::Restart, worked),
+                        None => {}
                     }
-                    Some(Control::Restart { generation: about }) if about == generation => {
-                        return (End::Restart, worked);
-                    }
-                    Some(Control::Cancel { generation: about, id }) if about == generation => {
-                        outbox.cancel(&connection.carrier, id);
-                    }
-                    Some(Control::Respond { generation: about, id, outcome })
-                        if about == generation =>
-                    {
-                        outbox.respond(&connection.carrier, id, outcome);
-                    }
-                    Some(
-                        Control::Lost { .. }
-                        | Control::Restart { .. }
-                        | Control::Cancel { .. }
-                        | Control::Respond { .. },
-                    )
-                    | None => {}
-                },
+                }
                 () = self.upstream.server_events.tools.notified(), if discovery.is_none() => {
                     let refresh = pace.changed(Instant::now());
                     if refresh.warn {
@@ -476,7 +459,7 @@ impl ServerTask {
                 renewed = &mut renewal => match renewed {
                     Renewal::Bearer(bearer) => {
                         connection.log_in(bearer);
-                        let live = self.live(connection);
+                        let live = connection.live(generation);
                         self.step(|state| state.renew(live));
                         renewal = oauth::renewal(login, connection.bearer());
                         if discovery.is_none() {
@@ -487,16 +470,6 @@ impl ServerTask {
                 },
             }
         }
-    }
-
-    /// Connection as used by calls.
-    fn live(&self, connection: &ServerConnection) -> Arc<LiveConnection> {
-        Arc::new(LiveConnection {
-            generation: self.generation,
-            family: connection.greeting.about.family,
-            link: connection.carrier.clone(),
-            router: connection.router.clone(),
-        })
     }
 
     /// Handles the server's authentication challenge.

@@ -65,21 +65,20 @@ pub(super) async fn call(
     if worker.settings().traces.is_some() {
         caller.trace = PropagatedContext::of_headers(headers).map(Box::new);
     }
-    let ours = Rc::clone(worker);
     let running = match dispatch::check(worker, &body)
         .map_err(Unreadable::Body)
         .and_then(|()| Request::read(&body))
     {
-        Ok(Request { variant, given }) => Running::new(|reply| {
-            call::call(ours, caller, variant, given, CallExtras::default(), reply)
-        }),
+        Ok(Request { variant, given }) => {
+            call::call(worker, caller, variant, given, CallExtras::default())
+        }
         Err(Unreadable::NoSuchTool { name, text }) => {
             let refusal = Refusal::rejected(RefusalKind::Unknown, text);
-            Running::new(|reply| call::rejected(ours, caller, name, refusal, reply))
+            call::rejected(worker, caller, name, refusal)
         }
         Err(Unreadable::Body(text)) => {
             let refusal = Refusal::rejected(RefusalKind::Unreadable, text);
-            Running::new(|reply| call::rejected(ours, caller, String::new(), refusal, reply))
+            call::rejected(worker, caller, String::new(), refusal)
         }
     };
     Ok(respond(worker, running, id).await)

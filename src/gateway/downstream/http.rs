@@ -37,7 +37,7 @@ use crate::proxy::client::{Channel, Client, Endpoint, Peer};
 use crate::proxy::dispatch::{Incoming, Received};
 use crate::proxy::params::ParamHeaders;
 use crate::proxy::refusal::{Refusal, RefusalKind};
-use crate::proxy::reply::{Reaction, Reply};
+use crate::proxy::reply::Reaction;
 use crate::proxy::{Worker, call, dispatch};
 
 pub use super::body::{
@@ -223,9 +223,8 @@ async fn record_mismatch(post: &Post<'_>, id: &Bytes, mismatch: &HeaderMismatch)
         trace: post.trace(),
     };
     let refusal = Refusal::rejected(RefusalKind::Headers, format!("Header mismatch: {mismatch}"));
-    let (worker, caller) = (Rc::clone(post.worker), peer.caller(id));
-    // The refusal is sent even if its record fails.
-    let _ = call::rejected(worker, caller, String::new(), refusal, Reply::default()).await;
+    // The refusal is sent whatever becomes of its record.
+    let _ = call::rejected(post.worker, peer.caller(id), String::new(), refusal).next().await;
 }
 
 /// Client of a request that is refused unread.

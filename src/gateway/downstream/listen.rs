@@ -27,11 +27,11 @@ use super::replay::{EventId, EventKind, Next, StreamKind};
 use super::session::Session;
 use super::session_table::{Sessions, StreamPermits};
 use crate::proxy::client::{Channel, Endpoint, Peer};
-use crate::proxy::legacy_tasks::TaskStatuses;
 use crate::proxy::passthrough::notifications::Watch;
 use crate::proxy::passthrough::revocation;
 use crate::proxy::reply::{Aborted, NotificationFilter};
-use crate::proxy::task_subscription::TaskSubscription;
+use crate::proxy::tasks::legacy::TaskStatuses;
+use crate::proxy::tasks::subscription::TaskSubscription;
 use crate::proxy::{Worker, dispatch};
 
 /// Serves a GET with a new stream, or with the stream of `seen`.

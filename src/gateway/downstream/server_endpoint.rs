@@ -12,7 +12,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::proxy::Worker;
 use crate::proxy::client::Endpoint;
-use crate::proxy::merged_extensions::may_know;
+use crate::proxy::extension::merged::may_know;
 use crate::proxy::passthrough::list_cache::LIST_WAIT;
 
 /// Beginning of the path.

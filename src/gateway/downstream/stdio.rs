@@ -27,10 +27,10 @@ use super::listen::{Subscription, legacy_notification, notices};
 use super::{request, server_endpoint};
 use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
 use crate::proxy::dispatch::Incoming;
-use crate::proxy::legacy_tasks::TaskStatuses;
 use crate::proxy::passthrough::list_cache::LIST_WAIT;
 use crate::proxy::passthrough::revocation;
 use crate::proxy::reply::{Initialize, NotificationFilter, Piece, Reaction, Running};
+use crate::proxy::tasks::legacy::TaskStatuses;
 use crate::proxy::{Worker, dispatch, render};
 
 /// Maximum calls in flight; further lines wait in the pipe.

@@ -18,9 +18,9 @@ use mcpproxy_schema::misfit::{Misfit, MisfitFault, Misfits};
 use mcpproxy_upstream::oauth::{how_to_log_in, says_needs_login as needs_login};
 use mcpproxy_upstream::supervisor::{ServerState, Status};
 
+use super::argument_validation::coercion;
+use super::builtin::retrieve::MAX_RULED;
 use super::client::Caller;
-use super::coercion;
-use super::retrieve::MAX_RULED;
 use super::settings::CurrentSettings;
 use super::worker::Worker;
 

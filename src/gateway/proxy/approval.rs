@@ -31,9 +31,9 @@ use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_upstream::CallExtras;
 use serde_json::json;
 
-use super::call_record::{CallRecord, INPUTS, META, recorded_member};
 use super::client::{ApprovalQuestion, Caller, Channel, Client, Question};
 use super::params::progress_token;
+use super::recorded::record::{CallRecord, INPUTS, META, recorded_member};
 use super::refusal::{Refusal, RefusalKind, Stopped};
 use super::render;
 use super::reply::{Piece, Reply};
@@ -90,9 +90,7 @@ pub(super) fn presented_state(
     access: &Access,
     members: &[u8],
 ) -> Result<PresentedState, Refusal> {
-    let refused = |why: &dyn fmt::Display| {
-        Err(Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {why}")))
-    };
+    let refused = |why: &dyn fmt::Display| Err(Refusal::invalid_params(why));
     let RepeatMembers { state, response } = match RepeatMembers::read(members) {
         Ok(Some(presented)) => presented,
         Ok(None) => return Ok(PresentedState::None),

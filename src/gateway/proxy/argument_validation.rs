@@ -22,8 +22,10 @@ use mcpproxy_schema::violation::Violation;
 
 use super::recorded::{JudgedArguments, OnRecord};
 use super::refusal::{Refusal, RefusalKind};
-use super::{advice, coercion, worker};
+use super::{advice, worker};
 use crate::telemetry::call_metrics::Judged;
+
+pub(super) mod coercion;
 
 /// Maximum rounds of coercion: a string may contain an array of strings that must be coerced too.
 const MAX_COERCIONS: usize = 4;

@@ -1,8 +1,8 @@
 //! Built-in tools: definitions for `tools/list`, and `read_result`.
 //!
 //! Owns the texts that an agent reads before its first call (FR-025) and the input schemas by setting; every word
-//! costs tokens in each conversation. The other tools run in [`super::retrieve`], [`super::describe`] and
-//! [`super::call`]; [`super::overview`] describes the servers.
+//! costs tokens in each conversation. The other tools run in [`retrieve`], [`describe`] and
+//! [`super::call`]; [`overview`] describes the servers.
 //!
 //! `read_result` returns parts of a kept result to its owner. It is recorded like any call, with the handle
 //! replaced by its id.
@@ -17,19 +17,21 @@ use mcpproxy_policy::intent::{MAX_REASON_CHARS, Operation, Requirement};
 use mcpproxy_policy::tool::Annotations;
 use serde_json::{Value, json};
 
-use super::call_trace::CallTrace;
+use self::describe::DESCRIBE_TOOL;
+use self::retrieve::{Detail, MAX_LIMIT, RETRIEVE_TOOLS};
 use super::client::Caller;
-use super::describe::DESCRIBE_TOOL;
+use super::kept_results;
 use super::kept_results::READ_RESULT;
-use super::recorded::{OnRecord, ReplySource, recorded};
-use super::refusal::{RecordKind, Refusal, RefusalKind};
-use super::render::Caching;
-use super::reply::{Aborted, Reply};
-use super::retrieve::{Detail, MAX_LIMIT, RETRIEVE_TOOLS};
+use super::recorded::{OnRecord, RecordedRequest};
+use super::refusal::{Refusal, RefusalKind};
+use super::reply::Running;
 use super::worker::Worker;
-use super::{kept_results, render};
 use crate::results;
 use crate::results::{MAX_PART_BYTES, PART_BYTES, PartQuery, ResultPart};
+
+pub mod describe;
+pub mod overview;
+pub mod retrieve;
 
 /// Result of `tools/list` as one line of JSON. `overview` describes the servers, or is empty; `read_result` is
 /// listed if results are kept.
@@ -313,16 +315,12 @@ const NOT_THERE_IN_FLEET: &str = "No result is kept under this handle: it has ex
 
 /// Serves `read_result` with its `raw` arguments and the request's `_meta`.
 pub(crate) fn read_result(
-    worker: Rc<Worker>,
+    worker: &Rc<Worker>,
     caller: Caller,
     raw: Bytes,
     meta: Option<&[u8]>,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> + use<> {
-    let kind = RecordKind::OwnTool;
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta);
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        on.record.name("", READ_RESULT);
+) -> Running {
+    let work = async move |on: &mut OnRecord<'_>| {
         let arguments = String::from_utf8_lossy(&raw);
         on.record.keep(Raw::Arguments, results::without_handles(&arguments).as_bytes());
         let query = PartQuery::parse(&raw);
@@ -330,15 +328,11 @@ pub(crate) fn read_result(
             // A parameter name may be a handle.
             Refusal::of_parameters(results::without_handles(&bad.to_string()).into_owned())
         })?;
-        let ResultPart { text, note } = part(&on, query).await?;
-        let OnRecord { caller, record, .. } = on;
+        let ResultPart { text, note } = part(on, query).await?;
         let blocks = [json!({"type": "text", "text": text}), json!({"type": "text", "text": note})];
-        let result = json!({"content": blocks}).to_string();
-        let result = render::own_result(caller.family(), &result, Caching::No).into_owned();
-        let result = Bytes::from(result);
-        record.note_response(&result);
-        Ok(ReplySource::Own(result))
-    })
+        Ok(Bytes::from(json!({"content": blocks}).to_string()))
+    };
+    RecordedRequest::own_tool(worker, caller, READ_RESULT, meta, work)
 }
 
 /// Finds and reads the result.

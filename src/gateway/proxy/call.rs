@@ -14,21 +14,19 @@ use mcpproxy_policy as policy;
 use mcpproxy_policy::intent::{ArgumentError, CallArguments, Intent, Operation};
 use mcpproxy_policy::tool::{OutputSchema, Tool, ToolName, Trust};
 use mcpproxy_policy::{Access, Denial, Permit, ToolAccess};
-use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_schema::output::Mode;
 use mcpproxy_upstream::CallExtras;
 use serde_json::value::RawValue;
 
+use super::advice;
 use super::advice::nearest_shown_tools;
-use super::call_trace::CallTrace;
+use super::builtin::retrieve;
+use super::builtin::retrieve::{RETRIEVE_TOOLS, RetrieveArguments};
 use super::client::Caller;
-use super::recorded::{OnRecord, ReplySource, recorded};
+use super::recorded::{OnRecord, RecordedRequest, ReplySource};
 use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
-use super::render::Caching;
-use super::reply::{Aborted, Reply};
-use super::retrieve::{RETRIEVE_TOOLS, RetrieveArguments};
+use super::reply::Running;
 use super::worker::Worker;
-use super::{advice, render, retrieve};
 
 pub use super::recorded::rejected;
 
@@ -46,16 +44,15 @@ pub struct CallToolInput {
 /// Calls the tool named in a call tool's arguments, forwarding the members `extras` beside them. Fails with
 /// [`Aborted`] if the answer breaks off after its first byte was sent.
 pub fn call(
-    worker: Rc<Worker>,
+    worker: &Rc<Worker>,
     caller: Caller,
     variant: Operation,
     given: CallToolInput,
     mut extras: CallExtras,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
+) -> Running {
     let kind = RecordKind::ToolCall(variant.variant());
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || extras.meta.as_deref());
-    recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
+    let request = RecordedRequest::begin(worker, caller, kind, || extras.meta.as_deref());
+    request.running(async move |mut on: OnRecord<'_>| {
         let (permit, arguments) = prepare(&mut on, variant, &given, &mut extras).await?;
         Ok(send_permitted(on, permit, arguments, extras).await?)
     })
@@ -63,41 +60,23 @@ pub fn call(
 
 /// Serves `retrieve_tools` (FR-021..024) with its `raw` arguments and the request's `_meta`.
 pub(crate) fn retrieve_tools(
-    worker: Rc<Worker>,
+    worker: &Rc<Worker>,
     caller: Caller,
     raw: Bytes,
     meta: Option<&[u8]>,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> + use<> {
-    let kind = RecordKind::OwnTool;
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta);
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        let OnRecord { worker, caller, record, .. } = on;
-        record.name("", RETRIEVE_TOOLS);
-        record.keep(Raw::Arguments, &raw);
-        let proxy = &worker.proxy;
+) -> Running {
+    let work = async move |on: &mut OnRecord<'_>| {
+        on.record.keep(Raw::Arguments, &raw);
+        let proxy = &on.worker.proxy;
         proxy.upstreams.nudge();
-        let settings = worker.settings();
+        let settings = on.worker.settings();
         let arguments = RetrieveArguments::parse(&raw, settings.tools_limit);
         let arguments = arguments.map_err(|error| Refusal::of_parameters(error.to_string()))?;
         let meaning = proxy.meaning.meaning(arguments.query()).await;
-        let visible = policy::visible(&caller.principal, &settings.policy);
-        let result =
-            retrieve::retrieve(&arguments, &proxy.catalog.load(), meaning.as_ref(), visible);
-        let result = match caller.family() {
-            ProtocolFamily::Legacy => result,
-            ProtocolFamily::Modern => {
-                let result = String::from_utf8_lossy(&result);
-                render::own_result(ProtocolFamily::Modern, &result, Caching::No).into_owned().into()
-            }
-        };
-        record.note_response(&result);
-        Ok(ReplySource::Own(result))
-    })
-}
-
-fn unreadable(text: String) -> Refusal {
-    Refusal::rejected(RefusalKind::Unreadable, text)
+        let visible = policy::visible(&on.caller.principal, &settings.policy);
+        Ok(retrieve::retrieve(&arguments, &proxy.catalog.load(), meaning.as_ref(), visible))
+    };
+    RecordedRequest::own_tool(worker, caller, RETRIEVE_TOOLS, meta, work)
 }
 
 /// Parses the arguments, finds the tool and asks for admission.
@@ -179,7 +158,7 @@ fn misread(
     error: &ArgumentError,
 ) -> Refusal {
     if error.is_malformed() {
-        return unreadable(error.to_string());
+        return Refusal::unreadable(error.to_string());
     }
     let refusal = Refusal::of_parameters(error.to_string());
     match CallArguments::guess(arguments) {

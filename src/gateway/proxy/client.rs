@@ -33,7 +33,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::params::ParamHeaders;
 use super::passthrough::subscribers::{ResourceSubscription, Subscriber};
-use super::question_record::QuestionRecord;
+use super::recorded::question::QuestionRecord;
 
 /// Maximum open requests to one client, over all its calls.
 pub const MAX_ASKED: usize = 64;

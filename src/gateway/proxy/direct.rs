@@ -11,20 +11,18 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::advice;
+use super::builtin::retrieve::MAX_RULED;
 use super::call;
-use super::call_trace::CallTrace;
-use super::client::{Caller, Peer};
+use super::client::Peer;
 use super::params::{CallParams, ParamHeaders};
 use super::passthrough::list_cache::{FRESH_MS, LIST_WAIT};
-use super::recorded::{OnRecord, recorded};
+use super::recorded::{OnRecord, RecordedRequest};
 use super::refusal::RecordKind;
 use super::refusal::RefusalKind;
 use super::refusal::{Refusal, Stopped};
 use super::render;
 use super::render::{Caching, shown};
-use super::reply::Reaction;
-use super::reply::{Aborted, Piece, Reply, Running};
-use super::retrieve::MAX_RULED;
+use super::reply::{Piece, Reaction, Running};
 use super::worker::Worker;
 use mcpproxy_catalog::ToolSet;
 use mcpproxy_catalog::exposed;
@@ -85,11 +83,15 @@ pub(crate) fn call_tool(
     id: Bytes,
     params: CallParams<'_>,
 ) -> Reaction {
-    let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
-    let CallParams { name, arguments, extras, left: _ } = params;
+    let CallParams { name, arguments, mut extras, left: _ } = params;
     let (only, headers) = (peer.endpoint.server().cloned(), peer.headers.clone());
     let named = Named { name: name.into(), only, arguments, headers };
-    let running = Running::new(|reply| call(worker, caller, named, extras, reply));
+    let (caller, kind) = (peer.caller(&id), RecordKind::ToolCall(VARIANT));
+    let request = RecordedRequest::begin(worker, caller, kind, || extras.meta.as_deref());
+    let running = request.running(async move |mut on: OnRecord<'_>| {
+        let (permit, arguments) = prepare(&mut on, &named, &mut extras).await?;
+        Ok(call::send_permitted(on, permit, arguments, extras).await?)
+    });
     Reaction::Call { id, running }
 }
 
@@ -102,21 +104,6 @@ struct Named {
     headers: Option<ParamHeaders>,
 }
 
-fn call(
-    worker: Rc<Worker>,
-    caller: Caller,
-    named: Named,
-    mut extras: CallExtras,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    let kind = RecordKind::ToolCall(VARIANT);
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || extras.meta.as_deref());
-    recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
-        let (permit, arguments) = prepare(&mut on, &named, &mut extras).await?;
-        Ok(call::send_permitted(on, permit, arguments, extras).await?)
-    })
-}
-
 /// Finds the tool and asks for admission.
 async fn prepare(
     on: &mut OnRecord<'_>,
@@ -126,8 +113,7 @@ async fn prepare(
     on.record.name(only.as_deref().unwrap_or_default(), &shown(name));
     on.record.keep_arguments(arguments);
     if !arguments.starts_with(b"{") {
-        let text = "Invalid params: arguments must be an object".to_owned();
-        return Err(Refusal::rejected(RefusalKind::Unreadable, text).into());
+        return Err(Refusal::invalid_params("arguments must be an object").into());
     }
     let only = only.as_ref();
     let tool = match find(on, only, name).await {
@@ -193,8 +179,7 @@ fn nearest(on: &OnRecord<'_>, only: Option<&Arc<str>>, name: &str, refusal: Refu
 }
 
 fn unknown(name: &str) -> Refusal {
-    let text = format!("Unknown tool: {}", shown(name));
-    Refusal::rejected(RefusalKind::Unreadable, text)
+    Refusal::unreadable(format!("Unknown tool: {}", shown(name)))
 }
 
 async fn find(

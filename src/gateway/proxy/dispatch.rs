@@ -36,25 +36,22 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::builtin::describe::DESCRIBE_TOOL;
+use super::builtin::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
 use super::call::CallToolInput;
 use super::client::{
     ApprovalQuestion, Client, Endpoint, InputAnswer, InputQuestion, Level, Peer, Question,
     ServerQuestion,
 };
-use super::describe::DESCRIBE_TOOL;
 use super::kept_results::READ_RESULT;
 use super::params::{AddressedRequest, CallParams, Target};
 use super::passthrough::list_cache::FRESH_MS;
 use super::passthrough::{Forward, List, lists};
-use super::refusal::{Refusal, RefusalKind};
+use super::refusal::Refusal;
 use super::render::Caching;
-use super::reply::{Initialize, NotificationFilter, Reaction, Running};
-use super::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
+use super::reply::{Initialize, NotificationFilter, Reaction};
 use super::worker::Worker;
-use super::{
-    approval, builtin, call, describe, direct, extension, legacy_tasks, merged_extensions, params,
-    passthrough, related_tasks, render, task_capability, tasks,
-};
+use super::{approval, builtin, call, direct, extension, params, passthrough, render, tasks};
 use crate::results::ResultHandle;
 
 /// Routes a request. A call starts when its reply is first polled.
@@ -132,7 +129,7 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         ("server/discover", ProtocolFamily::Modern, _) => discover(worker, peer, &id),
         ("subscriptions/listen", ProtocolFamily::Modern, _) => listen(id, &params),
         ("tasks/list", ..) if peer.client.revision().has_tasks() => {
-            legacy_tasks::list(worker, peer, &id, &params)
+            tasks::legacy::list(worker, peer, &id, &params)
         }
         (method, ..) if tasks::is_request(method) => {
             match tasks::request_of(method, peer.client.revision()) {
@@ -156,7 +153,7 @@ fn lists_skills(worker: &Worker, peer: &Peer) -> bool {
     match peer.endpoint.server() {
         Some(server) => {
             let upstream = worker.proxy.upstreams.get(server);
-            upstream.is_some_and(|upstream| merged_extensions::offers(&upstream, Extension::Skills))
+            upstream.is_some_and(|upstream| extension::merged::offers(&upstream, Extension::Skills))
         }
         None => shows_skills(worker, peer),
     }
@@ -164,7 +161,7 @@ fn lists_skills(worker: &Worker, peer: &Peer) -> bool {
 
 /// Whether skills are among the extensions shown to the peer.
 fn shows_skills(worker: &Worker, peer: &Peer) -> bool {
-    merged_extensions::is_shown(worker, &peer.principal, Extension::Skills)
+    extension::merged::is_shown(worker, &peer.principal, Extension::Skills)
 }
 
 fn notification(method: &str, params: &[u8]) -> Reaction {
@@ -213,7 +210,7 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
         .find(|known| **known == params.protocol_version)
         .unwrap_or(NEWEST_LEGACY);
     let mut capabilities = declared_capabilities(worker, peer);
-    task_capability::declare(&mut capabilities, worker, peer, Revision::of(version));
+    tasks::capability::declare(&mut capabilities, worker, peer, Revision::of(version));
     let result = with_instructions(
         worker,
         peer,
@@ -234,7 +231,7 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
 /// `server/discover` (MCP 2026-07-28 §Discovery).
 fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
     let mut capabilities = declared_capabilities(worker, peer);
-    task_capability::declare(&mut capabilities, worker, peer, Revision::NEWEST);
+    tasks::capability::declare(&mut capabilities, worker, peer, Revision::NEWEST);
     let result = with_instructions(
         worker,
         peer,
@@ -306,7 +303,7 @@ pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
 fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
     let mut declared = capabilities(worker, &peer.endpoint, peer.client.family);
     if let (None, Some(members)) = (peer.endpoint.server(), declared.as_object_mut())
-        && let Some(extensions) = merged_extensions::declared(worker, &peer.principal)
+        && let Some(extensions) = extension::merged::declared(worker, &peer.principal)
     {
         members.insert("extensions".into(), extensions);
     }
@@ -354,7 +351,7 @@ fn listen(id: Bytes, params: &[u8]) -> Reaction {
         notifications: NotificationFilter,
     }
     if let Some(why) = tasks::undeclared_subscription(params) {
-        let data = task_capability::required();
+        let data = tasks::capability::required();
         let error = jsonrpc::error_with(Some(&id), Code::MissingCapability, &why, &data);
         return Reaction::Error(Code::MissingCapability, error);
     }
@@ -388,24 +385,17 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
         Ok(read) => read,
         Err(text) => return refuse(worker, peer, id, "", text),
     };
-    let (ours, caller) = (Rc::clone(worker), peer.caller(&id));
+    let (caller, meta) = (peer.caller(&id), extras.meta.as_deref());
     let running = match (&*name, Operation::of_tool(&name)) {
         (_, Some(variant)) => {
             let given = CallToolInput { arguments, intent: None };
-            Running::new(|reply| call::call(ours, caller, variant, given, extras, reply))
+            call::call(worker, caller, variant, given, extras)
         }
-        (RETRIEVE_TOOLS, None) => {
-            let meta = extras.meta.as_deref();
-            Running::new(|reply| call::retrieve_tools(ours, caller, arguments, meta, reply))
-        }
-        (DESCRIBE_TOOL, None) => {
-            let meta = extras.meta.as_deref();
-            Running::new(|reply| describe::describe_tool(ours, caller, arguments, meta, reply))
-        }
+        (RETRIEVE_TOOLS, None) => call::retrieve_tools(worker, caller, arguments, meta),
+        (DESCRIBE_TOOL, None) => builtin::describe::describe_tool(worker, caller, arguments, meta),
         // Without kept results there are no handles.
         (READ_RESULT, None) if keeps_results(worker) => {
-            let meta = extras.meta.as_deref();
-            Running::new(|reply| builtin::read_result(ours, caller, arguments, meta, reply))
+            builtin::read_result(worker, caller, arguments, meta)
         }
         ("call_tool", None) => return refuse(worker, peer, id, &name, NO_CALL_TOOL.to_owned()),
         (unknown, None) => {
@@ -427,10 +417,8 @@ fn keeps_results(worker: &Worker) -> bool {
 
 /// Refuses a call of an unknown or unreadable tool, with a record.
 fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
-    let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
     let tool = render::shown(tool);
-    let refusal = Refusal::rejected(RefusalKind::Unreadable, text);
-    let running = Running::new(|reply| call::rejected(worker, caller, tool, refusal, reply));
+    let running = call::rejected(worker, peer.caller(&id), tool, Refusal::unreadable(text));
     Reaction::Call { id, running }
 }
 
@@ -531,7 +519,7 @@ pub(crate) async fn respond(
         }
     };
     let (outcome, answered) = outcome(worker, client, &method, client.revision(), &response);
-    let outcome = related_tasks::opened_answer(outcome, task.as_deref());
+    let outcome = tasks::related::opened_answer(outcome, task.as_deref());
     recorded(&outcome);
     let Some(upstream) = worker.proxy.upstreams.connected_as(&server, generation) else {
         return answered;

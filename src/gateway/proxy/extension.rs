@@ -9,18 +9,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mcpproxy_json::members::members;
 use mcpproxy_policy::Access;
-use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::shapes;
 use mcpproxy_protocol::mcp::trace_context::meta_of;
 use mcpproxy_upstream::CallExtras;
 
-use super::call_trace::CallTrace;
-use super::client::{Caller, Peer};
+use super::client::Peer;
 use super::params::check_progress_token;
-use super::recorded::{OnRecord, ReplySource, recorded};
-use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
-use super::reply::{Aborted, Reaction, Reply, Running};
+use super::recorded::{OnRecord, RecordedRequest};
+use super::refusal::{RecordKind, Refusal};
+use super::reply::Reaction;
 use super::worker::Worker;
+
+pub(crate) mod merged;
 
 /// Members of params that the proxy reads.
 const META: &str = "_meta";
@@ -34,58 +34,26 @@ pub(crate) fn forward(
     method: &str,
     params: Bytes,
 ) -> Reaction {
-    let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
-    let asked = ExtensionRequest {
-        server: Arc::clone(server),
-        method: method.into(),
-        params,
-        client_capabilities: peer.client_capabilities(),
-    };
-    let running = Running::new(|reply| forwarded(worker, caller, asked, reply));
+    let (server, method) = (Arc::clone(server), Arc::<str>::from(method));
+    let (caller, client_capabilities) = (peer.caller(&id), peer.client_capabilities());
+    let request =
+        RecordedRequest::begin(worker, caller, RecordKind::Extension, || meta_of(&params));
+    let running = request.running(async move |mut on: OnRecord<'_>| {
+        on.record.name(&server, &method);
+        on.record.keep_arguments(&params);
+        let read = ExtensionParams::read(&params).map_err(Refusal::invalid_params)?;
+        let (meta, members) = (read.meta, read.brought);
+        let mut extras = CallExtras { meta, members, client_capabilities, ..CallExtras::default() };
+        // Nobody knows what it holds.
+        on.set_offer(&server, true);
+        let access = Access::Method { server, method };
+        let mut arguments = read.others;
+        let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
+        let sent = joined(&arguments, &extras.members);
+        on.record.keep_arguments(&sent);
+        Ok(on.send_recorded(permit, sent, CallExtras { members: Bytes::new(), ..extras }).await?)
+    });
     Reaction::Call { id, running }
-}
-
-struct ExtensionRequest {
-    server: Arc<str>,
-    method: Arc<str>,
-    params: Bytes,
-    client_capabilities: ClientCapabilities,
-}
-
-fn forwarded(
-    worker: Rc<Worker>,
-    caller: Caller,
-    asked: ExtensionRequest,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    let kind = RecordKind::Extension;
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&asked.params));
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        on.record.name(&asked.server, &asked.method);
-        on.record.keep_arguments(&asked.params);
-        send(on, &asked).await
-    })
-}
-
-async fn send(mut on: OnRecord<'_>, asked: &ExtensionRequest) -> Result<ReplySource, Stopped> {
-    let ExtensionRequest { server, method, params, client_capabilities } = asked;
-    let read = ExtensionParams::read(params).map_err(|problem| {
-        Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {problem}"))
-    })?;
-    let mut extras = CallExtras {
-        meta: read.meta,
-        members: read.brought,
-        client_capabilities: *client_capabilities,
-        ..CallExtras::default()
-    };
-    // Its content is unknown.
-    on.set_offer(server, true);
-    let access = Access::Method { server: Arc::clone(server), method: Arc::clone(method) };
-    let mut arguments = read.others;
-    let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
-    let sent = joined(&arguments, &extras.members);
-    on.record.keep_arguments(&sent);
-    Ok(on.send_recorded(permit, sent, CallExtras { members: Bytes::new(), ..extras }).await?)
 }
 
 /// Params of a request, an object.

@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::client::{Active, Client, DroppedMembers, Level};
-use super::related_tasks;
 use super::relay::{ELICITATION_COMPLETE, elicitation_id, log_message};
+use super::tasks::related as related_tasks;
 
 /// Time that a client uses a server after its last call.
 pub(crate) const PRESENT: Duration = Duration::from_secs(60);

@@ -19,20 +19,18 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::call_trace::CallTrace;
 use super::client::Client;
-use super::client::{Caller, Peer};
-use super::held_repeats;
-use super::merged_extensions::offers;
+use super::client::Peer;
+use super::extension::merged::offers;
+use super::held;
 use super::params::{AddressedRequest, Target};
-use super::recorded::{OnRecord, ReplySource, recorded};
+use super::recorded::{OnRecord, RecordedRequest, ReplySource};
 use super::refusal::RecordKind;
 use super::refusal::RefusalKind;
 use super::refusal::{Refusal, Stopped};
 use super::render;
 use super::render::{Caching, shown};
-use super::reply::Reaction;
-use super::reply::{Aborted, Piece, Reply, Running};
+use super::reply::{Piece, Reaction, Running};
 use super::worker::Worker;
 use mcpproxy_catalog::exposed;
 use mcpproxy_catalog::exposed_uris::{AnswerRewriter, CONTENTS, DIRECTORY, SKILL_RESULT, UriPlace};
@@ -74,7 +72,7 @@ pub(crate) fn capabilities(worker: &Worker, family: ProtocolFamily) -> Map<Strin
     offered.map(|(_, name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Members of `capabilities` that the proxy serves itself. [Tasks](super::task_capability) are declared apart.
+/// Members of `capabilities` that the proxy serves itself. [Tasks](super::tasks::capability) are declared apart.
 const SERVED: [&str; 6] = ["tools", "resources", "prompts", "completions", "logging", "tasks"];
 
 /// Capabilities of one server for clients of that family: those that the proxy serves in its own form, all others
@@ -146,53 +144,33 @@ pub(crate) fn forward(
     forward: Forward,
     params: Bytes,
 ) -> Reaction {
-    let (worker, caller, client_capabilities) =
-        (Rc::clone(worker), peer.caller(&id), peer.client_capabilities());
-    let only = peer.endpoint.server().cloned();
-    let asked = Forwarded { forward, only, client_capabilities, params };
-    let running = Running::new(|reply| forwarded(worker, caller, asked, reply));
+    let (only, client_capabilities) = (peer.endpoint.server().cloned(), peer.client_capabilities());
+    let (caller, kind) = (peer.caller(&id), RecordKind::Forward(forward));
+    let request = RecordedRequest::begin(worker, caller, kind, || meta_of(&params));
+    let running = request.running(async move |on: OnRecord<'_>| {
+        on.record.name("", forward.method());
+        on.record.keep_arguments(&params);
+        send(on, forward, only.as_deref(), client_capabilities, &params).await
+    });
     Reaction::Call { id, running }
-}
-
-struct Forwarded {
-    forward: Forward,
-    /// Only server of the endpoint, addressed by its own names.
-    only: Option<Arc<str>>,
-    client_capabilities: ClientCapabilities,
-    params: Bytes,
-}
-
-fn forwarded(
-    worker: Rc<Worker>,
-    caller: Caller,
-    asked: Forwarded,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    let Forwarded { forward, params, .. } = &asked;
-    let kind = RecordKind::Forward(*forward);
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(params));
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        on.record.name("", asked.forward.method());
-        on.record.keep_arguments(&asked.params);
-        send(on, &asked).await
-    })
 }
 
 /// Finds the server, asks for admission and sends the request; answers it directly if the server is not needed.
 async fn send(
     mut on: OnRecord<'_>,
-    &Forwarded { forward, ref only, client_capabilities, ref params }: &Forwarded,
+    forward: Forward,
+    only: Option<&str>,
+    client_capabilities: ClientCapabilities,
+    params: &Bytes,
 ) -> Result<ReplySource, Stopped> {
-    let unreadable = |text| Refusal::rejected(RefusalKind::Unreadable, text);
     let nothing = || Ok(ReplySource::Own(Bytes::from_static(b"{}")));
     let (worker, client) = (on.worker, on.caller.client.as_ref().map(|(client, _)| client));
     let revision = client.map_or(Revision::NEWEST, |client| client.revision());
-    let request = AddressedRequest::read(forward, revision, params)
-        .map_err(|error| unreadable(format!("Invalid params: {error}")))?;
+    let request =
+        AddressedRequest::read(forward, revision, params).map_err(Refusal::invalid_params)?;
     if let Some(client) = client {
         client.warn_of_dropped(&worker.proxy.dropped_members, forward.method(), &request.left);
     }
-    let only = only.as_deref();
     let (upstream, own) = match resolve(worker, only, request.target()).await {
         Ok(found) => found,
         Err(text) => {
@@ -204,7 +182,7 @@ async fn send(
                     return Err(on.record.deny(&denial).into());
                 }
             }
-            return Err(unreadable(text).into());
+            return Err(Refusal::unreadable(text).into());
         }
     };
     on.record.name(upstream.name(), forward.method());
@@ -230,7 +208,8 @@ async fn send(
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
     if only.is_none() && is_of_skills(forward) && !offers(&upstream, Extension::Skills) {
         let shown = shown(request.target().word());
-        return Err(unreadable(format!("'{shown}' is of a server without skills")).into());
+        let text = format!("'{shown}' is of a server without skills");
+        return Err(Refusal::unreadable(text).into());
     }
     // The client's new subscription, if this request adds one.
     let mut fresh: Option<(Arc<Client>, String)> = None;
@@ -244,7 +223,7 @@ async fn send(
                 let uri = uri();
                 if !client.is_subscribed(&uri) {
                     let account = worker.proxy.state_accounts.of(&on.caller.principal);
-                    let refused = |why: String| Refusal::rejected(RefusalKind::Unreadable, why);
+                    let refused = Refusal::unreadable;
                     let subscribing =
                         on.subscribing(client, request.access(Arc::clone(upstream.name()), &own));
                     let subscription = subscribers.enter(&uri, subscribing, &account);
@@ -283,7 +262,7 @@ async fn send(
         on.rewrite(AnswerRewriter::new(exposed, upstream.name(), &own, asked));
     }
     let principal = &on.caller.principal;
-    let (sent, extras) = match held_repeats::named_in(worker, principal, &extras.members) {
+    let (sent, extras) = match held::repeats::named_in(worker, principal, &extras.members) {
         // Its members are for the held request.
         Some(_) => (request.params(&own, b""), extras),
         None => {

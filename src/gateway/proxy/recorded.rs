@@ -1,6 +1,6 @@
 //! Recorded requests: from the reserved log slot to the closed record, in one tracing span.
 //!
-//! [`recorded`] reserves the slot, runs the request, and closes record and reply by its outcome. Every request to a
+//! [`RecordedRequest`] reserves the slot, runs the request, and closes record and reply by its outcome. Every request to a
 //! server is admitted and sent by [`OnRecord`], which also waits in the queues of limits and repeats a call where
 //! CAP-7 allows it.
 
@@ -14,12 +14,12 @@ use tracing::Instrument;
 use tracing::Span;
 use tracing::field::Empty;
 
+use self::record::{CallRecord, INPUTS, META};
+use self::trace::CallTrace;
 use super::advice;
 use super::advice::nearest_shown_tools;
 use super::approval;
 use super::approval::{PresentedState, RepeatedRequest, WaitingCall};
-use super::call_record::{CallRecord, INPUTS, META};
-use super::call_trace::CallTrace;
 use super::client::Caller;
 use super::client::Client;
 use super::exchange::{Exchange, SentRequest};
@@ -28,11 +28,13 @@ use super::log_routing;
 use super::passthrough::revocation;
 use super::passthrough::subscribers::{ResourceSubscription, Subscribing};
 use super::refusal::{FIND_TOOLS, RecordKind, Refusal, RefusalKind, Stopped};
-use super::related_tasks;
 use super::relay::Relay;
-use super::reply::{Aborted, Piece, Reply};
+use super::render;
+use super::render::Caching;
+use super::reply::{Aborted, Piece, Reply, Running};
 use super::session_facts::{FactsOf, Rise};
 use super::settings::CurrentSettings;
+use super::tasks::related as related_tasks;
 use super::worker::Worker;
 use mcpproxy_activity::record::{Recording, Status};
 use mcpproxy_catalog::exposed_uris::AnswerRewriter;
@@ -44,6 +46,7 @@ use mcpproxy_policy::{
     Mismatch, NotApproved, PendingApproval, Permit, Queued, ToolAccess,
 };
 use mcpproxy_protocol::mcp::meta;
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::mcp::trace_context::TraceContext;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
@@ -51,7 +54,12 @@ use mcpproxy_schema::output::AnswerMember;
 use mcpproxy_schema::violation::Violation;
 use mcpproxy_upstream::CallExtras;
 
+pub(super) mod question;
+pub(super) mod receipt;
+pub(super) mod record;
+mod reported_error;
 mod sending;
+mod trace;
 
 /// A recorded request in progress.
 pub(super) struct OnRecord<'a> {
@@ -131,78 +139,132 @@ pub(super) enum ReplySource {
     },
 }
 
-/// Runs a request with `work` as part of `trace`, and completes it. The only function that opens and closes
-/// records. Fails with [`Aborted`] if the answer breaks off after its first byte was sent.
-pub(super) fn recorded<W>(
+/// Frame of a recorded request: begins its trace, opens its record, runs it, and closes record and reply by its outcome.
+/// The only place that opens records, and that closes all of them.
+#[must_use = "a request is recorded once it runs"]
+pub(super) struct RecordedRequest {
     worker: Rc<Worker>,
     caller: Caller,
-    (kind, trace): (RecordKind, CallTrace),
-    reply: Reply,
-    work: W,
-) -> impl Future<Output = Result<(), Aborted>>
-where
-    W: AsyncFnOnce(OnRecord<'_>) -> Result<ReplySource, Stopped>,
-{
-    let span = span(&caller, kind, trace.recorded());
-    let of = (kind, span.clone(), trace);
-    let carried_out = async move {
-        let mut record = match CallRecord::open(&worker, &caller, &reply, of).await {
-            Ok(record) => record,
-            Err(refusal) => {
-                reply.put(Piece::Refused(refusal));
+    kind: RecordKind,
+    trace: CallTrace,
+}
+
+impl RecordedRequest {
+    /// Begins the trace of the request with the `_meta` of its params, which is read only if tracing is on.
+    #[inline]
+    pub(super) fn begin<'m>(
+        worker: &Rc<Worker>,
+        caller: Caller,
+        kind: RecordKind,
+        meta: impl FnOnce() -> Option<&'m [u8]>,
+    ) -> Self {
+        let trace = CallTrace::begin(worker, &caller, kind.method(), meta);
+        Self { worker: Rc::clone(worker), caller, kind, trace }
+    }
+
+    /// Runs the request with `work` as a call in progress.
+    #[inline]
+    pub(super) fn running<W>(self, work: W) -> Running
+    where
+        W: AsyncFnOnce(OnRecord<'_>) -> Result<ReplySource, Stopped> + 'static,
+    {
+        Running::new(|reply| self.run(reply, work))
+    }
+
+    /// Runs a built-in tool. `work` returns its result in the legacy form.
+    pub(super) fn own_tool<W>(
+        worker: &Rc<Worker>,
+        caller: Caller,
+        tool: &'static str,
+        meta: Option<&[u8]>,
+        work: W,
+    ) -> Running
+    where
+        W: AsyncFnOnce(&mut OnRecord<'_>) -> Result<Bytes, Stopped> + 'static,
+    {
+        let request = Self::begin(worker, caller, RecordKind::OwnTool, || meta);
+        request.running(async move |mut on: OnRecord<'_>| {
+            on.record.name("", tool);
+            let mut result = work(&mut on).await?;
+            if on.caller.family() == ProtocolFamily::Modern {
+                let legacy = String::from_utf8_lossy(&result);
+                let modern = render::own_result(ProtocolFamily::Modern, &legacy, Caching::No);
+                result = modern.into_owned().into();
+            }
+            on.record.note_response(&result);
+            Ok(ReplySource::Own(result))
+        })
+    }
+
+    /// Runs the request with `work`. [`Aborted`] if the answer breaks off after its first byte was sent.
+    #[inline]
+    pub(super) fn run<W>(self, reply: Reply, work: W) -> impl Future<Output = Result<(), Aborted>>
+    where
+        W: AsyncFnOnce(OnRecord<'_>) -> Result<ReplySource, Stopped>,
+    {
+        let Self { worker, caller, kind, trace } = self;
+        let span = span(&caller, kind, trace.recorded());
+        let of = (kind, span.clone(), trace);
+        let carried_out = async move {
+            let mut record = match CallRecord::open(&worker, &caller, &reply, of).await {
+                Ok(record) => record,
+                Err(refusal) => {
+                    reply.put(Piece::Refused(refusal));
+                    return Ok(());
+                }
+            };
+            if !caller.is_proxy()
+                && let Err(retry_after) = worker.proxy.activity.within_share(caller.principal.id())
+            {
+                record.recorded_as(Recording::Counted);
+                record.stop(Refusal::over_share(caller.principal.id(), retry_after).into()).await;
                 return Ok(());
             }
-        };
-        if !caller.is_proxy()
-            && let Err(retry_after) = worker.proxy.activity.within_share(caller.principal.id())
-        {
-            record.recorded_as(Recording::Counted);
-            record.stop(Refusal::over_share(caller.principal.id(), retry_after).into()).await;
-            return Ok(());
-        }
-        // A caller without a client temporarily counts as a client of its own.
-        let anonymous = caller.client.is_none().then(log_routing::anonymous);
-        let user = caller.client.as_ref().map(|(client, _)| &**client).or(anonymous.as_ref());
-        let on = OnRecord {
-            worker: &worker,
-            caller: &caller,
-            user,
-            record: &mut record,
-            settings: worker.settings(),
-            facts: FactsOf::caller(&caller, &worker.proxy.principal_facts, &worker.facts),
-            offer: OfferExposure::UNKNOWN,
-            meta: Box::default(),
-            inputs: Box::default(),
-            rise: None,
-            rewriter: None,
-            task: None,
-        };
-        match work(on).await {
-            Ok(ReplySource::Server { sent, token, rise }) => {
-                let keeping = Keeping::of(&worker, &caller, kind, &sent.permit);
-                let relay = Relay::new(caller.client, token)
-                    .holding(sent.holdable.is_some())
-                    .taking_extensions(caller.extensions);
-                let exchange = Exchange::new(worker, sent, record, relay, reply, (rise, keeping));
-                let ended = exchange.run().await;
-                if let Some(anonymous) = anonymous {
-                    anonymous.note_use(clock::lately());
+            // A caller without a client temporarily counts as a client of its own.
+            let anonymous = caller.client.is_none().then(log_routing::anonymous);
+            let user = caller.client.as_ref().map(|(client, _)| &**client).or(anonymous.as_ref());
+            let on = OnRecord {
+                worker: &worker,
+                caller: &caller,
+                user,
+                record: &mut record,
+                settings: worker.settings(),
+                facts: FactsOf::caller(&caller, &worker.proxy.principal_facts, &worker.facts),
+                offer: OfferExposure::UNKNOWN,
+                meta: Box::default(),
+                inputs: Box::default(),
+                rise: None,
+                rewriter: None,
+                task: None,
+            };
+            match work(on).await {
+                Ok(ReplySource::Server { sent, token, rise }) => {
+                    let keeping = Keeping::of(&worker, &caller, kind, &sent.permit);
+                    let relay = Relay::new(caller.client, token)
+                        .holding(sent.holdable.is_some())
+                        .taking_extensions(caller.extensions);
+                    let exchange =
+                        Exchange::new(worker, sent, record, relay, reply, (rise, keeping));
+                    let ended = exchange.run().await;
+                    if let Some(anonymous) = anonymous {
+                        anonymous.note_use(clock::lately());
+                    }
+                    ended
                 }
-                ended
+                Ok(ReplySource::Own(result)) => {
+                    record.close(Status::Success, "").await;
+                    reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
+                    Ok(())
+                }
+                Err(stop) => {
+                    let stop = counted(&worker, &caller, &mut record, stop);
+                    record.stop(stop).await;
+                    Ok(())
+                }
             }
-            Ok(ReplySource::Own(result)) => {
-                record.close(Status::Success, "").await;
-                reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
-                Ok(())
-            }
-            Err(stop) => {
-                let stop = counted(&worker, &caller, &mut record, stop);
-                record.stop(stop).await;
-                Ok(())
-            }
-        }
-    };
-    carried_out.instrument(span)
+        };
+        carried_out.instrument(span)
+    }
 }
 
 /// Counts a request that reached no server against its principal's rate of refusals. Beyond the rate the client
@@ -224,16 +286,9 @@ fn counted(worker: &Worker, caller: &Caller, record: &mut CallRecord, stop: Stop
 }
 
 /// Records a request refused unparsed as a call of `tool`; empty if unknown.
-pub fn rejected(
-    worker: Rc<Worker>,
-    caller: Caller,
-    tool: String,
-    refusal: Refusal,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    let kind = RecordKind::ToolCall("");
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || None);
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
+pub fn rejected(worker: &Rc<Worker>, caller: Caller, tool: String, refusal: Refusal) -> Running {
+    let request = RecordedRequest::begin(worker, caller, RecordKind::ToolCall(""), || None);
+    request.running(async move |on: OnRecord<'_>| {
         on.record.name("", &tool);
         Err(refusal.into())
     })
@@ -327,13 +382,7 @@ impl OnRecord<'_> {
                     if coerced.is_none() {
                         break permit;
                     }
-                    match self.admit_again(permit, arguments, intent, None, Duration::ZERO)? {
-                        QueueOutcome::Permit(permit) => break permit,
-                        QueueOutcome::Asks(pending) => {
-                            let asking = self.approved(pending, arguments, intent, extras, None);
-                            break Box::pin(asking).await?;
-                        }
-                    }
+                    break Box::pin(self.admit_coerced(permit, arguments, intent, extras)).await?;
                 }
                 Admission::Queued(queued) => {
                     self.release(repeated.as_ref(), queued.access(), extras)?;
@@ -344,20 +393,8 @@ impl OnRecord<'_> {
                     match (outcome, coerced) {
                         (QueueOutcome::Permit(permit), None) => break permit,
                         (QueueOutcome::Permit(permit), Some(_)) => {
-                            match self.admit_again(
-                                permit,
-                                arguments,
-                                intent,
-                                None,
-                                Duration::ZERO,
-                            )? {
-                                QueueOutcome::Permit(permit) => break permit,
-                                QueueOutcome::Asks(pending) => {
-                                    let asking =
-                                        self.approved(pending, arguments, intent, extras, None);
-                                    break Box::pin(asking).await?;
-                                }
-                            }
+                            let admitting = self.admit_coerced(permit, arguments, intent, extras);
+                            break Box::pin(admitting).await?;
                         }
                         (QueueOutcome::Asks(pending), None) => {
                             let asking = self.approved(pending, arguments, intent, extras, None);
@@ -769,6 +806,22 @@ impl OnRecord<'_> {
         };
         self.record.found(&self.worker.proxy.upstreams);
         self.admit_again(permit, arguments, intent, approved, waited)
+    }
+
+    /// Checks a permitted request again, whose arguments were coerced, and waits for a required approval.
+    async fn admit_coerced(
+        &mut self,
+        permit: Permit,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        extras: &mut CallExtras,
+    ) -> Result<Permit, Stopped> {
+        match self.admit_again(permit, arguments, intent, None, Duration::ZERO)? {
+            QueueOutcome::Permit(permit) => Ok(permit),
+            QueueOutcome::Asks(pending) => {
+                self.approved(pending, arguments, intent, extras, None).await
+            }
+        }
     }
 
     /// Checks a permitted request again, which keeps its slots: after a wait of `waited`, since principal, tool and

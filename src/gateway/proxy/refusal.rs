@@ -5,6 +5,7 @@
 //! request's record. Pure types.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,6 +61,16 @@ impl Refusal {
 
     pub(super) fn failed(kind: RefusalKind, text: String) -> Self {
         Self::new(Status::Error, kind, text)
+    }
+
+    /// A request that cannot be read, or names what does not exist.
+    pub(super) fn unreadable(text: String) -> Self {
+        Self::rejected(RefusalKind::Unreadable, text)
+    }
+
+    /// A request whose params cannot be read.
+    pub(super) fn invalid_params(problem: impl fmt::Display) -> Self {
+        Self::unreadable(format!("Invalid params: {problem}"))
     }
 
     /// Wrong parameters for a built-in tool.

@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::client::{ActiveCall, Channel, Client, DroppedMembers, Level, Question, ServerQuestion};
-use super::question_record::QuestionRecord;
+use super::recorded::question::QuestionRecord;
 use super::render;
 use super::reply::Piece;
 

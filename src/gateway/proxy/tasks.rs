@@ -24,16 +24,23 @@ use mcpproxy_protocol::mcp::trace_context::meta_of;
 use mcpproxy_upstream::CallExtras;
 use serde_json::{Value, json};
 
+use self::capability::{SETTLE_WAIT, TASK_DIGITS, missing};
 use super::call;
-use super::call_trace::CallTrace;
-use super::client::{Caller, Endpoint, Peer};
+use super::client::{Endpoint, Peer};
 use super::params::check_progress_token;
-use super::recorded::{OnRecord, ReplySource, recorded};
-use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
-use super::related_tasks;
-use super::reply::{Aborted, Reply, Running};
-use super::task_capability::{SETTLE_WAIT, TASK_DIGITS, missing};
+use super::recorded::{OnRecord, RecordedRequest, ReplySource};
+use super::refusal::{RecordKind, Refusal, Stopped};
+use super::reply::Running;
 use super::worker::Worker;
+
+pub(super) mod capability;
+mod changed;
+pub mod known;
+pub(crate) mod legacy;
+pub(super) mod pending_cancellations;
+pub(super) mod related;
+mod state_fetches;
+pub(crate) mod subscription;
 
 /// Member of `metadata` with the method of a request about a task.
 pub(super) const TASK_METHOD: &str = "task_method";
@@ -84,44 +91,32 @@ pub(crate) fn running(
     request: TaskRequest,
     params: Bytes,
 ) -> Running {
-    let (worker, caller, endpoint) = (Rc::clone(worker), peer.caller(id), peer.endpoint.clone());
-    let client_capabilities = peer.client_capabilities();
-    let asked = Asked { request, endpoint, client_capabilities, params };
-    Running::new(|reply| forwarded(worker, caller, asked, reply))
-}
-
-struct Asked {
-    request: TaskRequest,
-    endpoint: Endpoint,
-    /// Requests that the server may send to the client before it answers.
-    client_capabilities: ClientCapabilities,
-    params: Bytes,
-}
-
-fn forwarded(
-    worker: Rc<Worker>,
-    caller: Caller,
-    asked: Asked,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    let at_call_tools = asked.endpoint == Endpoint::Search;
-    let kind = RecordKind::Task { request: asked.request, at_call_tools };
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&asked.params));
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        let mut on = on;
-        name(&mut on, asked.request.method());
-        send(on, &asked).await
+    let (endpoint, client_capabilities) = (peer.endpoint.clone(), peer.client_capabilities());
+    let (caller, kind) = (peer.caller(id), kind(request, &peer.endpoint));
+    let recorded = RecordedRequest::begin(worker, caller, kind, || meta_of(&params));
+    recorded.running(async move |mut on: OnRecord<'_>| {
+        name(&mut on, request.method());
+        send(on, request, &endpoint, client_capabilities, &params).await
     })
 }
 
-/// Finds the task, asks for admission and sends the request.
-async fn send(mut on: OnRecord<'_>, asked: &Asked) -> Result<ReplySource, Stopped> {
-    let &Asked { request, ref endpoint, client_capabilities, ref params } = asked;
-    let unreadable = |text: String| Refusal::rejected(RefusalKind::Unreadable, text);
+/// Kind of the record of a request about a task.
+fn kind(request: TaskRequest, endpoint: &Endpoint) -> RecordKind {
+    RecordKind::Task { request, at_call_tools: *endpoint == Endpoint::Search }
+}
+
+/// Finds the task, asks for admission and sends the request. `client_capabilities` are the requests that the server may
+/// send to the client before it answers.
+async fn send(
+    mut on: OnRecord<'_>,
+    request: TaskRequest,
+    endpoint: &Endpoint,
+    client_capabilities: ClientCapabilities,
+    params: &Bytes,
+) -> Result<ReplySource, Stopped> {
     let client = on.caller.client.as_ref().map(|(client, _)| client);
     let revision = client.map_or(Revision::NEWEST, |client| client.revision());
-    let mut read = TaskParams::read(request, revision, params)
-        .map_err(|problem| unreadable(format!("Invalid params: {problem}")))?;
+    let mut read = TaskParams::read(request, revision, params).map_err(Refusal::invalid_params)?;
     let declared = read.meta.as_deref().is_some_and(declares_tasks);
     if on.caller.family() == ProtocolFamily::Modern && !declared {
         let why = format!("{}: the client did not declare {TASKS_EXTENSION}", request.method());
@@ -156,7 +151,7 @@ pub(super) fn opened(
     let approvals = &on.worker.proxy.approvals;
     let task = approvals.open_task(sealed, &on.caller.principal, on.record.time_of_day());
     let is_shown = |task: &OpenedTask| endpoint.server().is_none_or(|only| **only == *task.server);
-    let unknown = || Refusal::rejected(RefusalKind::Unreadable, UNKNOWN.to_owned());
+    let unknown = || Refusal::unreadable(UNKNOWN.to_owned());
     let task = task.filter(is_shown).ok_or_else(unknown)?;
     on.record
         .add_metadata(TASK_DIGITS, &json!(task_digits(sealed).unwrap_or_default()).to_string());
@@ -229,7 +224,7 @@ async fn of_same_family(on: &OnRecord<'_>, server: &str) -> Result<(), Refusal> 
             let text = format!(
                 "Failed to retrieve task: server '{server}' speaks {version}, and the client a revision whose tasks differ"
             );
-            Err(Refusal::rejected(RefusalKind::Unreadable, text))
+            Err(Refusal::unreadable(text))
         }
         Some(_) | None => Ok(()),
     }
@@ -278,7 +273,7 @@ impl TaskParams {
     fn open_relations(&mut self, id: &str) {
         let recorded = std::str::from_utf8(&self.recorded).unwrap_or_default();
         let Some(inputs) = member(recorded, INPUTS) else { return };
-        let opened = related_tasks::opened_inputs(inputs, &self.sealed, id);
+        let opened = related::opened_inputs(inputs, &self.sealed, id);
         self.inputs = format!("\"{INPUTS}\":{opened}").into();
         self.recorded = format!("{{\"{INPUTS}\":{opened}}}").into();
     }

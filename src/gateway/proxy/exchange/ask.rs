@@ -5,7 +5,7 @@ use mcpproxy_activity::record;
 use mcpproxy_protocol::mcp::jsonrpc;
 
 use super::Exchange;
-use crate::proxy::question_record::{NotRecorded, QuestionRecord, RecordedSizes};
+use crate::proxy::recorded::question::{NotRecorded, QuestionRecord, RecordedSizes};
 use crate::proxy::relay::{ASKED_LIMIT, AskedQuestion};
 use crate::proxy::reply::Piece;
 

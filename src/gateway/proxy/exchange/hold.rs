@@ -23,13 +23,13 @@ use tokio::time::Instant;
 
 use super::{Exchange, INPUT_REQUIRED, settle};
 use crate::proxy::client::ActiveCall;
-use crate::proxy::held_answer::{AnswerStream, HeldAnswer};
-use crate::proxy::held_bounds::{MAX_HELD_QUESTION_BYTES, MAX_HELD_ROUNDS, NotHeld, PreparedHold};
-use crate::proxy::held_calls::{
+use crate::proxy::held;
+use crate::proxy::held::answer::{AnswerStream, HeldAnswer};
+use crate::proxy::held::bounds::{MAX_HELD_QUESTION_BYTES, MAX_HELD_ROUNDS, NotHeld, PreparedHold};
+use crate::proxy::held::calls::{
     AskedRequest, ComparedArguments, HELD_CALL, HeldCallEntry, HeldRequest, QUESTION, Taker,
     Withdrawn,
 };
-use crate::proxy::held_repeats;
 use crate::proxy::refusal::RefusalKind;
 use crate::proxy::relay::HeldQuestion;
 use crate::proxy::render;
@@ -49,9 +49,9 @@ impl Exchange {
                 let Some(answer) = &self.answer else { return };
                 let server = self.permit.access().server();
                 let text = format!("{}: {why}", question.method);
-                let error = held_repeats::error(Code::Internal, &text);
+                let error = held::repeats::error(Code::Internal, &text);
                 let to = (server, answer.generation());
-                held_repeats::respond(&self.worker, to, question.raw_id, error).await;
+                held::repeats::respond(&self.worker, to, question.raw_id, error).await;
             }
         }
     }
@@ -191,9 +191,9 @@ impl HeldWait {
         };
         let (method, raw_id) = self.asked.clone();
         if !is_cut {
-            let error = held_repeats::error(Code::Internal, &format!("{method}: {why}"));
+            let error = held::repeats::error(Code::Internal, &format!("{method}: {why}"));
             let to = (&self.server, held.generation());
-            held_repeats::respond(&self.worker, to, raw_id, error).await;
+            held::repeats::respond(&self.worker, to, raw_id, error).await;
         }
         // Cancels the call.
         drop(held);
@@ -223,7 +223,7 @@ impl HeldWait {
                 refused = held.collect(), if may_collect => {
                     let Some(refused) = refused else { continue };
                     let to = (&self.server, held.generation());
-                    held_repeats::respond(&self.worker, to, refused.raw_id, refused.outcome).await;
+                    held::repeats::respond(&self.worker, to, refused.raw_id, refused.outcome).await;
                 }
             }
         }

@@ -5,22 +5,18 @@ use mcpproxy_policy::Permit;
 use mcpproxy_policy::tool::Idempotence;
 use mcpproxy_upstream::{Answer, CallAttempt, CallError, CallExtras, CallGuard, PermittedCall};
 
-use crate::proxy::call_record::CallRecord;
+use crate::proxy::recorded::record::CallRecord;
 use crate::proxy::worker::Worker;
 
 /// Repetition of a call whose capability is declared idempotent.
-pub(in crate::proxy) struct Retry {
+pub(crate) struct Retry {
     body: Bytes,
     extras: CallExtras,
     idempotence: Idempotence,
 }
 
 impl Retry {
-    pub(in crate::proxy) fn of(
-        permit: &Permit,
-        body: &Bytes,
-        extras: &CallExtras,
-    ) -> Option<Box<Self>> {
+    pub(crate) fn of(permit: &Permit, body: &Bytes, extras: &CallExtras) -> Option<Box<Self>> {
         let tool = permit.access().called_tool();
         let idempotence = tool.map_or(Idempotence::No, |tool| tool.idempotence);
         match idempotence {
@@ -43,7 +39,7 @@ impl Retry {
 
     /// Repeats the call under the same record within the remaining time. `failed` is the connection on which
     /// nothing arrived, if known.
-    pub(in crate::proxy) async fn send(
+    pub(crate) async fn send(
         self,
         worker: &Worker,
         guard: CallGuard,

@@ -30,12 +30,12 @@ use mcpproxy_schema::output::{
 use serde_json::json;
 use thiserror::Error;
 
+use super::input_rounds::is_type;
 use super::{ADAPTED, Broken, Exchange, joined, policy, required};
-use crate::proxy::input_rounds::is_type;
-use crate::proxy::known_tasks::CreatedTask;
-use crate::proxy::related_tasks;
-use crate::proxy::related_tasks::{RelationEdit, range_in};
-use crate::proxy::task_capability::{CreatedIds, TASK_DIGITS, TASK_STATUS, TaskAnswer, missing};
+use crate::proxy::tasks::capability::{CreatedIds, TASK_DIGITS, TASK_STATUS, TaskAnswer, missing};
+use crate::proxy::tasks::known::CreatedTask;
+use crate::proxy::tasks::related as related_tasks;
+use crate::proxy::tasks::related::{RelationEdit, range_in};
 
 /// Maximum size of a result that creates a task, in bytes. A longer one without a `resultType` before this position
 /// is not a task.

@@ -24,13 +24,12 @@ use serde_json::json;
 
 use super::task::{CONTENT, READ};
 use super::{Broken, Exchange, joined};
-use crate::proxy::call_trace::CallTrace;
 use crate::proxy::client::{ActiveCall, Caller, Channel, Client};
-use crate::proxy::pending_cancellations::{NotCanceled, PendingCancellation};
-use crate::proxy::recorded::{OnRecord, recorded};
+use crate::proxy::recorded::{OnRecord, RecordedRequest};
 use crate::proxy::refusal::RecordKind;
 use crate::proxy::reply::{Piece, Running};
-use crate::proxy::task_capability::{CreatedIds, TASK_DIGITS, TaskAnswer};
+use crate::proxy::tasks::capability::{CreatedIds, TASK_DIGITS, TaskAnswer};
+use crate::proxy::tasks::pending_cancellations::{NotCanceled, PendingCancellation};
 use crate::proxy::tasks::{self, Delivery, TASK_METHOD};
 use crate::proxy::worker::Worker;
 
@@ -205,7 +204,7 @@ impl Cancellation {
     }
 
     fn running(self: &Rc<Self>, worker: &Rc<Worker>) -> Running {
-        let (worker, of) = (Rc::clone(worker), Rc::clone(self));
+        let of = Rc::clone(self);
         let client = self.client.clone().map(|client| (ActiveCall::of(client), Channel::Answer));
         let caller = Caller {
             source: Source::Internal,
@@ -216,20 +215,16 @@ impl Cancellation {
             extensions: false,
             trace: None,
         };
-        let trace = CallTrace::begin(&worker, &caller, KIND.method(), || None);
-        Running::new(|reply| {
-            recorded(worker, caller, (KIND, trace), reply, async move |on: OnRecord<'_>| {
-                let mut on = on;
-                let request = TaskRequest::Cancel;
-                tasks::name(&mut on, request.method());
-                on.record.add_metadata(TASK_DIGITS, &digits(&of.sealed));
-                on.record.name(&of.task.server, &of.task.tool);
-                let (inputs, sealed) = (Bytes::new(), of.sealed.clone());
-                let client_capabilities = ClientCapabilities::default();
-                let delivery =
-                    Delivery { request, sealed, inputs, meta: None, client_capabilities };
-                tasks::deliver(on, of.task.clone(), delivery).await
-            })
+        let recorded = RecordedRequest::begin(worker, caller, KIND, || None);
+        recorded.running(async move |mut on: OnRecord<'_>| {
+            let request = TaskRequest::Cancel;
+            tasks::name(&mut on, request.method());
+            on.record.add_metadata(TASK_DIGITS, &digits(&of.sealed));
+            on.record.name(&of.task.server, &of.task.tool);
+            let (inputs, sealed) = (Bytes::new(), of.sealed.clone());
+            let client_capabilities = ClientCapabilities::default();
+            let delivery = Delivery { request, sealed, inputs, meta: None, client_capabilities };
+            tasks::deliver(on, of.task.clone(), delivery).await
         })
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use super::list_cache::{CacheSlot, CachedList, LIST_WAIT, ListRead};
-use crate::proxy::merged_extensions;
+use crate::proxy::extension::merged as merged_extensions;
 use crate::proxy::worker::Worker;
 use mcpproxy_catalog::exposed;
 use mcpproxy_catalog::listing::{List, OfferedPage};

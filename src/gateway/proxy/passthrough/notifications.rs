@@ -26,10 +26,9 @@ use tokio::sync::{Notify, watch};
 
 use super::subscribers::ResourceSubscription;
 use super::{Forward, List, revocation};
-use crate::proxy::call_trace::CallTrace;
 use crate::proxy::client::Peer;
-use crate::proxy::recorded::{OnRecord, ReplySource, recorded};
-use crate::proxy::refusal::{RecordKind, Refusal, RefusalKind};
+use crate::proxy::recorded::{OnRecord, RecordedRequest, ReplySource};
+use crate::proxy::refusal::{RecordKind, Refusal};
 use crate::proxy::reply::Reply;
 use crate::proxy::worker::{Proxy, Worker};
 
@@ -329,10 +328,9 @@ impl Watch {
         let mut entered = None;
         let request = ResourceRequest::Subscribe;
         let kind = RecordKind::Forward(Forward::Resource(request));
-        let work = async |on: OnRecord<'_>| {
+        let work = async |mut on: OnRecord<'_>| {
             on.record.name(upstream.name(), request.method());
             on.record.keep(Raw::Arguments, json!({ "uri": uri }).to_string().as_bytes());
-            let mut on = on;
             let server = Arc::clone(upstream.name());
             let is_listed = self.proxy.list_cache.has(&server, List::Resources, &own);
             on.set_offer(&server, !is_listed);
@@ -342,18 +340,16 @@ impl Watch {
             let subscribing = on.subscribing(&peer.client, access);
             let subscribers = &self.proxy.list_cache.subscribers;
             let subscription = subscribers.enter(uri, subscribing, &account);
-            let subscription = subscription
-                .map_err(|full| Refusal::rejected(RefusalKind::Unreadable, full.to_string()))?;
+            let subscription =
+                subscription.map_err(|full| Refusal::unreadable(full.to_string()))?;
             on.confirm(&subscription)?;
             entered = Some(subscription);
             upstream.subscribe(&own, None);
             Ok(ReplySource::Own(Bytes::from_static(b"{}")))
         };
-        // A refused URI is missing from the acknowledgment, which is the only reply.
-        let caller = peer.caller(id);
-        let trace = CallTrace::begin(worker, &caller, kind.method(), || None);
-        let of = (kind, trace);
-        let _ = recorded(Rc::clone(worker), caller, of, Reply::default(), work).await;
+        // A refused URI is missing from the acknowledgement, which is the only reply.
+        let request = RecordedRequest::begin(worker, peer.caller(id), kind, || None);
+        let _ = request.run(Reply::default(), work).await;
         entered
     }
 }

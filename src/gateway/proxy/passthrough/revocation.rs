@@ -72,7 +72,7 @@ pub(crate) fn revoke_if_denied(
 }
 
 /// Reason why the subscription would not be admitted now.
-pub(in crate::proxy) fn denial(
+pub(crate) fn denial(
     proxy: &Proxy,
     subscriber: &Subscriber,
     principal: &Principal,
@@ -101,7 +101,7 @@ pub(in crate::proxy) fn denial(
 }
 
 /// Refusal of a subscription that was revoked before it was confirmed.
-pub(in crate::proxy) fn of_revoked(subscriber: &Subscriber) -> Option<Denial> {
+pub(crate) fn of_revoked(subscriber: &Subscriber) -> Option<Denial> {
     let access = access(subscriber).filter(|_| !subscriber.is_live())?;
     Some(ApprovalDenial::new(&access, NotApproved::Changed).into())
 }

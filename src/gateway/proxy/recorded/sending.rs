@@ -12,30 +12,31 @@ use mcpproxy_runtime::io::clock;
 use mcpproxy_upstream::{CallAttempt, CallError, CallExtras, PermittedCall};
 
 use super::{OnRecord, ReplySource};
+use crate::proxy::exchange::input_rounds::InputRounds;
 use crate::proxy::exchange::{Retry, SentRequest, settle};
-use crate::proxy::held_answer::AnswerStream;
-use crate::proxy::held_calls::HELD_CALL;
-use crate::proxy::held_repeats::HeldCallRepeat;
-use crate::proxy::input_rounds::InputRounds;
+use crate::proxy::held::answer::AnswerStream;
+use crate::proxy::held::calls::HELD_CALL;
+use crate::proxy::held::repeats::HeldCallRepeat;
 use crate::proxy::params::progress_token;
-use crate::proxy::refusal::{Refusal, RefusalKind};
-use crate::proxy::task_capability::TaskAnswer;
-use crate::proxy::{advice, held_repeats, task_capability};
+use crate::proxy::refusal::Refusal;
+use crate::proxy::tasks::capability as task_capability;
+use crate::proxy::tasks::capability::TaskAnswer;
+use crate::proxy::{advice, held};
 
 impl OnRecord<'_> {
     /// Sends a permitted request, with `body` as in [`PermittedCall`]. The only function that enters an upstream
     /// for a first attempt.
     #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
-    pub(in crate::proxy) fn send_recorded(
+    pub(crate) fn send_recorded(
         self,
         mut permit: Permit,
         body: Bytes,
         mut extras: CallExtras,
     ) -> impl Future<Output = Result<ReplySource, Refusal>> {
         async move {
-            let holdable = held_repeats::holdable(self.caller, &permit, &body);
+            let holdable = held::repeats::holdable(self.caller, &permit, &body);
             if let Some(id) =
-                held_repeats::named_in(self.worker, &self.caller.principal, &extras.members)
+                held::repeats::named_in(self.worker, &self.caller.principal, &extras.members)
             {
                 // Rare and large, so boxed to keep it out of every call's future.
                 return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
@@ -141,10 +142,8 @@ impl OnRecord<'_> {
         if let Some(user) = user {
             worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
         }
-        let taken = held_repeats::take_over(worker, repeated, upstream.call_timeout()).await;
-        let held = taken.map_err(|why| {
-            Refusal::rejected(RefusalKind::Unreadable, format!("Invalid params: {why}"))
-        })?;
+        let taken = held::repeats::take_over(worker, repeated, upstream.call_timeout()).await;
+        let held = taken.map_err(Refusal::invalid_params)?;
         record.sends(&upstream, clock::now());
         let token = kept_token(&extras, &arguments);
         let answer = AnswerStream::Held(held);

@@ -15,14 +15,14 @@ const MAX_HELD_PER_PRINCIPAL: usize = 32;
 /// Divisor: waiting calls, each with a slot in the activity log, use at most 1/`LOG_SHARE` of its slots.
 const LOG_SHARE: usize = 12;
 /// Maximum rounds of one call.
-pub(super) const MAX_HELD_ROUNDS: u32 = 16;
+pub(crate) const MAX_HELD_ROUNDS: u32 = 16;
 /// Maximum size of a question, in bytes.
-pub(super) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
+pub(crate) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
 
 /// Reason why a call is not held; sent to the server that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum NotHeld {
-    #[error("{0} calls of its client already wait for input")]
+pub(crate) enum NotHeld {
+    #[error("{0} calls of its client wait for input already")]
     TooManyOfPrincipal(usize),
     #[error("{0} calls already wait for input of their clients")]
     TooMany(usize),
@@ -36,7 +36,7 @@ pub(super) enum NotHeld {
 
 /// Counts of held calls, waiting or in flight.
 #[derive(Debug)]
-pub(super) struct HeldBounds {
+pub(crate) struct HeldBounds {
     all: usize,
     of_one: usize,
     /// By principal id.
@@ -44,30 +44,30 @@ pub(super) struct HeldBounds {
 }
 
 /// Share of a held call in the bounds; released on drop.
-pub(super) type HeldPlace = CountedUse<Box<str>>;
+pub(crate) type HeldPlace = CountedUse<Box<str>>;
 
 /// Reservations for holding a call.
 #[derive(Debug)]
-pub(super) struct PreparedHold {
-    pub(super) id: ApprovalId,
+pub(crate) struct PreparedHold {
+    pub(crate) id: ApprovalId,
     /// The request state for the client.
-    pub(super) state: String,
+    pub(crate) state: String,
     /// The call's share of the bounds; `None` if it was held before.
-    pub(super) place: Option<HeldPlace>,
+    pub(crate) place: Option<HeldPlace>,
     /// Slot for the record of a call whose client does not return.
-    pub(super) slot: Slot,
+    pub(crate) slot: Slot,
 }
 
 impl HeldBounds {
     /// Bounds for an activity log with this many slots: waiting calls use at most a twelfth of them.
-    pub(super) fn of_log(places: usize) -> Self {
+    pub(crate) fn of_log(places: usize) -> Self {
         let all = (places / LOG_SHARE).clamp(1, MAX_HELD);
         let of_one = all.div_ceil(2).min(MAX_HELD_PER_PRINCIPAL);
         Self { all, of_one, held: Arc::default() }
     }
 
     /// Counts a call of `principal`.
-    pub(super) fn enter(&self, principal: &Principal) -> Result<HeldPlace, NotHeld> {
+    pub(crate) fn enter(&self, principal: &Principal) -> Result<HeldPlace, NotHeld> {
         let place = self.held.take(principal.id().into(), self.of_one, self.all);
         place.map_err(|used_up| match used_up {
             UsedUp::All => NotHeld::TooMany(self.all),

@@ -19,15 +19,15 @@ use mcpproxy_policy::{Principal, heaviest};
 use mcpproxy_upstream::CallSession;
 use parking_lot::Mutex;
 
-use super::changed_tasks::{DueTask, FetchDue, FetchOutcome, Fetched, NotRepeated, TaskState};
-use super::client::{Client, Peer};
+use super::changed::{DueTask, FetchDue, FetchOutcome, Fetched, NotRepeated, TaskState};
+use crate::proxy::client::{Client, Peer};
 
 /// Maximum tasks in the table.
 const MAX_KNOWN: usize = 4096;
 /// Maximum tasks of one principal in the table.
 const MAX_KNOWN_OF_PRINCIPAL: usize = 256;
 /// Maximum tasks on one page of a list.
-pub(super) const PAGE_TASKS: usize = 16;
+pub(crate) const PAGE_TASKS: usize = 16;
 
 /// Task table in order of creation.
 #[derive(Debug)]
@@ -76,31 +76,31 @@ impl Owner {
 }
 
 /// Task just created by a server.
-pub(super) struct CreatedTask<'a> {
-    pub(super) principal: &'a Principal,
-    pub(super) client: &'a Arc<Client>,
-    pub(super) server: &'a Arc<str>,
+pub(crate) struct CreatedTask<'a> {
+    pub(crate) principal: &'a Principal,
+    pub(crate) client: &'a Arc<Client>,
+    pub(crate) server: &'a Arc<str>,
     /// The server's id.
-    pub(super) id: &'a str,
-    pub(super) sealed: &'a str,
+    pub(crate) id: &'a str,
+    pub(crate) sealed: &'a str,
     /// Retention time at the server; `None` if unlimited.
-    pub(super) ttl: Option<Duration>,
+    pub(crate) ttl: Option<Duration>,
 }
 
 /// Page of tasks, oldest first.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct TaskPage {
-    pub(super) tasks: Vec<ListedTask>,
+pub(crate) struct TaskPage {
+    pub(crate) tasks: Vec<ListedTask>,
     /// Position of the next page, if there is one.
-    pub(super) next: Option<u64>,
+    pub(crate) next: Option<u64>,
 }
 
 /// Task on a page.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ListedTask {
-    pub(super) number: u64,
-    pub(super) server: Arc<str>,
-    pub(super) sealed: Arc<str>,
+pub(crate) struct ListedTask {
+    pub(crate) number: u64,
+    pub(crate) server: Arc<str>,
+    pub(crate) sealed: Arc<str>,
 }
 
 impl Default for KnownTasks {
@@ -111,7 +111,7 @@ impl Default for KnownTasks {
 
 impl KnownTasks {
     /// Adds a task. An earlier one with the same id at its server has ended, since ids are unique.
-    pub(super) fn created(&self, created: &CreatedTask<'_>, now: Instant) {
+    pub(crate) fn created(&self, created: &CreatedTask<'_>, now: Instant) {
         let CreatedTask { principal, client, server, id, sealed, ttl } = *created;
         let owner = Owner::of(principal, client);
         let task = KnownTask {
@@ -143,7 +143,7 @@ impl KnownTasks {
     }
 
     /// Tasks of a client at its endpoint, after that position.
-    pub(super) fn page(&self, peer: &Peer, after: u64, now: Instant) -> TaskPage {
+    pub(crate) fn page(&self, peer: &Peer, after: u64, now: Instant) -> TaskPage {
         let owner = Owner::of(&peer.principal, &peer.client);
         let tasks = self.tasks.lock();
         let shown = tasks.iter().filter(|known| {
@@ -166,7 +166,7 @@ impl KnownTasks {
     }
 
     /// Sealed id of a server's task, if the task belongs to the client of `principal`.
-    pub(super) fn sealed(
+    pub(crate) fn sealed(
         &self,
         (server, id): (&str, &str),
         principal: &Principal,
@@ -179,7 +179,7 @@ impl KnownTasks {
     }
 
     /// Records that a client asked about a task with a sealed id it may use. It replaces a session that has ended.
-    pub(super) fn asked(&self, sealed: &str, principal: &Principal, client: &Arc<Client>) {
+    pub(crate) fn asked(&self, sealed: &str, principal: &Principal, client: &Arc<Client>) {
         let mut tasks = self.tasks.lock();
         if let Some(known) = tasks.iter_mut().find(|known| *known.sealed == *sealed)
             && known.live_client().is_none()
@@ -192,7 +192,7 @@ impl KnownTasks {
     }
 
     /// Records a change of a server's task, for its session. A final state does not change.
-    pub(super) fn changed(&self, server: &str, id: &str, now: Instant) {
+    pub(crate) fn changed(&self, server: &str, id: &str, now: Instant) {
         let mut tasks = self.tasks.lock();
         let mut known = tasks.iter_mut().filter(|known| known.is(server, id));
         let Some(known) = known.find(|known| now < known.ends && !known.is_over) else { return };
@@ -233,7 +233,7 @@ impl KnownTasks {
     }
 
     /// Removes a task that its server no longer has.
-    pub(super) fn gone(&self, sealed: &str) {
+    pub(crate) fn gone(&self, sealed: &str) {
         self.tasks.lock().retain(|known| *known.sealed != *sealed);
     }
 
@@ -258,8 +258,8 @@ impl KnownTask {
 mod tests {
     use mcpproxy_policy::{AgentToken, Scope};
 
-    use super::super::client::{Channel, Endpoint};
     use super::*;
+    use crate::proxy::client::{Channel, Endpoint};
 
     fn token(name: &str) -> Principal {
         Principal::Token(Arc::new(AgentToken::new(name, 1, Scope::default())))

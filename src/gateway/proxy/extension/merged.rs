@@ -7,7 +7,7 @@ use mcpproxy_protocol::mcp::known_extensions::{Extension, MergedExtensions};
 use mcpproxy_upstream::Upstream;
 use serde_json::Value;
 
-use super::worker::Worker;
+use crate::proxy::worker::Worker;
 
 /// Maximum tools, resources, templates and prompts, each, for which rules are evaluated to decide whether a
 /// principal may know of a server.
@@ -27,7 +27,7 @@ pub(crate) fn may_know(worker: &Worker, principal: &Principal, server: &str) -> 
 
 /// Whether a server that the principal may know of declares the extension, or may declare it since it has not
 /// answered since the start.
-pub(super) fn is_shown(worker: &Worker, principal: &Principal, extension: Extension) -> bool {
+pub(crate) fn is_shown(worker: &Worker, principal: &Principal, extension: Extension) -> bool {
     worker.proxy.upstreams.iter().any(|upstream| {
         (offers(&upstream, extension) || !upstream.is_settled())
             && may_know(worker, principal, upstream.name())
@@ -35,13 +35,13 @@ pub(super) fn is_shown(worker: &Worker, principal: &Principal, extension: Extens
 }
 
 /// Whether the server declares the extension.
-pub(super) fn offers(upstream: &Upstream, extension: Extension) -> bool {
+pub(crate) fn offers(upstream: &Upstream, extension: Extension) -> bool {
     MergedExtensions::has(&upstream.introduced().capabilities, extension)
 }
 
 /// Member `extensions` of the capabilities; `None` if no server declares a known extension. A server that has not answered
 /// since the start counts as declaring all: clients ask only once, and an unsupported declaration does no harm.
-pub(super) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> {
+pub(crate) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> {
     let mut merged = MergedExtensions::default();
     for upstream in worker.proxy.upstreams.iter() {
         let introduced = upstream.introduced();

@@ -28,7 +28,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use super::held_bounds::HeldPlace;
+use super::bounds::HeldPlace;
 
 /// Capacity of the channel between a pump and its reader, in parts.
 const PARTS: usize = 4;
@@ -40,12 +40,12 @@ const MAX_STASH_BYTES: usize = 256 * 1024;
 const MAX_STASHED: usize = 16;
 
 /// Task that keeps an answer on its worker.
-pub(super) type Pump = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Pump = Pin<Box<dyn Future<Output = ()>>>;
 
 type Part = Result<Option<AnswerPart>, CallError>;
 
 /// Source of the answer that an exchange forwards.
-pub(super) enum AnswerStream {
+pub(crate) enum AnswerStream {
     /// Answer of a call sent by this request.
     Direct(Answer),
     Held(Box<HeldAnswer>),
@@ -59,7 +59,7 @@ impl From<Answer> for AnswerStream {
 
 impl AnswerStream {
     /// Takes the call, once, if a modern server answers it and may ask for input.
-    pub(super) fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
+    pub(crate) fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
         match self {
             Self::Direct(answer) => answer.take_repeatable(),
             // Held calls belong to modern clients.
@@ -67,21 +67,21 @@ impl AnswerStream {
         }
     }
 
-    pub(super) fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         match self {
             Self::Direct(answer) => answer.id(),
             Self::Held(held) => held.id,
         }
     }
 
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         match self {
             Self::Direct(answer) => answer.generation(),
             Self::Held(held) => held.generation,
         }
     }
 
-    pub(super) fn family(&self) -> ProtocolFamily {
+    pub(crate) fn family(&self) -> ProtocolFamily {
         match self {
             Self::Direct(answer) => answer.family(),
             Self::Held(_) => ProtocolFamily::Legacy,
@@ -89,7 +89,7 @@ impl AnswerStream {
     }
 
     /// Next part. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Part {
+    pub(crate) async fn next(&mut self) -> Part {
         match self {
             Self::Direct(answer) => answer.next().await,
             Self::Held(held) => held.next().await,
@@ -97,14 +97,14 @@ impl AnswerStream {
     }
 
     /// Whether no byte of the answer was received.
-    pub(super) fn received_nothing(&self) -> bool {
+    pub(crate) fn received_nothing(&self) -> bool {
         match self {
             Self::Direct(answer) => answer.received_nothing(),
             Self::Held(_) => false,
         }
     }
 
-    pub(super) fn may_have_crashed_server(&self) -> bool {
+    pub(crate) fn may_have_crashed_server(&self) -> bool {
         match self {
             Self::Direct(answer) => answer.may_have_crashed_server(),
             Self::Held(_) => true,
@@ -112,7 +112,7 @@ impl AnswerStream {
     }
 
     /// Restarts the wait for the next message with this limit.
-    pub(super) fn extend_wait(&mut self, limit: Duration) {
+    pub(crate) fn extend_wait(&mut self, limit: Duration) {
         match self {
             Self::Direct(answer) => answer.extend_wait(limit),
             Self::Held(held) => held.extend_wait(limit),
@@ -120,14 +120,14 @@ impl AnswerStream {
     }
 
     /// Observes a message that no client receives.
-    pub(super) async fn observe(&self, message: &Bytes) {
+    pub(crate) async fn observe(&self, message: &Bytes) {
         match self {
             Self::Direct(answer) => answer.observe(message),
             Self::Held(held) => held.observe(message).await,
         }
     }
 
-    pub(super) fn without_response(&self) -> CallError {
+    pub(crate) fn without_response(&self) -> CallError {
         match self {
             Self::Direct(answer) => answer.without_response(),
             Self::Held(held) => held.ended.clone(),
@@ -135,7 +135,7 @@ impl AnswerStream {
     }
 
     /// Ends the call after its response.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         match self {
             Self::Direct(answer) => answer.finish(),
             Self::Held(held) => held.finished.store(true, Ordering::Release),
@@ -143,7 +143,7 @@ impl AnswerStream {
     }
 
     /// Excludes the connection from reuse.
-    pub(super) fn distrust(&mut self) {
+    pub(crate) fn distrust(&mut self) {
         match self {
             Self::Direct(answer) => answer.distrust(),
             Self::Held(held) => held.command(Command::Distrust),
@@ -160,15 +160,15 @@ enum Command {
 
 /// Server message that the waiting task must answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused {
-    pub(super) raw_id: Bytes,
+pub(crate) struct Refused {
+    pub(crate) raw_id: Bytes,
     /// The member `result` or `error`.
-    pub(super) outcome: Bytes,
+    pub(crate) outcome: Bytes,
 }
 
 /// Answer detached from its request.
 #[derive(Debug)]
-pub(super) struct HeldAnswer {
+pub(crate) struct HeldAnswer {
     id: u64,
     generation: u64,
     /// Error of an answer that ends early.
@@ -179,7 +179,7 @@ pub(super) struct HeldAnswer {
     finished: Arc<AtomicBool>,
     collected: Collected,
     /// Rounds so far.
-    pub(super) rounds: u32,
+    pub(crate) rounds: u32,
     /// The call's share of the bounds.
     _place: HeldPlace,
 }
@@ -203,7 +203,7 @@ struct Collected {
 
 impl HeldAnswer {
     /// Detaches the answer from its request; `adopt` runs its pump. If that fails, returns `None` and cancels the call.
-    pub(super) fn of(
+    pub(crate) fn of(
         answer: Answer,
         place: HeldPlace,
         adopt: impl FnOnce(Pump) -> bool,
@@ -228,7 +228,7 @@ impl HeldAnswer {
         })
     }
 
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
@@ -239,7 +239,7 @@ impl HeldAnswer {
         self.parts.recv().await.unwrap_or_else(|| Err(self.ended.clone()))
     }
 
-    pub(super) fn extend_wait(&self, limit: Duration) {
+    pub(crate) fn extend_wait(&self, limit: Duration) {
         self.command(Command::ExtendWait(limit));
     }
 
@@ -253,7 +253,7 @@ impl HeldAnswer {
     }
 
     /// Begins a wait for the answer to the question with this raw id.
-    pub(super) fn waits_for(&mut self, raw_id: &Bytes) {
+    pub(crate) fn waits_for(&mut self, raw_id: &Bytes) {
         let stash = std::mem::take(&mut self.collected.stash);
         // From an earlier wait and not reached yet: its end may belong to a message that continues in the channel.
         let is_full = self.collected.is_full && !stash.is_empty();
@@ -268,24 +268,24 @@ impl HeldAnswer {
     }
 
     /// Ends the wait: an exchange reads the answer again.
-    pub(super) fn resumes(&mut self) {
+    pub(crate) fn resumes(&mut self) {
         if !self.collected.message.is_empty() {
             self.collected.fill(None);
         }
     }
 
     /// Whether the answer to the open question is still wanted.
-    pub(super) fn is_awaited(&self) -> bool {
+    pub(crate) fn is_awaited(&self) -> bool {
         !self.collected.is_withdrawn
     }
 
     /// Whether [`Self::collect`] has reached its limits.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.collected.is_full
     }
 
     /// Reads a part while the client is away; returns a request to refuse, if any. Cancel-safe.
-    pub(super) async fn collect(&mut self) -> Option<Refused> {
+    pub(crate) async fn collect(&mut self) -> Option<Refused> {
         let part = self.parts.recv().await.unwrap_or_else(|| Err(self.ended.clone()));
         match self.collected.take(part) {
             Taken::Kept => None,

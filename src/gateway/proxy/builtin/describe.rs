@@ -17,21 +17,19 @@ use mcpproxy_policy::tool::example;
 use mcpproxy_policy::tool::signature::on_one_line;
 use mcpproxy_policy::tool::{Approval, Tool, ToolName, Trust};
 use mcpproxy_policy::{Access, Denial, Forecast, ToolAccess};
-use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_schema::violation::Violation;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::call_trace::CallTrace;
-use super::client::Caller;
-use super::recorded::{OnRecord, ReplySource, recorded};
-use super::refusal::{FIND_TOOLS, RecordKind, Refusal, RefusalKind};
-use super::render::{Caching, shown};
-use super::reply::{Aborted, Reply};
 use super::retrieve::Shown;
-use super::worker::Worker;
-use super::{advice, argument_validation, call, render};
+use crate::proxy::client::Caller;
+use crate::proxy::recorded::{OnRecord, RecordedRequest};
+use crate::proxy::refusal::{FIND_TOOLS, Refusal, RefusalKind};
+use crate::proxy::render::shown;
+use crate::proxy::reply::Running;
+use crate::proxy::worker::Worker;
+use crate::proxy::{advice, argument_validation, call, render};
 
 pub(crate) const DESCRIBE_TOOL: &str = "describe_tool";
 
@@ -85,20 +83,16 @@ impl<'a> DescribeArguments<'a> {
 
 /// Serves `describe_tool` with its `raw` arguments and the request's `_meta`.
 pub(crate) fn describe_tool(
-    worker: Rc<Worker>,
+    worker: &Rc<Worker>,
     caller: Caller,
     raw: Bytes,
     meta: Option<&[u8]>,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> + use<> {
-    let kind = RecordKind::OwnTool;
-    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta);
-    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
-        on.record.name("", DESCRIBE_TOOL);
+) -> Running {
+    let work = async move |on: &mut OnRecord<'_>| {
         on.record.keep(Raw::Arguments, &raw);
         let asked = DescribeArguments::parse(&raw);
         let asked = asked.map_err(|error| Refusal::of_parameters(error.to_string()))?;
-        let tool = find(&on, &asked.name).await?;
+        let tool = find(on, &asked.name).await?;
         if tool.trust == Trust::Withheld {
             return Err(on.record.deny(&Denial::Quarantined(tool.name.clone())).into());
         }
@@ -109,20 +103,12 @@ pub(crate) fn describe_tool(
                     Some(args) => on.foresee_misfits(&tool, &raw.slice_ref(args.as_bytes())).await,
                     None => None,
                 };
-                Some(Preflight::of(&on, &tool, &asked, violation.as_ref()))
+                Some(Preflight::of(on, &tool, &asked, violation.as_ref()))
             }
         };
-        let result = described(&tool, preflight);
-        let result = match on.caller.family() {
-            ProtocolFamily::Legacy => result,
-            ProtocolFamily::Modern => {
-                let result = String::from_utf8_lossy(&result);
-                render::own_result(ProtocolFamily::Modern, &result, Caching::No).into_owned().into()
-            }
-        };
-        on.record.note_response(&result);
-        Ok(ReplySource::Own(result))
-    })
+        Ok(described(&tool, preflight))
+    };
+    RecordedRequest::own_tool(worker, caller, DESCRIBE_TOOL, meta, work)
 }
 
 /// Finds the named tool, if the principal may see it.

@@ -86,7 +86,7 @@ pub(super) fn step(queue: &ApprovalQueue, facts: &FleetFacts) -> Result<(), Memo
 }
 
 /// Applies the fleet's approvals at start, before anything is shared.
-pub(super) fn begin_with(queue: &ApprovalQueue, facts: &FleetFacts) {
+pub(crate) fn begin_with(queue: &ApprovalQueue, facts: &FleetFacts) {
     let known = facts.facts();
     let (_, seen) = first_seen(facts, &known);
     apply(queue, &known, &seen);

@@ -16,14 +16,14 @@ use mcpproxy_protocol::mcp::shapes::Left;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::client::Caller;
-use super::held_answer::HeldAnswer;
-use super::held_calls::{HeldRequest, NotTakenOver, QUESTION};
-use super::params;
-use super::worker::Worker;
+use super::answer::HeldAnswer;
+use super::calls::{HeldRequest, NotTakenOver, QUESTION};
+use crate::proxy::client::Caller;
+use crate::proxy::params;
+use crate::proxy::worker::Worker;
 
 /// Arguments to hold, if the client is modern and declared capabilities for server requests (PRO-42).
-pub(super) fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
+pub(crate) fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option<Bytes> {
     let (client, _) = caller.client.as_ref()?;
     let can = client.family == ProtocolFamily::Modern
         && client.client_capabilities.requests() != ClientCapabilities::default()
@@ -35,7 +35,7 @@ pub(super) fn holdable(caller: &Caller, permit: &Permit, body: &Bytes) -> Option
 }
 
 /// Held call named in the `members` (raw JSON joined by commas) of a repeated request of `principal`.
-pub(super) fn named_in(
+pub(crate) fn named_in(
     worker: &Worker,
     principal: &Principal,
     members: &[u8],
@@ -52,18 +52,18 @@ pub(super) fn named_in(
 }
 
 /// Request that takes over a held call.
-pub(super) struct HeldCallRepeat<'a> {
-    pub(super) id: &'a ApprovalId,
-    pub(super) principal: &'a Principal,
-    pub(super) access: &'a Access,
-    pub(super) arguments: &'a [u8],
+pub(crate) struct HeldCallRepeat<'a> {
+    pub(crate) id: &'a ApprovalId,
+    pub(crate) principal: &'a Principal,
+    pub(crate) access: &'a Access,
+    pub(crate) arguments: &'a [u8],
     /// Members beside the arguments, raw JSON joined by commas.
-    pub(super) members: &'a [u8],
+    pub(crate) members: &'a [u8],
 }
 
 /// Takes over a held call and forwards the client's answer to its server. A refused request leaves the call
 /// unchanged, so that the client can correct it.
-pub(super) async fn take_over(
+pub(crate) async fn take_over(
     worker: &Rc<Worker>,
     HeldCallRepeat { id, principal, access, arguments, members }: HeldCallRepeat<'_>,
     call_timeout: Duration,
@@ -111,7 +111,7 @@ fn answer(members: &[u8], method: &'static str) -> Result<Bytes, NotTakenOver> {
 }
 
 /// Sends a `result` or `error` member to the server for its request.
-pub(super) async fn respond(
+pub(crate) async fn respond(
     worker: &Worker,
     (server, generation): (&Arc<str>, u64),
     raw_id: Bytes,
@@ -126,7 +126,7 @@ pub(super) async fn respond(
 }
 
 /// Raw member `error` with this text.
-pub(super) fn error(code: Code, text: &str) -> Bytes {
+pub(crate) fn error(code: Code, text: &str) -> Bytes {
     let error = json!({"code": code as i32, "message": text});
     format!("\"error\":{error}").into()
 }

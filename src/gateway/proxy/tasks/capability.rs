@@ -15,21 +15,21 @@ use mcpproxy_protocol::mcp::shapes::Left;
 use mcpproxy_upstream::{Answer, CallExtras, Upstream};
 use serde_json::{Value, json};
 
-use super::client::{Caller, Peer};
-use super::merged_extensions::may_know;
-use super::params::TASK;
-use super::worker::Worker;
+use crate::proxy::client::{Caller, Peer};
+use crate::proxy::extension::merged::may_know;
+use crate::proxy::params::TASK;
+use crate::proxy::worker::Worker;
 
 /// Member of `metadata` that joins the records of a task: of its call, and of requests about it.
-pub(super) const TASK_DIGITS: &str = "task";
+pub(crate) const TASK_DIGITS: &str = "task";
 /// Member of `metadata` with the status of a task, as the server stated it.
-pub(super) const TASK_STATUS: &str = "task_status";
+pub(crate) const TASK_STATUS: &str = "task_status";
 /// Maximum wait for a server that has not answered since the start.
-pub(super) const SETTLE_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const SETTLE_WAIT: Duration = Duration::from_secs(5);
 
 /// Classification of an answer that may be a task, or be about one.
 #[derive(Debug)]
-pub(super) enum TaskAnswer {
+pub(crate) enum TaskAnswer {
     /// Result of a tool call while it may be a task; and whether client and server declared tasks.
     MayBe { declared: bool },
     /// Task created by the call, until its client receives it.
@@ -40,16 +40,16 @@ pub(super) enum TaskAnswer {
 
 /// Ids of a task created by a server.
 #[derive(Debug)]
-pub(super) struct CreatedIds {
+pub(crate) struct CreatedIds {
     /// The server's id.
-    pub(super) own: Box<str>,
+    pub(crate) own: Box<str>,
     /// The client's id; empty if the system has no randomness.
-    pub(super) sealed: Box<str>,
+    pub(crate) sealed: Box<str>,
 }
 
 impl TaskAnswer {
     /// Classifies an answer to `access`: about the task with that sealed id, or to a call that `creates` tasks.
-    pub(super) fn of(
+    pub(crate) fn of(
         sealed: Option<Box<str>>,
         access: &Access,
         answer: &Answer,
@@ -66,7 +66,7 @@ impl TaskAnswer {
 
 impl TaskAnswer {
     /// Classifies the answer to a repeated request, whose server may have changed its protocol family.
-    pub(super) fn again(self, access: &Access, answer: &Answer) -> Option<Self> {
+    pub(crate) fn again(self, access: &Access, answer: &Answer) -> Option<Self> {
         match self {
             Self::About(sealed) => Some(Self::About(sealed)),
             Self::MayBe { declared } => Self::of(None, access, answer, declared),
@@ -77,12 +77,12 @@ impl TaskAnswer {
 }
 
 /// `data` of the error for a client that did not declare tasks.
-pub(super) fn required() -> Value {
+pub(crate) fn required() -> Value {
     json!({"requiredCapabilities": {EXTENSIONS: {TASKS_EXTENSION: {}}}})
 }
 
 /// JSON-RPC error for such a client.
-pub(super) fn missing(text: &str) -> Bytes {
+pub(crate) fn missing(text: &str) -> Bytes {
     let error =
         json!({"code": Code::MissingCapability as i32, "message": text, "data": required()});
     error.to_string().into()
@@ -104,7 +104,7 @@ fn has_tasks(upstream: &Upstream) -> bool {
 }
 
 /// Declares tasks to a client of `revision`, if a server that it can see has them.
-pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, revision: Revision) {
+pub(crate) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, revision: Revision) {
     let Some(capabilities) = capabilities.as_object_mut() else { return };
     let family = peer.client.family;
     let has_any = worker.proxy.upstreams.iter().any(|upstream| {
@@ -135,19 +135,19 @@ pub(super) fn declare(capabilities: &mut Value, worker: &Worker, peer: &Peer, re
 
 /// Whether a call must wait until it is known whether the server supports tasks, since its client declared them: at
 /// startup the server's tools may be known earlier.
-pub(super) fn must_settle(upstream: &Upstream, extras: &CallExtras) -> bool {
+pub(crate) fn must_settle(upstream: &Upstream, extras: &CallExtras) -> bool {
     !upstream.is_settled()
         && (extras.task.is_some() || extras.meta.as_deref().is_some_and(declares_tasks))
 }
 
 /// Waits, up to a limit, until it is known whether the server supports tasks.
-pub(super) async fn settled(upstream: &Upstream) {
+pub(crate) async fn settled(upstream: &Upstream) {
     let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;
 }
 
 /// Whether the server may answer with a task: client and server have declared tasks, in the same protocol family.
 /// Adds the declaration to the request.
-pub(super) fn may_create(
+pub(crate) fn may_create(
     worker: &Worker,
     caller: &Caller,
     upstream: &Upstream,

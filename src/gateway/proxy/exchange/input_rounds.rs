@@ -10,7 +10,7 @@
 //!                              └────▶ answered ─▶ requests to the client ─▶ its answers ─▶ repeated ─▶ server
 //! ```
 //!
-//! [`Exchange`](super::exchange) runs the rounds. When the call ends, [`Relay`] voids its open questions.
+//! [`Exchange`](crate::proxy::exchange) runs the rounds. When the call ends, [`Relay`] voids its open questions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,17 +33,19 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use super::client::{Client, DroppedMembers, InputAnswer, InputQuestion, MAX_ASKED, Question};
-use super::question_record::QuestionRecord;
-use super::relay::{ASKED_LIMIT, Relay, elicitation_id};
-use super::render::shown;
-use super::reply::{Piece, Reply};
-use super::worker::Worker;
+use crate::proxy::client::{
+    Client, DroppedMembers, InputAnswer, InputQuestion, MAX_ASKED, Question,
+};
+use crate::proxy::recorded::question::QuestionRecord;
+use crate::proxy::relay::{ASKED_LIMIT, Relay, elicitation_id};
+use crate::proxy::render::shown;
+use crate::proxy::reply::{Piece, Reply};
+use crate::proxy::worker::Worker;
 
 /// Maximum rounds of one request, as in the SDKs of clients.
-pub(super) const MAX_ROUNDS: u32 = 10;
+pub(crate) const MAX_ROUNDS: u32 = 10;
 /// Maximum questions of one round.
-pub(super) const MAX_QUESTIONS: usize = 16;
+pub(crate) const MAX_QUESTIONS: usize = 16;
 /// Maximum size of a result that asks, in bytes. A longer one without a `resultType` before this position is not held back.
 const MAX_QUESTION_BYTES: usize = 1024 * 1024;
 /// Maximum size of the answers of one round, in bytes.
@@ -55,7 +57,7 @@ const MAX_TYPE_BYTES: usize = 6 * 16;
 
 /// Reason why a request is not repeated with the client's input. Follows server and tool in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(super) enum InputFault {
+pub(crate) enum InputFault {
     #[error("the server asked its client for input more than {MAX_ROUNDS} times for one request")]
     TooManyRounds,
     #[error("the server asked its client more than {MAX_QUESTIONS} questions at once")]
@@ -99,7 +101,7 @@ pub(super) enum InputFault {
 }
 
 /// Repetition of a request with its client's input.
-pub(super) struct InputRounds {
+pub(crate) struct InputRounds {
     call: Box<RepeatableCall>,
     /// Number of rounds so far.
     count: u32,
@@ -110,17 +112,17 @@ pub(super) struct InputRounds {
 impl InputRounds {
     /// Whether a modern server may answer the request by asking. The answering connection is not known before the
     /// answer arrives.
-    pub(super) fn may_be_asked(client: &Client, access: &Access) -> bool {
+    pub(crate) fn may_be_asked(client: &Client, access: &Access) -> bool {
         client.family == ProtocolFamily::Legacy && access.may_require_input()
     }
 
     /// State for a call that a modern server answers.
-    pub(super) fn of(call: Box<RepeatableCall>) -> Self {
+    pub(crate) fn of(call: Box<RepeatableCall>) -> Self {
         Self { call, count: 0, is_asked: false }
     }
 
     /// Whether the result may ask; `waiting` is all of it that has arrived.
-    pub(super) fn may_ask(
+    pub(crate) fn may_ask(
         &mut self,
         inspector: &Inspector,
         waiting: &Splice,
@@ -146,11 +148,11 @@ impl InputRounds {
     }
 
     /// Whether the result asks for input.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.is_asked
     }
 
-    pub(super) fn begin(&mut self) -> Result<(), InputFault> {
+    pub(crate) fn begin(&mut self) -> Result<(), InputFault> {
         if self.count >= MAX_ROUNDS {
             return Err(InputFault::TooManyRounds);
         }
@@ -159,12 +161,12 @@ impl InputRounds {
         Ok(())
     }
 
-    pub(super) fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
     /// The request with these members added, raw JSON joined by commas.
-    pub(super) fn repeated(&self, members: Bytes, permit: &Permit) -> (Bytes, CallExtras) {
+    pub(crate) fn repeated(&self, members: Bytes, permit: &Permit) -> (Bytes, CallExtras) {
         let RepeatableCall { body, extras } = &*self.call;
         let extras = extras.clone();
         match permit.access() {
@@ -175,7 +177,7 @@ impl InputRounds {
 }
 
 /// Whether the value at that location (start and length) is this string, in any spelling.
-pub(super) fn is_type(waiting: &Splice, (start, len): (usize, usize), expected: &str) -> bool {
+pub(crate) fn is_type(waiting: &Splice, (start, len): (usize, usize), expected: &str) -> bool {
     let mut value = [0; MAX_TYPE_BYTES];
     let Some(value) = value.get_mut(..len) else { return false };
     let (mut before, mut filled) = (start, 0);
@@ -203,7 +205,7 @@ fn with_members(object: &Bytes, members: &[u8]) -> Bytes {
 
 /// Result that asks for input.
 #[derive(Debug)]
-pub(super) struct InputRequired<'a> {
+pub(crate) struct InputRequired<'a> {
     requests: Vec<InputRequest<'a>>,
     /// Raw `requestState`.
     state: Option<&'a str>,
@@ -218,7 +220,7 @@ struct InputRequest<'a> {
 }
 
 /// Parses a result that asks for input.
-pub(super) fn read<'a>(
+pub(crate) fn read<'a>(
     worker: &Worker,
     question: &'a [u8],
 ) -> Result<InputRequired<'a>, InputFault> {
@@ -254,19 +256,19 @@ impl<'a> InputRequired<'a> {
     }
 
     /// Capabilities that the requests need beyond the `granted` ones.
-    pub(super) fn lacking(&self, granted: ClientCapabilities) -> ClientCapabilities {
+    pub(crate) fn lacking(&self, granted: ClientCapabilities) -> ClientCapabilities {
         let lacking = self.requests.iter().map(|it| it.request).filter(|it| !granted.grant(*it));
         lacking.fold(ClientCapabilities::default(), ClientCapabilities::with)
     }
 
     /// Number of its requests.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.requests.len()
     }
 
     /// Sends the requests to the client and waits for its answers, at most `limit`. `records` has one entry per
     /// request. Returns the members of the repeated request, raw JSON joined by commas.
-    pub(super) async fn answered(
+    pub(crate) async fn answered(
         &self,
         relay: &mut Relay,
         reply: &Reply,
@@ -448,7 +450,7 @@ const ELICITATION_ID: &str = "elicitationId";
 
 /// Error text for a client that `lacks` capabilities for the server's questions: it has not declared them, or it
 /// did but cannot be sent requests beside its call.
-pub(super) fn refusal(lacks: ClientCapabilities, declared: ClientCapabilities) -> String {
+pub(crate) fn refusal(lacks: ClientCapabilities, declared: ClientCapabilities) -> String {
     let needs = [
         (lacks.elicitation_forms, declared.elicitation_forms, "elicitation.form"),
         (lacks.elicitation_urls, declared.elicitation_urls, "elicitation.url"),
@@ -472,7 +474,7 @@ pub(super) fn refusal(lacks: ClientCapabilities, declared: ClientCapabilities) -
 }
 
 /// JSON-RPC error with this text for a client without those capabilities (MCP 2026-07-28 §Error Codes).
-pub(super) fn missing(lacks: ClientCapabilities, text: &str) -> Bytes {
+pub(crate) fn missing(lacks: ClientCapabilities, text: &str) -> Bytes {
     let code = Code::MissingCapability as i32;
     let message = Value::from(text);
     let mut out =
@@ -487,9 +489,9 @@ pub(super) fn missing(lacks: ClientCapabilities, text: &str) -> Bytes {
 mod tests {
     use serde_json::json;
 
-    use super::super::client::{ActiveCall, Channel, Client};
-    use super::super::reply::Running;
     use super::*;
+    use crate::proxy::client::{ActiveCall, Channel, Client};
+    use crate::proxy::reply::Running;
 
     const FORM: &str = r#"{"method":"elicitation/create","params":{"mode":"form","message":"m","requestedSchema":{}}}"#;
     const URL: &str = r#"{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"https://a.example/"}}"#;

@@ -18,9 +18,9 @@ use tokio::sync::mpsc;
 use self::stored_configs::{
     NotTaken, RETRY_INTERVAL, Resealing, fetch, fetch_patiently, problem, reasons, whole,
 };
-use super::reload::ConfigSource;
 use super::shared_facts::SharedFacts;
-use super::startup::StartError;
+use crate::reload::ConfigSource;
+use crate::startup::StartError;
 use mcpproxy_admin::api::config_handle::{ConfigHandle, ReloadRefused, ShownProblem};
 use mcpproxy_admin::api::config_handle::{
     FleetConfigCaller, FleetConfigCommand, FleetConfigRefused,

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::Caller;
-use super::worker::Worker;
+use crate::proxy::client::Caller;
+use crate::proxy::worker::Worker;
 use crate::telemetry::call_span::{CallSpan, SpanError, SpanTarget, UpstreamSpan, cut, plain_uri};
 use crate::telemetry::{SpanQueue, TraceIds};
 use mcpproxy_json::members::member;

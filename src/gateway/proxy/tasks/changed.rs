@@ -23,8 +23,8 @@ use mcpproxy_schema::output::AnswerMember;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::refusal::RefusalKind;
-use super::reply::Piece;
+use crate::proxy::refusal::RefusalKind;
+use crate::proxy::reply::Piece;
 
 /// Maximum size in bytes of a state in a list, or in a notification to a legacy client. The state of a modern task
 /// contains its result, which is bounded like the answer to the call.
@@ -214,8 +214,8 @@ mod tests {
     use bytes::Bytes;
     use serde_json::json;
 
-    use super::super::refusal::Refusal;
     use super::*;
+    use crate::proxy::refusal::Refusal;
 
     impl TaskState {
         /// A state with these members.

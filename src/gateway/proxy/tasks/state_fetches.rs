@@ -14,13 +14,11 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::changed_tasks::{
-    DueTask, FetchOutcome, Fetched, MAX_STATE_BYTES, NotRepeated, TaskState,
-};
-use super::client::Peer;
-use super::reply::{Piece, Running};
-use super::tasks;
-use super::worker::Worker;
+use super::changed::{DueTask, FetchOutcome, Fetched, MAX_STATE_BYTES, NotRepeated, TaskState};
+use crate::proxy::client::Peer;
+use crate::proxy::reply::{Piece, Running};
+use crate::proxy::tasks;
+use crate::proxy::worker::Worker;
 
 /// Minimum time between two requests for one client's stream, however often its servers report changes.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);

@@ -22,9 +22,9 @@ const META: &str = "_meta";
 
 /// Replacement of a part of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct RelationEdit {
-    pub(super) at: Range<usize>,
-    pub(super) by: String,
+pub(crate) struct RelationEdit {
+    pub(crate) at: Range<usize>,
+    pub(crate) by: String,
 }
 
 impl RelationEdit {
@@ -34,14 +34,14 @@ impl RelationEdit {
 }
 
 /// Range of a part of `text`.
-pub(super) fn range_in(text: &str, part: &str) -> Range<usize> {
+pub(crate) fn range_in(text: &str, part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     start..start + part.len()
 }
 
 /// Replaces the relation in the `_meta` of `object`, a part of `text`, by one to the task that `other` finds for
 /// its id, or by none. `None` if there is no relation.
-pub(super) fn replaced(
+pub(crate) fn replaced(
     text: &str,
     object: &str,
     other: impl FnOnce(&str) -> Option<String>,
@@ -66,7 +66,7 @@ fn replaced_in_meta(
 }
 
 /// Opens the relation of a client's request before the decision and the record: a sealed id is not recorded.
-pub(super) fn open(
+pub(crate) fn open(
     approvals: &ApprovalQueue,
     principal: &Principal,
     access: &Access,
@@ -89,7 +89,7 @@ pub(super) fn open(
 }
 
 /// Opens relations to the task of that sealed id in a client's `inputResponses`, raw JSON.
-pub(super) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
+pub(crate) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
     let mut opened = inputs.to_owned();
     let own = |id: &str| (id == sealed).then(|| own.to_owned());
     // Last to first, so that earlier positions stay valid.
@@ -104,7 +104,7 @@ pub(super) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
 
 /// Seals the relation in a server's message to a client, to the task that `sealed` finds; also returns the server's
 /// id of that task.
-pub(super) fn sealed_message(
+pub(crate) fn sealed_message(
     message: &Bytes,
     sealed: impl FnOnce(&str) -> Option<String>,
 ) -> (Bytes, Option<Box<str>>) {
@@ -123,7 +123,7 @@ pub(super) fn sealed_message(
 }
 
 /// Relates a client's answer to a server's request, a raw member `result` or `error`, to the server's task.
-pub(super) fn opened_answer(outcome: Bytes, task: Option<&str>) -> Bytes {
+pub(crate) fn opened_answer(outcome: Bytes, task: Option<&str>) -> Bytes {
     let opened = || {
         let text = std::str::from_utf8(&outcome).ok()?;
         let result = text.strip_prefix("\"result\":")?;

@@ -24,15 +24,14 @@ use mcpproxy_upstream::{GivenUp, TaskFollower, Upstream};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::call_trace::CallTrace;
-use super::changed_tasks::{DueTask, FetchDue, FetchOutcome};
-use super::client::{Endpoint, Peer};
-use super::recorded::{OnRecord, ReplySource, recorded};
-use super::refusal::{RecordKind, Refusal, RefusalKind};
-use super::reply::Reply;
+use super::changed::{DueTask, FetchDue, FetchOutcome};
 use super::state_fetches::StateFetches;
-use super::tasks;
-use super::worker::Worker;
+use crate::proxy::client::Peer;
+use crate::proxy::recorded::{OnRecord, RecordedRequest, ReplySource};
+use crate::proxy::refusal::{Refusal, RefusalKind};
+use crate::proxy::reply::Reply;
+use crate::proxy::tasks;
+use crate::proxy::worker::Worker;
 
 /// Maximum tasks of one subscription; further ones are not acknowledged.
 const MAX_TASKS: usize = 64;
@@ -143,10 +142,7 @@ async fn changed(followed: &mut [Followed]) -> Result<(), GivenUp> {
 /// the subscription is its only reply.
 async fn follow(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: String) -> Option<Followed> {
     let mut followed = None;
-    let at_call_tools = peer.endpoint == Endpoint::Search;
-    let kind = RecordKind::Task { request: TaskRequest::Get, at_call_tools };
-    let work = async |on: OnRecord<'_>| {
-        let mut on = on;
+    let work = async |mut on: OnRecord<'_>| {
         tasks::name(&mut on, LISTEN);
         let task = tasks::opened(&mut on, &peer.endpoint, &sealed)?;
         let finding = tasks::access(&mut on, &task, TaskRequest::Get);
@@ -177,9 +173,9 @@ async fn follow(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: String) ->
         followed = Some((follower, share, charge));
         Ok(ReplySource::Own(Bytes::from_static(b"{}")))
     };
-    let caller = peer.caller(id);
-    let trace = CallTrace::begin(worker, &caller, kind.method(), || None);
-    let _ = recorded(Rc::clone(worker), caller, (kind, trace), Reply::default(), work).await;
+    let kind = tasks::kind(TaskRequest::Get, &peer.endpoint);
+    let request = RecordedRequest::begin(worker, peer.caller(id), kind, || None);
+    let _ = request.run(Reply::default(), work).await;
     let (follower, share, charge) = followed?;
     let (sealed, due) = (sealed.into(), FetchDue::default());
     Some(Followed { sealed, follower, due, _share: share, _charge: charge })

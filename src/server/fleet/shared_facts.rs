@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::LocalRuntime;
 
-use super::fleet_tokens;
-use super::startup::StartError;
+use super::tokens;
+use crate::startup::StartError;
 use mcpproxy_fleet::bucket::{Bucket, BucketError};
 use mcpproxy_fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError};
 use mcpproxy_policy::identity::{Identity, TokenFile};
@@ -96,7 +96,7 @@ async fn first_read(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartErro
 
 /// Synchronizes the agent tokens with the fleet, and logs a failure.
 pub(super) fn step_tokens(identity: &Identity, facts: &FleetFacts) {
-    if let Err(error) = fleet_tokens::step(identity, facts) {
+    if let Err(error) = tokens::step(identity, facts) {
         tracing::error!(%error, "cannot synchronize the agent tokens with the fleet");
     }
 }

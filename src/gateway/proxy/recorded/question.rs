@@ -23,7 +23,7 @@ const BESIDE_PARAMS_BYTES: usize = 3 * 1024;
 
 /// Reason why a question cannot be recorded and is therefore not sent to the client.
 #[derive(Debug, Error)]
-pub(super) enum NotRecorded {
+pub(crate) enum NotRecorded {
     #[error("the client is not asked: {0}")]
     Log(#[from] NotAdmitted),
     #[error("the client is not asked: {0}")]
@@ -36,9 +36,9 @@ pub(super) enum NotRecorded {
 
 /// Maximum recorded sizes of questions and answers in bytes, equal to those of arguments and results.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RecordedSizes {
-    pub(super) question: usize,
-    pub(super) answer: usize,
+pub(crate) struct RecordedSizes {
+    pub(crate) question: usize,
+    pub(crate) answer: usize,
 }
 
 pub(crate) struct QuestionRecord {
@@ -61,7 +61,7 @@ impl fmt::Debug for QuestionRecord {
 impl QuestionRecord {
     /// Opens the record of a question of at most `bytes` during a call; `about` has the call's texts, and `call` is
     /// its tool or method. Waits while the log has no capacity.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         (activity, account): (&Activity, &Arc<StateAccount>),
         about: Draft,
         call: &str,
@@ -82,7 +82,7 @@ impl QuestionRecord {
     }
 
     /// Notes that `message`, a request of that method, is sent to the client now.
-    pub(super) fn asks(&mut self, method: &str, message: &[u8]) {
+    pub(crate) fn asks(&mut self, method: &str, message: &[u8]) {
         let Some((draft, _)) = &mut self.record else { return };
         self.asked = Some(Instant::now());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -93,7 +93,7 @@ impl QuestionRecord {
     }
 
     /// Writes the record with the client's answer: its member `result` or `error`.
-    pub(super) fn answered(mut self, outcome: &[u8]) {
+    pub(crate) fn answered(mut self, outcome: &[u8]) {
         let text = std::str::from_utf8(outcome).unwrap_or_default();
         if let Some(result) = text.strip_prefix("\"result\":") {
             let action = member(result, "action").and_then(string);
@@ -111,7 +111,7 @@ impl QuestionRecord {
     }
 
     /// Writes the record of a question withdrawn by its server.
-    pub(super) fn withdrawn(mut self) {
+    pub(crate) fn withdrawn(mut self) {
         self.end(Status::Error, "withdrawn", "the server withdrew its question", "");
     }
 

@@ -10,13 +10,13 @@ use std::{fs, io};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use self::config::FleetConfigTask;
+use self::seen::SeenSharing;
+use self::shared_facts::{SharedFacts, step_tokens};
 use super::app_state::AppState;
-use super::fleet_config::FleetConfigTask;
-use super::fleet_seen::SeenSharing;
 use super::reload::ConfigSource;
-use super::shared_facts::{SharedFacts, step_tokens};
+use super::startup;
 use super::startup::StartError;
-use super::{fleet_approvals, fleet_config, fleet_pins, startup};
 use mcpproxy_activity::restore::Restored;
 use mcpproxy_activity::{Activity, restore};
 use mcpproxy_admin::api::config_handle::FleetConfigHandle;
@@ -36,6 +36,13 @@ use mcpproxy_policy::approvals::ApprovalQueue;
 use mcpproxy_policy::identity::{Identity, TokenFile};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use mcpproxy_runtime::os::private;
+
+pub(super) mod approvals;
+mod config;
+pub(super) mod pins;
+mod seen;
+mod shared_facts;
+mod tokens;
 
 /// A node that has joined its fleet, before the program runs.
 pub(super) struct FleetEntry {
@@ -100,7 +107,7 @@ impl FleetEntry {
         source: Option<&ConfigSource>,
     ) -> Result<Option<Config>, StartError> {
         let (Some(shared), Some(source)) = (&self.shared, source) else { return Ok(None) };
-        let next = fleet_config::at_start(shared, source, own, &startup::local_runtime()?)?;
+        let next = config::at_start(shared, source, own, &startup::local_runtime()?)?;
         Ok(next.map(|next| next.in_force_after(own)))
     }
 
@@ -219,16 +226,16 @@ pub(super) struct FleetSharing {
 }
 
 impl FleetSharing {
-    pub(super) fn start(config: FleetConfigTask, proxy: &Proxy, runtime: &Handle) -> Self {
+    fn start(config: FleetConfigTask, proxy: &Proxy, runtime: &Handle) -> Self {
         let SharedFacts { facts, bucket } = config.shared.clone();
         let identity = Arc::clone(&proxy.identity);
         let config = runtime.spawn(config.run());
         let (catalog, activity) = (Arc::clone(&proxy.catalog), proxy.activity.clone());
-        let pins = runtime.spawn(fleet_pins::keep(catalog, activity, facts.clone()));
+        let pins = runtime.spawn(pins::keep(catalog, activity, facts.clone()));
         let tokens = runtime.spawn(keep_tokens(Arc::clone(&identity), facts.clone()));
         let approvals = Arc::clone(&proxy.approvals);
         let standing_approvals =
-            runtime.spawn(fleet_approvals::keep(Arc::clone(&approvals), facts.clone()));
+            runtime.spawn(approvals::keep(Arc::clone(&approvals), facts.clone()));
         let seen = runtime.spawn(SeenSharing::begin(proxy, &facts).keep());
         let node = proxy.nodes.fleet_node().cloned();
         let living = move || node.as_ref().map_or_else(Arc::default, |node| node.living());
@@ -266,7 +273,7 @@ impl FleetSharing {
         // The node may never start again, so the latest revocations are shared now.
         let last = tokio::task::spawn_blocking(move || {
             step_tokens(&identity, &facts);
-            if let Err(error) = fleet_approvals::step(&approvals, &facts) {
+            if let Err(error) = approvals::step(&approvals, &facts) {
                 peer_line!(error, LinePeer::Part("fleet start"), %error, "standing approvals cannot be stored for the fleet");
             }
         });

@@ -14,18 +14,18 @@ const MAX_PENDING: usize = 256;
 
 /// Number of pending cancellations by server.
 #[derive(Debug, Default)]
-pub(super) struct PendingCancellations(RefCell<BTreeMap<Arc<str>, usize>>);
+pub(crate) struct PendingCancellations(RefCell<BTreeMap<Arc<str>, usize>>);
 
 /// Pending cancellation, counted until dropped.
 #[derive(Debug)]
-pub(super) struct PendingCancellation {
+pub(crate) struct PendingCancellation {
     all: Rc<PendingCancellations>,
     server: Arc<str>,
 }
 
 /// Reason why a task is not canceled at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum NotCanceled {
+pub(crate) enum NotCanceled {
     #[error("{MAX_AT_SERVER} cancellations of tasks are pending at the server, which is the limit")]
     ServerFull,
     #[error("{MAX_PENDING} cancellations of tasks are pending, which is the limit")]
@@ -36,7 +36,7 @@ pub(super) enum NotCanceled {
 
 impl PendingCancellations {
     /// Counts one more cancellation at that server.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         self: &Rc<Self>,
         server: &Arc<str>,
     ) -> Result<PendingCancellation, NotCanceled> {

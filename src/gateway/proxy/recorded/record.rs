@@ -1,20 +1,16 @@
-//! Record of a request in progress, written in every outcome (ACT-1, ACT-2), with the receipt of the answer.
+//! Record of a request in progress, written in every outcome (ACT-1, ACT-2), with the [receipt](super::receipt) of the answer.
 //!
 //! Owns the draft and its log slot, and submits it when the request ends or is dropped. Also fills in the request's
 //! tracing span.
-//!
-//! The receipt is the BLAKE3 hash of the answer's `result` as sent by the server and as received by the client. It
-//! proves that the bytes are unchanged, or explains the difference. It is computed while the answer arrives; less
-//! than [`BLOCK_BYTES`] remain for the thread that writes the record.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use blake3::{Hash, Hasher};
+use blake3::Hasher;
 use bytes::Bytes;
 use mcpproxy_activity::Slot;
-pub(super) use mcpproxy_activity::record::META;
+pub(crate) use mcpproxy_activity::record::META;
 use mcpproxy_activity::record::{
     Decision, Draft, Entry, LateMember, MAX_METADATA_BYTES, Policy, Raw, Recording, Source, Status,
     Text, Type, Verdict, with_member,
@@ -31,20 +27,21 @@ use mcpproxy_upstream::Upstream;
 use mcpproxy_upstream::supervisor::Supervisor;
 use tracing::Span;
 
-use super::call_trace::{CallTrace, EndedCall};
-use super::client::Caller;
-use super::refusal;
-use super::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
-use super::reply::{Piece, Reply};
+use super::receipt::{Departure, Receipt};
 use super::reported_error::reported_error;
-use super::shutdown::{CUT_OFF, Ending};
-use super::worker::Worker;
+use super::trace::{CallTrace, EndedCall};
+use crate::proxy::client::Caller;
+use crate::proxy::refusal;
+use crate::proxy::refusal::{RecordKind, Refusal, RefusalKind, Stopped};
+use crate::proxy::reply::{Piece, Reply};
+use crate::proxy::shutdown::{CUT_OFF, Ending};
+use crate::proxy::worker::Worker;
 use crate::telemetry::call_metrics::CallDuration;
 use crate::telemetry::call_span::SpanError;
 use crate::telemetry::{Tally, TraceIds, call_metrics as calls};
 
 /// Record of a request in progress; written when closed or dropped.
-pub(super) struct CallRecord {
+pub(crate) struct CallRecord {
     kind: RecordKind,
     span: Span,
     trace: CallTrace,
@@ -56,7 +53,7 @@ pub(super) struct CallRecord {
     /// Receipt of the answer, if receipts are on.
     receipt: Option<Box<Receipt>>,
     /// Decision recorded if the call is dropped during validation of its answer.
-    pub(super) unjudged: Option<fn() -> Decision>,
+    pub(crate) unjudged: Option<fn() -> Decision>,
     began: Instant,
     /// Time in queues and approval waits, which is not overhead.
     waited: Duration,
@@ -71,9 +68,9 @@ pub(super) struct CallRecord {
     /// Server of an existing tool or other request; such calls are counted by name.
     found: Option<ServerId>,
     /// Time at which the answer was complete or failed.
-    pub(super) answered: Option<Instant>,
+    pub(crate) answered: Option<Instant>,
     /// Number of times that a modern server asked a legacy client for input (PRO-37).
-    pub(super) input_rounds: u32,
+    pub(crate) input_rounds: u32,
     /// The reply, which knows whether a dropped call was canceled by its client.
     reply: Reply,
     /// Whether it was cut off at shutdown.
@@ -92,10 +89,10 @@ const MAX_GROUPS_BYTES: usize = 2048;
 const MAX_META_BYTES: usize = 2048;
 
 /// Member of `metadata` with the `inputResponses` of the request.
-pub(super) const INPUTS: &str = "input_responses";
+pub(crate) const INPUTS: &str = "input_responses";
 
 /// Request member as raw JSON for the record.
-pub(super) fn recorded_member(meta: &str) -> Cow<'_, str> {
+pub(crate) fn recorded_member(meta: &str) -> Cow<'_, str> {
     match meta.get(..meta.floor_char_boundary(MAX_META_BYTES)) {
         Some(head) if head.len() < meta.len() => {
             Cow::Owned(serde_json::json!({"bytes": meta.len(), "head": head}).to_string())
@@ -205,72 +202,72 @@ impl CallRecord {
         }
     }
 
-    pub(super) fn kind(&self) -> RecordKind {
+    pub(crate) fn kind(&self) -> RecordKind {
         self.kind
     }
 
     /// Span for work that continues without the request's task.
-    pub(super) fn span(&self) -> &Span {
+    pub(crate) fn span(&self) -> &Span {
         &self.span
     }
 
-    pub(super) fn set_target(&mut self, access: &Access) {
+    pub(crate) fn set_target(&mut self, access: &Access) {
         self.trace.set_target(access);
     }
 
     /// Trace context to be sent to the server.
-    pub(super) fn carried(&self) -> Option<Arc<PropagatedContext>> {
+    pub(crate) fn carried(&self) -> Option<Arc<PropagatedContext>> {
         self.trace.carried()
     }
 
     /// Replaces the client's trace by one of the proxy's own towards the server, and records its identifier.
-    pub(super) fn restart_trace(&mut self, ids: &TraceIds) {
+    pub(crate) fn restart_trace(&mut self, ids: &TraceIds) {
         if let Some(trace_id) = self.trace.restart(ids) {
             self.add_metadata("upstream_trace_id", &format!("\"{trace_id:032x}\""));
         }
     }
 
     /// Marks the trace as failed by a tool error.
-    pub(super) fn tool_failed(&mut self) {
+    pub(crate) fn tool_failed(&mut self) {
         self.trace.fails(SpanError::Tool);
     }
 
     /// Marks the trace as failed by a server's JSON-RPC error.
-    pub(super) fn failed_with(&mut self, error: &[u8]) {
+    pub(crate) fn failed_with(&mut self, error: &[u8]) {
         self.trace.fails_with(error);
     }
 
     /// Start of the call time: when the call began, plus its approval waits.
-    pub(super) fn began(&self) -> Instant {
+    pub(crate) fn began(&self) -> Instant {
         self.began + self.waited_for_person
     }
 
     /// Begins an approval wait, which is neither overhead nor latency.
-    pub(super) fn begin_wait_for_person(&mut self, since: Instant) {
+    pub(crate) fn begin_wait_for_person(&mut self, since: Instant) {
         self.asking_since = Some(since);
     }
 
     /// Ends the wait for a person.
-    pub(super) fn end_wait_for_person(&mut self, now: Instant) {
+    pub(crate) fn end_wait_for_person(&mut self, now: Instant) {
         let Some(since) = self.asking_since.take() else { return };
         let time = now.saturating_duration_since(since);
         self.waited += time;
         self.waited_for_person += time;
     }
 
-    pub(super) fn reply(&self) -> &Reply {
+    pub(crate) fn reply(&self) -> &Reply {
         &self.reply
     }
 
     /// Adds a member to the metadata; `value` is raw JSON.
-    pub(super) fn add_metadata(&mut self, name: &str, value: &str) {
+    pub(crate) fn add_metadata(&mut self, name: &str, value: &str) {
         let Some((_, entry)) = &mut self.record else { return };
         let metadata = with_member(entry.draft.payload(Raw::Metadata).bytes, name, value);
         entry.draft.keep(Raw::Metadata, &metadata, MAX_METADATA_BYTES);
     }
 
     /// Adds a request member beside the arguments, [`META`] or [`INPUTS`], to the metadata.
-    pub(super) fn keep_member(&mut self, name: &str, value: &str) {
+    pub(crate) fn keep_member(&mut self, name: &str, value: &str) {
         self.add_metadata(name, &recorded_member(value));
     }
 
@@ -281,7 +278,7 @@ impl CallRecord {
     }
 
     /// Draft of a record about the call: same server, tool, session and request.
-    pub(super) fn beside(&self, kind: Type) -> Draft {
+    pub(crate) fn beside(&self, kind: Type) -> Draft {
         let Some((_, entry)) = &self.record else {
             return Draft::new(kind, Source::Internal, Status::Error);
         };
@@ -295,13 +292,13 @@ impl CallRecord {
     }
 
     /// Wall-clock time at which the call began.
-    pub(super) fn time_of_day(&self) -> SystemTime {
+    pub(crate) fn time_of_day(&self) -> SystemTime {
         let started = self.record.as_ref().map_or(0, |(_, entry)| entry.draft.started);
         UNIX_EPOCH + Duration::from_micros(started)
     }
 
     /// Notes the send to that server at `now`.
-    pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
+    pub(crate) fn sends(&mut self, upstream: &Upstream, now: Instant) {
         self.sent = Some(now);
         self.arguments = None;
         self.server = Some(upstream.id());
@@ -309,17 +306,17 @@ impl CallRecord {
     }
 
     /// Notes that the named target exists, even if the request is refused.
-    pub(super) fn found(&mut self, upstreams: &Supervisor) {
+    pub(crate) fn found(&mut self, upstreams: &Supervisor) {
         let server = self.record.as_ref().map(|(_, entry)| entry.draft.text(Text::Server));
         self.found = server.and_then(|server| upstreams.id(server));
     }
 
-    pub(super) fn was_sent(&self) -> bool {
+    pub(crate) fn was_sent(&self) -> bool {
         self.sent.is_some()
     }
 
     /// Sets whether a refused request is recorded individually.
-    pub(super) fn recorded_as(&mut self, recording: Recording) {
+    pub(crate) fn recorded_as(&mut self, recording: Recording) {
         let Some((_, entry)) = &mut self.record else { return };
         entry.recording = recording;
         if let (Recording::Refusal, Some(arguments)) = (recording, &self.arguments) {
@@ -328,13 +325,13 @@ impl CallRecord {
     }
 
     /// Counts the reason of a refusal.
-    pub(super) fn refused(&mut self, kind: RefusalKind) {
+    pub(crate) fn refused(&mut self, kind: RefusalKind) {
         self.tally.refused(kind);
         self.trace.fails(SpanError::Own(kind.as_str()));
     }
 
     /// Sets the server and the tool or method.
-    pub(super) fn name(&mut self, server: &str, tool: &str) {
+    pub(crate) fn name(&mut self, server: &str, tool: &str) {
         if !server.is_empty() {
             self.span.record("server", server).record("tool", tool);
         }
@@ -345,34 +342,34 @@ impl CallRecord {
     }
 
     /// Sets the effective operation type.
-    pub(super) fn operation(&mut self, operation: Option<Operation>) {
+    pub(crate) fn operation(&mut self, operation: Option<Operation>) {
         if let Some((_, entry)) = &mut self.record {
             entry.draft.operation = operation;
         }
     }
 
     /// Copies the recorded part of arguments or intent.
-    pub(super) fn keep(&mut self, which: Raw, payload: &[u8]) {
+    pub(crate) fn keep(&mut self, which: Raw, payload: &[u8]) {
         if let Some((_, entry)) = &mut self.record {
             entry.draft.keep(which, payload, self.kept.payload);
         }
     }
 
     /// Copies the recorded part of the arguments. For a refusal, the rest distinguishes it from others.
-    pub(super) fn keep_arguments(&mut self, arguments: &Bytes) {
+    pub(crate) fn keep_arguments(&mut self, arguments: &Bytes) {
         self.keep(Raw::Arguments, arguments);
         self.arguments = (arguments.len() > self.kept.payload).then(|| arguments.clone());
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
-    pub(super) fn note_response(&mut self, slice: &Bytes) {
+    pub(crate) fn note_response(&mut self, slice: &Bytes) {
         if let Some((_, entry)) = &mut self.record {
             entry.draft.append(Raw::Response, slice, self.kept.response);
         }
     }
 
     /// Adds a slice of a server's result to the record and the receipt; see [`Self::note_receipt`].
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         slice: &Bytes,
         ending: Option<&[u8]>,
@@ -384,7 +381,7 @@ impl CallRecord {
 
     /// Adds a slice of a server's result to the receipt. In the last slice, `ending` replaces the last byte.
     /// `adapted` is delivered instead of the slice.
-    pub(super) fn note_receipt(
+    pub(crate) fn note_receipt(
         &mut self,
         slice: &Bytes,
         ending: Option<&[u8]>,
@@ -398,7 +395,7 @@ impl CallRecord {
     }
 
     /// Discards the result so far: it was a question that the proxy asks itself.
-    pub(super) fn discard_response(&mut self) {
+    pub(crate) fn discard_response(&mut self) {
         self.receipt = None;
         if let Some((_, entry)) = &mut self.record {
             entry.draft.keep(Raw::Response, b"", self.kept.response);
@@ -406,14 +403,14 @@ impl CallRecord {
     }
 
     /// Completes the receipt of a forwarded result.
-    pub(super) fn forwards(&mut self) {
+    pub(crate) fn forwards(&mut self) {
         if let Some(receipt) = self.receipt.take() {
             self.add_late(receipt.forwarded());
         }
     }
 
     /// Completes the receipt of a result that was replaced by `delivered`.
-    pub(super) fn replaces(&mut self, whole: bool, delivered: &Splice, why: Departure) {
+    pub(crate) fn replaces(&mut self, whole: bool, delivered: &Splice, why: Departure) {
         if let Some(receipt) = self.receipt.take() {
             let mut hashed = Hasher::new();
             for part in delivered.parts() {
@@ -424,20 +421,20 @@ impl CallRecord {
     }
 
     /// Adds time spent queued (`queued_ms` in the record), which is not overhead.
-    pub(super) fn waited(&mut self, waited: Duration) {
+    pub(crate) fn waited(&mut self, waited: Duration) {
         self.waited += waited;
         self.add_metadata("queued_ms", &waited.as_millis().to_string());
     }
 
     /// Whether the rest of the answer can be delivered; if not, records why (its connection broke).
-    pub(super) fn delivers(&mut self, rest: &Splice) -> bool {
+    pub(crate) fn delivers(&mut self, rest: &Splice) -> bool {
         let Some(why) = self.reply.undelivered(rest) else { return true };
         self.add_metadata(UNDELIVERED, &serde_json::json!(why).to_string());
         false
     }
 
     /// Adds a decision about the call.
-    pub(super) fn decide(&mut self, decision: Decision) {
+    pub(crate) fn decide(&mut self, decision: Decision) {
         if let Some((_, entry)) = &mut self.record {
             self.tally.decided(refusal::decision(&decision));
             entry.decisions.push(decision);
@@ -445,7 +442,7 @@ impl CallRecord {
     }
 
     /// Logs and records warnings about a request that is sent (ACT-1).
-    pub(super) fn warn(
+    pub(crate) fn warn(
         &mut self,
         caller: &Principal,
         (server, tool): (&str, &str),
@@ -466,7 +463,7 @@ impl CallRecord {
     }
 
     /// Records the rules that permitted the request (ACT-1).
-    pub(super) fn permitted_by(&mut self, rules: &[Box<str>]) {
+    pub(crate) fn permitted_by(&mut self, rules: &[Box<str>]) {
         if rules.is_empty() {
             return;
         }
@@ -474,7 +471,7 @@ impl CallRecord {
     }
 
     /// Records a denial: the request rejected, and one decision (ACT-1).
-    pub(super) fn deny(&mut self, denial: &Denial) -> Refusal {
+    pub(crate) fn deny(&mut self, denial: &Denial) -> Refusal {
         let (decision, kind) = refusal::decision_about(denial);
         self.decide(decision);
         let mut refusal = Refusal::rejected(kind, denial.to_string());
@@ -484,7 +481,7 @@ impl CallRecord {
 
     /// Writes a marker before the call is sent to `tool`: if this process is killed meanwhile, the call is recorded
     /// as unknown (ACT-1).
-    pub(super) async fn begin(&mut self, tool: &ToolName) -> Result<(), Refusal> {
+    pub(crate) async fn begin(&mut self, tool: &ToolName) -> Result<(), Refusal> {
         let Some((slot, entry)) = &mut self.record else { return Ok(()) };
         slot.begin(entry).await.map_err(|refused| {
             let text = format!("Tool '{tool}' was not called: {refused}");
@@ -493,19 +490,19 @@ impl CallRecord {
     }
 
     /// Whether this reply must wait for its record because the log lags behind (ACT-3).
-    pub(super) fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         self.record.as_ref().is_some_and(|(slot, _)| slot.is_behind(clock::now()))
     }
 
     /// Marks the reply as sent before its record, which queries wait for (ACT-5).
-    pub(super) fn replied(&mut self) {
+    pub(crate) fn replied(&mut self) {
         if let Some((slot, _)) = &mut self.record {
             slot.replied();
         }
     }
 
     /// Marks the record as late; the in-flight mark represents a reply that was already sent.
-    pub(super) fn record_is_late(&mut self) {
+    pub(crate) fn record_is_late(&mut self) {
         if let Some((slot, entry)) = &mut self.record {
             slot.record_is_late(entry);
         }
@@ -513,7 +510,7 @@ impl CallRecord {
 
     /// Submits the record before the last piece of the reply. Waits for the disk as `activity.durability` requires
     /// (ACT-3).
-    pub(super) async fn close(&mut self, status: Status, error: &str) {
+    pub(crate) async fn close(&mut self, status: Status, error: &str) {
         let Some((slot, entry)) = self.end(clock::now(), status, error) else { return };
         if let Err(lost) = slot.submit_before_reply(entry).await {
             // The call was sent, so it is answered (ACT-2); the health check counts the loss.
@@ -522,7 +519,7 @@ impl CallRecord {
     }
 
     /// Ends a request without an upstream's answer: first the record, then the refusal.
-    pub(super) async fn refuse(mut self, mut refusal: Refusal) {
+    pub(crate) async fn refuse(mut self, mut refusal: Refusal) {
         let status = refusal.status;
         refusal.kind = self.kind.refusal_kind(refusal.kind);
         self.refused(refusal.kind);
@@ -531,7 +528,7 @@ impl CallRecord {
     }
 
     /// Ends a stopped request: first the record, then the refusal or the question.
-    pub(super) async fn stop(mut self, stop: Stopped) {
+    pub(crate) async fn stop(mut self, stop: Stopped) {
         match stop {
             Stopped::Refused(refusal) => self.refuse(refusal).await,
             Stopped::InputRequired { result, why } => {
@@ -658,157 +655,10 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Member of `metadata` with the receipt.
-const MEMBER: &str = "receipt";
-
-/// Reason why the client received different bytes than the server sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Departure {
-    /// Members required by the client's revision were added at the end of the result.
-    Completed,
-    /// The answer was blocked and replaced by the reason.
-    Blocked,
-    /// The result exceeded its limit and was replaced by an outline and a handle.
-    Kept,
-    /// Structured content was wrapped, since the client's revision allows only objects, or the request state was sealed.
-    Adapted,
-}
-
-impl Departure {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Blocked => "blocked",
-            Self::Kept => "kept",
-            Self::Adapted => "adapted",
-        }
-    }
-}
-
-/// Hashing granularity: 16 chunks, which fill the widest SIMD registers. With smaller pieces, chunks at slice
-/// boundaries would be hashed one at a time, at the cost of sixteen.
-const BLOCK_BYTES: usize = 16 * blake3::CHUNK_LEN;
-
-/// Capacity for the text of any receipt.
-const TEXT_BYTES: usize = 192;
-
-/// Receipt of an answer in progress.
-pub(super) struct Receipt {
-    hashed: Hasher,
-    /// End of the input, at most [`BLOCK_BYTES`]; includes the last byte, which may be replaced.
-    pending: Vec<u8>,
-    /// Replacement of the last byte.
-    ending: Option<Box<[u8]>>,
-    /// Hash of the delivered bytes, once they differ.
-    adapted: Option<Box<Hasher>>,
-}
-
-impl Default for Receipt {
-    fn default() -> Self {
-        let pending = Vec::with_capacity(BLOCK_BYTES);
-        Self { hashed: Hasher::new(), pending, ending: None, adapted: None }
-    }
-}
-
-impl Receipt {
-    /// Adds a slice of the result. In the last slice, `ending` replaces the last byte, as in
-    /// [`Splice::push_ending`](mcpproxy_protocol::wire::splice::Splice::push_ending).
-    pub(super) fn take(&mut self, slice: &[u8], ending: Option<&[u8]>) {
-        self.gather(slice);
-        self.ending = ending.map(Box::from);
-    }
-
-    /// Hashes `adapted` (including `ending`) as the delivered bytes if it differs from `slice`.
-    fn adapt(&mut self, slice: &[u8], ending: Option<&[u8]>, adapted: Option<&Splice>) {
-        match (adapted, &mut self.adapted) {
-            (None, None) => {}
-            (None, Some(delivered)) => {
-                match (ending, slice.split_last()) {
-                    (Some(ending), Some((_, kept))) => delivered.update(kept).update(ending),
-                    (Some(_) | None, _) => delivered.update(slice),
-                };
-            }
-            (Some(adapted), delivered) => {
-                let delivered = delivered.get_or_insert_with(|| {
-                    let mut same = self.hashed.clone();
-                    same.update(&self.pending);
-                    Box::new(same)
-                });
-                for part in adapted.parts() {
-                    delivered.update(part);
-                }
-            }
-        }
-    }
-
-    fn gather(&mut self, mut slice: &[u8]) {
-        if !self.pending.is_empty() {
-            let free = BLOCK_BYTES - self.pending.len();
-            let (fits, rest) = slice.split_at(free.min(slice.len()));
-            self.pending.extend_from_slice(fits);
-            if rest.is_empty() {
-                return;
-            }
-            self.hashed.update(&self.pending);
-            self.pending.clear();
-            slice = rest;
-        }
-        let blocks = slice.len().saturating_sub(1) / BLOCK_BYTES;
-        let (blocks, rest) = slice.split_at(blocks * BLOCK_BYTES);
-        self.hashed.update(blocks);
-        self.pending.extend_from_slice(rest);
-    }
-
-    fn received(&self) -> Hash {
-        self.hashed.clone().update(&self.pending).finalize()
-    }
-
-    fn delivered(&self, ending: &[u8]) -> Hash {
-        let (_, kept) = self.pending.split_last().unwrap_or((&0, &[]));
-        self.hashed.clone().update(kept).update(ending).finalize()
-    }
-
-    /// Receipt of a complete, forwarded result.
-    pub(super) fn forwarded(self) -> LateMember {
-        LateMember::new(MEMBER, move || {
-            let received = self.received();
-            if let Some(adapted) = &self.adapted {
-                return text(Some(received), adapted.finalize(), Some(Departure::Adapted));
-            }
-            match &self.ending {
-                None => text(Some(received), received, None),
-                Some(ending) => {
-                    text(Some(received), self.delivered(ending), Some(Departure::Completed))
-                }
-            }
-        })
-    }
-
-    /// Receipt of a result that was replaced by `delivered`. Hashes the server's data if all of it was received (`whole`).
-    pub(super) fn replaced(self, whole: bool, delivered: Hash, why: Departure) -> LateMember {
-        LateMember::new(MEMBER, move || text(whole.then(|| self.received()), delivered, Some(why)))
-    }
-}
-
-/// Formats a receipt as raw JSON; no part of it needs escaping.
-fn text(received: Option<Hash>, delivered: Hash, why: Option<Departure>) -> String {
-    let mut text = String::with_capacity(TEXT_BYTES);
-    match received {
-        Some(received) => text.extend(["{\"received\":\"", &*received.to_hex(), "\""]),
-        None => text.push_str("{\"received\":null"),
-    }
-    text.extend([",\"delivered\":\"", &*delivered.to_hex(), "\""]);
-    if let Some(why) = why {
-        text.extend([",\"why\":\"", why.as_str(), "\""]);
-    }
-    text.push('}');
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use mcpproxy_activity::{Activity, Config, Filter, Page, Writer};
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
     use crate::telemetry::call_metrics::Outcome;
@@ -913,64 +763,5 @@ mod tests {
             assert!(shown.starts_with(text), "{shown}");
             writer.close().unwrap();
         }
-    }
-
-    fn of(slices: &[&[u8]], ending: Option<&[u8]>) -> Receipt {
-        let mut receipt = Receipt::default();
-        for (at, slice) in slices.iter().enumerate() {
-            let last = at + 1 == slices.len();
-            receipt.take(slice, ending.filter(|_| last));
-        }
-        receipt
-    }
-
-    fn value(receipt: &LateMember) -> Value {
-        let metadata: Value = serde_json::from_slice(&receipt.append_to(b"")).unwrap();
-        metadata["receipt"].clone()
-    }
-
-    #[test]
-    fn receipt_is_independent_of_slicing() {
-        // `printf '{"content":[]}' | b3sum`
-        let hash = blake3::hash(br#"{"content":[]}"#).to_hex().to_string();
-        for slices in [&[&br#"{"content":[]}"#[..]][..], &[b"{", b"\"content\":", b"", b"[]}"]] {
-            let shown = value(&of(slices, None).forwarded());
-            assert_eq!(shown, json!({"received": hash, "delivered": hash}));
-        }
-    }
-
-    #[test]
-    fn long_result_is_hashed_in_blocks_independent_of_slicing() {
-        let whole: Vec<u8> = (0..5 * BLOCK_BYTES + 7).map(|at| (at % 251) as u8).collect();
-        let hash = blake3::hash(&whole).to_hex().to_string();
-        let ended = [&whole[..whole.len() - 1], b"end"].concat();
-        let ended = blake3::hash(&ended).to_hex().to_string();
-        for cut in [1000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES] {
-            let slices: Vec<_> = whole.chunks(cut).collect();
-            assert_eq!(value(&of(&slices, None).forwarded())["received"], *hash, "{cut}");
-            let shown = value(&of(&slices, Some(b"end")).forwarded());
-            assert_eq!((&shown["received"], &shown["delivered"]), (&json!(hash), &json!(ended)));
-        }
-    }
-
-    #[test]
-    fn added_ending_counts_as_delivered_only() {
-        let ending = br#","resultType":"complete"}"#;
-        let shown = value(&of(&[b"{\"a\":", b"1}"], Some(ending)).forwarded());
-        let whole = br#"{"a":1,"resultType":"complete"}"#;
-        assert_eq!(shown["received"], blake3::hash(br#"{"a":1}"#).to_hex().as_str());
-        assert_eq!(shown["delivered"], blake3::hash(whole).to_hex().as_str());
-        assert_eq!(shown["why"], "completed");
-    }
-
-    #[test]
-    fn incomplete_result_has_no_hash() {
-        let receipt = || of(&[b"{\"a\":1}"], None);
-        let shown = value(&receipt().replaced(true, blake3::hash(b"no"), Departure::Blocked));
-        assert_eq!(shown["received"], blake3::hash(br#"{"a":1}"#).to_hex().as_str());
-        assert_eq!(shown["delivered"], blake3::hash(b"no").to_hex().as_str());
-        assert_eq!(shown["why"], "blocked");
-        let shown = value(&receipt().replaced(false, blake3::hash(b"no"), Departure::Blocked));
-        assert_eq!(shown["received"], Value::Null);
     }
 }

@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 64;
 
 /// Replaces the string at each listed misfit by the JSON value that it contains; `None` if one of them is not such
 /// a string.
-pub(super) fn coerced(
+pub(crate) fn coerced(
     arguments: &Bytes,
     misfits: &Misfits,
     scratch: &mut tape::Scratch,
@@ -35,7 +35,7 @@ pub(super) fn coerced(
 }
 
 /// Kind (with its article) of the JSON value in the string at a misfit; `None` if it is not such a string.
-pub(super) fn contained(arguments: &str, misfit: &Misfit) -> Option<&'static str> {
+pub(crate) fn contained(arguments: &str, misfit: &Misfit) -> Option<&'static str> {
     let inner = string(written(arguments, misfit)?)?;
     let inner = inner.trim_matches(is_space);
     let kind = kind_of(inner)?;

@@ -2,7 +2,7 @@
 //! Notification; PRO-43).
 //!
 //! Both are built from `tasks/get` answers about the client's own tasks, as listed in
-//! [`known_tasks`](super::known_tasks). Each request is made on the client's behalf, and admitted, validated and
+//! [`known`](super::known). Each request is made on the client's behalf, and admitted, validated and
 //! recorded like its own. A server's list names the tasks of all principals, and its cursors count them, so it is
 //! never requested; a server's notification only signals that a task has changed.
 
@@ -18,14 +18,14 @@ use mcpproxy_schema::output::AnswerMember;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::changed_tasks::{Fetched, MAX_STATE_BYTES, TaskState};
-use super::client::{Channel, Peer};
-use super::known_tasks::{ListedTask, TaskPage};
-use super::passthrough::list_cache::LIST_WAIT;
-use super::refusal::{Refusal, RefusalKind};
-use super::reply::{Piece, Reaction, Running};
+use super::changed::{Fetched, MAX_STATE_BYTES, TaskState};
+use super::known::{ListedTask, TaskPage};
 use super::state_fetches::{self, StateFetches};
-use super::worker::Worker;
+use crate::proxy::client::{Channel, Peer};
+use crate::proxy::passthrough::list_cache::LIST_WAIT;
+use crate::proxy::refusal::{Refusal, RefusalKind};
+use crate::proxy::reply::{Piece, Reaction, Running};
+use crate::proxy::worker::Worker;
 
 /// Id of the requests behind notifications, in records.
 const NOTIFIED_ID: &[u8] = b"\"notifications/tasks/status\"";

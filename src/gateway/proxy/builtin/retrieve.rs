@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-use super::render;
+use crate::proxy::render;
 use mcpproxy_activity::record::words;
 use mcpproxy_catalog::search::QueryMeaning;
 use mcpproxy_catalog::{FoundTools, Snapshot};
@@ -58,7 +58,7 @@ pub(crate) enum Detail {
 }
 
 impl Detail {
-    pub(super) const ALL: [Self; 3] = [Self::Signature, Self::Compact, Self::Full];
+    pub(crate) const ALL: [Self; 3] = [Self::Signature, Self::Compact, Self::Full];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -323,8 +323,8 @@ impl<'a> RetrieveArguments<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::builtin;
     use super::*;
+    use crate::proxy::builtin;
     use mcpproxy_catalog::{Catalog, DiscoveredTool, ServerSettings, Settings};
     use mcpproxy_policy::intent::Requirement;
     use mcpproxy_schema::compile::compile;

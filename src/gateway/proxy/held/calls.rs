@@ -13,7 +13,7 @@
 //! ```
 //!
 //! [`HeldCalls`] is the table of waiting calls. `exchange::hold` inserts them. The request that repeats a call
-//! (`held_repeats`) takes it out, once, after its state, principal, arguments and answers have been checked.
+//! (`repeats`) takes it out, once, after its state, principal, arguments and answers have been checked.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,22 +28,22 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::held_answer::HeldAnswer;
-use super::held_bounds::HeldBounds;
-use super::render::shown;
-use super::shutdown::CUT_OFF;
+use super::answer::HeldAnswer;
+use super::bounds::HeldBounds;
+use crate::proxy::render::shown;
+use crate::proxy::shutdown::CUT_OFF;
 
 /// Maximum arguments compared one by one to name the one that differs.
 const MAX_COMPARED: usize = 64;
 /// Key of the question in `inputRequests`. There is only one: a legacy server waits for each answer.
-pub(super) const QUESTION: &str = "question";
+pub(crate) const QUESTION: &str = "question";
 
 /// Member of `metadata` with the id of a held call.
-pub(super) const HELD_CALL: &str = "held_call";
+pub(crate) const HELD_CALL: &str = "held_call";
 
 /// Reason why a request takes over no held call; due to the client or to elapsed time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(super) enum NotTakenOver {
+pub(crate) enum NotTakenOver {
     #[error(
         "requestState belongs to no waiting call: it was used before, or the call was withdrawn since its client did \
          not return in time; make the call again without requestState and inputResponses"
@@ -68,7 +68,7 @@ pub(super) enum NotTakenOver {
 
 #[derive(Debug)]
 pub struct HeldCalls {
-    pub(super) bounds: Arc<HeldBounds>,
+    pub(crate) bounds: Arc<HeldBounds>,
     table: Mutex<Table>,
 }
 
@@ -81,19 +81,19 @@ struct Table {
 
 /// A held call that waits for its client.
 #[derive(Debug)]
-pub(super) struct HeldCallEntry {
-    pub(super) principal: Principal,
-    pub(super) request: HeldRequest,
-    pub(super) arguments: Arc<ComparedArguments>,
+pub(crate) struct HeldCallEntry {
+    pub(crate) principal: Principal,
+    pub(crate) request: HeldRequest,
+    pub(crate) arguments: Arc<ComparedArguments>,
     /// The server's question.
-    pub(super) asked: AskedRequest,
+    pub(crate) asked: AskedRequest,
     /// Receives the request that takes the call over.
-    pub(super) taker: oneshot::Sender<Taker>,
+    pub(crate) taker: oneshot::Sender<Taker>,
 }
 
 /// The held request; a repeated one must match it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HeldRequest {
+pub(crate) struct HeldRequest {
     server: Arc<str>,
     method: Box<str>,
     /// Tool, prompt or resource.
@@ -101,7 +101,7 @@ pub(super) struct HeldRequest {
 }
 
 impl HeldRequest {
-    pub(super) fn of(access: &Access) -> Self {
+    pub(crate) fn of(access: &Access) -> Self {
         let (method, target) = (access.method().into(), access.target().into());
         Self { server: Arc::clone(access.server()), method, target }
     }
@@ -121,13 +121,13 @@ impl fmt::Display for HeldRequest {
 
 /// Request of a server that its client has not answered.
 #[derive(Clone, Debug)]
-pub(super) struct AskedRequest {
-    pub(super) method: &'static str,
-    pub(super) raw_id: Bytes,
+pub(crate) struct AskedRequest {
+    pub(crate) method: &'static str,
+    pub(crate) raw_id: Bytes,
 }
 
 /// Channel through which the claiming request receives the held call.
-pub(super) type Taker = oneshot::Sender<Box<HeldAnswer>>;
+pub(crate) type Taker = oneshot::Sender<Box<HeldAnswer>>;
 
 impl HeldCalls {
     /// Table for an activity log with this many slots.
@@ -136,7 +136,7 @@ impl HeldCalls {
     }
 
     /// Inserts a waiting call; false after [`Self::close`].
-    pub(super) fn wait(&self, id: ApprovalId, call: HeldCallEntry) -> bool {
+    pub(crate) fn wait(&self, id: ApprovalId, call: HeldCallEntry) -> bool {
         let mut table = self.table.lock();
         if table.is_closed {
             return false;
@@ -146,12 +146,12 @@ impl HeldCalls {
     }
 
     /// Withdraws a waiting call; false if its wait has ended.
-    pub(super) fn withdraw(&self, id: &ApprovalId) -> bool {
+    pub(crate) fn withdraw(&self, id: &ApprovalId) -> bool {
         self.table.lock().waiting.remove(id).is_some()
     }
 
     /// Reads a waiting call under the table's lock: `read` copies data whose comparison takes longer.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         id: &ApprovalId,
         read: impl FnOnce(&HeldCallEntry) -> Result<T, NotTakenOver>,
@@ -160,7 +160,7 @@ impl HeldCalls {
     }
 
     /// Takes out a waiting call, at most once.
-    pub(super) fn take(&self, id: &ApprovalId) -> Result<HeldCallEntry, NotTakenOver> {
+    pub(crate) fn take(&self, id: &ApprovalId) -> Result<HeldCallEntry, NotTakenOver> {
         self.table.lock().waiting.remove(id).ok_or(NotTakenOver::Gone)
     }
 
@@ -177,14 +177,14 @@ impl HeldCalls {
 
 /// Hashes of a call's arguments, to compare with those of the repeated call. Order and white space do not count.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ComparedArguments {
+pub(crate) struct ComparedArguments {
     whole: blake3::Hash,
     /// Hashes of the first arguments: name and value.
     each: Vec<(blake3::Hash, blake3::Hash)>,
 }
 
 impl ComparedArguments {
-    pub(super) fn of(arguments: &[u8]) -> Self {
+    pub(crate) fn of(arguments: &[u8]) -> Self {
         let Ok(Value::Object(all)) = serde_json::from_slice::<Value>(arguments) else {
             return Self { whole: blake3::hash(arguments), each: Vec::new() };
         };
@@ -194,7 +194,7 @@ impl ComparedArguments {
     }
 
     /// Checks that `arguments` are the same; fails with the name of one that differs.
-    pub(super) fn check(&self, arguments: &[u8]) -> Result<(), Box<str>> {
+    pub(crate) fn check(&self, arguments: &[u8]) -> Result<(), Box<str>> {
         if Self::of(arguments).whole == self.whole {
             return Ok(());
         }
@@ -240,7 +240,7 @@ fn hash(value: &Value) -> blake3::Hash {
 
 /// Reason why a waiting call was withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum Withdrawn {
+pub(crate) enum Withdrawn {
     #[error(
         "the client did not return within {:?} with the input that the server asked for: the call was cancelled",
         .0

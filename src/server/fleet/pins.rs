@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::audit_records::{held_elsewhere, known_elsewhere};
+use crate::audit_records::{held_elsewhere, known_elsewhere};
 use mcpproxy_activity::Activity;
 use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use mcpproxy_catalog::definition::DefinitionDigest;
@@ -66,7 +66,7 @@ pub(super) async fn keep(catalog: Arc<Catalog>, activity: Activity, facts: Fleet
 }
 
 /// The fleet's verdicts on definitions.
-pub(super) fn of_fleet(facts: &FactSet) -> SharedPins {
+pub(crate) fn of_fleet(facts: &FactSet) -> SharedPins {
     let mut pins = SharedPins::default();
     for (kind, verdict) in KINDS {
         for (name, _) in facts.of(kind).filter(|(_, fact)| fact.state != FactState::Ended) {
