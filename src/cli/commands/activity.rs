@@ -22,6 +22,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 
 mod export;
+mod reason;
 mod row;
 mod verify;
 

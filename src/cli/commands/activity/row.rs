@@ -5,6 +5,7 @@
 
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, target};
+use crate::cli::commands::activity::reason::NamedReason;
 use crate::cli::completion::did_you_mean;
 use crate::cli::error::CommandError;
 use crate::cli::format::{TimeStyle, Times, counted, list, text};
@@ -162,8 +163,8 @@ impl RowStyle {
         }
     }
 
-    /// Reason of the outcome. For people, rows without a tool start with the server, and the tool that a row has is not
-    /// repeated.
+    /// Reason of the outcome. For people, rows without a tool start with the server, the tool that a row has is not
+    /// repeated, and a rule or limit that refused the call comes first.
     fn reason(&self, record: &Value, decisions: &[&Value]) -> String {
         let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
         match self.reader {
@@ -174,7 +175,7 @@ impl RowStyle {
             }
             Reader::Person => {
                 let names = [full_name(record), tool.into_owned()];
-                shortened_reason(record, decisions, |reason| without_tool(reason, &names))
+                reason_for(Reader::Person, record, decisions, &names)
             }
         }
     }
@@ -253,29 +254,50 @@ pub(super) fn duration(ms: f64) -> String {
 
 /// Reason of the outcome: the record's own, and those of the decisions about it.
 fn reason(record: &Value, decisions: &[&Value]) -> String {
-    shortened_reason(record, decisions, |reason| reason)
+    reason_for(Reader::Program, record, decisions, &[])
 }
 
-/// Like [`reason`], with each part shortened.
-fn shortened_reason(
-    record: &Value,
-    decisions: &[&Value],
-    shorten: impl Fn(&str) -> &str,
-) -> String {
-    let mut reasons = own(record);
+/// Like [`reason`], with each part shortened by the tool of these `names`. For people the name of a rule or limit comes
+/// first.
+fn reason_for(reader: Reader, record: &Value, decisions: &[&Value], names: &[String]) -> String {
+    // Each with the status of its decision.
+    let mut parts: Vec<_> = own(record).into_iter().map(|reason| (None, reason)).collect();
     for decision in decisions {
         let why = text(decision, "/metadata/reason");
-        let why = shorten(&why);
+        let why = without_tool(&why, names);
         // A refusal usually contains the decision's reason.
-        if why.is_empty() || !reasons.iter().any(|reason| reason.contains(why)) {
-            reasons.push(format!("{}: {why}", text(decision, "/status")));
+        if why.is_empty() || !parts.iter().any(|(_, reason)| reason.contains(why)) {
+            parts.push((Some(text(decision, "/status")), why.to_owned()));
         }
     }
-    let reasons = reasons.iter().map(|reason| shorten(reason).trim_end_matches([':', ' ']));
-    let reasons = reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ");
-    match record.pointer("/metadata/repeated").and_then(Value::as_u64) {
-        Some(repeated @ 2..) => format!("{repeated} times: {reasons}"),
-        Some(_) | None => reasons,
+    let is_refused = text(record, "/status") == "rejected";
+    let repeated = record.pointer("/metadata/repeated").and_then(Value::as_u64);
+    let mut times = repeated.filter(|times| *times > 1).map(|times| format!("{times} times"));
+    let mut shown = Vec::with_capacity(parts.len());
+    for (status, reason) in &parts {
+        let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
+        // The text of a server's error is not ours.
+        let is_ours = status.is_some() || is_refused;
+        let named = NamedReason::of(reason).filter(|_| is_ours && reader == Reader::Person);
+        let part = match (named, status) {
+            (Some(named), status) => {
+                let first = times.take_if(|_| shown.is_empty());
+                let qualifiers: Vec<_> =
+                    status.iter().map(|it| it.to_string()).chain(first).collect();
+                named.text(&qualifiers)
+            }
+            (None, Some(status)) => format!("{status}: {reason}"),
+            (None, None) => reason.to_owned(),
+        };
+        let part = part.trim_end_matches([':', ' ']).to_owned();
+        if !part.is_empty() {
+            shown.push(part);
+        }
+    }
+    let shown = shown.join("; ");
+    match times {
+        Some(times) => format!("{times}: {shown}"),
+        None => shown,
     }
 }
 
@@ -720,6 +742,52 @@ pub(super) mod tests {
         let error = "Tool 'github:delete_repo' is not marked read-only, use call_tool_write";
         let shown = reasons(Reader::Person, error, &[&decision]);
         assert_eq!(shown, "is not marked read-only, use call_tool_write");
+    }
+
+    #[test]
+    fn reason_for_people_begins_with_the_rule_or_limit() {
+        let reasons = |reader, record: &Value, decisions: &[&Value]| {
+            texts(&styled(Intents::Words, reader), record, decisions).pop().unwrap()
+        };
+        let refused = |why: &str| {
+            let mut record = record();
+            record["status"] = "rejected".into();
+            record["error_message"] = why.into();
+            record
+        };
+        let (denial, limit) = (
+            "Tool 'github:delete_repo' is not allowed by rule 'no-deletes': ask ann",
+            "Too many calls to 'token:ops': limit 60 per minute, retry in 12s",
+        );
+        let decision =
+            |status: &str, why: &str| json!({"status": status, "metadata": {"reason": why}});
+        let (blocked, warned) = (
+            decision("blocked", denial),
+            decision("warning", &format!("{denial}; allowed, because policy.mode is shadow")),
+        );
+        let mut many = refused(denial);
+        many["metadata"]["repeated"] = 9.into();
+        for (record, decisions, expected) in [
+            (refused(denial), vec![&blocked], "no-deletes (rule): ask ann"),
+            (many, vec![&blocked], "no-deletes (rule, 9 times): ask ann"),
+            (refused(limit), vec![], "token:ops (limit): 60 per minute, retry in 12s"),
+            (
+                record(),
+                vec![&warned],
+                "no-deletes (rule, warning): ask ann; allowed, because policy.mode is shadow",
+            ),
+        ] {
+            assert_eq!(reasons(Reader::Person, &record, &decisions), expected);
+            let whole = reasons(Reader::Program, &record, &decisions);
+            assert!(whole.contains(denial) || whole == limit, "unchanged for programs: {whole}");
+        }
+        // The error of a server, in the words of a refusal.
+        let mut error = refused(denial);
+        error["status"] = "error".into();
+        assert_eq!(
+            reasons(Reader::Person, &error, &[]),
+            "is not allowed by rule 'no-deletes': ask ann"
+        );
     }
 
     #[test]
