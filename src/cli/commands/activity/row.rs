@@ -5,10 +5,10 @@
 
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, target};
-use crate::cli::commands::activity::reason::NamedReason;
+use crate::cli::commands::activity::reason::{reason, reason_for};
 use crate::cli::completion::did_you_mean;
 use crate::cli::error::CommandError;
-use crate::cli::format::{TimeStyle, Times, counted, list, text};
+use crate::cli::format::{TimeStyle, Times, list, text};
 use crate::cli::output::{FAINT, Output, Paragraph, of_state, parse};
 use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::terminal_safe::line;
@@ -29,7 +29,7 @@ pub(in crate::cli::commands) enum Intents {
 
 /// Consumer of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reader {
+pub(super) enum Reader {
     /// A person at a terminal: ids are record numbers.
     Person,
     /// A program reading a pipe: ids are complete, and cells are independent of each other.
@@ -198,19 +198,6 @@ fn full_name(record: &Value) -> String {
     if server.is_empty() { tool.into_owned() } else { format!("{server}:{tool}") }
 }
 
-/// A reason without the beginning that repeats one of the tool's names, such as `Tool 'server:tool' `.
-fn without_tool<'r>(reason: &'r str, names: &[String]) -> &'r str {
-    let after = |start: &str, name: &String| {
-        let rest = reason.strip_prefix(start)?.strip_prefix(name.as_str())?;
-        rest.strip_prefix("' ").or_else(|| rest.strip_prefix("': "))
-    };
-    let starts = ["Tool '", "Arguments of '"];
-    starts
-        .iter()
-        .find_map(|start| names.iter().find_map(|name| after(start, name)))
-        .unwrap_or(reason)
-}
-
 /// Groups decisions with the records they are about, if those are in the list.
 pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
@@ -250,131 +237,6 @@ pub(super) fn duration(ms: f64) -> String {
         ms if ms < 1000.0 => format!("{ms:.0}ms"),
         ms => format!("{:.1}s", ms / 1000.0),
     }
-}
-
-/// Reason of the outcome: the record's own, and those of the decisions about it.
-fn reason(record: &Value, decisions: &[&Value]) -> String {
-    reason_for(Reader::Program, record, decisions, &[])
-}
-
-/// Like [`reason`], with each part shortened by the tool of these `names`. For people the name of a rule or limit comes
-/// first.
-fn reason_for(reader: Reader, record: &Value, decisions: &[&Value], names: &[String]) -> String {
-    // Each with the status of its decision.
-    let mut parts: Vec<_> = own(record).into_iter().map(|reason| (None, reason)).collect();
-    for decision in decisions {
-        let why = text(decision, "/metadata/reason");
-        let why = without_tool(&why, names);
-        // A refusal usually contains the decision's reason.
-        if why.is_empty() || !parts.iter().any(|(_, reason)| reason.contains(why)) {
-            parts.push((Some(text(decision, "/status")), why.to_owned()));
-        }
-    }
-    let is_refused = text(record, "/status") == "rejected";
-    let repeated = record.pointer("/metadata/repeated").and_then(Value::as_u64);
-    let mut times = repeated.filter(|times| *times > 1).map(|times| format!("{times} times"));
-    let mut shown = Vec::with_capacity(parts.len());
-    for (status, reason) in &parts {
-        let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
-        // The text of a server's error is not ours.
-        let is_ours = status.is_some() || is_refused;
-        let named = NamedReason::of(reason).filter(|_| is_ours && reader == Reader::Person);
-        let part = match (named, status) {
-            (Some(named), status) => {
-                let first = times.take_if(|_| shown.is_empty());
-                let qualifiers: Vec<_> =
-                    status.iter().map(|it| it.to_string()).chain(first).collect();
-                named.text(&qualifiers)
-            }
-            (None, Some(status)) => format!("{status}: {reason}"),
-            (None, None) => reason.to_owned(),
-        };
-        let part = part.trim_end_matches([':', ' ']).to_owned();
-        if !part.is_empty() {
-            shown.push(part);
-        }
-    }
-    let shown = shown.join("; ");
-    match times {
-        Some(times) => format!("{times}: {shown}"),
-        None => shown,
-    }
-}
-
-/// Reasons stated by the record itself.
-fn own(record: &Value) -> Vec<String> {
-    let [error, why] = ["/error_message", "/metadata/reason"].map(|at| text(record, at));
-    let cause = if error.is_empty() { why } else { error }.into_owned();
-    let word = |at: &str| text(record, at).replace('_', " ");
-    match &*text(record, "/type") {
-        "server_change" => vec![of_server(record, &cause)],
-        "config_change" => of_config(record, cause),
-        "catalog_change" => {
-            let mut parts = vec![cause];
-            parts.extend(["added", "changed", "removed", "duplicates"].into_iter().filter_map(
-                |what| {
-                    words(record, &format!("/metadata/{what}"))
-                        .map(|names| format!("{what}: {names}"))
-                },
-            ));
-            parts
-        }
-        "approval" if cause.is_empty() => {
-            let by = text(record, "/metadata/by");
-            vec![match text(record, "/metadata/approval") == "definition" {
-                true => "a definition was approved".to_owned(),
-                false if by.is_empty() => word("/metadata/state"),
-                false => format!("{} by {by}", word("/metadata/state")),
-            }]
-        }
-        // Calls, decisions, and records without details.
-        _ => vec![cause],
-    }
-}
-
-/// Change of a server's state or login.
-fn of_server(record: &Value, cause: &str) -> String {
-    let [status, login, issuer] =
-        ["/metadata/status", "/metadata/login", "/metadata/issuer"].map(|at| text(record, at));
-    let tools = text(record, "/metadata/tools");
-    match (&*login, &*status) {
-        ("", "connected") if cause.is_empty() => format!("connected, {}", counted(&tools, "tool")),
-        ("", "connected") => format!("connected, {}; {cause}", counted(&tools, "tool")),
-        // Was connected before: the connection was lost.
-        ("", "connecting") if !cause.is_empty() => format!("lost, {cause}"),
-        ("", status) => format!("{status}: {cause}"),
-        ("granted", _) => format!("login granted by {issuer}"),
-        (login, _) => format!("login {login}: {cause}"),
-    }
-}
-
-/// Changed config keys, token, or number of rules.
-fn of_config(record: &Value, cause: String) -> Vec<String> {
-    let mut parts = vec![cause];
-    for (keys, when) in
-        [("/metadata/applied", "changed"), ("/metadata/needs_restart", "after a restart")]
-    {
-        parts.extend(words(record, keys).map(|keys| format!("{when}: {keys}")));
-    }
-    let [change, name] = ["/metadata/change", "/metadata/name"].map(|at| text(record, at));
-    if !change.is_empty() {
-        parts.push(format!("{} '{name}'", change.replace('_', " ")));
-    }
-    let rules = text(record, "/metadata/rules");
-    if !rules.is_empty() {
-        parts.push(format!("{} in force", counted(&rules, "rule")));
-        let warnings = text(record, "/metadata/warnings");
-        if !matches!(&*warnings, "" | "0") {
-            parts.push(counted(&warnings, "warning"));
-        }
-    }
-    parts
-}
-
-/// Joins a list of words; `None` if it is empty.
-fn words(record: &Value, at: &str) -> Option<String> {
-    let words: Vec<_> = list(record, at).iter().filter_map(Value::as_str).collect();
-    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// Alias of the newest row of `activity list`.
@@ -822,84 +684,6 @@ pub(super) mod tests {
         for (ms, shown) in [(0.041, "41µs"), (0.41, "0.4ms"), (12.3, "12ms"), (1500.0, "1.5s")] {
             assert_eq!(duration(ms), shown);
         }
-    }
-
-    #[test]
-    fn decision_reason_is_not_repeated() {
-        let decision = |why: &str| json!({"status": "warning", "metadata": {"reason": why}});
-        let (odd, strange, none) = (decision("odd"), decision("strange"), decision(""));
-        let call = |why: &str| json!({"type": "tool_call", "error_message": why});
-        for (call, decisions, expected) in [
-            (call("Tool 'x': odd"), vec![&odd], "Tool 'x': odd"),
-            (call(""), vec![&odd, &strange], "warning: odd; warning: strange"),
-            (call(""), vec![&none], "warning"),
-            (call("gone"), vec![&none], "gone; warning"),
-            (odd.clone(), vec![], "odd"),
-            (
-                json!({"type": "tool_call", "error_message": "no", "metadata": {"repeated": 9}}),
-                vec![],
-                "9 times: no",
-            ),
-            (call(""), vec![], ""),
-        ] {
-            assert_eq!(reason(&call, &decisions), expected);
-        }
-    }
-
-    #[test]
-    fn server_changes_are_described() {
-        for (error, metadata, expected) in [
-            ("", json!({"status": "connected", "tools": 1}), "connected, 1 tool"),
-            (
-                "",
-                json!({"status": "connected", "tools": 2, "reason": "no scope"}),
-                "connected, 2 tools; no scope",
-            ),
-            (
-                "",
-                json!({"status": "connecting", "tools": 2, "reason": "reconnecting: it ended"}),
-                "lost, reconnecting: it ended",
-            ),
-            ("", json!({"status": "connecting", "tools": 2}), "connecting"),
-            ("no such file", json!({"status": "failed", "tools": 0}), "failed: no such file"),
-            (
-                "",
-                json!({"status": "disabled", "reason": "disabled in the config"}),
-                "disabled: disabled in the config",
-            ),
-            ("", json!({"login": "began"}), "login began"),
-            ("", json!({"login": "granted", "issuer": "https://i"}), "login granted by https://i"),
-            ("refused", json!({"login": "failed"}), "login failed: refused"),
-        ] {
-            let record =
-                json!({"type": "server_change", "error_message": error, "metadata": metadata});
-            assert_eq!(reason(&record, &[]), expected);
-        }
-    }
-
-    #[test]
-    fn config_and_catalog_changes_are_described() {
-        let of = |kind: &str, error: &str, metadata: Value| {
-            reason(&json!({"type": kind, "error_message": error, "metadata": metadata}), &[])
-        };
-        let config = |error, metadata| of("config_change", error, metadata);
-        let keys = json!({"applied": ["limits", "mcpServers.a"], "needs_restart": ["listen"]});
-        assert_eq!(config("", keys), "changed: limits, mcpServers.a; after a restart: listen");
-        assert_eq!(config("line 2: no", json!({"problems": 1})), "line 2: no");
-        assert_eq!(config("", json!({"section": "policy", "rules": 1})), "1 rule in force");
-        let warned = json!({"section": "policy", "rules": 2, "warnings": 1});
-        assert_eq!(config("", warned), "2 rules in force; 1 warning");
-        let token = json!({"change": "token_created", "name": "ci"});
-        assert_eq!(config("", token), "token created 'ci'");
-        let tools = json!({"added": ["a", "b"], "changed": [], "removed": ["c"]});
-        assert_eq!(of("catalog_change", "", tools), "added: a, b; removed: c");
-        let approved = json!({"state": "approved", "by": "admin", "approval": "x"});
-        assert_eq!(of("approval", "", approved), "approved by admin");
-        assert_eq!(of("approval", "", json!({"state": "timed_out"})), "timed out");
-        assert_eq!(
-            of("approval", "", json!({"approval": "definition"})),
-            "a definition was approved"
-        );
     }
 
     #[test]
