@@ -7,10 +7,11 @@
 use crate::cli::commands::activity::row::Reader;
 use crate::cli::format::{counted, list, text};
 use serde_json::Value;
+use std::fmt::Write as _;
 
-/// Reason of the outcome: the record's own, and those of the decisions about it.
-pub(super) fn reason(record: &Value, decisions: &[&Value]) -> String {
-    reason_for(Reader::Program, record, decisions, &[])
+/// Reason of the outcome: the record's own, who answered its approval, and the reasons of decisions about it.
+pub(super) fn reason(record: &Value, folded: &[&Value]) -> String {
+    reason_for(Reader::Program, record, folded, &[])
 }
 
 /// Like [`reason`], with each part shortened by the tool of these `names`. For people the name of a rule or limit comes
@@ -18,11 +19,15 @@ pub(super) fn reason(record: &Value, decisions: &[&Value]) -> String {
 pub(super) fn reason_for(
     reader: Reader,
     record: &Value,
-    decisions: &[&Value],
+    folded: &[&Value],
     names: &[String],
 ) -> String {
+    let mut own = own(record);
+    let (approvals, decisions): (Vec<&Value>, Vec<&Value>) =
+        folded.iter().copied().partition(|it| text(it, "/type") == "approval");
+    approvals.into_iter().for_each(|approval| add_answer(&mut own, approval));
     // Each with the status of its decision.
-    let mut parts: Vec<_> = own(record).into_iter().map(|reason| (None, reason)).collect();
+    let mut parts: Vec<_> = own.into_iter().map(|reason| (None, reason)).collect();
     for decision in decisions {
         let why = text(decision, "/metadata/reason");
         let why = without_tool(&why, names);
@@ -59,6 +64,21 @@ pub(super) fn reason_for(
     match times {
         Some(times) => format!("{times}: {shown}"),
         None => shown,
+    }
+}
+
+/// Adds who approved or denied a call to its reasons; they have the other ends of a wait.
+fn add_answer(reasons: &mut Vec<String>, approval: &Value) {
+    let [state, by] = ["/metadata/state", "/metadata/by"].map(|at| text(approval, at));
+    match &*state {
+        "approved" if !by.is_empty() => reasons.push(format!("approved by {by}")),
+        "denied" if !by.is_empty() => {
+            let denied = |it: &&mut String| it.ends_with("approval was denied");
+            if let Some(reason) = reasons.iter_mut().find(denied) {
+                let _ = write!(reason, " by {by}");
+            }
+        }
+        _ => {}
     }
 }
 
