@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::{SignedDuration, Timestamp};
@@ -338,7 +338,7 @@ Examples:
 The pages are Markdown and part of the program. For a long one: mcpproxy guide configuration | less")]
     Guide {
         /// The page; without one the pages are listed
-        #[arg(value_name = "PAGE", value_parser = PossibleValuesParser::new(guide_pages()), hide_possible_values = true)]
+        #[arg(value_name = "PAGE", value_parser = PossibleValuesParser::new(PAGES.iter().map(|page| page.name)), hide_possible_values = true)]
         page: Option<String>,
     },
     /// Print a completion script for your shell
@@ -363,11 +363,6 @@ The first directory is one that man searches on most systems; installed packages
     /// Run the demo's MCP server over stdio
     #[command(hide = true, after_help = "Examples:\n  mcpproxy demo-upstream")]
     DemoUpstream,
-}
-
-/// Names of the guide's pages, also with `_` between words.
-fn guide_pages() -> impl Iterator<Item = PossibleValue> {
-    PAGES.iter().map(|page| PossibleValue::new(page.name).alias(page.name.replace('-', "_")))
 }
 
 #[derive(Debug, Args)]

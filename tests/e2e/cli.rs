@@ -487,7 +487,6 @@ fn guide_lists_its_pages_and_prints_one() {
         page.stdout
     );
     assert_eq!(cli(&["guide", "policy", "--json"]).json()["text"], page.stdout);
-    assert_eq!(cli(&["guide", "fleet_setup"]).stdout, cli(&["guide", "fleet-setup"]).stdout);
     let unknown = cli(&["guide", "polcy"]);
     assert_eq!(unknown.code, Some(2));
     assert!(unknown.stderr.contains("'policy'"), "{}", unknown.stderr);

@@ -29,9 +29,9 @@ pub(super) fn run(page: Option<&str>, output: &Output) -> Result<(), CommandErro
     }
 }
 
-/// The page of that name, with `-` or `_` between words.
+/// The page of that name.
 fn found(name: &str) -> Option<&'static GuidePage> {
-    PAGES.iter().find(|page| page.name == name.replace('_', "-"))
+    PAGES.iter().find(|page| page.name == name)
 }
 
 fn draw(pages: &Value, output: &Output) -> String {
@@ -71,13 +71,5 @@ mod tests {
                 assert!(found(name).is_some(), "{}: {name}", page.name);
             }
         }
-    }
-
-    #[test]
-    fn page_is_found_under_both_spellings() {
-        let name = |typed| found(typed).map(|page| page.name);
-        assert_eq!(name("fleet_setup"), Some("fleet-setup"));
-        assert_eq!(name("fleet-setup"), Some("fleet-setup"));
-        assert_eq!(name("nothing"), None);
     }
 }
