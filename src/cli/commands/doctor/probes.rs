@@ -578,7 +578,7 @@ mod tests {
         let finding = rate_report(&json!({"sound": true, "records": 7}), true, repaired(&status));
         assert_eq!(finding.outcome, DiagnosisKind::Odd);
         assert!(finding.text.contains("(0.jnl, 2 records lost): check the disk"), "{finding:?}");
-        assert_eq!(repaired_in(&json!({"activity": {"repaired": null}})), None);
+        assert_eq!(repaired(&json!({"activity": {"repaired": null}})), None);
     }
 
     #[test]
