@@ -4,24 +4,23 @@
 //! of refusals are a contract, and records keep them. Names of tools and URIs in them are chosen by servers and agents,
 //! so that a text in which the words of a refusal occur twice is left as it is.
 
-use crate::cli::commands::activity::row::Reader;
 use crate::cli::format::{counted, list, text};
 use serde_json::Value;
 use std::fmt::Write as _;
 
 /// Reason of the outcome: the record's own, who answered its approval, and the reasons of decisions about it.
 pub(super) fn reason(record: &Value, folded: &[&Value]) -> String {
-    reason_for(Reader::Program, record, folded, &[])
+    composed(record, folded, None)
 }
 
-/// Like [`reason`], with each part shortened by the tool of these `names`. For people the name of a rule or limit comes
-/// first.
-pub(super) fn reason_for(
-    reader: Reader,
-    record: &Value,
-    folded: &[&Value],
-    names: &[String],
-) -> String {
+/// Like [`reason`], without the tool of these `names`, and with the name of a rule or limit first.
+pub(super) fn reason_for_people(record: &Value, folded: &[&Value], names: &[String]) -> String {
+    composed(record, folded, Some(names))
+}
+
+/// Reason of the outcome; `names` are those of the tool in a row for people.
+fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> String {
+    let (is_for_people, names) = (names.is_some(), names.unwrap_or_default());
     let mut own = own(record);
     let (approvals, decisions): (Vec<&Value>, Vec<&Value>) =
         folded.iter().copied().partition(|it| text(it, "/type") == "approval");
@@ -44,7 +43,7 @@ pub(super) fn reason_for(
         let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
         // The text of a server's error is not ours.
         let is_ours = status.is_some() || is_refused;
-        let named = NamedReason::of(reason).filter(|_| is_ours && reader == Reader::Person);
+        let named = NamedReason::of(reason).filter(|_| is_ours && is_for_people);
         let part = match (named, status) {
             (Some(named), status) => {
                 let first = times.take_if(|_| shown.is_empty());

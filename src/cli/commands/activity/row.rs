@@ -5,7 +5,7 @@
 
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, target};
-use crate::cli::commands::activity::reason::{reason, reason_for};
+use crate::cli::commands::activity::reason::{reason, reason_for_people};
 use crate::cli::completion::did_you_mean;
 use crate::cli::error::CommandError;
 use crate::cli::format::{TimeStyle, Times, list, text};
@@ -30,7 +30,7 @@ pub(in crate::cli::commands) enum Intents {
 
 /// Consumer of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
+enum Reader {
     /// A person at a terminal: ids are record numbers.
     Person,
     /// A program reading a pipe: ids are complete, and cells are independent of each other.
@@ -173,7 +173,7 @@ impl RowStyle {
             }
             Reader::Person => {
                 let names = [full_name(record), tool.into_owned()];
-                reason_for(Reader::Person, record, folded, &names)
+                reason_for_people(record, folded, &names)
             }
         }
     }
