@@ -36,6 +36,8 @@ pub(super) enum Fit {
     Whole,
     /// Kept, and truncated to its share: a name chosen by a user.
     Name,
+    /// Like [`Fit::Name`], truncated in the middle: names that may differ only at their end.
+    Middle,
     /// Truncated to its share, and dropped in order of rank, highest first.
     Rank(u8),
     /// Truncated in the middle, and dropped in order of rank only if free text would lose its minimum width.
@@ -58,6 +60,13 @@ pub(super) struct Column {
     name: Cow<'static, str>,
     fit: Fit,
     align: Align,
+}
+
+impl Fit {
+    /// Whether a column is kept and truncated to its share.
+    const fn is_name(self) -> bool {
+        matches!(self, Self::Name | Self::Middle)
+    }
 }
 
 impl Column {
@@ -151,12 +160,12 @@ impl TableLayout {
             drop_by_rank(&mut shown, &mut dropped, (width, FREE_WIDTH), |it| match it.fit {
                 Fit::Rank(rank) => Some((is_empty(it), rank)),
                 Fit::Key(rank) => is_empty(it).then_some((true, rank)),
-                Fit::Whole | Fit::Name | Fit::Free => None,
+                Fit::Whole | Fit::Name | Fit::Middle | Fit::Free => None,
             });
             KEY_WIDTHS.iter().for_each(|(free, min)| narrow_keys(&mut shown, (width, *free), *min));
             drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| match it.fit {
                 Fit::Key(rank) => Some((false, rank)),
-                Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Free => None,
+                Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Middle | Fit::Free => None,
             });
             // A dropped column may still fit next to a narrower selection.
             let mut rest = Vec::new();
@@ -188,9 +197,11 @@ impl TableLayout {
                 (Fit::Free, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
-                (Fit::Key(_), Some(_)) => (cut_middle(&text, it.width), style),
+                (Fit::Middle | Fit::Key(_), Some(_)) => (cut_middle(&text, it.width), style),
                 // Output to a pipe is not truncated.
-                (Fit::Name | Fit::Rank(_) | Fit::Key(_), None) | (Fit::Whole, _) => (text, style),
+                (Fit::Name | Fit::Middle | Fit::Rank(_) | Fit::Key(_), None) | (Fit::Whole, _) => {
+                    (text, style)
+                }
             }
         })
     }
@@ -227,7 +238,7 @@ impl Shown {
     /// Width granted to the column if not everything fits.
     fn share_of(&self, width: usize) -> usize {
         match self.fit {
-            Fit::Name => self.capped(width * NAME_SHARE / 100),
+            Fit::Name | Fit::Middle => self.capped(width * NAME_SHARE / 100),
             Fit::Rank(_) | Fit::Key(_) => self.capped(width * RANK_SHARE / 100),
             Fit::Whole | Fit::Free => self.whole,
         }
@@ -269,14 +280,14 @@ fn narrow_keys(shown: &mut [Shown], (width, free): (usize, usize), min: usize) {
 /// the others.
 fn distribute(shown: &mut Vec<Shown>, width: usize) {
     while required_width(shown, MIN_FREE) > width {
-        let names = shown.iter_mut().filter(|it| it.fit == Fit::Name && it.width > MIN_NAME);
+        let names = shown.iter_mut().filter(|it| it.fit.is_name() && it.width > MIN_NAME);
         let Some(widest) = names.max_by_key(|it| it.width) else { break };
         widest.width -= 1;
     }
     shown.iter_mut().filter(|it| it.fit == Fit::Free).for_each(|it| it.width = 0);
     let priority = |fit: Fit| match fit {
         Fit::Free => 0,
-        Fit::Name | Fit::Key(_) => 1,
+        Fit::Name | Fit::Middle | Fit::Key(_) => 1,
         Fit::Rank(_) | Fit::Whole => 2,
     };
     for now in 0..=2 {
@@ -303,7 +314,7 @@ fn total_width(shown: &[Shown]) -> usize {
 fn required_width(shown: &[Shown], free: usize) -> usize {
     let of = |it: &Shown| match it.fit {
         Fit::Free => it.width.min(free.max(it.name.width())) + GAP,
-        Fit::Whole | Fit::Name | Fit::Rank(_) | Fit::Key(_) => it.width + GAP,
+        Fit::Whole | Fit::Name | Fit::Middle | Fit::Rank(_) | Fit::Key(_) => it.width + GAP,
     };
     shown.iter().map(of).sum::<usize>().saturating_sub(GAP)
 }

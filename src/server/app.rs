@@ -23,7 +23,7 @@ use super::shutdown::{
     CHILDREN_TIMEOUT, CONTROL_GRACE, DRAIN_TIMEOUT, ForcedShutdown, Signals, WORKER_GRACE,
 };
 use super::startup::{StartError, cores};
-use super::workers::{ShutdownSignals, WorkerEntrance, WorkerThread, accept, max_connections};
+use super::workers::{ShutdownSignals, WorkerEndpoint, WorkerThread, accept, max_connections};
 use super::{audit_records, fleet, identity_watch, listener, startup, webhook};
 use mcpproxy_activity::record::{Draft, Source, Status, Type};
 use mcpproxy_activity::{Activity, StoreError, Writer};

@@ -215,7 +215,8 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     );
     fails(&list(&["--since", "yesterday"]), 2, &["--since", "yesterday"]);
     fails(&list(&["--intent-type", "delete"]), 2, &["Invalid intent_type 'delete'"]);
-    fails(&list(&["--status", "ok"]), 2, &["Invalid status 'ok'"]);
+    let unknown = ["'block' for '--status", "expected one of blocked, "];
+    fails(&list(&["--status", "block", "--json"]), 2, &unknown);
     let count = |more: &[&str]| {
         list(&[more, &["--json"][..]].concat()).json()["activities"].as_array().unwrap().len()
     };
@@ -457,9 +458,38 @@ fn manual_pages_are_written_counted_and_named() {
         man1.display()
     );
     assert_eq!(output.stdout, expected);
+    let page = std::fs::read_to_string(man1.join("mcpproxy-tools-list.1")).unwrap();
+    let synopsis = page.replace("\\-", "-");
+    assert!(
+        synopsis.contains("mcpproxy tools list\\fR [--server <NAME>] [-c|--config <FILE>]"),
+        "{page}"
+    );
     assert!(cli(&["--help"]).stdout.contains("  man "), "it is listed");
     let output = cli(&["man", man1.join("mcpproxy.1").to_str().unwrap()]);
     fails(&output, 1, &["cannot write the manual pages into", "mcpproxy.1"]);
+}
+
+// CLI-1
+#[test]
+fn guide_lists_its_pages_and_prints_one() {
+    let list = cli(&["guide"]);
+    assert_eq!(list.code, Some(0), "{}", list.stderr);
+    for page in ["clients", "fleet-setup", "Print one with: mcpproxy guide PAGE"] {
+        assert!(list.stdout.contains(page), "{page}: {}", list.stdout);
+    }
+    let pages = cli(&["guide", "--json"]).json();
+    assert!(pages["pages"].as_array().unwrap().len() > 10, "{pages}");
+    let page = cli(&["guide", "policy"]);
+    assert_eq!((page.code, page.stderr.as_str()), (Some(0), ""));
+    assert!(
+        page.stdout.starts_with("# Policy: rules, approvals, definitions\n"),
+        "{}",
+        page.stdout
+    );
+    assert_eq!(cli(&["guide", "policy", "--json"]).json()["text"], page.stdout);
+    let unknown = cli(&["guide", "polcy"]);
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.stderr.contains("'policy'"), "{}", unknown.stderr);
 }
 
 // CLI-4
@@ -527,7 +557,14 @@ fn act_7_activity_is_summarized_and_exported() {
     assert!(text.starts_with("id,seq,"), "{text}");
     assert_eq!(text.matches("policy_decision").count(), 1);
     fails(&cli(&["activity", "export", "--output", "/nowhere/a.csv"]), 1, &["/nowhere/a.csv"]);
-    fails(&cli(&["activity", "export", "--output", "-", "--status", "ok"]), 2, &["status 'ok'"]);
+    let odd = folder.path().join("a.xyz");
+    let export = ["activity", "export", "--file", odd.to_str().unwrap()];
+    fails(&cli(&export), 2, &["a.xyz: no format", ".ndjson", ".csv or .parquet", "--format"]);
+    assert!(!odd.exists(), "nothing is written");
+    assert_eq!(cli(&[&export[..], &["--format", "csv"]].concat()).code, Some(0));
+    let unknown = ["'refuse' for '--status", "expected one of refused, "];
+    let export = ["activity", "export", "--output", "-", "--status", "refuse", "--json"];
+    fails(&cli(&export), 2, &unknown);
     fails(&cli(&["activity", "export", "--output", "-", "--since", "soon"]), 2, &["--since"]);
 }
 

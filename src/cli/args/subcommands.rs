@@ -3,6 +3,8 @@
 use crate::cli::clients::McpClient;
 use crate::cli::format::TimeStyle;
 use clap::{Args, Subcommand};
+use mcpproxy_activity::Status;
+use mcpproxy_runtime::nearest::nearest_few;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -565,7 +567,7 @@ Examples:
 
 Sorted by the time shown: when a record was stored. --since and --until filter by when a \
 call began. Filters combine; separate several values of one filter with commas. A decision about a \
-listed call is shown in that call's row. At a terminal, or with COLUMNS set, ids are record \
+listed call, and its approval, are shown in that call's row. At a terminal, or with COLUMNS set, ids are record \
 numbers, and columns that do not fit are omitted, DURATION and TYPE first; a pipe gets full ids and all columns."
     )]
     List(ActivityList),
@@ -687,7 +689,7 @@ pub(in crate::cli) struct ActivityExport {
     /// Output file, '-' for stdout (the same as --output FILE)
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) file: PathBuf,
-    /// Format: json (one object per line), csv or parquet [default: by the file's extension, else json]
+    /// Format: json (one object per line), csv or parquet [default: that of the file's extension; json without one]
     #[arg(long, value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
     pub(in crate::cli) format: Option<String>,
     #[command(flatten)]
@@ -695,13 +697,23 @@ pub(in crate::cli) struct ActivityExport {
 }
 
 impl ActivityExport {
-    /// The format that is named, or that of the file's extension.
-    pub(in crate::cli) fn format(&self) -> &str {
-        let by_extension = match self.file.extension().and_then(|it| it.to_str()) {
-            Some(extension @ ("csv" | "parquet")) => extension,
-            Some(_) | None => "json",
-        };
-        self.format.as_deref().unwrap_or(by_extension)
+    /// The format that is named, or that of the file's extension; `json` for stdout and files without an extension.
+    pub(in crate::cli) fn format(&self) -> Result<&str, String> {
+        if let Some(format) = &self.format {
+            return Ok(format);
+        }
+        let Some(extension) = self.file.extension() else { return Ok("json") };
+        let extension = extension.to_string_lossy();
+        match &*extension.to_ascii_lowercase() {
+            "json" | "ndjson" | "jsonl" => Ok("json"),
+            "csv" => Ok("csv"),
+            "parquet" => Ok("parquet"),
+            _ => Err(format!(
+                "{}: no format has the extension '.{extension}': use .json, .ndjson, .jsonl (one object per line), \
+                 .csv or .parquet, or name the format with --format",
+                self.file.display()
+            )),
+        }
     }
 }
 
@@ -774,16 +786,27 @@ impl ActivityFilters {
     }
 }
 
-/// Reads `--status`, in which `refused` stands for the two statuses of refused calls.
+/// Word of `--status` for the two statuses of refused calls.
+const REFUSED: &str = "refused";
+
+/// Reads `--status`, in which [`REFUSED`] is accepted as well. An unknown word is answered with all words, the most similar
+/// one first.
 fn statuses(text: &str) -> Result<String, String> {
+    let known: Vec<_> =
+        std::iter::once(REFUSED).chain(Status::ALL.iter().map(|it| it.as_str())).collect();
     let mut statuses = Vec::new();
     for word in text.split(',') {
         match word {
-            "refused" => statuses.extend(["rejected", "blocked"]),
+            REFUSED => statuses.extend([Status::Rejected, Status::Blocked].map(Status::as_str)),
             "waiting" | "pending" => {
                 return Err("`mcpproxy approvals list` lists the calls that wait".to_owned());
             }
-            word => statuses.push(word),
+            word if known.contains(&word) => statuses.push(word),
+            word => {
+                let near = nearest_few(word, known.iter().copied(), known.len());
+                let words = if near.is_empty() { known } else { near };
+                return Err(format!("expected one of {}", words.join(", ")));
+            }
         }
     }
     Ok(statuses.join(","))
@@ -792,6 +815,7 @@ fn statuses(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
 
     #[test]
     fn tool_with_its_server_filters_by_both() {
@@ -824,10 +848,62 @@ mod tests {
     }
 
     #[test]
+    fn act_7_export_takes_the_format_of_the_extension_or_of_the_flag() {
+        for (file, format, expected) in [
+            ("a.csv", None, Ok("csv")),
+            ("a.CSV", None, Ok("csv")),
+            ("a.parquet", None, Ok("parquet")),
+            ("a.json", None, Ok("json")),
+            ("a.ndjson", None, Ok("json")),
+            ("a.jsonl", None, Ok("json")),
+            ("-", None, Ok("json")),
+            ("activity", None, Ok("json")),
+            ("a.csv", Some("json"), Ok("json")),
+            ("a.xyz", Some("csv"), Ok("csv")),
+            ("week.xyz", None, Err("week.xyz: no format has the extension '.xyz'")),
+            ("a.csv.gz", None, Err("'.gz': use .json, .ndjson, .jsonl")),
+        ] {
+            let mut line = vec!["mcpproxy", "activity", "export", "--file", file];
+            line.extend(format.into_iter().flat_map(|format| ["--format", format]));
+            let parsed = crate::cli::args::Cli::try_parse_from(line).unwrap().command;
+            let crate::cli::args::Command::Activity(ActivityCommand::Export(export)) = parsed
+            else {
+                panic!("{file}")
+            };
+            match (export.format(), expected) {
+                (Ok(format), Ok(expected)) => assert_eq!(format, expected, "{file}"),
+                (Err(error), Err(words)) => {
+                    assert!(error.contains(words) && error.contains("--format"), "{error}");
+                }
+                (format, _) => panic!("{file}: {format:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn refused_is_an_alias_and_waiting_calls_are_elsewhere() {
         assert_eq!(statuses("refused"), Ok("rejected,blocked".to_owned()));
         assert_eq!(statuses("error,refused"), Ok("error,rejected,blocked".to_owned()));
-        assert_eq!(statuses("nonsense"), Ok("nonsense".to_owned()), "the proxy names the words");
         assert!(statuses("success,waiting").unwrap_err().contains("mcpproxy approvals list"));
+    }
+
+    #[test]
+    fn unknown_status_is_answered_with_the_words_the_nearest_first() {
+        for (typed, first) in [
+            ("refuse", "refused"),
+            ("error,reject", "rejected"),
+            ("sucess", "success"),
+            ("block", "blocked"),
+        ] {
+            let error = statuses(typed).unwrap_err();
+            let words = error.strip_prefix("expected one of ").unwrap_or_default();
+            assert_eq!(words.split(", ").next(), Some(first), "{typed}: {error}");
+            assert_eq!(words.split(", ").count(), 1 + Status::ALL.len(), "{typed}: {error}");
+            for word in words.split(", ") {
+                assert!(statuses(word).is_ok(), "{word}");
+            }
+        }
+        let long = statuses(&"x".repeat(10_000)).unwrap_err();
+        assert!(long.starts_with("expected one of refused, success"), "{long}");
     }
 }

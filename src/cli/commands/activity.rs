@@ -19,9 +19,11 @@ use futures_util::TryStreamExt;
 use mcpproxy_protocol::wire::sse::{Decoder, Item};
 use mcpproxy_server as server;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 mod export;
+mod reason;
 mod row;
 mod verify;
 
@@ -45,7 +47,10 @@ pub(super) fn run(
             output.print(summary.json()?, |it| draw_summary(it, output.view.width))
         }),
         ActivityCommand::Export(flags) => {
-            backend::with(global, needs, async |backend| export::run(flags, backend, output).await)
+            let format = flags.format().map_err(CommandError::usage)?;
+            backend::with(global, needs, async |backend| {
+                export::run(flags, format, backend, output).await
+            })
         }
         ActivityCommand::Watch { no_icons, time, node } => {
             backend::with(global, Needs::Running, async |backend| {
@@ -107,12 +112,15 @@ pub(super) async fn list_records(
 /// Maximum number of records fetched for the rows of a table.
 const MAX_RECORDS: u32 = 20_000;
 
-/// Fetches records until they make `limit` rows: decisions about a listed call have none of their own.
+/// Number of records fetched beyond the limit, since the approval of a call precedes it.
+const MARGIN: u32 = 10;
+
+/// Fetches records until they make `limit` rows: decisions and approvals about a listed call have none of their own.
 async fn rows(
     limit: u32,
     fetch: impl AsyncFn(u32) -> Result<String, CommandError>,
 ) -> Result<String, CommandError> {
-    let mut records = limit;
+    let mut records = limit.saturating_add(MARGIN);
     loop {
         let found = fetch(records).await?;
         let parsed = output::parse(&found)?;
@@ -137,7 +145,7 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
     let is_more = found.get("next_cursor").is_some() || rows.len() > limit as usize;
     rows.truncate(limit as usize);
     let count = rows.len();
-    let rows = rows.into_iter().map(|(record, decisions)| style.row(record, &decisions));
+    let rows = rows.into_iter().map(|(record, folded)| style.row(record, &folded));
     let mut table = output.table(&style.columns(), rows.collect());
     if is_more {
         let _ = writeln!(table, "({} shown, more available: use -n)", counted(count, "row"));
@@ -185,7 +193,9 @@ pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
     });
     row("latency", &latency.join(", "));
     for (label, at) in [("top servers", "/top_servers"), ("top tools", "/top_tools")] {
-        let named = |it: &Value| format!("{} {}", line(&text(it, "/name")), text(it, "/count"));
+        let named = |it: &Value| {
+            format!("{} {}", line(&summarized_name(&text(it, "/name"))), text(it, "/count"))
+        };
         let top: Vec<String> = list(summary, at).iter().map(named).collect();
         if !top.is_empty() {
             row(label, &top.join(", "));
@@ -193,6 +203,17 @@ pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
     }
     shown.push_str(&lacking(summary));
     shown
+}
+
+/// A server, or a tool as `server:tool`. Calls that were refused before they were read may have neither.
+fn summarized_name(name: &str) -> Cow<'_, str> {
+    match name.split_once(':') {
+        None if name.is_empty() => "(none)".into(),
+        Some(("", "")) => "(none)".into(),
+        Some(("", tool)) => tool.into(),
+        Some((server, "")) => format!("{server}:(none)").into(),
+        None | Some((_, _)) => name.into(),
+    }
 }
 
 /// Path of the event stream.
@@ -396,8 +417,10 @@ mod tests {
                 "period": "1h", "total_count": 21, "success_count": 11, "error_count": 1,
                 "blocked_count": 2, "warning_count": 3, "rejected_count": 7, "unknown_count": 0,
                 "by_intent": {"read": 12, "write": 8, "destructive": 1},
-                "top_servers": [{"name": "git\u{1b}hub", "count": 21}],
-                "top_tools": [], "latency_ms": {"p50": 0.5, "p95": 12.0, "p99": 1500.0},
+                "top_servers": [{"name": "git\u{1b}hub", "count": 20}, {"name": "", "count": 1}],
+                "top_tools": [{"name": "s:t", "count": 4}, {"name": ":", "count": 3}, {"name": ":t", "count": 2},
+                    {"name": "s:", "count": 1}],
+                "latency_ms": {"p50": 0.5, "p95": 12.0, "p99": 1500.0},
                 "start_time": "2026-01-02T03:00:00.000Z", "end_time": "2026-01-02T04:00:00.000Z",
             }),
             None,
@@ -408,7 +431,8 @@ mod tests {
              success      11\nerror        1\nrejected     7\nblocked      2\nunknown      0\nwarnings     3\n\
              intent       read 12, write 8, destructive 1\n\
              latency      p50 0.5ms, p95 12ms, p99 1.5s\n\
-             top servers  git\\u{1b}hub 21\n"
+             top servers  git\\u{1b}hub 20, (none) 1\n\
+             top tools    s:t 4, (none) 3, t 2, s:(none) 1\n"
         );
     }
 

@@ -529,8 +529,8 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         all.iter().take(MAX_ROWS).any(|row| !matches!(&*text(row, &at), "" | "0"))
     };
     let columns = Column::all([
-        ("TOOL", Fit::Name),
-        ("PRINCIPAL", if differs(&rows, 1) { Fit::Name } else { Fit::Rank(4) }),
+        ("TOOL", Fit::Middle),
+        ("PRINCIPAL", if differs(&rows, 1) { Fit::Middle } else { Fit::Rank(4) }),
         ("CALLS", Fit::Rank(3)),
         ("NEWLY REFUSED", Fit::Whole),
         ("NEWLY ALLOWED", if counts("newly_allowed") { Fit::Whole } else { Fit::Rank(6) }),
@@ -590,6 +590,19 @@ mod tests {
             "rules": [rule("all-of-the-home-folder", "permit"), rule("nothing-of-the-system", "forbid")]});
         let keeps = ["EFFECT", "permit", "forbid"];
         crate::cli::output::tests::fits(|output| draw_explanation(&explanation, output), &keeps);
+    }
+
+    #[test]
+    fn cli_2_replay_shows_both_ends_of_long_names() {
+        let row = |tool: &str, principal: &str| {
+            json!({"tool": format!("knowledge-base-of-the-company:{tool}"), "calls": 9,
+                "principal": format!("jwt:https://login.example/{principal}"),
+                "newly_refused": 4, "newly_allowed": 1, "undecidable": 0, "rules": ["no-deletes"]})
+        };
+        let report = json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": [
+            row("delete_entities", "ann"), row("delete_relations", "bob")]});
+        let keeps = ["entities", "relations", "jwt:", "ann", "bob"];
+        crate::cli::output::tests::fits(|output| draw_replay(&report, output), &keeps);
     }
 
     #[test]

@@ -5,9 +5,10 @@
 
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, target};
+use crate::cli::commands::activity::reason::{reason, reason_for_people};
 use crate::cli::completion::did_you_mean;
 use crate::cli::error::CommandError;
-use crate::cli::format::{TimeStyle, Times, counted, list, text};
+use crate::cli::format::{TimeStyle, Times, list, text};
 use crate::cli::output::{FAINT, Output, Paragraph, of_state, parse};
 use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::terminal_safe::line;
@@ -15,6 +16,7 @@ use jiff::Timestamp;
 use mcpproxy_activity::Id;
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 /// Format of the intent column (FR-034).
@@ -102,24 +104,21 @@ impl RowStyle {
         }
     }
 
-    /// Cells of one record, in the order of [`RowStyle::columns`]; `decisions` are those about it without rows of
-    /// their own.
-    pub(in crate::cli::commands) fn row(&self, record: &Value, decisions: &[&Value]) -> Vec<Cell> {
-        let [id, number, kind, server, tool, operation, principal] = [
-            "/id",
-            "/seq",
-            "/type",
-            "/server_name",
-            "/tool_name",
-            "/intent/operation_type",
-            "/principal",
-        ]
-        .map(|at| text(record, at));
+    /// Cells of one record, in the order of [`RowStyle::columns`]; `folded` are the decisions and approvals about it
+    /// without rows of their own.
+    pub(in crate::cli::commands) fn row(&self, record: &Value, folded: &[&Value]) -> Vec<Cell> {
+        let [id, number, kind, server, tool, principal] =
+            ["/id", "/seq", "/type", "/server_name", "/tool_name", "/principal"]
+                .map(|at| text(record, at));
+        // A call by a tool's own name states no intent: the operation is that of the tool.
+        let [stated, derived] =
+            ["/intent/operation_type", "/metadata/operation"].map(|at| text(record, at));
+        let operation = if stated.is_empty() { derived } else { stated };
         let status = self.status(record);
         let time = Cell::from(stored(record).map(|time| self.times.show(time)).unwrap_or_default());
         let intent: Cell = self.intent(&operation).into();
         let outcome = Cell::styled(cell(&status), of_state(&status));
-        let reason: Cell = cell(&self.reason(record, decisions)).into();
+        let reason: Cell = cell(&self.reason(record, folded)).into();
         match self.reader {
             Reader::Person => {
                 let tool = match tool.is_empty() {
@@ -162,19 +161,19 @@ impl RowStyle {
         }
     }
 
-    /// Reason of the outcome. For people, rows without a tool start with the server, and a tool shown in the row is not
-    /// repeated.
-    fn reason(&self, record: &Value, decisions: &[&Value]) -> String {
+    /// Reason of the outcome. For people, rows without a tool start with the server, a tool shown in the row is not
+    /// repeated, and a rule or limit that refused the call comes first.
+    fn reason(&self, record: &Value, folded: &[&Value]) -> String {
         let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
         match self.reader {
-            Reader::Program => reason(record, decisions),
+            Reader::Program => reason(record, folded),
             Reader::Person if tool.is_empty() && !server.is_empty() => {
-                let reason = reason(record, decisions);
+                let reason = reason(record, folded);
                 format!("{server}: {reason}").trim_end_matches([':', ' ']).to_owned()
             }
             Reader::Person => {
                 let names = [full_name(record), tool.into_owned()];
-                shortened_reason(record, decisions, |reason| without_tool(reason, &names))
+                reason_for_people(record, folded, &names)
             }
         }
     }
@@ -197,36 +196,36 @@ fn full_name(record: &Value) -> String {
     if server.is_empty() { tool.into_owned() } else { format!("{server}:{tool}") }
 }
 
-/// A reason without the beginning that repeats one of the tool's names, such as `Tool 'server:tool' `.
-fn without_tool<'r>(reason: &'r str, names: &[String]) -> &'r str {
-    let after = |start: &str, name: &String| {
-        let rest = reason.strip_prefix(start)?.strip_prefix(name.as_str())?;
-        rest.strip_prefix("' ").or_else(|| rest.strip_prefix("': "))
-    };
-    let starts = ["Tool '", "Arguments of '"];
-    starts
-        .iter()
-        .find_map(|start| names.iter().find_map(|name| after(start, name)))
-        .unwrap_or(reason)
-}
-
-/// Groups decisions with the records they are about, if those are in the list.
+/// Groups decisions and approvals with the calls that they are about, if those are in the list.
 pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
-    let is_decision = |record: &Value| text(record, "/type") == "policy_decision";
-    let ids: std::collections::HashSet<_> =
-        records.iter().filter(|it| !is_decision(it)).map(|it| text(it, "/id")).collect();
-    let mut about = std::collections::HashMap::<_, Vec<&Value>>::new();
-    let mut rows = Vec::with_capacity(records.len());
+    let (mut ids, mut approved) = (HashSet::new(), HashMap::new());
     for record in records {
-        let parent = text(record, "/parent_id");
-        match is_decision(record) && ids.contains(&parent) {
-            true => about.entry(parent).or_default().push(record),
-            false => rows.push(record),
+        if !matches!(&*text(record, "/type"), "policy_decision" | "approval") {
+            ids.insert(text(record, "/id"));
+            approved.insert(approval(record), text(record, "/id"));
         }
     }
-    let mut decisions = |record| about.remove(&text(record, "/id")).unwrap_or_default();
-    rows.into_iter().map(|record| (record, decisions(record))).collect()
+    let mut about = HashMap::<_, Vec<&Value>>::new();
+    let mut rows = Vec::with_capacity(records.len());
+    for record in records {
+        let call = match &*text(record, "/type") {
+            "policy_decision" => ids.get(&text(record, "/parent_id")).cloned(),
+            "approval" => approved.get(&approval(record)).cloned(),
+            _ => None,
+        };
+        match call {
+            Some(call) => about.entry(call).or_default().push(record),
+            None => rows.push(record),
+        }
+    }
+    let mut folded = |record| about.remove(&text(record, "/id")).unwrap_or_default();
+    rows.into_iter().map(|record| (record, folded(record))).collect()
+}
+
+/// Approval and request of a record. A standing approval is that of many calls; its records are about the first of them.
+fn approval(record: &Value) -> (Cow<'_, str>, Cow<'_, str>) {
+    (text(record, "/metadata/approval"), text(record, "/request_id"))
 }
 
 /// Time a record was stored, from its id.
@@ -249,110 +248,6 @@ pub(super) fn duration(ms: f64) -> String {
         ms if ms < 1000.0 => format!("{ms:.0}ms"),
         ms => format!("{:.1}s", ms / 1000.0),
     }
-}
-
-/// Reason of the outcome: the record's own, and those of the decisions about it.
-fn reason(record: &Value, decisions: &[&Value]) -> String {
-    shortened_reason(record, decisions, |reason| reason)
-}
-
-/// Like [`reason`], with each part shortened.
-fn shortened_reason(
-    record: &Value,
-    decisions: &[&Value],
-    shorten: impl Fn(&str) -> &str,
-) -> String {
-    let mut reasons = own(record);
-    for decision in decisions {
-        let why = text(decision, "/metadata/reason");
-        let why = shorten(&why);
-        // A refusal usually contains the decision's reason.
-        if why.is_empty() || !reasons.iter().any(|reason| reason.contains(why)) {
-            reasons.push(format!("{}: {why}", text(decision, "/status")));
-        }
-    }
-    let reasons = reasons.iter().map(|reason| shorten(reason).trim_end_matches([':', ' ']));
-    let reasons = reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ");
-    match record.pointer("/metadata/repeated").and_then(Value::as_u64) {
-        Some(repeated @ 2..) => format!("{repeated} times: {reasons}"),
-        Some(_) | None => reasons,
-    }
-}
-
-/// Reasons stated by the record itself.
-fn own(record: &Value) -> Vec<String> {
-    let [error, why] = ["/error_message", "/metadata/reason"].map(|at| text(record, at));
-    let cause = if error.is_empty() { why } else { error }.into_owned();
-    let word = |at: &str| text(record, at).replace('_', " ");
-    match &*text(record, "/type") {
-        "server_change" => vec![of_server(record, &cause)],
-        "config_change" => of_config(record, cause),
-        "catalog_change" => {
-            let mut parts = vec![cause];
-            parts.extend(["added", "changed", "removed", "duplicates"].into_iter().filter_map(
-                |what| {
-                    words(record, &format!("/metadata/{what}"))
-                        .map(|names| format!("{what}: {names}"))
-                },
-            ));
-            parts
-        }
-        "approval" if cause.is_empty() => {
-            let by = text(record, "/metadata/by");
-            vec![match text(record, "/metadata/approval") == "definition" {
-                true => "a definition was approved".to_owned(),
-                false if by.is_empty() => word("/metadata/state"),
-                false => format!("{} by {by}", word("/metadata/state")),
-            }]
-        }
-        // Calls, decisions, and records without details.
-        _ => vec![cause],
-    }
-}
-
-/// Change of a server's state or login.
-fn of_server(record: &Value, cause: &str) -> String {
-    let [status, login, issuer] =
-        ["/metadata/status", "/metadata/login", "/metadata/issuer"].map(|at| text(record, at));
-    let tools = text(record, "/metadata/tools");
-    match (&*login, &*status) {
-        ("", "connected") if cause.is_empty() => format!("connected, {}", counted(&tools, "tool")),
-        ("", "connected") => format!("connected, {}; {cause}", counted(&tools, "tool")),
-        // Was connected before: the connection was lost.
-        ("", "connecting") if !cause.is_empty() => format!("lost, {cause}"),
-        ("", status) => format!("{status}: {cause}"),
-        ("granted", _) => format!("login granted by {issuer}"),
-        (login, _) => format!("login {login}: {cause}"),
-    }
-}
-
-/// Changed config keys, token, or number of rules.
-fn of_config(record: &Value, cause: String) -> Vec<String> {
-    let mut parts = vec![cause];
-    for (keys, when) in
-        [("/metadata/applied", "changed"), ("/metadata/needs_restart", "after a restart")]
-    {
-        parts.extend(words(record, keys).map(|keys| format!("{when}: {keys}")));
-    }
-    let [change, name] = ["/metadata/change", "/metadata/name"].map(|at| text(record, at));
-    if !change.is_empty() {
-        parts.push(format!("{} '{name}'", change.replace('_', " ")));
-    }
-    let rules = text(record, "/metadata/rules");
-    if !rules.is_empty() {
-        parts.push(format!("{} in force", counted(&rules, "rule")));
-        let warnings = text(record, "/metadata/warnings");
-        if !matches!(&*warnings, "" | "0") {
-            parts.push(counted(&warnings, "warning"));
-        }
-    }
-    parts
-}
-
-/// Joins a list of words; `None` if it is empty.
-fn words(record: &Value, at: &str) -> Option<String> {
-    let words: Vec<_> = list(record, at).iter().filter_map(Value::as_str).collect();
-    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// Alias of the newest row of `activity list`.
@@ -640,6 +535,10 @@ pub(super) mod tests {
         assert_eq!((took, principal), ("12ms", "token:ops"));
         let plain = texts(&RowStyle::plain(), &record(), &[]);
         assert_eq!((&*plain[0], &*plain[5]), ("01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "destr"));
+        let mut direct = record();
+        direct["intent"].take();
+        direct["metadata"] = json!({"tool_variant": "direct", "operation": "write"});
+        assert_eq!(texts(&people, &direct, &[])[4], "✏️ write");
         let words = styled(Intents::Words, Reader::Person);
         for (word, icon) in [("read", "📖 read"), ("write", "✏️ write"), ("odd", "odd")] {
             assert_eq!(people.intent(word), icon);
@@ -723,6 +622,52 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn reason_for_people_begins_with_the_rule_or_limit() {
+        let reasons = |reader, record: &Value, decisions: &[&Value]| {
+            texts(&styled(Intents::Words, reader), record, decisions).pop().unwrap()
+        };
+        let refused = |why: &str| {
+            let mut record = record();
+            record["status"] = "rejected".into();
+            record["error_message"] = why.into();
+            record
+        };
+        let (denial, limit) = (
+            "Tool 'github:delete_repo' is not allowed by rule 'no-deletes': ask ann",
+            "Too many calls to 'token:ops': limit 60 per minute, retry in 12s",
+        );
+        let decision =
+            |status: &str, why: &str| json!({"status": status, "metadata": {"reason": why}});
+        let (blocked, warned) = (
+            decision("blocked", denial),
+            decision("warning", &format!("{denial}; allowed, because policy.mode is shadow")),
+        );
+        let mut many = refused(denial);
+        many["metadata"]["repeated"] = 9.into();
+        for (record, decisions, expected) in [
+            (refused(denial), vec![&blocked], "no-deletes (rule): ask ann"),
+            (many, vec![&blocked], "no-deletes (rule, 9 times): ask ann"),
+            (refused(limit), vec![], "token:ops (limit): 60 per minute, retry in 12s"),
+            (
+                record(),
+                vec![&warned],
+                "no-deletes (rule, warning): ask ann; allowed, because policy.mode is shadow",
+            ),
+        ] {
+            assert_eq!(reasons(Reader::Person, &record, &decisions), expected);
+            let whole = reasons(Reader::Program, &record, &decisions);
+            assert!(whole.contains(denial) || whole == limit, "unchanged for programs: {whole}");
+        }
+        // The error of a server, in the words of a refusal.
+        let mut error = refused(denial);
+        error["status"] = "error".into();
+        assert_eq!(
+            reasons(Reader::Person, &error, &[]),
+            "is not allowed by rule 'no-deletes': ask ann"
+        );
+    }
+
+    #[test]
     fn refusal_and_decision_share_one_row() {
         let decision = |id: &str, parent: &str, why: &str| {
             serde_json::json!({"id": id, "type": "policy_decision", "parent_id": parent,
@@ -750,88 +695,50 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn approval_and_its_call_share_one_row() {
+        let approval = |id: &str, request: &str, state: &str| {
+            json!({"id": id, "type": "approval", "request_id": request,
+                "metadata": {"approval": "a", "state": state, "by": "token:ann"}})
+        };
+        let call = |id: &str, request: &str, why: &str| {
+            json!({"id": id, "type": "tool_call", "request_id": request, "status": "rejected",
+                "error_message": why, "metadata": {"approval": "a"}})
+        };
+        let denied = "Tool 'x': approval was denied";
+        for (first, state, expected) in [
+            (denied, "denied", "Tool 'x': approval was denied by token:ann"),
+            ("", "approved", "approved by token:ann"),
+            ("no such file", "approved", "no such file; approved by token:ann"),
+            (
+                "Tool 'x': approval timed out after 5m",
+                "timed_out",
+                "Tool 'x': approval timed out after 5m",
+            ),
+        ] {
+            let decision = json!({"id": "d", "type": "policy_decision", "parent_id": "3",
+                "status": "blocked", "metadata": {"reason": first}});
+            // A later call of a standing approval, and one that still waits, have rows of their own.
+            let mut records = vec![call("5", "second", ""), approval("w", "other", "waiting")];
+            records.extend((state != "approved").then_some(decision));
+            records.extend([call("3", "first", first), approval("2", "first", state)]);
+            records.push(approval("1", "first", "waiting"));
+            let found = json!({"activities": records});
+            let rows: Vec<_> = folded(&found)
+                .into_iter()
+                .map(|(record, folded)| (text(record, "/id"), reason(record, &folded)))
+                .collect();
+            assert_eq!(rows.len(), 3, "{rows:?}");
+            assert_eq!(rows[0], ("5".into(), String::new()), "{rows:?}");
+            assert_eq!(rows[1], ("w".into(), "waiting by token:ann".to_owned()), "{rows:?}");
+            assert_eq!(rows[2], ("3".into(), expected.to_owned()), "{rows:?}");
+        }
+    }
+
+    #[test]
     fn durations_are_rounded() {
         for (ms, shown) in [(0.041, "41µs"), (0.41, "0.4ms"), (12.3, "12ms"), (1500.0, "1.5s")] {
             assert_eq!(duration(ms), shown);
         }
-    }
-
-    #[test]
-    fn decision_reason_is_not_repeated() {
-        let decision = |why: &str| json!({"status": "warning", "metadata": {"reason": why}});
-        let (odd, strange, none) = (decision("odd"), decision("strange"), decision(""));
-        let call = |why: &str| json!({"type": "tool_call", "error_message": why});
-        for (call, decisions, expected) in [
-            (call("Tool 'x': odd"), vec![&odd], "Tool 'x': odd"),
-            (call(""), vec![&odd, &strange], "warning: odd; warning: strange"),
-            (call(""), vec![&none], "warning"),
-            (call("gone"), vec![&none], "gone; warning"),
-            (odd.clone(), vec![], "odd"),
-            (
-                json!({"type": "tool_call", "error_message": "no", "metadata": {"repeated": 9}}),
-                vec![],
-                "9 times: no",
-            ),
-            (call(""), vec![], ""),
-        ] {
-            assert_eq!(reason(&call, &decisions), expected);
-        }
-    }
-
-    #[test]
-    fn server_changes_are_described() {
-        for (error, metadata, expected) in [
-            ("", json!({"status": "connected", "tools": 1}), "connected, 1 tool"),
-            (
-                "",
-                json!({"status": "connected", "tools": 2, "reason": "no scope"}),
-                "connected, 2 tools; no scope",
-            ),
-            (
-                "",
-                json!({"status": "connecting", "tools": 2, "reason": "reconnecting: it ended"}),
-                "lost, reconnecting: it ended",
-            ),
-            ("", json!({"status": "connecting", "tools": 2}), "connecting"),
-            ("no such file", json!({"status": "failed", "tools": 0}), "failed: no such file"),
-            (
-                "",
-                json!({"status": "disabled", "reason": "disabled in the config"}),
-                "disabled: disabled in the config",
-            ),
-            ("", json!({"login": "began"}), "login began"),
-            ("", json!({"login": "granted", "issuer": "https://i"}), "login granted by https://i"),
-            ("refused", json!({"login": "failed"}), "login failed: refused"),
-        ] {
-            let record =
-                json!({"type": "server_change", "error_message": error, "metadata": metadata});
-            assert_eq!(reason(&record, &[]), expected);
-        }
-    }
-
-    #[test]
-    fn config_and_catalog_changes_are_described() {
-        let of = |kind: &str, error: &str, metadata: Value| {
-            reason(&json!({"type": kind, "error_message": error, "metadata": metadata}), &[])
-        };
-        let config = |error, metadata| of("config_change", error, metadata);
-        let keys = json!({"applied": ["limits", "mcpServers.a"], "needs_restart": ["listen"]});
-        assert_eq!(config("", keys), "changed: limits, mcpServers.a; after a restart: listen");
-        assert_eq!(config("line 2: no", json!({"problems": 1})), "line 2: no");
-        assert_eq!(config("", json!({"section": "policy", "rules": 1})), "1 rule in force");
-        let warned = json!({"section": "policy", "rules": 2, "warnings": 1});
-        assert_eq!(config("", warned), "2 rules in force; 1 warning");
-        let token = json!({"change": "token_created", "name": "ci"});
-        assert_eq!(config("", token), "token created 'ci'");
-        let tools = json!({"added": ["a", "b"], "changed": [], "removed": ["c"]});
-        assert_eq!(of("catalog_change", "", tools), "added: a, b; removed: c");
-        let approved = json!({"state": "approved", "by": "admin", "approval": "x"});
-        assert_eq!(of("approval", "", approved), "approved by admin");
-        assert_eq!(of("approval", "", json!({"state": "timed_out"})), "timed out");
-        assert_eq!(
-            of("approval", "", json!({"approval": "definition"})),
-            "a definition was approved"
-        );
     }
 
     #[test]

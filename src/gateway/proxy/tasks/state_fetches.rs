@@ -1,4 +1,4 @@
-//! Task state requests on behalf of clients (PRO-43). States of [changed tasks](super::changed_tasks) are fetched
+//! Task state requests on behalf of clients (PRO-43). States of [changed tasks](super::changed) are fetched
 //! one at a time per stream of a client, and paced.
 
 use std::future::pending;

@@ -1,6 +1,6 @@
 //! Status notifications of tasks for a client of 2026-07-28 (MCP Tasks extension §Task Status Notifications; PRO-43).
 //!
-//! States of changed tasks are fetched as described in [`changed_tasks`](super::changed_tasks). A task is no longer
+//! States of changed tasks are fetched as described in [`changed`](super::changed). A task is no longer
 //! followed once its final state was delivered.
 //!
 //! Following a task is admitted like `tasks/get`, and recorded. Each principal has a share of followed tasks. A

@@ -1,0 +1,360 @@
+//! Reasons of outcomes, composed of a record and of the decisions about it.
+//!
+//! For people the rule or limit that refused a call comes first, so that a narrow column still shows its name. The texts
+//! of refusals are a contract, and records keep them. Names of tools and URIs in them are chosen by servers and agents,
+//! so that a text in which the words of a refusal occur twice is left as it is.
+
+use crate::cli::format::{counted, list, text};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Reason of the outcome: the record's own, who answered its approval, and the reasons of decisions about it.
+pub(super) fn reason(record: &Value, folded: &[&Value]) -> String {
+    composed(record, folded, None)
+}
+
+/// Like [`reason`], without the tool of these `names`, and with the name of a rule or limit first.
+pub(super) fn reason_for_people(record: &Value, folded: &[&Value], names: &[String]) -> String {
+    composed(record, folded, Some(names))
+}
+
+/// Reason of the outcome; `names` are those of the tool in a row for people.
+fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> String {
+    let (is_for_people, names) = (names.is_some(), names.unwrap_or_default());
+    let mut own = own(record);
+    let (approvals, decisions): (Vec<&Value>, Vec<&Value>) =
+        folded.iter().copied().partition(|it| text(it, "/type") == "approval");
+    approvals.into_iter().for_each(|approval| add_answer(&mut own, approval));
+    // Each with the status of its decision.
+    let mut parts: Vec<_> = own.into_iter().map(|reason| (None, reason)).collect();
+    for decision in decisions {
+        let why = text(decision, "/metadata/reason");
+        let why = without_tool(&why, names);
+        // A refusal usually contains the decision's reason.
+        if why.is_empty() || !parts.iter().any(|(_, reason)| reason.contains(why)) {
+            parts.push((Some(text(decision, "/status")), why.to_owned()));
+        }
+    }
+    let is_refused = text(record, "/status") == "rejected";
+    let repeated = record.pointer("/metadata/repeated").and_then(Value::as_u64);
+    let mut times = repeated.filter(|times| *times > 1).map(|times| format!("{times} times"));
+    let mut shown = Vec::with_capacity(parts.len());
+    for (status, reason) in &parts {
+        let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
+        // The text of a server's error is not ours.
+        let is_ours = status.is_some() || is_refused;
+        let named = NamedReason::of(reason).filter(|_| is_ours && is_for_people);
+        let part = match (named, status) {
+            (Some(named), status) => {
+                let first = times.take_if(|_| shown.is_empty());
+                let qualifiers: Vec<_> =
+                    status.iter().map(|it| it.to_string()).chain(first).collect();
+                named.text(&qualifiers)
+            }
+            (None, Some(status)) => format!("{status}: {reason}"),
+            (None, None) => reason.to_owned(),
+        };
+        let part = part.trim_end_matches([':', ' ']).to_owned();
+        if !part.is_empty() {
+            shown.push(part);
+        }
+    }
+    let shown = shown.join("; ");
+    match times {
+        Some(times) => format!("{times}: {shown}"),
+        None => shown,
+    }
+}
+
+/// Adds who approved or denied a call to its reasons; they have the other ends of a wait.
+fn add_answer(reasons: &mut Vec<String>, approval: &Value) {
+    let [state, by] = ["/metadata/state", "/metadata/by"].map(|at| text(approval, at));
+    match &*state {
+        "approved" if !by.is_empty() => reasons.push(format!("approved by {by}")),
+        "denied" if !by.is_empty() => {
+            let denied = |it: &&mut String| it.ends_with("approval was denied");
+            if let Some(reason) = reasons.iter_mut().find(denied) {
+                let _ = write!(reason, " by {by}");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Reasons stated by the record itself.
+fn own(record: &Value) -> Vec<String> {
+    let [error, why] = ["/error_message", "/metadata/reason"].map(|at| text(record, at));
+    let cause = if error.is_empty() { why } else { error }.into_owned();
+    let word = |at: &str| text(record, at).replace('_', " ");
+    match &*text(record, "/type") {
+        "server_change" => vec![of_server(record, &cause)],
+        "config_change" => of_config(record, cause),
+        "catalog_change" => {
+            let mut parts = vec![cause];
+            parts.extend(["added", "changed", "removed", "duplicates"].into_iter().filter_map(
+                |what| {
+                    words(record, &format!("/metadata/{what}"))
+                        .map(|names| format!("{what}: {names}"))
+                },
+            ));
+            parts
+        }
+        "approval" if cause.is_empty() => {
+            let by = text(record, "/metadata/by");
+            vec![match text(record, "/metadata/approval") == "definition" {
+                true => "a definition was approved".to_owned(),
+                false if by.is_empty() => word("/metadata/state"),
+                false => format!("{} by {by}", word("/metadata/state")),
+            }]
+        }
+        // Calls, decisions, and records without details.
+        _ => vec![cause],
+    }
+}
+
+/// Change of a server's state or login.
+fn of_server(record: &Value, cause: &str) -> String {
+    let [status, login, issuer] =
+        ["/metadata/status", "/metadata/login", "/metadata/issuer"].map(|at| text(record, at));
+    let tools = text(record, "/metadata/tools");
+    match (&*login, &*status) {
+        ("", "connected") if cause.is_empty() => format!("connected, {}", counted(&tools, "tool")),
+        ("", "connected") => format!("connected, {}; {cause}", counted(&tools, "tool")),
+        // Was connected before: the connection was lost.
+        ("", "connecting") if !cause.is_empty() => format!("lost, {cause}"),
+        ("", status) => format!("{status}: {cause}"),
+        ("granted", _) => format!("login granted by {issuer}"),
+        (login, _) => format!("login {login}: {cause}"),
+    }
+}
+
+/// Changed config keys, token, or number of rules.
+fn of_config(record: &Value, cause: String) -> Vec<String> {
+    let mut parts = vec![cause];
+    for (keys, when) in
+        [("/metadata/applied", "changed"), ("/metadata/needs_restart", "after a restart")]
+    {
+        parts.extend(words(record, keys).map(|keys| format!("{when}: {keys}")));
+    }
+    let [change, name] = ["/metadata/change", "/metadata/name"].map(|at| text(record, at));
+    if !change.is_empty() {
+        parts.push(format!("{} '{name}'", change.replace('_', " ")));
+    }
+    let rules = text(record, "/metadata/rules");
+    if !rules.is_empty() {
+        parts.push(format!("{} in force", counted(&rules, "rule")));
+        let warnings = text(record, "/metadata/warnings");
+        if !matches!(&*warnings, "" | "0") {
+            parts.push(counted(&warnings, "warning"));
+        }
+    }
+    parts
+}
+
+/// Joins a list of words; `None` if it is empty.
+fn words(record: &Value, at: &str) -> Option<String> {
+    let words: Vec<_> = list(record, at).iter().filter_map(Value::as_str).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// A reason without the beginning that repeats one of the tool's names, such as `Tool 'server:tool' `.
+fn without_tool<'r>(reason: &'r str, names: &[String]) -> &'r str {
+    let after = |start: &str, name: &String| {
+        let rest = reason.strip_prefix(start)?.strip_prefix(name.as_str())?;
+        rest.strip_prefix("' ").or_else(|| rest.strip_prefix("': "))
+    };
+    let starts = ["Tool '", "Arguments of '"];
+    starts
+        .iter()
+        .find_map(|start| names.iter().find_map(|name| after(start, name)))
+        .unwrap_or(reason)
+}
+
+/// Words before the name of a rule, in the text of a refusal.
+const BY_RULE: &str = "is not allowed by rule '";
+/// Words before the name of a limit.
+const TOO_MANY: &str = "Too many calls to '";
+
+/// A refusal, taken apart.
+#[derive(Debug, PartialEq, Eq)]
+struct NamedReason<'r> {
+    /// The rule, or what is limited.
+    name: &'r str,
+    kind: &'static str,
+    /// The rest of the text, which may be empty.
+    rest: String,
+}
+
+impl<'r> NamedReason<'r> {
+    /// Takes the text of a refusal apart; `None` if no rule or limit decided.
+    fn of(reason: &'r str) -> Option<Self> {
+        by_rule(reason).or_else(|| by_limit(reason))
+    }
+
+    /// The text with the name first. Qualifiers follow the kind: a status, or the number of refusals.
+    fn text(&self, qualifiers: &[String]) -> String {
+        let Self { name, kind, rest } = self;
+        let qualifiers: String = qualifiers.iter().map(|it| format!(", {it}")).collect();
+        format!("{name} ({kind}{qualifiers}): {rest}").trim_end_matches([':', ' ']).to_owned()
+    }
+}
+
+/// A text such as `Resource 's:URI' is not allowed by rule 'NAME': MESSAGE`.
+fn by_rule(reason: &str) -> Option<NamedReason<'_>> {
+    let (access, rest) = reason.split_once(BY_RULE)?;
+    if !access.is_empty() && rest.contains(BY_RULE) {
+        return None;
+    }
+    let ends = rest.match_indices('\'').map(|(at, _)| rest.split_at(at));
+    let (name, message) =
+        ends.filter_map(|(name, after)| Some((name, after.strip_prefix('\'')?))).find(
+            |(_, after)| after.is_empty() || [": ", "; "].iter().any(|it| after.starts_with(it)),
+        )?;
+    let parts = [access, message.trim_start_matches([':', ';'])].map(str::trim);
+    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    Some(NamedReason { name, kind: "rule", rest: parts.join(": ") })
+}
+
+/// A text such as `Too many calls to 'NAME': limit 60 per minute, retry in 12s`.
+fn by_limit(reason: &str) -> Option<NamedReason<'_>> {
+    let of = reason.strip_prefix(TOO_MANY)?;
+    let (name, rest) = match of.split_once("' at a time: limit ") {
+        Some((name, limit)) => {
+            let (limit, more) = limit.split_once(',').unwrap_or((limit, ""));
+            let comma = if more.is_empty() { "" } else { "," };
+            (name, format!("{limit} at a time{comma}{more}"))
+        }
+        None => of.split_once("': limit ").map(|(name, limit)| (name, limit.to_owned()))?,
+    };
+    Some(NamedReason { name, kind: "limit", rest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn decision_reason_is_not_repeated() {
+        let decision = |why: &str| json!({"status": "warning", "metadata": {"reason": why}});
+        let (odd, strange, none) = (decision("odd"), decision("strange"), decision(""));
+        let call = |why: &str| json!({"type": "tool_call", "error_message": why});
+        for (call, decisions, expected) in [
+            (call("Tool 'x': odd"), vec![&odd], "Tool 'x': odd"),
+            (call(""), vec![&odd, &strange], "warning: odd; warning: strange"),
+            (call(""), vec![&none], "warning"),
+            (call("gone"), vec![&none], "gone; warning"),
+            (odd.clone(), vec![], "odd"),
+            (
+                json!({"type": "tool_call", "error_message": "no", "metadata": {"repeated": 9}}),
+                vec![],
+                "9 times: no",
+            ),
+            (call(""), vec![], ""),
+        ] {
+            assert_eq!(reason(&call, &decisions), expected);
+        }
+    }
+
+    #[test]
+    fn server_changes_are_described() {
+        for (error, metadata, expected) in [
+            ("", json!({"status": "connected", "tools": 1}), "connected, 1 tool"),
+            (
+                "",
+                json!({"status": "connected", "tools": 2, "reason": "no scope"}),
+                "connected, 2 tools; no scope",
+            ),
+            (
+                "",
+                json!({"status": "connecting", "tools": 2, "reason": "reconnecting: it ended"}),
+                "lost, reconnecting: it ended",
+            ),
+            ("", json!({"status": "connecting", "tools": 2}), "connecting"),
+            ("no such file", json!({"status": "failed", "tools": 0}), "failed: no such file"),
+            (
+                "",
+                json!({"status": "disabled", "reason": "disabled in the config"}),
+                "disabled: disabled in the config",
+            ),
+            ("", json!({"login": "began"}), "login began"),
+            ("", json!({"login": "granted", "issuer": "https://i"}), "login granted by https://i"),
+            ("refused", json!({"login": "failed"}), "login failed: refused"),
+        ] {
+            let record =
+                json!({"type": "server_change", "error_message": error, "metadata": metadata});
+            assert_eq!(reason(&record, &[]), expected);
+        }
+    }
+
+    #[test]
+    fn config_and_catalog_changes_are_described() {
+        let of = |kind: &str, error: &str, metadata: Value| {
+            reason(&json!({"type": kind, "error_message": error, "metadata": metadata}), &[])
+        };
+        let config = |error, metadata| of("config_change", error, metadata);
+        let keys = json!({"applied": ["limits", "mcpServers.a"], "needs_restart": ["listen"]});
+        assert_eq!(config("", keys), "changed: limits, mcpServers.a; after a restart: listen");
+        assert_eq!(config("line 2: no", json!({"problems": 1})), "line 2: no");
+        assert_eq!(config("", json!({"section": "policy", "rules": 1})), "1 rule in force");
+        let warned = json!({"section": "policy", "rules": 2, "warnings": 1});
+        assert_eq!(config("", warned), "2 rules in force; 1 warning");
+        let token = json!({"change": "token_created", "name": "ci"});
+        assert_eq!(config("", token), "token created 'ci'");
+        let tools = json!({"added": ["a", "b"], "changed": [], "removed": ["c"]});
+        assert_eq!(of("catalog_change", "", tools), "added: a, b; removed: c");
+        let approved = json!({"state": "approved", "by": "admin", "approval": "x"});
+        assert_eq!(of("approval", "", approved), "approved by admin");
+        assert_eq!(of("approval", "", json!({"state": "timed_out"})), "timed out");
+        assert_eq!(
+            of("approval", "", json!({"approval": "definition"})),
+            "a definition was approved"
+        );
+    }
+
+    #[test]
+    fn rule_or_limit_comes_first() {
+        for (reason, expected) in [
+            ("is not allowed by rule 'no-deletes'", Some("no-deletes (rule)")),
+            ("is not allowed by rule 'no-deletes': ask ann", Some("no-deletes (rule): ask ann")),
+            ("is not allowed by rule 'ann's': no: never", Some("ann's (rule): no: never")),
+            (
+                "is not allowed by rule 'r'; allowed, because policy.mode is shadow",
+                Some("r (rule): allowed, because policy.mode is shadow"),
+            ),
+            (
+                "Resource 's:file:///x' is not allowed by rule 'no-x': ask ann",
+                Some("no-x (rule): Resource 's:file:///x': ask ann"),
+            ),
+            (
+                "Too many calls to 'token:ci': limit 60 per minute, retry in 12s",
+                Some("token:ci (limit): 60 per minute, retry in 12s"),
+            ),
+            (
+                "Too many calls to 'all servers' at a time: limit 4, queue 16; none was free within 2m",
+                Some("all servers (limit): 4 at a time, queue 16; none was free within 2m"),
+            ),
+            ("Too many calls to 's' at a time: limit 4", Some("s (limit): 4 at a time")),
+            ("approval was denied", None),
+            ("Too many calls to nobody", None),
+            ("is not allowed by rule 'unfinished", None),
+        ] {
+            let named = NamedReason::of(reason).map(|named| named.text(&[]));
+            assert_eq!(named.as_deref(), expected, "{reason}");
+        }
+        let named = NamedReason::of("is not allowed by rule 'r': why").unwrap();
+        let qualifiers = ["warning".to_owned(), "9 times".to_owned()];
+        assert_eq!(named.text(&qualifiers), "r (rule, warning, 9 times): why");
+    }
+
+    #[test]
+    fn name_in_a_uri_is_not_shown_as_the_rule() {
+        let forged =
+            "Resource 's:x' is not allowed by rule 'fake': ' is not allowed by rule 'no-x'";
+        assert_eq!(NamedReason::of(forged), None);
+        // The tool's name was removed before, so that the rule's follows.
+        let quoting = "is not allowed by rule 'no-x': it is not allowed by rule 'fake'";
+        let named = NamedReason::of(quoting).map(|named| named.name);
+        assert_eq!(named, Some("no-x"));
+    }
+}
