@@ -9,7 +9,7 @@ import { settingsForm } from './settings_form.js';
 const state = el('div', { class: 'card' });
 const differences = el('div', { id: 'difference', 'aria-live': 'polite' });
 const standing = el('div', { id: 'standing-config' });
-const proxy = el('div', { class: 'card' });
+const proxy = el('div', { class: 'card facts' });
 const log = el('div', { id: 'verified', 'aria-live': 'polite' });
 const text = el('textarea', { id: 'settings-text', rows: 16, spellcheck: 'false', autocomplete: 'off', 'aria-describedby': 'settings-help', input: () => fill(proposed) });
 const proposed = el('div', { id: 'proposed', 'aria-live': 'polite' });
@@ -41,7 +41,7 @@ export const settings = {
       button('Compare with the file', () => act(compare)),
       button('Reload', () => act(reload))),
     differences, editor,
-    el('details', {}, el('summary', {}, 'In force, without secrets'), standing),
+    el('details', {}, el('summary', {}, 'Config in force, secrets hidden'), standing),
     heading('proxy', 'This proxy'), faults.proxy, proxy,
     heading('log', 'Activity log'), faults.log,
     el('p', { class: 'quiet' }, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),

@@ -65,7 +65,7 @@ export async function look({ page }) {
   const { data: summary } = await rest('GET', 'activity/summary?period=1h');
   assert.ok(summary.rejected_count > 0 && summary.blocked_count > 0, JSON.stringify(summary));
   await until(async () => await value('Refused') === String(summary.rejected_count + summary.blocked_count), () => tile('Refused').innerText());
-  assert.match(await tile('Refused').innerText(), new RegExp(`${summary.rejected_count} before the call, ${summary.blocked_count} answer`));
+  assert.match(await tile('Refused').innerText(), new RegExp(`${summary.rejected_count} before, ${summary.blocked_count} after the call`));
   await until(async () => await value('Failed') === String(summary.error_count), () => tile('Failed').innerText());
   assert.equal(await value('Calls'), String(summary.total_count));
   await tile('Calls per second').locator('polyline').waitFor({ state: 'attached' });

@@ -9,7 +9,7 @@ export async function look({ page, wrong }) {
   step('the config in force is shown without secrets');
   await visit(page, 'settings');
   const standing = page.locator('#standing-config');
-  await page.getByText('In force, without secrets').click();
+  await page.getByText('Config in force, secrets hidden').click();
   await standing.getByText('output_validation').waitFor();
   const text = await standing.innerText();
   assert.ok(!text.includes(KEY) && text.includes('(not shown)'), text);
