@@ -199,7 +199,7 @@ function waits(it) {
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), tag(call.destructive ? 'destructive' : call.operation)),
     call.reason && el('p', {}, el('bdi', {}, call.reason)), shown, meta, inputs, all,
     pairs(['principal', call.principal], ['client', call.client_name], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]]),
-    el('p', { class: 'quiet' }, el('span', { class: 'mono' }, it.id), it.node && [' on ', el('bdi', {}, it.node)]),
+    el('p', { class: 'quiet' }, 'id ', el('span', { class: 'mono' }, it.id), it.node && [', node ', el('bdi', {}, it.node)]),
     el('div', { class: 'answer' }, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
   card.tick = () => { left.textContent = `in ${lasted(Math.max((Date.parse(call.until) - Date.now()) / 1000, 0))}`; };
   card.tick();

@@ -71,6 +71,9 @@ export const policy = {
 
 let drawn;
 
+/** File and line of a rule; pointed at, with its folder. */
+const placeOf = ({ file, line }) => el('p', { class: 'quiet mono', title: visible(file) }, `${file.split(/[\\/]/).at(-1)}:${line}`);
+
 async function load() {
   const mine = ++asked;
   const { data, text: spelled } = await ask('policy');
@@ -89,7 +92,7 @@ async function load() {
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, rule.rule)), tag(rule.effect)),
     rule.message && el('p', {}, el('bdi', {}, rule.message)),
     rule.asks_a_person && el('p', { class: 'quiet' }, 'A person can lift it: it asks for an approval.'),
-    el('p', { class: 'quiet mono', title: visible(rule.file) }, `${rule.file.split(/[\\/]/).at(-1)}:${rule.line}`),
+    placeOf(rule),
     el('details', { open: data.rules.length <= MAX_OPEN_RULES }, el('summary', {}, 'Rule'), code(rule.text, 'rule')))));
 }
 
@@ -175,7 +178,7 @@ function explained(data) {
     data.rules.map((rule) => el('div', { class: 'met' },
       el('div', { class: 'line' }, el('strong', {}, el('bdi', {}, rule.rule)), el('span', {}, rule.effect, ', ', rule.outcome)),
       rule.error && el('p', { class: 'wrong' }, rule.error),
-      el('p', { class: 'quiet mono' }, `${rule.file}:${rule.line}`),
+      placeOf(rule),
       pairs(...rule.saw.map((it) => [it.path, it.value ?? 'not there']))))));
 }
 

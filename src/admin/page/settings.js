@@ -73,6 +73,7 @@ async function load() {
   if (mine !== asked) return;
   if (text !== drawn || !state.childElementCount) {
     drawn = text;
+    state.classList.toggle('fault', Boolean(config.rejected));
     fill(state, pairs(['file', config.path ? [el('span', { class: 'mono' }, config.path)] : 'none'], ['in force since', when(config.since)],
       ['needs a restart', config.needs_restart.length > 0 && keys(config.needs_restart)]),
     config.rejected && el('div', { class: 'decision blocked' }, el('p', {}, 'What the file holds since ', when(config.rejected.since), ' is invalid; the previous config stays in force.'),
@@ -81,7 +82,8 @@ async function load() {
     fill(standing, code(laidOut(config.standing), 'config'));
   }
   for (const [part, place] of Object.entries(faults)) {
-    const here = status.faults.filter((fault) => !fault.server && !['fleet', 'index'].includes(fault.part) && partOf(fault) === part);
+    const isTold = (fault) => fault.server || ['fleet', 'index'].includes(fault.part) || (fault.part === 'config' && config.rejected);
+    const here = status.faults.filter((fault) => partOf(fault) === part && !isTold(fault));
     redraw(place, here.length > 0 && el('ul', { class: 'card fault' }, here.map((fault) => el('li', {}, el('strong', {}, fault.part), ': ', el('bdi', {}, fault.cause)))));
   }
   const { activity, schemas } = status;

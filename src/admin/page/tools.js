@@ -22,7 +22,7 @@ const form = el('form', { id: 'tool-form', class: 'chips', role: 'search' }, sea
 const count = el('p', { id: 'tool-count', class: 'quiet', role: 'status' });
 const list = el('tbody', {});
 const table = el('table', { id: 'tools', class: 'rows', hidden: true },
-  el('thead', {}, el('tr', {}, [['Tool'], ['Operation'], ['Description', 'wide late'], ['Notes', 'late']].map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))), list);
+  el('thead', {}, el('tr', {}, [['Tool'], ['Operation'], ['Description', 'wide late']].map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))), list);
 const none = el('div', {});
 const more = button('Show more', () => act(further), { id: 'more-tools', hidden: true });
 const details = panel('tool', 'Tool');
@@ -125,11 +125,10 @@ const showAll = () => el('p', {}, el('a', { href: link('tools') }, 'Show all too
 const operationOf = (it) => it.call_with.replace('call_tool_', '');
 
 function row(it) {
-  const notes = [it.unannotated && 'no annotations', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean).join(', ');
+  const notes = [it.unannotated && 'no annotations', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
   return el('tr', { 'data-key': it.name, 'data-name': it.name },
     el('th', { scope: 'row' }, el('a', { href: link('tools', { ...shown, tool: it.name }) }, el('bdi', {}, it.name)), it.quarantined && [' ', el('span', { class: 'wrong' }, 'in quarantine')]),
-    el('td', {}, tag(operationOf(it))), el('td', { class: 'wide late' }, el('span', { class: 'cut quiet' }, it.description ?? '')),
-    el('td', { class: 'late quiet' }, notes));
+    el('td', {}, tag(operationOf(it))), el('td', { class: 'wide late' }, el('span', { class: 'cut quiet' }, notes.map((words) => [el('span', { class: 'note' }, words), ' ']), it.description ?? '')));
 }
 
 // ---- The panel

@@ -57,6 +57,7 @@ export async function look({ page, wrong }) {
   assert.match(await refused.innerText(), /output validation.*\/value/s);
   const pretends = page.locator('#rows li', { hasText: 'pretends to read' });
   assert.match(await pretends.innerText(), /call_tool_destructive/);
+  assert.equal(await pretends.locator('.cause').getAttribute('class'), 'cause rejected', 'the cause has the color of the status');
   const alone = await page.locator('#rows li', { hasText: /^\s*[\d:]+\s*decision/ }).count();
   assert.equal(alone, 0, 'no decision stands beside its call');
 

@@ -23,6 +23,7 @@ export async function look({ page, dialogs, wrong }) {
   await row('stub').locator('.connected').waitFor();
   await row('absent').locator('.failed').waitFor();
   assert.match(await row('absent').innerText(), /no-such-program/);
+  assert.match(await row('locked').innerText(), /needs login run mcpproxy/, 'the reason does not say the state again');
   assert.deepEqual(await names(), ['absent', 'locked', 'chatty', 'notes', 'stub']);
   const heights = await page.locator('#servers tbody tr').evaluateAll((all) => all.map((it) => it.offsetHeight / Number.parseFloat(getComputedStyle(it).lineHeight)));
   assert.ok(heights.every((high) => high < 3), `one line each: ${heights}`);

@@ -29,6 +29,8 @@ export async function look({ page, dialogs, wrong }) {
   await page.getByRole('button', { name: /^Show more of \d{3}$/ }).click();
   await rows.nth(50).waitFor();
   assert.ok(await rows.nth(50).getByRole('link').evaluate((it) => it === document.activeElement), 'the first of those that came has the focus');
+  await page.locator('#tool-form [name=q]').fill('no hints');
+  await row('stub:no_hints').getByText('asks a person').waitFor();
   await page.locator('#tool-form [name=q]').fill('delete item');
   await rows.first().getByText('stub:delete_item').waitFor();
   assert.match(page.url(), /#tools\?q=delete\+item/);
