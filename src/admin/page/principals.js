@@ -125,7 +125,7 @@ function kind(name) {
     return [words('An agent token. Its servers, tools, operations and expiry: ', command('mcpproxy token list')),
       words('To revoke it: ', command(`mcpproxy token revoke ${token}`))];
   }
-  if (name === 'admin') return words('The holder of the API key: the command line, REST, and this page. It may use every server and tool.');
+  if (name === 'admin') return words('The holder of the API key: the command line, REST, and this page. No scope limits it, only the rules do.');
   if (name === 'anonymous') return words('Clients without a credential. They are refused with ', el('code', {}, '"require_mcp_auth": true'), ' in the config.');
   if (name.startsWith('jwt:')) return words('A login with your organization, admitted by ', el('code', {}, 'auth.jwt'), ' in the config.');
   if (name.startsWith('cert:')) return words('A client certificate, admitted by ', el('code', {}, 'tls.client_ca'), ' in the config.');
