@@ -53,7 +53,7 @@ export async function look({ page }) {
   configure('{ "tools_limit": 0 }');
   await rest('POST', 'config/reload');
   await page.locator('#faults').getByRole('link', { name: 'config' }).click();
-  await page.locator('[data-faults=config]').getByText('tools_limit').waitFor();
+  await page.locator('[data-faults=config] + .fault').getByText('tools_limit').waitFor();
   await until(() => page.evaluate(() => document.activeElement.id === 'settings-config'), () => page.evaluate(() => document.activeElement.outerHTML.slice(0, 200)));
   configure();
   await rest('POST', 'config/reload');
