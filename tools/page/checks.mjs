@@ -76,10 +76,12 @@ export async function sound(page, name) {
     await shot(page, `${name}-${colorScheme}`);
   }
   await page.setViewportSize(PHONE);
-  await until(() => page.evaluate(() => { // once what is drawn by width is drawn for this one
+  await until(() => page.evaluate(() => {
     const [row, here] = ['nav', 'nav [aria-current]'].map((it) => document.querySelector(it)?.getBoundingClientRect());
     return !here?.width || (here.left >= row.left - 1 && here.right <= row.right + 1);
   }), () => `the view that is shown is not in sight among the others: ${name}`);
+  await until(() => page.evaluate(() => [...document.querySelectorAll('.plot svg')]
+    .every(({ viewBox, clientWidth }) => !clientWidth || Math.abs(viewBox.baseVal.width - clientWidth) < 2)), () => `a plot is not drawn for the width of a phone: ${name}`);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
   await shot(page, `${name}-phone-dark`); // the scheme that the loop ended with
   await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });

@@ -33,6 +33,7 @@ const copyLink = button('Copy link', async () => {
   setTimeout(() => { copyLink.textContent = 'Copy link'; }, 1500);
 }, { title: 'Copy the address of this list with its filters' });
 const pause = button('Pause', () => list.pause(!list.paused), { id: 'pause', 'aria-pressed': 'false', title: 'Hold back new records' });
+const clear = el('button', { type: 'reset' }, 'Clear');
 const form = el('form', { id: 'filters', class: 'chips', 'aria-label': 'Filters' },
   text('q', { type: 'search', placeholder: 'Search in records', 'aria-label': 'Text' }),
   chip('When', select('range', [...Object.keys(RANGES).map((name) => [name, `last ${name}`]), ['between', 'between']])),
@@ -42,9 +43,9 @@ const form = el('form', { id: 'filters', class: 'chips', 'aria-label': 'Filters'
   chip('Status', select('status', ['success', 'error', 'blocked', 'rejected', 'warning', 'unknown', ['blocked,rejected', 'refused']])),
   chip('Intent', select('intent_type', ['read', 'write', 'destructive'])),
   Object.entries(ADDED).map(([name, words]) => chip(words, text(name, { list: LISTS[name] }), { hidden: true })),
-  adder, el('button', { type: 'reset' }, 'Clear'), copyLink, pause);
+  adder, clear);
 /** Column headings of the lines. */
-export const heads = () => el('div', { class: 'row head', 'aria-hidden': 'true' }, ['Time', 'What and why', 'Who', 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name)));
+export const heads = (who = 'Who') => el('div', { class: 'row head', 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name)));
 const rows = el('ol', { id: 'rows', class: 'records', 'aria-label': 'Records, newest first' });
 const none = el('div', { id: 'none', hidden: true });
 const older = button('Older', () => list.older(), { id: 'older', hidden: true });
@@ -57,13 +58,13 @@ const lacking = el('div', { id: 'lacking', class: 'quiet', role: 'status', hidde
 export const activity = {
   name: 'activity',
   label: 'Activity',
-  root: el('div', {}, form, names, nodes, searched, lacking,
+  root: el('div', {}, el('div', { class: 'side' }, copyLink, pause), form, names, nodes, searched, lacking,
     el('div', { class: 'split' },
       el('div', { class: 'list' },
         heads(),
         rows, none, older,
         el('p', { class: 'quiet keys' }, el('kbd', {}, '↑'), ' ', el('kbd', {}, '↓'), ' move, ', el('kbd', {}, 'Enter'), ' opens, ',
-          el('kbd', {}, 'Esc'), ' closes, ', el('kbd', {}, '/'), ' searches')),
+          el('kbd', {}, 'j'), ' ', el('kbd', {}, 'k'), ' step through records, ', el('kbd', {}, 'Esc'), ' closes, ', el('kbd', {}, '/'), ' searches')),
       record)),
 
   show(parameters) {
@@ -112,6 +113,7 @@ function addable() {
   redraw(adder, option('', '+ Filter'), hidden.map(([name, words]) => option(name, words)));
   adder.hidden = hidden.length === 0;
   markChips(form);
+  clear.hidden = !form.querySelector('.chip.set') && !form.elements.q.value;
 }
 
 /** Shows a filter, to be filled in. */
@@ -350,6 +352,7 @@ function fold(made, decision) {
   made.dataset.decisions = `${made.dataset.decisions ?? ''} ${decision.id}`.trim();
   const said = made.querySelector('.why');
   const told = why(decision);
+  if (made.it.status === 'rejected') told.forEach((one) => one.classList.replace('blocked', 'rejected'));
   // The call tells its agent the same in other words: one of them is enough.
   if (decision.status === 'blocked' && told.length) said.querySelector(':scope > .cause[data-own]')?.remove();
   said.prepend(...told);
@@ -442,6 +445,12 @@ function keys(event) {
   if (event.key === '/') {
     event.preventDefault();
     form.elements.q.focus();
+  }
+  const beside = { j: 'nextElementSibling', k: 'previousElementSibling' }[event.key];
+  if (beside && record.dataset.id) {
+    const other = rowOf(record.dataset.id)?.[beside];
+    if (other) change({ record: other.it.id }, true);
+    return;
   }
   if (record.contains(event.target)) return;
   const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity }[event.key];

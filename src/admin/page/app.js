@@ -5,7 +5,7 @@
 
 import { activity } from './activity.js';
 import { approvals } from './approvals.js';
-import { $, el, moving, settled, visible } from './dom.js';
+import { $, copy, el, moving, visible } from './dom.js';
 import { fleet } from './fleet.js';
 import { live } from './live.js';
 import { now } from './now.js';
@@ -127,6 +127,7 @@ function refresh() {
   view.refresh?.();
 }
 
+$('key-form').querySelector('code').after(' ', copy('mcpproxy page', 'mcpproxy page'));
 $('key-form').addEventListener('submit', unlock);
 $('skip').addEventListener('click', () => $('main').focus());
 $('forget').addEventListener('click', () => {
@@ -139,10 +140,14 @@ document.addEventListener('keydown', (event) => {
   view?.keys?.(event);
 });
 window.addEventListener('hashchange', route);
-window.addEventListener('resize', settled(() => {
-  aim();
-  view?.redraw?.();
-}));
+let frame;
+window.addEventListener('resize', () => {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(() => {
+    aim();
+    view?.redraw?.();
+  });
+});
 // A hidden tab holds no connection: a browser has few of them for one server.
 document.addEventListener('visibilitychange', () => {
   if ($('open').hidden) return;

@@ -3,7 +3,7 @@
 // A decision must apply to the call that was read, so no card moves under the pointer: a decided card stays with its outcome until
 // the pointer leaves it, new cards are appended, and a click is accepted only on a card that has not moved for a moment.
 
-import { $, SETTLE_MS, arrange, button, bytes, el, empty, fill, number, option, pairs, tag, visible, when, whenMoving } from './dom.js';
+import { $, SETTLE_MS, arrange, button, bytes, el, empty, fill, lasted, number, option, pairs, tag, visible, when, whenMoving } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { link } from './route.js';
@@ -29,6 +29,7 @@ export const approvals = {
     approvals.refresh();
   },
   refresh: () => attempt(load),
+  tick: () => cards().forEach((card) => card.tick?.()),
   forget() {
     asked += 1;
     inFleet = false;
@@ -193,12 +194,15 @@ function waits(it) {
     }
   };
   const deny = (event) => answers(event) && decide({ decision: 'deny' }, 'Denied.', 'blocked');
+  const left = el('span', { class: 'quiet' });
   const card = el('li', { class: 'card', 'data-id': it.id, 'data-node': it.node, tabindex: -1, pointerleave: () => setTimeout(sweep) },
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), tag(call.destructive ? 'destructive' : call.operation)),
     call.reason && el('p', {}, el('bdi', {}, call.reason)), shown, meta, inputs, all,
-    pairs(['for', call.principal], ['client', call.client_name], ['since', when(call.since)], ['until', when(call.until)],
-      ['id', el('span', { class: 'mono' }, it.id)], ['node', it.node]),
+    pairs(['principal', call.principal], ['client', call.client_name], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]]),
+    el('p', { class: 'quiet' }, 'id ', el('span', { class: 'mono' }, it.id), it.node && [', node ', el('bdi', {}, it.node)]),
     el('div', { class: 'answer' }, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
+  card.tick = () => { left.textContent = `in ${lasted(Math.max((Date.parse(call.until) - Date.now()) / 1000, 0))}`; };
+  card.tick();
   return card;
 }
 
@@ -216,8 +220,8 @@ export function stands(it, reload = load) {
     }
   });
   const card = el('li', { class: 'card', 'data-id': it.id },
-    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), button('End', end)),
-    pairs(['for', it.principal], ['session', it.session_id && el('span', { class: 'mono' }, it.session_id)],
-      ['until', when(it.until)], ['given by', `${it.by} over ${it.door}`]));
+    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), button('Revoke', end)),
+    pairs(['principal', it.principal], ['session', it.session_id && el('span', { class: 'mono' }, it.session_id)],
+      ['expires', when(it.until)], ['given by', `${it.by} over ${it.door}`]));
   return card;
 }

@@ -79,6 +79,14 @@ function become(there, fresh) {
   return there;
 }
 
+/** A click anywhere in a row of `table` opens it, but not one on a link or button, or one that ends a selection. */
+export function rowsOpen(table) {
+  table.addEventListener('click', ({ target }) => {
+    if (target.closest('a, button') || !getSelection().isCollapsed) return;
+    target.closest('tbody tr')?.querySelector('th a')?.click();
+  });
+}
+
 // What nobody sees, or what changes how others are seen: the same as `terminal_safe` shows on the command line. A blank pattern
 // of Braille is as blank as a space.
 const HIDDEN = /(?![\n\t])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu;

@@ -46,8 +46,8 @@ export const now = {
   label: 'Overview',
   root: el('div', {}, faults, none, form, tiles, about,
     el('div', { class: 'card' },
-      el('figure', {}, el('figcaption', {}, 'Tool calls'), legend, outcomes),
-      el('figure', {}, el('figcaption', {}, 'Call durations'), curves, latencies), zoom,
+      el('div', { class: 'plots' }, el('figure', {}, el('figcaption', {}, 'Tool calls'), legend, outcomes),
+        el('figure', {}, el('figcaption', {}, 'Call durations'), curves, latencies)), zoom,
       el('p', { class: 'quiet' }, 'Drag over a plot to zoom; click it to see the records of that time.'),
       el('details', {}, el('summary', {}, 'As a table'), asTable)),
     tops),
@@ -131,9 +131,10 @@ function drawTiles() {
         href: calls ? records({}) : undefined, curve: spark(of(STATUSES), 'Calls over the period') }),
       counted('Failed', ['error'], { title: 'Calls that failed at the server or on the way', note: part(sum(['error'])) }),
       counted('Refused', REFUSED, { title: 'Calls that were rejected before they were sent, and calls whose answer was blocked',
-        note: before + after ? `${number(before)} before the call, ${number(after)} ${after === 1 ? 'answer' : 'answers'}` : part(0) }));
+        note: before + after ? `${number(before)} before, ${number(after)} after the call` : part(0) }));
     const { p50, p95 } = summary.latency_ms;
-    if (!shown.from) all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval', note: took(p95) ? `95 % within ${took(p95)}` : 'no calls' }));
+    if (!shown.from) all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval', note: took(p95) ? `95 % within ${took(p95)}` : 'no calls',
+      curve: spark(points.map((point) => point.p50_ms || 0), 'Median duration over the period', 'p50') }));
   }
   const [first, newest] = [looks.at(-1 - RATE_OVER) ?? looks[0], looks.at(-1)];
   const seconds = (newest.at - first.at) / 1000;
@@ -184,6 +185,9 @@ function selection() {
   return { points, step, range, records: (more) => link('activity', { type: 'tool_call', ...range, ...more }) };
 }
 
+/** A bar behind a line, as wide as its share of the longest one. */
+const share = (part) => el('svg', { 'aria-hidden': 'true' }, el('rect', { class: 'part', width: `${100 * part}%`, height: '100%' }));
+
 function draw() {
   if (!summary || !outcomes.clientWidth) return;
   const data = summary;
@@ -223,10 +227,10 @@ function draw() {
     el('td', {}, took(point.p50_ms) || '–'), el('td', {}, took(point.p99_ms) || '–')));
   redraw(asTable, lines.length ? el('table', {}, el('thead', {}, head), el('tbody', {}, lines)) : el('p', { class: 'quiet' }, 'No calls.'));
   const top = (title, list, to) => el('div', { class: 'card' }, el('h2', {}, title),
-    list.length ? el('ol', { class: 'tops' }, list.map((it) => el('li', { 'data-key': it.name }, el('a', { href: to(it.name) }, el('bdi', {}, it.name)), el('span', {}, number(it.count)))))
+    list.length ? el('ol', { class: 'tops' }, list.map((it) => el('li', { 'data-key': it.name }, share(it.count / list[0].count), el('a', { href: to(it.name) }, el('bdi', {}, it.name)), el('span', {}, number(it.count)))))
       : el('p', { class: 'quiet' }, 'No calls.'));
-  redraw(tops, top('Servers called most', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server })),
-    top('Tools called most', data.top_tools.slice(0, MAX_TOPS), (name) => {
+  redraw(tops, top('Top servers', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server })),
+    top('Top tools', data.top_tools.slice(0, MAX_TOPS), (name) => {
       const at = name.indexOf(':');
       return link('activity', { type: 'tool_call', server: name.slice(0, at), tool: name.slice(at + 1) });
     }));

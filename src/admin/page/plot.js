@@ -3,6 +3,7 @@
 import { button, clock, day, el, fill, number, took } from './dom.js';
 
 const [HEIGHT, LEFT, BELOW, ABOVE] = [200, 52, 22, 8];
+const MAX_BAR = 28; // width of a bar, in pixels
 const LEAST_STEPS = 2; // a zoom shows at least so many
 
 export function stamp(time, step) {
@@ -33,8 +34,10 @@ export function plot(place, { points, step, series, kind, label, spell = number,
   const top = Math.max(Math.ceil(most / tick - 1e-9), 1) * tick;
   const y = (amount) => HEIGHT - BELOW - (amount / top) * (HEIGHT - BELOW - ABOVE);
   const wide = (width - LEFT) / points.length;
+  const thick = Math.max(Math.min(wide - 2, MAX_BAR), 1);
+  const isEmpty = !tops.some(Boolean);
   const parts = [];
-  for (let line = 0; line <= top + tick / 2; line += tick) {
+  for (let line = 0; line <= (isEmpty ? 0 : top + tick / 2); line += tick) {
     parts.push(el('line', { x1: LEFT, x2: width, y1: y(line), y2: y(line) }),
       el('text', { x: LEFT - 6, y: y(line) + 4, 'text-anchor': 'end' }, spell(line) || '0'));
   }
@@ -46,7 +49,7 @@ export function plot(place, { points, step, series, kind, label, spell = number,
     let base = 0;
     const bars = kind === 'bars' ? series.filter((one) => value(point, one)).map((one) => {
       const [low, high] = [y(base), y(base += value(point, one))];
-      return el('rect', { class: `bar ${one.name}`, x: x + 1, width: Math.max(wide - 2, 1), y: high, height: Math.max(low - high - 1, 1) });
+      return el('rect', { class: `bar ${one.name}`, x: x + (wide - thick) / 2, width: thick, y: high, height: Math.max(low - high - 1, 1) });
     }) : [];
     const said = series.map((one) => `${one.name} ${spell(value(point, one)) || '–'}`).join('\n');
     parts.push(el('g', {}, bars, el('rect', { class: 'hit', x, width: wide, y: ABOVE, height: HEIGHT - BELOW - ABOVE }),
@@ -63,6 +66,7 @@ export function plot(place, { points, step, series, kind, label, spell = number,
       }
     }
   }
+  if (isEmpty) parts.push(el('text', { x: LEFT + (width - LEFT) / 2, y: HEIGHT / 2, 'text-anchor': 'middle' }, 'No calls in this time'));
   const chosen = el('rect', { class: 'chosen', y: ABOVE, height: HEIGHT - BELOW - ABOVE, width: 0 });
   const drawn = el('svg', { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: 'img', 'aria-label': label }, parts, chosen);
   drag(drawn, chosen, { points, wide, step, picked, clicked });

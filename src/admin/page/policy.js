@@ -1,6 +1,6 @@
 // The operator's rules: what is in force, and what they say of a call that nobody makes.
 
-import { button, code, command, editable, el, empty, exactly, fill, json, labelled, number, option, pairs, tag } from './dom.js';
+import { button, code, command, editable, el, empty, exactly, fill, json, labelled, number, option, pairs, tag, visible } from './dom.js';
 import { explainable, subject } from './record.js';
 import { Refused, act, ask, attempt, segment, send } from './rest.js';
 import { link } from './route.js';
@@ -9,13 +9,13 @@ const about = el('div', {});
 const rules = el('ul', { id: 'rules', class: 'cards' });
 const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
 const form = el('form', { id: 'explain-form', class: 'trial card', 'aria-label': 'Explain' },
-  labelled('Who', text('principal', { value: 'anonymous', required: true, placeholder: 'admin, token:NAME, jwt:SUBJECT' })),
-  labelled('Groups', text('groups', { placeholder: 'with commas' })),
+  labelled('Principal', text('principal', { value: 'anonymous', required: true, placeholder: 'admin, token:NAME, jwt:SUBJECT' })),
+  labelled('Groups', text('groups', { placeholder: 'separated by commas' })),
   labelled('Tool', text('tool', { required: true, placeholder: 'server:tool', list: 'tool-names' })),
-  labelled('As', el('select', { name: 'action' }, option('', 'what the tool is marked for'), ['read', 'write', 'destructive'].map((name) => option(name)))),
+  labelled('Operation', el('select', { name: 'action' }, option('', 'what the tool is marked for'), ['read', 'write', 'destructive'].map((name) => option(name)))),
   labelled('Sensitivity', el('select', { name: 'sensitivity' }, option('', 'not stated'), ['public', 'internal', 'private', 'unknown'].map((name) => option(name)))),
   labelled('Reason', text('reason', { maxlength: 1000 })),
-  labelled('Client', text('client', { maxlength: 1024, placeholder: 'its own name' })),
+  labelled('Client', text('client', { maxlength: 1024, placeholder: 'name that it reports' })),
   labelled('Arguments', el('textarea', { name: 'args', rows: 3, spellcheck: 'false' }, '{}')),
   el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Explain')));
 const names = el('datalist', { id: 'tool-names' });
@@ -27,9 +27,10 @@ const stop = button('Stop', () => {
 }, { hidden: true });
 const replayForm = el('form', { id: 'replay-form', class: 'trial card', 'aria-label': 'Replay' },
   labelled('Rules', el('textarea', { name: 'rules', rows: 5, spellcheck: 'false', placeholder: 'In Cedar. They take the place of the rules in force; empty: the rules in force instead of none.' })),
-  labelled('Calls of', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
+  labelled('Period', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
   el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Replay'), stop));
 const replayed = el('div', { id: 'replayed', 'aria-live': 'polite' });
+const MAX_OPEN_RULES = 6; // more rules are shown without their text
 const REDACTED = '[redacted]'; // replacement of secrets in the log
 let asked = 0;
 let filled = 0; // number of times that the form was filled from the address; answers to earlier ones are dropped
@@ -70,6 +71,9 @@ export const policy = {
 
 let drawn;
 
+/** File and line of a rule; pointed at, with its folder. */
+const placeOf = ({ file, line }) => el('p', { class: 'quiet mono', title: visible(file) }, `${file.split(/[\\/]/).at(-1)}:${line}`);
+
 async function load() {
   const mine = ++asked;
   const { data, text: spelled } = await ask('policy');
@@ -82,14 +86,14 @@ async function load() {
     fill(rules);
     return;
   }
-  fill(about, pairs(['mode', data.mode === 'shadow' ? 'shadow: refusals are only put on record' : 'enforce'],
-    ['where no rule fits', data.default], ['rules', number(data.rules.length + data.left_out)]));
+  fill(about, el('div', { class: 'card facts' }, pairs(['mode', data.mode === 'shadow' ? 'shadow: refusals are only put on record' : 'enforce'],
+    ['default', data.default], ['rules', number(data.rules.length + data.left_out)])));
   fill(rules, data.rules.map((rule) => el('li', { class: 'card' },
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, rule.rule)), tag(rule.effect)),
     rule.message && el('p', {}, el('bdi', {}, rule.message)),
     rule.asks_a_person && el('p', { class: 'quiet' }, 'A person can lift it: it asks for an approval.'),
-    el('p', { class: 'quiet mono' }, `${rule.file}:${rule.line}`),
-    el('details', {}, el('summary', {}, 'Text'), code(rule.text, 'rule')))));
+    placeOf(rule),
+    el('details', { open: data.rules.length <= MAX_OPEN_RULES }, el('summary', {}, 'Rule'), code(rule.text, 'rule')))));
 }
 
 form.addEventListener('submit', (event) => {
@@ -174,7 +178,7 @@ function explained(data) {
     data.rules.map((rule) => el('div', { class: 'met' },
       el('div', { class: 'line' }, el('strong', {}, el('bdi', {}, rule.rule)), el('span', {}, rule.effect, ', ', rule.outcome)),
       rule.error && el('p', { class: 'wrong' }, rule.error),
-      el('p', { class: 'quiet mono' }, `${rule.file}:${rule.line}`),
+      placeOf(rule),
       pairs(...rule.saw.map((it) => [it.path, it.value ?? 'not there']))))));
 }
 

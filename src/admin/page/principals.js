@@ -2,7 +2,7 @@
 
 import { RANGES, heads, line } from './activity.js';
 import { stands } from './approvals.js';
-import { arrange, chip, command, el, empty, fill, markChips, moving, number, option, redraw, tag, when } from './dom.js';
+import { arrange, chip, command, el, empty, fill, markChips, moving, number, option, redraw, rowsOpen, tag, when } from './dom.js';
 import { STATUSES } from './now.js';
 import { ask, attempt } from './rest.js';
 import { change, here, link } from './route.js';
@@ -19,15 +19,17 @@ const field = el('input', { name: 'name', autocomplete: 'off', spellcheck: 'fals
 const form = el('form', { id: 'principal-form', class: 'chips', 'aria-label': 'Selection' }, chip('Principal', field), chip('Period', period));
 const count = el('p', { id: 'principal-count', class: 'quiet', role: 'status' });
 const table = el('div', { id: 'principals' });
-const title = el('div', { class: 'line' });
-const access = el('div', { id: 'principal-access', class: 'card empty' });
+const title = el('div', { class: 'path' });
+const access = el('div', { id: 'principal-access', class: 'empty' });
 const outcomes = el('ul', { id: 'principal-calls', class: 'legend' });
 const records = el('ol', { class: 'records', 'aria-label': 'Latest records, newest first' });
 const recorded = el('p', { class: 'more' });
 const standing = el('ul', { class: 'cards standing', 'aria-label': 'Standing approvals' });
 const none = el('p', { class: 'quiet' }, 'None.');
-const one = el('div', { id: 'principal', hidden: true }, title, access, el('h2', {}, 'Calls'), outcomes,
-  el('h2', {}, 'Standing approvals'), none, standing, el('h2', {}, 'Latest records'), el('div', { class: 'list' }, heads(), records), recorded);
+const part = (words, ...parts) => el('div', { class: 'card' }, el('h2', {}, words), parts);
+const one = el('div', { id: 'principal', hidden: true }, title,
+  el('div', { class: 'pair' }, part('Access', access), part('Calls', outcomes), part('Standing approvals', none, standing)),
+  el('h2', {}, 'Latest records'), el('div', { class: 'list' }, heads('Client'), records), recorded);
 let [asked, shown, newest] = [0, undefined, undefined]; // `newest`: the record up to which calls were counted
 
 export const principals = {
@@ -39,6 +41,7 @@ export const principals = {
     if (document.activeElement !== field) field.value = name;
     period.value = Object.hasOwn(RANGES, wanted ?? '') ? wanted : PERIOD;
     markChips(form);
+    period.closest('.chip').classList.toggle('set', period.value !== PERIOD);
     const key = JSON.stringify([name, period.value]);
     if (key !== shown) clear();
     shown = key;
@@ -95,14 +98,22 @@ async function loadAll() {
     : el('table', { class: 'rows' }, el('thead', {}, el('tr', {}, head.map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))),
       el('tbody', {}, rows.map((it) => el('tr', { 'data-key': it.name },
         el('th', { scope: 'row' }, el('a', { href: link('principals', { ...here().parameters, name: it.name }) }, el('bdi', {}, it.name))),
-        [it.calls, it.failed, it.refused].map((value) => el('td', { class: 'num' }, number(value))), el('td', { class: 'num' }, when(it.last)))))));
+        counted(it, it.calls), counted(it, it.failed, 'error'), counted(it, it.refused, 'blocked,rejected'), el('td', { class: 'num' }, when(it.last)))))));
+}
+
+/** A count of calls that leads to their records. */
+function counted({ name }, value, status) {
+  const records = () => link('activity', { type: 'tool_call', principal: name, range: period.value, status });
+  return el('td', { class: status === 'error' ? 'num error-count' : 'num' },
+    value ? el('a', { href: records() }, number(value)) : el('span', { class: 'quiet' }, '0'));
 }
 
 // ---- One of them
 
 /** Shows the parts that need no request: name, admission, and the link to the rules. */
 function introduce(name) {
-  redraw(title, el('h2', {}, el('bdi', {}, name)), el('a', { href: link('principals', { ...here().parameters, name: '' }) }, 'All principals'));
+  redraw(title, el('a', { href: link('principals', { ...here().parameters, name: '' }) }, 'All principals'), el('span', { class: 'quiet', 'aria-hidden': 'true' }, '›'),
+    el('h2', {}, el('bdi', {}, name)));
   redraw(access, kind(name), el('p', {}, el('a', { href: link('policy', { principal: name }) }, 'What the rules say')));
 }
 
@@ -114,7 +125,7 @@ function kind(name) {
     return [words('An agent token. Its servers, tools, operations and expiry: ', command('mcpproxy token list')),
       words('To revoke it: ', command(`mcpproxy token revoke ${token}`))];
   }
-  if (name === 'admin') return words('The holder of the API key: the command line, REST, and this page. It has no scope.');
+  if (name === 'admin') return words('The holder of the API key: the command line, REST, and this page. No scope limits it, only the rules do.');
   if (name === 'anonymous') return words('Clients without a credential. They are refused with ', el('code', {}, '"require_mcp_auth": true'), ' in the config.');
   if (name.startsWith('jwt:')) return words('A login with your organization, admitted by ', el('code', {}, 'auth.jwt'), ' in the config.');
   if (name.startsWith('cert:')) return words('A client certificate, admitted by ', el('code', {}, 'tls.client_ca'), ' in the config.');
@@ -158,3 +169,4 @@ form.addEventListener('submit', (event) => {
 });
 field.addEventListener('change', () => change({ name: field.value.trim() }));
 period.addEventListener('change', () => change({ period: period.value }, true));
+rowsOpen(table);

@@ -105,7 +105,7 @@ export const explainable = ({ type, server_name: server, tool_name: tool, princi
   type === 'tool_call' && server && tool && principal && /^(direct|call_tool_\w+)$/.test(metadata?.tool_variant));
 
 /** A link to the records that share a value. */
-const only = (parameters) => [' ', el('a', { class: 'more', href: link('activity', parameters) }, 'all of it')];
+const only = (parameters) => [' ', el('a', { class: 'more', href: link('activity', parameters) }, 'its other records')];
 
 function details(activity, exact, about, call) {
   const { queued_ms: queue = 0, approval_wait_ms: approval = 0 } = activity.metadata ?? {};
@@ -128,6 +128,8 @@ function details(activity, exact, about, call) {
     decided.map((decision) => verdict(decision.metadata ?? {}, decision.status)),
     explainable(call) && el('p', {}, el('a', { href: link('policy', { record: call.id }) }, 'What the rules say about this call')),
 
+    block('Arguments', exact.arguments), block('Answer', activity.response, activity.response_truncated),
+
     (activity.intent || variant) && heading('Intent'),
     pairs(['operation', intent.operation_type], ['sensitivity', intent.data_sensitivity],
       ['reason', intent.reason], ['called with', variant && el('code', {}, variant)]),
@@ -142,11 +144,10 @@ function details(activity, exact, about, call) {
       ['recorded', activity.response_truncated ? bytes(new Blob([activity.response ?? '']).size) : 'all'],
       ['arguments', activity.arguments_bytes === undefined ? undefined : `${bytes(activity.arguments_bytes)}, cut`]),
 
-    block('Arguments', exact.arguments), block('Answer', activity.response, activity.response_truncated),
     activity.type !== 'policy_decision' && Object.keys(more).length > 0 && block('More', more),
 
-    heading('Belongs to'),
-    pairs(['about', parent],
+    heading('Context'),
+    pairs(['decision on', parent],
       ['server', activity.server_name && [activity.server_name, only({ server: activity.server_name })]],
       ['tool', activity.tool_name && [el('a', { href: link('tools', { q: activity.tool_name, server: activity.server_name }) }, activity.tool_name),
         only({ server: activity.server_name, tool: activity.tool_name })]],

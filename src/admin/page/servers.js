@@ -1,6 +1,6 @@
 // The servers view: one line each, and a panel with the details and actions of the one that is open.
 
-import { button, chip, clock, command, copy, el, empty, fill, markChips, nodes, number, option, pairs, panel, redraw, settled, tag, took, visible, when } from './dom.js';
+import { button, chip, clock, command, copy, el, empty, fill, markChips, nodes, number, option, pairs, panel, redraw, rowsOpen, settled, tag, took, visible, when } from './dom.js';
 import { listen } from './live.js';
 import { spark } from './plot.js';
 import { happened } from './record.js';
@@ -15,12 +15,20 @@ const PAGE = 100; // lines shown before somebody asks for more
 const KEPT = 60; // samples of a server's calls: ten minutes
 const SAMPLE_MS = 9000; // minimum time between two samples
 const CHANGES = 5; // latest changes in each list of the panel
+const HEADS = [['Server'], ['State', undefined, 'wide'], ['Tools', undefined, 'num'], ['Calls', 'since the start of the proxy', 'num'], ['Errors', 'calls that failed', 'num'],
+  ['Refused', 'rejected before the call, or its answer blocked', 'num'], ['Median', 'half of the calls were faster', 'num late'],
+  ['p99', '99 of 100 calls were faster', 'num late'], ['Last 10 min', 'calls in the last minutes, while this page was open', 'late']];
+/** By column that the list can be sorted by, in descending order: the value of a server. */
+const SORTS = {
+  Tools: (it) => it.tools, Calls: ({ calls }) => calls.total, Errors: ({ calls }) => calls.error,
+  Refused: ({ calls }) => calls.blocked + calls.rejected, Median: ({ calls }) => calls.duration_us.p50, p99: ({ calls }) => calls.duration_us.p99,
+};
 
 const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search servers', 'aria-label': 'Search', maxlength: 256 });
 const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
-const adder = button('Add', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
+const adder = button('Add a server', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
 const form = el('form', { id: 'server-form', class: 'chips', role: 'search' }, search, chip('State', state), adder);
-const adding = el('div', { id: 'adding', class: 'empty card', role: 'group', 'aria-label': 'Add', hidden: true });
+const adding = el('div', { id: 'adding', class: 'empty card', role: 'group', 'aria-label': 'Add a server', hidden: true });
 const count = el('p', { id: 'server-count', class: 'quiet', role: 'status' });
 const none = el('div', {});
 const table = el('div', { id: 'servers' });
@@ -90,7 +98,7 @@ async function load() {
 }
 
 function draw() {
-  const { q = '', state: wanted, name } = here().view === 'servers' ? here().parameters : {};
+  const { q = '', state: wanted, name, sort } = here().view === 'servers' ? here().parameters : {};
   const word = q.toLowerCase();
   const found = all.filter((it) => (!wanted || it.state === wanted) && [it.name, it.reason, it.server_info].some((text) => text?.toLowerCase().includes(word)));
   markChips(form);
@@ -99,17 +107,29 @@ function draw() {
   form.hidden = all.length === 0;
   const connected = all.filter((it) => it.state === 'connected').length;
   count.textContent = all.length ? `${number(connected)} of ${number(all.length)} connected${found.length < all.length ? `, ${number(found.length)} shown` : ''}` : '';
-  const head = [['Server'], ['State', undefined, 'wide'], ['Tools', undefined, 'num'], ['Calls', 'since the start of the proxy', 'num'], ['Errors', 'calls that failed', 'num'],
-    ['Refused', 'rejected before the call, or its answer blocked', 'num'], ['Median', 'half of the calls were faster', 'num late'],
-    ['p99', '99 of 100 calls were faster', 'num late'], ['Lately', 'calls in the last minutes, while this page was open', 'late']];
+  const by = SORTS[sort];
+  if (by) found.sort((one, other) => by(other) - by(one));
   redraw(table, found.length > 0 && el('table', { class: 'rows' },
-    el('thead', {}, el('tr', {}, head.map(([words, title, kind]) => el('th', { scope: 'col', title, class: kind }, words)))),
+    el('thead', {}, el('tr', {}, HEADS.map((it) => heading(it, sort)))),
     el('tbody', {}, found.slice(0, limit).map((it) => row(it, it.name === name)))));
   more.hidden = found.length <= limit;
   more.textContent = `Show all ${number(found.length)}`;
   const one = name && all.find((it) => it.name === name);
   if (one) openPanel(one);
   else closePanel();
+}
+
+/** The head of a column: a button if the list can be sorted by it. */
+function heading([words, title, kind], sort) {
+  const isSorted = words === sort;
+  const click = () => change({ sort: isSorted ? '' : words }, true);
+  return el('th', { scope: 'col', title, class: kind, 'aria-sort': SORTS[words] && isSorted && 'descending' }, SORTS[words] ? button(words, click) : words);
+}
+
+/** The reason of a state without the words of the state itself. */
+function brief({ state: now, reason }) {
+  const words = now.replace('-', ' ');
+  return reason.startsWith(words) ? reason.slice(words.length).replace(/^:? /, '') : reason;
 }
 
 function row(server, isOpen) {
@@ -119,13 +139,13 @@ function row(server, isOpen) {
   const line = samples.get(name) ?? [];
   const rates = line.slice(1).map((it, at) => (it.total - line[at].total) * 1000 / (it.at - line[at].at));
   return el('tr', { 'data-key': name, 'data-name': name, class: isOpen ? 'open' : undefined },
-    el('th', { scope: 'row' }, el('a', { href: link('servers', { ...here().parameters, name }), 'aria-current': isOpen && 'true' }, el('bdi', {}, name))),
+    el('th', { scope: 'row' }, el('a', { href: link('servers', { ...here().parameters, name }), 'aria-current': isOpen && 'true' }, el('bdi', { title: visible(name) }, name))),
     el('td', { class: 'wide' }, el('span', { class: 'cut' }, tag(server.state), server.quarantined > 0 && [' ', el('a', { class: 'warning', href: link('tools', { server: name, held: 'yes' }) }, `${number(server.quarantined)} in quarantine`)],
-      server.reason && [' ', el('bdi', { class: 'quiet', title: visible(server.reason) }, server.reason)])),
+      server.reason && [' ', el('bdi', { class: 'quiet', title: visible(server.reason) }, brief(server))])),
     el('td', { class: 'num' }, server.tools ? el('a', { href: link('tools', { server: name }) }, number(server.tools)) : el('span', { class: 'quiet' }, '0')),
-    counted(calls.total, {}), counted(calls.error, { status: 'error' }), counted(calls.blocked + calls.rejected, { status: 'blocked,rejected' }),
+    counted(calls.total, {}), counted(calls.error, { status: 'error' }, 'num error-count'), counted(calls.blocked + calls.rejected, { status: 'blocked,rejected' }),
     time(calls.duration_us.p50), time(calls.duration_us.p99),
-    el('td', { class: 'late' }, rates.length > 1 && spark(rates, `Calls of ${visible(name)} in the last minutes`)));
+    el('td', { class: 'late' }, rates.some(Boolean) && spark(rates, `Calls of ${visible(name)} in the last minutes`)));
 }
 
 /** Instructions if there is no server. */
@@ -173,7 +193,7 @@ function content(name) {
   const actions = el('div', { class: 'answer' });
   const reach = el('div', { class: 'reach' });
   const [states, definitions] = [el('div', { class: 'history' }), el('div', { id: 'definitions', class: 'history' })];
-  const parts = [about, actions, el('h3', {}, 'How it is reached'), reach, el('h3', {}, 'Latest changes of its state'), states,
+  const parts = [actions, about, el('h3', {}, 'How it is reached'), reach, el('h3', {}, 'Latest changes of its state'), states,
     el('h3', {}, 'Latest changes of its definitions'), definitions, log(name)];
   let [drawn, changed] = [];
   attempt(async () => {
@@ -236,7 +256,7 @@ function described(server) {
       ['since', when(server.since)], ['transport', server.protocol], ['MCP revision', server.protocol_version], ['reported name', server.server_info],
       ['calls', calls.total ? records({}, number(calls.total)) : '0'], ['errors', calls.error && records({ status: 'error' }, number(calls.error))],
       ['refused', refused && records({ status: 'blocked,rejected' }, number(refused))],
-      ['duration', times(calls.duration_us)], ['added by the proxy', times(calls.overhead_us)]));
+      ['duration', times(calls.duration_us)], ['proxy overhead', times(calls.overhead_us)]));
 }
 
 /** Items of its lists that do not conform to MCP: repaired, or left out. */
@@ -311,3 +331,4 @@ const typed = () => change({ q: search.value.trim(), state: state.value }, true)
 form.addEventListener('submit', (event) => event.preventDefault());
 search.addEventListener('input', settled(typed));
 state.addEventListener('change', typed);
+rowsOpen(table);

@@ -9,7 +9,7 @@ import { settingsForm } from './settings_form.js';
 const state = el('div', { class: 'card' });
 const differences = el('div', { id: 'difference', 'aria-live': 'polite' });
 const standing = el('div', { id: 'standing-config' });
-const proxy = el('div', { class: 'card' });
+const proxy = el('div', { class: 'card facts' });
 const log = el('div', { id: 'verified', 'aria-live': 'polite' });
 const text = el('textarea', { id: 'settings-text', rows: 16, spellcheck: 'false', autocomplete: 'off', 'aria-describedby': 'settings-help', input: () => fill(proposed) });
 const proposed = el('div', { id: 'proposed', 'aria-live': 'polite' });
@@ -41,7 +41,7 @@ export const settings = {
       button('Compare with the file', () => act(compare)),
       button('Reload', () => act(reload))),
     differences, editor,
-    el('details', {}, el('summary', {}, 'In force, without secrets'), standing),
+    el('details', {}, el('summary', {}, 'Config in force, secrets hidden'), standing),
     heading('proxy', 'This proxy'), faults.proxy, proxy,
     heading('log', 'Activity log'), faults.log,
     el('p', { class: 'quiet' }, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),
@@ -73,6 +73,7 @@ async function load() {
   if (mine !== asked) return;
   if (text !== drawn || !state.childElementCount) {
     drawn = text;
+    state.classList.toggle('fault', Boolean(config.rejected));
     fill(state, pairs(['file', config.path ? [el('span', { class: 'mono' }, config.path)] : 'none'], ['in force since', when(config.since)],
       ['needs a restart', config.needs_restart.length > 0 && keys(config.needs_restart)]),
     config.rejected && el('div', { class: 'decision blocked' }, el('p', {}, 'What the file holds since ', when(config.rejected.since), ' is invalid; the previous config stays in force.'),
@@ -81,7 +82,8 @@ async function load() {
     fill(standing, code(laidOut(config.standing), 'config'));
   }
   for (const [part, place] of Object.entries(faults)) {
-    const here = status.faults.filter((fault) => !fault.server && !['fleet', 'index'].includes(fault.part) && partOf(fault) === part);
+    const isTold = (fault) => fault.server || ['fleet', 'index'].includes(fault.part) || (fault.part === 'config' && config.rejected);
+    const here = status.faults.filter((fault) => partOf(fault) === part && !isTold(fault));
     redraw(place, here.length > 0 && el('ul', { class: 'card fault' }, here.map((fault) => el('li', {}, el('strong', {}, fault.part), ': ', el('bdi', {}, fault.cause)))));
   }
   const { activity, schemas } = status;

@@ -102,7 +102,9 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
     made.id = `setting-${ids}`;
     const help = `${made.id}-help`;
     made.setAttribute('aria-describedby', help);
-    return el('div', { class: 'setting' }, el('div', {}, el('label', { for: made.id }, el('code', {}, words.join('.'))), made), el('p', { id: help, class: 'quiet' }, at.description ?? ''));
+    const section = words.slice(0, -1).map((word) => `${word}.`).join('');
+    const name = el('code', {}, section && el('span', { class: 'quiet' }, section), words.at(-1));
+    return el('div', { class: 'setting' }, el('label', { for: made.id }, name), made, el('p', { id: help, class: 'quiet' }, at.description ?? ''));
   }
 
   function draw() {

@@ -1,7 +1,7 @@
 // The tools view: one line each, and a panel with the details of the one that is open, its definition compared with the accepted one,
 // approval and trial calls.
 
-import { SETTLE_MS, button, chip, code, editable, el, empty, fill, labelled, laidOut, markChips, number, option, pairs, panel, redraw, settled, tag, visible } from './dom.js';
+import { SETTLE_MS, button, chip, code, editable, el, empty, fill, labelled, laidOut, markChips, number, option, pairs, panel, redraw, rowsOpen, settled, tag, visible } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { change, here, link } from './route.js';
@@ -15,16 +15,16 @@ const STANDS = {
   forgotten: 'differs from the accepted definition, whose text is no longer stored',
 };
 
-const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', placeholder: 'What should the tool do?', 'aria-label': 'Search', maxlength: 1024 });
+const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', placeholder: 'Search by purpose', 'aria-label': 'Search', maxlength: 1024 });
 const server = el('select', { name: 'server' }, option('', 'all'));
 const held = el('input', { name: 'held', type: 'checkbox', value: 'yes' });
 const form = el('form', { id: 'tool-form', class: 'chips', role: 'search' }, search, chip('Server', server), chip('In quarantine', held));
 const count = el('p', { id: 'tool-count', class: 'quiet', role: 'status' });
 const list = el('tbody', {});
 const table = el('table', { id: 'tools', class: 'rows', hidden: true },
-  el('thead', {}, el('tr', {}, [['Tool'], ['Operation'], ['Description', 'wide late'], ['Notes', 'late']].map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))), list);
+  el('thead', {}, el('tr', {}, [['Tool'], ['Operation'], ['Description', 'wide late']].map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))), list);
 const none = el('div', {});
-const more = button('More', () => act(further), { id: 'more-tools', hidden: true });
+const more = button('Show more', () => act(further), { id: 'more-tools', hidden: true });
 const details = panel('tool', 'Tool');
 const known = new Map(); // by name: the tools in the list
 let [cursor, asked, shown, servers, panels] = [undefined, 0, {}, [], 0]; // `panels`: how often one was opened or closed
@@ -110,6 +110,7 @@ async function further() {
 function end({ total, next_cursor: next }) {
   cursor = next;
   more.hidden = !cursor;
+  more.textContent = `Show more of ${number(total)}`;
   redraw(list, [...known.values()].map(row));
   table.hidden = known.size === 0;
   mark();
@@ -124,11 +125,10 @@ const showAll = () => el('p', {}, el('a', { href: link('tools') }, 'Show all too
 const operationOf = (it) => it.call_with.replace('call_tool_', '');
 
 function row(it) {
-  const notes = [it.unannotated && 'no annotations', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean).join(', ');
+  const notes = [it.unannotated && 'no annotations', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
   return el('tr', { 'data-key': it.name, 'data-name': it.name },
     el('th', { scope: 'row' }, el('a', { href: link('tools', { ...shown, tool: it.name }) }, el('bdi', {}, it.name)), it.quarantined && [' ', el('span', { class: 'wrong' }, 'in quarantine')]),
-    el('td', {}, tag(operationOf(it))), el('td', { class: 'wide late' }, el('span', { class: 'cut quiet' }, it.description ?? '')),
-    el('td', { class: 'late quiet' }, notes));
+    el('td', {}, tag(operationOf(it))), el('td', { class: 'wide late' }, el('span', { class: 'cut quiet' }, notes.map((words) => [el('span', { class: 'note' }, words), ' ']), it.description ?? '')));
 }
 
 // ---- The panel
@@ -156,16 +156,20 @@ async function openTool(name) {
     } catch (error) {
       if (error.status !== 404) throw error;
       if (mine !== panels) return;
-      made = el('div', { class: 'tool' }, el('h2', {}, el('bdi', {}, name)), el('p', {}, 'No server offers this tool now.'));
+      made = el('div', { class: 'tool' }, el('p', {}, 'No server offers this tool now.'));
+      made.head = el('div', {}, el('h2', {}, el('bdi', {}, name)));
     }
     if (made === before) return;
     if (isNew) {
       details.dataset.name = name;
-      fill(details, button('✕', () => change({ tool: '' }), { class: 'close', 'aria-label': 'Close' }), made);
+      fill(details, el('div', { class: 'top' }, made.head, button('✕', () => change({ tool: '' }), { 'aria-label': 'Close' })), made);
       details.hidden = false;
       details.scrollTop = 0;
       details.focus({ preventScroll: true });
-    } else before.replaceWith(made);
+    } else {
+      before.head.replaceWith(made.head);
+      before.replaceWith(made);
+    }
   });
   if (well) mark();
 }
@@ -218,12 +222,13 @@ function content(it) {
   const able = it.capability ?? {};
   const at = it.name.indexOf(':');
   const [of, name] = [it.name.slice(0, at), it.name.slice(at + 1)];
-  return el('div', { class: 'tool' },
-    el('h2', {}, el('bdi', {}, it.name)), el('div', { class: 'tags' }, tag(operation), it.quarantined && el('span', { class: 'wrong' }, 'in quarantine')),
+  const defined = definition(it);
+  const made = el('div', { class: 'tool' },
     it.quarantined && el('p', { class: 'wrong' }, 'Until somebody approves its definition, no agent sees it.'),
-    it.findings?.length > 0 && el('ul', { class: 'quiet' }, it.findings.map((found) =>
-      el('li', {}, `${found.rule} (${found.level}) in ${found.place}: ${found.detail}`))),
+    it.findings?.length > 0 && el('ul', {}, it.findings.map((found) =>
+      el('li', { class: found.level === 'high' ? 'wrong' : 'quiet' }, `${found.rule} (${found.level}) in ${found.place}: ${found.detail}`))),
     it.description && el('p', {}, it.description),
+    it.quarantined && defined,
     pairs(['server', el('a', { href: link('servers', { name: of }) }, el('bdi', {}, of))], ['called with', el('code', {}, it.call_with)],
       ['side effect', able.side_effect], ['approval', able.approval === 'auto' ? undefined : able.approval],
       ['annotations', hints.join(', ') || (it.unannotated && 'none')],
@@ -231,12 +236,14 @@ function content(it) {
     it.inputSchema && el('details', { 'data-part': 'parameters' }, el('summary', {}, 'Parameters'), code(laidOut(it.inputSchema), 'parameters')),
     el('details', { 'data-part': 'answers' }, el('summary', {}, 'Output schema'), it.outputSchema ? code(laidOut(it.outputSchema), 'output schema')
       : el('p', { class: 'quiet' }, 'It declares no output schema: its results are not validated.')),
-    definition(it), trial(it, operation));
+    !it.quarantined && defined, trial(it, operation));
+  made.head = el('div', {}, el('h2', {}, el('bdi', {}, it.name)), el('div', { class: 'tags' }, tag(operation), it.quarantined && el('span', { class: 'wrong' }, 'in quarantine')));
+  return made;
 }
 
 /** A section that loads its contents when opened. */
-function opened(part, words, look) {
-  const made = el('details', { 'data-part': part, toggle: () => made.open && act(async () => {
+function opened(part, words, look, open = false) {
+  const made = el('details', { open, 'data-part': part, toggle: () => made.open && act(async () => {
     const told = await look();
     if (made.open) made.replaceChildren(made.firstElementChild, ...told);
   }) }, el('summary', {}, words));
@@ -248,7 +255,7 @@ function definition(it) {
   return opened('definition', it.quarantined ? 'Pending definition' : 'Definition', async () => {
     const { data } = await ask(`tools/${segment(it.name)}/diff`);
     return differs(data);
-  });
+  }, it.quarantined);
 }
 
 /** The differences of a definition by part, and the button that approves exactly this definition. */
@@ -274,7 +281,7 @@ function differs({ name, digest, tools: [now] }) {
     el('div', { class: 'line' }, el('strong', {}, it.part), tag(it.grade)),
     it.why.length > 0 && el('p', { class: 'quiet' }, it.why.join(', ')), it.places.map(place),
     it.left_out > 0 && el('p', { class: 'quiet' }, `and ${number(it.left_out)} more: mcpproxy tools diff`)];
-  return [pairs(['is', STANDS[now.accepted] ?? now.accepted], ['change', now.grade], ['digest', el('span', { class: 'mono' }, digest)]),
+  return [pairs(['compared', STANDS[now.accepted] ?? now.accepted], ['change', now.grade], ['digest', el('span', { class: 'mono' }, digest)]),
     ...now.parts.flatMap(part).flat(Infinity).filter((child) => child instanceof Node),
     ...(now.quarantined ? [el('div', { class: 'answer' }, button('Approve', approve, { class: 'primary' }))] : []),
   ].filter(Boolean);
@@ -321,7 +328,7 @@ function trial(it, operation) {
   };
   return el('details', { 'data-part': 'trial' }, el('summary', {}, 'Try a call'),
     el('form', { class: 'trial', submit: run },
-      labelled('Arguments', args), labelled('As', how), labelled('Reason', reason),
+      labelled('Arguments', args), labelled('Operation', how), labelled('Reason', reason),
       el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Call'))), came);
 }
 
@@ -330,3 +337,4 @@ form.addEventListener('submit', (event) => event.preventDefault());
 search.addEventListener('input', settled(typed));
 server.addEventListener('change', typed);
 held.addEventListener('change', typed);
+rowsOpen(list);

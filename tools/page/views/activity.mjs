@@ -13,7 +13,11 @@ export async function look({ page, wrong }) {
   const field = (name) => page.locator('#filters label', { hasText: new RegExp(`^\\s*${name}\\b`) }).locator('input, select');
   /** Shows the field of a filter that is not always there. */
   const add = (name) => page.getByLabel('Add a filter').selectOption({ label: name });
-  const clear = () => page.locator('#filters').getByRole('button', { name: 'Clear' }).click();
+  /** Clears the filters, if there are any. */
+  const clear = async () => {
+    const button = page.locator('#filters').getByRole('button', { name: 'Clear' });
+    if (await button.isVisible()) await button.click();
+  };
   const record = page.locator('#record');
   const text = page.getByLabel('Text', { exact: true });
   const focused = () => page.evaluate(() => document.activeElement.querySelector('.name')?.textContent);
@@ -53,6 +57,7 @@ export async function look({ page, wrong }) {
   assert.match(await refused.innerText(), /output validation.*\/value/s);
   const pretends = page.locator('#rows li', { hasText: 'pretends to read' });
   assert.match(await pretends.innerText(), /call_tool_destructive/);
+  assert.equal(await pretends.locator('.cause').getAttribute('class'), 'cause rejected', 'the cause has the color of the status');
   const alone = await page.locator('#rows li', { hasText: /^\s*[\d:]+\s*decision/ }).count();
   assert.equal(alone, 0, 'no decision stands beside its call');
 
@@ -68,14 +73,14 @@ export async function look({ page, wrong }) {
   await page.reload();
   await count(page, '#rows li', 1);
   assert.equal(await field('Tool').inputValue(), 'violate');
-  await copies(page, page.locator('#filters'), 'Copy link', page.url());
+  await copies(page, page.locator('#view-activity'), 'Copy link', page.url());
   await field('Tool').fill('no such tool');
   await page.getByText('No record matches the filters.').waitFor();
   await field('Tool').fill('violate');
   await count(page, '#rows li', 1);
 
   step('a record opens and closes with the keyboard, and by the address');
-  await page.locator('#pause').focus();
+  await page.locator('#filters').getByRole('button', { name: 'Clear' }).focus();
   await page.keyboard.press('Tab');
   assert.equal(await focused(), 'stub:violate');
   await page.keyboard.press('Enter');
@@ -149,6 +154,16 @@ export async function look({ page, wrong }) {
   assert.equal(await page.locator('#rows li').nth(2).locator('a:focus').count(), 1);
   await page.keyboard.press('/');
   assert.equal(await text.evaluate((it) => it === document.activeElement), true);
+
+  step('j and k step through the records while one is open');
+  await page.locator('#rows a').first().click();
+  const current = () => page.locator('#rows a').evaluateAll((all) => all.findIndex((it) => it.hasAttribute('aria-current')));
+  for (const [key, at] of [['', 0], ['j', 1], ['j', 2], ['k', 1]]) {
+    if (key) await page.keyboard.press(key);
+    await until(async () => await current() === at && await record.isVisible(), current);
+  }
+  await page.keyboard.press('Escape');
+  await record.waitFor({ state: 'hidden' });
 
   step('a call arrives by itself, and only where it fits the filters');
   const rows = await page.locator('#rows li').count();
@@ -296,7 +311,7 @@ export async function look({ page, wrong }) {
 
   step('an id is copied, and what belongs together is a click away');
   await copies(page, record, 'Copy id', /^[0-9A-Z]{26}$/);
-  await record.getByRole('link', { name: 'all of it' }).first().click();
+  await record.getByRole('link', { name: 'its other records' }).first().click();
   await page.locator('#rows li').nth(8).waitFor();
   assert.match(page.url(), /server=stub/);
 

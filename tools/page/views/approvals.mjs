@@ -32,6 +32,8 @@ export async function look({ page, dialogs, wrong }) {
   const cards = page.locator('#approvals > li');
   const still = page.locator('#approvals > li:not([data-moved])');
   const card = (words) => still.filter({ hasText: words });
+  /** A card's text without the time that is left, which changes. */
+  const untimed = (text) => text.replace(/ in \d+ \w+\n/, '\n');
   const press = (it, name) => it.getByRole('button', { name, exact: true }).click();
   /** What is over goes once the pointer has left it. */
   const none = async () => {
@@ -47,6 +49,7 @@ export async function look({ page, dialogs, wrong }) {
   assert.equal(await page.locator('#waiting').innerText(), '1');
   const text = await cards.first().innerText();
   for (const part of ['stub:no_hints', '<img src=x onerror=', '\\u{202e}']) assert.ok(text.includes(part), part);
+  assert.match(text, /expires\s+\d\d:\d\d:\d\d in [45] min/);
   assert.equal(await cards.locator('img, script').count(), 0);
   assert.equal(await page.title(), 'Approvals – mcpproxy');
   await sound(page, 'approvals');
@@ -79,7 +82,7 @@ export async function look({ page, dialogs, wrong }) {
   });
   await page.mouse.move(2, 2);
   await count(page, '#approvals > li', 2);
-  assert.equal((await cards.first().innerText()), unread, 'the second is the first now, and has no answer');
+  assert.equal(untimed(await cards.first().innerText()), untimed(unread), 'the second is the first now, and has no answer');
   await count(page, '#approvals > li:not([data-moved])', 2);
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 2);
 
@@ -126,7 +129,7 @@ export async function look({ page, dialogs, wrong }) {
   await none();
   await sound(page, 'approvals-standing');
   assert.equal(await call('destructive', 'stub:both_hints', {}, 'goes without asking'), 200);
-  const end = page.locator('#standing li:not([data-moved])').getByRole('button', { name: 'End' });
+  const end = page.locator('#standing li:not([data-moved])').getByRole('button', { name: 'Revoke' });
   await keepsFocus(page, end, ['approvals']);
   await end.click();
   await count(page, '#standing li', 0);

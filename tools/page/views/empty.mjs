@@ -31,6 +31,7 @@ export async function look({ browser }) {
       await visit(page, name);
       const view = page.locator(`#view-${name}`);
       await view.getByText(says).waitFor();
+      if (name === 'now') await view.getByText('No calls in this time').nth(1).waitFor();
       for (const command of commands) await copies(page, view, `Copy ${command}`, command);
       await sound(page, `empty-${name}`);
     }

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { sound, step, until, visit } from '../checks.mjs';
+import { copies, sound, step, until, visit } from '../checks.mjs';
 import { KEY, address, base } from '../proxy.mjs';
 
 export async function look({ page, browser, wrong }) {
@@ -11,6 +11,7 @@ export async function look({ page, browser, wrong }) {
   assert.equal(page.url(), `${base}/ui/`);
   await page.getByLabel('API key').waitFor();
   await sound(page, 'login');
+  await copies(page, page.locator('#key-form'), 'Copy mcpproxy page', 'mcpproxy page');
   await page.getByLabel('API key').fill('not the key');
   await page.keyboard.press('Enter');
   await page.getByText('Wrong API key.').waitFor();

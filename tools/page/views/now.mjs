@@ -53,7 +53,7 @@ export async function look({ page }) {
   configure('{ "tools_limit": 0 }');
   await rest('POST', 'config/reload');
   await page.locator('#faults').getByRole('link', { name: 'config' }).click();
-  await page.locator('[data-faults=config]').getByText('tools_limit').waitFor();
+  await page.locator('[data-faults=config] + .fault').getByText('tools_limit').waitFor();
   await until(() => page.evaluate(() => document.activeElement.id === 'settings-config'), () => page.evaluate(() => document.activeElement.outerHTML.slice(0, 200)));
   configure();
   await rest('POST', 'config/reload');
@@ -65,7 +65,7 @@ export async function look({ page }) {
   const { data: summary } = await rest('GET', 'activity/summary?period=1h');
   assert.ok(summary.rejected_count > 0 && summary.blocked_count > 0, JSON.stringify(summary));
   await until(async () => await value('Refused') === String(summary.rejected_count + summary.blocked_count), () => tile('Refused').innerText());
-  assert.match(await tile('Refused').innerText(), new RegExp(`${summary.rejected_count} before the call, ${summary.blocked_count} answer`));
+  assert.match(await tile('Refused').innerText(), new RegExp(`${summary.rejected_count} before, ${summary.blocked_count} after the call`));
   await until(async () => await value('Failed') === String(summary.error_count), () => tile('Failed').innerText());
   assert.equal(await value('Calls'), String(summary.total_count));
   await tile('Calls per second').locator('polyline').waitFor({ state: 'attached' });

@@ -12,7 +12,6 @@ export async function look({ page, wrong }) {
   const rule = page.locator('#rules > li', { hasText: 'ci-reads-no-records' });
   await rule.waitFor();
   assert.match(await rule.innerText(), /ask the operators[\s\S]*rules\.cedar:1/);
-  await rule.getByText('Text', { exact: true }).click();
   await rule.getByText('forbid(principal').waitFor();
 
   step('a call is explained, and nothing is called');
@@ -30,7 +29,7 @@ export async function look({ page, wrong }) {
   const field = (name) => page.locator('#explain-form label', { hasText: new RegExp(`^${name}\\b`) }).locator('input, select, textarea');
   await field('Groups').fill('interns, night shift');
   await field('Sensitivity').selectOption('private');
-  await field('As').selectOption('write');
+  await field('Operation').selectOption('write');
   await field('Arguments').fill('{"size": 3}');
   const [asks] = await Promise.all([page.waitForRequest('**/api/v1/policy/explain'), page.getByRole('button', { name: 'Explain' }).click()]);
   assert.deepEqual(asks.postDataJSON(), {
@@ -42,7 +41,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Explain' }).click();
   await page.getByText('It is allowed').waitFor();
   await field('Sensitivity').selectOption('');
-  await field('As').selectOption('');
+  await field('Operation').selectOption('');
 
   step('what cannot be explained says why');
   await page.locator('#explain-form [name=args]').fill('{');
@@ -63,7 +62,7 @@ export async function look({ page, wrong }) {
 
   step('how far back calls are replayed is chosen');
   for (const [words, days] of [['the last 7 days', 7], ['the last 30 days', 30], ['the whole log', undefined], ['the last day', 1]]) {
-    await page.locator('#replay-form label', { hasText: /^Calls of/ }).getByRole('combobox').selectOption(words);
+    await page.locator('#replay-form label', { hasText: /^Period/ }).getByRole('combobox').selectOption(words);
     const [asking] = await Promise.all([page.waitForRequest('**/api/v1/policy/replay'), page.getByRole('button', { name: 'Replay' }).click()]);
     const { start_time: from } = asking.postDataJSON();
     const back = from && Math.round((Date.now() - Date.parse(from)) / DAY_MS);

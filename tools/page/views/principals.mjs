@@ -24,10 +24,10 @@ export async function look({ page, wrong }) {
   await page.locator('#principal-count', { hasText: /^3 principals in the newest 500 calls|^3 principals in \d+ calls/ }).waitFor();
   assert.deepEqual((await row('token:helper').locator('td').allInnerTexts()).slice(0, 3), ['1', '0', '0']);
   await sound(page, 'principals');
-  await keepsFocus(page, row('admin').getByRole('link'), ['activity']);
+  await keepsFocus(page, row('admin').getByRole('link').first(), ['activity']);
 
   step('one of them has its calls by status, which lead to their records, and its latest records');
-  await row('admin').getByRole('link').click();
+  await row('admin').getByRole('link').first().click();
   await one.getByRole('heading', { name: 'admin', exact: true }).waitFor();
   await one.getByText('The holder of the API key').waitFor();
   const calls = page.locator('#principal-calls');
@@ -40,6 +40,12 @@ export async function look({ page, wrong }) {
   await until(async () => await one.locator('.records > li').count() > 5, () => one.innerText());
   await keepsFocus(page, one.locator('.records a').first(), ['activity', 'approvals']);
   await sound(page, 'principal');
+  await one.getByRole('link', { name: 'All principals' }).click();
+  await row('admin').locator('.error-count a').click();
+  await page.waitForURL(/#activity\?type=tool_call&principal=admin&range=24h&status=error$/);
+  await page.goBack();
+  await row('admin').locator('td').last().click();
+  await one.getByRole('heading', { name: 'admin', exact: true }).waitFor();
   await calls.getByRole('link', { name: /^rejected/ }).click();
   await page.locator('#rows li').first().waitFor();
   assert.match(page.url(), /#activity\?type=tool_call&principal=admin&range=24h&status=rejected$/);
@@ -98,13 +104,13 @@ export async function look({ page, wrong }) {
   await refresh(page, 'approvals');
   const card = one.locator('.standing > li:not([data-moved])', { hasText: 'stub:no_hints' });
   await card.waitFor();
-  await keepsFocus(page, card.getByRole('button', { name: 'End' }), ['approvals', 'activity']);
+  await keepsFocus(page, card.getByRole('button', { name: 'Revoke' }), ['approvals', 'activity']);
   await sound(page, 'principal-standing');
   await open('admin');
   await one.getByText('None.', { exact: true }).waitFor();
   assert.equal(await one.locator('.standing > li').count(), 0, 'it is of another principal');
   await open('anonymous');
-  await card.getByRole('button', { name: 'End' }).click();
+  await card.getByRole('button', { name: 'Revoke' }).click();
   await one.getByText('None.', { exact: true }).waitFor();
   assert.deepEqual((await rest('GET', 'approvals')).data.standing, []);
   await rest('DELETE', 'tokens/helper');

@@ -23,16 +23,30 @@ export async function look({ page, dialogs, wrong }) {
   await row('stub').locator('.connected').waitFor();
   await row('absent').locator('.failed').waitFor();
   assert.match(await row('absent').innerText(), /no-such-program/);
+  assert.match(await row('locked').innerText(), /needs login run mcpproxy/, 'the reason does not say the state again');
   assert.deepEqual(await names(), ['absent', 'locked', 'chatty', 'notes', 'stub']);
   const heights = await page.locator('#servers tbody tr').evaluateAll((all) => all.map((it) => it.offsetHeight / Number.parseFloat(getComputedStyle(it).lineHeight)));
   assert.ok(heights.every((high) => high < 3), `one line each: ${heights}`);
-  await page.getByText('3 of 5 connected').waitFor();
+  await page.locator('#view-servers').getByText('3 of 5 connected').waitFor();
   const heads = await page.locator('#servers thead th').allInnerTexts();
   const cell = (name, head) => row(name).locator('th, td').nth(heads.indexOf(head)).innerText();
   const { calls } = (await rest('GET', 'servers')).data.servers.find((it) => it.name === 'stub');
   await until(async () => await cell('stub', 'Refused') === String(calls.blocked + calls.rejected), () => row('stub').innerText());
   assert.equal(await cell('absent', 'Median'), '–', 'no call took no time');
   await sound(page, 'servers');
+
+  step('a click in a line opens its panel, and the list is sorted by a column');
+  await row('chatty').locator('td').nth(4).click();
+  await panel.getByRole('heading', { name: 'chatty', exact: true }).waitFor();
+  await page.keyboard.press('Escape');
+  const calling = page.locator('#servers thead th', { hasText: 'Calls' });
+  await calling.getByRole('button').click();
+  await until(async () => (await names())[0] === 'stub', names);
+  assert.equal(await calling.getAttribute('aria-sort'), 'descending');
+  assert.match(page.url(), /#servers\?sort=Calls$/);
+  await calling.getByRole('button').click();
+  await until(async () => (await names())[0] === 'absent', names);
+  assert.equal(await calling.getAttribute('aria-sort'), null);
 
   step('servers are searched, and filtered by state, in the address');
   await search.fill('NO-SUCH');
@@ -72,7 +86,7 @@ export async function look({ page, dialogs, wrong }) {
   await row('stub').waitFor();
 
   step('commands that add servers and tokens are copied, also where there are servers');
-  const add = page.locator('#server-form').getByRole('button', { name: 'Add', exact: true });
+  const add = page.locator('#server-form').getByRole('button', { name: 'Add a server', exact: true });
   const adding = page.locator('#adding');
   assert.deepEqual([await add.getAttribute('aria-expanded'), await adding.isVisible()], ['false', false]);
   await add.click();

@@ -9,7 +9,7 @@ export async function look({ page, wrong }) {
   step('the config in force is shown without secrets');
   await visit(page, 'settings');
   const standing = page.locator('#standing-config');
-  await page.getByText('In force, without secrets').click();
+  await page.getByText('Config in force, secrets hidden').click();
   await standing.getByText('output_validation').waitFor();
   const text = await standing.innerText();
   assert.ok(!text.includes(KEY) && text.includes('(not shown)'), text);
@@ -35,6 +35,7 @@ export async function look({ page, wrong }) {
   await page.getByText('the previous config stays in force').first().waitFor();
   await page.getByRole('button', { name: 'Compare with the file' }).click();
   await page.getByText('The file is invalid:').waitFor();
+  assert.equal(await page.locator('[data-faults=config]').getByText('tools_limit').count(), 0, 'the file is told of in one place');
   await sound(page, 'settings-rejected');
   await visit(page, 'now');
   await page.locator('#faults').getByText('tools_limit').waitFor();

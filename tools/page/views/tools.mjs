@@ -26,9 +26,11 @@ export async function look({ page, dialogs, wrong }) {
   assert.equal(await rows.count(), 50, 'a list of many tools is paged');
   await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await sound(page, 'tools');
-  await page.getByRole('button', { name: 'More' }).click();
+  await page.getByRole('button', { name: /^Show more of \d{3}$/ }).click();
   await rows.nth(50).waitFor();
   assert.ok(await rows.nth(50).getByRole('link').evaluate((it) => it === document.activeElement), 'the first of those that came has the focus');
+  await page.locator('#tool-form [name=q]').fill('no hints');
+  await row('stub:no_hints').getByText('asks a person').waitFor();
   await page.locator('#tool-form [name=q]').fill('delete item');
   await rows.first().getByText('stub:delete_item').waitFor();
   assert.match(page.url(), /#tools\?q=delete\+item/);
@@ -149,7 +151,6 @@ export async function look({ page, dialogs, wrong }) {
   await call('write', 'notes:add_tool', {}, 'another definition');
   await found.getByText('in quarantine').waitFor();
   await open('notes:added_note');
-  await panel.getByText('Pending definition').click();
   await panel.getByRole('button', { name: 'Approve' }).waitFor();
   const compared = await panel.innerText();
   for (const part of ['differs from the accepted definition', 'loosened', 'Keeps notes for you', '<img src=x onerror=', '\\u{202e}']) {
