@@ -21,7 +21,6 @@ use mcpproxy_catalog::change::DefinitionDiff;
 use mcpproxy_catalog::definition::DefinitionDigest;
 use mcpproxy_catalog::pin_decisions::{ApprovalRefused, ApprovalTarget, ApprovedTools};
 use mcpproxy_catalog::scan::ScanFinding;
-use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::proxy::builtin::retrieve::{MAX_RULED, Shown};
 use mcpproxy_policy as policy;
 use mcpproxy_policy::tool::{Tool, ToolName, Trust};
