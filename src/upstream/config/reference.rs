@@ -331,8 +331,8 @@ mod tests {
             (format!("{folder}/bytes"), "not UTF-8"),
             (format!("{folder}/pipe"), "not a regular file"),
             (folder.to_owned(), "not a regular file"),
-            ("relative".to_owned(), "whole path"),
-            (String::new(), "whole path"),
+            ("relative".to_owned(), "full path"),
+            (String::new(), "full path"),
         ] {
             let error = filled(&format!("${{file:{name}}}"), &[]).unwrap_err();
             assert!(error.contains(why) && error.contains("env.K"), "{name}: {error}");
