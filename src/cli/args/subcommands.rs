@@ -565,7 +565,7 @@ Examples:
 
 Sorted by the time shown: when a record was stored. --since and --until filter by when a \
 call began. Filters combine; separate several values of one filter with commas. A decision about a \
-listed call is shown in that call's row. At a terminal, or with COLUMNS set, ids are record \
+listed call, and its approval, are shown in that call's row. At a terminal, or with COLUMNS set, ids are record \
 numbers, and columns that do not fit are omitted, DURATION and TYPE first; a pipe gets full ids and all columns."
     )]
     List(ActivityList),

@@ -108,12 +108,15 @@ pub(super) async fn list_records(
 /// Maximum number of records fetched for the rows of a table.
 const MAX_RECORDS: u32 = 20_000;
 
-/// Fetches records until they make `limit` rows: decisions about a listed call have none of their own.
+/// Number of records fetched beyond the limit, since the approval of a call precedes it.
+const MARGIN: u32 = 10;
+
+/// Fetches records until they make `limit` rows: decisions and approvals about a listed call have none of their own.
 async fn rows(
     limit: u32,
     fetch: impl AsyncFn(u32) -> Result<String, CommandError>,
 ) -> Result<String, CommandError> {
-    let mut records = limit;
+    let mut records = limit.saturating_add(MARGIN);
     loop {
         let found = fetch(records).await?;
         let parsed = output::parse(&found)?;
@@ -138,7 +141,7 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
     let is_more = found.get("next_cursor").is_some() || rows.len() > limit as usize;
     rows.truncate(limit as usize);
     let count = rows.len();
-    let rows = rows.into_iter().map(|(record, decisions)| style.row(record, &decisions));
+    let rows = rows.into_iter().map(|(record, folded)| style.row(record, &folded));
     let mut table = output.table(&style.columns(), rows.collect());
     if is_more {
         let _ = writeln!(table, "({} shown, more available: use -n)", counted(count, "row"));

@@ -4,25 +4,29 @@
 //! of refusals are a contract, and records keep them. Names of tools and URIs in them are chosen by servers and agents,
 //! so that a text in which the words of a refusal occur twice is left as it is.
 
-use crate::cli::commands::activity::row::Reader;
 use crate::cli::format::{counted, list, text};
 use serde_json::Value;
+use std::fmt::Write as _;
 
-/// Reason of the outcome: the record's own, and those of the decisions about it.
-pub(super) fn reason(record: &Value, decisions: &[&Value]) -> String {
-    reason_for(Reader::Program, record, decisions, &[])
+/// Reason of the outcome: the record's own, who answered its approval, and the reasons of decisions about it.
+pub(super) fn reason(record: &Value, folded: &[&Value]) -> String {
+    composed(record, folded, None)
 }
 
-/// Like [`reason`], with each part shortened by the tool of these `names`. For people the name of a rule or limit comes
-/// first.
-pub(super) fn reason_for(
-    reader: Reader,
-    record: &Value,
-    decisions: &[&Value],
-    names: &[String],
-) -> String {
+/// Like [`reason`], without the tool of these `names`, and with the name of a rule or limit first.
+pub(super) fn reason_for_people(record: &Value, folded: &[&Value], names: &[String]) -> String {
+    composed(record, folded, Some(names))
+}
+
+/// Reason of the outcome; `names` are those of the tool in a row for people.
+fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> String {
+    let (is_for_people, names) = (names.is_some(), names.unwrap_or_default());
+    let mut own = own(record);
+    let (approvals, decisions): (Vec<&Value>, Vec<&Value>) =
+        folded.iter().copied().partition(|it| text(it, "/type") == "approval");
+    approvals.into_iter().for_each(|approval| add_answer(&mut own, approval));
     // Each with the status of its decision.
-    let mut parts: Vec<_> = own(record).into_iter().map(|reason| (None, reason)).collect();
+    let mut parts: Vec<_> = own.into_iter().map(|reason| (None, reason)).collect();
     for decision in decisions {
         let why = text(decision, "/metadata/reason");
         let why = without_tool(&why, names);
@@ -39,7 +43,7 @@ pub(super) fn reason_for(
         let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
         // The text of a server's error is not ours.
         let is_ours = status.is_some() || is_refused;
-        let named = NamedReason::of(reason).filter(|_| is_ours && reader == Reader::Person);
+        let named = NamedReason::of(reason).filter(|_| is_ours && is_for_people);
         let part = match (named, status) {
             (Some(named), status) => {
                 let first = times.take_if(|_| shown.is_empty());
@@ -59,6 +63,21 @@ pub(super) fn reason_for(
     match times {
         Some(times) => format!("{times}: {shown}"),
         None => shown,
+    }
+}
+
+/// Adds who approved or denied a call to its reasons; they have the other ends of a wait.
+fn add_answer(reasons: &mut Vec<String>, approval: &Value) {
+    let [state, by] = ["/metadata/state", "/metadata/by"].map(|at| text(approval, at));
+    match &*state {
+        "approved" if !by.is_empty() => reasons.push(format!("approved by {by}")),
+        "denied" if !by.is_empty() => {
+            let denied = |it: &&mut String| it.ends_with("approval was denied");
+            if let Some(reason) = reasons.iter_mut().find(denied) {
+                let _ = write!(reason, " by {by}");
+            }
+        }
+        _ => {}
     }
 }
 

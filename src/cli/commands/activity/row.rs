@@ -5,7 +5,7 @@
 
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, target};
-use crate::cli::commands::activity::reason::{reason, reason_for};
+use crate::cli::commands::activity::reason::{reason, reason_for_people};
 use crate::cli::completion::did_you_mean;
 use crate::cli::error::CommandError;
 use crate::cli::format::{TimeStyle, Times, list, text};
@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use mcpproxy_activity::Id;
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 /// Format of the intent column (FR-034).
@@ -29,7 +30,7 @@ pub(in crate::cli::commands) enum Intents {
 
 /// Consumer of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
+enum Reader {
     /// A person at a terminal: ids are record numbers.
     Person,
     /// A program reading a pipe: ids are complete, and cells are independent of each other.
@@ -103,9 +104,9 @@ impl RowStyle {
         }
     }
 
-    /// Cells of one record, in the order of [`RowStyle::columns`]; `decisions` are those about it without rows of
-    /// their own.
-    pub(in crate::cli::commands) fn row(&self, record: &Value, decisions: &[&Value]) -> Vec<Cell> {
+    /// Cells of one record, in the order of [`RowStyle::columns`]; `folded` are the decisions and approvals about it
+    /// without rows of their own.
+    pub(in crate::cli::commands) fn row(&self, record: &Value, folded: &[&Value]) -> Vec<Cell> {
         let [id, number, kind, server, tool, operation, principal] = [
             "/id",
             "/seq",
@@ -120,7 +121,7 @@ impl RowStyle {
         let time = Cell::from(stored(record).map(|time| self.times.show(time)).unwrap_or_default());
         let intent: Cell = self.intent(&operation).into();
         let outcome = Cell::styled(cell(&status), of_state(&status));
-        let reason: Cell = cell(&self.reason(record, decisions)).into();
+        let reason: Cell = cell(&self.reason(record, folded)).into();
         match self.reader {
             Reader::Person => {
                 let tool = match tool.is_empty() {
@@ -165,17 +166,17 @@ impl RowStyle {
 
     /// Reason of the outcome. For people, rows without a tool start with the server, the tool that a row has is not
     /// repeated, and a rule or limit that refused the call comes first.
-    fn reason(&self, record: &Value, decisions: &[&Value]) -> String {
+    fn reason(&self, record: &Value, folded: &[&Value]) -> String {
         let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
         match self.reader {
-            Reader::Program => reason(record, decisions),
+            Reader::Program => reason(record, folded),
             Reader::Person if tool.is_empty() && !server.is_empty() => {
-                let reason = reason(record, decisions);
+                let reason = reason(record, folded);
                 format!("{server}: {reason}").trim_end_matches([':', ' ']).to_owned()
             }
             Reader::Person => {
                 let names = [full_name(record), tool.into_owned()];
-                reason_for(Reader::Person, record, decisions, &names)
+                reason_for_people(record, folded, &names)
             }
         }
     }
@@ -198,23 +199,36 @@ fn full_name(record: &Value) -> String {
     if server.is_empty() { tool.into_owned() } else { format!("{server}:{tool}") }
 }
 
-/// Groups decisions with the records they are about, if those are in the list.
+/// Groups decisions and approvals with the calls that they are about, if those are in the list.
 pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
-    let is_decision = |record: &Value| text(record, "/type") == "policy_decision";
-    let ids: std::collections::HashSet<_> =
-        records.iter().filter(|it| !is_decision(it)).map(|it| text(it, "/id")).collect();
-    let mut about = std::collections::HashMap::<_, Vec<&Value>>::new();
-    let mut rows = Vec::with_capacity(records.len());
+    let (mut ids, mut approved) = (HashSet::new(), HashMap::new());
     for record in records {
-        let parent = text(record, "/parent_id");
-        match is_decision(record) && ids.contains(&parent) {
-            true => about.entry(parent).or_default().push(record),
-            false => rows.push(record),
+        if !matches!(&*text(record, "/type"), "policy_decision" | "approval") {
+            ids.insert(text(record, "/id"));
+            approved.insert(approval(record), text(record, "/id"));
         }
     }
-    let mut decisions = |record| about.remove(&text(record, "/id")).unwrap_or_default();
-    rows.into_iter().map(|record| (record, decisions(record))).collect()
+    let mut about = HashMap::<_, Vec<&Value>>::new();
+    let mut rows = Vec::with_capacity(records.len());
+    for record in records {
+        let call = match &*text(record, "/type") {
+            "policy_decision" => ids.get(&text(record, "/parent_id")).cloned(),
+            "approval" => approved.get(&approval(record)).cloned(),
+            _ => None,
+        };
+        match call {
+            Some(call) => about.entry(call).or_default().push(record),
+            None => rows.push(record),
+        }
+    }
+    let mut folded = |record| about.remove(&text(record, "/id")).unwrap_or_default();
+    rows.into_iter().map(|record| (record, folded(record))).collect()
+}
+
+/// Approval and request of a record. A standing approval is that of many calls; its records are about the first of them.
+fn approval(record: &Value) -> (Cow<'_, str>, Cow<'_, str>) {
+    (text(record, "/metadata/approval"), text(record, "/request_id"))
 }
 
 /// Time a record was stored, from its id.
@@ -677,6 +691,46 @@ pub(super) mod tests {
             ("5", "warning: odd; warning: strange"),
         ];
         assert_eq!(rows, expected.map(|(id, why)| (id.into(), why.to_owned())));
+    }
+
+    #[test]
+    fn approval_and_its_call_share_one_row() {
+        let approval = |id: &str, request: &str, state: &str| {
+            json!({"id": id, "type": "approval", "request_id": request,
+                "metadata": {"approval": "a", "state": state, "by": "token:ann"}})
+        };
+        let call = |id: &str, request: &str, why: &str| {
+            json!({"id": id, "type": "tool_call", "request_id": request, "status": "rejected",
+                "error_message": why, "metadata": {"approval": "a"}})
+        };
+        let denied = "Tool 'x': approval was denied";
+        for (first, state, expected) in [
+            (denied, "denied", "Tool 'x': approval was denied by token:ann"),
+            ("", "approved", "approved by token:ann"),
+            ("no such file", "approved", "no such file; approved by token:ann"),
+            (
+                "Tool 'x': approval timed out after 5m",
+                "timed_out",
+                "Tool 'x': approval timed out after 5m",
+            ),
+        ] {
+            let decision = json!({"id": "d", "type": "policy_decision", "parent_id": "3",
+                "status": "blocked", "metadata": {"reason": first}});
+            // A later call of a standing approval, and one that still waits, have rows of their own.
+            let mut records = vec![call("5", "second", ""), approval("w", "other", "waiting")];
+            records.extend((state != "approved").then_some(decision));
+            records.extend([call("3", "first", first), approval("2", "first", state)]);
+            records.push(approval("1", "first", "waiting"));
+            let found = json!({"activities": records});
+            let rows: Vec<_> = folded(&found)
+                .into_iter()
+                .map(|(record, folded)| (text(record, "/id"), reason(record, &folded)))
+                .collect();
+            assert_eq!(rows.len(), 3, "{rows:?}");
+            assert_eq!(rows[0], ("5".into(), String::new()), "{rows:?}");
+            assert_eq!(rows[1], ("w".into(), "waiting by token:ann".to_owned()), "{rows:?}");
+            assert_eq!(rows[2], ("3".into(), expected.to_owned()), "{rows:?}");
+        }
     }
 
     #[test]
