@@ -215,7 +215,8 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     );
     fails(&list(&["--since", "yesterday"]), 2, &["--since", "yesterday"]);
     fails(&list(&["--intent-type", "delete"]), 2, &["Invalid intent_type 'delete'"]);
-    fails(&list(&["--status", "ok"]), 2, &["Invalid status 'ok'"]);
+    let unknown = ["'block' for '--status", "expected one of blocked, "];
+    fails(&list(&["--status", "block", "--json"]), 2, &unknown);
     let count = |more: &[&str]| {
         list(&[more, &["--json"][..]].concat()).json()["activities"].as_array().unwrap().len()
     };
@@ -527,7 +528,9 @@ fn act_7_activity_is_summarized_and_exported() {
     assert!(text.starts_with("id,seq,"), "{text}");
     assert_eq!(text.matches("policy_decision").count(), 1);
     fails(&cli(&["activity", "export", "--output", "/nowhere/a.csv"]), 1, &["/nowhere/a.csv"]);
-    fails(&cli(&["activity", "export", "--output", "-", "--status", "ok"]), 2, &["status 'ok'"]);
+    let unknown = ["'refuse' for '--status", "expected one of refused, "];
+    let export = ["activity", "export", "--output", "-", "--status", "refuse", "--json"];
+    fails(&cli(&export), 2, &unknown);
     fails(&cli(&["activity", "export", "--output", "-", "--since", "soon"]), 2, &["--since"]);
 }
 

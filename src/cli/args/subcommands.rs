@@ -3,6 +3,8 @@
 use crate::cli::clients::McpClient;
 use crate::cli::format::TimeStyle;
 use clap::{Args, Subcommand};
+use mcpproxy_activity::Status;
+use mcpproxy_runtime::nearest::nearest_few;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -774,16 +776,27 @@ impl ActivityFilters {
     }
 }
 
-/// Reads `--status`, in which `refused` stands for the two statuses of refused calls.
+/// Word of `--status` for the two statuses of refused calls.
+const REFUSED: &str = "refused";
+
+/// Reads `--status`, in which [`REFUSED`] is accepted as well. An unknown word is answered with all words, the most similar
+/// one first.
 fn statuses(text: &str) -> Result<String, String> {
+    let known: Vec<_> =
+        std::iter::once(REFUSED).chain(Status::ALL.iter().map(|it| it.as_str())).collect();
     let mut statuses = Vec::new();
     for word in text.split(',') {
         match word {
-            "refused" => statuses.extend(["rejected", "blocked"]),
+            REFUSED => statuses.extend([Status::Rejected, Status::Blocked].map(Status::as_str)),
             "waiting" | "pending" => {
                 return Err("`mcpproxy approvals list` lists the calls that wait".to_owned());
             }
-            word => statuses.push(word),
+            word if known.contains(&word) => statuses.push(word),
+            word => {
+                let near = nearest_few(word, known.iter().copied(), known.len());
+                let words = if near.is_empty() { known } else { near };
+                return Err(format!("expected one of {}", words.join(", ")));
+            }
         }
     }
     Ok(statuses.join(","))
@@ -827,7 +840,26 @@ mod tests {
     fn refused_is_an_alias_and_waiting_calls_are_elsewhere() {
         assert_eq!(statuses("refused"), Ok("rejected,blocked".to_owned()));
         assert_eq!(statuses("error,refused"), Ok("error,rejected,blocked".to_owned()));
-        assert_eq!(statuses("nonsense"), Ok("nonsense".to_owned()), "the proxy names the words");
         assert!(statuses("success,waiting").unwrap_err().contains("mcpproxy approvals list"));
+    }
+
+    #[test]
+    fn unknown_status_is_answered_with_the_words_the_nearest_first() {
+        for (typed, first) in [
+            ("refuse", "refused"),
+            ("error,reject", "rejected"),
+            ("sucess", "success"),
+            ("block", "blocked"),
+        ] {
+            let error = statuses(typed).unwrap_err();
+            let words = error.strip_prefix("expected one of ").unwrap_or_default();
+            assert_eq!(words.split(", ").next(), Some(first), "{typed}: {error}");
+            assert_eq!(words.split(", ").count(), 1 + Status::ALL.len(), "{typed}: {error}");
+            for word in words.split(", ") {
+                assert!(statuses(word).is_ok(), "{word}");
+            }
+        }
+        let long = statuses(&"x".repeat(10_000)).unwrap_err();
+        assert!(long.starts_with("expected one of refused, success"), "{long}");
     }
 }
