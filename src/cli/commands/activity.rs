@@ -19,6 +19,7 @@ use futures_util::TryStreamExt;
 use mcpproxy_protocol::wire::sse::{Decoder, Item};
 use mcpproxy_server as server;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 mod export;
@@ -189,7 +190,9 @@ pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
     });
     row("latency", &latency.join(", "));
     for (label, at) in [("top servers", "/top_servers"), ("top tools", "/top_tools")] {
-        let named = |it: &Value| format!("{} {}", line(&text(it, "/name")), text(it, "/count"));
+        let named = |it: &Value| {
+            format!("{} {}", line(&summarized_name(&text(it, "/name"))), text(it, "/count"))
+        };
         let top: Vec<String> = list(summary, at).iter().map(named).collect();
         if !top.is_empty() {
             row(label, &top.join(", "));
@@ -197,6 +200,17 @@ pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
     }
     shown.push_str(&lacking(summary));
     shown
+}
+
+/// A server, or a tool as `server:tool`. Calls that were refused before they were read may have neither.
+fn summarized_name(name: &str) -> Cow<'_, str> {
+    match name.split_once(':') {
+        None if name.is_empty() => "(none)".into(),
+        Some(("", "")) => "(none)".into(),
+        Some(("", tool)) => tool.into(),
+        Some((server, "")) => format!("{server}:(none)").into(),
+        None | Some((_, _)) => name.into(),
+    }
 }
 
 /// Path of the event stream.
@@ -400,8 +414,10 @@ mod tests {
                 "period": "1h", "total_count": 21, "success_count": 11, "error_count": 1,
                 "blocked_count": 2, "warning_count": 3, "rejected_count": 7, "unknown_count": 0,
                 "by_intent": {"read": 12, "write": 8, "destructive": 1},
-                "top_servers": [{"name": "git\u{1b}hub", "count": 21}],
-                "top_tools": [], "latency_ms": {"p50": 0.5, "p95": 12.0, "p99": 1500.0},
+                "top_servers": [{"name": "git\u{1b}hub", "count": 20}, {"name": "", "count": 1}],
+                "top_tools": [{"name": "s:t", "count": 4}, {"name": ":", "count": 3}, {"name": ":t", "count": 2},
+                    {"name": "s:", "count": 1}],
+                "latency_ms": {"p50": 0.5, "p95": 12.0, "p99": 1500.0},
                 "start_time": "2026-01-02T03:00:00.000Z", "end_time": "2026-01-02T04:00:00.000Z",
             }),
             None,
@@ -412,7 +428,8 @@ mod tests {
              success      11\nerror        1\nrejected     7\nblocked      2\nunknown      0\nwarnings     3\n\
              intent       read 12, write 8, destructive 1\n\
              latency      p50 0.5ms, p95 12ms, p99 1.5s\n\
-             top servers  git\\u{1b}hub 21\n"
+             top servers  git\\u{1b}hub 20, (none) 1\n\
+             top tools    s:t 4, (none) 3, t 2, s:(none) 1\n"
         );
     }
 
