@@ -229,7 +229,26 @@ fn servers_of_all_clients_are_imported_with_their_secrets_and_none_is_shown() {
     assert_eq!(servers["eight"], json!({"command": "y", "args": ["a"]}));
     assert_eq!(servers.as_object().unwrap().len(), 7, "{servers}");
     let again = home.run(&["import", "--yes"]);
-    assert!(done(&again).contains("Nothing to import"), "{}", again.stdout);
+    let searched = format!("Nothing to import. Searched files:\n  {}", home.path("").display());
+    assert!(done(&again).contains(&searched), "{}", again.stdout);
+}
+
+// CFG-7
+#[test]
+fn import_that_finds_nothing_names_the_searched_files() {
+    let home = Home::new();
+    home.put(CONFIG, "{}");
+    home.put(".cursor/mcp.json", r#"{"mcpServers": {}}"#);
+    let output = home.run(&["import", "cursor", "zed"]);
+    let shown = done(&output);
+    let cursor = format!("\n  {}\n", home.path(".cursor/mcp.json").display());
+    assert!(
+        shown.starts_with("Nothing to import. Searched files:") && shown.contains(&cursor),
+        "{shown}"
+    );
+    let zed = shown.lines().find(|line| line.contains("zed"));
+    assert!(zed.is_some_and(|zed| zed.ends_with("settings.json (missing)")), "{shown}");
+    assert!(!shown.contains("claude"), "{shown}");
 }
 
 // SEC-2

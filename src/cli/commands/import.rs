@@ -62,6 +62,8 @@ pub(super) struct FoundServers {
     pub(super) skipped: Vec<SkippedServer>,
     /// Unreadable files with the reason.
     unreadable: Vec<(McpClient, PathBuf, String)>,
+    /// Files that were looked for, and whether they exist.
+    searched: Vec<(PathBuf, bool)>,
     /// Number of files read.
     read: usize,
 }
@@ -97,7 +99,7 @@ pub(super) fn run(
         let answer = answer(&found, &file, None);
         output.print(&answer.to_string(), |_| {
             let shown = shown(&found, &file, output.view.colors);
-            if found.candidates.is_empty() { shown + "Nothing to import." } else { shown }
+            if found.candidates.is_empty() { shown + &nothing(&found) } else { shown }
         })?;
         return outcome(&found, named);
     }
@@ -153,7 +155,9 @@ fn search_client(client: McpClient, found: &mut FoundServers) {
 
 /// Reads one file of a client.
 fn read(client: McpClient, path: &Path, is_project: bool, found: &mut FoundServers) {
-    let text = match edited_file::read::<String>(path, MAX_FILE_BYTES) {
+    let text = edited_file::read::<String>(path, MAX_FILE_BYTES);
+    found.searched.push((path.to_owned(), !matches!(text, Ok(None))));
+    let text = match text {
         Ok(Some((text, _))) => text,
         Ok(None) => return,
         Err(
@@ -346,6 +350,20 @@ fn shown(found: &FoundServers, file: &str, colors: Colors) -> String {
         let path = path.display().to_string();
         let _ =
             writeln!(shown, "not read: {} of {}: {}", line(&path), client.facts().name, line(why));
+    }
+    shown
+}
+
+/// Result without anything to import, with the searched files.
+fn nothing(found: &FoundServers) -> String {
+    if found.searched.is_empty() {
+        return "Nothing to import: HOME is not set, so the clients' files cannot be located."
+            .to_owned();
+    }
+    let mut shown = "Nothing to import. Searched files:\n".to_owned();
+    for (path, exists) in &found.searched {
+        let missing = if *exists { "" } else { " (missing)" };
+        let _ = writeln!(shown, "  {}{missing}", line(&path.display().to_string()));
     }
     shown
 }
