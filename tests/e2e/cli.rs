@@ -528,6 +528,11 @@ fn act_7_activity_is_summarized_and_exported() {
     assert!(text.starts_with("id,seq,"), "{text}");
     assert_eq!(text.matches("policy_decision").count(), 1);
     fails(&cli(&["activity", "export", "--output", "/nowhere/a.csv"]), 1, &["/nowhere/a.csv"]);
+    let odd = folder.path().join("a.xyz");
+    let export = ["activity", "export", "--file", odd.to_str().unwrap()];
+    fails(&cli(&export), 2, &["a.xyz: no format", ".ndjson", ".csv or .parquet", "--format"]);
+    assert!(!odd.exists(), "nothing is written");
+    assert_eq!(cli(&[&export[..], &["--format", "csv"]].concat()).code, Some(0));
     let unknown = ["'refuse' for '--status", "expected one of refused, "];
     let export = ["activity", "export", "--output", "-", "--status", "refuse", "--json"];
     fails(&cli(&export), 2, &unknown);

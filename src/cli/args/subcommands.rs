@@ -689,7 +689,7 @@ pub(in crate::cli) struct ActivityExport {
     /// Output file, '-' for stdout (the same as --output FILE)
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) file: PathBuf,
-    /// Format: json (one object per line), csv or parquet [default: by the file's extension, else json]
+    /// Format: json (one object per line), csv or parquet [default: that of the file's extension; json without one]
     #[arg(long, value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
     pub(in crate::cli) format: Option<String>,
     #[command(flatten)]
@@ -697,13 +697,23 @@ pub(in crate::cli) struct ActivityExport {
 }
 
 impl ActivityExport {
-    /// The format that is named, or that of the file's extension.
-    pub(in crate::cli) fn format(&self) -> &str {
-        let by_extension = match self.file.extension().and_then(|it| it.to_str()) {
-            Some(extension @ ("csv" | "parquet")) => extension,
-            Some(_) | None => "json",
-        };
-        self.format.as_deref().unwrap_or(by_extension)
+    /// The format that is named, or that of the file's extension; `json` for stdout and files without an extension.
+    pub(in crate::cli) fn format(&self) -> Result<&str, String> {
+        if let Some(format) = &self.format {
+            return Ok(format);
+        }
+        let Some(extension) = self.file.extension() else { return Ok("json") };
+        let extension = extension.to_string_lossy();
+        match &*extension.to_ascii_lowercase() {
+            "json" | "ndjson" | "jsonl" => Ok("json"),
+            "csv" => Ok("csv"),
+            "parquet" => Ok("parquet"),
+            _ => Err(format!(
+                "{}: no format has the extension '.{extension}': use .json, .ndjson, .jsonl (one object per line), \
+                 .csv or .parquet, or name the format with --format",
+                self.file.display()
+            )),
+        }
     }
 }
 
@@ -805,6 +815,7 @@ fn statuses(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
 
     #[test]
     fn tool_with_its_server_filters_by_both() {
@@ -833,6 +844,39 @@ mod tests {
                 until: None,
             };
             assert_eq!(filters.server_and_tool(), expected, "{server:?} {tool:?}");
+        }
+    }
+
+    #[test]
+    fn act_7_export_takes_the_format_of_the_extension_or_of_the_flag() {
+        for (file, format, expected) in [
+            ("a.csv", None, Ok("csv")),
+            ("a.CSV", None, Ok("csv")),
+            ("a.parquet", None, Ok("parquet")),
+            ("a.json", None, Ok("json")),
+            ("a.ndjson", None, Ok("json")),
+            ("a.jsonl", None, Ok("json")),
+            ("-", None, Ok("json")),
+            ("activity", None, Ok("json")),
+            ("a.csv", Some("json"), Ok("json")),
+            ("a.xyz", Some("csv"), Ok("csv")),
+            ("week.xyz", None, Err("week.xyz: no format has the extension '.xyz'")),
+            ("a.csv.gz", None, Err("'.gz': use .json, .ndjson, .jsonl")),
+        ] {
+            let mut line = vec!["mcpproxy", "activity", "export", "--file", file];
+            line.extend(format.into_iter().flat_map(|format| ["--format", format]));
+            let parsed = crate::cli::args::Cli::try_parse_from(line).unwrap().command;
+            let crate::cli::args::Command::Activity(ActivityCommand::Export(export)) = parsed
+            else {
+                panic!("{file}")
+            };
+            match (export.format(), expected) {
+                (Ok(format), Ok(expected)) => assert_eq!(format, expected, "{file}"),
+                (Err(error), Err(words)) => {
+                    assert!(error.contains(words) && error.contains("--format"), "{error}");
+                }
+                (format, _) => panic!("{file}: {format:?}"),
+            }
         }
     }
 

@@ -47,7 +47,10 @@ pub(super) fn run(
             output.print(summary.json()?, |it| draw_summary(it, output.view.width))
         }),
         ActivityCommand::Export(flags) => {
-            backend::with(global, needs, async |backend| export::run(flags, backend, output).await)
+            let format = flags.format().map_err(CommandError::usage)?;
+            backend::with(global, needs, async |backend| {
+                export::run(flags, format, backend, output).await
+            })
         }
         ActivityCommand::Watch { no_icons, time, node } => {
             backend::with(global, Needs::Running, async |backend| {

@@ -31,26 +31,27 @@ const PARTIAL: &str = ".partial";
 /// Exports the records that match the filters.
 pub(super) async fn run(
     flags: &ActivityExport,
+    format: &str,
     backend: &Backend,
     output: &Output,
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let query = filters(&flags.filters, since.as_deref(), until.as_deref());
-    let bar = match ExportFormat::of(flags.format()) {
+    let to = ExportTarget { file: &flags.file, format: ExportFormat::of(format) };
+    let bar = match to.format {
         ExportFormat::Json | ExportFormat::Csv => records_bar_of(backend, &query).await?,
         // The number of received records is not visible in Parquet.
         ExportFormat::Parquet => ProgressBar::hidden(),
     };
     let mut export_query = query;
-    export_query.push(("format", Some(flags.format())));
+    export_query.push(("format", Some(format)));
     if flags.file == Path::new("-") {
         let mut out = std::io::stdout().lock();
-        let written =
-            copy(backend, &export_query, flags, &bar, |bytes| match out.write_all(bytes) {
-                // The reader closed the pipe.
-                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-                written => written.map(|()| true),
-            });
+        let written = copy(backend, &export_query, &to, &bar, |bytes| match out.write_all(bytes) {
+            // The reader closed the pipe.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+            written => written.map(|()| true),
+        });
         let Exported { missing, .. } = written.await?;
         bar.finish_and_clear();
         return check_complete(missing);
@@ -59,7 +60,7 @@ pub(super) async fn run(
     let mut sink = Sink::create(&flags.file).map_err(failed)?;
     let write = |bytes: &[u8]| sink.out.write_all(bytes).map(|()| true);
     let Exported { bytes, records, missing } =
-        copy(backend, &export_query, flags, &bar, write).await?;
+        copy(backend, &export_query, &to, &bar, write).await?;
     sink.finish().map_err(failed)?;
     bar.finish_and_clear();
     let mut done = json!({"file": flags.file.display().to_string(), "bytes": bytes});
@@ -68,6 +69,12 @@ pub(super) async fn run(
     }
     output.print(&done.to_string(), draw)?;
     check_complete(missing)
+}
+
+/// File of an export, and its format.
+struct ExportTarget<'f> {
+    file: &'f Path,
+    format: ExportFormat,
 }
 
 /// Result of an export.
@@ -90,12 +97,11 @@ fn check_complete(missing: Option<String>) -> Result<(), CommandError> {
 async fn copy(
     backend: &Backend,
     export_query: &[(&str, Option<&str>)],
-    flags: &ActivityExport,
+    to: &ExportTarget<'_>,
     bar: &ProgressBar,
     mut write: impl FnMut(&[u8]) -> std::io::Result<bool>,
 ) -> Result<Exported, CommandError> {
-    let (mut retries, mut lines, mut bytes) =
-        (Retries::default(), ExportLines::new(ExportFormat::of(flags.format())), 0);
+    let (mut retries, mut lines, mut bytes) = (Retries::default(), ExportLines::new(to.format), 0);
     let mut after: Option<String> = None;
     loop {
         let mut query = export_query.to_vec();
@@ -118,7 +124,7 @@ async fn copy(
                 let whole = lines.push(&chunk);
                 advance(bar, &whole);
                 bytes += whole.len();
-                if !write(&whole).map_err(|error| unwritten(&flags.file, &error))? {
+                if !write(&whole).map_err(|error| unwritten(to.file, &error))? {
                     return Ok(Exported { bytes, records: lines.records(), missing: None });
                 }
                 if !whole.is_empty() {
