@@ -740,8 +740,10 @@ fn servers_of_a_client_are_moved_on_request_and_undo_restores_its_file_byte_for_
         assert!(home.config()["mcpServers"].get("fs").is_none());
 
         let output = home.run(&["connect", client, "--move", "--yes"]);
-        let moved = "Moved 5 servers into mcpproxy: fs, web, db-test, db-prod, known.";
+        let moved = "Moved 4 servers into mcpproxy: fs, web, db-test, db-prod. Removed from ";
+        let present = ": known (mcpproxy has it as 'renamed').";
         assert!(done(&output).contains(moved), "{}", output.stdout);
+        assert!(output.stdout.contains(present), "{}", output.stdout);
         assert!(output.stdout.contains("without mcpproxy: script"), "{}", output.stdout);
         for shown in [
             "true $HOME",
@@ -787,20 +789,42 @@ fn servers_to_move_are_chosen_at_a_terminal() {
     home.put(file, before);
     let seen = home.typed(&["connect", client], "y\nn\n");
     assert!(
-        seen.contains("Move 5 servers into mcpproxy?") && seen.contains("[y/N, or numbers"),
+        seen.contains("Move 4 servers into mcpproxy, and remove 1 server that it has from Cursor?")
+            && seen.contains("[y/N, or numbers"),
         "{seen}"
     );
     assert!(seen.contains("Cursor is connected."), "{seen}");
     let entry = |name: &str| home.text(file).contains(&format!("\"{name}\""));
     assert!(entry("mcpproxy") && MOVABLE.into_iter().all(entry), "{}", home.text(file));
     let seen = home.typed(&["connect", client], "2,5\n");
-    assert!(seen.contains("Moved 2 servers into mcpproxy: web, known."), "{seen}");
+    let moved = "Moved 1 server into mcpproxy: web. Removed from Cursor: known (mcpproxy has it as 'renamed').";
+    assert!(seen.contains(moved), "{seen}");
     let names =
         home.config()["mcpServers"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(names, ["renamed", "web"]);
     assert!(!entry("web") && !entry("known") && entry("fs"), "{}", home.text(file));
     done(&home.run(&["connect", client, "--undo", "--yes"]));
     assert_eq!(home.text(file), before);
+}
+
+#[test]
+fn server_that_mcpproxy_has_is_removed_and_not_called_moved() {
+    let home = home_with_known();
+    let known = json!({"command": "known", "env": {"TOKEN": "s3cret-value-2"}});
+    home.put(".cursor/mcp.json", &json!({"mcpServers": {"known": known}}).to_string());
+    let output = home.run(&["connect", "cursor", "--yes"]);
+    let hint = "`mcpproxy connect cursor --move` removes them there.";
+    assert!(done(&output).contains(hint), "{}", output.stdout);
+    let seen = home.typed(&["connect", "cursor"], "n\n");
+    assert!(seen.contains("Remove 1 server from Cursor, which mcpproxy has?"), "{seen}");
+    let output = home.run(&["connect", "cursor", "--move", "--yes"]);
+    let removed = "Removed from Cursor: known (mcpproxy has it as 'renamed').";
+    assert!(done(&output).contains(removed), "{}", output.stdout);
+    assert!(
+        !output.stdout.contains("oved 1") && !output.stdout.contains("into mcpproxy"),
+        "{}",
+        output.stdout
+    );
 }
 
 #[test]

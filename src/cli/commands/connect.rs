@@ -8,7 +8,7 @@ use crate::cli::clients::backup::{back_up, backup, earlier, read, set_aside};
 use crate::cli::clients::file::ClientText;
 use crate::cli::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
 use crate::cli::commands::connect::direct::{DirectServers, Moved};
-use crate::cli::commands::{import, token};
+use crate::cli::commands::token;
 use crate::cli::error::CommandError;
 use crate::cli::output::{Colors, Output, choose, confirm, declined};
 use crate::cli::terminal_safe::line;
@@ -268,11 +268,7 @@ fn move_servers(
         "{} is connected, and still reaches servers without mcpproxy.\n{shown}",
         flags.client.facts().name
     );
-    let question = format!(
-        "Move {} into mcpproxy? A running proxy starts them at once.",
-        import::servers(count)
-    );
-    match choose(&shown, &question, count, flags.yes)? {
+    match choose(&shown, &direct.question(), count, flags.yes)? {
         chosen if chosen.is_empty() => Ok(Moved::default()),
         chosen => direct.carry_out(&chosen, path, loaded),
     }

@@ -175,7 +175,7 @@ impl DirectServers {
         let file = path.display().to_string();
         let _ = writeln!(
             shown,
-            "--- {}\nMoved servers are removed there; a backup keeps them.",
+            "--- {}\nThe servers are removed there; a backup keeps them.",
             line(&file)
         );
         shown
@@ -201,10 +201,12 @@ impl DirectServers {
             true if loaded.config.fleet_config.is_some() => {
                 " Add them with `mcpproxy fleet apply`, then remove them there.".to_owned()
             }
-            true => format!(
-                " `mcpproxy connect {} --move` moves them into mcpproxy.",
-                self.client.word()
-            ),
+            true => {
+                let is_added = left.iter().any(|it| matches!(it.handling, Handling::Added(_)));
+                let effect =
+                    if is_added { "moves them into mcpproxy" } else { "removes them there" };
+                format!(" `mcpproxy connect {} --move` {effect}.", self.client.word())
+            }
             false => String::new(),
         };
         (!left.is_empty())
@@ -254,17 +256,57 @@ impl DirectServers {
             self.without(&removable, path, text.unwrap_or_default())
         });
         let Removed { names, kept } = removed.map_err(|error| not_removed(&error))?;
-        let shown = names.iter().map(|name| line(name)).collect::<Vec<_>>().join(", ");
-        let mut message = match names.as_slice() {
-            [] => format!("No server was moved.{report}"),
-            names => {
-                format!("Moved {} into mcpproxy: {shown}.{report}", import::servers(names.len()))
-            }
-        };
+        let mut message = self.moved(&names) + &report;
         if let Some(kept) = kept {
             let _ = write!(message, " The earlier backup is kept as {}.", line(&kept));
         }
         Ok(Moved { names, message })
+    }
+
+    /// Sentences about servers that are no longer in the client's file.
+    fn moved(&self, removed: &[String]) -> String {
+        let (mut added, mut present) = (Vec::new(), Vec::new());
+        for server in self.servers.iter().filter(|it| removed.contains(&it.name)) {
+            let name = line(&server.name);
+            match &server.handling {
+                Handling::Added(_) => added.push(name.into_owned()),
+                Handling::Present(ours) | Handling::SameAs(ours) => {
+                    present.push(format!("{name} (mcpproxy has it{})", alias(server, ours)));
+                }
+                Handling::Kept(_) => {}
+            }
+        }
+        let moved =
+            format!("Moved {} into mcpproxy: {}.", import::servers(added.len()), added.join(", "));
+        let client = self.client.facts().name;
+        let dropped = format!("Removed from {client}: {}.", present.join(", "));
+        match (added.is_empty(), present.is_empty()) {
+            (true, true) => "No server was moved.".to_owned(),
+            (false, true) => moved,
+            (true, false) => dropped,
+            (false, false) => format!("{moved} {dropped}"),
+        }
+    }
+
+    /// Question whether to move all that can be moved.
+    pub(super) fn question(&self) -> String {
+        let count = |is_added: bool| {
+            let added = |it: &&DirectServer| matches!(it.handling, Handling::Added(_)) == is_added;
+            self.movable().filter(added).count()
+        };
+        let client = self.client.facts().name;
+        match (import::servers(count(true)), import::servers(count(false))) {
+            (added, _) if count(false) == 0 => {
+                format!("Move {added} into mcpproxy? A running proxy starts them at once.")
+            }
+            (_, present) if count(true) == 0 => {
+                format!("Remove {present} from {client}, which mcpproxy has?")
+            }
+            (added, present) => format!(
+                "Move {added} into mcpproxy, and remove {present} that it has from {client}? A running proxy starts \
+                 the moved ones at once."
+            ),
+        }
     }
 
     /// Removes servers from the client's text. A backup contains them afterwards.
