@@ -7,7 +7,7 @@ use crate::cli::format::text;
 use crate::cli::output::Output;
 use crate::cli::terminal_safe::line;
 use crate::cli::{backend, completion, output};
-use clap::CommandFactory;
+use clap::{ArgAction, CommandFactory};
 use mcpproxy_admin::page;
 use serde_json::json;
 use std::path::Path;
@@ -101,8 +101,42 @@ fn write_page(command: &clap::Command, folder: &Path) -> io::Result<usize> {
     for subcommand in command.get_subcommands().filter(|it| !it.is_hide_set()) {
         pages += write_page(subcommand, folder)?;
     }
-    clap_mangen::Man::new(command.clone()).generate_to(folder)?;
+    let command = command.clone().override_usage(synopsis(command));
+    clap_mangen::Man::new(command).generate_to(folder)?;
     Ok(pages)
+}
+
+/// Synopsis of a command: its own options, the global ones, and its arguments, with the names of values as in its help.
+fn synopsis(command: &clap::Command) -> String {
+    let (mut options, arguments): (Vec<_>, Vec<_>) = command
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set())
+        .partition(|arg| !arg.is_positional());
+    // --help and --version come last.
+    options.sort_by_key(|it| (is_of_clap(it), it.is_global_set()));
+    let mut words = vec![command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()];
+    words.extend(options.into_iter().map(option));
+    words.extend(arguments.into_iter().map(|argument| match argument.is_last_set() {
+        true => format!("[-- {argument}]"),
+        false => argument.to_string(),
+    }));
+    words.extend(command.has_subcommands().then(|| "<COMMAND>".to_owned()));
+    words.join(" ")
+}
+
+/// Whether clap provides an option.
+fn is_of_clap(option: &clap::Arg) -> bool {
+    matches!(option.get_id().as_str(), "help" | "version")
+}
+
+/// An option with the name of its value, in brackets unless it is required.
+fn option(option: &clap::Arg) -> String {
+    let short = option.get_short().map(|short| format!("-{short}|")).unwrap_or_default();
+    let repeated = if matches!(option.get_action(), ArgAction::Append) { "..." } else { "" };
+    match option.is_required_set() {
+        true => format!("{short}{option}{repeated}"),
+        false => format!("[{short}{option}]{repeated}"),
+    }
 }
 
 /// Prints a shell's completion script.
@@ -135,4 +169,44 @@ pub(super) fn open_page(open: bool, global: &Global, output: &Output) -> Result<
             format!("Open this address in your browser within ten minutes; it works once:\n\n  {address}\n")
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn synopsis_names_the_value_of_each_option() {
+        fn check(command: &clap::Command, checked: &mut usize) {
+            let shown = synopsis(command);
+            for option in command.get_opts().filter(|it| !it.is_hide_set()) {
+                let long = option.get_long().unwrap_or_default();
+                let expected =
+                    format!("--{long} <{}>", option.get_value_names().unwrap().join(" "));
+                assert!(shown.contains(&expected), "{expected}: {shown}");
+                *checked += 1;
+            }
+            command.get_subcommands().for_each(|it| check(it, checked));
+        }
+        let mut command = Cli::command();
+        command.build();
+        let mut checked = 0;
+        check(&command, &mut checked);
+        assert!(checked > 50, "{checked} options");
+        let of = |path: &[&str]| {
+            let found = path.iter().fold(&command, |it, name| it.find_subcommand(name).unwrap());
+            synopsis(found)
+        };
+        let list = of(&["tools", "list"]);
+        assert!(
+            list.starts_with("mcpproxy tools list [--server <NAME>] [-c|--config <FILE>] "),
+            "{list}"
+        );
+        assert!(list.contains("[--json]"), "{list}");
+        let add = of(&["upstream", "add"]);
+        assert!(add.contains("[--env <NAME=VALUE>]..."), "{add}");
+        assert!(add.ends_with("<NAME> [URL] [-- [COMMAND]...]"), "{add}");
+        assert!(of(&["policy", "explain"]).contains(" --tool <SERVER:TOOL> "), "it is required");
+        assert!(of(&["tools"]).ends_with(" <COMMAND>"));
+    }
 }

@@ -458,6 +458,12 @@ fn manual_pages_are_written_counted_and_named() {
         man1.display()
     );
     assert_eq!(output.stdout, expected);
+    let page = std::fs::read_to_string(man1.join("mcpproxy-tools-list.1")).unwrap();
+    let synopsis = page.replace("\\-", "-");
+    assert!(
+        synopsis.contains("mcpproxy tools list\\fR [--server <NAME>] [-c|--config <FILE>]"),
+        "{page}"
+    );
     assert!(cli(&["--help"]).stdout.contains("  man "), "it is listed");
     let output = cli(&["man", man1.join("mcpproxy.1").to_str().unwrap()]);
     fails(&output, 1, &["cannot write the manual pages into", "mcpproxy.1"]);
