@@ -10,11 +10,14 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::{SignedDuration, Timestamp};
 use mcpproxy_gateway::telemetry::build_info::LONG_VERSION;
 use serde_json::value::RawValue;
+
+use crate::guide::PAGES;
 
 pub(super) use crate::cli::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
@@ -38,6 +41,7 @@ Start here:
   mcpproxy tools search notes   find a tool by description
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
   mcpproxy activity list        recorded calls and decisions
+  mcpproxy guide                the pages of the guide: policy, configuration, operation, …
 
 Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 mcpproxy unreachable or port in use, \
 4 activity store locked or damaged, 5 config error, 130/143 terminated by a second SIGINT/SIGTERM."
@@ -324,6 +328,19 @@ It starts a proxy with a temporary data directory and one MCP server (a child pr
 program), makes a read, a write, a refused, a schema-violating and an oversized call, and shows \
 the outcome of each and the resulting activity log.")]
     Demo,
+    /// Print a page of the guide, or list the pages
+    #[command(after_help = "\
+Examples:
+  mcpproxy guide
+  mcpproxy guide policy
+  mcpproxy guide fleet-setup > fleet-setup.md
+
+The pages are Markdown and part of the program. For a long one: mcpproxy guide configuration | less")]
+    Guide {
+        /// The page; without one the pages are listed
+        #[arg(value_name = "PAGE", value_parser = PossibleValuesParser::new(PAGES.iter().map(|page| page.name)), hide_possible_values = true)]
+        page: Option<String>,
+    },
     /// Print a completion script for your shell
     #[command(after_help = "\
 Examples:

@@ -22,6 +22,7 @@ mod connect;
 mod demo;
 mod doctor;
 mod fleet;
+mod guide;
 mod import;
 mod policy;
 mod serve;
@@ -47,6 +48,7 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         Command::Completions(flags) => print_completions(&flags),
         Command::Page { open } => open_page(open, global, output),
         Command::Man { folder } => write_man_pages(&folder, output),
+        Command::Guide { page } => guide::run(page.as_deref(), output),
         Command::Call(command) => {
             let needs = Needs::Call(call::server(&command));
             backend::with(global, needs, async |backend| call::run(&command, backend, output).await)

@@ -469,6 +469,29 @@ fn manual_pages_are_written_counted_and_named() {
     fails(&output, 1, &["cannot write the manual pages into", "mcpproxy.1"]);
 }
 
+// CLI-1
+#[test]
+fn guide_lists_its_pages_and_prints_one() {
+    let list = cli(&["guide"]);
+    assert_eq!(list.code, Some(0), "{}", list.stderr);
+    for page in ["clients", "fleet-setup", "Print one with: mcpproxy guide PAGE"] {
+        assert!(list.stdout.contains(page), "{page}: {}", list.stdout);
+    }
+    let pages = cli(&["guide", "--json"]).json();
+    assert!(pages["pages"].as_array().unwrap().len() > 10, "{pages}");
+    let page = cli(&["guide", "policy"]);
+    assert_eq!((page.code, page.stderr.as_str()), (Some(0), ""));
+    assert!(
+        page.stdout.starts_with("# Policy: rules, approvals, definitions\n"),
+        "{}",
+        page.stdout
+    );
+    assert_eq!(cli(&["guide", "policy", "--json"]).json()["text"], page.stdout);
+    let unknown = cli(&["guide", "polcy"]);
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.stderr.contains("'policy'"), "{}", unknown.stderr);
+}
+
 // CLI-4
 #[test]
 fn demo_shows_five_outcomes_and_leaves_nothing() {
