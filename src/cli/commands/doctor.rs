@@ -28,6 +28,7 @@ use mcpproxy_upstream::stderr_log;
 use mcpproxy_upstream::supervisor::Status;
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -76,9 +77,16 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         let silent_process = running_proxy::announced_process(&loaded.config);
         found.push(probes::check_port(&loaded.config.listen, running.is_some(), silent_process));
         found.extend(running.as_ref().map(|backend| check_running(backend, &runtime)));
-        found.push(probes::check_log(&loaded, running.as_ref(), &runtime));
-        rules(running.as_ref(), &runtime, &mut found);
-        search(&loaded, running.as_ref(), &runtime, &mut found);
+        // Read once, after the log was verified: it reports what that has repaired.
+        let status =
+            LazyCell::new(|| running.as_ref().map(|backend| running_status(backend, &runtime)));
+        let known = || status.as_ref().and_then(|status| status.as_ref().ok());
+        found.push(probes::check_log(&loaded, running.as_ref(), known, &runtime));
+        found.extend(known().map(|status| rules(status, &found)).unwrap_or_default());
+        // Skipped if not configured.
+        if loaded.config.search.embeddings.is_some() {
+            found.extend(status.as_ref().map(search).unwrap_or_default());
+        }
         servers(loaded, running.as_ref(), &runtime, &mut found)?;
     }
     let wrong = found.iter().filter(|it| it.outcome == DiagnosisKind::Wrong).count();
@@ -331,48 +339,46 @@ fn check_running(backend: &Backend, runtime: &LocalRuntime) -> Diagnosis {
     Diagnosis::wrong(CHECK, message, format!("$EDITOR {}", word(Path::new(&*file))))
 }
 
-/// Warnings of the rules in force, as reported by the running proxy, which knows the tools. Those of the config's check are
-/// not repeated.
-fn rules(running: Option<&Backend>, runtime: &LocalRuntime, found: &mut Vec<Diagnosis>) {
-    let Some(backend) = running else { return };
+/// Status of the running proxy, which several checks read.
+fn running_status(backend: &Backend, runtime: &LocalRuntime) -> Result<Value, CommandError> {
     let response = runtime.block_on(backend.get(&target(&["status"], &[])));
-    // The check of the running proxy reports an error.
-    let Ok(status) = response.and_then(|answer| output::parse(answer.json()?)) else { return };
-    let faults = list(&status, "/faults").iter().filter(|fault| text(fault, "/part") == "rules");
-    for cause in faults.map(|fault| text(fault, "/cause")) {
-        if found.iter().any(|it| it.check == "config" && cause.starts_with(&it.text)) {
-            continue;
-        }
-        let odd = Diagnosis::new(DiagnosisKind::Odd, "rules", cause);
-        found.push(Diagnosis { fix: "mcpproxy policy check".to_owned(), ..odd });
-    }
+    response.and_then(|answer| output::parse(answer.json()?))
 }
 
-/// Endpoint of `search.embeddings`, as reported by the running proxy. Skipped if not configured.
-fn search(
-    loaded: &Loaded,
-    running: Option<&Backend>,
-    runtime: &LocalRuntime,
-    found: &mut Vec<Diagnosis>,
-) {
+/// Causes of the faults of one part of the running proxy.
+fn faults<'s>(status: &'s Value, part: &str) -> impl Iterator<Item = Cow<'s, str>> {
+    let faults = list(status, "/faults").iter().filter(move |fault| text(fault, "/part") == part);
+    faults.map(|fault| text(fault, "/cause"))
+}
+
+/// Warnings of the rules in force, as reported by the running proxy, which knows the tools. Those of the config's check,
+/// in `found`, are not repeated.
+fn rules(status: &Value, found: &[Diagnosis]) -> Vec<Diagnosis> {
+    let is_known = |cause: &Cow<'_, str>| {
+        found.iter().any(|it| it.check == "config" && cause.starts_with(&it.text))
+    };
+    let causes = faults(status, "rules").filter(|cause| !is_known(cause));
+    let finding = |cause| {
+        let odd = Diagnosis::new(DiagnosisKind::Odd, "rules", cause);
+        Diagnosis { fix: "mcpproxy policy check".to_owned(), ..odd }
+    };
+    causes.map(finding).collect()
+}
+
+/// Endpoint of `search.embeddings`, as reported by the running proxy.
+fn search(status: &Result<Value, CommandError>) -> Vec<Diagnosis> {
     const CHECK: &str = "search";
-    let Some(backend) = running.filter(|_| loaded.config.search.embeddings.is_some()) else {
-        return;
-    };
-    let response = runtime.block_on(backend.get(&target(&["status"], &[])));
-    let status = match response.and_then(|answer| output::parse(answer.json()?)) {
+    let status = match status {
         Ok(status) => status,
-        Err(error) => return found.push(Diagnosis::wrong(CHECK, error.message, "")),
+        Err(error) => return vec![Diagnosis::wrong(CHECK, error.message.as_str(), "")],
     };
-    let faults = list(&status, "/faults").iter().filter(|fault| text(fault, "/part") == CHECK);
-    let before = found.len();
     // Keyword search works without the endpoint.
-    found.extend(
-        faults.map(|fault| Diagnosis::new(DiagnosisKind::Odd, CHECK, text(fault, "/cause"))),
-    );
-    if found.len() == before {
+    let odd = faults(status, CHECK).map(|cause| Diagnosis::new(DiagnosisKind::Odd, CHECK, cause));
+    let mut found: Vec<_> = odd.collect();
+    if found.is_empty() {
         found.push(Diagnosis::fine(CHECK, "semantic tool search is available"));
     }
+    found
 }
 
 /// Each enabled server.
@@ -610,6 +616,56 @@ mod tests {
         );
         assert_eq!(found.fix, "mcpproxy tools annotate sqlite");
         assert!(unannotated("sqlite", &[], Unannotated::Warn).is_none());
+    }
+
+    #[test]
+    fn rules_and_search_read_the_same_status() {
+        let status = json!({"faults": [
+            {"part": "rules", "cause": "a.cedar:1:1: no server 'x'"},
+            {"part": "search", "cause": "connection refused"},
+            {"part": "rules", "cause": "b.cedar:2:1: no tool 'y': did you mean z?"},
+        ]});
+        let known = [Diagnosis::new(DiagnosisKind::Odd, "config", "b.cedar:2:1: no tool 'y'")];
+        let found = rules(&status, &known);
+        let texts: Vec<_> = found.iter().map(|it| (&*it.text, &*it.fix)).collect();
+        assert_eq!(texts, [("a.cedar:1:1: no server 'x'", "mcpproxy policy check")]);
+        let outcome = |status| {
+            let found = search(&status).into_iter().map(|it| (it.outcome, it.text));
+            found.collect::<Vec<_>>()
+        };
+        let refused = (DiagnosisKind::Odd, "connection refused".to_owned());
+        assert_eq!(outcome(Ok(status)), [refused]);
+        let fine = (DiagnosisKind::Fine, "semantic tool search is available".to_owned());
+        assert_eq!(outcome(Ok(json!({"faults": []}))), [fine]);
+        let failed = (DiagnosisKind::Wrong, "no answer".to_owned());
+        assert_eq!(outcome(Err(CommandError::failed("no answer"))), [failed]);
+    }
+
+    #[test]
+    fn last_lines_of_a_server_are_folded_and_keep_the_latest_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = format!("{}.0.log", mcpproxy_policy::tool::server_file_stem("files"));
+        let lines = |lines: &[(u32, &str)]| {
+            let shown = lines
+                .iter()
+                .map(|(second, line)| format!("2026-01-02T03:04:{second:02}.000Z {line}\n"));
+            fs::write(folder.path().join(&file), shown.collect::<String>()).unwrap();
+            let last = last_lines(folder.path(), "files").into_iter();
+            last.map(|line| line.split_once(":04:").unwrap().1.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&[(1, "a"), (2, "b")]), ["01.000Z a", "02.000Z b"]);
+        // Only neighbors are folded, and the latest remains.
+        let repeated = lines(&[(1, "a"), (2, "b"), (3, "b"), (4, "b"), (5, "a")]);
+        assert_eq!(repeated, ["01.000Z a", "04.000Z b", "05.000Z a"]);
+        // Folding comes before the limit.
+        let many: Vec<_> = (0..8).flat_map(|at| [(at, "x"), (at + 20, "x")]).collect();
+        assert_eq!(lines(&many), ["27.000Z x"]);
+        let names = ["0", "1", "2", "3", "4", "5", "6"];
+        let different: Vec<_> = (10..17).zip(names).collect();
+        let expected = ["12.000Z 2", "13.000Z 3", "14.000Z 4", "15.000Z 5", "16.000Z 6"];
+        assert_eq!(lines(&different), expected);
+        assert!(last_lines(folder.path(), "other").is_empty());
+        assert!(last_lines(Path::new("/nowhere"), "files").is_empty());
     }
 
     #[test]

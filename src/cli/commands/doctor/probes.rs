@@ -268,9 +268,10 @@ pub(super) fn check_egress(
 const LOG_CHECK: &str = "log";
 
 /// Verifies the log: by the running proxy, else on a copy.
-pub(super) fn check_log(
+pub(super) fn check_log<'s>(
     loaded: &Loaded,
     running: Option<&Backend>,
+    status: impl FnOnce() -> Option<&'s Value>,
     runtime: &LocalRuntime,
 ) -> Diagnosis {
     let folder = loaded.config.activity_folder();
@@ -284,20 +285,14 @@ pub(super) fn check_log(
         None if !folder.exists() => return Diagnosis::fine(LOG_CHECK, "no log yet"),
         None => on_disk(&folder),
     };
-    let repaired = running.and_then(|backend| repaired(backend, runtime));
+    let repaired = status().and_then(repaired);
     let finding =
         report.map_or_else(|why| why, |report| rate_report(&report, running.is_some(), repaired));
     Diagnosis { took: Some(start.elapsed()), ..finding }
 }
 
 /// Damage repaired by the running proxy since its start.
-fn repaired(backend: &Backend, runtime: &LocalRuntime) -> Option<String> {
-    let response = runtime.block_on(backend.get(&target(&["status"], &[])));
-    let status = response.and_then(|answer| output::parse(answer.json()?)).ok()?;
-    repaired_in(&status)
-}
-
-fn repaired_in(status: &Value) -> Option<String> {
+fn repaired(status: &Value) -> Option<String> {
     let [file, lost] =
         ["/activity/repaired/file", "/activity/repaired/records_lost"].map(|at| text(status, at));
     (!file.is_empty())
@@ -580,11 +575,10 @@ mod tests {
     #[test]
     fn repaired_damage_is_a_warning() {
         let status = json!({"activity": {"repaired": {"file": "0.jnl", "records_lost": 2}}});
-        let finding =
-            rate_report(&json!({"sound": true, "records": 7}), true, repaired_in(&status));
+        let finding = rate_report(&json!({"sound": true, "records": 7}), true, repaired(&status));
         assert_eq!(finding.outcome, DiagnosisKind::Odd);
         assert!(finding.text.contains("(0.jnl, 2 records lost): check the disk"), "{finding:?}");
-        assert_eq!(repaired_in(&json!({"activity": {"repaired": null}})), None);
+        assert_eq!(repaired(&json!({"activity": {"repaired": null}})), None);
     }
 
     #[test]
