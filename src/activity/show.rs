@@ -210,6 +210,9 @@ impl Serialize for Metadata<'_> {
         }
         if !head.intent.is_empty() {
             map.serialize_entry("intent", &Json(&head.intent))?;
+        } else if let Some(operation) = head.operation {
+            // By which filters and totals count the record.
+            map.serialize_entry("operation", operation.as_str())?;
         }
         if !head.client_name.is_empty() {
             map.serialize_entry("client_name", &*head.client_name)?;
@@ -234,7 +237,7 @@ mod tests {
     #[test]
     fn act_1_record_json_matches_the_contract() {
         let node = NodeId([0xab; 16]);
-        let record = Record {
+        let mut record = Record {
             id: Id::new(1_767_225_600_000, 1, node),
             seq: 1,
             node,
@@ -271,5 +274,14 @@ mod tests {
         let json = serde_json::to_string(&record).unwrap();
         assert!(json.contains(r#""arguments":{"b":1,"a":1.0},"response":"he","response_truncated":true,"response_bytes":10802,"status":"success","error_message":"","duration_ms":12.304,"overhead_us":41,"timestamp":"2026-01-01T00:00:00.000Z","session_id":"s","request_id":"r","parent_id":"","intent":{"operation_type":"write"},"metadata":{"tool_variant":"call_tool_write","intent":{"operation_type":"write"},"client_name":"cursor","note":"x"}"#), "{json}");
         assert!(json.contains(r#""type":"tool_call","source":"mcp","principal":"admin","server_name":"github","tool_name":"create_issue""#), "{json}");
+        // Without a stated intent the operation is that of the tool.
+        record.head.intent = PayloadRef::cut(b"", 100).to_owned();
+        record.head.variant = "direct".into();
+        let json = serde_json::to_value(&record).unwrap();
+        assert_eq!(json.get("intent"), None, "{json}");
+        let expected = serde_json::json!({
+            "tool_variant": "direct", "operation": "write", "client_name": "cursor", "note": "x",
+        });
+        assert_eq!(json["metadata"], expected);
     }
 }

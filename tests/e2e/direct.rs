@@ -114,6 +114,7 @@ fn fr_a2_direct_call_is_judged_and_recorded_with_its_effective_intent() {
             client.records(&proxy, &format!("tool={tool}&intent_type={operation}&type=tool_call"));
         let [record] = records.as_slice() else { panic!("{tool}: {records:?}") };
         assert_eq!(record["metadata"]["tool_variant"], "direct", "{record}");
+        assert_eq!(record["metadata"]["operation"], operation, "{record}");
         assert_eq!((&record["status"], &record["server_name"]), (&json!("success"), &json!("s")));
     }
     let decisions = client.records(&proxy, "type=policy_decision");

@@ -107,16 +107,13 @@ impl RowStyle {
     /// Cells of one record, in the order of [`RowStyle::columns`]; `folded` are the decisions and approvals about it
     /// without rows of their own.
     pub(in crate::cli::commands) fn row(&self, record: &Value, folded: &[&Value]) -> Vec<Cell> {
-        let [id, number, kind, server, tool, operation, principal] = [
-            "/id",
-            "/seq",
-            "/type",
-            "/server_name",
-            "/tool_name",
-            "/intent/operation_type",
-            "/principal",
-        ]
-        .map(|at| text(record, at));
+        let [id, number, kind, server, tool, principal] =
+            ["/id", "/seq", "/type", "/server_name", "/tool_name", "/principal"]
+                .map(|at| text(record, at));
+        // A call by a tool's own name states no intent: the operation is that of the tool.
+        let [stated, derived] =
+            ["/intent/operation_type", "/metadata/operation"].map(|at| text(record, at));
+        let operation = if stated.is_empty() { derived } else { stated };
         let status = self.status(record);
         let time = Cell::from(stored(record).map(|time| self.times.show(time)).unwrap_or_default());
         let intent: Cell = self.intent(&operation).into();
@@ -538,6 +535,10 @@ pub(super) mod tests {
         assert_eq!((took, principal), ("12ms", "token:ops"));
         let plain = texts(&RowStyle::plain(), &record(), &[]);
         assert_eq!((&*plain[0], &*plain[5]), ("01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "destr"));
+        let mut direct = record();
+        direct["intent"].take();
+        direct["metadata"] = json!({"tool_variant": "direct", "operation": "write"});
+        assert_eq!(texts(&people, &direct, &[])[4], "✏️ write");
         let words = styled(Intents::Words, Reader::Person);
         for (word, icon) in [("read", "📖 read"), ("write", "✏️ write"), ("odd", "odd")] {
             assert_eq!(people.intent(word), icon);
