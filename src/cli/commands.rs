@@ -110,20 +110,25 @@ fn write_page(command: &clap::Command, folder: &Path) -> io::Result<usize> {
 
 /// Synopsis of a command: its own options, the global ones, and its arguments, with the names of values as in its help.
 fn synopsis(command: &clap::Command) -> String {
-    let (options, arguments): (Vec<_>, Vec<_>) = command
+    let (mut options, arguments): (Vec<_>, Vec<_>) = command
         .get_arguments()
         .filter(|arg| !arg.is_hide_set())
         .partition(|arg| !arg.is_positional());
-    let (global, own): (Vec<_>, Vec<_>) =
-        options.into_iter().partition(|option| option.is_global_set());
+    // --help and --version come last.
+    options.sort_by_key(|it| (is_of_clap(it), it.is_global_set()));
     let mut words = vec![command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()];
-    words.extend(own.into_iter().chain(global).map(option));
+    words.extend(options.into_iter().map(option));
     words.extend(arguments.into_iter().map(|argument| match argument.is_last_set() {
         true => format!("[-- {argument}]"),
         false => argument.to_string(),
     }));
     words.extend(command.has_subcommands().then(|| "<COMMAND>".to_owned()));
     words.join(" ")
+}
+
+/// Whether clap provides an option.
+fn is_of_clap(option: &clap::Arg) -> bool {
+    matches!(option.get_id().as_str(), "help" | "version")
 }
 
 /// An option with the name of its value, in brackets unless it is required.
