@@ -540,7 +540,7 @@ fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_on
     for (name, why) in [
         ("missing", "the file /nowhere/at/all, referenced by env.A, cannot be read"),
         ("credential", "CREDENTIALS_DIRECTORY is not set"),
-        ("keyring", "the keyring's entry service/user cannot be read"),
+        ("keyring", "the keyring's entry service/user, referenced by env.A, cannot be read"),
     ] {
         let (state, reason) = state(name);
         assert!(state == "wrong" && reason.contains(why), "{name}: {reason}");
@@ -877,7 +877,11 @@ fn servers_added_after_the_backup_are_in_a_backup_before_they_are_removed() {
     assert_eq!(home.config()["mcpServers"]["late"], json!({"command": "late", "env": {"A": "b"}}));
     fs::remove_dir(&in_the_way).unwrap();
     let output = home.run(&["connect", client, "--move", "--yes"]);
-    assert!(done(&output).contains("Moved 1 server into mcpproxy: late."), "{}", output.stdout);
+    assert!(
+        done(&output).contains("Removed from Cursor: late (mcpproxy has it)."),
+        "{}",
+        output.stdout
+    );
     assert!(!home.text(file).contains("late"));
     assert_eq!(home.config()["mcpServers"].as_object().unwrap().len(), 2);
     // A server added after that is moved as well, and the earlier backup is kept.

@@ -207,10 +207,10 @@ fn mcp_2026_headers_that_disagree_with_a_tools_parameters_are_refused() {
     let name = "mcp-param-value";
     for (value, headers, why) in [
         (json!("Hello"), &[][..], "is missing"),
-        (json!("Hello"), &[(name, "hello")], "different things"),
+        (json!("Hello"), &[(name, "hello")], "differs from the body"),
         (json!("Hello"), &[(name, "=?base64?SGVsbG8?=")], "cannot be read"),
         (json!("Hello"), &[(name, "Hello"), (name, "Hello")], "more than once"),
-        (json!(null), &[(name, "null")], "nothing in the body"),
+        (json!(null), &[(name, "null")], "no counterpart in the body"),
     ] {
         let answer = call(value, headers);
         let error = answer.json()["error"].clone();

@@ -101,14 +101,18 @@ fn headers_that_disagree_with_the_body_are_refused() {
             "header mcp-protocol-version is '2025-11-25', the body has '2026-07-28'",
         ),
         (&call, vec![version, version, method, name], "more than once"),
-        (&call, vec![version, ("Mcp-Method", "tools/list"), name], "different things"),
-        (&call, vec![version, ("Mcp-Method", "Tools/Call"), name], "different things"),
+        (&call, vec![version, ("Mcp-Method", "tools/list"), name], "differs from the body"),
+        (&call, vec![version, ("Mcp-Method", "Tools/Call"), name], "differs from the body"),
         (&call, vec![version, method, method, name], "more than once"),
-        (&call, vec![version, ("Mcp-Method", "=?base64?dG9vbHMvY2FsbA==?="), name], "different"),
-        (&call, vec![version, method, ("Mcp-Name", "call_tool_destructive")], "different things"),
+        (&call, vec![version, ("Mcp-Method", "=?base64?dG9vbHMvY2FsbA==?="), name], "differs"),
+        (
+            &call,
+            vec![version, method, ("Mcp-Name", "call_tool_destructive")],
+            "differs from the body",
+        ),
         (&call, vec![version, method, name, name], "more than once"),
         (&call, vec![version, method, ("Mcp-Name", "=?base64?!?=")], "cannot be read"),
-        (&list, vec![version, ("Mcp-Method", "tools/list"), name], "nothing in the body"),
+        (&list, vec![version, ("Mcp-Method", "tools/list"), name], "no counterpart in the body"),
     ] {
         let response = proxy().request("POST", "/mcp", &headers, body.as_bytes());
         let answer = response.json();

@@ -648,7 +648,7 @@ fn doctor_checks_certificates_and_reports_each_fault_once() {
     );
     for (cert, key, text, remedy) in [
         ("old.pem", "old.key", "has expired", "renew"),
-        ("good.pem", "old.key", "does not fit", "openssl"),
+        ("good.pem", "old.key", "does not match", "openssl"),
         ("good.pem", "none.key", "cannot be read", "config path"),
     ] {
         let (code, reported) = doctor(cert, key);

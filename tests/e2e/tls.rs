@@ -225,7 +225,7 @@ fn certificates_are_renewed_in_place_and_broken_ones_leave_the_old_in_force() {
     until("the new certificate is in use", || trusts(&new).then_some(()));
     let faults = || get(&proxy, "/api/v1/status", &[]).body;
     for (cert, key, fault) in [
-        (new.local().cert, new.local().key, "does not fit"),
+        (new.local().cert, new.local().key, "does not match"),
         (new.expired("server", &["localhost"]).cert, new.local().key, "has expired"),
         ("broken".to_owned(), new.local().key, "holds no certificate"),
     ] {
@@ -259,7 +259,7 @@ fn start_with_unusable_files_names_the_file_and_the_fault() {
             &*ca.pem,
             ["tls.cert", "server.pem: the certificate has expired on 2002"],
         ),
-        (&good.cert, &ca.local().key, &ca.pem, ["tls.key", "server.key: the key does not fit"]),
+        (&good.cert, &ca.local().key, &ca.pem, ["tls.key", "server.key: the key does not match"]),
         (&good.cert, encrypted, &ca.pem, ["tls.key", "server.key: the key is encrypted"]),
         (&good.key, &good.key, &ca.pem, ["tls.cert", "server.pem: it holds no certificate"]),
         (&good.cert, &good.key, "", ["tls.client_ca", "clients.pem: it holds no certificate"]),

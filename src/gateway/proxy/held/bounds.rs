@@ -22,7 +22,7 @@ pub(crate) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
 /// Reason why a call is not held; sent to the server that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum NotHeld {
-    #[error("{0} calls of its client wait for input already")]
+    #[error("{0} calls of its client already wait for input")]
     TooManyOfPrincipal(usize),
     #[error("{0} calls already wait for input of their clients")]
     TooMany(usize),
