@@ -1,5 +1,6 @@
 //! Inspecting and judging a conforming answer allocates nothing once warm (`benches/README.md`,
-//! Budgets), except the inspector's list of slices. A call's record allocates its entry and one buffer.
+//! Budgets), except the inspector's list of slices and, if it arrives in several, the state of
+//! its evaluation. A call's record allocates its entry and one buffer.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
@@ -14,6 +15,9 @@ use mcpproxy_schema::output::{Finding, Inspector, MissingContent, Policy, Requir
 
 /// Allocations per answer: the list of slices.
 const PER_ANSWER: u64 = 1;
+/// Allocations per answer whose document arrives in slices: the list and its growth to 256 slices, the state, its open containers, its
+/// incomplete item and its hashes, each with their growth.
+const PER_ARRIVING_ANSWER: u64 = 24;
 /// Allocations per record: the entry and its buffer.
 const PER_RECORD: u64 = 2;
 
@@ -41,6 +45,34 @@ fn conforming_answer_is_judged_without_allocating_for_its_content() {
         judge(&schema, &mut scratch, &whole);
         let counted = allocation_counter::measure(|| judge(&schema, &mut scratch, &whole));
         assert!(counted.count_total <= PER_ANSWER, "{name}: {}", counted.count_total);
+    }
+}
+
+#[test]
+fn fr_a14_arriving_document_is_evaluated_without_allocating_for_its_content() {
+    let schema = compile(common::SCHEMA.as_bytes(), &Settings::default()).unwrap();
+    let mut scratch = JudgeScratch::new();
+    for (name, size) in common::SIZES {
+        let whole = Bytes::from(common::response(size));
+        if size as u64 > Policy::default().max_bytes {
+            continue;
+        }
+        let slices: Vec<_> = (0..whole.len())
+            .step_by(whole.len().div_ceil(256))
+            .map(|at| whole.slice(at..whole.len().min(at + whole.len().div_ceil(256))))
+            .collect();
+        let mut judge = || {
+            let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), 42, 1);
+            for slice in &slices {
+                assert!(inspector.feed(slice).is_ok());
+                inspector.evaluate_arrived(&schema, &mut scratch);
+            }
+            assert!(inspector.end().is_ok());
+            inspector.has_conforming_document()
+        };
+        assert!(judge(), "{name}");
+        let counted = allocation_counter::measure(|| assert!(judge()));
+        assert!(counted.count_total <= PER_ARRIVING_ANSWER, "{name}: {}", counted.count_total);
     }
 }
 

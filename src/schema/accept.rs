@@ -6,7 +6,9 @@
 //!
 //! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Documents of which it is not
 //! certain (a keyword without a rule, an escape in a compared string, a number too close to a limit, two keys of equal hash) are left
-//! to the tape pass. Its time is linear in the document; alternatives that fail use up a budget of steps.
+//! to the tape pass. Its time is linear in the document; alternatives that fail, and patterns, use up a budget of steps.
+//!
+//! A document that arrives in several slices is read [as it arrives](arriving), under the first alternative of each container alone.
 
 mod alternatives;
 mod arriving;
@@ -361,6 +363,12 @@ mod tests {
             let slices: Vec<_> = document.as_bytes().chunks(1000).collect();
             assert_eq!(accepts_arriving(&schema, &slices), accepted, "{count}");
         }
+        // Read again with each byte: the sum grows with the square of the item's length.
+        for (len, accepted) in [(100, true), (2000, false)] {
+            let document = text(len);
+            let slices: Vec<_> = document.as_bytes().chunks(1).collect();
+            assert_eq!(accepts_arriving(&schema, &slices), accepted, "{len} one by one");
+        }
         // Not UTF-8, in the first slice and across two.
         for invalid in [&b"\xC3("[..], b"\xE2\x82"] {
             let document = [b"[\"", invalid, b"\",1]"].concat();
@@ -368,6 +376,37 @@ mod tests {
                 let (head, tail) = document.split_at(at);
                 assert!(!accepts_arriving(&schema, &[head, tail]), "{at}");
             }
+        }
+    }
+
+    #[test]
+    fn fr_a14_arriving_document_is_given_up_at_a_refused_bracket() {
+        let schema = compiled(Engine::Tape, r#"{"items":{"minItems":1,"uniqueItems":true}}"#);
+        let read = |slices: &[&str]| {
+            let (mut arriving, mut scratch) = (ArrivingDocument::new(), JudgeScratch::new());
+            let document: Vec<_> =
+                slices.iter().map(|slice| Bytes::copy_from_slice(slice.as_bytes())).collect();
+            for end in 1..=document.len() {
+                schema.read_arriving(&mut arriving, &document[..end], &mut scratch);
+            }
+            (arriving.accepts(&document), arriving.has_given_up())
+        };
+        assert_eq!(read(&["[[1],[2,1", ",3]", "]"]), (true, false));
+        assert_eq!(read(&["[[1],[2,1,2", "]"]), (false, true));
+        assert_eq!(read(&["[[1],[2,1,", "2]"]), (false, true));
+        assert_eq!(read(&["[[1],[2,1,"]), (false, false));
+    }
+
+    #[test]
+    fn fr_a14_conditions_on_strings_use_up_steps() {
+        let patterns: Vec<_> =
+            (0..12).map(|at| format!(r#"{{"pattern":"[a-y]{at}?z"}}"#)).collect();
+        let several = |count: usize| format!(r#"{{"allOf":[{}]}}"#, patterns[..count].join(","));
+        let long = ["\"", &"x".repeat(100_000), "z\""].concat();
+        for (count, accepted) in [(2, true), (12, false)] {
+            let schema = compiled(Engine::Tape, &several(count));
+            assert_eq!(accepts(&schema, long.as_bytes()), accepted, "{count} patterns");
+            assert!(accepts(&schema, b"\"xyz\""), "{count} patterns, a short string");
         }
     }
 

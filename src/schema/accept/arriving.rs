@@ -1,7 +1,7 @@
 //! Evaluation of a document while it arrives.
 //!
-//! An item that is incomplete at the end of a slice is kept and read again with the next one. So is an item that is refused, since the two
-//! look alike until the item is too long: then the pass gives up, and the complete document is judged on the usual path.
+//! An item that is incomplete at the end of a slice is kept and read again with the next one. So is a scalar that is refused, since the two
+//! look alike. Where an item is too long or too much is read again, the pass gives up, and the complete document is judged on the usual path.
 
 use bytes::Bytes;
 
@@ -14,6 +14,10 @@ const MAX_ARRIVING_HASHES: usize = 1 << 12;
 /// Maximum size of an item, or the beginning of one, that extends over two slices, in bytes.
 const MAX_OPEN_ITEM_BYTES: usize = 16 * 1024;
 
+/// Maximum number of bytes that are read again: for every document, and for each byte of it.
+const MAX_REPEATED_BYTES: usize = 64 * 1024;
+const MAX_REPEATED_PER_BYTE: usize = 8;
+
 /// Minimum number of bytes that are appended to an incomplete item.
 const JOINED_BYTES: usize = 512;
 
@@ -25,6 +29,8 @@ pub struct ArrivingDocument {
     slices: usize,
     /// Incomplete item at the end of what was read.
     open_item: Vec<u8>,
+    /// Number of bytes that may still be read again.
+    repeatable: usize,
     given_up: bool,
 }
 
@@ -34,6 +40,7 @@ impl ArrivingDocument {
             state: AcceptState::new(MAX_ARRIVING_HASHES),
             slices: 0,
             open_item: Vec::new(),
+            repeatable: MAX_REPEATED_BYTES,
             given_up: false,
         }
     }
@@ -42,6 +49,12 @@ impl ArrivingDocument {
     pub fn accepts(&self, document: &[Bytes]) -> bool {
         let is_complete = self.open_item.is_empty() && self.state.is_complete();
         is_complete && !self.given_up && self.slices == document.len()
+    }
+
+    /// Whether the rest of the document is not read.
+    #[cfg(test)]
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// Reads the slices of `document` that have arrived since the last time.
@@ -66,7 +79,11 @@ impl ArrivingDocument {
         mut slice: &[u8],
         scratch: &mut AcceptScratch,
     ) -> Option<()> {
+        self.state.allow(slice.len());
+        let repeatable = slice.len().saturating_mul(MAX_REPEATED_PER_BYTE);
+        self.repeatable = self.repeatable.saturating_add(repeatable);
         while !self.open_item.is_empty() && !slice.is_empty() {
+            self.repeatable = self.repeatable.checked_sub(self.open_item.len())?;
             let joined = slice.len().min(self.open_item.len().max(JOINED_BYTES));
             self.open_item.extend_from_slice(slice.get(..joined)?);
             let left = program.read_part(&self.open_item, &mut self.state, scratch)?;

@@ -192,6 +192,7 @@ impl<'a> Graph<'a> {
         node.numbers = numbers.into();
         node.texts = merged(texts).into();
         node.free_text = node.texts.iter().any(|text| text.free);
+        node.text_conditions = node.texts.iter().map(TextRule::conditions).sum();
         node.arrays = arrays.into();
         node.objects = objects.into();
         node

@@ -18,6 +18,9 @@ const STEPS_PER_BYTE: usize = 4;
 /// Number of bytes of a string per step.
 const BYTES_PER_STEP: usize = 16;
 
+/// Number of bytes of a string per step for each of its conditions.
+const COMPARED_BYTES_PER_STEP: usize = 2;
+
 /// Maximum number of undeclared names in the open objects, and of items compared in the open arrays, together.
 const MAX_HASHES: usize = 1 << 16;
 
@@ -53,6 +56,8 @@ pub(super) struct AcceptState {
     after: bool,
     /// Whether the document has begun.
     begun: bool,
+    /// Whether a closing bracket was refused, so that more of the document changes nothing.
+    refused: bool,
 }
 
 /// Open container.
@@ -114,22 +119,23 @@ impl AcceptProgram {
         is_utf8(document) && pass.whole(document).is_some()
     }
 
-    /// Reads `text`, the part of a document that follows what `state` has read. Returns the number of bytes from the first item that is
-    /// incomplete or refused; `None` if the part before it is not UTF-8.
+    /// Reads `text`, the part of a document that follows what `state` has read; its steps are [allowed](AcceptState::allow) before. Returns
+    /// the number of bytes from the first item that is incomplete or refused; `None` if the document is certainly refused, or the part
+    /// before that item is not UTF-8.
     pub(super) fn read_part(
         &self,
         text: &[u8],
         state: &mut AcceptState,
         scratch: &mut AcceptScratch,
     ) -> Option<usize> {
-        state.allow(text.len());
         let mut pass = AcceptPass { program: self, guesses: scratch.guesses.of(self), state };
         let text = without_space(text);
         let rest = match pass.state.begun {
             true => pass.advance(text),
             false => pass.begin(text).map_or(text, |items| pass.advance(items)),
         };
-        is_utf8(text.get(..text.len() - rest.len())?).then_some(rest.len())
+        let is_valid = !pass.state.refused && is_utf8(text.get(..text.len() - rest.len())?);
+        is_valid.then_some(rest.len())
     }
 
     /// Index of the prediction of the first name in a container under the rule that is being tried; `None` without such a rule.
@@ -165,11 +171,12 @@ impl AcceptState {
         self.frames.clear();
         self.hashes.clear();
         self.max_hashes = max_hashes;
-        (self.left, self.after, self.begun) = (STEPS, false, false);
+        self.left = STEPS;
+        (self.after, self.begun, self.refused) = (false, false, false);
     }
 
     /// Adds the steps for `len` more bytes.
-    fn allow(&mut self, len: usize) {
+    pub(super) fn allow(&mut self, len: usize) {
         self.left = self.left.saturating_add(len.saturating_mul(STEPS_PER_BYTE));
     }
 
@@ -265,14 +272,14 @@ impl<'p> AcceptPass<'p, '_> {
     /// Restarts the innermost open container that has another rule with that, and returns the number of bytes from its first item to the
     /// end of the document.
     fn other_rule(&mut self) -> Option<usize> {
-        let AcceptState { frames, hashes, after, .. } = &mut *self.state;
+        let AcceptState { frames, hashes, after, refused, .. } = &mut *self.state;
         while let Some(frame) = frames.last_mut() {
             let next = Frame { rule: frame.rule + 1, items: Items::default(), ..*frame };
             if let Some(guess) = self.program.first_guess(&next) {
                 *frame = next;
                 frame.items.guess = guess;
                 hashes.truncate(frame.hashes);
-                *after = false;
+                (*after, *refused) = (false, false);
                 return Some(frame.left);
             }
             frames.pop();
@@ -331,6 +338,7 @@ impl<'p> AcceptPass<'p, '_> {
         match text.get(len) {
             Some(b'"') if node.free_text => text.get(len + 1..),
             Some(b'"') => {
+                self.spend(len * node.text_conditions / COMPARED_BYTES_PER_STEP)?;
                 let string = WrittenText::plain(text.get(..len)?);
                 accepted(&node.texts, |rule| rule.accepts(string)).then_some(text.get(len + 1..)?)
             }
@@ -347,7 +355,8 @@ impl<'p> AcceptPass<'p, '_> {
         at: usize,
     ) -> Option<&'t [u8]> {
         let (string, rest) = WrittenText::read_escaped(text, at)?;
-        self.spend(string.inner.len() / BYTES_PER_STEP)?;
+        let len = string.inner.len();
+        self.spend(len / BYTES_PER_STEP + len * node.text_conditions / COMPARED_BYTES_PER_STEP)?;
         node.texts.iter().any(|rule| rule.accepts(string)).then_some(rest)
     }
 
@@ -410,6 +419,7 @@ impl<'p> AcceptPass<'p, '_> {
             (b']', rest) => {
                 let repeats = rule.unique && has_equal(self.state.hashes.get_mut(frame.hashes..)?);
                 let conforms = !repeats && (rule.min..=rule.max).contains(&frame.items.count);
+                self.state.refused = !conforms;
                 conforms.then_some(Item::Last(rest))
             }
             _ => None,
@@ -479,9 +489,11 @@ impl<'p> AcceptPass<'p, '_> {
             (b',', rest) => Some(Item::Next(without_space(rest))),
             (b'}', rest) => {
                 let repeats = members.crowded && has_equal(self.state.hashes.get_mut(hashes..)?);
-                let complete = members.seen & rule.required == rule.required
+                let conforms = !repeats
+                    && members.seen & rule.required == rule.required
                     && (rule.min..=rule.max).contains(&members.count);
-                (complete && !repeats).then_some(Item::Last(rest))
+                self.state.refused = !conforms;
+                conforms.then_some(Item::Last(rest))
             }
             _ => None,
         }
@@ -530,6 +542,7 @@ impl<'p> AcceptPass<'p, '_> {
         members.crowded |= members.bits & bit != 0;
         members.bits |= bit;
         self.conforms(rule, name)?;
+        self.spend(name.len() * rule.patterns.len() / COMPARED_BYTES_PER_STEP)?;
         let mut matching = 0;
         for (at, pattern) in rule.patterns.iter().enumerate() {
             matching |= usize::from(pattern.matches(name)?) << at;
@@ -557,10 +570,11 @@ impl<'p> AcceptPass<'p, '_> {
 
     /// Checks `name` against `propertyNames`.
     #[inline(always)]
-    fn conforms(&self, rule: &ObjectRule, name: &[u8]) -> Option<()> {
+    fn conforms(&mut self, rule: &ObjectRule, name: &[u8]) -> Option<()> {
         let Some(node) = rule.named else { return Some(()) };
-        let texts = &self.program.nodes.get(node as usize)?.texts;
-        texts.iter().any(|rule| rule.accepts(WrittenText::plain(name))).then_some(())
+        let node = self.program.nodes.get(node as usize)?;
+        self.spend(name.len() * node.text_conditions / COMPARED_BYTES_PER_STEP)?;
+        node.texts.iter().any(|rule| rule.accepts(WrittenText::plain(name))).then_some(())
     }
 
     fn push(&mut self, hash: u64) -> Option<()> {

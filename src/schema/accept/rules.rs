@@ -47,6 +47,8 @@ pub(super) struct AcceptNode {
     /// Whether every string is accepted.
     pub(super) free_text: bool,
     pub(super) texts: Box<[TextRule]>,
+    /// Number of conditions on a string that are compared with its bytes.
+    pub(super) text_conditions: usize,
     pub(super) arrays: Box<[ArrayRule]>,
     pub(super) objects: Box<[ObjectRule]>,
 }
@@ -145,6 +147,7 @@ impl AcceptNode {
             numbers: [NumberRule::default()].into(),
             free_text: true,
             texts: [TextRule::default()].into(),
+            text_conditions: 0,
             arrays: [array].into(),
             objects: [object].into(),
         }
@@ -264,6 +267,11 @@ impl TextRule {
         self.one_of.as_deref().is_none_or(found)
             && text.has_length(self.min, self.max)
             && self.patterns.iter().all(|pattern| pattern.matches(text.inner) == Some(true))
+    }
+
+    /// Number of conditions that are compared with the bytes of a string; the length and the enumerated values count as one.
+    pub(super) fn conditions(&self) -> usize {
+        if self.free { 0 } else { 1 + self.patterns.len() }
     }
 
     /// Whether the enumerated values are the only condition.

@@ -452,6 +452,7 @@ fn describe_breach(breach: &Breach) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compile::{Settings, compile};
     use crate::output::Mode;
 
     const POLICY: Policy = Policy {
@@ -778,6 +779,61 @@ mod tests {
         assert_eq!(body, r#"{"structuredContent":[2]}"#);
         assert_eq!(inspector.end(), Ok(InspectedMessage::Answer(AnswerMember::Result)));
         assert_eq!(inspector.document().concat(), b"[2]");
+    }
+
+    /// Whether the document of the answer in `chunks`, evaluated as it arrives from the `first` chunk on, conforms.
+    fn conforms_arriving(inspector: &mut Inspector, chunks: &[&str], first: usize) -> bool {
+        let schema = br#"{"type":"object","properties":{"a":{"type":"integer"}}}"#;
+        let schema = compile(schema, &Settings::default()).unwrap();
+        let mut scratch = JudgeScratch::new();
+        for (at, chunk) in chunks.iter().enumerate() {
+            inspector.feed(&Bytes::copy_from_slice(chunk.as_bytes())).unwrap();
+            if at >= first {
+                inspector.evaluate_arrived(&schema, &mut scratch);
+            }
+        }
+        inspector.end().unwrap();
+        inspector.has_conforming_document()
+    }
+
+    #[test]
+    fn fr_a14_document_is_evaluated_as_it_arrives() {
+        let policy = Policy { max_bytes: 1000, max_depth: 9, ..POLICY };
+        let new = || Inspector::new(Treatment::Hold, &policy, 7, 1);
+        let head = r#"{"id":7,"result":{"structuredContent":{"a":"#;
+        for (chunks, last, conforms) in [
+            ([head, "1", "}}}"], 2, true),
+            ([head, "1}", "}}"], 1, true),
+            ([head, "1}", r#","isError":false}}"#], 1, true),
+            ([head, "1,", r#""b":{"c":[]}}}}"#], 2, true),
+            ([head, r#"""#, r#""}}}"#], 2, false),
+            // `isError` behind the content: not validated.
+            ([head, "1}", r#","isError":true}}"#], 1, false),
+        ] {
+            for first in 0..chunks.len() {
+                let found = conforms_arriving(&mut new(), &chunks, first);
+                // From its last slice on, only the complete document is evaluated.
+                assert_eq!(found, conforms && first < last, "{chunks:?} from {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn fr_a14_arrived_document_belongs_to_one_message() {
+        let policy = Policy { max_bytes: 1000, max_depth: 9, ..POLICY };
+        let mut inspector = Inspector::new(Treatment::Hold, &policy, 7, 1);
+        let foreign = [r#"{"id":8,"result":{"structuredContent":{"a""#, ":1", "}}}"];
+        let ours = [r#"{"id":7,"result":{"structuredContent":{"a""#, r#":"x""#, "}}}"];
+        conforms_arriving(&mut inspector, &foreign, 0);
+        assert!(!conforms_arriving(&mut inspector, &ours, 0));
+    }
+
+    #[test]
+    fn fr_a6_breach_ends_the_evaluation_of_an_arriving_document() {
+        let mut inspector = Inspector::new(Treatment::Hold, &POLICY, 7, 1);
+        let chunks = [r#"{"id":7,"result":{"structuredContent":{"a":1"#, ",", r#""b":[[]]}}}"#];
+        assert!(!conforms_arriving(&mut inspector, &chunks, 0));
+        assert!(matches!(inspector.finding(MissingContent::Allow), Finding::Fails(_)));
     }
 
     #[test]
