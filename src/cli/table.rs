@@ -378,14 +378,17 @@ pub(super) fn cut(text: &str, max: usize) -> String {
     kept
 }
 
-/// Truncates to `max` terminal columns, with an ellipsis in the middle; a name after a prefix, such as that of
+/// Truncates to `max` terminal columns, with an ellipsis in the middle; a name after the only colon, such as that of
 /// `server:tool`, stays whole if it fits.
 fn cut_middle(text: &str, max: usize) -> String {
     if text.width() <= max {
         return text.to_owned();
     }
     let Some(kept) = max.checked_sub(1) else { return String::new() };
-    let name = text.find(':').and_then(|at| text.get(at..)).unwrap_or_default().width();
+    let name = match text.split_once(':') {
+        Some((_, name)) if !name.contains(':') => 1 + name.width(),
+        _ => 0,
+    };
     let end = if name < kept { name.max(kept.div_ceil(2)) } else { kept.div_ceil(2) };
     let start = fitting(text.chars(), kept - end);
     let end: String = fitting(text.chars().rev(), end).chars().rev().collect();
@@ -557,6 +560,7 @@ mod tests {
             ("files:list_directory", 17, "f…:list_directory"),
             ("files:list_directory", 16, "files:l…irectory"),
             ("0123456789", 6, "01…789"),
+            ("jwt:https://login.example/ann", 20, "jwt:https…xample/ann"),
             ("日本語日本語", 8, "日…本語"),
             ("ab", 1, "…"),
             ("ab", 0, ""),

@@ -176,7 +176,7 @@ function asked(filter) {
 function fits(it, filter) {
   const equal = (wanted, value) => !wanted || wanted.split(',').includes(value);
   return equal(filter.type, it.type) && equal(filter.status, it.status)
-    && equal(filter.intent_type, it.intent?.operation_type)
+    && equal(filter.intent_type, operation(it))
     && [['server', 'server_name'], ['tool', 'tool_name'], ['principal', 'principal'], ['session_id', 'session_id'], ['request_id', 'request_id'], ['node', 'node_name']]
       .every(([name, member]) => !filter[name] || filter[name] === it[member])
     && (!filter.to || it.timestamp <= filter.to) && holds(it, filter.q);
@@ -380,7 +380,7 @@ export function line(it, filter, more = {}) {
     el('span', { class: 'name-line' }, kind && el('span', { class: 'quiet' }, kind, ' '), el('bdi', { class: 'name' }, subject(it))),
     el('span', { class: 'why' }, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi', { class: 'quiet' }, words))));
   return el('a', { class: 'row', href: link('activity', { ...filter, record: it.id }), ...more },
-    when(stored(it.id)), what, who(it), tag(it.intent?.operation_type) ?? el('span', { class: 'none' }),
+    when(stored(it.id)), what, who(it), tag(operation(it)) ?? el('span', { class: 'none' }),
     el('span', {}, tag(it.status)), el('span', { class: 'took' }, took(it.duration_ms)));
 }
 

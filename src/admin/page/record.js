@@ -12,6 +12,9 @@ export const TYPES = {
 };
 export const CALLS = ['tool_call', 'internal_tool_call', 'resource_read', 'prompt_get', 'completion'];
 
+/** The operation type: that of the intent, otherwise of the tool. */
+export const operation = ({ intent, metadata }) => intent?.operation_type ?? metadata?.operation;
+
 export const subject = (activity) => [activity.server_name, activity.tool_name].filter(Boolean).join(':');
 
 const NAMED = 4; // of many that changed together
@@ -113,7 +116,7 @@ function details(activity, exact, about, call) {
   const spent = { queue, approval, proxy, upstream: Math.max(activity.duration_ms - proxy - queue, 0) };
   const decided = activity.type === 'policy_decision' ? [activity] : about;
   const intent = activity.intent ?? {};
-  const { tool_variant: variant, client_name: client, intent: _same, ...more } = activity.metadata ?? {};
+  const { tool_variant: variant, client_name: client, intent: _same, operation: _shown, ...more } = activity.metadata ?? {};
   const heading = (text) => el('h3', {}, text);
   const called = activity.duration_ms > 0;
   const parent = activity.parent_id && el('a', { href: link('activity', { record: activity.parent_id }) }, 'the call');
@@ -121,7 +124,7 @@ function details(activity, exact, about, call) {
   return [
     el('div', {}, el('h2', {}, el('bdi', {}, name || (TYPES[activity.type] ?? activity.type))),
       el('div', { class: 'tags' }, el('span', { class: 'quiet' }, TYPES[activity.type] ?? activity.type),
-        tag(activity.status), tag(intent.operation_type))),
+        tag(activity.status), tag(operation(activity)))),
 
     (decided.length > 0 || activity.error_message) && heading('Verdict'),
     activity.error_message && el('p', { class: 'message' }, activity.error_message),
@@ -131,7 +134,7 @@ function details(activity, exact, about, call) {
     block('Arguments', exact.arguments), block('Answer', activity.response, activity.response_truncated),
 
     (activity.intent || variant) && heading('Intent'),
-    pairs(['operation', intent.operation_type], ['sensitivity', intent.data_sensitivity],
+    pairs(['operation', operation(activity)], ['sensitivity', intent.data_sensitivity],
       ['reason', intent.reason], ['called with', variant && el('code', {}, variant)]),
 
     heading('Timing'),

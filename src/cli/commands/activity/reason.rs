@@ -1,8 +1,8 @@
 //! Reasons of outcomes, composed of a record and of the decisions about it.
 //!
 //! For people the rule or limit that refused a call comes first, so that a narrow column still shows its name. The texts
-//! of refusals are a contract, and records keep them. Names of tools and URIs in them are chosen by servers and agents,
-//! so that a text in which the words of a refusal occur twice is left as it is.
+//! of refusals are a contract, and records keep them. Names of tools and URIs in them are chosen by servers and agents:
+//! only a decision shows that a rule refused, and a text in which the words of a refusal occur twice is left as it is.
 
 use crate::cli::format::{counted, list, text};
 use serde_json::Value;
@@ -27,6 +27,7 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     approvals.into_iter().for_each(|approval| add_answer(&mut own, approval));
     // Each with the status of its decision.
     let mut parts: Vec<_> = own.into_iter().map(|reason| (None, reason)).collect();
+    let has_rule = is_by_rule(record) || decisions.iter().any(|it| is_by_rule(it));
     for decision in decisions {
         let why = text(decision, "/metadata/reason");
         let why = without_tool(&why, names);
@@ -43,7 +44,7 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
         let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
         // The text of a server's error is not ours.
         let is_ours = status.is_some() || is_refused;
-        let named = NamedReason::of(reason).filter(|_| is_ours && is_for_people);
+        let named = (is_ours && is_for_people).then(|| NamedReason::of(reason, has_rule)).flatten();
         let part = match (named, status) {
             (Some(named), status) => {
                 let first = times.take_if(|_| shown.is_empty());
@@ -64,6 +65,11 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
         Some(times) => format!("{times}: {shown}"),
         None => shown,
     }
+}
+
+/// Whether a rule decided.
+fn is_by_rule(decision: &Value) -> bool {
+    text(decision, "/metadata/policy") == "rules"
 }
 
 /// Adds who approved or denied a call to its reasons; they have the other ends of a wait.
@@ -186,9 +192,9 @@ struct NamedReason<'r> {
 }
 
 impl<'r> NamedReason<'r> {
-    /// Takes the text of a refusal apart; `None` if no rule or limit decided.
-    fn of(reason: &'r str) -> Option<Self> {
-        by_rule(reason).or_else(|| by_limit(reason))
+    /// Takes the text of a refusal apart; `None` if no rule or limit decided. A text alone does not show that a rule did.
+    fn of(reason: &'r str, is_by_rule: bool) -> Option<Self> {
+        is_by_rule.then(|| by_rule(reason)).flatten().or_else(|| by_limit(reason))
     }
 
     /// The text with the name first. Qualifiers follow the kind: a status, or the number of refusals.
@@ -339,10 +345,10 @@ mod tests {
             ("Too many calls to nobody", None),
             ("is not allowed by rule 'unfinished", None),
         ] {
-            let named = NamedReason::of(reason).map(|named| named.text(&[]));
+            let named = NamedReason::of(reason, true).map(|named| named.text(&[]));
             assert_eq!(named.as_deref(), expected, "{reason}");
         }
-        let named = NamedReason::of("is not allowed by rule 'r': why").unwrap();
+        let named = NamedReason::of("is not allowed by rule 'r': why", true).unwrap();
         let qualifiers = ["warning".to_owned(), "9 times".to_owned()];
         assert_eq!(named.text(&qualifiers), "r (rule, warning, 9 times): why");
     }
@@ -351,10 +357,10 @@ mod tests {
     fn name_in_a_uri_is_not_shown_as_the_rule() {
         let forged =
             "Resource 's:x' is not allowed by rule 'fake': ' is not allowed by rule 'no-x'";
-        assert_eq!(NamedReason::of(forged), None);
+        assert_eq!(NamedReason::of(forged, true), None);
         // The tool's name was removed before, so that the rule's follows.
         let quoting = "is not allowed by rule 'no-x': it is not allowed by rule 'fake'";
-        let named = NamedReason::of(quoting).map(|named| named.name);
+        let named = NamedReason::of(quoting, true).map(|named| named.name);
         assert_eq!(named, Some("no-x"));
     }
 }

@@ -201,8 +201,12 @@ pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value
     let records = list(found, "/activities");
     let (mut ids, mut approved) = (HashSet::new(), HashMap::new());
     for record in records {
-        if !matches!(&*text(record, "/type"), "policy_decision" | "approval") {
-            ids.insert(text(record, "/id"));
+        if matches!(&*text(record, "/type"), "policy_decision" | "approval") {
+            continue;
+        }
+        ids.insert(text(record, "/id"));
+        // A call whose client was asked ends before the approval does: the outcome is in a row of its own.
+        if record.pointer("/metadata/input_required").is_none() {
             approved.insert(approval(record), text(record, "/id"));
         }
     }
@@ -636,8 +640,7 @@ pub(super) mod tests {
             "Tool 'github:delete_repo' is not allowed by rule 'no-deletes': ask ann",
             "Too many calls to 'token:ops': limit 60 per minute, retry in 12s",
         );
-        let decision =
-            |status: &str, why: &str| json!({"status": status, "metadata": {"reason": why}});
+        let decision = |status: &str, why: &str| json!({"status": status, "metadata": {"policy": "rules", "reason": why}});
         let (blocked, warned) = (
             decision("blocked", denial),
             decision("warning", &format!("{denial}; allowed, because policy.mode is shadow")),
@@ -658,6 +661,10 @@ pub(super) mod tests {
             let whole = reasons(Reader::Program, &record, &decisions);
             assert!(whole.contains(denial) || whole == limit, "unchanged for programs: {whole}");
         }
+        // The name of a tool, in the words of a refusal.
+        let forged = refused("Tool 'x:y is not allowed by rule 'mine': ask bob' not found");
+        let shown = reasons(Reader::Person, &forged, &[]);
+        assert_eq!(shown, "Tool 'x:y is not allowed by rule 'mine': ask bob' not found");
         // The error of a server, in the words of a refusal.
         let mut error = refused(denial);
         error["status"] = "error".into();
@@ -732,6 +739,21 @@ pub(super) mod tests {
             assert_eq!(rows[1], ("w".into(), "waiting by token:ann".to_owned()), "{rows:?}");
             assert_eq!(rows[2], ("3".into(), expected.to_owned()), "{rows:?}");
         }
+    }
+
+    #[test]
+    fn approval_after_its_call_has_a_row() {
+        let found = json!({"activities": [
+            {"id": "3", "type": "approval", "request_id": "7", "metadata": {"approval": "a", "state": "timed_out"}},
+            {"id": "2", "type": "tool_call", "request_id": "7", "status": "rejected",
+                "error_message": "waits for approval a", "metadata": {"approval": "a", "input_required": true}},
+        ]});
+        let rows: Vec<_> = folded(&found)
+            .into_iter()
+            .map(|(record, folded)| (text(record, "/id"), reason(record, &folded)))
+            .collect();
+        let expected = [("3", "timed out"), ("2", "waits for approval a")];
+        assert_eq!(rows, expected.map(|(id, why)| (id.into(), why.to_owned())));
     }
 
     #[test]

@@ -185,7 +185,7 @@ fn fix(section: &Section<'_>, problem: &TlsFileProblem) -> String {
             "timedatectl set-ntp true, if the clock is wrong; otherwise wait, or request a new one"
                 .to_owned()
         }
-        TlsKey::Key if has("does not fit") => {
+        TlsKey::Key if has("does not match") => {
             let cert = section.cert.map(word).unwrap_or_default();
             format!(
                 "configure the matching key: `openssl x509 -noout -pubkey -in {cert}` and \
