@@ -158,7 +158,7 @@ fn complete(stage: &Stage, family: ProtocolFamily, id: &str, mut running: Runnin
                 Piece::Whole(member, value) => {
                     answers += 1;
                     let mut whole = render::head(id.as_bytes(), member).to_vec();
-                    value.parts().for_each(|part| whole.extend_from_slice(part));
+                    value.slices().for_each(|part| whole.extend_from_slice(part));
                     whole.push(b'}');
                     assert_answers(&whole, id, false);
                 }

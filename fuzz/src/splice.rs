@@ -181,7 +181,7 @@ fn spliced(id: &str, member: AnswerMember, mut body: Splice, cutter: &mut Cutter
         AnswerMember::Error => jsonrpc::error_head(id.as_bytes()),
     });
     body.push(jsonrpc::TAIL);
-    let whole = body.parts().flatten().copied().collect::<Vec<u8>>();
+    let whole = body.slices().flatten().copied().collect::<Vec<u8>>();
     let mut slots = [IoSlice::new(&[]); 64];
     let filled = body.chunks_vectored(&mut slots);
     let vectored =

@@ -162,7 +162,7 @@ impl<'a> ElementJson<'a> {
     fn push(&self, page: &mut Splice) {
         match self {
             Self::Stored(json) => page.push((*json).clone()),
-            Self::Rewritten(json) => page.extend(json.parts().cloned()),
+            Self::Rewritten(json) => page.extend(json.slices().cloned()),
             Self::Own { json, at, token } => {
                 page.push(Span::new(0, at.start).within(json, 0));
                 page.push(token.clone());

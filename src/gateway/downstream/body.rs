@@ -345,7 +345,7 @@ mod tests {
         Pin::new(body).poll_frame(cx).map(|frame| {
             frame.map(|frame| {
                 let splice = frame?.into_data().unwrap();
-                let bytes: Vec<u8> = splice.parts().flatten().copied().collect();
+                let bytes: Vec<u8> = splice.slices().flatten().copied().collect();
                 Ok(String::from_utf8(bytes).unwrap())
             })
         })

@@ -556,7 +556,7 @@ mod tests {
         let mut body = resumed(&session, seen, KEEPALIVE).unwrap().into_body();
         for expected in ["b", "c"] {
             let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
-            assert_eq!(frame.parts().flatten().copied().collect::<Vec<_>>(), expected.as_bytes());
+            assert_eq!(frame.slices().flatten().copied().collect::<Vec<_>>(), expected.as_bytes());
         }
         // Events added while it waits are delivered too.
         let rest = tokio::join!(body.collect(), async {

@@ -97,7 +97,7 @@ fn status_of(family: ProtocolFamily, member: AnswerMember, value: &Splice) -> St
         return StatusCode::OK;
     }
     // An error that was received completely is small and rare.
-    let value: Vec<u8> = value.parts().flatten().copied().collect();
+    let value: Vec<u8> = value.slices().flatten().copied().collect();
     match serde_json::from_slice(&value) {
         Ok(Error { code: MISSING_CAPABILITY }) => StatusCode::BAD_REQUEST,
         Ok(Error { code: METHOD_NOT_FOUND }) => StatusCode::NOT_FOUND,

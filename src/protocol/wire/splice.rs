@@ -82,11 +82,6 @@ impl Splice {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-
-    /// The slices, in order.
-    pub fn parts(&self) -> impl Iterator<Item = &Bytes> {
-        self.parts.iter()
-    }
 }
 
 impl From<Bytes> for Splice {

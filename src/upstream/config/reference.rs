@@ -339,7 +339,7 @@ mod tests {
         }
         for (value, why) in [
             ("${credential:x}", "CREDENTIALS_DIRECTORY is not set"),
-            ("${credential:../x}", "no name"),
+            ("${credential:../x}", "not a valid name"),
             ("${keyring:service}", "write it as service/user"),
             ("${keyring:/user}", "write it as service/user"),
             ("${file:/x", "without its closing brace"),

@@ -1,8 +1,8 @@
 //! Content codings of responses (RFC 9110 §8.4.1): gzip, deflate, br and zstd.
 //!
 //! Some servers and proxies compress although identity is requested. Bodies are decoded as they arrive, in pieces
-//! of bounded size: all limits apply to the decoded bytes, and no input can make the decoder allocate more than
-//! [`MAX_WINDOW_BYTES`] plus a piece. Sans-I/O.
+//! of bounded size: all limits apply to the decoded bytes. No input can make the decoder allocate more than the window of its coding, at
+//! most [`MAX_WINDOW_BYTES`], for br 16 MiB, and a piece. Sans-I/O.
 
 use std::fmt;
 use std::io::{Read, Write};

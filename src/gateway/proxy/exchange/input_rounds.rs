@@ -181,7 +181,7 @@ pub(crate) fn is_type(waiting: &Splice, (start, len): (usize, usize), expected: 
     let mut value = [0; MAX_TYPE_BYTES];
     let Some(value) = value.get_mut(..len) else { return false };
     let (mut before, mut filled) = (start, 0);
-    for part in waiting.parts() {
+    for part in waiting.slices() {
         let skipped = before.min(part.len());
         before -= skipped;
         let part = part.get(skipped..).unwrap_or_default();

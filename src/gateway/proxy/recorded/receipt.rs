@@ -83,7 +83,7 @@ impl Receipt {
                     same.update(&self.pending);
                     Box::new(same)
                 });
-                for part in adapted.parts() {
+                for part in adapted.slices() {
                     delivered.update(part);
                 }
             }

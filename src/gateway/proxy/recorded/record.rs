@@ -413,7 +413,7 @@ impl CallRecord {
     pub(crate) fn replaces(&mut self, whole: bool, delivered: &Splice, why: Departure) {
         if let Some(receipt) = self.receipt.take() {
             let mut hashed = Hasher::new();
-            for part in delivered.parts() {
+            for part in delivered.slices() {
                 hashed.update(part);
             }
             self.add_late(receipt.replaced(whole, hashed.finalize(), why));
