@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn fr_a14_conditions_on_strings_use_up_steps() {
         let patterns: Vec<_> =
-            (0..12).map(|at| format!(r#"{{"pattern":"[a-y]{at}?z"}}"#)).collect();
+            (0..12).map(|at| format!(r#"{{"pattern":"[a-y]{{0,{at}}}z"}}"#)).collect();
         let several = |count: usize| format!(r#"{{"allOf":[{}]}}"#, patterns[..count].join(","));
         let long = ["\"", &"x".repeat(100_000), "z\""].concat();
         for (count, accepted) in [(2, true), (12, false)] {

@@ -115,7 +115,7 @@ impl AcceptProgram {
         let AcceptScratch { guesses, state } = scratch;
         state.begin(MAX_HASHES);
         state.allow(document.len());
-        let mut pass = AcceptPass { program: self, guesses: guesses.of(self), state };
+        let mut pass = AcceptPass { program: self, guesses: guesses.of(self), state, depth: 0 };
         is_utf8(document) && pass.whole(document).is_some()
     }
 
@@ -128,7 +128,7 @@ impl AcceptProgram {
         state: &mut AcceptState,
         scratch: &mut AcceptScratch,
     ) -> Option<usize> {
-        let mut pass = AcceptPass { program: self, guesses: scratch.guesses.of(self), state };
+        let mut pass = AcceptPass { program: self, guesses: scratch.guesses.of(self), state, depth: 0 };
         let text = without_space(text);
         let rest = match pass.state.begun {
             true => pass.advance(text),
@@ -190,6 +190,8 @@ struct AcceptPass<'p, 's> {
     program: &'p AcceptProgram,
     guesses: &'s mut [u8],
     state: &'s mut AcceptState,
+    /// Number of containers around the value that is read.
+    depth: usize,
 }
 
 impl<'p> AcceptPass<'p, '_> {
@@ -210,7 +212,11 @@ impl<'p> AcceptPass<'p, '_> {
     fn begin<'t>(&mut self, text: &'t [u8]) -> Option<&'t [u8]> {
         let rest = match self.value(self.program.root, text)? {
             Read::Whole(rest) => rest,
-            Read::Opened { node, is_object, items } => self.open(node, is_object, items)?,
+            Read::Opened { node, is_object, items } => {
+                let frame = self.frame(node, is_object, items)?;
+                self.state.frames.push(frame);
+                items
+            }
         };
         self.state.begun = true;
         Some(rest)
@@ -218,24 +224,28 @@ impl<'p> AcceptPass<'p, '_> {
 
     /// Reads items of the open containers until the root value ends, or an item is incomplete or refused. Returns the text from there.
     fn advance<'t>(&mut self, mut text: &'t [u8]) -> &'t [u8] {
-        while let Some(mut frame) = self.state.frames.last().copied() {
-            let item = self.items(&mut frame, &mut text);
-            if let Some(top) = self.state.frames.last_mut() {
-                *top = frame;
-            }
-            match item {
+        self.depth = self.state.frames.len();
+        // The innermost container is kept out of the stack.
+        let Some(mut frame) = self.state.frames.pop() else { return text };
+        loop {
+            match self.items(&mut frame, &mut text) {
                 Some(Item::Opened { node, is_object, items }) => {
-                    let Some(rest) = self.open(node, is_object, items) else { return text };
-                    (text, self.state.after) = (rest, false);
+                    let Some(inner) = self.frame(node, is_object, items) else { break };
+                    self.state.frames.push(std::mem::replace(&mut frame, inner));
+                    self.depth += 1;
+                    (text, self.state.after) = (items, false);
                 }
                 Some(Item::Last(rest)) => {
-                    self.state.frames.pop();
                     self.state.hashes.truncate(frame.hashes);
                     (text, self.state.after) = (rest, true);
+                    let Some(outer) = self.state.frames.pop() else { return text };
+                    frame = outer;
+                    self.depth -= 1;
                 }
-                Some(Item::Next(_)) | None => return text,
+                Some(Item::Next(_)) | None => break,
             }
         }
+        self.state.frames.push(frame);
         text
     }
 
@@ -249,24 +259,13 @@ impl<'p> AcceptPass<'p, '_> {
         }
     }
 
-    fn open<'t>(
-        &mut self,
-        node: AcceptNodeId,
-        is_object: bool,
-        items: &'t [u8],
-    ) -> Option<&'t [u8]> {
-        let AcceptState { frames, hashes, .. } = &mut *self.state;
-        let mut frame = Frame {
-            node,
-            is_object,
-            rule: 0,
-            left: items.len(),
-            hashes: hashes.len(),
-            items: Items::default(),
-        };
+    /// Container that begins with `items`; `None` if no rule accepts it.
+    fn frame(&self, node: AcceptNodeId, is_object: bool, items: &[u8]) -> Option<Frame> {
+        let (left, hashes) = (items.len(), self.state.hashes.len());
+        let items = Items::default();
+        let mut frame = Frame { node, is_object, rule: 0, left, hashes, items };
         frame.items.guess = self.program.first_guess(&frame)?;
-        (frames.len() < self.program.max_depth).then(|| frames.push(frame))?;
-        Some(items)
+        Some(frame)
     }
 
     /// Restarts the innermost open container that has another rule with that, and returns the number of bytes from its first item to the
@@ -319,15 +318,16 @@ impl<'p> AcceptPass<'p, '_> {
         is_object: bool,
         items: &'t [u8],
     ) -> Option<Read<'t>> {
+        if self.depth >= self.program.max_depth {
+            return None;
+        }
         let (first, rest) = items.split_first()?;
         let accepts_empty = match (is_object, first) {
             (true, b'}') => node.objects.iter().any(|rule| rule.required == 0 && rule.min == 0),
             (false, b']') => node.arrays.iter().any(|rule| rule.min == 0),
             _ => return Some(Read::Opened { node: id, is_object, items }),
         };
-        // An empty container has a depth, too.
-        let fits = self.state.frames.len() < self.program.max_depth;
-        (accepts_empty && fits).then_some(Read::Whole(rest))
+        accepts_empty.then_some(Read::Whole(rest))
     }
 
     /// Reads the string whose opening quote is before `text`.
