@@ -285,7 +285,7 @@ fn result_that_parsers_read_differently_is_rejected() {
 
 /// Passing documents are read by all four parsers. Numbers may differ in precision, which JSON does not specify.
 #[test]
-fn passing_document_is_read_alike_by_every_parser() {
+fn accepted_document_is_parsed_equally_by_every_parser() {
     let rows = rows();
     for (case, verdict) in VERDICTS {
         let row = rows.iter().find(|row| row.case == *case).unwrap();

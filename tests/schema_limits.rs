@@ -313,7 +313,7 @@ fn hostile_names_do_not_stall_nested_quantifiers() {
 }
 
 #[test]
-fn aborted_backtracking_is_no_verdict() {
+fn aborted_backtracking_yields_no_verdict() {
     let schema = usable(&json!({ "pattern": "^(a|aa)+(?<!b)$" }), Engine::Tape);
     assert_eq!(refusal(&schema, &format!("\"{}\"", "a".repeat(10))), None);
     let gives_up = refusal(&schema, &format!("\"{}!\"", "a".repeat(40)));

@@ -1,7 +1,7 @@
 //! Clocks of the log: the wall clock with jumps filtered out, and age by running time.
 //!
 //! A wall clock that jumps ahead for a minute would make every record look old. A forward jump therefore
-//! counts only once it has lasted [`LASTING_MS`] by the steady clock; until then time continues from where it
+//! counts only once it has lasted [`LASTING_MS`] by the monotonic clock; until then time continues from where it
 //! was. A clock that is set back is accepted at once, because that makes no record older.
 //!
 //! A jump that lasts is accepted after an hour, and `stored_ms` of every record would then be old.
@@ -30,14 +30,14 @@ const JUMP_MS: u64 = 5 * 60 * 1000;
 /// Wall clock that accepts forward jumps only after [`LASTING_MS`].
 #[derive(Debug)]
 struct JumpFilter {
-    /// The last accepted time, and the steady clock at that moment.
+    /// Last accepted time, and the monotonic clock at that time.
     time: u64,
     steady: u64,
     /// A jump that is not accepted yet.
     jump: Option<Jump>,
 }
 
-/// Size of a jump, and the steady clock when it happened.
+/// Size of a jump, and the monotonic clock when it happened.
 #[derive(Clone, Copy, Debug)]
 struct Jump {
     by: u64,
@@ -80,7 +80,7 @@ impl JumpFilter {
     }
 }
 
-/// Filters jumps out of `wall` (milliseconds since 1970), measured by `steady` (milliseconds).
+/// Filters jumps out of `wall` (milliseconds since 1970), measured by the monotonic clock `steady` (milliseconds).
 pub(super) fn without_jumps(
     wall: impl Fn() -> u64 + Send + Sync + 'static,
     steady: impl Fn() -> u64 + Send + Sync + 'static,
@@ -115,7 +115,7 @@ pub(super) struct Opened {
     pub(super) end: u64,
     /// Number of the next record.
     pub(super) next: u64,
-    /// The steady clock at the opening.
+    /// Monotonic clock when the log was opened.
     pub(super) steady: u64,
     /// Running time of earlier processes in milliseconds ([`AgeMarks`]).
     pub(super) ran_ms: u64,
@@ -129,7 +129,7 @@ impl Opened {
         if open >= LASTING_MS { now } else { now.min(self.end + open) }
     }
 
-    /// Running time of the log, in milliseconds, when the steady clock shows `steady`.
+    /// Running time of the log, in milliseconds, when the monotonic clock reads `steady`.
     pub(super) fn ran_ms(self, steady: u64) -> u64 {
         self.ran_ms.saturating_add(steady.saturating_sub(self.steady))
     }
@@ -142,7 +142,7 @@ const MARKS: u64 = 64;
 /// Maximum number of marks; at the limit a new one is added only after old ones are dropped.
 const MAX_MARKS: usize = 256;
 
-/// The next record's number at a running time.
+/// Number of the next record at a given running time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AgeMark {
     next: u64,
@@ -158,8 +158,8 @@ pub struct AgeMarks {
 }
 
 impl AgeMarks {
-    /// Adds a mark: `next` is the next record at the running time `ran_ms`. Returns true if the marks have to
-    /// be written.
+    /// Adds a mark: the next record's number was `next` when the log had run for `ran_ms`. Returns true if the
+    /// marks must be written.
     pub(crate) fn note(&mut self, next: u64, ran_ms: u64, min_age: Duration) -> bool {
         let last = self.marks.last().map(|mark| mark.ran_ms);
         if last.is_some() && ran_ms < self.ran_ms.saturating_add(WRITE_EVERY_MS) {
@@ -179,7 +179,7 @@ impl AgeMarks {
         true
     }
 
-    /// The number below which all records are at least `min_age` old at the running time `ran_ms`; `None` if
+    /// Number below which all records are at least `min_age` old at the running time `ran_ms`; `None` if
     /// the marks do not reach that far back.
     pub(crate) fn older_than(&self, min_age: Duration, ran_ms: u64) -> Option<u64> {
         let min_age = millis(min_age);
@@ -262,7 +262,7 @@ mod tests {
     fn clock_set_back_or_advanced_by_sleep_is_accepted_at_once() {
         let mut filter = JumpFilter::new(START, 0);
         assert_eq!(filter.at(START - DAY, MINUTE), START - DAY);
-        // The steady clock counts sleep as well.
+        // The monotonic clock advances during sleep as well.
         assert_eq!(filter.at(START, DAY + MINUTE), START);
         assert!(steady_millis() > 0 && steady_millis() >= steady_millis().saturating_sub(1));
     }
@@ -281,7 +281,7 @@ mod tests {
     fn running_time_continues_from_earlier_processes() {
         let opened = Opened { at: START, end: START, next: 1, steady: 500, ran_ms: 9000 };
         assert_eq!((opened.ran_ms(500), opened.ran_ms(1500)), (9000, 10_000));
-        assert_eq!(opened.ran_ms(0), 9000, "a steady clock that ran backwards adds nothing");
+        assert_eq!(opened.ran_ms(0), 9000, "a monotonic clock that ran backwards adds nothing");
     }
 }
 

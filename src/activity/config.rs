@@ -46,10 +46,10 @@ pub struct Config {
     /// [`MAX_MIN_RETENTION`].
     #[serde(deserialize_with = "min_retention")]
     pub min_retention: Duration,
-    /// Maximum kept bytes of the arguments, at most [`MAX_KEPT_BYTES`].
+    /// Maximum stored size of the arguments in bytes, at most [`MAX_KEPT_BYTES`].
     #[serde(deserialize_with = "kept_bytes")]
     pub max_payload_bytes: usize,
-    /// Maximum kept bytes of the response, at most [`MAX_KEPT_BYTES`].
+    /// Maximum stored size of the response in bytes, at most [`MAX_KEPT_BYTES`].
     #[serde(deserialize_with = "kept_bytes")]
     pub max_response_bytes: usize,
     /// Whether call records carry a receipt: hashes of the response as received and as forwarded.
@@ -115,7 +115,7 @@ fn min_retention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration,
     let span = span.and_then(|span| Duration::try_from(span).ok());
     span.filter(|span| *span <= MAX_MIN_RETENTION).ok_or_else(|| {
         D::Error::custom(format_args!(
-            "'{text}' is no time up to 720h: write it like \"24h\" or \"90m\""
+            "'{text}' is not a duration of at most 720h: write it like \"24h\" or \"90m\""
         ))
     })
 }

@@ -387,8 +387,8 @@ impl Slot {
         true
     }
 
-    /// Removes the call from those in flight. Returns its whole entry, and the ticket of its mark if there is
-    /// one.
+    /// Removes the call from the calls in flight. Returns its complete entry, and the ticket of its start mark,
+    /// if it has one.
     fn leave(&mut self, rest: Box<Entry>) -> (Box<Entry>, Option<u64>) {
         let place = self.in_flight.take();
         match place.and_then(|place| self.shared.in_flight.end(place)) {

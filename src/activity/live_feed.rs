@@ -18,7 +18,7 @@ use tokio::sync::futures::Notified;
 
 use super::record::{Id, Record};
 
-/// Maximum bytes of rendered records kept for live readers, beside the newest portion.
+/// Maximum number of bytes of rendered records kept for live readers, beside the newest portion.
 const RECENT_BYTES: usize = 4 << 20;
 /// Maximum number of records by which the rendering may lag. Beyond it rendering skips to the log's end, and
 /// readers read the skipped records themselves.

@@ -22,7 +22,7 @@ use mcpproxy_runtime::os::state_file::{AlternatingFile, FileKind};
 /// Name of the loss file in the log's folder.
 pub(crate) const TALLY_FILE: &str = "lost";
 const TALLY_KIND: FileKind = FileKind { name: TALLY_FILE, magic: *b"mcpplo\x00\x01" };
-/// Maximum kept bytes of a cause.
+/// Maximum stored length of a cause, in bytes.
 const CAUSE_BYTES: usize = 190;
 const TALLY_BYTES: usize = 5 * 8 + 2 + CAUSE_BYTES;
 

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn act_8_no_cut_reveals_the_start_of_a_secret_of_any_form() {
+    fn act_8_truncation_never_reveals_the_start_of_a_secret() {
         for form in FORMS {
             assert_no_cut_reveals(form.text, form.secret, HEAD);
         }

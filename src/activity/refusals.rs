@@ -1,5 +1,5 @@
 //! Aggregation of repeated refusals, which are counted instead of recorded one by one (ACT-10). Sans-I/O: the
-//! caller supplies a steady clock.
+//! caller supplies a monotonic clock.
 //!
 //! The first refusal of its kind is recorded at once. Identical ones within the next second become one record
 //! with their number (`repeated`) and the time of the last one (`until`); while they continue, there is one
@@ -33,7 +33,7 @@ const COUNTED_MS: u64 = 10_000;
 /// Maximum number of groups of identical refusals; further refusals are recorded individually. The same
 /// number again is available for principals beyond their rate; the rest share one group without a name.
 const MAX_GROUPS: usize = 1024;
-/// Maximum bytes of the entries held by groups.
+/// Maximum size of the entries held by groups, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 /// Maximum number of tools named in the record of refusals beyond the rate.
 const MAX_TOOLS: usize = 16;
@@ -64,7 +64,7 @@ pub(super) struct RefusalGroups {
 #[derive(Debug)]
 struct Group {
     recording: Recording,
-    /// End of the window, by the steady clock.
+    /// End of the window, by the monotonic clock.
     until: u64,
     /// Refusals without a record.
     repeats: Option<Repeats>,

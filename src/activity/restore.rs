@@ -204,7 +204,7 @@ pub struct Restoring {
     diverged: Option<u64>,
     /// Gaps in the new log.
     gaps: Vec<Gap>,
-    /// Gaps that records in it already name.
+    /// Gaps that records in the new log already state.
     known: Vec<Gap>,
     /// First retained record according to the last `retention` record.
     retention: Option<(u64, Hash)>,

@@ -51,7 +51,7 @@ impl Activity {
         Self::open_with_clocks(dir, config, unix_millis, clock::steady_millis)
     }
 
-    /// Opens the log with two clocks in milliseconds: `wall` since 1970, and `steady`, which cannot be set.
+    /// Opens the log with two clocks in milliseconds: `wall` since 1970, and the monotonic `steady`.
     /// Forward jumps of the first are accepted after an hour.
     pub fn open_with_clocks(
         dir: &Path,

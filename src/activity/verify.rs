@@ -53,7 +53,7 @@ pub struct Report {
     pub unrecorded: Vec<Unrecorded>,
     /// Files changed since the log was closed, and damaged tables and journals.
     pub altered: Vec<PathBuf>,
-    /// Other findings that are no faults, such as leftovers of a crash.
+    /// Other findings that are not faults, such as leftovers of a crash.
     pub notes: Vec<String>,
 }
 
@@ -80,13 +80,13 @@ struct Members<'a> {
     broken: &'a Option<Broken>,
     /// Ranges of lost records named by the log.
     gaps: &'a [Gap],
-    /// Calls that could not be recorded, as the log states or will state at the next start; the oldest 1000
-    /// entries.
+    /// Calls that could not be recorded, as the log states or, after the next start, will state; at most the
+    /// oldest 1000 entries.
     unrecorded: &'a [Unrecorded],
     /// Files changed since the log was closed, and damaged tables. Empty for a running log.
     #[schema(value_type = Vec<String>)]
     altered: &'a [PathBuf],
-    /// Other findings that are no faults.
+    /// Other findings that are not faults.
     notes: &'a [String],
 }
 

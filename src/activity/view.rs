@@ -164,7 +164,7 @@ impl View {
         Self { first: self.first.max(seq.saturating_add(1)), ..self }
     }
 
-    /// The number below which all records have ids below `id`, which may be of another log.
+    /// Number below which every record has an id less than `id`, which may come from another log.
     pub fn number_below(&self, id: Id) -> Result<u64, StoreError> {
         if id == Id::new(id.time_ms(), id.seq(), self.node()) {
             return Ok(id.seq().min(self.next));

@@ -1,5 +1,5 @@
-//! Changes of tool definitions: the effect of replacing a server's set, for log and record, and the bounded diff
-//! against the accepted definition, for operators. Pure.
+//! Changes of tool definitions: the result of replacing a server's tool set, which is logged and recorded, and the
+//! bounded diff against the accepted definition, which operators review. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use super::scan::ScanFinding;
 use super::snapshot::Reviewed;
 use mcpproxy_policy::tool::{Annotations, Capability, Tool, ToolName, Trust};
 
-/// Result of replacing a server's set, for log and record.
+/// Result of replacing a server's tool set, which is logged and recorded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// Names of new tools.
@@ -61,7 +61,7 @@ pub enum FirstSight {
 impl Change {
     /// Whether nothing changed and nothing failed.
     pub fn is_empty(&self) -> bool {
-        // `first_sight` alone is no change.
+        // `first_sight` alone is not a change.
         *self == Self { first_sight: self.first_sight, ..Self::default() }
     }
 
@@ -87,7 +87,7 @@ impl Change {
     }
 }
 
-/// Maximum bytes kept of a value.
+/// Maximum stored length of a value, in bytes.
 const MAX_VALUE_BYTES: usize = 512;
 
 /// Difference between two definitions of a tool. Hints and the capability derived from them come first, since a
@@ -201,9 +201,9 @@ fn cut(old: Option<&str>, new: Option<&str>) -> (Value, Value) {
 
 /// Maximum number of differing places per part.
 const MAX_PLACES: usize = 200;
-/// Maximum bytes of a value; longer ones start a little before the first difference.
+/// Maximum length of a value, in bytes; longer ones start a little before the first difference.
 const MAX_SHOWN_BYTES: usize = 16 * 1024;
-/// Maximum bytes of all values of one tool.
+/// Maximum size of all values of one tool, in bytes.
 const MAX_DIFF_BYTES: usize = 256 * 1024;
 
 /// Bounded difference between the accepted and the listed definition. Contains the server's own text: code that shows
@@ -275,7 +275,7 @@ pub struct PlaceDiff {
 }
 
 impl DefinitionDiff {
-    /// Difference of a tool.
+    /// Difference between the accepted and the current definition of a tool.
     pub fn of(reviewed: &Reviewed<'_>) -> Self {
         let accepted = reviewed.pin.and_then(|pin| pin.accepted.as_ref());
         let old = accepted.and_then(|accepted| accepted.listed.as_ref());

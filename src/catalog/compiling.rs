@@ -24,7 +24,7 @@ use mcpproxy_schema::compile::{STACK, Schema, SchemaHash, Settings, Unusable, co
 /// Maximum compile time of a schema.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Maximum bytes of a schema compiled before its tool is published.
+/// Maximum size of a schema compiled before its tool is published, in bytes.
 const SMALL_BYTES: usize = 64 << 10;
 
 /// Maximum compile time of all small schemas of a batch before its tools are published.

@@ -19,7 +19,7 @@ use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 
 /// Maximum number of repairs described per item; further ones are only counted.
 const MAX_REPAIRS: usize = 8;
-/// Maximum characters of a server's name within a path.
+/// Maximum length of a server's name within a path, in characters.
 const MAX_NAME_CHARS: usize = 64;
 /// Maximum depth of an output schema that is wrapped.
 const MAX_WRAPPED_DEPTH: usize = 64;

@@ -18,7 +18,7 @@ use mcpproxy_json::members::{elements, members, string};
 use mcpproxy_json::span::Span;
 use mcpproxy_policy::tool::{Annotations, InvalidHeaderAnnotation, ParameterHeaders};
 
-/// Maximum bytes of a definition compared by meaning; a larger one always differs.
+/// Maximum size of a definition that is compared semantically, in bytes; a larger one always differs.
 pub(crate) const MAX_COMPARED_BYTES: usize = 1024 * 1024;
 
 const DIGEST_BYTES: usize = 16;
@@ -174,13 +174,13 @@ impl<'de> Visitor<'de> for Single {
 
 /// Maximum length of a tool's name, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 256;
-/// Maximum bytes kept of a title, for search and agents; lists under exposed names keep the server's text.
+/// Maximum stored length of a title in bytes, for search and agents; lists under exposed names keep the server's text.
 pub(crate) const MAX_TITLE_BYTES: usize = 1024;
-/// Maximum bytes kept of a description.
+/// Maximum stored length of a description, in bytes.
 pub(crate) const MAX_DESCRIPTION_BYTES: usize = 16 * 1024;
 /// Maximum size of annotations, in bytes.
 pub(crate) const MAX_ANNOTATIONS_BYTES: usize = 16 * 1024;
-/// Maximum bytes of an element: twice the largest schema that is compiled.
+/// Maximum size of an element, in bytes: twice the largest schema that is compiled.
 pub(crate) const MAX_ELEMENT_BYTES: usize = 20 * 1024 * 1024;
 
 /// One well-formed element of a `tools/list` result, with the server's own bytes.

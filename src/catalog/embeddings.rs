@@ -35,7 +35,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_millis(300);
 const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 /// Default of `min_similarity`.
 const DEFAULT_MIN_SIMILARITY: f32 = 0.25;
-/// Maximum characters of a model's name.
+/// Maximum length of a model's name, in characters.
 const MAX_MODEL_CHARS: usize = 256;
 
 /// Config section `search`.
@@ -116,7 +116,7 @@ fn timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Er
     let text = String::deserialize(deserializer)?;
     let read = text.parse::<jiff::SignedDuration>().ok();
     let timeout = read.and_then(|read| Duration::try_from(read).ok()).ok_or_else(|| {
-        D::Error::custom(format_args!("'{text}' is no duration: write it like \"300ms\""))
+        D::Error::custom(format_args!("'{text}' is not a duration: write it like \"300ms\""))
     })?;
     let (min, max) = TIMEOUTS;
     match (min..=max).contains(&timeout) {
@@ -157,7 +157,7 @@ mod settings_tests {
         for (more, expected) in [
             (r#","timeout":"9ms""#, "must be 10ms to 10s"),
             (r#","timeout":"11s""#, "must be 10ms to 10s"),
-            (r#","timeout":"soon""#, "is no duration"),
+            (r#","timeout":"soon""#, "is not a duration"),
             (r#","min_similarity":1.1"#, "must be between 0 and 1"),
             (r#","min_similarity":-0.1"#, "must be between 0 and 1"),
         ] {

@@ -561,7 +561,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_rewritten_alike_in_every_split(
+        fn any_bytes_are_rewritten_equally_for_every_split(
             pieces in prop::collection::vec(prop_oneof![
                 Just("{"), Just("}"), Just("["), Just("]"), Just("\"contents\""), Just("\"uri\""),
                 Just(":"), Just(","), Just("\\"), Just("\""), Just("a"),

@@ -206,7 +206,7 @@ pub fn page<'a>(
     page
 }
 
-/// Maximum bytes of an element.
+/// Maximum size of an element, in bytes.
 pub(crate) const MAX_ELEMENT_BYTES: usize = 256 * 1024;
 /// Maximum size of a name or URI in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 8 * 1024;
@@ -717,7 +717,7 @@ mod offered_tests {
 
 /// Maximum number of notes kept per server; further ones are only counted.
 pub(crate) const MAX_NOTES: usize = 32;
-/// Maximum characters of an item's name or a reason in a note.
+/// Maximum length of an item's name or a reason in a note, in characters.
 const MAX_NOTE_CHARS: usize = 256;
 
 /// Treatment of a listed item that does not conform to the MCP schema.

@@ -94,7 +94,7 @@ pub fn read(folder: &Path, server: &str) -> Result<Option<StoredSet>, UnusableFi
 /// Format version. Others are not read; the next write uses this one.
 const VERSION: u32 = 1;
 
-/// Maximum bytes of a file.
+/// Maximum size of a file, in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Reason a file is not used, without its path.

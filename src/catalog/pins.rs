@@ -28,8 +28,8 @@ use mcpproxy_policy::tool::{ToolName, Trust};
 /// Maximum number of pins per server; further new tools wait for an operator.
 pub(crate) const MAX_PINS: usize = 40_000;
 
-/// Maximum bytes of definitions kept of a server's unlisted tools; beyond that only digests are kept, so that another
-/// definition cannot be compared.
+/// Maximum size of the stored definitions of a server's unlisted tools, in bytes. Beyond that only digests are stored, and a
+/// changed definition cannot be compared.
 pub(crate) const MAX_GONE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Pin of one tool.

@@ -33,7 +33,7 @@ const APPLICATORS: [&str; 16] = [
 /// Keywords whose value is an object of schemas.
 const NAMED_APPLICATORS: [&str; 6] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
-/// Keywords of a plug-in of Ajv, which need `format` beside them.
+/// Keywords of the Ajv plug-in `ajv-formats`; each requires `format` in the same schema.
 const FORMAT_LIMITS: [&str; 4] =
     ["formatMinimum", "formatMaximum", "formatExclusiveMinimum", "formatExclusiveMaximum"];
 

@@ -28,15 +28,15 @@ use mcpproxy_policy::tool::ToolName;
 
 pub use rules::{FindingLevel, ScanFinding, ScanRule};
 
-/// Maximum bytes of a scanned definition.
+/// Maximum size of a scanned definition, in bytes.
 pub(crate) const MAX_SCANNED_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of findings per definition; the first are kept.
 pub(crate) const MAX_FINDINGS: usize = 32;
-/// Maximum bytes of a finding's place.
+/// Maximum length of a finding's place, in bytes.
 const MAX_PLACE_BYTES: usize = 256;
 /// Maximum number of possible tool names per definition.
 const MAX_MENTIONS: usize = 64;
-/// Maximum bytes of a possible tool name.
+/// Maximum length of a possible tool name, in bytes.
 const MAX_MENTION_BYTES: usize = 128;
 
 /// Digest of findings, so that they are reported once.
@@ -295,7 +295,7 @@ impl<'a> Names<'a> {
         found
     }
 
-    /// Another server whose tool is mentioned, unless the tool's own server has one of that name.
+    /// Another server whose tool is mentioned, unless the server of `name` also has a tool with the mentioned name.
     fn another_servers(&self, name: &ToolName, mention: &str) -> Option<&'a Arc<str>> {
         let qualified = ToolName::split(mention).or_else(|| exposed::split_name(mention));
         if let Some((server, tool)) = qualified {

@@ -242,7 +242,7 @@ fn discovery_before_restore_is_judged_by_stored_pins() {
 }
 
 #[test]
-fn crash_between_pins_and_set_releases_no_tool() {
+fn crash_between_pins_and_set_does_not_release_tools() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
     let catalog = Catalog::new(settings.clone());

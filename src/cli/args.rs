@@ -902,7 +902,7 @@ mod tests {
     }
 
     #[test]
-    fn cli_1_command_of_a_server_needs_no_separator() {
+    fn cli_1_server_command_needs_no_separator() {
         let parse = |line: &str| {
             let typed = line.split(' ').map(OsString::from).collect();
             Cli::try_parse_from(with_command_of_server(typed)).map(|cli| cli.command)

@@ -341,7 +341,7 @@ fn unreachable(error: &RequestError) -> CommandError {
     CommandError::new(Exit::Unreachable, format!("{error}{hint}"))
 }
 
-/// Maximum items per REST page.
+/// Maximum number of items per REST page.
 const PAGE: u32 = 100;
 
 /// Fetches up to `max_items` items of `/api/v1/{name}` as `{"<name>":[…]}`; the member is `activities` for

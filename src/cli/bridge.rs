@@ -43,11 +43,11 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::cli::http_client::{HttpClient, HttpReply, RequestError, hint};
 
-/// Maximum concurrent requests of the client; further lines wait in the pipe.
+/// Maximum number of concurrent requests of the client; further lines wait in the pipe.
 const MAX_REQUESTS: usize = 256;
-/// Maximum concurrent responses of the client; further lines wait in the pipe.
+/// Maximum number of concurrent responses of the client; further lines wait in the pipe.
 const MAX_RESPONSES: usize = 64;
-/// Maximum messages queued for the client.
+/// Maximum number of messages queued for the client.
 const OUT_QUEUE: usize = 64;
 /// Timeout for delivering a notification, which later messages must not overtake.
 const ONE_WAY_LIMIT: Duration = Duration::from_secs(10);

@@ -166,7 +166,7 @@ impl McpClient {
 /// Our entry's name.
 pub(in crate::cli) const NAME: &str = "mcpproxy";
 
-/// How clients reach this proxy.
+/// Address and credentials by which clients reach this proxy.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct ProxyEntry<'a> {
     /// Listen address if clients can use plain HTTP. `None` for a Unix socket, or for TLS with a certificate that
@@ -229,7 +229,7 @@ impl ProxyEntry<'_> {
     }
 }
 
-/// The API key in an entry of ours.
+/// API key in an entry that mcpproxy has written.
 pub(in crate::cli) fn key(block: &Value) -> Option<&str> {
     ["headers", "http_headers"]
         .iter()

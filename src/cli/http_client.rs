@@ -499,7 +499,7 @@ pub(super) enum NotProven {
     #[error("its proof is for another api_key, or for another address than the dialed one")]
     Wrong,
     /// No random nonce.
-    #[error("no randomness available for the challenge")]
+    #[error("no random bytes available for the challenge")]
     NoNonce,
 }
 

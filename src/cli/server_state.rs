@@ -93,11 +93,11 @@ impl ServerTrial {
         let took = self.took.as_secs_f64();
         match self.status {
             Status::Connected if self.reason.is_empty() => {
-                format!("{}, after {took:.1} s", counted(self.tools, "tool"))
+                format!("{} listed in {took:.1} s", counted(self.tools, "tool"))
             }
             Status::Connected => {
                 let tools = counted(self.tools, "tool");
-                format!("{tools}, after {took:.1} s; {}", line(&self.reason))
+                format!("{tools} listed in {took:.1} s; {}", line(&self.reason))
             }
             Status::Disabled => "disabled".to_owned(),
             Status::Failed => format!("unusable: {}", line(&self.reason)),

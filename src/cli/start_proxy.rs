@@ -113,7 +113,7 @@ pub(super) fn note_warnings(loaded: &Loaded) {
 pub(super) fn random_key() -> Result<[u8; API_KEY_BYTES], CommandError> {
     let mut random = [0; API_KEY_BYTES];
     getrandom::fill(&mut random).map_err(|error| {
-        CommandError::failed(format!("no randomness available for an API key: {error}"))
+        CommandError::failed(format!("no random bytes available for an API key: {error}"))
     })?;
     Ok(random)
 }

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Maximum characters of a table cell; `show` commands print the full value.
+/// Maximum length of a table cell, in characters; `show` commands print the full value.
 const CELL_CHARS: usize = 160;
 /// Columns between two cells.
 const GAP: usize = 2;

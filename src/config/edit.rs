@@ -453,7 +453,7 @@ fn line_end(text: &str, from: usize) -> Option<usize> {
 
 /// Default indentation.
 const INDENT: &str = "  ";
-/// Maximum characters of a list on one line.
+/// Maximum length of a list on one line, in characters.
 const SHORT_LIST: usize = 100;
 
 /// A value to write, with an explicit order of members.

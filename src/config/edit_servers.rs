@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use thiserror::Error;
 
-/// Maximum characters of a new server's name.
+/// Maximum length of a new server's name, in characters.
 const NAME_CHARS: usize = 64;
 
 /// View of the servers in a text.
@@ -69,7 +69,7 @@ impl Servers<'_> {
         Ok(next)
     }
 
-    /// Removes a server; `None` if there is none of that name.
+    /// Removes a server by name; `None` if there is none.
     pub fn without(self, name: &str) -> Result<Option<EditedJson>, EditRefused> {
         let Some(at) = self.find(name) else { return Ok(None) };
         let mut next = self.0.clone();
@@ -93,7 +93,7 @@ impl Servers<'_> {
         Ok(Some(next))
     }
 
-    /// Enables or disables a server; `None` if there is none of that name. The text is unchanged if the server
+    /// Enables or disables a server by name; `None` if there is none. The text is unchanged if the server
     /// already has that state.
     pub fn switched(self, name: &str, on: bool) -> Result<Option<EditedJson>, EditRefused> {
         let Some(at) = self.find(name) else { return Ok(None) };
@@ -138,7 +138,7 @@ pub fn check_new_name(name: &str) -> Result<(), String> {
 /// Reason why a server was not switched; the file is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotSwitched {
-    /// No server of that name.
+    /// No server has this name.
     #[error("the config has no such server")]
     Unknown,
     /// The file cannot be read or changed, or the result is invalid.

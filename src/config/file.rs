@@ -128,7 +128,7 @@ fn load<E: Fn(&str) -> Option<String>>(
         Ok((text, mode)) => {
             if mode & OTHERS != 0 {
                 let text = format!(
-                    "other users can access it (mode {mode:03o}): chmod 600 it, it contains keys"
+                    "the file contains keys and is accessible to others (mode {mode:03o}): chmod 600 it"
                 );
                 of_file.push(Problem::of_file(Severity::Warning, &path, text));
             }

@@ -470,7 +470,7 @@ pub(super) fn check_search_key(
 const MAX_MAX_SERIES: usize = 1_000_000;
 /// Maximum number of headers sent to the collector.
 const MAX_HEADERS: usize = 32;
-/// Maximum characters of the service name.
+/// Maximum length of the service name, in characters.
 const MAX_SERVICE_NAME_CHARS: usize = 128;
 /// Headers set by the exporter itself.
 const OWN_HEADERS: [&str; 6] = [

@@ -239,7 +239,7 @@ fn flush<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Erro
         Some(flush) if FLUSH.contains(&flush) => Ok(flush),
         Some(_) => Err(D::Error::custom("must be 100ms to 1h")),
         None => {
-            Err(D::Error::custom(format_args!("'{text}' is no duration: write it like \"5s\"")))
+            Err(D::Error::custom(format_args!("'{text}' is not a duration: write it like \"5s\"")))
         }
     }
 }

@@ -574,7 +574,7 @@ impl WatchedNode {
         self.former.push((boot, beat));
     }
 
-    /// Records a duplicate name; returns true if that is new.
+    /// Records that two processes use this name; returns true the first time.
     pub(crate) fn is_twice(&mut self, now: u64) -> bool {
         self.twice_at.replace(now).is_none()
     }

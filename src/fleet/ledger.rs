@@ -522,7 +522,7 @@ fn checkpoint_of_same(
 pub(crate) const REPLY_MS: u64 = 10_000;
 /// Interval at which the log is notified of the backlog.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum canonical bytes measured at a time, exceeded by at most one record.
+/// Maximum number of canonical bytes measured at a time, exceeded by at most one record.
 const MEASURED_AT_ONCE: u64 = 64 << 20;
 
 pub(crate) struct Backlog {

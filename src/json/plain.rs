@@ -139,7 +139,7 @@ fn number(cursor: &mut TextCursor<'_>) -> Option<()> {
     (!matches!(cursor.peek(), Some(b'e' | b'E'))).then_some(())
 }
 
-/// Skips digits and returns their count; `None` for none, or more than `MAX_DIGITS`.
+/// Skips digits and returns their count; `None` if there are none or more than `MAX_DIGITS`.
 fn digits(cursor: &mut TextCursor<'_>) -> Option<usize> {
     let count = cursor.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
     cursor.skip(count);

@@ -63,7 +63,7 @@ const OF_NODE: char = '-';
 pub struct ApprovalId(Arc<str>);
 
 impl ApprovalId {
-    /// Random id of a call that waits on that node; `None` if the system has no randomness.
+    /// Random id of a call that waits on that node; `None` if the system provides no random bytes.
     fn fresh(node: Option<&str>) -> Option<Self> {
         let mut random = [0_u8; ID_BYTES];
         getrandom::fill(&mut random).ok()?;

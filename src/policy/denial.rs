@@ -74,7 +74,7 @@ pub enum NotApproved {
     /// The arguments are too long to be judged.
     #[error("approval cannot be asked for arguments of more than {limit} bytes")]
     TooLong {
-        /// Maximum bytes.
+        /// Maximum size in bytes.
         limit: usize,
     },
     /// Keys of the arguments differ only by case from each other or from parameters of the tool, so that the server
@@ -99,7 +99,7 @@ pub enum NotApproved {
     /// The proxy is shutting down.
     #[error("approval was not given before mcpproxy shut down")]
     Ending,
-    /// The system has no randomness.
+    /// The system provides no random bytes.
     #[error("approval is unavailable: the system returned no random bytes")]
     Unavailable,
 }
@@ -168,7 +168,7 @@ pub enum LimitReached {
     #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}{}", without_slot(*waited))]
     Concurrency {
         of: Box<str>,
-        /// Maximum concurrent calls.
+        /// Maximum number of concurrent calls.
         limit: usize,
         /// Calls that may wait.
         queue: usize,
@@ -203,7 +203,7 @@ impl LimitReached {
 #[error("too many requests of '{of}' are refused: limit {limit} per second, retry in {}s", seconds(*retry_after))]
 pub struct TooManyRefusals {
     pub of: Box<str>,
-    /// Maximum denials per second.
+    /// Maximum number of denials per second.
     pub limit: u32,
     /// Time until the next denial is recorded by itself.
     pub retry_after: Duration,

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 /// Host names of a proxy on loopback, with any port.
 pub(crate) const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// Maximum bytes of a refused value that are repeated in the refusal.
+/// Maximum length of a refused value quoted in the refusal, in bytes.
 const SHOWN_BYTES: usize = 100;
 
 /// Origin of the page that caused a request, as the browser states it.

@@ -41,9 +41,10 @@ pub use token_file::{
     read_stored, write_stored,
 };
 
-/// Maximum bytes of an agent token or JWT.
+/// Maximum length of an agent token or JWT, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
-/// An authenticated principal and the time it is valid.
+
+/// An authenticated principal and its validity period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proven {
     pub principal: Principal,

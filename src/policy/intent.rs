@@ -145,7 +145,7 @@ impl<'a> CallArguments<'a> {
     }
 }
 
-/// The object itself, or the one in its text.
+/// Returns `value` if it is an object, or the object that a string value encodes.
 fn object(raw: &Bytes, value: &str) -> Option<Bytes> {
     if is_object(value) {
         return Some(raw.slice_ref(value.as_bytes()));
@@ -179,10 +179,10 @@ fn is_object(value: &str) -> bool {
     value.starts_with('{')
 }
 
-/// Maximum Unicode scalar values of a reason (FR-010).
+/// Maximum length of a reason, in Unicode scalar values (FR-010).
 pub const MAX_REASON_CHARS: usize = 1000;
 
-/// Maximum characters of the caller's value repeated in an error.
+/// Maximum length of a caller's value quoted in an error, in characters.
 const MAX_ECHO_CHARS: usize = 64;
 
 /// An intent that agrees with its call tool. Only [`Stated::check`] makes one.

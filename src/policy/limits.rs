@@ -363,7 +363,7 @@ impl Cell {
         Self { limit, gate: gate(limit), rate: limit.rate_per_minute.map(Rate::new) }
     }
 
-    /// The previous one if its limit is equal.
+    /// Returns the previous cell if its limit is equal, otherwise a new one.
     fn after(before: Option<&Arc<Self>>, limit: Limit) -> Arc<Self> {
         let known = before.filter(|before| before.limit == limit).cloned();
         known.unwrap_or_else(|| Arc::new(Self::new(limit)))
@@ -777,7 +777,7 @@ mod tests {
     }
 
     #[test]
-    fn denial_by_breaker_counts_against_no_rate() {
+    fn denial_by_breaker_does_not_count_against_rates() {
         let server = r#"{"rate_per_minute": 2, "breaker": {"failures": 1, "open": "30s"}}"#;
         let limits = limits("{}", &[("s", server)]);
         free(&limits, ADMIN, &resource("s")).settle(ServerOutcome::Failed);

@@ -157,7 +157,7 @@ pub struct PendingApproval {
 }
 
 /// Subject of a standing approval: a principal, and the tool as now defined with this operation, or a resource or
-/// prompt, whatever the arguments.
+/// prompt, regardless of the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalSubject {
     principal: Principal,
@@ -165,7 +165,7 @@ pub struct ApprovalSubject {
 }
 
 impl ApprovalSubject {
-    /// Mark that is equal on all nodes of a fleet for the same principal and calls: 96 hexadecimal digits.
+    /// Fingerprint of principal and calls, equal on all nodes of a fleet: 96 hexadecimal digits.
     pub(crate) fn mark(&self) -> Box<str> {
         let principal = self.principal.mark();
         let principal = principal.iter().map(|byte| format!("{byte:02x}"));

@@ -175,9 +175,9 @@ const TOKEN: &str = "token:";
 const SUBJECT: &str = "jwt:";
 const CERTIFICATE: &str = "cert:";
 
-/// Maximum bytes of state of one principal: 64 MiB.
+/// Maximum size of the state of one principal: 64 MiB.
 pub(super) const MAX_STATE_BYTES_PER_PRINCIPAL: usize = 64 << 20;
-/// Maximum bytes of state over all principals: 256 MiB.
+/// Maximum size of the state of all principals: 256 MiB.
 pub(super) const MAX_STATE_BYTES: usize = 256 << 20;
 
 /// Reason more state is rejected.
@@ -189,7 +189,7 @@ pub enum StateFull {
          unsubscribe from resources or end sessions with DELETE"
     )]
     OfPrincipal {
-        /// In bytes.
+        /// Limit in bytes.
         limit: usize,
     },
     /// The total is exhausted.
@@ -198,7 +198,7 @@ pub enum StateFull {
          retry later"
     )]
     OfAll {
-        /// In bytes.
+        /// Limit in bytes.
         limit: usize,
     },
 }

@@ -322,7 +322,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// Maximum bytes of arguments, `_meta` members and `inputResponses` that are presented for approval.
+/// Maximum number of bytes of arguments, `_meta` members and `inputResponses` that are presented for approval.
 pub const MAX_ARGUMENTS_BYTES: usize = 256 * 1024;
 /// Maximum nesting in canonical form; requests that are deeper are rejected earlier. Deeper values count as written.
 const MAX_DEPTH: usize = 128;
@@ -331,7 +331,7 @@ const MAX_DEPTH: usize = 128;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallDigest(blake3::Hash);
 
-/// Digest of calls of one kind: the same whatever the arguments and rules.
+/// Digest of calls of one kind: the same regardless of the arguments and rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KindDigest(blake3::Hash);
 

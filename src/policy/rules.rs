@@ -73,9 +73,9 @@ pub use arguments::{MAX_ARGUMENT_BYTES, MAX_DEPTH, MAX_ELEMENTS, MAX_STRING_BYTE
 pub use request::{RuleAction, RuleRequest, RuleTarget, Subject};
 pub use rule::{Basis, KnownTools, PRINCIPALS, RuleProblem, is_principal};
 
-/// Maximum bytes of one file of rules.
+/// Maximum size of one file of rules, in bytes.
 pub const MAX_FILE_BYTES: usize = 1024 * 1024;
-/// Maximum bytes of all files.
+/// Maximum size of all files, in bytes.
 pub const MAX_TOTAL_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of rules of all files.
 pub const MAX_RULES: usize = 5_000;
@@ -686,7 +686,7 @@ fn types(needs: &RuleNeeds, target: RuleTarget<'_>) -> InputMembers {
     needs::members(wanted, &[&schema], Completeness::All)
 }
 
-/// Maximum plans in a thread's cache; the cache is cleared when full.
+/// Maximum number of plans in a thread's cache; the cache is cleared when full.
 const MAX_PLANS: usize = 4096;
 
 /// A cached plan and its key.
@@ -799,7 +799,7 @@ pub enum Ruling {
     Refused(RuleDenial),
 }
 
-/// Maximum characters of a value that is shown.
+/// Maximum length of a value that is shown, in characters.
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// A ruling with the trace of every rule that applies.

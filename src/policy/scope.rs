@@ -13,7 +13,7 @@ use super::request::{Access, Reference};
 use super::rules::{RuleSet, Subject};
 use super::tool::{Pattern, Tool, ToolName};
 
-/// Maximum names of a scope that a denial shows.
+/// Maximum number of names of a scope that a denial shows.
 const MAX_SHOWN: usize = 5;
 
 /// Scope that limits the principal; `None` if nothing does.

@@ -539,7 +539,7 @@ const MAX_KEEP: Duration = Duration::from_secs(24 * 3600);
 /// Maximum size of a result that is sent whole, and the time for which the rest is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultLimit {
-    /// Maximum bytes of a `result` that is sent whole; 0: unlimited.
+    /// Maximum size of a `result` that is sent whole, in bytes; 0: unlimited.
     pub bytes: u64,
     /// Time for which a longer result can be read by its handle.
     pub keep: Duration,
@@ -578,7 +578,7 @@ pub fn keep_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration,
         Some(duration) if duration <= MAX_KEEP => Ok(duration),
         Some(_) => Err(de::Error::custom("must be 24h at most")),
         None => Err(de::Error::custom(format_args!(
-            "'{text}' is no duration: write it like \"30s\" or \"15m\""
+            "'{text}' is not a duration: write it like \"30s\" or \"15m\""
         ))),
     }
 }

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_replaces_only_the_secret_wherever_it_is() {
+    fn mask_replaces_only_the_secret_at_any_position() {
         let secrets = secrets(&["s3cr3t-token", "short"]);
         for (text, expected) in [
             ("s3cr3t-token", "[redacted]"),
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_leaves_nothing_of_overlapping_and_nested_secrets() {
+    fn mask_removes_overlapping_and_nested_secrets_completely() {
         let secrets = secrets(&["abcdefgh", "efghijkl", "abcdefghijklmnop", "mnopqrst"]);
         assert_eq!(masked(&secrets, "<abcdefghijkl>"), "<[redacted]>");
         assert_eq!(masked(&secrets, "<abcdefghijklmnopqrst>"), "<[redacted]>");

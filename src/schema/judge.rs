@@ -153,7 +153,7 @@ impl Schema {
     }
 
     /// Reads the slices of `document` that have arrived since the last time, in one pass without a tape. Takes up to
-    /// some nanoseconds per byte, whatever the schema.
+    /// some nanoseconds per byte, regardless of the schema.
     pub fn read_arriving(
         &self,
         arriving: &mut ArrivingDocument,

@@ -310,8 +310,8 @@ fn boon_limit(to: &mut Bounded, kind: &ErrorKind<'_, '_>) -> fmt::Result {
         ErrorKind::ContentEncoding { want, .. } | ErrorKind::ContentMediaType { want, .. } => {
             write!(to, ": {want}")
         }
-        ErrorKind::OneOf(Some(_)) => write!(to, ": more than one alternative is met"),
-        ErrorKind::OneOf(None) | ErrorKind::AnyOf => write!(to, ": no alternative is met"),
+        ErrorKind::OneOf(Some(_)) => write!(to, ": more than one alternative matches"),
+        ErrorKind::OneOf(None) | ErrorKind::AnyOf => write!(to, ": no alternative matches"),
         ErrorKind::FalseSchema => write!(to, ": nothing is allowed here"),
         _ => Ok(()),
     }
@@ -338,8 +338,8 @@ fn tape_limit(to: &mut Bounded, kind: &ValidationErrorKind) -> fmt::Result {
         | Kind::Maximum { limit }
         | Kind::Minimum { limit } => write!(to, ": limit {limit}"),
         Kind::MultipleOf { multiple_of } => write!(to, ": limit {multiple_of}"),
-        Kind::OneOfMultipleValid { .. } => write!(to, ": more than one alternative is met"),
-        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => write!(to, ": no alternative is met"),
+        Kind::OneOfMultipleValid { .. } => write!(to, ": more than one alternative matches"),
+        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => write!(to, ": no alternative matches"),
         Kind::FalseSchema => write!(to, ": nothing is allowed here"),
         _ => Ok(()),
     }

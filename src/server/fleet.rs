@@ -253,7 +253,7 @@ impl FleetSharing {
         }
     }
 
-    /// Ends the tasks. Unshared changes are shared within a time limit if `patient`.
+    /// Ends the tasks. If `patient`, first shares pending changes with the fleet, within a time limit.
     pub(super) async fn end(self, patient: bool) {
         let Self {
             facts,

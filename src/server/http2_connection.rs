@@ -54,7 +54,7 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Maximum size of a request's head in bytes.
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
-/// Maximum buffered bytes of a response; one chunk may exceed it.
+/// Maximum buffered size of a response in bytes; one chunk may exceed it.
 const MAX_SEND_BYTES: usize = 256 * 1024;
 /// Maximum size of a chunk in bytes. A client that reads one per [`CLIENT_STALL_LIMIT`] is not disconnected.
 const MAX_CHUNK_BYTES: usize = 64 * 1024;

@@ -30,7 +30,7 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 pub(super) const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 /// Peer of the log lines that collectors cause.
 const COLLECTOR: LinePeer<'_> = LinePeer::Part("telemetry collector");
-/// Maximum bytes of a response that are read.
+/// Maximum number of bytes of a response that are read.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug)]

@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn service_definitions_wait_longer_than_the_shutdown_limits() {
-        /// For steps without a limit: log syncs, and a slow machine.
+        /// Allowance for steps without a time limit, such as log syncs, and for a slow machine.
         const SLACK: Duration = Duration::from_secs(10);
         let own = DRAIN_TIMEOUT + WORKER_GRACE + CHILDREN_TIMEOUT + CONTROL_GRACE;
         let upstreams = mcpproxy_upstream::reaper::END_LIMIT;

@@ -73,7 +73,7 @@ pub enum StartError {
     Rules(Vec<RuleProblem>),
     #[error("tls.{}: {_0}", _0.key.as_str())]
     Tls(#[from] TlsFileProblem),
-    /// No thread, event queue or randomness is available.
+    /// No thread, event queue or random bytes are available.
     #[error("the system does not provide a required resource: {0}")]
     System(#[from] io::Error),
 }

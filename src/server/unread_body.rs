@@ -19,7 +19,7 @@ use http_body_util::BodyExt;
 
 use mcpproxy_fleet::peer_wire::MAX_REQUEST_BYTES;
 
-/// Maximum bytes read and discarded. No accepted body is larger.
+/// Maximum number of bytes read and discarded. No accepted body is larger.
 const MAX_UNREAD_BYTES: usize = MAX_REQUEST_BYTES;
 /// Maximum delay of the response.
 pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);

@@ -28,7 +28,7 @@ use mcpproxy_runtime::io::address::Address;
 use mcpproxy_runtime::io::line_budget;
 use mcpproxy_runtime::os::descriptors;
 
-/// Maximum number of open connections of all workers, whatever the descriptor limit.
+/// Maximum number of open connections of all workers, regardless of the descriptor limit.
 const MAX_CONNECTIONS: usize = 8192;
 /// First backoff after a failed accept, doubled each time.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);

@@ -97,7 +97,7 @@ pub struct Config {
     /// Maximum time from a call to the first byte of its response, including all waits; an earlier message restarts it.
     #[serde(deserialize_with = "duration")]
     pub call_timeout: Duration,
-    /// Maximum concurrent calls: the older name of `limits.concurrent`.
+    /// Maximum number of concurrent calls: the older name of `limits.concurrent`.
     pub max_concurrent: Option<NonZeroUsize>,
     /// Concurrency, rate and circuit breaker limits, enforced before a call gets here.
     pub limits: limits::ServerConfig,
@@ -199,7 +199,7 @@ pub(super) enum Target {
         url: String,
         headers: Vec<(String, String)>,
         egress: Egress,
-        /// With the grant `client_credentials`.
+        /// Credentials for the grant `client_credentials`, if the entry uses it.
         client: Option<ClientCredentials>,
     },
 }

@@ -98,7 +98,7 @@ enum PageOutcome {
     Page(Vec<u8>),
     /// The server has no tools.
     NoTools,
-    /// The bound of the whole list is reached.
+    /// The list has reached its maximum size.
     Full,
 }
 

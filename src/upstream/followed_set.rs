@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A server that has forgotten one task refuses each set containing it as a whole. A key that is refused alone is
-//! excluded until no follower wants it, so that it blocks no other key.
+//! excluded until no follower requests it, so that it does not block other keys.
 //!
 //! The previous stream is closed once the new one is confirmed, so that nothing is missed when the set changes, and
 //! other followers are not affected.
@@ -208,7 +208,7 @@ impl OpenStream {
 /// Keys refused by the server, and the bisection of refused sets.
 #[derive(Debug, Default)]
 struct RefusedKeys {
-    /// Refused alone: excluded until no follower wants them.
+    /// Refused alone: excluded until no follower requests them.
     keys: Keys,
     /// Excluded while the other keys of a refused set are tried.
     held_back: Keys,

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// Maximum followed tasks of one server.
+/// Maximum number of followed tasks of one server.
 const MAX_FOLLOWED_TASKS: usize = 1024;
 
 /// Followed tasks by the server's id.
@@ -158,7 +158,7 @@ impl Drop for TaskFollower {
 pub(super) struct FollowedTasksByName(Mutex<HashMap<Arc<str>, Weak<FollowedTasks>>>);
 
 impl FollowedTasksByName {
-    /// Followed tasks of all servers of that name, present and future. Retained as long as a server or a follower
+    /// Followed tasks of all servers with this name, present and future. Retained as long as a server or a follower
     /// uses them.
     pub(super) fn of(&self, name: &Arc<str>) -> Arc<FollowedTasks> {
         let mut all = self.0.lock();

@@ -435,7 +435,7 @@ pub(crate) struct Redirected {
     pub(crate) moved: Option<Arc<Endpoint>>,
 }
 
-/// Maximum redirects of one request.
+/// Maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 3;
 
 /// Follows the redirects of a response to `request`.
@@ -608,7 +608,7 @@ pub(crate) async fn notify(session: &Session, json: Bytes) {
         .await;
 }
 
-/// Maximum bytes read from the body of an HTTP error.
+/// Maximum number of bytes read from the body of an HTTP error.
 pub const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
 /// Reason why there is no exchange.
@@ -834,9 +834,9 @@ impl<'a> RpcError<'a> {
     }
 }
 
-/// Maximum resumptions of one response stream.
+/// Maximum number of resumptions of one response stream.
 const MAX_RESUMES: u32 = 10_000;
-/// Maximum consecutive failed attempts.
+/// Maximum number of consecutive failed attempts.
 const MAX_FAILURES: u32 = 5;
 /// Delay before a stream is resumed, unless the server sets one.
 const RETRY: Duration = Duration::from_secs(1);

@@ -30,7 +30,7 @@ use mcpproxy_runtime::io::line_budget::peer_line;
 pub(super) const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Time limit for the DELETE of the session.
 const DELETE_LIMIT: Duration = Duration::from_secs(2);
-/// Maximum concurrent stream readers and replies; further server requests are not answered.
+/// Maximum number of concurrent stream readers and replies; further server requests are not answered.
 const MAX_TASKS: usize = 32;
 
 /// Session of one connection, and the tasks that read its streams.
@@ -244,7 +244,7 @@ impl HttpLifecycle {
     }
 }
 
-/// Maximum bytes read to find the first event.
+/// Maximum number of bytes read to find the first event.
 const MAX_BYTES: usize = 16 * 1024;
 /// Maximum wait for the first event.
 const LIMIT: Duration = Duration::from_secs(5);

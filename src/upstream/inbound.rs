@@ -45,7 +45,7 @@ pub enum AnswerPart {
 const MAX_ID_BYTES: usize = 1024;
 /// Maximum size of a message that is delivered to a call, in bytes.
 const MAX_DELIVERED_BYTES: usize = 1024 * 1024;
-/// Maximum characters of a server's method name quoted in our error.
+/// Maximum length of a server's method name quoted in our error, in characters.
 const MAX_QUOTED_CHARS: usize = 100;
 /// First message of a subscription.
 pub(crate) const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -274,7 +274,7 @@ fn uri_of(params: &RawValue) -> Option<Box<str>> {
 /// Time for which an abandoned call counts, unless the server responds earlier. Servers are sent
 /// `notifications/cancelled`, but some continue.
 pub(crate) const ABANDONED_COUNTS_FOR: Duration = Duration::from_secs(300);
-/// Maximum abandoned calls tracked per connection.
+/// Maximum number of abandoned calls tracked per connection.
 const MAX_ABANDONED: usize = 256;
 
 /// Client of a call, as relevant for routing.

@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_13_acknowledgment_reaches_no_other_request() {
+    async fn pro_13_acknowledgment_does_not_reach_another_request() {
         let link = child(&[ACKNOWLEDGED_ID, END]);
         let params = Params::of("tools/list", "{}".into());
         let line = |id| params.line(id, ProtocolFamily::Modern);

@@ -281,7 +281,7 @@ impl NotificationRouter {
 /// Maximum wait of a client for a server's answer to its subscription.
 pub const SUBSCRIPTION_LIMIT: Duration = Duration::from_secs(10);
 
-/// Maximum ended subscriptions about which a legacy server must still be notified.
+/// Maximum number of ended subscriptions about which a legacy server must still be notified.
 const MAX_ENDED: usize = 4096;
 
 /// Subscribed resources by URI.

@@ -42,7 +42,7 @@ mod login_tokens;
 mod logout;
 mod store;
 
-/// Maximum scopes read from a challenge.
+/// Maximum number of scopes read from a challenge.
 const MAX_SCOPES: usize = 64;
 /// Maximum length of a scope in bytes.
 const MAX_SCOPE_BYTES: usize = 256;

@@ -14,9 +14,9 @@ use crate::request::cancellation;
 use crate::state::{Carrier, Control};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Maximum cancellations in progress per connection; more are dropped.
+/// Maximum number of cancellations in progress per connection; more are dropped.
 const MAX_CANCELLING: usize = 16;
-/// Maximum client responses in progress per connection; more are dropped.
+/// Maximum number of client responses in progress per connection; more are dropped.
 const MAX_RESPONDING: usize = 64;
 /// Maximum total size of a server's client responses in progress, in bytes, beyond the first.
 const MAX_RESPONDING_BYTES: usize = 16 * 1024 * 1024;
@@ -41,7 +41,7 @@ impl Drop for RespondingBytes {
     }
 }
 
-/// Why a connection ends by a message to its task.
+/// Reason why a connection ends by a message to its task.
 pub(super) enum ControlEnd {
     Lost(Arc<str>),
     Restart,

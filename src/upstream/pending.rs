@@ -13,7 +13,7 @@ use thiserror::Error;
 pub(crate) const FIRST_ID: u64 = 1 << 30;
 /// Highest id of a call.
 pub(crate) const LAST_ID: u64 = (1 << 31) - 1;
-/// Maximum pending calls per connection.
+/// Maximum number of pending calls per connection.
 pub(crate) const MAX_WAITING: usize = 4096;
 
 /// Answered ids, and abandoned ids, remembered per connection.

@@ -29,7 +29,7 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// Poll interval while a group is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum searches for stray processes.
+/// Maximum number of searches for stray processes.
 const SEARCHES: u32 = 25;
 
 /// Interval between searches; each scans all processes.
@@ -163,7 +163,7 @@ impl Drop for Process {
     }
 }
 
-/// Maximum retained bytes of a stderr line.
+/// Maximum retained length of a stderr line, in bytes.
 const STDERR_LINE_BYTES: u64 = 4096;
 
 /// Last stderr lines that are searched for the reason of a failure.

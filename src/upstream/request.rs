@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn meta_that_is_no_object_is_ignored() {
+    fn meta_that_is_not_an_object_is_ignored() {
         for meta in ["7", "null", "[]", "{", ""] {
             let mut params = call("t", "{}");
             params.meta = Some(Bytes::from(meta));

@@ -27,7 +27,7 @@ use mcpproxy_runtime::secrets::Secrets;
 
 /// Maximum size of a file, in bytes.
 pub(crate) const FILE_BYTES: u64 = 1024 * 1024;
-/// Maximum open files; the most recently active servers keep theirs open.
+/// Maximum number of open files; the most recently active servers keep theirs open.
 const MAX_OPEN_FILES: usize = 64;
 /// Number of files per server.
 const FILES: usize = 2;
@@ -39,7 +39,7 @@ const LINE_BYTES: usize = 16 * 1024;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Maximum wait for the remaining lines at shutdown.
 const FINISH_WAIT: Duration = Duration::from_secs(2);
-/// Maximum lines per read.
+/// Maximum number of lines per read.
 pub const MAX_LINES: usize = 1000;
 const EXTENSION: &str = "log";
 

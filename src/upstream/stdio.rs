@@ -215,11 +215,11 @@ impl ChildLink {
     }
 }
 
-/// Maximum queued pieces of a response, of up to [`READ_BYTES`](reader::READ_BYTES) each, while no other call waits.
+/// Maximum number of queued pieces of a response, of up to [`READ_BYTES`](reader::READ_BYTES) each, while no other call waits.
 pub(crate) const CALL_PIECES: usize = 32;
-/// Maximum queued pieces of a response while other calls wait: 16 MiB.
+/// Maximum number of queued pieces of a response while other calls wait: 16 MiB.
 pub(super) const SPILL_PIECES: usize = 256;
-/// Maximum bytes queued beyond [`CALL_PIECES`] for all calls of a server: 64 MiB.
+/// Maximum number of bytes queued beyond [`CALL_PIECES`] for all calls of a server: 64 MiB.
 const SPILL_BYTES: usize = 64 << 20;
 
 /// Item in the queue of a call.

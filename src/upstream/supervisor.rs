@@ -45,7 +45,7 @@ use mcpproxy_policy::tool::{ServerId, ServerIds};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use mcpproxy_runtime::secrets::Secrets;
 
-/// Maximum retired servers that finish their calls, or those of one change if it retires more. A further change
+/// Maximum number of retired servers that finish their calls, or those of one change if it retires more. A further change
 /// waits for them.
 pub(crate) const MAX_RETIRING: usize = 64;
 /// Maximum drain time of a retired server, regardless of its `call_timeout`.
@@ -76,7 +76,7 @@ type RetiringPermit = Arc<OwnedSemaphorePermit>;
 #[derive(Default)]
 struct ServerSet {
     servers: HashMap<Arc<str>, Arc<Upstream>>,
-    /// In config order.
+    /// Servers in config order.
     order: Vec<Arc<Upstream>>,
 }
 
@@ -104,14 +104,14 @@ struct Starter {
 pub enum ServerPlan {
     /// Unchanged except for this `call_timeout`.
     Stays(Duration),
-    /// New, or a replacement for the server of that name.
+    /// New, or a replacement for the server with this name.
     Starts(Box<Config>),
 }
 
 /// Result of replacing the servers.
 #[derive(Debug, Default)]
 pub struct ReplacedServers {
-    /// In config order.
+    /// Started servers in config order.
     pub started: Vec<Arc<Upstream>>,
     /// Servers that finish their calls.
     pub retired: Vec<Arc<Upstream>>,
@@ -261,7 +261,7 @@ impl Supervisor {
         self.in_force.load().servers.get(name).cloned()
     }
 
-    /// Enters a call of the server of that name; the server waits for it even if it is retired meanwhile.
+    /// Enters a call of the server with this name; the server waits for it even if it is retired meanwhile.
     pub fn enter(&self, name: &str) -> Option<CallGuard> {
         let mut upstream = self.get(name)?;
         loop {
@@ -277,7 +277,7 @@ impl Supervisor {
         }
     }
 
-    /// Active or retired server of that name to which this connection belongs.
+    /// Active or retired server with this name to which this connection belongs.
     pub fn connected_as(&self, name: &str, generation: u64) -> Option<Arc<Upstream>> {
         let is = |upstream: &Arc<Upstream>| upstream.key == generation >> ATTEMPTS;
         let retiring = || {

@@ -309,7 +309,7 @@ pub(crate) fn assert_one_block_lost(rows: &[(Range<u64>, usize)], report: &Repor
 }
 
 #[test]
-fn act_9_flipped_bit_in_a_journal_costs_no_earlier_record() {
+fn act_9_flipped_bit_in_a_journal_loses_no_earlier_record() {
     let dir = folder();
     let dir = dir.path().join("log");
     let count = killed_log(&dir);
@@ -375,7 +375,7 @@ fn act_9_damaged_block_of_records_costs_only_itself_and_is_recorded() {
 }
 
 #[test]
-fn act_9_damage_in_derived_data_is_detected_and_costs_no_record() {
+fn act_9_damage_in_derived_data_is_detected_and_loses_no_record() {
     let dir = folder();
     let dir = dir.path().join("log");
     let count = log(&dir);
@@ -414,7 +414,7 @@ fn files_of(dir: &Path, keyspace: &str) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn act_9_damage_in_the_store_metadata_costs_no_record() {
+fn act_9_damage_in_the_store_metadata_loses_no_record() {
     let home = folder();
     let whole = home.path().join("log");
     log(&whole);

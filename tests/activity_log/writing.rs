@@ -121,7 +121,7 @@ fn act_7_live_readers_get_every_record_in_order() {
 }
 
 #[test]
-fn slow_live_reader_is_notified_and_delays_no_other() {
+fn slow_live_reader_is_notified_and_does_not_delay_others() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
     let big = |record: &Record, out: &mut Vec<u8>| {

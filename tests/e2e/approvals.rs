@@ -327,7 +327,7 @@ fn cap_8_command_line_lists_shows_and_answers_approvals() {
 }
 
 #[test]
-fn cap_8_call_on_the_command_line_names_the_approval_it_waits_for() {
+fn cap_8_cli_call_prints_the_id_of_its_pending_approval() {
     let proxy = proxy();
     let mut command = proxy.command(&["call", "tool-write", "s:write_item", "--reason", "because"]);
     let mut call = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -219,7 +219,7 @@ fn id_6_token_of_a_client_is_not_used_after_its_config_has_changed() {
 }
 
 #[test]
-fn id_6_secret_is_sent_to_no_other_authorization_server() {
+fn id_6_secret_is_not_sent_to_another_authorization_server() {
     let (authority, proxy) = connected(ways());
     let audience = Some(authority.url());
     let new = Authority::start(Ways { audience, ..ways() });

@@ -153,7 +153,7 @@ fn init_reports_file_permissions_and_the_effective_key() {
 }
 
 #[test]
-fn terminal_question_is_carried_out_only_if_the_answer_is_yes() {
+fn terminal_prompt_applies_changes_only_after_yes() {
     let home = Home::new();
     done(&home.run(&["init"]));
     let theirs = json!({"mcpServers": {"one": {"command": "true"}}}).to_string();

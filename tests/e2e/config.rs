@@ -191,7 +191,7 @@ fn wrong_type_is_reported_with_the_path_of_its_key() {
 }
 
 #[test]
-fn secret_in_the_wrong_place_is_repeated_by_no_command() {
+fn secret_in_the_wrong_place_is_not_repeated_by_any_command() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     write_private(&path, r#"{"mcpServers": {"s": {"command": "sh", "env": "TOKEN=s3cret-abc"}}}"#);

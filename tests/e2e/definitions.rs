@@ -85,7 +85,7 @@ const REFUSED: &str = "Tool 's:added_notes' is quarantined and waits for approva
 
 // DEF-2
 #[test]
-fn loosened_tool_is_refused_at_every_entry_point_and_its_text_is_shown_to_no_agent() {
+fn loosened_tool_is_refused_at_every_entry_point_and_hidden_from_agents() {
     let scene = loosened(json!({}));
     let proxy = &scene.proxy;
     let mut client = proxy.client();
@@ -216,7 +216,7 @@ fn approval_of_a_definition_that_changed_meanwhile_is_refused() {
 }
 
 #[test]
-fn tool_of_a_reverted_change_is_released_and_removing_it_is_no_bypass() {
+fn tool_of_a_reverted_change_is_released_and_removal_does_not_bypass_quarantine() {
     let scene = loosened(json!({}));
     // The tool is removed, and added again with a definition that is not accepted.
     scene.offers(&json!([]));

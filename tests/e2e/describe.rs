@@ -58,7 +58,7 @@ fn tool_is_described_completely_with_a_usable_example() {
 }
 
 #[test]
-fn predicted_outcome_of_a_call_equals_its_outcome() {
+fn predicted_call_outcome_equals_the_actual_one() {
     let mut s = stub_stdio(&[]);
     s["capabilities"] =
         json!({"no_hints": {"approval": "required"}, "plain": {"approval": "suggest"}});

@@ -167,7 +167,7 @@ fn server_that_names_an_internal_address(received: &Received) -> Reply {
 }
 
 #[test]
-fn net_9_login_requests_no_internal_address_named_by_a_server_through_the_proxy() {
+fn net_9_login_through_a_proxy_refuses_internal_addresses_named_by_a_server() {
     let ca = CertificateAuthority::new("ca");
     let server = Recorder::secure(&ca.server(&[HOST]), |_, received| {
         server_that_names_an_internal_address(received)

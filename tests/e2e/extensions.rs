@@ -347,7 +347,7 @@ fn tool_for_apps_alone_is_hidden_from_models_and_called_by_apps() {
 
 // PRO-45
 #[test]
-fn own_name_of_a_tool_takes_over_no_name_of_another_server() {
+fn own_name_of_a_tool_cannot_take_over_a_name_of_another_server() {
     const TAKER: &str = r#"{"name":"b__read","inputSchema":{"type":"object"}}"#;
     let a = apps("of a", false, &[TAKER]);
     // Nothing listens at its address.

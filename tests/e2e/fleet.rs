@@ -326,7 +326,7 @@ fn killed_node_continues_exactly_where_its_chain_ends_in_the_store() {
 
 // FLT-1
 #[test]
-fn store_that_rejects_uploads_costs_no_record_and_gets_them_later() {
+fn records_rejected_by_the_store_are_kept_and_uploaded_later() {
     let store = Store::new();
     // A folder cannot be created in place of a file.
     let blocked = store.folder("a");

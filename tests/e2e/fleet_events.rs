@@ -176,7 +176,7 @@ fn watcher_is_notified_of_unreachable_nodes_and_always_gets_keep_alives() {
 }
 
 #[test]
-fn node_that_accepts_requests_without_answering_delays_no_other() {
+fn node_that_accepts_requests_without_answering_does_not_delay_others() {
     let store = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| reached_with(&store, name, servers()));
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -172,7 +172,7 @@ fn every_node_answers_for_all_including_unsealed_records() {
 }
 
 #[test]
-fn reader_limited_to_its_own_records_sees_them_of_all_nodes_and_no_others() {
+fn reader_limited_to_its_own_records_sees_only_its_own_from_every_node() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), NEVER);
     let b = node(&store, "b", json!(false), NEVER);

@@ -339,7 +339,7 @@ fn subscription_remains_at_its_node_after_the_sessions_node_is_lost() {
 }
 
 #[test]
-fn living_node_that_refuses_connections_ends_no_session() {
+fn living_node_that_refuses_connections_does_not_end_sessions() {
     let store = tempfile::tempdir().unwrap();
     let mut keeps = stub_stdio(&[]);
     keeps["affinity"] = "session".into();

@@ -190,7 +190,7 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
 }
 
 #[test]
-fn token_is_no_admin_over_rest() {
+fn token_is_not_an_admin_over_rest() {
     let proxy = Proxy::start(json!({"a": stub_stdio(&[]), "b": stub_stdio(&[])}));
     let token = create(&proxy, &["ci", "--server", "a"]);
     let ask =
@@ -493,7 +493,7 @@ fn new_keys_are_fetched_for_a_token_that_names_one_and_a_bad_endpoint_removes_no
 }
 
 #[test]
-fn endpoint_that_hangs_delays_its_requests_within_bounds_and_no_others() {
+fn hanging_endpoint_delays_only_its_own_requests_within_bounds() {
     let issuer = Issuer::start();
     issuer.answers(Keys::Hang);
     let proxy = Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true,

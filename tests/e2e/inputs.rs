@@ -515,7 +515,7 @@ fn bytes_of_arguments_are_never_changed() {
 }
 
 #[test]
-fn both_protocol_families_and_the_direct_endpoint_judge_alike() {
+fn verdicts_are_equal_in_both_protocol_families_and_at_the_direct_endpoint() {
     let proxy = one_tool(issue());
     let wrong = json!({"owner": "a"});
     let text = format!("Arguments of '{TOOL}' do not fit: /title: missing (required)");
@@ -562,7 +562,7 @@ fn caller_without_access_to_a_tool_gets_no_details_of_its_schema() {
 
 // INP-5
 #[test]
-fn unacceptable_arguments_request_no_approval_and_take_no_slot() {
+fn unacceptable_arguments_neither_request_approval_nor_take_a_slot() {
     let server = json!({"capabilities": {"added_asks": {"approval": "required"}},
         "limits": {"rate_per_minute": 2}});
     let tools = json!([tool("added_asks", issue()), tool("added_issue", issue())]);

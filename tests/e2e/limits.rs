@@ -202,7 +202,7 @@ fn invalid_limit_is_reported_with_its_place() {
     let message = format!("{}{}", output.stdout, output.stderr);
     for expected in [
         "limits.rate_per_minute: must be 1 to 60000000, is 0",
-        "limits.breaker.open: '2h' is no time up to 1h",
+        "limits.breaker.open: '2h' is not a duration of at most 1h",
         "mcpServers.s.limits.queue: must be 0 to 4096, is 5000",
         "unknown key 'limits.concurent' is ignored (did you mean 'concurrent'?)",
         "policy.presets[0]",

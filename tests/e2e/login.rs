@@ -121,7 +121,7 @@ fn id_7_logout_revokes_both_tokens_and_removes_them_in_any_case() {
 
     authority.ways().refuses_revocation = Some(503);
     log_in(&proxy);
-    let revoked = log_out("refresh_token: the authorization server answers 503");
+    let revoked = log_out("refresh_token: the authorization server answered 503");
     assert_eq!(revoked, ["refresh_token refresh-3", "access_token access-3"], "both are tried");
 
     // Tokens are sent to no address that the login may not contact.
@@ -386,7 +386,7 @@ fn scope_that_no_login_grants_is_requested_a_bounded_number_of_times() {
 }
 
 #[test]
-fn new_authorization_server_gets_nothing_of_the_previous_one() {
+fn new_authorization_server_receives_no_data_of_the_previous_one() {
     let (authority, proxy) = logged_in(Ways::default());
     let audience = Some(authority.url());
     let new = Authority::start(Ways { audience, tokens: Some("new"), ..Ways::default() });
@@ -410,7 +410,7 @@ fn new_authorization_server_gets_nothing_of_the_previous_one() {
 }
 
 #[test]
-fn manually_registered_client_is_disclosed_to_no_other_authorization_server() {
+fn manually_registered_client_is_not_disclosed_to_another_authorization_server() {
     for issuer in [false, true] {
         let client = Some("by-hand");
         let authority = Authority::start(Ways { client, ..Ways::default() });
@@ -458,8 +458,8 @@ fn client_with_a_metadata_document_is_identified_by_its_url() {
 #[test]
 fn error_sent_by_another_issuer_is_not_shown() {
     for (issuer, expected, hidden) in [
-        (None, "words of a stranger", "is not from its issuer"),
-        (Some("https://evil.example"), "is not from its issuer", "words of a stranger"),
+        (None, "words of a stranger", "does not come from the issuer"),
+        (Some("https://evil.example"), "does not come from the issuer", "words of a stranger"),
     ] {
         let issuer = issuer.map(str::to_owned);
         let authority = Authority::start(Ways { denied: true, issuer, ..Ways::default() });

@@ -314,7 +314,7 @@ fn modern_post(proxy: &Proxy, path: &str, method: &str, name: &str, params: &str
 }
 
 #[test]
-fn modern_request_keeps_its_members_and_is_refused_alike() {
+fn modern_requests_keep_known_members_and_are_refused_for_smuggled_ones() {
     let (mut servers, _http) = servers();
     let (both, _server) = server_of_both_families();
     servers["both"] = both;
@@ -355,7 +355,7 @@ fn modern_request_keeps_its_members_and_is_refused_alike() {
 }
 
 #[test]
-fn requests_of_both_protocol_families_are_refused_alike_over_pipes() {
+fn smuggled_members_are_refused_over_pipes_in_both_protocol_families() {
     let (servers, _http) = servers();
     let mut pipe = Pipe::start(json!({"mcpServers": servers}));
     let line = |method: &str, params: &str| {
@@ -442,7 +442,7 @@ fn asked(proxy: &Proxy, tool: &str, args: Value) -> (String, Connection) {
 }
 
 #[test]
-fn server_request_to_a_client_is_read_alike_by_both() {
+fn server_request_is_parsed_equally_by_proxy_and_client() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     for server in ["web", "pipe"] {

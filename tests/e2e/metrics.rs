@@ -345,7 +345,7 @@ fn begin_scrapes(proxy: &Proxy, count: usize) -> Connection {
 }
 
 #[test]
-fn unread_scrapes_take_no_memory_and_delay_no_other() {
+fn unread_scrapes_take_no_memory_and_do_not_delay_others() {
     /// Bytes of answers to one connection, more than the capacity of its sockets.
     const BYTES: usize = 24 << 20;
     const HANGING: usize = 4;

@@ -333,7 +333,7 @@ fn odd_servers(openings: [(&'static str, Vec<Value>); 2], outcomes: Vec<Value>) 
 
 // DEF-6
 #[test]
-fn pro_23_odd_handshakes_and_answers_take_nothing_from_healthy_servers() {
+fn pro_23_odd_handshakes_and_answers_do_not_affect_healthy_servers() {
     let (openings, outcomes) = (odd_openings(), odd_outcomes());
     let count = openings.iter().map(|it| it.1.len()).sum::<usize>() + outcomes.len();
     assert!(count >= 300, "{count}");

@@ -99,7 +99,7 @@ fn without_logs_no_line_is_exported_and_a_reload_switches_it() {
 }
 
 #[test]
-fn collector_that_hangs_delays_no_call_and_delays_shutdown_within_its_bound() {
+fn hanging_collector_does_not_delay_calls_and_delays_shutdown_within_its_bound() {
     let collector = Recorder::start(|_, _| Reply::Hang);
     let mut proxy = proxy(&collector, json!({"logging": {"level": "debug"}}));
     let mut client = proxy.client();

@@ -141,7 +141,7 @@ fn page_of_another_origin_gets_nothing_with_the_cookie() {
 
 // PAGE-1
 #[test]
-fn cookie_grants_no_mcp_access_and_creates_no_credentials() {
+fn cookie_neither_grants_mcp_access_nor_creates_credentials() {
     let proxy = Proxy::with(json!({"require_mcp_auth": true}));
     let (cookie, own) = (log_in(&proxy), origin(&proxy));
     let page = [PAGE, ("Origin", &*own)];
@@ -163,7 +163,7 @@ fn cookie_grants_no_mcp_access_and_creates_no_credentials() {
 }
 
 #[test]
-fn lock_ends_the_session_and_its_streams_and_no_other() {
+fn lock_ends_only_its_session_and_that_sessions_streams() {
     let proxy = proxy();
     let (cookie, other, own) = (log_in(&proxy), log_in(&proxy), origin(&proxy));
     let host = host(&proxy);

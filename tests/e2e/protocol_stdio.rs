@@ -162,7 +162,7 @@ fn reconfigure(pipe: &Pipe, mut config: Value) {
 
 // PRO-43, BND-1
 #[test]
-fn subscription_that_waits_for_its_server_delays_no_other_line() {
+fn subscription_that_waits_for_its_server_does_not_delay_other_lines() {
     // `stdio::MAX_SUBSCRIPTIONS`.
     const SUBSCRIPTIONS: usize = 32;
     let server = Server::answering(|_| None);

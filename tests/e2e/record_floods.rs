@@ -54,7 +54,7 @@ fn throttled(proxy: &Proxy) -> u64 {
 }
 
 #[test]
-fn act_6_flood_of_refused_calls_removes_no_record_and_delays_no_other_client() {
+fn act_6_flood_of_refused_calls_does_not_evict_records_or_delay_other_clients() {
     const FLOOD: u64 = 3000;
     let proxy = proxy(json!({"refusals_per_second": 1, "refusals_burst": 100}));
     let (mut agent, mut other) = (Holder::new(&proxy, "agent"), Holder::new(&proxy, "other"));

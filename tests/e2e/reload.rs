@@ -511,7 +511,7 @@ fn environment_and_flags_override_the_file_after_a_reload_as_before() {
 }
 
 #[test]
-fn key_created_at_the_first_start_is_no_change_and_a_file_without_one_keeps_it() {
+fn key_created_at_the_first_start_is_not_a_change_and_a_file_without_one_keeps_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = configure(json!({"api_key": ""}), folder.path());
     let proxy = Proxy::from_file(&file, folder);

@@ -188,7 +188,7 @@ fn assert_refusal_recorded(client: &mut Client, text: &str) {
 }
 
 #[test]
-fn fr_005_arguments_that_are_no_object_are_an_error_and_recorded() {
+fn fr_005_arguments_that_are_not_an_object_are_an_error_and_recorded() {
     for arguments in ["[]", r#""{}""#] {
         let mut client = proxy().client();
         let response = client.post(call("1", arguments).as_bytes());

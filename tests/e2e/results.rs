@@ -305,7 +305,7 @@ fn missing_place_is_answered_with_existing_ones_and_a_bad_question_is_refused() 
 
 // RES-3
 #[test]
-fn result_is_readable_by_no_other_principal() {
+fn result_is_not_readable_by_other_principals() {
     let proxy = shared();
     let (mut owner, mut other) = (proxy.client(), proxy.client());
     let handle = keep(&mut owner, "prose");
@@ -436,7 +436,7 @@ fn call_and_each_read_are_recorded_without_the_handle() {
 
 // RES-3
 #[test]
-fn handle_is_recorded_in_no_spelling() {
+fn handle_is_never_recorded_in_any_spelling() {
     let proxy = proxy();
     let mut client = proxy.client();
     let handle = keep(&mut client, "prose");

@@ -465,7 +465,7 @@ fn error_text_of(result: &Value) -> Option<String> {
 }
 
 #[test]
-fn tools_hidden_by_rules_are_counted_by_the_list_of_the_command_line() {
+fn cli_tools_list_counts_tools_hidden_by_rules() {
     let proxy = enforced(r#"forbid (principal, action, resource == Tool::"s:delete_item");"#);
     let listed = proxy.cli(&["tools", "list"]);
     assert!(!listed.stdout.contains("s:delete_item"), "{}", listed.stdout);
@@ -639,7 +639,7 @@ fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
 }
 
 #[test]
-fn pipe_instead_of_a_rule_file_is_reported_and_delays_no_reload() {
+fn pipe_instead_of_a_rule_file_is_reported_and_does_not_delay_reloads() {
     let proxy = enforced(RULES);
     let rules = proxy.folder.path().join("rules.cedar");
     let reload = || proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", API_KEY)], b"");

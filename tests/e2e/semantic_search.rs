@@ -260,9 +260,9 @@ fn search_continues_by_words_if_the_endpoint_fails() {
         (Mood::Refuses, "the endpoint answered 500"),
         (Mood::WrongCount, "its answer has 2 embeddings, not 1"),
         (Mood::WrongDimension, "an embedding has 2 dimensions, not 3"),
-        (Mood::NoNumber, "its answer is no list of embeddings"),
+        (Mood::NoNumber, "its answer is not a list of embeddings"),
         (Mood::NoDirection, "an embedding is zero"),
-        (Mood::Html, "its answer is no list of embeddings"),
+        (Mood::Html, "its answer is not a list of embeddings"),
         (Mood::Huge, "its answer is empty or longer than"),
         (Mood::Hangs, "no answer within"),
     ]

@@ -221,7 +221,7 @@ fn forgotten_session_is_reopened() {
 
 // PRO-1
 #[test]
-fn mute_slow_and_failed_servers_delay_no_other() {
+fn mute_slow_and_failed_servers_do_not_delay_others() {
     let nobody = format!("127.0.0.1:{}", free_port());
     let config = json!({"mcpServers": {
         "mute": deaf(),
@@ -525,7 +525,7 @@ fn descriptor_limit_is_raised_as_far_as_the_system_allows() {
 }
 
 #[test]
-fn ten_thousand_opened_sessions_evict_no_active_session() {
+fn ten_thousand_opened_sessions_do_not_evict_active_ones() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     works(&mut client, "s");

@@ -99,7 +99,7 @@ fn server_request_about_one_principals_call_is_never_sent_to_another() {
 
 // PRO-6
 #[test]
-fn server_request_is_sent_to_no_other_principal_after_a_call_was_canceled() {
+fn server_request_is_not_sent_to_another_principal_after_a_call_was_canceled() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let first = Holder::open(&proxy, "a", json!({"elicitation": {}}));
     let mut held = first.call("s:never", json!({}));

@@ -75,7 +75,7 @@ fn first_word(row: &str) -> &str {
 }
 
 #[test]
-fn table_is_as_wide_as_the_terminal_and_no_wider() {
+fn table_is_never_wider_than_the_terminal() {
     let list = |columns| at_terminal(columns, &[("NO_COLOR", "1")], &["activity", "list"]);
     for columns in [80, 200] {
         let shown = list(columns);
@@ -128,7 +128,7 @@ fn command_that_starts_the_servers_reports_how_many_have_answered() {
 
 // CLI-2
 #[test]
-fn tables_fit_80_100_and_200_columns_and_break_no_word() {
+fn tables_fit_80_100_and_200_columns_without_breaking_words() {
     let tables: [&[&str]; 5] = [
         &["activity", "list"],
         &["upstream", "list"],
@@ -188,7 +188,7 @@ fn tables_fit_80_100_and_200_columns_and_break_no_word() {
 }
 
 #[test]
-fn name_chosen_by_an_agent_hides_no_column_of_a_table() {
+fn name_chosen_by_an_agent_cannot_hide_table_columns() {
     let server = "s".repeat(45);
     let proxy = Proxy::for_all(json!({"mcpServers": {&server: stub_stdio(&[])}}));
     let mut client = proxy.client();

@@ -39,7 +39,7 @@ fn dribble(port: u16, start: &str, byte: u8) -> String {
 
 // NET-5
 #[test]
-fn slow_sender_is_disconnected_and_delays_no_other() {
+fn slow_sender_is_disconnected_and_does_not_delay_others() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
     let port = proxy.port;
     let open = |start: &str| {
@@ -91,7 +91,7 @@ fn unread(proxy: &Proxy, bytes: usize) -> Client {
 }
 
 #[test]
-fn slow_reader_delays_no_other_call_of_the_same_child_and_gets_all() {
+fn slow_reader_gets_everything_and_does_not_delay_other_calls_of_the_same_child() {
     // More than sockets buffer, and less than is kept for a slow call while others wait.
     const BYTES: usize = 12 << 20;
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
@@ -123,7 +123,7 @@ fn slow_reader_of_more_than_can_be_kept_loses_only_its_own_answer() {
 }
 
 #[test]
-fn client_that_answers_its_server_slowly_delays_no_other_call_of_the_same_child() {
+fn client_that_answers_slowly_does_not_delay_other_calls_of_the_same_child() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}},

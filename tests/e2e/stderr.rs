@@ -34,7 +34,7 @@ fn warned(client: &mut crate::harness::Client) {
 }
 
 #[test]
-fn closed_stderr_fails_no_call_and_no_server_and_its_lines_are_counted() {
+fn closed_stderr_breaks_neither_calls_nor_servers_and_lost_lines_are_counted() {
     let mut proxy = piped();
     drop(proxy.process.0.stderr.take());
     let proxy = proxy.ready();
@@ -52,7 +52,7 @@ fn closed_stderr_fails_no_call_and_no_server_and_its_lines_are_counted() {
 
 // TEL-4
 #[test]
-fn unread_stderr_delays_no_call_and_lost_lines_are_counted() {
+fn unread_stderr_does_not_delay_calls_and_lost_lines_are_counted() {
     let mut proxy = piped();
     let stderr = proxy.process.0.stderr.take().unwrap();
     let proxy = proxy.ready();

@@ -321,7 +321,7 @@ fn disconnect_and_assert_decision(proxy: &Proxy, client: Client) {
 }
 
 #[test]
-fn fr_a11_client_that_disconnects_before_the_last_byte_loses_no_decision() {
+fn fr_a11_decision_is_recorded_if_the_client_disconnects_before_the_last_byte() {
     let violation = |asked: &Asked| asked.violation(MAX_BYTES - 1000);
     let (proxy, mut client, mut asked, second) = half_way_of(&ByHand::with_schema(), violation);
     first_half(&mut client);
@@ -334,7 +334,7 @@ fn fr_a11_client_that_disconnects_before_the_last_byte_loses_no_decision() {
 }
 
 #[test]
-fn fr_a11_client_that_disconnects_loses_no_decision_without_space_to_keep_the_answer() {
+fn fr_a11_decision_is_recorded_if_the_client_disconnects_and_the_answer_cannot_be_kept() {
     let violation = |asked: &Asked| asked.violation(MAX_BYTES - 1000);
     let little = json!({"max_held_bytes": 1000, "max_held_total_bytes": 1000});
     let (proxy, mut client, mut asked, second) =

@@ -366,7 +366,7 @@ fn subscribed(proxy: &Proxy, own: &[&str]) -> (Events, Value) {
 
 // PRO-13
 #[test]
-fn pro_13_resource_that_a_modern_server_refuses_prevents_no_other_subscription() {
+fn pro_13_resource_refused_by_a_modern_server_does_not_prevent_other_subscriptions() {
     let server = Server::start(Tells::Yes);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     assert_eq!(subscribed(&proxy, &["x:refused"]).1, Value::Null);
@@ -378,7 +378,7 @@ fn pro_13_resource_that_a_modern_server_refuses_prevents_no_other_subscription()
 
 // PRO-13
 #[test]
-fn pro_13_subscription_without_an_answer_of_a_legacy_server_is_repeated() {
+fn pro_13_subscription_unanswered_by_a_legacy_server_is_repeated() {
     let server = Server::start(Tells::Legacy);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let (mut events, agreed) = subscribed(&proxy, &["x:busy"]);

@@ -279,7 +279,7 @@ fn task_passes_byte_for_byte_but_for_its_id_at_every_endpoint() {
 
 // PRO-43
 #[test]
-fn foreign_altered_and_unsealed_ids_are_refused_alike() {
+fn foreign_altered_and_unsealed_ids_are_refused_with_the_same_error() {
     let (s, t) = (Server::start(), Server::start());
     let proxy = Proxy::start(json!({"s": s.entry(), "t": t.entry()}));
     let [alice, bob] = ["alice", "bob"].map(|name| create_token(&proxy, &[name]));
@@ -490,7 +490,10 @@ fn task_for_a_client_that_did_not_declare_tasks_is_an_error() {
     for path in PATHS {
         let params = call(path, "s:slow", CREATED);
         let made = ask_as(&proxy, ("", json!({"roots": {}})), path, "tools/call", params);
-        check(&made, "s: slow: the server answered with a task, which the client did not declare");
+        check(
+            &made,
+            "s: slow: the server answered with a task, but the client has not declared support for tasks",
+        );
         let (_, called) = server.asked("tools/call").pop().expect("a call");
         let declared = &called["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
         assert_eq!(*declared, json!({"roots": {}}), "{path}");
@@ -620,7 +623,7 @@ fn unusable_task_is_a_failure_of_its_server() {
     let long = "y".repeat(1025);
     for (id, why) in [
         (json!(long).to_string(), "whose taskId is longer than 1024 bytes"),
-        ("7".to_owned(), "without a taskId that is a string"),
+        ("7".to_owned(), "whose taskId is missing or not a string"),
         (r#""a","taskId":"b""#.to_owned(), "not unambiguous JSON"),
         (r#""a","TaskID":"b""#.to_owned(), "not unambiguous JSON"),
     ] {

@@ -187,7 +187,7 @@ fn log_at_the_end(proxy: Proxy) -> String {
 }
 
 #[test]
-fn stalled_handshakes_delay_no_other_and_time_out() {
+fn stalled_handshakes_time_out_and_do_not_delay_others() {
     let ca = CertificateAuthority::new("ca");
     let proxy = serve(&ca, json!({}), None);
     // Half of the connections send nothing, half the header of a record that never follows.

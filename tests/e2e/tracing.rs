@@ -349,7 +349,7 @@ fn log_lines_of_a_call_name_its_trace() {
 
 // TEL-4
 #[test]
-fn collector_that_hangs_sends_garbage_or_is_unavailable_fails_no_call() {
+fn collector_that_hangs_sends_garbage_or_is_unavailable_does_not_fail_calls() {
     const CALLS: usize = 20;
     let endless = |_: usize, _: &Received| {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\n\r\n";

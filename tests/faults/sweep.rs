@@ -79,7 +79,7 @@ fn failing_disk_operation_loses_nothing_acknowledged_and_hangs_nothing() {
 }
 
 #[test]
-fn unresponsive_disk_is_reported_and_delays_no_call_for_long() {
+fn unresponsive_disk_is_reported_and_delays_calls_only_briefly() {
     let folder = tempfile::tempdir().unwrap();
     let shim = build(folder.path());
     let (phase, op) = (Phase::Stall, Op::Sync);

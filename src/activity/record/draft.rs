@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use crate::record::{Operation, PayloadRef, Policy, Source, Status, Type, Verdict};
 
-/// Maximum kept bytes of an error message.
+/// Maximum stored length of an error message, in bytes.
 pub const MAX_ERROR_BYTES: usize = 2048;
-/// Maximum kept bytes of a name (server, tool, session, request, client, principal).
+/// Maximum stored length in bytes of a name (server, tool, session, request, client, principal).
 pub const MAX_NAME_BYTES: usize = 256;
-/// Maximum kept bytes of a stated intent or of other metadata.
+/// Maximum stored length of a stated intent or of other metadata, in bytes.
 pub const MAX_METADATA_BYTES: usize = 8192;
 
 /// Initial capacity of the buffer: enough for most calls with the default configuration.
@@ -48,7 +48,7 @@ impl Text {
         Self::RequestId,
     ];
 
-    /// Maximum kept bytes.
+    /// Maximum stored size in bytes.
     pub(crate) const fn limit(self) -> usize {
         match self {
             Self::Error => MAX_ERROR_BYTES,
@@ -83,7 +83,7 @@ pub enum Raw {
 impl Raw {
     const COUNT: usize = 4;
 
-    /// Maximum kept bytes, regardless of the configuration.
+    /// Maximum stored size in bytes, regardless of the configuration.
     const fn max_bytes(self) -> usize {
         match self {
             Self::Arguments | Self::Response => usize::MAX,

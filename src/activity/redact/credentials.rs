@@ -27,7 +27,7 @@ const MAX_PEM_HEAD: usize = 64;
 /// Extent of a credential at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CredentialSpan {
-    /// Length of the prefix that is no secret.
+    /// Length of the prefix that is not secret.
     pub(super) stays: usize,
     /// End of the credential.
     pub(super) end: usize,
@@ -189,7 +189,7 @@ static WORD: Bytes256 = {
     set
 };
 
-/// For each first letter, the index from 1 of the first of [`PREFIXES`] with that letter.
+/// For each first letter, the 1-based index of the first of [`PREFIXES`] with that letter.
 static FIRST: [u8; 256] = CHAINS.0;
 /// For each of [`PREFIXES`], the index of the next one with the same first letter; 0 for none.
 static NEXT: [u8; PREFIXES.len()] = CHAINS.1;

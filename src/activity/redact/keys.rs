@@ -265,7 +265,7 @@ pub(super) struct Command {
     letters: &'static [u8],
     /// Whether a user name was given.
     user: bool,
-    /// Whether a word occurred that is no option, and thus possibly a program.
+    /// Whether a word occurred that is not an option, and thus possibly a program.
     word: bool,
 }
 

@@ -254,7 +254,7 @@ pub(crate) struct Prefix {
     pub min: usize,
     /// Whether a digit must be among them, because words have this prefix, too.
     pub digit: bool,
-    /// Whether the prefix is no secret and stays.
+    /// Whether the prefix is not secret and stays.
     pub stays: bool,
 }
 

@@ -458,8 +458,8 @@ fn lost(table: &Path, db: &Path) -> StoreError {
     let journal = newest_journal(db);
     let journal = journal.strip_prefix(db.parent().unwrap_or(db)).unwrap_or(&journal).display();
     let why = format!(
-        "it holds data that the rest of the store lacks, and no manifest names it: \
-         a manifest is older than it, or {journal} has lost batches"
+        "the table holds data that is nowhere else in the store, and no manifest lists it: \
+         the manifest is outdated, or {journal} has lost batches"
     );
     StoreError::Damaged { file: PathBuf::from(table), why }
 }

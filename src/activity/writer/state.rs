@@ -705,11 +705,12 @@ fn failure(error: &StoreError, stage: Stage, durable: u64) -> String {
     }
 }
 
-/// Interprets a locked store: only a reader of this process can hold it, because the folder is locked.
+/// Turns [`StoreError::Locked`] into a retryable error: the folder is locked, so only a reader in this process can
+/// hold the store.
 fn still_read(error: StoreError) -> StoreError {
     match error {
         StoreError::Locked => {
-            let why = "it is still being read and will be reopened afterwards";
+            let why = "the log is still being read and will be reopened afterwards";
             StoreError::Io(std::io::Error::new(std::io::ErrorKind::ResourceBusy, why))
         }
         other => other,

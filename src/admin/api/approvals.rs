@@ -98,7 +98,7 @@ pub(super) async fn one(
 /// call decides.
 ///
 /// With `for` the approval is a standing one: for that time every call of the same tool by the same principal is permitted,
-/// whatever its arguments, unless its server changes the tool's definition. A later `deny` of the same approval revokes it.
+/// regardless of its arguments, unless its server changes the tool's definition. A later `deny` of the same approval revokes it.
 #[utoipa::path(
     post,
     path = "/api/v1/approvals/{id}",
@@ -358,7 +358,7 @@ fn unseen(living: &Membership) -> Vec<UnseenNode> {
     unseen
 }
 
-/// Whether no call can be waiting on the node any more, whatever its state.
+/// Whether no call can be waiting on the node any more, regardless of its state.
 fn has_no_calls(view: &NodeView) -> bool {
     match view.state {
         NodeState::Alive => false,

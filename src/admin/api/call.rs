@@ -31,7 +31,7 @@ use mcpproxy_upstream::CallExtras;
 /// The header by which the command line identifies itself.
 pub const SOURCE: &str = "x-mcpproxy-source";
 
-/// Maximum bytes of an upstream's JSON-RPC error that are read for its message.
+/// Maximum number of bytes of an upstream's JSON-RPC error that are read for its message.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
 
 /// Calls a tool of an upstream server.

@@ -126,7 +126,7 @@ pub struct SwitchOutcome {
 /// Reason for not enabling or disabling a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwitchRefused {
-    /// The file has no server of that name.
+    /// The file has no server with this name.
     Unknown,
     /// The file cannot be changed, or the changed file is invalid; in one line.
     Refused(String),
@@ -230,13 +230,13 @@ impl ReloadRefused {
 /// Status of the config in force.
 #[derive(Clone, Debug)]
 pub struct ConfigStanding {
-    /// Its file; empty if there is none.
+    /// Path of the config file; empty if there is none.
     pub path: Box<str>,
-    /// Time since which it is in force.
+    /// Time at which it took effect.
     pub since: SystemTime,
     /// Keys that differ in the file and take effect at the next start.
     pub needs_restart: Vec<String>,
-    /// Reason why the current contents of the file, or of a file that it names, are not in force, and when that was found.
+    /// Time and reason of the rejection, if the file, or a file that it names, currently has rejected contents.
     pub rejected: Option<(SystemTime, ReloadRefused)>,
     /// The config without potential secrets.
     pub shown: Arc<Value>,

@@ -56,7 +56,7 @@ struct Events {
     /// The last record sent, or seen before.
     last: Option<Id>,
     pace: ReaderPace,
-    /// Its share of the bandwidth is used up until then.
+    /// Time until which its share of the bandwidth is used up.
     paused_until: Option<Instant>,
     /// The final event was sent.
     closed: bool,
@@ -356,7 +356,7 @@ pub(super) enum LastSeen {
     Place(WatchCursor),
 }
 
-/// Where to resume this node's own log.
+/// Position from which this node's own log is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwnStart {
     /// After this record; if it belongs to another log, slightly before its time.
@@ -381,7 +381,7 @@ impl LastSeen {
         }
     }
 
-    /// Where to resume the log of this node, named `own`.
+    /// Position from which to resume the log of this node, which is named `own`.
     pub(super) fn in_log_of(&self, own: &str) -> OwnStart {
         match self {
             Self::Record(id) => OwnStart::Record(*id),

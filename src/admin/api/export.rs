@@ -775,7 +775,7 @@ mod tests {
     }
 
     #[test]
-    fn trailing_line_round_trips_and_is_no_record() {
+    fn trailing_line_round_trips_and_is_not_a_record() {
         let missing = Missing::from([("b".to_owned(), "it does not live".to_owned())]);
         let line = missing_line(&missing, 1_767_225_600_000);
         let read: serde_json::Value = serde_json::from_str(&line).unwrap();

@@ -22,7 +22,7 @@ use mcpproxy_policy::approvals::{
     WaitingView,
 };
 
-/// Maximum bytes of arguments in a list; a single approval shows all.
+/// Maximum size of arguments in a list, in bytes; a single approval shows all.
 const LISTED_BYTES: usize = 4096;
 
 /// Calls waiting on this node, oldest first.
@@ -101,7 +101,7 @@ fn status_of(why: &AnswerError) -> StatusCode {
 #[serde(deny_unknown_fields)]
 pub(super) struct AnswerRequest {
     decision: Decision,
-    /// With `approve`: makes it a standing approval for all calls of the tool, whatever the arguments: `session` or a
+    /// With `approve`: makes it a standing approval for all calls of the tool, regardless of the arguments: `session` or a
     /// time like `1h`, at most 24 hours. If omitted, only this call is approved.
     #[serde(rename = "for")]
     #[schema(pattern = "^(session|[1-9][0-9]?[smh])$")]

@@ -81,7 +81,7 @@ pub(super) async fn metrics(
 /// A metric with a value for each set of labels.
 #[derive(Debug)]
 struct Family {
-    /// Without `_total`, which the format adds to counters.
+    /// Metric name without `_total`, which the format appends to counters.
     name: &'static str,
     help: &'static str,
     samples: Samples,

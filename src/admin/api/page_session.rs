@@ -80,7 +80,7 @@ struct ClosedPage {
     responses(
         (status = 200, description = "The code", body = Success<PageCode<'_>>),
         (status = 403, description = "Requires the API key; or Host or Origin is not allowed"),
-        (status = 500, description = "The system provides no randomness"),
+        (status = 500, description = "The system provides no random bytes"),
     )
 )]
 pub(super) async fn code(
@@ -114,7 +114,7 @@ pub(super) async fn code(
         (status = 403, description = "The request does not come from the page; or Host or Origin is not allowed"),
         (status = 408, description = "The body was not received in time"),
         (status = 413, description = "The body is too large"),
-        (status = 500, description = "The system provides no randomness"),
+        (status = 500, description = "The system provides no random bytes"),
     )
 )]
 pub(super) async fn open(
@@ -262,7 +262,7 @@ fn uncached(mut response: Response<Body>) -> Response<Body> {
 fn random() -> Result<[u8; PAGE_SECRET_BYTES], ApiError> {
     let mut random = [0; PAGE_SECRET_BYTES];
     getrandom::fill(&mut random)
-        .map_err(|error| ApiError::internal(format!("no randomness: {error}")))?;
+        .map_err(|error| ApiError::internal(format!("no random bytes available: {error}")))?;
     Ok(random)
 }
 

@@ -39,7 +39,7 @@ const MAX_GROUPS: usize = 1000;
 
 /// Maximum number of rules shown.
 const MAX_LISTED: usize = 1000;
-/// Maximum bytes of a rule's text shown.
+/// Maximum displayed length of a rule's text, in bytes.
 const MAX_LISTED_BYTES: usize = 4096;
 
 /// The rules in force.

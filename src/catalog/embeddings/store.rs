@@ -121,10 +121,10 @@ pub(super) fn capacity(dimensions: usize) -> usize {
     MAX_VECTORS.min(MAX_VECTOR_BYTES / dimensions.max(1) / size_of::<f32>())
 }
 
-/// Maximum characters of a tool's text: about the input limit of small models.
+/// Maximum length of a tool's text, in characters: about the input limit of small models.
 pub const TEXT_CHARS: usize = 1000;
 
-/// Maximum characters of a query.
+/// Maximum length of a query, in characters.
 pub const QUERY_CHARS: usize = 500;
 
 /// Key of a vector: hash of model and text.

@@ -22,9 +22,9 @@ use mcpproxy_runtime::os::private;
 /// Format version. Others are not read; the next write uses this one.
 const VERSION: u32 = 1;
 const NAME: &str = "vectors";
-/// Maximum bytes of the first line.
+/// Maximum length of the first line, in bytes.
 const MAX_HEADER_BYTES: usize = 4096;
-/// Maximum bytes of a file; more than is ever written.
+/// Maximum size of a file, in bytes; more than is ever written.
 const MAX_FILE_BYTES: u64 = 512 * 1024 * 1024;
 const KEY_BYTES: usize = blake3::OUT_LEN;
 const NUMBER_BYTES: usize = size_of::<f32>();

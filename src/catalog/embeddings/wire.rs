@@ -9,7 +9,7 @@ use crate::search::UnitVector;
 /// Maximum number of texts per request: small, so that a query does not wait long behind it.
 pub const MAX_TEXTS: usize = 16;
 
-/// Maximum bytes of a response: more than a request can need.
+/// Maximum size of a response, in bytes: more than a request can need.
 pub const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Reason a response is rejected. Its content is never quoted.
@@ -18,7 +18,7 @@ pub enum BadAnswer {
     /// Empty or too long.
     #[error("its answer is empty or longer than {MAX_ANSWER_BYTES} bytes")]
     Length,
-    #[error("its answer is no list of embeddings")]
+    #[error("its answer is not a list of embeddings")]
     Form,
     /// Missing, extra or duplicate vectors.
     #[error("its answer has {found} embeddings, not {asked} in their order")]

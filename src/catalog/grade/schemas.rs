@@ -51,7 +51,7 @@ impl Words {
                         self.opaque |= name == "$ref" && !is_plain(value);
                         self.turning |= TURNING.contains(&name);
                     }
-                    // Property names are no keywords; their values are schemas.
+                    // Property names are not keywords; their values are schemas.
                     self.add(value, !(is_schema && MAPS.contains(&name)));
                 }
             }

@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_tools_take_no_slot_in_results() {
+    fn hidden_tools_do_not_take_slots_in_results() {
         let near: Vec<_> = TOOLS.iter().map(|(name, _)| (*name, 0.9)).collect();
         assert_eq!(found("wibble", &near, |tool| &*tool.name.tool == "zap"), ["zap"]);
         assert_eq!(found("zap", &near, |tool| &*tool.name.tool != "zap").len(), 5);

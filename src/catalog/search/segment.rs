@@ -42,7 +42,7 @@ const MAX_SCHEMA_BYTES: usize = 1024 * 1024;
 /// Number of leading words of a description that may hold the tool's verb if its name does not.
 const VERB_WITHIN: usize = 2;
 
-/// Minimum letters of a word that is offered as a correction.
+/// Minimum number of letters of a word that is offered as a correction.
 const MIN_SPELLED: usize = 4;
 
 /// Inverted index of one server's tools.

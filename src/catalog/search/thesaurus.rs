@@ -29,11 +29,11 @@ const LANGUAGES: [Option<Algorithm>; 9] = [
 /// Column of English, the language of most tools.
 pub(super) const ENGLISH: usize = 0;
 
-/// Maximum words of a phrase.
+/// Maximum number of words of a phrase.
 const MAX_PHRASE: usize = 4;
-/// Maximum characters of an unspaced word.
+/// Maximum length of an unspaced word, in characters.
 const MAX_UNSPACED: usize = 8;
-/// Minimum letters of each half of a compound.
+/// Minimum number of letters of each half of a compound.
 const SHORTEST_HALF: usize = 4;
 /// Linking letters of German compounds.
 const JOINTS: [&str; 5] = ["", "s", "n", "en", "es"];

@@ -2,7 +2,7 @@
 
 use unicode_normalization::char::{decompose_canonical, decompose_compatible};
 
-/// Maximum bytes of a word.
+/// Maximum length of a word, in bytes.
 const MAX_WORD_BYTES: usize = 64;
 
 /// Word separation of a script.
@@ -99,7 +99,7 @@ pub(super) fn plain(text: &str) -> String {
     split_identifiers(text.trim()).to_lowercase()
 }
 
-/// Minimum letters of a corrected word: shorter ones are near too many others.
+/// Minimum number of letters of a corrected word: shorter ones are near too many others.
 const SHORTEST: usize = 4;
 /// Letters from which two errors are allowed.
 const TWO_ERRORS: usize = 8;
@@ -169,7 +169,7 @@ pub(super) fn errors(one: &str, other: &str, max_errors: usize) -> Option<usize>
     last.last().copied().filter(|errors| *errors <= max_errors)
 }
 
-/// Maximum characters examined.
+/// Maximum number of characters examined.
 const LOOKED_AT: usize = 200;
 
 const DEPRECATED: &str = "deprecated";

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mcpproxy_policy::tool::Tool;
 
-/// Maximum dimensions of a vector.
+/// Maximum number of dimensions of a vector.
 pub const MAX_DIMENSIONS: usize = 4096;
 
 /// Maximum number of neighbors.

@@ -97,7 +97,7 @@ impl ClientText {
         }
     }
 
-    /// Removes a server; returns false if there is none of that name.
+    /// Removes a server by name; returns false if there is none.
     pub(in crate::cli) fn remove(&mut self, name: &str) -> Result<bool, String> {
         match self {
             Self::Json(json, at) => json.remove(&at.key(name)).map_err(|error| error.to_string()),
@@ -171,7 +171,7 @@ fn table(block: &Value) -> Table {
     table
 }
 
-/// Maximum characters of a name.
+/// Maximum length of a name, in characters.
 const NAME_CHARS: usize = 64;
 
 /// Members of one of our server entries, in the usual order.
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_errors_quote_nothing_of_the_text() {
+    fn parse_errors_do_not_quote_the_text() {
         for (text, syntax) in [
             ("a = s3cr3t-token", Syntax::Toml("m")),
             ("{\"k\": s3cr3t-token}", Syntax::Json("m")),

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Minimum characters of a shortened id; more if two ids share a prefix.
+/// Minimum length of a shortened id, in characters; more if two ids share a prefix.
 const SHORT: usize = 6;
-/// Minimum characters of an id prefix.
+/// Minimum length of an id prefix, in characters.
 const MIN_SHORT: usize = 4;
 /// Characters of a full id, without the node suffix of a fleet.
 const FULL_ID_CHARS: usize = 16;

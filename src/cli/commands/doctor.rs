@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn cli_3_starting_server_is_no_fault_and_quarantine_is_shown() {
+    fn cli_3_starting_server_is_not_a_fault_and_quarantine_is_shown() {
         let folder = tempfile::tempdir().unwrap();
         let flags = Flags { data_dir: Some(folder.path().into()), ..Flags::default() };
         let config = mcpproxy_config::parse("", &|_| None, &flags).unwrap().0;

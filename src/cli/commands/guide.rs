@@ -29,7 +29,7 @@ pub(super) fn run(page: Option<&str>, output: &Output) -> Result<(), CommandErro
     }
 }
 
-/// The page of that name.
+/// Returns the page with this name.
 fn found(name: &str) -> Option<&'static GuidePage> {
     PAGES.iter().find(|page| page.name == name)
 }

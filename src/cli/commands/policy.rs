@@ -443,7 +443,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
 const COUNTED: [&str; 4] = ["calls", "newly_refused", "newly_allowed", "undecidable"];
 /// Maximum size of one record in bytes.
 const MAX_LINE_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum rows of the table; JSON has all.
+/// Maximum number of rows of the table; JSON has all.
 const MAX_ROWS: usize = 50;
 
 pub(super) fn replay(

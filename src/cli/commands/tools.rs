@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
 
-/// Maximum characters of a description in a list of unlimited width.
+/// Maximum length of a description in a list of unlimited width, in characters.
 const DESCRIPTION_CHARS: usize = 70;
 
 /// Runs a tools command.

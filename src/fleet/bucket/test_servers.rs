@@ -146,7 +146,7 @@ fn names(objects: &[ListedObject]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn invalid_key_is_listed_and_hides_no_other() {
+async fn invalid_key_is_listed_and_does_not_hide_others() {
     let rows = ODD.iter().map(|odd| vec![*odd]).chain([Vec::new(), ODD.to_vec()]);
     for (odd, folder) in rows.flat_map(|odd| [(odd.clone(), ""), (odd, "some/prefix")]) {
         let (all, bucket) = with(&odd, folder);
@@ -181,7 +181,7 @@ async fn listing_starts_after_an_invalid_key() {
 }
 
 #[tokio::test]
-async fn invalid_folder_names_are_marked_and_hide_no_other() {
+async fn invalid_folder_names_are_marked_and_do_not_hide_others() {
     let odd = ["n//x", "n//y", "n/../x", "n/\u{1}/x", "n/b\u{1}", "n/b\u{1}c/x"];
     let good = ["n/0/1", "n/a/1", "n/a/2", "n/b/1", "n/c", "n/z/1", "o/1"];
     for folder in ["", "some/prefix"] {

@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_object_causes_no_fork() {
+    fn invalid_object_does_not_count_as_a_fork() {
         let whole = stored(&chain(&mut ExampleLog::new(1), &[3, 3, 3, 3], None));
         let junk = Bytes::from_static(b"junk");
         let with = |claimed: &[(u64, u64)]| {

@@ -225,7 +225,7 @@ fn read_group(reader: &mut CompactReader<'_>, place: usize) -> Result<TableGroup
         Ok(())
     })?;
     if rows == 0 || chunks.len() != COLUMNS.len() || values.iter().any(|count| *count != rows) {
-        return Err(form("a group has no records, or lacks columns"));
+        return Err(form("a row group has no records or lacks columns"));
     }
     let all = |of: fn(&ColumnChunk) -> usize| {
         chunks.iter().try_fold(0_usize, |sum, chunk| sum.checked_add(of(chunk)))

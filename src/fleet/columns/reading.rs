@@ -140,7 +140,7 @@ pub(crate) const DICTIONARY_PAGE: i64 = 2;
 const PLAIN: i64 = 0;
 const BY_OLD_DICTIONARY: i64 = 2;
 const BY_DICTIONARY: i64 = 8;
-/// Maximum bits of a dictionary index.
+/// Maximum number of bits of a dictionary index.
 const MAX_INDEX_BITS: usize = 32;
 /// Number of indexes per bit-packed run unit.
 const PACKED_TOGETHER: usize = 8;

@@ -76,7 +76,7 @@ pub enum FactFault {
     Removed,
     /// Another process writes this node's object.
     #[error(
-        "another node writes under this node's name, or data_dir/fleet/facts.json was restored from a backup: compare `mcpproxy fleet status`"
+        "another node writes under this node's name, or data_dir/fleet/facts.json was restored from a backup; see `mcpproxy fleet status`"
     )]
     Twin,
     /// The store loses uploads.
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn stray_objects_are_one_fault_and_hide_no_known_node() {
+    fn stray_objects_are_one_fault_and_do_not_hide_known_nodes() {
         let ([first, _], b) = (two_of_b(), node("b"));
         let (mut reader, mut set) = (reader(), FactSet::default());
         reader.wanted(&[listed("b", 1)], true, none_alive);

@@ -137,7 +137,7 @@ fn no_node_dies_during_a_store_outage() {
 }
 
 #[test]
-fn replayed_heartbeat_is_reported_and_keeps_no_node_alive() {
+fn replayed_heartbeat_is_reported_and_does_not_keep_a_node_alive() {
     let mut scene = Scene::new();
     scene.beats(1, 10);
     scene.beats(1, 11);
@@ -628,7 +628,7 @@ fn unchanged_unread_object_is_decided_in_time() {
 }
 
 #[test]
-fn changing_object_is_decided_once_read_and_undecided_while_unreadable() {
+fn node_with_a_changing_object_is_undecided_until_the_object_is_read() {
     let mut world = World::new(3);
     world.begins();
     for turn in 1..=JUDGED_AT {

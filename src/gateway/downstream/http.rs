@@ -227,7 +227,7 @@ async fn record_mismatch(post: &Post<'_>, id: &Bytes, mismatch: &HeaderMismatch)
     let _ = call::rejected(post.worker, peer.caller(id), String::new(), refusal).next().await;
 }
 
-/// Client of a request that is refused unread.
+/// Placeholder client of a request that is refused before its body is parsed.
 fn unknown_client() -> Arc<Client> {
     let capabilities = ClientCapabilities::default();
     Arc::new(Client::new(Arc::from(""), "", MODERN, ProtocolFamily::Modern, capabilities))

@@ -142,7 +142,10 @@ async fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
 fn open(post: &Post<'_>, id: Option<&[u8]>, accepted: Initialize) -> Response<Body> {
     let mut random = [0; 16];
     if getrandom::fill(&mut random).is_err() {
-        return plain(StatusCode::INTERNAL_SERVER_ERROR, "no randomness for a session id");
+        return plain(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "no random bytes available for a session id",
+        );
     }
     let Initialize { version, client_name, client_capabilities, answer } = accepted;
     let opening = Opening {
@@ -351,7 +354,7 @@ fn not_allowed() -> Response<Body> {
     response
 }
 
-/// Maximum messages of one batch.
+/// Maximum number of messages of one batch.
 const MAX_BATCH: usize = 64;
 /// Method that is broadcast to all nodes.
 const SET_LEVEL: &str = "logging/setLevel";

@@ -276,7 +276,7 @@ pub(super) fn resumed(
     }))
 }
 
-/// Maximum resources in one `subscriptions/listen`.
+/// Maximum number of resources in one `subscriptions/listen`.
 const MAX_URIS: usize = 256;
 
 /// A modern client's subscription, as a source of messages.

@@ -283,7 +283,7 @@ const MAX_FORWARDED_HEAD_BYTES: usize = 256 * 1024;
 const _: () = assert!(MAX_BODY_BYTES + MAX_FORWARDED_HEAD_BYTES <= MAX_FORWARDED_BYTES);
 /// Time limit per node of a broadcast.
 const BROADCAST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum nodes of a broadcast.
+/// Maximum number of nodes of a broadcast.
 const MAX_BROADCAST: usize = 1024;
 /// Maximum size in bytes of a response that is discarded or quoted.
 const MAX_UNREAD_BYTES: usize = 64 * 1024;

@@ -19,15 +19,15 @@ use tokio::sync::Notify;
 
 use mcpproxy_policy::{StateAccount, StateCharge, StateFull};
 
-/// Maximum streams of a session.
+/// Maximum number of streams of a session.
 pub(crate) const MAX_STREAMS: usize = 256;
-/// Maximum notifications, and maximum server requests, kept per stream.
+/// Maximum number of notifications, and of server requests, kept per stream.
 pub(crate) const MAX_EVENTS: usize = 256;
-/// Maximum bytes of one kept event: 512 KiB.
+/// Maximum size of one kept event: 512 KiB.
 pub(crate) const MAX_EVENT_BYTES: usize = 512 * 1024;
-/// Maximum bytes kept per session: 4 MiB.
+/// Maximum number of bytes kept per session: 4 MiB.
 pub(crate) const MAX_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum bytes kept over all sessions: 256 MiB.
+/// Maximum number of bytes kept over all sessions: 256 MiB.
 pub(crate) const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
 
 /// Bits of a stream's number; the higher bits hold the number of the node that began it.

@@ -142,7 +142,7 @@ const BESIDE_DATA_BYTES: usize = 1024;
 /// Size of a framed line end within the data.
 const LINE_END_BYTES: usize = "\r\ndata: ".len();
 
-/// A priming event after its id: the delay before a client resumes the stream, in milliseconds, and no data.
+/// Rest of a priming event after its id: the delay in milliseconds before a client resumes the stream, and empty data.
 const PRIMING: &[u8] = b"retry: 1000\ndata: \n\n";
 
 /// Whether a piece was the last of its stream.

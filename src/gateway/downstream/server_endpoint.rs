@@ -1,7 +1,7 @@
 //! Endpoint of one server, `/mcp/server/NAME`, and the servers that a principal may reach there.
 //!
 //! `NAME` is one percent-encoded path segment. An unknown server, a disabled one, and one hidden from the principal
-//! get the same response, so that the path reveals no name.
+//! get the same response, so that the path does not reveal names.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub(super) fn name(path: &str) -> Option<Option<Cow<'_, str>>> {
     Some(percent_decode_str(segment).decode_utf8().ok())
 }
 
-/// Finds the server of that name, if the principal may see it. Waits, up to a limit, for a server that has not
-/// answered since the start, since its tools and capabilities are not known before.
+/// Finds a server by name, if the principal may see it. Waits up to [`LIST_WAIT`] for a server that has not yet
+/// answered, because its tools and capabilities are unknown until then.
 pub(super) async fn find(
     worker: &Worker,
     name: Option<&str>,

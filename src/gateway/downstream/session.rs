@@ -25,7 +25,7 @@ use crate::proxy::client::{Client, Endpoint};
 pub const IDLE_MS: u64 = 24 * 60 * 60 * 1000;
 /// Memory charge of a session without strings, subscriptions and events: 2 KiB.
 const SESSION_BYTES: usize = 2 * 1024;
-/// Maximum open notification streams of one session.
+/// Maximum number of open notification streams of one session.
 pub(crate) const MAX_LISTENERS_PER_SESSION: usize = 8;
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub struct Session {
 /// Parameters of a new session.
 #[derive(Debug)]
 pub struct Opening {
-    /// Its `session_id` is 128 bits of the system's randomness, see [`fresh_id`].
+    /// Its `session_id` is 128 random bits from the system, see [`fresh_id`].
     pub client: Client,
     /// Only endpoint that the session is valid for.
     pub endpoint: Endpoint,

@@ -17,9 +17,9 @@ use thiserror::Error;
 use super::source::Source;
 use mcpproxy_policy::Principal;
 
-/// Maximum live sessions.
+/// Maximum number of live sessions.
 pub(crate) const MAX_SESSIONS: usize = 10_000;
-/// Maximum unused sessions per principal and address.
+/// Maximum number of unused sessions per principal and address.
 pub(crate) const MAX_UNUSED: usize = MAX_SESSIONS / 8;
 /// Idle sessions evicted at once, so that not every newcomer searches the table.
 pub const EVICTED: usize = 64;
@@ -76,7 +76,7 @@ pub(super) struct Held {
 /// Session counts, in total and by holder.
 #[derive(Debug)]
 pub(super) struct Occupancy {
-    /// Maximum sessions.
+    /// Maximum number of sessions.
     max: usize,
     count: AtomicUsize,
     held: Mutex<HeldSessions>,
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn heaviest_holder_loses_first_and_never_to_an_equal_one() {
+    fn heaviest_holder_is_evicted_first_and_never_for_an_equal_one() {
         assert_eq!(evicted(&[("a", 3, 0), ("b", 1, 0)], "c"), ["a0", "a1", "b0", "a2"]);
         assert_eq!(evicted(&[("a", 3, 1), ("b", 1, 0)], "b"), ["a0", "a1", "a2", "b0"]);
         assert_eq!(evicted(&[("a", 3, 0), ("b", 2, 0)], "a"), ["a0", "a1", "a2"]);

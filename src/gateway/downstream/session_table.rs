@@ -51,7 +51,7 @@ pub struct Sessions {
     accounts: StateAccounts,
     listeners: Listeners,
     draining: watch::Sender<bool>,
-    /// Only in a fleet.
+    /// Session tickets; `None` outside a fleet.
     tickets: Option<SessionTickets>,
 }
 
@@ -311,7 +311,7 @@ pub async fn run(sessions: Arc<Sessions>, identity: Arc<Identity>, now_ms: impl 
     }
 }
 
-/// Maximum open notification streams over all clients.
+/// Maximum number of open notification streams over all clients.
 pub(super) const MAX_LISTENERS: usize = 1024;
 
 /// Notification streams of all clients.

@@ -277,7 +277,7 @@ impl SessionTickets {
     }
 }
 
-/// Maximum remembered sessions, about 6 MB.
+/// Maximum number of remembered sessions, about 6 MB.
 pub(super) const MAX_ENDED: usize = 100_000;
 
 /// Ended sessions, by the random part of their ids.
@@ -357,7 +357,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pro_41_ticket_of_one_server_is_for_no_other() {
+    fn pro_41_ticket_of_one_server_is_invalid_at_others() {
         let of = |name: &str| Endpoint::Server(name.into());
         let opening = Opening { endpoint: of("a"), ..opening([7; 16], Principal::Admin) };
         let id = office(1, "a").seal(&opening, [7; 16], 5).unwrap();

@@ -33,13 +33,13 @@ use crate::proxy::reply::{Initialize, NotificationFilter, Piece, Reaction, Runni
 use crate::proxy::tasks::legacy::TaskStatuses;
 use crate::proxy::{Worker, dispatch, render};
 
-/// Maximum calls in flight; further lines wait in the pipe.
+/// Maximum number of calls in flight; further lines wait in the pipe.
 pub(crate) const MAX_CALLS: usize = 256;
-/// Maximum replies queued for the client.
+/// Maximum number of replies queued for the client.
 const REPLY_QUEUE: usize = 64;
-/// Maximum responses of the client on their way to servers; further lines wait in the pipe.
+/// Maximum number of responses of the client on their way to servers; further lines wait in the pipe.
 const MAX_ANSWERS: usize = 64;
-/// Maximum subscriptions, including those that are being opened.
+/// Maximum number of subscriptions, including those that are being opened.
 const MAX_SUBSCRIPTIONS: usize = 32;
 /// Time limit for remaining work of calls after the client has closed its end.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
@@ -108,7 +108,7 @@ struct Pipe {
     client: Arc<Client>,
     replies: mpsc::Sender<Splice>,
     calls: JoinSet<()>,
-    /// The client's responses on their way to servers, so that a slow server delays no other line.
+    /// The client's responses on their way to servers, so that a slow server does not delay other lines.
     answers: JoinSet<()>,
     in_flight: Arc<InFlight>,
     subscriptions: JoinSet<()>,

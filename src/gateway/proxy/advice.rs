@@ -33,13 +33,13 @@ const MAX_PART_BYTES: usize = 320;
 /// Maximum size of arguments quoted in an example call, in bytes.
 const MAX_ARGUMENTS_BYTES: usize = 1024;
 
-/// Maximum known names listed next to an unknown one.
+/// Maximum number of known names listed next to an unknown one.
 const MAX_LISTED: usize = 20;
 
-/// Maximum known names compared with an unknown one.
+/// Maximum number of known names compared with an unknown one.
 const MAX_COMPARED: usize = 1000;
 
-/// Maximum similar tools listed for an unknown one.
+/// Maximum number of similar tools listed for an unknown one.
 const NEAREST_TOOLS: usize = 3;
 
 /// One line on the argument errors of `tool` at [`places`] (`contracts.md`, *errors*).
@@ -299,7 +299,7 @@ fn cut(text: &mut String, limit: usize) {
 
 /// Maximum number of tools compared with the name, in search order.
 const MAX_TOOLS: usize = 200;
-/// Maximum characters of the name used as a search query.
+/// Maximum length of the name used as a search query, in characters.
 const MAX_NAME_CHARS: usize = 1024;
 
 /// Help text with the nearest tools; empty if there are none.

@@ -27,7 +27,7 @@ use crate::telemetry::call_metrics::Judged;
 
 pub(super) mod coercion;
 
-/// Maximum rounds of coercion: a string may contain an array of strings that must be coerced too.
+/// Maximum number of rounds of coercion: a string may contain an array of strings that must be coerced too.
 const MAX_COERCIONS: usize = 4;
 /// Member of `metadata` with the arguments before coercion.
 const ORIGINAL_ARGUMENTS: &str = "original_arguments";

@@ -35,18 +35,18 @@ use super::params::ParamHeaders;
 use super::passthrough::subscribers::{ResourceSubscription, Subscriber};
 use super::recorded::question::QuestionRecord;
 
-/// Maximum open requests to one client, over all its calls.
+/// Maximum number of open requests to one client, over all its calls.
 pub const MAX_ASKED: usize = 64;
-/// Maximum open URLs of one client whose completion is forwarded; the oldest is forgotten.
+/// Maximum number of open URLs of one client whose completion is forwarded; the oldest is forgotten.
 pub(crate) const MAX_ELICITED: usize = 64;
 /// Maximum length of an elicitation's id; the completion of one with a longer id is not forwarded.
 pub(crate) const MAX_ELICITATION_ID_BYTES: usize = 256;
-/// Maximum resource subscriptions of one client.
+/// Maximum number of resource subscriptions of one client.
 pub(crate) const MAX_SUBSCRIPTIONS: usize = 256;
-/// Maximum client name in bytes; longer ones are cut.
+/// Maximum length of a client name in bytes; longer ones are truncated.
 pub(crate) const MAX_CLIENT_NAME_BYTES: usize = 128;
 
-/// Maximum queued messages outside any response; further ones are dropped.
+/// Maximum number of queued messages outside any response; further ones are dropped.
 pub(crate) const MAX_ASIDE: usize = 32;
 
 /// Bits of a question's id below the number of its node. The id fits into 53 bits, which JSON numbers represent exactly.
@@ -709,9 +709,9 @@ impl Caller {
     }
 }
 
-/// Maximum logged pairs of sender and member outside sessions.
+/// Maximum number of logged pairs of sender and member outside sessions.
 pub(crate) const MAX_LOGGED_MEMBERS: usize = 1024;
-/// Maximum logged pairs in one session: 512 bytes.
+/// Maximum number of logged pairs in one session: 512 bytes.
 pub(crate) const MAX_LOGGED_MEMBERS_IN_SESSION: usize = 64;
 
 /// Log-once filter for dropped members, stored as 8-byte hashes.

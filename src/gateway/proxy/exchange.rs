@@ -58,9 +58,9 @@ mod withheld_task;
 
 pub(super) use retry::Retry;
 
-/// Maximum bytes gathered for one write of a streamed answer.
+/// Maximum number of bytes gathered for one write of a streamed answer.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
-/// Maximum answers to unknown ids before the expected one.
+/// Maximum number of answers to unknown ids before the expected one.
 const MAX_FOREIGN: u32 = 16;
 /// Member of `metadata` that names the member of an answer that was adapted to the client.
 const ADAPTED: &str = "adapted";
@@ -526,7 +526,8 @@ impl Exchange {
         let to = BoundRequest { principal: self.permit.principal(), access };
         let sealed = self.worker.proxy.approvals.seal_state(&state, to, SystemTime::now());
         let Some(sealed) = sealed else {
-            let text = "its requestState cannot be sealed: the system has no randomness".to_owned();
+            let text =
+                "its requestState cannot be sealed: the system provides no random bytes".to_owned();
             return Err(Broken::Upstream(text, None));
         };
         self.call_record.add_metadata(ADAPTED, r#""requestState""#);

@@ -65,7 +65,7 @@ pub(super) enum KeepFailure {
     Unfinished,
     #[error(transparent)]
     NotKept(#[from] NotKept),
-    #[error("the system has no randomness")]
+    #[error("the system provides no random bytes")]
     NoRandomness,
     #[error("the thread that writes it failed")]
     Failed,

@@ -27,7 +27,7 @@ use super::tasks::related as related_tasks;
 
 /// Time that a client uses a server after its last call.
 pub(crate) const PRESENT: Duration = Duration::from_secs(60);
-/// Maximum clients tracked per server.
+/// Maximum number of clients tracked per server.
 pub(crate) const MAX_USERS: usize = 1024;
 /// Time during which a server with more clients is routed to none.
 pub(crate) const CROWDED: Duration = Duration::from_secs(3600);

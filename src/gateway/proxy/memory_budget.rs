@@ -36,7 +36,7 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_secs(4);
 /// Time after which a younger call is refused in favor of the oldest.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(500);
 
-/// Maximum bytes forwarded by `warn` and not validated yet, over all calls. Beyond that replies wait for
+/// Maximum number of bytes forwarded by `warn` and not validated yet, over all calls. Beyond that replies wait for
 /// validation: a longer backlog would only cost memory and cache misses.
 pub const MAX_JUDGING_BYTES: u64 = 32 << 20;
 
@@ -70,7 +70,7 @@ struct Part {
     used: CachePadded<AtomicU64>,
 }
 
-/// One server's share and queue; the first is for unconfigured servers.
+/// Share and queue of one server. The first entry serves all servers that are not configured.
 #[derive(Debug)]
 struct ServerBudget {
     own: Part,
@@ -251,7 +251,7 @@ impl MemoryBudget {
         self.shared.total
     }
 
-    /// Maximum bytes for all calls of that server: its share and the common pool.
+    /// Maximum number of bytes for all calls of that server: its share and the common pool.
     pub(crate) fn limit_of(&self, server: &str) -> u64 {
         let shared = &self.shared;
         let budget = shared.names.get(server).and_then(|budget| shared.servers.get(*budget));
@@ -441,7 +441,7 @@ impl Drop for Share {
     }
 }
 
-/// Maximum body that needs no budget; a retained message id may be a slice of it.
+/// Maximum size of a body that needs no budget; a retained message id may be a slice of it.
 pub const SMALL_BODY_BYTES: usize = SMALL_MESSAGE_BYTES;
 /// Budget for all larger bodies, in bytes.
 pub(crate) const MAX_BODIES_BYTES: u64 = 128 << 20;

@@ -483,7 +483,7 @@ pub(super) fn note_elicitations(client: &Client, server: &Arc<str>, error: &str)
     }
 }
 
-/// Maximum URLs per error that a client is asked to open.
+/// Maximum number of URLs per error that a client is asked to open.
 pub(super) const MAX_URLS: usize = 16;
 
 /// Result that asks a modern client to open the URLs of error -32042, which its revision lacks (MCP 2026-07-28

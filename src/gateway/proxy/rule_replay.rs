@@ -25,9 +25,9 @@ use mcpproxy_policy::rules::{
     RuleAction, RuleInputs, RuleRequest, RuleSet, RuleTarget, Ruling, Subject,
 };
 
-/// Maximum pairs of tool and principal; further ones are counted together.
+/// Maximum number of pairs of tool and principal; further ones are counted together.
 const MAX_PAIRS: usize = 10_000;
-/// Maximum rules listed per pair.
+/// Maximum number of rules listed per pair.
 const MAX_RULES_NAMED: usize = 20;
 /// Label of further pairs.
 const OTHERS: &str = "(others)";

@@ -22,9 +22,9 @@ use mcpproxy_policy::tool::Exposure;
 use mcpproxy_policy::{FactsCell, Principal, SessionFacts, WINDOW_SECONDS};
 use mcpproxy_runtime::io::clock;
 
-/// Maximum principals with a cell of their own. Further ones share one cell, which holds the maximum of their facts.
+/// Maximum number of principals with a separate cell. Further ones share one cell, which holds the maximum of their facts.
 pub(crate) const MAX_PRINCIPALS: usize = 16_384;
-/// Maximum cells cached by a worker.
+/// Maximum number of cells cached by a worker.
 const REMEMBERED: usize = 256;
 /// Clock value at the start, chosen so that earlier times, reported by other nodes, can be represented.
 const FIRST_SECOND: u32 = 2 * WINDOW_SECONDS;

@@ -47,9 +47,9 @@ pub struct Settings {
     pub max_series: usize,
     /// `telemetry.traces_ratio`: sampler of traces; `None` if tracing is off.
     pub traces: Option<Sampling>,
-    /// Maximum recorded bytes of a call's arguments (`activity.max_payload_bytes`).
+    /// Maximum recorded size of a call's arguments, in bytes (`activity.max_payload_bytes`).
     pub max_payload_bytes: usize,
-    /// Maximum recorded bytes of an answer (`activity.max_response_bytes`).
+    /// Maximum recorded size of an answer, in bytes (`activity.max_response_bytes`).
     pub max_response_bytes: usize,
     /// Whether records of calls have a receipt (`activity.receipts`).
     pub receipts: bool,

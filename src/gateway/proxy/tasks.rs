@@ -44,7 +44,7 @@ pub(crate) mod subscription;
 
 /// Member of `metadata` with the method of a request about a task.
 pub(super) const TASK_METHOD: &str = "task_method";
-/// Text for every id that a client may not use, whatever the reason, so that ids cannot be probed.
+/// Text for every id that a client may not use, regardless of the reason, so that ids cannot be probed.
 const UNKNOWN: &str = "Failed to retrieve task: Task not found";
 const META: &str = "_meta";
 const TASK_ID: &str = "taskId";

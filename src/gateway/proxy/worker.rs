@@ -77,7 +77,7 @@ pub struct Worker {
     settled: Notify,
 }
 
-/// Maximum calls that one worker continues without a connection.
+/// Maximum number of calls that one worker continues without a connection.
 const MAX_DEFERRED: usize = 1024;
 
 /// Decrements the count of deferred calls on drop.
@@ -235,7 +235,7 @@ pub struct Proxy {
 /// Busy-poll duration: longer than a local server, or an agent with its next request ready, takes to answer. A
 /// longer wait does not pay off.
 const LINGER: Duration = Duration::from_micros(50);
-/// Maximum open calls for busy polling.
+/// Maximum number of open calls for busy polling.
 const FEW_CALLS: usize = 2;
 
 /// Busy-poll state of one worker.
@@ -371,7 +371,7 @@ pub(super) fn is_large(document: &[Bytes]) -> bool {
     document.iter().map(Bytes::len).sum::<usize>() > LARGE_DOCUMENT_BYTES
 }
 
-/// Maximum files read or written at once.
+/// Maximum number of files read or written at once.
 const SEATS: usize = 4;
 
 /// Pool for work on kept results. The memory budget of its callers bounds the queue.

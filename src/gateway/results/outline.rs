@@ -16,11 +16,11 @@ use super::cut_before;
 const HEAD_BYTES: usize = 1024;
 /// Maximum size of the map in bytes.
 const MAP_BYTES: usize = 1536;
-/// Maximum objects and arrays that are scanned.
+/// Maximum number of objects and arrays that are scanned.
 const MAX_PLACES: usize = 32;
 /// Maximum size of a displayed pointer in bytes.
 const MAX_POINTER_BYTES: usize = 160;
-/// Maximum members of an object that are listed and scanned.
+/// Maximum number of members of an object that are listed and scanned.
 const MAX_MEMBERS: usize = 12;
 /// Minimum size of a string that gets a line.
 const LONG_STRING_BYTES: usize = 256;

@@ -16,7 +16,7 @@ use super::outline::Readable;
 
 /// Context on either side of a search hit, in bytes.
 const EXCERPT_BYTES: usize = 100;
-/// Maximum member names listed in the error for an unknown one.
+/// Maximum number of member names listed in the error for an unknown one.
 const MAX_NAMES: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,7 +218,7 @@ pub struct PartQuery {
     pub selection: Selection,
     /// Bytes to skip; for a search, hits.
     pub offset: u64,
-    /// Maximum bytes; for a search, hits.
+    /// Maximum number of bytes; for a search, of hits.
     pub limit: u64,
 }
 

@@ -49,9 +49,9 @@ impl fmt::Debug for Calls {
 
 /// Servers per block of counters.
 const BLOCK: usize = 64;
-/// Blocks of one worker.
+/// Maximum number of blocks per worker.
 const BLOCKS: usize = 64;
-/// Servers with counters of their own. Calls to later ids count in the totals only.
+/// Maximum number of servers with separate counters. Calls to servers with higher ids count only in the totals.
 #[cfg(test)]
 pub(crate) const MAX_SERVERS: usize = BLOCK * BLOCKS;
 
@@ -445,7 +445,7 @@ const BUCKETS: usize = (EIGHTHS + EIGHTHS * (MAX_BITS - KEPT_BITS) as u64) as us
 #[derive(Debug)]
 pub(super) struct Histogram {
     buckets: [Counter; BUCKETS],
-    /// In microseconds.
+    /// Sum in microseconds.
     sum: Counter,
 }
 
@@ -469,7 +469,7 @@ impl Histogram {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Durations {
     buckets: Box<[u64; BUCKETS]>,
-    /// In microseconds.
+    /// Sum in microseconds.
     sum: u64,
 }
 
@@ -534,7 +534,7 @@ fn middle(bucket: usize) -> u64 {
     from + (to - from) / 2
 }
 
-/// Maximum tools counted by name in one worker; others are counted as [`OTHER`].
+/// Maximum number of tools counted by name in one worker; others are counted as [`OTHER`].
 const MAX_TOOLS: usize = 16 * 1024;
 /// Rows that a reader copies while it holds the lock.
 const PORTION: usize = 256;

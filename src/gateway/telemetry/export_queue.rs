@@ -25,7 +25,7 @@ pub struct Exporter {
 pub trait Exported: Send + 'static {
     /// Queue capacity; items beyond it are dropped and counted.
     const QUEUE: usize;
-    /// Maximum items of one request.
+    /// Maximum number of items per request.
     const BATCH: usize;
     /// Path below the collector's endpoint.
     const PATH: &'static str;

@@ -193,7 +193,7 @@ impl<S: Subscriber> Layer<S> for LogFilter {
 pub const MAX_BODY_BYTES: usize = 2048;
 /// Maximum size of a field's text in bytes; the rest is cut.
 const MAX_FIELD_BYTES: usize = 512;
-/// Maximum fields of a line; the rest is dropped.
+/// Maximum number of fields of a line; the rest is dropped.
 const MAX_FIELDS: usize = 16;
 /// Name of the message field.
 const MESSAGE: &str = "message";

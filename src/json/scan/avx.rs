@@ -19,7 +19,7 @@ use crate::scan::table::{STRIDE, Table};
 /// Bytes in a vector.
 const VECTOR: usize = 32;
 
-/// Proof that this machine has the instructions. Only [`Avx2::detect`] makes one.
+/// Proof that the CPU supports AVX2. Created only by [`Avx2::detect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Avx2(());
 

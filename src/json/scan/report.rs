@@ -25,7 +25,7 @@ pub struct ScannedMessage {
     /// The one of `result`, `error` and `method` that the message has; it cannot have two. A `result` or `error` that is null
     /// counts as absent.
     pub kind: Option<MessageKind>,
-    /// Whether the key `result` or `error` was read, whatever its value.
+    /// Whether the key `result` or `error` was read, regardless of its value.
     pub has_outcome: bool,
     /// First of `result`, `error` and the result's `content` whose value is of a JSON type that the protocol does not allow: the
     /// first two are objects, `content` is an array.
@@ -42,9 +42,9 @@ pub struct ScannedMessage {
     pub content: Option<ScannedPart>,
     /// `structuredContent`, a direct member of `result`.
     pub structured: Option<ScannedPart>,
-    /// `resultType`, a direct member of `result`, whatever its type.
+    /// `resultType`, a direct member of `result`, regardless of its type.
     pub result_type: Option<Span>,
-    /// `requestState`, a direct member of `result`, whatever its type.
+    /// `requestState`, a direct member of `result`, regardless of its type.
     pub request_state: Option<ScannedPart>,
     /// State of `result` at its closing brace; never set where it is not an object.
     pub closed: Option<Closed>,

@@ -14,7 +14,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// Maximum lifetime of a standing approval.
 pub const MAX_STANDING: Duration = Duration::from_secs(24 * 3600);
-/// Minimum characters of a webhook's secret.
+/// Minimum length of a webhook's secret, in characters.
 const MIN_SECRET_CHARS: usize = 16;
 
 /// The section `approval`.
@@ -93,7 +93,9 @@ fn duration(text: &str) -> Option<Duration> {
 fn timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     let timeout = duration(&text).ok_or_else(|| {
-        D::Error::custom(format_args!("'{text}' is no duration: write it like \"30s\" or \"5m\""))
+        D::Error::custom(format_args!(
+            "'{text}' is not a duration: write it like \"30s\" or \"5m\""
+        ))
     })?;
     match timeout <= MAX_TIMEOUT {
         true => Ok(timeout),

@@ -51,7 +51,7 @@ pub struct ApprovalQueue {
     bounds: QueueBounds,
     events: Option<mpsc::Sender<ApprovalEvent>>,
     dropped: AtomicU64,
-    /// `None` if the system has no randomness; then no client is asked in the response to its request.
+    /// `None` if the system provides no random bytes; then no client is asked in the response to its request.
     state_key: Option<StateKey>,
     /// Node part of the ids, if this node is a member of a fleet.
     node: Option<Box<str>>,
@@ -294,7 +294,7 @@ impl ApprovalQueue {
     }
 
     /// Seals a server's request state, a raw JSON value, for the client that made the request; `None` if the system
-    /// has no randomness.
+    /// provides no random bytes.
     pub fn seal_state(
         &self,
         state: &[u8],
@@ -314,7 +314,7 @@ impl ApprovalQueue {
         self.state_key.as_ref().map_or(Err(StateRefused::Foreign), |key| key.open(sealed, to, now))
     }
 
-    /// Seals a server's task id for the client of `principal`; `None` if the system has no randomness.
+    /// Seals a server's task id for the client of `principal`; `None` if the system provides no random bytes.
     pub fn seal_task(
         &self,
         task: &OpenedTask,

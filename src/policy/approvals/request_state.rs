@@ -24,7 +24,7 @@ const PREFIX: &str = "mcpproxy-approval";
 const HELD_PREFIX: &str = "mcpproxy-held";
 /// Domain separator in the hash of a held call's state.
 const HELD_MARK: &str = "held";
-/// Maximum bytes of a state that is examined; ours are shorter.
+/// Maximum size of a state that is examined, in bytes; ours are shorter.
 const MAX_STATE_BYTES: usize = 256;
 /// Random bytes that distinguish this proxy's states from those of another proxy behind it.
 const PROXY_BYTES: usize = 8;
@@ -78,7 +78,7 @@ impl fmt::Debug for StateKey {
 }
 
 impl StateKey {
-    /// Random key; `None` if the system has no randomness.
+    /// Random key; `None` if the system provides no random bytes.
     pub(super) fn fresh() -> Option<Self> {
         let (mut key, mut proxy) = ([0; 32], [0; PROXY_BYTES]);
         getrandom::fill(&mut key).ok()?;
@@ -179,7 +179,7 @@ impl HeadKey {
     }
 }
 
-/// Maximum bytes kept of the payload beside the arguments of a first request; a client that sends more is not asked
+/// Maximum number of bytes kept of the payload beside the arguments of a first request; a client that sends more is not asked
 /// this way.
 pub const MAX_MEMBERS_BYTES: usize = 64 * 1024;
 /// Maximum number of decided approvals kept for their client's retry; the oldest is dropped.

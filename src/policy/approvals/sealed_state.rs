@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_31_sealed_state_is_a_plain_json_string_whatever_the_server_wrote() {
+    fn pro_31_sealed_state_is_a_plain_json_string_for_any_server_state() {
         let (access, principal) = (tool("s", "x"), Principal::Anonymous);
         let to = BoundRequest { principal: &principal, access: &access };
         for state in [STATE, b"\"\"", b"{\"a\" : [1.0e5]}", b"7", b"\"\xff\""] {

@@ -1,4 +1,4 @@
-//! Standing approvals: cover every call of one tool by one operation and principal, whatever its arguments, or every
+//! Standing approvals: cover every call of one tool by one operation and principal, regardless of its arguments, or every
 //! request for one resource or prompt.
 //!
 //! A standing approval covers the tool as it was defined when it was given. It ends by its deadline, with its
@@ -246,7 +246,7 @@ impl StandingApprovals {
 pub const MAX_SHARED_APPROVALS: usize = 4096;
 /// Digits of a deadline in a key, in milliseconds since 1970: until the year 5138.
 const TIME_DIGITS: usize = 14;
-/// Maximum characters of an id.
+/// Maximum length of an id, in characters.
 const MAX_ID: usize = 64;
 
 /// A standing approval without the parts that depend on one process's clock.
@@ -301,8 +301,8 @@ struct Written<'a> {
 }
 
 impl SharedApproval {
-    /// Remaining lifetime, by a clock that may differ from the granting node's: never more than the lifetime, counted
-    /// from when it was first received.
+    /// Remaining lifetime. This node's clock may differ from the granting node's, so the result is capped at the full
+    /// lifetime, counted from the first receipt.
     pub(crate) fn left(&self, now: SystemTime) -> Duration {
         let received = now.duration_since(self.received.unwrap_or(now)).unwrap_or_default();
         self.by_its_clock(now).min(self.time.saturating_sub(received))
@@ -317,7 +317,7 @@ impl SharedApproval {
         SharedApprovalKey(format!("{:0TIME_DIGITS$}/{}", millis(self.until), self.of).into())
     }
 
-    /// Value shared under its [key](Self::key) by the node of that name.
+    /// Value shared under its [key](Self::key) by the node with this name.
     pub fn write(&self, node: &str) -> String {
         let Self { access, principal, session, by, subject, time, .. } = self.clone();
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

@@ -25,7 +25,7 @@ use crate::{AgentToken, Principal, Scope};
 
 /// Maximum wait of a request signed with an unknown key for the issuer's current keys.
 const KEYS_WAIT: Duration = Duration::from_secs(3);
-/// Maximum verified tokens that one worker remembers.
+/// Maximum number of verified tokens that one worker remembers.
 const MAX_REMEMBERED: usize = 1024;
 
 /// Immutable set of credentials.
@@ -374,7 +374,7 @@ const FOUND_BY: usize = 16;
 #[derive(Debug, Default)]
 pub struct TokenTable {
     tokens: HashMap<[u8; FOUND_BY], InForce>,
-    /// By name, to recheck known principals.
+    /// Lookup keys in `tokens` by token name, for rechecking known principals.
     names: HashMap<Box<str>, [u8; FOUND_BY]>,
 }
 
@@ -398,7 +398,7 @@ impl TokenTable {
         Self { tokens, names }
     }
 
-    /// Whether `token` is valid at `now`, whatever its current secret.
+    /// Whether `token` is valid at `now`, regardless of its current secret.
     pub(crate) fn has(&self, token: &AgentToken, now: SystemTime) -> bool {
         let found = self.names.get(token.name()).and_then(|at| self.tokens.get(at));
         found.is_some_and(|it| *it.token == *token && it.expires.is_none_or(|end| now < end))

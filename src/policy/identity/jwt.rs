@@ -35,9 +35,9 @@ pub const LEEWAY: Duration = Duration::from_secs(60);
 const MAX_SUBJECT_BYTES: usize = 255;
 /// Maximum number of groups of a subject.
 const MAX_GROUPS: usize = 256;
-/// Maximum bytes of a group's name.
+/// Maximum length of a group's name, in bytes.
 const MAX_GROUP_BYTES: usize = 256;
-/// Maximum characters of a foreign value repeated in an error.
+/// Maximum length of an untrusted value quoted in an error, in characters.
 const SHOWN_CHARS: usize = 32;
 
 /// Source of the issuer's keys.
@@ -314,7 +314,7 @@ fn without_zeros(number: &[u8]) -> &[u8] {
 pub const MAX_KEY_SET_BYTES: usize = 256 * 1024;
 /// Maximum number of keys of a key set.
 const MAX_KEYS: usize = 64;
-/// Maximum bytes of a key's id.
+/// Maximum length of a key's id, in bytes.
 const MAX_ID_BYTES: usize = 512;
 
 /// Keys that verify tokens.

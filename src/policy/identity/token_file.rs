@@ -60,7 +60,7 @@ impl StoredToken {
 /// Reason the tokens cannot be read or written.
 #[derive(Debug, Error)]
 pub enum TokenFileError {
-    #[error("{} can be read or written by others than its owner (mode {mode:03o}): chmod 600 it", file.display())]
+    #[error("{} can be read or written by users other than its owner (mode {mode:03o}): chmod 600 it", file.display())]
     Open { file: PathBuf, mode: u32 },
     /// The file is missing while its backup copy exists.
     #[error("{} is missing, although its backup copy exists; {recovery}", file.display())]
@@ -296,11 +296,11 @@ mod agent_secret_tests {
     }
 }
 
-/// Maximum characters of a name.
+/// Maximum length of a name, in characters.
 const MAX_NAME_CHARS: usize = 64;
 /// Maximum number of servers, and of patterns, of one token.
 const MAX_LIST: usize = 256;
-/// Maximum characters of a server's name or a pattern.
+/// Maximum length of a server's name or a pattern, in characters.
 const MAX_ENTRY_CHARS: usize = 256;
 /// Maximum lifetime of a token: 10 years.
 const MAX_LIFETIME: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);

@@ -205,7 +205,9 @@ fn open<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let span = text.parse::<jiff::SignedDuration>().ok();
     let span = span.and_then(|span| Duration::try_from(span).ok());
     span.filter(|span| !span.is_zero() && *span <= MAX_OPEN).ok_or_else(|| {
-        D::Error::custom(format!("'{text}' is no time up to 1h: write it like \"30s\" or \"2m\""))
+        D::Error::custom(format!(
+            "'{text}' is not a duration of at most 1h: write it like \"30s\" or \"2m\""
+        ))
     })
 }
 
@@ -256,11 +258,11 @@ mod tests {
             (r#"{"refusals_per_second": 1000001}"#, "must be 0 to 1000000, is 1000001"),
             (r#"{"refusals_burst": 0}"#, "must be 1 to 1000000, is 0"),
             (r#"{"breaker": {"failures": 0}}"#, "must be 1 to 1000, is 0"),
-            (r#"{"breaker": {"open": "0s"}}"#, "'0s' is no time up to 1h"),
-            (r#"{"breaker": {"open": "2h"}}"#, "'2h' is no time up to 1h"),
+            (r#"{"breaker": {"open": "0s"}}"#, "'0s' is not a duration of at most 1h"),
+            (r#"{"breaker": {"open": "2h"}}"#, "'2h' is not a duration of at most 1h"),
             (r#"{"breaker": {"open": 30}}"#, "expected a string"),
-            (r#"{"held_timeout": "0s"}"#, "'0s' is no time up to 1h"),
-            (r#"{"held_timeout": "61m"}"#, "'61m' is no time up to 1h"),
+            (r#"{"held_timeout": "0s"}"#, "'0s' is not a duration of at most 1h"),
+            (r#"{"held_timeout": "61m"}"#, "'61m' is not a duration of at most 1h"),
         ] {
             let error = read(json).unwrap_err();
             assert!(error.contains(cause), "{json}: {error}");

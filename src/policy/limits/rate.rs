@@ -96,7 +96,7 @@ pub(super) trait CountedEntry {
     /// Whether a request holds a slot of it, so that it must not be replaced.
     fn is_in_use(&self) -> bool;
 
-    /// Whether both have the same limit, whatever their counts.
+    /// Whether both have the same limit, regardless of their counts.
     fn has_same_limit(&self, other: &Self) -> bool;
 }
 

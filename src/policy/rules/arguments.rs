@@ -15,11 +15,11 @@ use mcpproxy_json::keys::has_equal;
 
 /// Maximum depth of a value that a rule reads.
 pub const MAX_DEPTH: usize = 16;
-/// Maximum bytes of a string that a rule reads.
+/// Maximum size of a string that a rule reads, in bytes.
 pub const MAX_STRING_BYTES: usize = 64 * 1024;
 /// Maximum number of elements or members of a value that a rule reads.
 pub const MAX_ELEMENTS: usize = 1024;
-/// Maximum bytes of the arguments if a rule reads any.
+/// Maximum size of the arguments if a rule reads any, in bytes.
 pub const MAX_ARGUMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Maximum depth of the arguments.

@@ -341,7 +341,7 @@ impl Scope {
         self.fits_use(subject, action) && fits_target(&self.resource, target)
     }
 
-    /// Whether the rule applies to the subject and action, whatever the target.
+    /// Whether the rule applies to the subject and action, regardless of the target.
     pub(super) fn fits_use(&self, subject: Subject<'_>, action: RuleAction) -> bool {
         if self.actions.as_ref().is_some_and(|actions| !actions.contains(&action)) {
             return false;

@@ -23,9 +23,9 @@ use crate::rules::spelling::{AskedTarget, NamedTargets};
 use crate::tool::Tool;
 
 const MAX_RULE_BYTES: usize = 64 * 1024;
-/// Maximum characters of a name that `@id` gives.
+/// Maximum length of a name that `@id` gives, in characters.
 const MAX_ID_CHARS: usize = 128;
-/// Maximum characters of `@message`.
+/// Maximum length of `@message`, in characters.
 const MAX_MESSAGE_CHARS: usize = 500;
 /// Prefixes of authenticated agent ids.
 const PROVEN: [&str; 3] = ["token:", "jwt:", "cert:"];
@@ -263,9 +263,9 @@ fn at(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSource<'t> {
     pub(super) text: &'t str,
-    /// From 1.
+    /// 1-based.
     pub(super) line: usize,
-    /// From 1, in characters.
+    /// 1-based, in characters.
     pub(super) column: usize,
 }
 
@@ -360,9 +360,9 @@ pub enum Basis {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleProblem {
     pub file: Arc<str>,
-    /// From 1; 0 for the file as a whole.
+    /// 1-based; 0 for the file as a whole.
     pub line: usize,
-    /// From 1, in characters; 0 for the file as a whole.
+    /// 1-based, in characters; 0 for the file as a whole.
     pub column: usize,
     /// Description in one line.
     pub text: String,

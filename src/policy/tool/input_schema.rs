@@ -17,7 +17,7 @@ const MAX_REFERENCES: usize = 32;
 const MAX_CHAIN: usize = 8;
 /// Maximum number of parts of a JSON Pointer.
 const MAX_POINTER_PARTS: usize = 8;
-/// Maximum number of properties read of an object.
+/// Maximum number of properties read from an object.
 pub(super) const MAX_PROPERTIES: usize = 256;
 /// Maximum number of names read from `required`.
 const MAX_REQUIRED: usize = 256;
@@ -220,7 +220,7 @@ pub(super) fn read_elements(text: &str) -> impl Iterator<Item = &str> {
     elements(text).into_iter().flatten().map_while(Result::ok)
 }
 
-/// Maximum bytes of a value copied from the schema.
+/// Maximum size of a value copied from the schema, in bytes.
 const MAX_OFFERED_BYTES: usize = 512;
 /// Maximum depth of an example.
 const MAX_DEPTH: usize = 6;
@@ -229,7 +229,7 @@ const MAX_MEMBERS: usize = 24;
 const MAX_ELEMENTS: usize = 4;
 /// Maximum number of values in an example.
 const MAX_VALUES: usize = 128;
-/// Maximum characters generated for `minLength`.
+/// Maximum number of characters generated for `minLength`.
 const MAX_MADE_UP: usize = 256;
 
 /// Example arguments for a tool: required members, with values from the schema (constants, defaults, examples,

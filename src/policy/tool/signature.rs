@@ -18,9 +18,9 @@ const MAX_MEMBERS: usize = 12;
 const MAX_DEPTH: usize = 3;
 /// Maximum number of choices of an enum, or of a union.
 const MAX_CHOICES: usize = 16;
-/// Maximum bytes of a default, choice or constant.
+/// Maximum length of a default, choice or constant, in bytes.
 const MAX_VALUE_BYTES: usize = 64;
-/// Maximum bytes of a parameter's name; a longer one ends the list, because a truncated name could not be used.
+/// Maximum length of a parameter's name, in bytes; a longer one ends the list, because a truncated name could not be used.
 const MAX_NAME_BYTES: usize = 128;
 /// Marks omissions.
 const MORE: &str = "…";
@@ -243,7 +243,7 @@ fn written(value: &str) -> Option<String> {
 
 pub const MAX_SUMMARY_BYTES: usize = 240;
 
-/// Minimum letters of a word before a full stop that ends a sentence: excludes `e.g.`, `i.e.` and initials.
+/// Minimum number of letters of a word before a full stop that ends a sentence: excludes `e.g.`, `i.e.` and initials.
 const SHORTEST_WORD: usize = 2;
 
 /// First sentence of `description` on one line, truncated, without leading Markdown of headings and lists.

@@ -63,7 +63,7 @@ impl HeaderMismatch {
     }
 }
 
-/// Maximum characters shown of a revision that disagrees.
+/// Maximum number of characters shown of a revision that disagrees.
 const MAX_SHOWN_CHARS: usize = 32;
 
 /// Member of `params` that `Mcp-Name` repeats for a method, if any.

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn apr_1_baggage_is_asked_wherever_it_was_stated() {
+    fn apr_1_baggage_from_the_header_is_shown_for_approval() {
         for (meta, expected) in [
             (None, r#"{"baggage":"k=\"v"}"#),
             (Some(r#"{"traceparent":"x"}"#), r#"{"baggage":"k=\"v"}"#),

@@ -40,7 +40,7 @@ impl Revision {
     const ALL: [Self; 5] =
         [Self::November2024, Self::March2025, Self::June2025, Self::November2025, Self::July2026];
 
-    /// Revision of that name; the newest for an unknown name.
+    /// Revision with this name; the newest for an unknown name.
     pub fn of(version: &str) -> Self {
         Self::ALL.into_iter().find(|known| known.name() == version).unwrap_or(Self::NEWEST)
     }

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lately_after_now_equals_the_last_reading() {
+    fn lately_returns_the_last_reading_of_now() {
         let first = lately();
         assert_eq!(lately(), first);
         let second = now();

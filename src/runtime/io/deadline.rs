@@ -27,7 +27,7 @@ use tokio::time::{Sleep, sleep_until};
 pub struct Allowance {
     /// The whole duration, for messages.
     pub whole: Duration,
-    /// The moment at which it ends.
+    /// Time at which it expires.
     pub until: Instant,
 }
 

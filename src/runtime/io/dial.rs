@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn head_is_read_alike_for_every_split() {
+    fn head_is_parsed_equally_for_every_split() {
         let answer = b"HTTP/1.1 200 Connection established\r\nvia: p\r\n\r\n";
         for at in 0..answer.len() {
             assert!(matches!(read_head(&answer[..at]), Ok(None)), "{at}");

@@ -278,7 +278,7 @@ impl EgressEnvironment {
 /// One entry of `NO_PROXY`.
 #[derive(Debug)]
 struct Exception {
-    /// As written.
+    /// Entry as written.
     entry: Box<str>,
     hosts: Hosts,
     /// `None`: every port.

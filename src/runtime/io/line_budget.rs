@@ -157,12 +157,12 @@ impl Budgets {
     }
 }
 
-/// A token bucket that counts refusals. It has no clock of its own.
+/// Token bucket that counts refusals. The caller supplies the time.
 #[derive(Debug)]
 pub struct LineBucket {
     burst: u32,
     interval: Duration,
-    /// The moment until which the taken tokens last.
+    /// Time at which all tokens taken so far are refilled; `None`: none was taken.
     paid: Option<Instant>,
     missed: u64,
 }

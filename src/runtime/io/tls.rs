@@ -186,7 +186,7 @@ impl fmt::Display for TlsFileProblem {
 /// A certificate with its chain and the matching private key.
 #[derive(Clone, Debug)]
 pub struct CertifiedPair {
-    /// In the form that rustls uses.
+    /// Certificate and key in the form that rustls uses.
     pub certified: Arc<CertifiedKey>,
     /// The facts of the leaf certificate.
     pub facts: CertificateFacts,

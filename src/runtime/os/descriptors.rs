@@ -9,19 +9,19 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 /// The largest useful number within the bounds of this program. Children inherit the limit, and some do work for each
 /// possible descriptor.
 const WANTED: u64 = 65_536;
-/// For the standard streams, signals, the listener, and occasional files.
+/// Descriptors for the standard streams, signals, the listener, and occasional files.
 const RESERVED_FOR_PROCESS: usize = 32;
-/// For a worker thread's event queue and its waker.
+/// Descriptors for a worker thread's event queue and its waker.
 const RESERVED_FOR_WORKER: usize = 4;
-/// For the log's journals, lock files and head, and the tables written during compaction.
+/// Descriptors for the log's journals, lock files and head, and the tables written during compaction.
 const RESERVED_FOR_STORE: usize = 40;
 /// Minimum and maximum number of tables that the log keeps open for reading.
 const STORE_TABLES: (usize, usize) = (24, 900);
 /// The log's tables get one in this many of all descriptors.
 const STORE_SHARE: usize = 8;
-/// For a server: a child's pipes, or connections for discovery and for unsolicited messages.
+/// Descriptors per server: a child's pipes, or connections for discovery and for unsolicited messages.
 const RESERVED_FOR_SERVER: usize = 4;
-/// Minimum number of client connections, whatever the limit.
+/// Minimum number of client connections, regardless of the limit.
 const MIN_CONNECTIONS: usize = 8;
 
 /// Raises the limit as far as allowed and useful. Returns the limit now in force.

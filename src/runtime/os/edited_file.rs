@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_many_at_once_loses_no_change() {
+    fn concurrent_edits_lose_no_change() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("file");
         std::thread::scope(|scope| {

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn restrict_all_removes_wider_modes_and_follows_no_links() {
+    fn restrict_all_removes_wider_modes_and_does_not_follow_links() {
         let home = tempfile::tempdir().unwrap();
         let (tree, outside) = (home.path().join("tree"), home.path().join("outside"));
         folder(&tree.join("a/b")).unwrap();

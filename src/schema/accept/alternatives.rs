@@ -136,7 +136,7 @@ impl<'a> SchemaSource<'a> {
         Some(certain)
     }
 
-    /// Alternatives of `if`: with `then`; or with both `then` and `else`, whatever the condition.
+    /// Alternatives of `if`: with `then`; or with both `then` and `else`, regardless of the condition.
     fn condition(self, keywords: &'a Keywords) -> Option<Vec<Vec<&'a Value>>> {
         let condition = keywords.get("if")?;
         let then = keywords.get("then");

@@ -51,7 +51,7 @@ impl ArrivingDocument {
         is_complete && !self.given_up && self.slices == document.len()
     }
 
-    /// Whether the rest of the document is not read.
+    /// Whether the pass has given up and ignores the rest of the document.
     #[cfg(test)]
     pub(super) fn has_given_up(&self) -> bool {
         self.given_up

@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a3_body_is_verbatim_wherever_the_id_is() {
+    fn fr_a3_body_is_verbatim_at_any_position_of_the_id() {
         let result = r#"{ "z":1.0 , "content":[ ],"_meta":{"é":"\u00e9"}, "a" : null }"#;
         for text in [
             format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#),
@@ -887,7 +887,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a10_error_is_not_validated_wherever_is_error_is() {
+    fn fr_a10_error_is_not_validated_at_any_position_of_is_error() {
         finds(r#""isError":true,"structuredContent":1"#, &Finding::Passes);
         finds(r#""structuredContent":1,"isError":true"#, &Finding::Passes);
         finds(r#""structuredContent":1,"isError":false"#, &Finding::AskTheSchema);

@@ -25,7 +25,7 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
 /// Minimum interval between steps.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum bytes of shared state that automatic pins and quarantines may use; the rest is reserved for decisions of people.
+/// Maximum size of shared state that automatic pins and quarantines may use, in bytes; the rest is reserved for decisions of people.
 const MAX_AUTOMATIC_BYTES: usize = 12 << 20;
 const _: () = assert!(MAX_AUTOMATIC_BYTES + (4 << 20) <= MAX_OWN_BYTES);
 /// Name of this part in reported faults.
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nodes_that_have_merged_agree_whatever_the_order(
+        fn merge_order_does_not_affect_the_result(
             published in prop::collection::vec((0..3_usize, 0..2_u8, 0..2_u8, 0..3_usize), 0..16),
             reads in prop::collection::vec((0..3_usize, 0..3_usize), 0..12),
         ) {

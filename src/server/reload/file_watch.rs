@@ -147,7 +147,7 @@ impl ChangeSignal {
 pub(super) struct WatchedFolders {
     /// `None` if the system does not report changes.
     queue: Option<ChangeQueue>,
-    /// With inode numbers, because a folder may be replaced by another of the same name.
+    /// Watched folders and their inode numbers; a folder may be replaced by another of the same name.
     folders: BTreeSet<(PathBuf, u64)>,
     watches: BTreeSet<Watch>,
 }

@@ -14,11 +14,11 @@ use mcpproxy_config::rule_files::RULE_FILES;
 use mcpproxy_config::written::ChangedKey;
 use mcpproxy_policy::rules::RuleProblem;
 
-/// Maximum bytes of a record that describe changed values.
+/// Maximum size of the description of changed values in a record, in bytes.
 const MAX_CHANGES_BYTES: usize = MAX_METADATA_BYTES / 2;
 /// Maximum number of changes in a comparison.
 const MAX_COMPARED: usize = 200;
-/// Maximum bytes of a record for each list of keys.
+/// Maximum size of each list of keys in a record, in bytes.
 const MAX_KEYS_BYTES: usize = MAX_METADATA_BYTES / 8;
 
 /// The record of an applied config.

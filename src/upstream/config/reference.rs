@@ -214,7 +214,7 @@ pub(super) fn exposure(path: &Path) -> Option<String> {
     let mode = private::wider(path)?;
     let path = path.display();
     Some(format!(
-        "others may read or write {path} (mode {mode:03o}): chmod 600 it, it holds a secret"
+        "{path} contains a secret and is accessible to others (mode {mode:03o}): chmod 600 it"
     ))
 }
 

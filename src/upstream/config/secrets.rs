@@ -102,7 +102,7 @@ impl Config {
         url: Option<String>,
     ) -> Found {
         let mut found = Found::default();
-        // File-backed values are secret whatever their name.
+        // File-backed values are secret regardless of their name.
         let is_file_backed = |value: &String| {
             ["${file:", "${credential:", "${keyring:"].iter().any(|it| value.contains(it))
         };
@@ -240,7 +240,7 @@ impl Found {
     }
 }
 
-/// Whether a header of that name contains no secret.
+/// Whether a header with this name contains no secret.
 pub fn is_plain_header(name: &str) -> bool {
     PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain))
 }
@@ -250,7 +250,7 @@ fn is_secret_name(name: &str) -> bool {
     NAMES.iter().any(|word| name.contains(word))
 }
 
-/// Whether a value is harmless whatever its name: a number, a switch or a path.
+/// Whether a value is harmless regardless of its name: a number, a switch or a path.
 fn is_ordinary(value: &str) -> bool {
     let is_path = value.starts_with(['/', '.', '~']) && !value.contains(char::is_whitespace);
     is_path && !value.split('/').any(|part| looks_secret(part, PART_BYTES))

@@ -35,7 +35,7 @@ pub const MAX_IDLE: usize = 64;
 /// Maximum idle time of a connection. Below the 5 s after which common servers close connections, so that calls
 /// rarely hit a closing connection.
 pub const MAX_IDLE_AGE: Duration = Duration::from_secs(4);
-/// Maximum bytes read from the rest of an event stream to reuse its connection.
+/// Maximum number of bytes read from the rest of an event stream to reuse its connection.
 const MAX_DRAIN_BYTES: usize = 64 * 1024;
 
 /// One worker's connections to all HTTP upstreams. Not `Send`.

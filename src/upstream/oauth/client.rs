@@ -42,7 +42,7 @@ use mcpproxy_runtime::io::tls::system_connector;
 
 /// Maximum size of a response, in bytes.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
-/// Maximum redirects of a request.
+/// Maximum number of redirects of a request.
 const MAX_REDIRECTS: u32 = 3;
 /// Maximum time of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);

@@ -138,9 +138,9 @@ impl Ending<'_> {
                 // Text from an unverified sender is not shown (MCP 2026-07-28 §Authorization Response Validation).
                 return Err(match authority::is_from_issuer(&metadata, by.as_deref()) {
                     true => LoginError::Denied(why),
-                    false => {
-                        LoginError::Unusable(format!("the answer is not from its issuer {issuer}"))
-                    }
+                    false => LoginError::Unusable(format!(
+                        "the response does not come from the issuer {issuer}"
+                    )),
                 });
             }
         };
@@ -193,7 +193,7 @@ pub(super) struct EntryRead {
     pub(super) egress: Egress,
     /// Secret of the preregistered client.
     client_secret: Option<String>,
-    /// With the grant `client_credentials`.
+    /// Credentials for the grant `client_credentials`, if the entry uses it.
     pub(super) client: Option<ClientCredentials>,
 }
 
@@ -347,7 +347,7 @@ async fn begin(
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Maximum time to receive a request head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum connections: browsers open unused ones.
+/// Maximum number of connections: browsers open unused ones.
 const MAX_CONNECTIONS: usize = 16;
 const PATH: &str = "/callback";
 

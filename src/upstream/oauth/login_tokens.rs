@@ -40,7 +40,7 @@ const MARGIN_SECONDS: u64 = 60;
 const MIN_SECONDS: u64 = 3;
 /// Minimum delay after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
-/// Maximum consecutive rejected tokens, each of which is renewed once.
+/// Maximum number of consecutive rejected tokens, each of which is renewed once.
 const MAX_REFUSED: u32 = 3;
 /// Consecutive logins with the same scopes after which further ones are considered pointless.
 const MAX_STEP_UPS: u32 = 2;

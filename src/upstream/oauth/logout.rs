@@ -86,7 +86,7 @@ async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), Strin
         // Both are tried.
         let answer = client.fetch(request).await.and_then(|answer| match answer.status() {
             status if status.is_success() => Ok(()),
-            status => Err(format!("the authorization server answers {status}")),
+            status => Err(format!("the authorization server answered {status}")),
         });
         let answer = answer.map_err(|reason| format!("{hint}: {reason}"));
         result = result.and(answer);

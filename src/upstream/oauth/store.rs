@@ -102,7 +102,7 @@ impl std::fmt::Debug for Grant {
 /// Reason why a token file cannot be used.
 #[derive(Debug, Error)]
 pub enum TokenStoreError {
-    #[error("{} can be read by others than its owner: chmod 600 it", .0.display())]
+    #[error("{} can be read by users other than its owner: chmod 600 it", .0.display())]
     Open(PathBuf),
     /// Damaged, invalid, or missing although its copy exists.
     #[error("{} cannot be used: {reason}; {recovery}", file.display())]

@@ -439,7 +439,7 @@ async fn invalid_response_is_an_error_that_names_server_and_cause() {
 }
 
 #[tokio::test]
-async fn bytes_beyond_the_content_length_reach_no_other_call() {
+async fn bytes_beyond_the_content_length_do_not_reach_another_call() {
     let server = Server::start().await;
     let bench = server.bench();
     bench.connected("web").await;

@@ -195,7 +195,7 @@ async fn flood_does_not_block_a_response() {
 }
 
 #[tokio::test]
-async fn request_in_a_calls_own_stream_reaches_its_client_and_back() {
+async fn server_request_in_the_stream_of_a_call_is_answered_by_its_client() {
     let (sender, events) = Say::events();
     let stream = Mutex::new(Some(events));
     let server = Fake::start(move |seen| match seen.method() {

@@ -295,7 +295,7 @@ async fn pro_13_refused_subscription_is_opened_again_and_the_lists_read() {
 }
 
 #[tokio::test]
-async fn pro_14_throttled_handshake_waits_and_causes_no_other_attempt() {
+async fn pro_14_throttled_handshake_waits_without_further_attempts() {
     for (wait, at_least) in [("1", 0), ("120", 60)] {
         let asked = AtomicUsize::new(0);
         let server = Fake::start(move |seen| match seen.method() {

@@ -260,7 +260,7 @@ pub(super) enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// The format of that name.
+    /// Returns the format with this name.
     pub(super) fn of(name: &str) -> Self {
         match name {
             "csv" => Self::Csv,
@@ -420,7 +420,7 @@ pub(in crate::cli) async fn records_bar_of(
     Ok(records_bar(page.pointer("/total").and_then(Value::as_u64).unwrap_or_default()))
 }
 
-/// Maximum attempts to resume a stream without progress.
+/// Maximum number of attempts to resume a stream without progress.
 const MAX_RETRIES: u32 = 5;
 /// Delay before each attempt.
 const WAIT: Duration = Duration::from_secs(1);

@@ -256,11 +256,11 @@ pub(super) fn duration(ms: f64) -> String {
 
 /// Alias of the newest row of `activity list`.
 const LAST: &str = "last";
-/// Maximum digits of a record number (48 bits).
+/// Maximum number of digits of a record number (48 bits).
 const DIGITS: usize = 15;
 /// Records per page of the search.
 const PAGE: u64 = 20;
-/// Maximum pages examined, since numbers may be missing and records may arrive meanwhile.
+/// Maximum number of pages examined, since numbers may be missing and records may arrive meanwhile.
 const TRIES: usize = 8;
 
 /// Resolves an id, number or alias to a full id.

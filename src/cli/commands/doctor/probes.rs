@@ -157,7 +157,7 @@ fn check_section(section: &Section<'_>, now: SystemTime) -> Vec<Diagnosis> {
 
 fn ends(section: &Section<'_>, cert: &Path, until: SystemTime, now: SystemTime) -> Diagnosis {
     let end = Timestamp::try_from(until).map(|end| format!("{end:.0}")).unwrap_or_default();
-    let finding = format!("{}.cert: {} holds until {end}", section.at, cert.display());
+    let finding = format!("{}.cert: {} is valid until {end}", section.at, cert.display());
     match until.duration_since(now).is_ok_and(|left| left > EXPIRY_WARNING) {
         true => Diagnosis::fine(CERTIFICATES_CHECK, finding),
         false => Diagnosis {

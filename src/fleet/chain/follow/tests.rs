@@ -191,7 +191,7 @@ fn removed_segment_is_a_fault_and_a_gap_and_following_continues() {
 }
 
 #[test]
-fn late_segment_is_no_fault() {
+fn late_segment_is_not_a_fault() {
     let whole = stored(&chain(&mut ExampleLog::new(1), &[3, 1, 5], None));
     let mut following = Following::new();
     let mut store = whole.clone();

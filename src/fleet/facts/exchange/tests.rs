@@ -187,7 +187,7 @@ async fn unreadable_object_blocks_neither_upload_nor_other_reads() {
 }
 
 #[tokio::test]
-async fn stray_objects_are_reported_within_bounds_and_hide_no_node() {
+async fn stray_objects_are_reported_within_bounds_and_do_not_hide_nodes() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));

@@ -14,17 +14,17 @@ use mcpproxy_catalog::Snapshot;
 use mcpproxy_policy::Visibility;
 use mcpproxy_policy::tool::{Tool, Trust};
 
-/// Maximum servers listed.
+/// Maximum number of servers listed.
 pub(crate) const MAX_SERVERS: usize = 40;
-/// Maximum words per server.
+/// Maximum number of words per server.
 pub(crate) const MAX_WORDS: usize = 5;
 /// Maximum length of a word and of a server name, in characters.
 const MAX_WORD_CHARS: usize = 24;
 const MAX_NAME_CHARS: usize = 64;
-/// Maximum tools and different words considered per server.
+/// Maximum number of tools and different words considered per server.
 const MAX_TOOLS: usize = 1000;
 const MAX_DIFFERENT: usize = 1000;
-/// Maximum tools, per server and in total, for which rules are evaluated, since that takes time and each session
+/// Maximum number of tools, per server and in total, for which rules are evaluated, since that takes time and each session
 /// begins with this text.
 const MAX_RULED_OF_SERVER: usize = 16;
 const MAX_RULED: usize = MAX_RULED_OF_SERVER * MAX_SERVERS;

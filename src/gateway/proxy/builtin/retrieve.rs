@@ -33,7 +33,7 @@ pub(crate) const USAGE_INSTRUCTIONS: &str = "Use call_tool_read for read-only op
 /// Maximum `limit`, and `tools_limit` in the config.
 pub const MAX_LIMIT: usize = 100;
 
-/// Maximum tools that rules are evaluated for in one search, best first; others are neither found nor counted.
+/// Maximum number of tools that rules are evaluated for in one search, best first; others are neither found nor counted.
 pub const MAX_RULED: usize = 500;
 
 /// Maximum size of descriptions and schemas in a `full` result, in bytes; further tools are abbreviated.
@@ -112,7 +112,7 @@ pub struct Shown<'a> {
     pub annotations: Option<&'a RawValue>,
     /// The effective capability.
     pub capability: Capability,
-    /// 0 to 1, in thousandths; absent without a search.
+    /// Relevance from 0 to 1, rounded to thousandths; absent without a search.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 0, maximum = 1)]
     pub score: Option<f32>,

@@ -42,9 +42,9 @@ use crate::proxy::render::shown;
 use crate::proxy::reply::{Piece, Reply};
 use crate::proxy::worker::Worker;
 
-/// Maximum rounds of one request, as in the SDKs of clients.
+/// Maximum number of rounds of one request, as in the SDKs of clients.
 pub(crate) const MAX_ROUNDS: u32 = 10;
-/// Maximum questions of one round.
+/// Maximum number of questions of one round.
 pub(crate) const MAX_QUESTIONS: usize = 16;
 /// Maximum size of a result that asks, in bytes. A longer one without a `resultType` before this position is not held back.
 const MAX_QUESTION_BYTES: usize = 1024 * 1024;
@@ -72,7 +72,7 @@ pub(crate) enum InputFault {
         "the server asked for input without a question: its result has neither inputRequests nor requestState"
     )]
     NoQuestion,
-    #[error("the server asked for input with inputRequests that are not an object of requests")]
+    #[error("the server asked for input with inputRequests that is not an object of requests")]
     NoRequests,
     #[error(
         "the server asked its client for something other than elicitation/create (form, url), \
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_37_faults_of_a_server_are_named() {
+    fn pro_37_invalid_input_requests_are_rejected_with_the_fault() {
         let many = |count: usize| {
             let all: Vec<String> = (0..count).map(|n| format!("\"{n}\":{FORM}")).collect();
             asking(&all.join(","))

@@ -66,7 +66,7 @@ const ID: u64 = 1;
 pub(super) enum TaskFault {
     #[error("the server answered with a task that is not unambiguous JSON")]
     Ambiguous,
-    #[error("the server answered with a task without a taskId that is a string")]
+    #[error("the server answered with a task whose taskId is missing or not a string")]
     NoId,
     #[error("the server answered with a task that contains content, which would bypass validation")]
     WithContent,
@@ -82,7 +82,7 @@ pub(super) enum TaskFault {
     NoObject,
     #[error("the server answered with a completed task without its result")]
     NoResult,
-    #[error("the task cannot be forwarded: the system has no randomness")]
+    #[error("the task cannot be forwarded: the system provides no random bytes")]
     NotSealed,
 }
 
@@ -221,7 +221,7 @@ impl Exchange {
         if !declared {
             let access = self.permit.access();
             let text = format!(
-                "{}: {}: the server answered with a task, which the client did not declare",
+                "{}: {}: the server answered with a task, but the client has not declared support for tasks",
                 access.server(),
                 access.label()
             );

@@ -35,7 +35,7 @@ use crate::proxy::worker::Worker;
 
 /// Time limit for one attempt to cancel a task.
 const CANCEL_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum attempts to cancel a task.
+/// Maximum number of attempts to cancel a task.
 const MAX_ATTEMPTS: u32 = 5;
 /// Minimum and maximum delay before a further attempt; jitter may double it.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::proxy::worker::Worker;
 
-/// Maximum tools, resources, templates and prompts, each, for which rules are evaluated to decide whether a
+/// Maximum number of tools, resources, templates and prompts, each, for which rules are evaluated to decide whether a
 /// principal may know of a server.
 pub(crate) const MAX_RULED: usize = 16;
 

@@ -36,7 +36,7 @@ const PARTS: usize = 4;
 const COMMANDS: usize = 4;
 /// Maximum size of a server's messages to a held call while its client is away, in bytes.
 const MAX_STASH_BYTES: usize = 256 * 1024;
-/// Maximum requests of a server to a held call while its client is away.
+/// Maximum number of requests of a server to a held call while its client is away.
 const MAX_STASHED: usize = 16;
 
 /// Task that keeps an answer on its worker.

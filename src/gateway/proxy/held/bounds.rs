@@ -8,13 +8,13 @@ use mcpproxy_policy::approvals::ApprovalId;
 use mcpproxy_runtime::keyed_counts::{CountedUse, KeyedCounts, UsedUp};
 use thiserror::Error;
 
-/// Maximum held calls.
+/// Maximum number of held calls.
 const MAX_HELD: usize = 256;
-/// Maximum held calls of one principal.
+/// Maximum number of held calls of one principal.
 const MAX_HELD_PER_PRINCIPAL: usize = 32;
 /// Divisor: waiting calls, each with a slot in the activity log, use at most 1/`LOG_SHARE` of its slots.
 const LOG_SHARE: usize = 12;
-/// Maximum rounds of one call.
+/// Maximum number of rounds of one call.
 pub(crate) const MAX_HELD_ROUNDS: u32 = 16;
 /// Maximum size of a question, in bytes.
 pub(crate) const MAX_HELD_QUESTION_BYTES: usize = 256 * 1024;
@@ -39,7 +39,7 @@ pub(crate) enum NotHeld {
 pub(crate) struct HeldBounds {
     all: usize,
     of_one: usize,
-    /// By principal id.
+    /// Held calls by principal id.
     held: Arc<KeyedCounts<Box<str>>>,
 }
 

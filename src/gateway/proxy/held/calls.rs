@@ -33,7 +33,7 @@ use super::bounds::HeldBounds;
 use crate::proxy::render::shown;
 use crate::proxy::shutdown::CUT_OFF;
 
-/// Maximum arguments compared one by one to name the one that differs.
+/// Maximum number of arguments compared one by one to name the one that differs.
 const MAX_COMPARED: usize = 64;
 /// Key of the question in `inputRequests`. There is only one: a legacy server waits for each answer.
 pub(crate) const QUESTION: &str = "question";

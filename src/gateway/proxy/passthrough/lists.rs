@@ -28,9 +28,9 @@ use mcpproxy_upstream::{Answer, AnswerPart, Cause, Upstream};
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Maximum wait for a server that is reconnecting, and the retry interval for one that did not return.
 const AWAY_WAIT: Duration = Duration::from_secs(1);
-/// Maximum pages of one list.
+/// Maximum number of pages of one list.
 const MAX_PAGES: usize = 1000;
-/// Maximum elements of one list of one server.
+/// Maximum number of elements of one list of one server.
 const MAX_ELEMENTS: usize = 20_000;
 /// Maximum size of a page in bytes.
 const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
@@ -38,7 +38,7 @@ const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
 const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum size of a page's cursor in bytes.
 const MAX_CURSOR_BYTES: usize = 64 * 1024;
-/// Maximum nonconforming elements of one list that are logged individually.
+/// Maximum number of nonconforming elements of one list that are logged individually.
 const MAX_TOLD: usize = 10;
 
 /// Lists of all servers, in the order of the config.
@@ -48,7 +48,7 @@ pub(crate) async fn all(worker: &Worker, list: List) -> Vec<Arc<CachedList>> {
     futures_util::future::join_all(lists).await
 }
 
-/// List of the server of that name, if it exists.
+/// List of the server with this name, if it exists.
 pub(crate) async fn of_server(worker: &Worker, server: &str, list: List) -> Vec<Arc<CachedList>> {
     match worker.proxy.upstreams.get(server) {
         Some(upstream) => vec![of(worker, &upstream, list).await],
@@ -253,7 +253,7 @@ async fn read(worker: &Worker, upstream: &Arc<Upstream>, list: List) -> Result<L
 enum PageFailure {
     /// The server does not know the method.
     Unknown,
-    /// The bound of the whole list is reached.
+    /// The list has reached its maximum size.
     TooLong,
     Other(Unread),
 }

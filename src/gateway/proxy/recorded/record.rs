@@ -595,7 +595,7 @@ impl CallRecord {
         let failed = match status {
             Status::Error | Status::Unknown => Some(SpanError::Other),
             Status::Blocked => Some(SpanError::Own("output_blocked")),
-            // The error was noted before; a question to the client is no failure.
+            // The error was noted before; a question to the client is not a failure.
             Status::Success | Status::Warning | Status::Rejected => None,
         };
         std::mem::take(&mut self.trace).end(EndedCall {
@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cap_8_wait_for_a_person_is_no_latency() {
+    async fn cap_8_wait_for_approval_does_not_count_as_latency() {
         for (answered, latency_s) in [(true, 2), (false, 1)] {
             let (reply, ending) = (Reply::default(), Ending::default());
             let calls = calls::Calls::default();

@@ -1,6 +1,6 @@
 //! Error text of a tool, parsed from the recorded head of its answer. Pure functions.
 
-/// Maximum characters of a tool's own error that is recorded as the reason.
+/// Maximum length of a tool's own error that is recorded as the reason, in characters.
 const MAX_REPORTED_CHARS: usize = 300;
 
 /// First text of a tool's error result, or message of a JSON-RPC error, on one line. `response` is the recorded

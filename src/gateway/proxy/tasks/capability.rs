@@ -43,7 +43,7 @@ pub(crate) enum TaskAnswer {
 pub(crate) struct CreatedIds {
     /// The server's id.
     pub(crate) own: Box<str>,
-    /// The client's id; empty if the system has no randomness.
+    /// The client's id; empty if the system provides no random bytes.
     pub(crate) sealed: Box<str>,
 }
 

@@ -33,7 +33,7 @@ pub(super) const MAX_STATE_BYTES: usize = 64 * 1024;
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Maximum delay that a refusal may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
-/// Maximum repetitions of a request that is refused, until its task changes again.
+/// Maximum number of repetitions of a request that is refused, until its task changes again.
 const MAX_RETRIES: u32 = 8;
 
 /// Fetch schedule of one task's state.

@@ -22,11 +22,11 @@ use parking_lot::Mutex;
 use super::changed::{DueTask, FetchDue, FetchOutcome, Fetched, NotRepeated, TaskState};
 use crate::proxy::client::{Client, Peer};
 
-/// Maximum tasks in the table.
+/// Maximum number of tasks in the table.
 const MAX_KNOWN: usize = 4096;
-/// Maximum tasks of one principal in the table.
+/// Maximum number of tasks of one principal in the table.
 const MAX_KNOWN_OF_PRINCIPAL: usize = 256;
-/// Maximum tasks on one page of a list.
+/// Maximum number of tasks on one page of a list.
 pub(crate) const PAGE_TASKS: usize = 16;
 
 /// Task table in order of creation.

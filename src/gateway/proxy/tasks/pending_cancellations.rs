@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Maximum pending cancellations at one server.
+/// Maximum number of pending cancellations at one server.
 const MAX_AT_SERVER: usize = 64;
-/// Maximum pending cancellations at all servers.
+/// Maximum number of pending cancellations at all servers.
 const MAX_PENDING: usize = 256;
 
 /// Number of pending cancellations by server.

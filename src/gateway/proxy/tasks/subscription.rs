@@ -33,9 +33,9 @@ use crate::proxy::reply::Reply;
 use crate::proxy::tasks;
 use crate::proxy::worker::Worker;
 
-/// Maximum tasks of one subscription; further ones are not acknowledged.
+/// Maximum number of tasks of one subscription; further ones are not acknowledged.
 const MAX_TASKS: usize = 64;
-/// Maximum followed tasks of one principal, over all its subscriptions; further ones are not acknowledged.
+/// Maximum number of followed tasks of one principal, over all its subscriptions; further ones are not acknowledged.
 const MAX_TASKS_PER_PRINCIPAL: usize = 256;
 /// Memory charge of a followed task besides its sealed id.
 const BESIDE_ID_BYTES: usize = 1024;

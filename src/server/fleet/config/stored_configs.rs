@@ -148,7 +148,7 @@ impl Resealing {
             }
             let may_pass = is_transient || elsewhere.is_some();
             let why = elsewhere.map_or_else(|| error.text(), |error| error.to_string());
-            let help = if may_pass { "" } else { "; apply it once more (mcpproxy fleet apply)" };
+            let help = if may_pass { "" } else { "; apply it again (mcpproxy fleet apply)" };
             let fault = format!(
                 "version {number} of the fleet's config is not sealed by the newest cluster.key yet: {why}{help}"
             );
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(resealing.step(&b, &fact).await, RETRY_INTERVAL);
         let faults = b.facts.reported_faults().concat();
         assert!(faults.starts_with("version 4 of the fleet's config is not sealed by"), "{faults}");
-        assert!(faults.ends_with("apply it once more (mcpproxy fleet apply)"), "{faults}");
+        assert!(faults.ends_with("apply it again (mcpproxy fleet apply)"), "{faults}");
         assert!(resealing.lost.is_empty() && resealing.sealed.len() == 2, "{resealing:?}");
         assert!(resealing.step(&b, &fact).await <= RETRY_INTERVAL, "no retry is due");
         std::fs::write(store.path(&fact.now.key()), there).unwrap();
