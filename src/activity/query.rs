@@ -212,8 +212,8 @@ pub struct Listing {
 /// metadata.
 /// ASCII case is ignored; other characters match as written, in all lower case or in all upper case.
 ///
-/// Arguments and responses are JSON as it was sent, which can spell a text verbatim, with escapes such as
-/// `\"` and `\n`, or with `\u00e9` for non-ASCII. All spellings are searched at once on the bytes, so that no
+/// Arguments and responses are stored as the JSON that was sent, which can spell a text verbatim, with escapes such as
+/// `\"` and `\n`, or with `\u00e9` for non-ASCII. All spellings are searched in one pass over the bytes, so that no
 /// record is parsed.
 #[derive(Clone, Debug)]
 pub struct SearchText(AhoCorasick);
@@ -261,7 +261,7 @@ impl SearchText {
     }
 }
 
-/// Escapes a text as within a JSON string; with `ascii`, non-ASCII characters too.
+/// Escapes a text for use in a JSON string; if `ascii`, also escapes non-ASCII characters.
 fn json_escaped(text: &str, ascii: bool) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {

@@ -25,11 +25,11 @@ use super::retention::Cut;
 use super::shares::LogShares;
 use super::store::{DamageReport, Store, StoreError};
 
-/// Waits of the writer for the disk longer than this are logged.
+/// Threshold above which the writer's waits for the disk are logged.
 pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 
 pub(super) enum WriterCommand {
-    /// Reply once the marks of all calls begun so far are durable.
+    /// Reply when the marks of all calls begun so far are durable.
     Mark(oneshot::Sender<()>),
     Entry {
         /// Boxed, because the queue's blocks are sized by the largest command.
@@ -41,20 +41,20 @@ pub(super) enum WriterCommand {
         /// Whether the entry's permit has to be returned.
         counted: bool,
     },
-    /// Sent by the writer itself: commands behind it were sent after this moment, in microseconds since
+    /// Sent by the writer itself. Commands behind it in the queue were sent after this moment, in microseconds since
     /// `base`.
     Behind(u64),
-    /// Reply once everything before it is readable.
+    /// Reply when everything before it is readable.
     Barrier(mpsc::SyncSender<()>),
-    /// Reply once everything before it is durable.
+    /// Reply when everything before it is durable.
     Flush(mpsc::SyncSender<()>),
-    /// Remove the records before a cut; reply once that is visible.
+    /// Remove the records before a cut; reply when the removal is visible.
     Cut(Cut, mpsc::SyncSender<()>),
     /// Record unreported losses, if there are any.
     Lost,
     /// Repair the log, because this table is damaged.
     Damaged(PathBuf),
-    /// Write everything before it, and end.
+    /// Write everything before it, then end.
     Close,
 }
 
@@ -87,13 +87,13 @@ pub(super) struct Shared {
     /// Set while recording is suspended ([`Activity::suspend`](super::Activity::suspend)).
     pub(super) is_suspended: AtomicBool,
     pub(super) suspended: ArcSwap<Option<String>>,
-    /// Last record that retention may remove; all of them without a fleet.
+    /// Last record that retention may remove; without a fleet, retention may remove every record.
     pub(super) confirmed: AtomicU64,
     /// Replies waiting for confirmation, in the order of their records.
     pub(super) unconfirmed: Mutex<VecDeque<(u64, oneshot::Sender<()>)>>,
     /// Number of entries that could not be recorded, since the log was created.
     pub(super) lost: AtomicU64,
-    /// Persistent counter of them.
+    /// Persistent counter of the lost entries.
     pub(super) ledger: Ledger,
     /// Thread that saves the counter.
     pub(super) counter: OnceLock<Thread>,
@@ -110,14 +110,14 @@ pub(super) struct Shared {
     pub(super) disk_since: AtomicU64,
     /// Longest disk operation, in microseconds.
     pub(super) disk_longest: AtomicU64,
-    /// Size on disk as last seen by the writer. Cached, because asking the store waits for its syncs.
+    /// Size on disk at the writer's last measurement. Cached, because asking the store waits for its syncs.
     pub(super) disk_bytes: AtomicU64,
     /// Notified when waiting for a permit has become pointless.
     pub(super) has_failed: Notify,
     pub(super) base: Instant,
     /// Filtered wall clock, in milliseconds since 1970.
     pub(super) clock: Clock,
-    /// Steady clock in milliseconds.
+    /// Monotonic clock in milliseconds.
     pub(super) steady: Clock,
     /// State of the log when it was opened.
     pub(super) opened: OnceLock<Opened>,
@@ -128,9 +128,9 @@ pub(super) struct Shared {
     pub(super) pruning: Mutex<()>,
     /// Damage found by a reader, shown in the health until it is repaired.
     pub(super) damage: Arc<DamageReport>,
-    /// Set when retention found damage: the tables have to be checked.
+    /// Set when retention found damage, so that the tables are checked.
     pub(super) is_suspect: AtomicBool,
-    /// Thread that checks them.
+    /// Thread that checks the tables.
     pub(super) scrubber: OnceLock<Thread>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) read_barrier: ReadBarrier,
@@ -139,8 +139,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Creates the shared state of a log that is yet to be opened, and the receiving end of the writer's
-    /// queue.
+    /// Creates the shared state of a log that is not open yet, and the receiving end of the writer's queue.
     pub(super) fn new(
         config: Config,
         (clock, steady): (Clock, Clock),
@@ -155,7 +154,7 @@ impl Shared {
             queue,
             in_flight: CallsInFlight::default(),
             thread: OnceLock::new(),
-            // Until the writer begins, nothing is submitted.
+            // Nothing is submitted before the writer begins.
             asleep: AtomicBool::new(true),
             store: ArcSwap::from_pointee(None),
             failure: ArcSwap::from_pointee(None),
@@ -211,7 +210,7 @@ impl Shared {
         self.capacity - self.permits.available_permits().min(self.capacity)
     }
 
-    /// Enqueues a command for the writer. Without a writer its entry is lost.
+    /// Enqueues a command for the writer. If there is no writer, the command's entry is lost.
     pub(super) fn enqueue(&self, message: WriterCommand) {
         if let Err(SendError(WriterCommand::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -228,7 +227,7 @@ impl Shared {
         }
     }
 
-    /// Stores a repair of damage in `file`, for the health, with the number of records lost.
+    /// Notes a repair of damage in `file` and the number of records lost, for the health report.
     pub(super) fn note_repair(&self, file: &Path, records_lost: u64) {
         let file = file.display().to_string();
         self.repaired.store(Arc::new(Some(RepairedDamage { file, records_lost })));
@@ -253,8 +252,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer only if it would not wake soon by itself: callers pay for a wake-up only after a
-    /// pause.
+    /// Wakes the writer only if it would not wake soon by itself, so that callers pay for a wake-up only after a pause.
     pub(super) fn wake_if_asleep(&self) {
         // Either this thread sees the flag, or the writer, which checks the queue again after
         // setting it, sees the command.
@@ -264,14 +262,14 @@ impl Shared {
         }
     }
 
-    /// Ends the writer's sleep. Returns true for the first caller. From now on replies wait for the writer,
-    /// even before it is scheduled.
+    /// Ends the writer's sleep. Returns true for the first caller. Replies then wait for the writer, even before it is
+    /// scheduled.
     pub(super) fn end_sleep(&self) -> bool {
         let before = self.durable_until.load(Ordering::SeqCst);
         let is_first = self.asleep.swap(false, Ordering::SeqCst);
         if is_first {
             let now = self.micros(Instant::now());
-            // Unless the writer already runs and has set it.
+            // Has no effect if the writer already runs and has set the value.
             let _ = self.durable_until.compare_exchange(
                 before,
                 now,
@@ -282,7 +280,7 @@ impl Shared {
         is_first
     }
 
-    /// Whether nothing can be written at the moment, so that `on_failure` decides about calls.
+    /// Whether nothing can be written at the moment, so that `on_failure` decides whether calls proceed.
     pub(super) fn cannot_write(&self) -> bool {
         self.is_failed.load(Ordering::Acquire)
             || self.is_stalled.load(Ordering::Acquire)
@@ -297,7 +295,7 @@ impl Shared {
                 && self.is_suspended.load(Ordering::Acquire))
     }
 
-    /// Reason why nothing can be written, if so.
+    /// Reason why nothing can be written; `None` if the log can be written.
     pub(super) fn failure(&self) -> Option<String> {
         let failed = self.failure.load().as_ref().clone();
         let stalled = || {
@@ -392,7 +390,7 @@ impl std::fmt::Display for RepairedDamage {
 pub struct Health {
     /// State of the log as it affects calls.
     pub state: Standing,
-    /// Reason why nothing can be written, if so.
+    /// Reason why nothing can be written, if that is the case.
     #[schema(required)]
     pub failed: Option<String>,
     /// Damage found by a reader, if any.
@@ -407,7 +405,7 @@ pub struct Health {
     /// Upper bound of the time, in milliseconds, for which the oldest record that is not durable has been
     /// waiting. Replies wait from 35 on.
     pub lag_ms: u64,
-    /// Longest time that the disk took for one batch since the start, in milliseconds.
+    /// Longest time that the disk has taken for one batch since the start, in milliseconds.
     pub longest_sync_ms: u64,
     /// Number of records written since the start.
     pub written: u64,

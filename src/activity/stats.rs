@@ -20,8 +20,7 @@ pub const BUCKET_US: u64 = 300 * 1_000_000;
 /// Maximum number of servers and tools named in a summary.
 const TOP: usize = 10;
 
-/// Version of counters that include the status `unknown`. Without any such call the older [`VERSION`] is
-/// written.
+/// Version of counters that include the status `unknown`. If no call has that status, the older [`VERSION`] is written.
 const UNKNOWN_VERSION: u8 = 2;
 /// Number of statuses in [`VERSION`].
 const STATUSES: usize = Status::ALL.len() - 1;
@@ -64,7 +63,7 @@ impl Stats {
                 tools.insert(head.tool.into(), 1);
             }
         }
-        // The duration of a call whose outcome is unknown is unknown as well.
+        // If a call's outcome is unknown, so is its duration.
         if head.status != Status::Unknown {
             self.latency.add(head.duration_us, 1);
         }
@@ -310,7 +309,7 @@ pub struct Summary {
 pub struct Point {
     statuses: [u64; Status::ALL.len()],
     operations: [u64; Operation::ALL.len() + 1],
-    /// As in [`Stats`].
+    /// Durations, as in [`Stats`].
     latency: Histogram,
 }
 
@@ -321,7 +320,7 @@ impl Point {
         self.latency.merge(&stats.latency);
     }
 
-    /// As [`Summary::latency_ms`].
+    /// Same as [`Summary::latency_ms`], for the point.
     fn latency_ms(&self, q: f64) -> f64 {
         self.latency.quantile_ms(q)
     }

@@ -1,5 +1,4 @@
-//! Tracking of the objects and lists around a position in JSON text, and of their implications for a value there.
-//! Pure.
+//! Tracker of the objects and lists around a position in JSON text, which shows whether a value there is secret. Pure.
 //!
 //! Recognizes names and values in sibling members, `{"name":"Authorization","value":…}` in either order,
 //! pairs in lists, `["Authorization","…"]`, and argument lists, `["--password","…"]`. It does not check that
@@ -42,7 +41,7 @@ const NAMES: &[&[u8]] = &[
 ];
 /// Keys whose value is named by a sibling member. The prefilter relies on their last word, `value` or `val`.
 const VALUES: &[&[u8]] = &[b"value", b"val", b"stringvalue", b"rawvalue", b"parametervalue"];
-/// Further such keys, but only after the name; before it they are ordinary.
+/// More keys of this kind, but only after the name; before the name they are ordinary.
 const VALUES_AFTER_NAME: &[&[u8]] = &[b"values", b"content", b"data", b"default", b"text", b"v"];
 /// Keys whose list consists of names without values.
 const LISTS_OF_NAMES: &[&[u8]] = &[

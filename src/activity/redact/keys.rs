@@ -1,8 +1,8 @@
 //! Names that mark secrets: keys, regardless of case and separators, and command-line options that take a
 //! password. Pure.
 //!
-//! Only names are compared; callers decide where a value begins. A long option is recognized by its name. A
-//! short one differs between programs, so the program's name or a user name beside it is taken into account.
+//! Only names are compared; callers decide where a value begins. A long option is recognized by its name. A short
+//! option differs between programs, so the program's name or a user name in the same command is taken into account.
 
 use super::credentials::is_word;
 use super::table::{HARMLESS, KEYS, KeyMatch, MODIFIERS};
@@ -32,13 +32,13 @@ const TAIL: usize = 3;
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     ends: Vec<Box<[u8]>>,
-    /// Built-in keys that are ordinary words at the end of other names.
+    /// Built-in keys that must match the whole name, because they are ordinary words at the end of other names.
     wholes: Vec<Box<[u8]>>,
     /// Configured endings.
     extra: Vec<Box<[u8]>>,
     /// Last [`TAIL`] letters of every possible end of a sensitive key, sorted.
     tails: Vec<u32>,
-    /// Whether a configured key is shorter than that.
+    /// Whether a sensitive key is shorter than [`TAIL`].
     any_tail: bool,
     /// For each byte, whether a sensitive key may end with it.
     lasts: Box<[bool]>,
@@ -97,9 +97,9 @@ impl Keys {
         self.extra.iter().map(|word| &**word)
     }
 
-    /// Whether the value of a key with that name is secret.
+    /// Whether the value of this key is secret.
     pub(super) fn is_sensitive(&self, key: &[u8]) -> bool {
-        // The last letter decides almost always.
+        // The last letter almost always decides.
         let last = key.last().and_then(|last| self.lasts.get(usize::from(*last)));
         if last != Some(&true) || key.len() > MAX_KEY_BYTES || !self.may_be(key) {
             return false;
@@ -161,7 +161,7 @@ fn without_digits(name: &[u8]) -> &[u8] {
     name.get(..name.len() - digits).unwrap_or_default()
 }
 
-/// Packs the last letters of a word, given in reverse, in lower case.
+/// Packs the last letters of a word in lower case. The letters are given in reverse.
 fn tail<'a>(letters: impl Iterator<Item = &'a u8>) -> u32 {
     letters.take(TAIL).fold(0, |tail, letter| tail << 8 | u32::from(letter.to_ascii_lowercase()))
 }
