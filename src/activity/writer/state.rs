@@ -33,7 +33,7 @@ use crate::{codec, keys, recover, salvage, shares};
 
 /// Interval at which the size of the log is measured.
 const SIZE_EVERY: Duration = Duration::from_secs(1);
-/// Excess over `max_records`, as an absolute number and as a fraction, that is needed to wake retention.
+/// Excess over `max_records` at which retention is woken: more than this number, and more than 1/`SLACK` of the limit.
 const SLACK: u64 = 64;
 
 /// State owned by the writer thread.

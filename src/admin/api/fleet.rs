@@ -72,7 +72,8 @@ async fn reached(node: &FleetNode, other: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the chains in the store by node: as read for followed nodes, else as derived from the names of segments.
+/// Returns the chains in the store by node. A followed node's chain comes from its segments, another node's from the
+/// names of its segments.
 pub(super) fn chains(node: &FleetNode, index: Option<&IndexReport>) -> Vec<ChainSeen> {
     let followed = index.into_iter().flat_map(|report| &report.nodes).map(|it| {
         let status = &it.status;
@@ -134,7 +135,7 @@ struct FleetOverview {
     node: Option<String>,
     /// Number of living nodes, including this one.
     living: usize,
-    /// Reason why the store cannot be reached, so that this is the last known state; null if it can.
+    /// Reason why the store cannot be reached, so that this is the last known state; null if it can be reached.
     #[schema(required)]
     away: Option<String>,
     /// Status of this node's ledger; null outside a fleet.
@@ -144,7 +145,7 @@ struct FleetOverview {
     faults: Vec<String>,
     /// All nodes that have joined, by name.
     nodes: Vec<FleetNodeSeen>,
-    /// Their chains in the store as known to this node, by name.
+    /// Chains of the nodes in the store as known to this node, by name.
     chains: Vec<ChainSeen>,
     /// Status of shared state other than the log; null without `cluster.key`.
     #[schema(required)]
@@ -177,12 +178,12 @@ pub(super) struct ChainSeen {
 /// Status of shared state other than the log.
 #[derive(Serialize, ToSchema)]
 struct FactsSeen {
-    /// Milliseconds since it was last read completely; null before the first time.
+    /// Milliseconds since the state was last read completely; null before the first time.
     #[schema(required)]
     age_ms: Option<u64>,
-    /// Whether that exceeds the limit.
+    /// Whether this age exceeds the limit.
     stale: bool,
-    /// Reason why it cannot be read or written now; null if it can.
+    /// Reason why the state cannot be read or written now; null if it can.
     #[schema(required)]
     failing: Option<String>,
     /// Whether the store holds everything that this node shares.
