@@ -183,7 +183,7 @@ fn verify_copy(
     let damaged = journal_files::repair(&copy.join(DB), &recover::evidence(copy))?;
     let before = journals_used(copy)?;
     let store = Store::open(copy).map_err(|error| match error {
-        // Tables may hold the entries of damaged batches, and the list may then name more than the store has.
+        // Tables may hold the entries of damaged batches, so they may seem to hold more than the store.
         StoreError::Damaged { .. } => recover::check_journals(dir).err().unwrap_or(error),
         error => error,
     })?;
