@@ -7,18 +7,18 @@ use serde::{Deserialize, Deserializer};
 
 use super::record::{MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 
-/// Point by which a record has to be durable.
+/// Time at which a record must be durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// At most 50 ms after the reply.
     #[default]
     Grouped,
-    /// Before the reply's last chunk.
+    /// Durable before the reply's last chunk.
     BeforeReply,
     /// Like `before_reply`; in addition, a call that may change something is marked durably before it is sent.
     BeforeSend,
-    /// Before the reply's last chunk, both on disk and in the fleet's object store.
+    /// Durable before the reply's last chunk, both on disk and in the fleet's object store.
     Fleet,
 }
 

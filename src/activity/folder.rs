@@ -270,7 +270,7 @@ const MAX_FOLDERS: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Copy {
     path: PathBuf,
-    /// The locked folder beside the log that contains the copy.
+    /// The locked folder next to the log that contains the copy.
     outer: Option<(PathBuf, File)>,
 }
 

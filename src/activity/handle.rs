@@ -53,7 +53,7 @@ impl Activity {
         &self.shared.config
     }
 
-    /// Sets the node's name in its fleet, which records carry from now on. Only the first call has an effect.
+    /// Sets the node's name in its fleet, which later records carry. Only the first call has an effect.
     pub fn set_node_name(&self, name: &str) {
         let _ = self.shared.node_name.set(name.into());
     }
@@ -240,8 +240,8 @@ impl Activity {
             repaired: shared.repaired.load().as_ref().clone(),
         }
     }
-    /// Confirms that records up to `seq`, and none after it, are stored elsewhere (`durability: fleet`) and
-    /// may be removed here. Wakes the replies waiting for them. If nothing ever confirms, no record is held back.
+    /// Confirms that the records up to `seq`, and no later ones, are stored elsewhere (`durability: fleet`) and may be
+    /// removed here. Wakes the replies waiting for them. If this is never called, no record is held back.
     pub fn confirm(&self, seq: u64) {
         let shared = &self.shared;
         shared.confirmed.store(seq, Ordering::Release);

@@ -170,9 +170,9 @@ pub enum From {
     /// The newest record.
     #[default]
     Newest,
-    /// After the record with this id, which need not be retained.
+    /// The record after this id. The record with the id need not be retained.
     After(Id),
-    /// After this number of matching records.
+    /// The record after this number of matching records.
     Offset(u64),
 }
 

@@ -13,8 +13,8 @@
 //!
 //! Two refusals are identical if only their request, time and trace differ: principal, session, client,
 //! server, tool, arguments, the kept part of `_meta` and intent, reason and decisions are the same. Only the request
-//! ids and exact times are lost. Until it is recorded, a count is stored as a mark like that of a call in
-//! flight (`in_flight`), written with the batch in which it grew, so that counts are as durable as records.
+//! ids and exact times are lost. Until it is recorded, a count is stored as a mark, like a call in flight
+//! (`in_flight`). The mark is written with the batch in which the count grew, so that counts are as durable as records.
 
 use std::collections::{BTreeMap, HashMap};
 

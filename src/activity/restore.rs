@@ -7,7 +7,7 @@
 //! new      1 ─── 50, 51 ───── 80 ▒▒ 86 ─── 95   both; a gap up to the last durable record; 51' to 60' renumbered
 //! ```
 //!
-//! Sealed records keep their numbers, and no number is used twice. The new log is built beside the old one
+//! Sealed records keep their numbers, and each number is used only once. The new log is built next to the old one
 //! and replaces it when complete; the old one is moved aside, never deleted.
 
 use std::fs::{self, File};

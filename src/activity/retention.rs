@@ -145,7 +145,7 @@ pub(crate) fn due(
     Ok(RetentionDue { cut, overrun })
 }
 
-/// For each exceeded budget, the first record that would be retained.
+/// First record that would be retained, for each exceeded budget.
 fn over_budget(
     view: &View,
     store: &Store,
@@ -153,7 +153,7 @@ fn over_budget(
 ) -> Result<Vec<(u64, Reason)>, StoreError> {
     let mut budgets = Vec::new();
     if kept.max_records > 0 && view.next() - view.first() > kept.max_records {
-        // The retention record counts as well.
+        // The retention record is counted too.
         budgets.push(((view.next() + 1).saturating_sub(kept.max_records), Reason::Count));
     }
     if kept.max_size_mb > 0 {

@@ -363,9 +363,9 @@ pub enum QueryError {
 pub enum Standing {
     /// Records are written.
     Ok,
-    /// Nothing can be written; calls proceed unrecorded (`on_failure: continue`).
+    /// Records cannot be written; calls proceed unrecorded (`on_failure: continue`).
     Degraded,
-    /// Nothing can be written; calls are refused.
+    /// Records cannot be written; calls are refused.
     Failed,
 }
 
@@ -390,7 +390,7 @@ impl std::fmt::Display for RepairedDamage {
 pub struct Health {
     /// State of the log as it affects calls.
     pub state: Standing,
-    /// Reason why nothing can be written, if that is the case.
+    /// Reason why records cannot be written, if that is the case.
     #[schema(required)]
     pub failed: Option<String>,
     /// Damage found by a reader, if any.
@@ -403,7 +403,7 @@ pub struct Health {
     /// Sequence number of the last durable record.
     pub durable_seq: u64,
     /// Upper bound of the time, in milliseconds, for which the oldest record that is not durable has been
-    /// waiting. Replies wait from 35 on.
+    /// waiting. Replies wait if it is 35 or more.
     pub lag_ms: u64,
     /// Longest time that the disk has taken for one batch since the start, in milliseconds.
     pub longest_sync_ms: u64,

@@ -16,7 +16,7 @@ struct Members<'a> {
     /// ULID; newer records have greater ids.
     #[schema(value_type = String, pattern = "^[0-7][0-9A-HJKMNP-TV-Z]{25}$")]
     id: Shown<Id>,
-    /// Sequence number in the node's log, from 1 on without gaps.
+    /// Sequence number in the node's log, starting at 1, without gaps.
     #[schema(minimum = 1)]
     seq: u64,
     /// Id of the log.

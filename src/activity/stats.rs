@@ -320,7 +320,7 @@ impl Point {
         self.latency.merge(&stats.latency);
     }
 
-    /// Same as [`Summary::latency_ms`], for the point.
+    /// Quantile of the point's durations, as in [`Summary::latency_ms`].
     fn latency_ms(&self, q: f64) -> f64 {
         self.latency.quantile_ms(q)
     }

@@ -80,7 +80,7 @@ pub struct State {
     pub fleet_config: OnceLock<FleetConfigHandle>,
 }
 
-/// Both ends of the connection that a request arrived on.
+/// Local and remote ends of the connection that carried a request.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
     /// The local address; `None` for a request made by this process.

@@ -233,9 +233,9 @@ pub struct DefinitionDiff {
 pub enum AcceptedAs {
     /// No definition was ever accepted.
     Never,
-    /// Another definition is accepted.
+    /// A different definition is accepted.
     Another,
-    /// Another definition is accepted, but its text is no longer stored.
+    /// A different definition is accepted, but its text is no longer stored.
     Forgotten,
     /// This definition is accepted.
     Same,

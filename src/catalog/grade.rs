@@ -96,9 +96,9 @@ fn schema(old: &Value, new: &Value) -> Grade {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Grade {
-    /// Same meaning.
+    /// Equivalent definitions.
     Same,
-    /// Only text for people and models.
+    /// Only text for people and models changed.
     Text,
     /// Accepts less, or promises more.
     Narrowed,

@@ -463,8 +463,8 @@ impl Catalog {
         taken.collect()
     }
 
-    /// Publishes the next snapshot, in which each set replaces that of its server, if configured. Slow schemas are
-    /// deferred.
+    /// Publishes the next snapshot, in which each set replaces the previous set of its server, if configured. Slow
+    /// schemas are deferred.
     fn replace(
         &self,
         sets: &[(&str, &[DiscoveredTool])],

@@ -114,7 +114,7 @@ struct FileHeader {
     version: u32,
     server: Box<str>,
     blake3: String,
-    /// In a set file: whether pins must exist, so that missing pins count as lost.
+    /// Whether pins must exist next to a set, so that missing pins count as lost. Only for sets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pinned: bool,
 }

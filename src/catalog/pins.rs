@@ -202,8 +202,8 @@ impl ServerPins {
         self.0.get(tool)
     }
 
-    /// Returns the next pins: the judged ones, and those of unlisted tools, with their definitions as far as the limit
-    /// allows. `last` is the definition listed last.
+    /// Returns the next pins: the pins of judged tools, and those of unlisted tools, whose definitions are kept as far
+    /// as the limit allows. `last` is the definition listed last.
     pub(super) fn next<'a>(
         judged: BTreeMap<Arc<str>, Pin>,
         before: Option<&Self>,

@@ -32,8 +32,8 @@ pub(super) struct Replaced {
     pub(super) unsaved: Vec<Arc<str>>,
 }
 
-/// Builds the snapshot after `last`, in which each set replaces that of its server, if configured. `ready` holds the
-/// sets' schemas, their reviews, and the rescanned servers. Slow schemas are deferred.
+/// Builds the snapshot after `last`, in which each set replaces the previous set of its server, if the server is
+/// configured. `ready` holds the sets' schemas, their reviews, and the rescanned servers. Slow schemas are deferred.
 pub(super) fn replace(
     (settings, shared): (&Settings, &SharedPins),
     lexicon: &Arc<Lexicon>,

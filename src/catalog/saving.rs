@@ -109,8 +109,8 @@ impl Saving {
         }
     }
 
-    /// Writes a set with `write` on one of `threads` and returns the error. Sets that arrive meanwhile are written in
-    /// one batch.
+    /// Writes a set with `write` on one of `threads` and returns the error. Sets that arrive during the write are
+    /// written in one batch.
     pub(super) async fn save(
         &self,
         threads: &BlockingWork,

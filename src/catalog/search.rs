@@ -7,7 +7,7 @@
 //!
 //! The words of one server's tools form a [`Segment`], built once per set and shared by snapshots, so that the cost of
 //! a change does not grow with other servers' tools. Document frequencies over all tools are applied when a query is
-//! answered, so that the ranking equals that of a monolithic index.
+//! answered, so that the ranking is the same as with a monolithic index.
 //!
 //! An [`Index`] holds the segments of all servers. A query is parsed and corrected (`query`), its words are scored
 //! and candidates selected and ordered (`ranking`), and results by meaning are fused by rank (`ranking`).

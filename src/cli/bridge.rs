@@ -12,9 +12,9 @@
 //!
 //! A lost session is renewed with the client's own `initialize`. The client, which could not do so itself, does not
 //! notice. Messages are written only when complete, and buffered until then. Short messages are buffered concurrently;
-//! of those over [`SHORT_BYTES`] at most [`LONG_MESSAGES`] are, while the others wait unread on their connections.
-//! Memory use is therefore bounded independently of the number of calls. Unparsable lines are forwarded, because the
-//! server reports their errors.
+//! at most [`LONG_MESSAGES`] messages over [`SHORT_BYTES`] are buffered, while further ones wait unread on their
+//! connections. Memory use is therefore bounded independently of the number of calls. Unparsable lines are forwarded,
+//! because the server reports their errors.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -317,7 +317,7 @@ async fn write<W: AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// Time that a restarting server has to listen again before a request fails.
+/// Time within which a restarting server must listen again before a request fails.
 const RESTART_WAIT: Duration = Duration::from_secs(3);
 /// Retry interval during this time.
 const RESTART_STEP: Duration = Duration::from_millis(100);

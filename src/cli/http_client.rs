@@ -504,7 +504,7 @@ pub(super) enum NotProven {
 }
 
 /// Makes the server on a connection prove that it knows `api_key` and listens at `dialed`. Later requests on the
-/// returned connection reach the same server. If there is no key, no proof is needed.
+/// returned connection reach the same server. Without a key, a proof is not needed.
 async fn prove(
     connection: HttpConnection,
     host: &str,

@@ -181,7 +181,7 @@ fn nearest_file(path: &Path) -> Option<PathBuf> {
     Some(near.join(name)).filter(|path| path.is_file())
 }
 
-/// Like [`load`], but if a named file does not exist, uses the defaults. For `init`, which creates the file.
+/// Like [`load`], but uses the defaults if a named file does not exist. Used by `init`, which creates the file.
 pub(super) fn load_or_default(
     global: &Global,
     listen: Option<&str>,

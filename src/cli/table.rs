@@ -36,7 +36,7 @@ pub(super) enum Fit {
     Whole,
     /// Kept, and truncated to its share. For names chosen by a user.
     Name,
-    /// Like [`Fit::Name`], but truncated in the middle. For names that may differ only at their end.
+    /// Like [`Fit::Name`], but truncated in the middle, for names that may differ only at their end.
     Middle,
     /// Truncated to its share, and dropped in order of rank, highest first.
     Rank(u8),
@@ -50,7 +50,7 @@ pub(super) enum Fit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Align {
     Left,
-    /// For numbers, so that digits of equal value are aligned.
+    /// Right-aligned, for numbers: digits of equal value are then aligned.
     Right,
 }
 

@@ -1,9 +1,9 @@
 //! Entries that calls submit: a draft of the record with all texts and payloads in one buffer, and the
 //! decisions about the call. Pure.
 //!
-//! A draft is built on the call's thread, and read and freed on the writer's. It therefore shares nothing,
-//! not even names (a contended reference count costs more than copying a name), and has a single allocation,
-//! since freeing another thread's memory is expensive.
+//! A draft is built on the call's thread, and read and freed on the writer's thread. It therefore shares no memory, not
+//! even names (a contended reference count costs more than copying a name), and has a single allocation, because
+//! freeing another thread's memory is expensive.
 
 use std::sync::Arc;
 

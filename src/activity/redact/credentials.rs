@@ -189,9 +189,9 @@ static WORD: Bytes256 = {
     set
 };
 
-/// For each first letter, the 1-based index of the first of [`PREFIXES`] with that letter.
+/// Index in [`PREFIXES`], counted from 1, of the first prefix with each first letter; 0 for none.
 static FIRST: [u8; 256] = CHAINS.0;
-/// For each of [`PREFIXES`], the index of the next one with the same first letter; 0 for none.
+/// Index in [`PREFIXES`], counted from 1, of the next prefix with the same first letter; 0 for none.
 static NEXT: [u8; PREFIXES.len()] = CHAINS.1;
 
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]

@@ -99,7 +99,7 @@ struct Frame {
 /// Treatment of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Take {
-    /// Not secret as a whole; its text is scrubbed.
+    /// Not secret as a whole, but the text inside it is scrubbed.
     No,
     /// Completely secret.
     All,

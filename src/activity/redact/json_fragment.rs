@@ -22,7 +22,7 @@ pub(super) fn span(text: &[u8], mut holds: impl FnMut(u8) -> bool) -> usize {
     text.iter().position(|byte| !holds(*byte)).unwrap_or(text.len())
 }
 
-/// Decodes the content of a string; a broken escape decodes to nothing.
+/// Decodes the content of a string; a broken escape is dropped.
 pub(super) fn unescape(inner: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', inner).is_none() {
         return Cow::Borrowed(inner);

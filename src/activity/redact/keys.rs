@@ -40,7 +40,7 @@ pub(super) struct Keys {
     tails: Vec<u32>,
     /// Whether a sensitive key is shorter than [`TAIL`].
     any_tail: bool,
-    /// For each byte, whether a sensitive key may end with it.
+    /// Table by byte value: whether a sensitive key may end with the byte.
     lasts: Box<[bool]>,
 }
 

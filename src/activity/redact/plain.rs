@@ -51,7 +51,7 @@ pub(super) struct ScrubInput<'a> {
 }
 
 impl<'a> ScrubInput<'a> {
-    /// The text from `at` on.
+    /// The text starting at `at`.
     pub(super) fn from(&self, at: usize) -> &'a [u8] {
         self.bytes.get(at..).unwrap_or_default()
     }

@@ -319,7 +319,7 @@ fn has_element(text: &[u8], keys: &Keys) -> bool {
     })
 }
 
-/// Whether all escapes are plain: none encodes an ASCII letter or nothing, and none is deeply nested.
+/// Whether all escapes are plain: none is broken, encodes an ASCII letter, or is deeply nested.
 fn has_plain_escapes(text: &[u8]) -> bool {
     !has_unusual_escape(text) || all_escapes_are_plain(text)
 }

@@ -270,7 +270,7 @@ const fn url(starts: &'static str) -> Prefix {
     Prefix { starts, min: 8, digit: false, stays: true }
 }
 
-/// Prefixes of credentials, wherever they occur.
+/// Prefixes of credentials, matched anywhere in a text.
 pub(crate) const PREFIXES: &[Prefix] = &[
     // mcpproxy's own agent tokens.
     p("mcpp_", 20),

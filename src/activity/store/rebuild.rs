@@ -85,7 +85,7 @@ fn rebuild_manifest(folder: &Path, space: Space) -> Result<(), StoreError> {
     named.sort_by_key(|(seqno, table)| (*seqno, table.id()));
     let tree = open(folder)?;
     for (_, table) in &named {
-        // The new table is registered before the tables that it overlaps, so that the newest value is found first.
+        // Each table is placed ahead of the tables that it overlaps, so that the newest value is found first.
         let table = std::slice::from_ref(table);
         guard(folder, || tree.register_tables(table, None, None, &[], 0))?;
     }

@@ -86,7 +86,7 @@ pub(super) struct UnwrittenBatch {
     pub(super) stage: Stage,
     /// Whether the log may be damaged, because the error did not come from the system.
     pub(super) suspect: bool,
-    /// Whether the log was checked since: nothing is damaged, or nothing can be repaired.
+    /// Whether the log has been checked since, and is either undamaged or not repairable.
     pub(super) is_checked: bool,
     /// Whether everything in memory was flushed to tables, so that the journals are not needed.
     pub(super) is_flushed: bool,

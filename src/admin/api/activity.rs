@@ -258,7 +258,7 @@ pub(super) async fn record(
     found.ok_or_else(|| missing(none(Some(reading.coverage().clone()))))
 }
 
-/// Returns a reader of the logs selected by the query: those of the fleet, or of its `node`.
+/// Returns a reader of the logs selected by the query: the fleet's logs, or the log of its `node`.
 pub(super) fn reader(
     state: &State,
     worker: &Worker,

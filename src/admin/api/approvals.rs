@@ -34,7 +34,7 @@ use mcpproxy_policy::approvals::{
     AnswerChannel, Answerer, ApprovalId, MAX_TIMEOUT, StandingApproval,
 };
 
-/// Lists waiting calls, oldest first, and standing approvals; in a fleet, those of all nodes.
+/// Lists waiting calls, oldest first, and standing approvals; in a fleet, of all nodes.
 #[utoipa::path(
     get,
     path = "/api/v1/approvals",

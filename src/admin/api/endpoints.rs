@@ -172,7 +172,7 @@ pub(super) fn find(path: &str) -> Option<(&'static Route, &str)> {
     ROUTES.iter().find_map(|route| Some((route, segment(&route.path, path)?)))
 }
 
-/// Whether the path reveals nothing without a credential, not even whether it exists.
+/// Whether the path must not reveal anything without a credential, not even its existence.
 pub(super) fn needs_key(path: &str) -> bool {
     match find(path) {
         Some((route, _)) => route.access != Access::Public,

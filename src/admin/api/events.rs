@@ -362,7 +362,7 @@ pub(super) enum LastSeen {
 /// Position from which this node's own log is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwnStart {
-    /// After this record; if it belongs to another log, slightly before its time.
+    /// After this record. If the record belongs to another log, slightly before its time.
     Record(Id),
     /// After this record number.
     Number(u64),

@@ -231,12 +231,12 @@ struct FleetNodeSeen {
     /// Reason for a missing answer; null if it answered or was not pinged.
     #[schema(required)]
     unreached: Option<String>,
-    /// Its last heartbeat; null if there is none.
+    /// The node's last heartbeat; null if there is none.
     #[schema(required)]
     said: Option<NodeSaid>,
 }
 
-/// Heartbeat of a node. Times are those of its own clock, in milliseconds since 1970.
+/// Heartbeat of a node. Times are from the node's own clock, in milliseconds since 1970.
 #[derive(Serialize, ToSchema)]
 struct NodeSaid {
     version: String,

@@ -316,7 +316,7 @@ impl ApprovalView {
 /// A node whose waiting calls are unknown.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct UnseenNode {
-    /// Its name; empty if the membership of the fleet is unknown.
+    /// The node's name; empty if the membership of the fleet is unknown.
     pub(super) node: String,
     /// The reason.
     pub(super) why: String,

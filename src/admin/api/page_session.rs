@@ -6,7 +6,7 @@
 //! so the cookie alone proves nothing. It is accepted only
 //! - for REST and `/events`, never for `/mcp` or for endpoints that create credentials,
 //! - together with a header that neither a form nor a page of another origin can send, and
-//! - for a request of our own origin, which a request that changes anything must state.
+//! - for a request from the server's own origin; a request that changes anything must state its origin.
 //!
 //! Other requests are treated as if they had no cookie. Codes and sessions are stored in `identity::page_logins`.
 

@@ -45,7 +45,7 @@ const MAX_LISTED_BYTES: usize = 4096;
 /// The rules in force.
 #[derive(Serialize, ToSchema)]
 struct RulesInForce<'a> {
-    /// `enforce`, `shadow`, or `none` without rules.
+    /// `enforce`, `shadow`, or `none` if there are no rules.
     #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
     mode: &'static str,
     /// Decision if no rule applies: `allow` or `deny`.
@@ -60,7 +60,7 @@ struct RulesInForce<'a> {
 /// A rule.
 #[derive(Serialize, ToSchema)]
 struct RuleInForce<'a> {
-    /// Its name.
+    /// The rule's name.
     #[schema(value_type = String)]
     rule: &'a str,
     #[schema(value_type = String, pattern = "^(permit|forbid)$")]
@@ -75,7 +75,7 @@ struct RuleInForce<'a> {
     file: &'a str,
     /// Line where it starts.
     line: usize,
-    /// Its text, at most 4096 bytes.
+    /// The rule's text, at most 4096 bytes.
     #[schema(value_type = String)]
     text: &'a str,
 }
@@ -191,7 +191,7 @@ struct Explanation {
     /// Message for the agent if the call is denied. If it is allowed, a note on the principal, a required approval or
     /// the tool's quarantine; may be empty.
     text: String,
-    /// `enforce`, `shadow`, or `none` without rules.
+    /// `enforce`, `shadow`, or `none` if there are no rules.
     #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
     mode: &'static str,
     /// The rules that apply to the call.
@@ -201,7 +201,7 @@ struct Explanation {
 /// A rule that applies to the call.
 #[derive(Serialize, ToSchema)]
 struct MetRule {
-    /// Its name.
+    /// The rule's name.
     #[schema(value_type = String)]
     rule: Box<str>,
     #[schema(value_type = String, pattern = "^(permit|forbid)$")]

@@ -82,7 +82,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// 404: the config has no such server.
+    /// 404: the config does not have this server.
     pub(super) fn no_server(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))
     }

@@ -355,7 +355,7 @@ pub(super) struct ServerView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     protocol_version: Option<Arc<str>>,
-    /// Its self-reported name and version.
+    /// The server's self-reported name and version.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     server_info: Option<Arc<str>>,

@@ -27,7 +27,7 @@ use mcpproxy_policy::intent::Operation;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AgentToken)]
 struct ShownToken {
-    /// Its name; the principal in records is `token:NAME`.
+    /// The token's name; the principal in records is `token:NAME`.
     name: String,
     /// Servers that it grants access to; empty means all.
     servers: Vec<String>,
@@ -67,7 +67,7 @@ pub struct ShownSecret {
 /// A revoked token.
 #[derive(Serialize, ToSchema)]
 pub struct ShownRevoked {
-    /// Its name.
+    /// The token's name.
     name: String,
     /// Always true.
     revoked: bool,

@@ -296,7 +296,7 @@ pub(super) struct QueriedName {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameFit {
     Not,
-    /// Same words.
+    /// Consists of the same words.
     ByWords,
     /// Spelled as the name.
     AsSpelled,

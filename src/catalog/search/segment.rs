@@ -175,7 +175,7 @@ impl ToolWords {
         let (first, rest) = first_sentence(&tool.description);
         let server = words(&tool.name.server);
         let mut name = words(&tool.name.tool);
-        // The server name does not distinguish tools within their server, so a name prefix equal to it is skipped.
+        // A server's name does not distinguish its tools, so a name prefix equal to it is skipped.
         let prefix = name.iter().take_while(|word| server.contains(word)).count();
         if prefix < name.len() {
             name.drain(..prefix);

@@ -18,7 +18,7 @@ use super::file::EntryMembers;
 use crate::cli::output::{Colors, HIGHLIGHT};
 use crate::cli::terminal_safe::clean;
 
-/// Variables that tell loaders, interpreters and package managers where to find the code they run.
+/// Variables that determine where loaders, interpreters and package managers find the code they run.
 const CODE: [&str; 62] = [
     "ASDF_DATA_DIR",
     "ASDF_DIR",

@@ -15,7 +15,7 @@ pub(super) fn reason(record: &Value, folded: &[&Value]) -> String {
     composed(record, folded, None)
 }
 
-/// Like [`reason`], but without the tool with these `names`, and with the name of a rule or limit first.
+/// Like [`reason`], but omits the tool with these `names` and puts the name of a rule or limit first.
 pub(super) fn reason_for_people(record: &Value, folded: &[&Value], names: &[String]) -> String {
     composed(record, folded, Some(names))
 }

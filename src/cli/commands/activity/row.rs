@@ -238,7 +238,7 @@ pub(super) fn stored(record: &Value) -> Option<Timestamp> {
     Timestamp::from_millisecond(i64::try_from(id.time_ms()).ok()?).ok()
 }
 
-/// Duration; empty for records without one, such as decisions.
+/// Duration; empty for records that have no duration, such as decisions.
 fn taken(record: &Value) -> String {
     let ms = record.pointer("/duration_ms").and_then(Value::as_f64);
     ms.filter(|ms| *ms > 0.0).map(duration).unwrap_or_default()
