@@ -32,7 +32,7 @@ struct JumpFilter {
     /// Last accepted time, and the monotonic clock at that time.
     time: u64,
     steady: u64,
-    /// A jump that is not accepted yet.
+    /// Jump that is not accepted yet.
     jump: Option<Jump>,
 }
 

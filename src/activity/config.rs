@@ -120,7 +120,7 @@ fn min_retention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration,
     })
 }
 
-/// Limits on how long records are kept.
+/// Limits on the retention of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Maximum age in days; 0 for no limit.

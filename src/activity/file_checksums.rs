@@ -1,7 +1,7 @@
 //! Checksums of all files of a closed log, stored in its file `seal`.
 //!
 //! The store's checksums and the chain cover the records, but not every byte of the store's bookkeeping. A
-//! closed log does not change, so its files are hashed once, at the close. Opening the log removes the file;
+//! closed log does not change, so its files are hashed once, when it is closed. Opening the log removes the file;
 //! after a crash the file is missing, and only the chain is checked.
 
 use std::fs::{self, File};

@@ -18,7 +18,7 @@ pub struct Gap {
     pub first_lost_seq: u64,
     /// Sequence number of the last lost record.
     pub last_lost_seq: u64,
-    /// Hash that the next record after the range follows.
+    /// Predecessor hash of the next record after the range.
     pub follows_hash: String,
     /// First number of the range that may never have been used; the rest of the range is skipped so that no number is
     /// assigned twice. Set only at the end of a log that was not closed.

@@ -211,7 +211,7 @@ impl Activity {
         Ok(report)
     }
 
-    /// The log's state as it affects calls.
+    /// State of the log, which determines whether calls proceed.
     pub(crate) fn state(&self) -> Standing {
         let shared = &self.shared;
         if shared.is_closed.load(Ordering::Acquire) {
@@ -316,9 +316,9 @@ pub struct Slot {
     pub(super) shared: Arc<Shared>,
     /// False for a slot without a permit, issued while the log has failed.
     pub(super) counted: bool,
-    /// Read-barrier epoch, once the reply has left.
+    /// Read-barrier epoch; set when the reply was sent.
     pub(super) epoch: Option<u8>,
-    /// Position among the calls in flight, once the call is marked.
+    /// Position among the calls in flight; set when the call is registered.
     pub(super) in_flight: Option<CallPlace>,
 }
 

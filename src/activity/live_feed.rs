@@ -242,7 +242,7 @@ impl ReadJobs {
         added
     }
 
-    /// Takes the receiving end, once.
+    /// Takes the receiving end; `None` after the first call.
     pub(super) fn take(&self) -> Option<Receiver<ReadJob>> {
         self.queue.lock().take()
     }

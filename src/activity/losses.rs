@@ -191,7 +191,7 @@ impl Ledger {
         self::tally(&outage, lost, 0).unreported(outage.reported)
     }
 
-    /// Notes that the log has reported all losses up to `total`.
+    /// Marks all losses up to `total` as reported.
     pub(super) fn reported(&self, total: u64) {
         let mut outage = self.outage.lock();
         (outage.reported, outage.uncertain) = (total, 0);

@@ -305,7 +305,7 @@ fn derive_all(dir: &Path) -> Result<(), StoreError> {
     Ok(File::open(dir)?.sync_all()?)
 }
 
-/// Maximum number of candidate blocks per number.
+/// Maximum number of candidate blocks per first record number.
 const MAX_CANDIDATES: usize = 4;
 /// Limit on decoding work: bytes of blocks per byte of a damaged range, in addition to [`FIRST_WORK`].
 const WORK_PER_BYTE: usize = 16;

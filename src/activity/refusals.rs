@@ -79,7 +79,7 @@ struct Repeats {
     last: u64,
     /// Calls per tool; only for refusals beyond the rate.
     tools: BTreeMap<Box<str>, u64>,
-    /// The number stored in the mark, and the mark's ticket.
+    /// Count stored in the mark, and the mark's ticket.
     marked: u64,
     ticket: Option<u64>,
 }

@@ -198,7 +198,7 @@ pub struct Restoring {
     store: Store,
     /// `None` before the first record.
     appender: Option<Appender>,
-    /// First record of the new log, and the hash it follows.
+    /// First record of the new log, and its predecessor hash.
     begin: Option<(u64, Hash)>,
     /// First record of the old log that differs from the sealed ones; it and its successors are renumbered.
     diverged: Option<u64>,
@@ -618,7 +618,7 @@ mod tests {
         assert!(restore_is_whole(&dir, &[&sealed]), "the next start has nothing to restore");
     }
 
-    /// Whether the log holds all of these records, as checked at a start.
+    /// Whether the log holds all of these records, as checked at startup.
     fn restore_is_whole(dir: &Path, sealed: &[&[Made]]) -> bool {
         let local = LocalLog::open(dir).unwrap();
         sealed.iter().all(|part| local.has_all(part[0].seq, part[part.len() - 1].seq))

@@ -423,7 +423,7 @@ fn copy_intact(
 
 /// Minimum time between scrubs that are started early because damage was found.
 pub(super) const SCRUB_AGAIN: Duration = Duration::from_secs(60);
-/// Pause after each megabyte, to leave the disk to calls.
+/// Pause after each megabyte, so that calls can use the disk.
 pub(super) const SCRUB_PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]

@@ -240,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// Saves the loss counter, with `waiting` more entries in memory.
+    /// Saves the loss counter. `waiting` further entries are in memory.
     pub(super) fn save_lost(&self, waiting: u64) {
         let now_ms = self.cannot_write().then(|| (self.clock)());
         self.ledger.save(self.lost.load(Ordering::Relaxed), waiting, now_ms);
@@ -357,7 +357,7 @@ pub enum QueryError {
     Busy,
 }
 
-/// State of the log as it affects calls.
+/// State of the log, which determines whether calls proceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
@@ -388,7 +388,7 @@ impl std::fmt::Display for RepairedDamage {
 /// Health of the log, as shown by the status, health endpoints and metrics.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Health {
-    /// State of the log as it affects calls.
+    /// State of the log, which determines whether calls proceed.
     pub state: Standing,
     /// Reason why records cannot be written, if that is the case.
     #[schema(required)]

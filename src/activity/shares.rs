@@ -227,7 +227,7 @@ impl ShareTable {
         }
     }
 
-    /// Drops principals that have not written within the budget's period, and counts the others.
+    /// Drops principals that have not written within the budget's period, and counts the remaining ones.
     fn recount(&mut self, now_ms: u64) {
         self.counted_ms = now_ms;
         let window_ms = self.budget.window_ms;

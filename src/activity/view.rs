@@ -489,7 +489,7 @@ impl View {
         Ok(Record { node_name: self.name.clone(), ..record })
     }
 
-    /// Bodies of a block, if there are any; read once.
+    /// Bodies of a block, if there are any; they are read only once.
     pub(super) fn bodies<'b>(&self, block: &'b Block) -> Result<Option<&'b Bodies>, StoreError> {
         if let Some(bodies) = block.bodies.get() {
             return Ok(Some(bodies));
@@ -660,7 +660,7 @@ impl Postings {
         }
     }
 
-    /// Marks a segment as done.
+    /// Skips a segment that is done.
     fn pass(&mut self, number: u64) {
         for posting in self.fields.iter_mut().flatten() {
             posting.current = posting.current.filter(|(at, _)| *at < number);

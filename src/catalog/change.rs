@@ -36,7 +36,7 @@ pub struct Change {
     pub noted: Vec<ListNote>,
     /// Tools listed under a name that is already taken; the first tool counts.
     pub duplicates: Vec<Box<str>>,
-    /// Error of writing or reading the stored set.
+    /// Error that occurred while the stored set was written or read.
     pub disk: Option<String>,
     /// Pin events by tool name.
     pub pinned: Vec<(Arc<str>, PinEvent)>,

@@ -27,7 +27,7 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// Maximum size of a schema compiled before its tool is published, in bytes.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// Maximum compile time of all small schemas of a batch before its tools are published.
+/// Maximum total compile time of the small schemas in a batch before its tools are published.
 const BEFORE_SHOWN: Duration = Duration::from_millis(250);
 
 /// Compiles the schemas of a catalog.

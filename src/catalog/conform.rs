@@ -58,7 +58,7 @@ enum Form {
     OutputSchema,
 }
 
-/// Consequence of a missing or invalid member.
+/// Consequence if a member is missing or invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// The member is dropped.

@@ -157,7 +157,7 @@ impl Bridge {
         responses.len() < MAX_RESPONSES
     }
 
-    /// Sends a message that expects no reply, within [`ONE_WAY_LIMIT`].
+    /// Sends a message without a reply, with the timeout [`ONE_WAY_LIMIT`].
     async fn send_one_way(self: Rc<Self>, message: ClientMessage) {
         let sent = tokio::time::timeout(ONE_WAY_LIMIT, self.post_one_way(&message)).await;
         match sent.unwrap_or(Err(DeliveryError::Late)) {

@@ -55,7 +55,7 @@ impl Times {
         }
     }
 
-    /// Formats from month to second; the year is implied by the retention period.
+    /// Formats a time from month to second, or as an age. The retention period implies the year.
     pub(super) fn show(&self, time: Timestamp) -> String {
         match self {
             Self::Relative(now) => relative(now.as_second(), time.as_second()),
@@ -65,7 +65,7 @@ impl Times {
         }
     }
 
-    /// Formats from year to millisecond with the UTC offset, or as the age.
+    /// Formats a time from year to millisecond with the UTC offset, or as an age.
     pub(super) fn exact(&self, time: Timestamp) -> String {
         match self {
             Self::Relative(now) if time > *now => self.show(time),

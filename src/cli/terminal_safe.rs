@@ -1,7 +1,7 @@
 //! Escaping of untrusted text for the terminal: invisible characters are shown as code points (`\u{200b}`), shell
 //! arguments are quoted.
 //!
-//! Control characters can control a terminal; [`hidden_text`](mcpproxy_runtime::hidden_text) defines which characters
+//! Control characters can manipulate a terminal; [`hidden_text`](mcpproxy_runtime::hidden_text) defines which characters
 //! are invisible or change the appearance of others. Piped JSON and YAML keep every character; at a terminal these
 //! characters are escaped, which preserves the value ([`json`], [`yaml`]). In emoji sequences the joiner and the
 //! variation selector are shown too, because the same characters can hide text elsewhere.

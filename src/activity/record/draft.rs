@@ -312,14 +312,14 @@ pub struct Entry {
     pub decisions: Vec<Decision>,
     /// Metadata member computed when the entry is written.
     pub late: Option<LateMember>,
-    /// Whether the entry gets records of its own.
+    /// Whether the entry gets its own records.
     pub recording: Recording,
 }
 
-/// Whether an entry is recorded by itself or counted with others.
+/// Whether an entry is recorded individually or counted together with others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recording {
-    /// Recorded by itself.
+    /// The entry is recorded individually.
     #[default]
     Single,
     /// A refusal: counted if an identical one by the same principal occurred within the last second.

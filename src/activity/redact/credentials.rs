@@ -171,7 +171,7 @@ fn is_base64(byte: u8) -> bool {
     is_word(byte) || matches!(byte, b'/' | b'+' | b'=')
 }
 
-/// Set of bytes as a lookup table, since it is consulted for every byte of every payload.
+/// Set of bytes as a lookup table, because it is used for every byte of every payload.
 type Bytes256 = [bool; 256];
 
 fn has(set: &Bytes256, byte: u8) -> bool {

@@ -238,7 +238,7 @@ impl OptionValue {
     pub(super) fn takes(self, value: &[u8], cut: bool) -> bool {
         match self {
             Self::Any | Self::Attached(_) => false,
-            // Empty, or another option.
+            // The value is missing, or another option follows.
             _ if value.is_empty() || value.starts_with(b"--") => false,
             Self::Secret => true,
             Self::Password => {

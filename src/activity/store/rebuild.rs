@@ -1,6 +1,6 @@
 //! Rebuilding of damaged keyspaces in a copy of a log, from which a salvage then reads (ACT-9). A keyspace
 //! with a manifest or table that fjall cannot open gets a new manifest that names every intact table, and a
-//! new table with the readable writes of the others. Keyspaces can also be replaced by empty ones, so that
+//! new table with the readable writes of the damaged ones. Keyspaces can also be replaced by empty ones, so that
 //! the rest can be opened.
 
 use std::path::{Path, PathBuf};

@@ -198,7 +198,7 @@ const BATCH_BYTES: usize = 8 << 20;
 pub(super) enum Found {
     Nothing,
     Some,
-    /// A full batch; there is more.
+    /// The batch is full, and more entries are queued.
     Full,
 }
 

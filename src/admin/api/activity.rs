@@ -98,7 +98,7 @@ pub(super) struct PageParameters {
     /// Omits `arguments` and `response`, but not `metadata`.
     #[param(required = false, default = false)]
     exclude_payloads: bool,
-    /// Counts all matching records, which takes longer than a page.
+    /// Counts all matching records, which takes longer than reading a page.
     #[param(required = false, default = false)]
     with_total: bool,
 }

@@ -260,7 +260,7 @@ struct PeerApprovalRequest<'a> {
 }
 
 impl PeerApprovalRequest<'_> {
-    /// A request that carries no decision.
+    /// Creates a request without a decision.
     fn new(ask: PeerApprovalAction, id: &str) -> Self {
         Self { ask, id: id.to_owned(), answer: None, by: None }
     }
@@ -281,7 +281,7 @@ struct Listed {
 /// Waiting calls of all nodes that answered.
 #[derive(Default)]
 pub(super) struct Gathered {
-    /// Oldest first, at most [`MAX_LISTED`].
+    /// Waiting calls, oldest first, at most [`MAX_LISTED`].
     pub(super) approvals: Vec<ApprovalView>,
     /// Number of further waiting calls.
     pub(super) left_out: usize,

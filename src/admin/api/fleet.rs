@@ -147,7 +147,7 @@ struct FleetOverview {
     nodes: Vec<FleetNodeSeen>,
     /// Chains of the nodes in the store as known to this node, by name.
     chains: Vec<ChainSeen>,
-    /// Status of shared state other than the log; null without `cluster.key`.
+    /// Status of the shared state, except for the log; null without `cluster.key`.
     #[schema(required)]
     facts: Option<FactsSeen>,
 }
@@ -175,7 +175,7 @@ pub(super) struct ChainSeen {
     more: bool,
 }
 
-/// Status of shared state other than the log.
+/// Status of the shared state, except for the log.
 #[derive(Serialize, ToSchema)]
 struct FactsSeen {
     /// Milliseconds since the state was last read completely; null before the first time.

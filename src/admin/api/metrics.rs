@@ -499,7 +499,7 @@ fn chains(seen: &[ChainSeen]) -> [Family; 3] {
     ]
 }
 
-/// State shared with the fleet other than the log.
+/// State shared with the fleet, except for the log.
 fn shared_facts(standing: &FactStanding) -> [Family; 2] {
     [
         Family::gauge(

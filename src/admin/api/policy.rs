@@ -334,7 +334,7 @@ enum TokenOutcome {
     Unknown(String),
 }
 
-/// Checks the scope of the principal's token before the rules, as it is checked for a call.
+/// Checks the scope of the principal's token before the rules, as is done for a call.
 async fn token_outcome(
     worker: &Worker,
     asked: &ExplainedCall,

@@ -70,7 +70,7 @@ impl ReaderSlots {
     }
 }
 
-/// Measures how long a reader leaves sent data unread.
+/// Timer for the time that a reader leaves sent data unread.
 #[derive(Debug, Default)]
 pub(super) struct ReaderPace {
     /// Time at which the last data was sent, until the reader polls for more.

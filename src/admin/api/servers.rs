@@ -211,7 +211,7 @@ pub(super) async fn restart(
     Ok(encode(&Restarted { server: server.clone(), restarted: true }))
 }
 
-/// An enabled or disabled server.
+/// Server that was enabled or disabled.
 #[derive(Serialize, ToSchema)]
 struct Switched {
     /// The server's name.

@@ -207,7 +207,7 @@ impl ParsedQuery {
     }
 }
 
-/// Weights of a word with one typing error, and of a word with more.
+/// Weights of a word with one typing error, and of a word with several.
 const CORRECTED_WEIGHT: [f32; 2] = [0.9, 0.7];
 
 /// Maximum number of corrected words per query.

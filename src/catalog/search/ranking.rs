@@ -400,12 +400,12 @@ const MEANING_WEIGHT: f32 = 0.5;
 /// Score of a tool that is first in both rankings.
 const MAX_SCORE: f32 = (1.0 + MEANING_WEIGHT) / EVEN;
 
-/// Score of a rank by words, counted from 0.
+/// Score for a rank by words; ranks are counted from 0.
 fn of_words(place: usize) -> f32 {
     1.0 / (EVEN + place as f32)
 }
 
-/// Score of a rank by meaning, counted from 0.
+/// Score for a rank by meaning; ranks are counted from 0.
 fn of_meaning(place: usize) -> f32 {
     MEANING_WEIGHT * of_words(place)
 }

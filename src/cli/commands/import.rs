@@ -62,7 +62,7 @@ pub(super) struct FoundServers {
     pub(super) skipped: Vec<SkippedServer>,
     /// Unreadable files with the reason.
     unreadable: Vec<(McpClient, PathBuf, String)>,
-    /// Files that were searched for, and whether they exist.
+    /// Paths that were searched, and whether each file exists.
     searched: Vec<(PathBuf, bool)>,
     /// Number of files read.
     read: usize,

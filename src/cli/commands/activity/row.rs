@@ -61,7 +61,7 @@ impl RowStyle {
         }
     }
 
-    /// Words, full ids, and times in UTC.
+    /// Creates a style with words, full ids, and times in UTC.
     pub(in crate::cli::commands) fn plain() -> Self {
         let times = Times::new(Some(TimeStyle::Utc), false);
         Self { intents: Intents::Words, times, reader: Reader::Program }
@@ -333,7 +333,7 @@ fn place(page: &Value, number: u64) -> Place {
     }
 }
 
-/// A page of records, newest first.
+/// Fetches a page of records, newest first.
 async fn page(backend: &Backend, offset: u64) -> Result<Value, CommandError> {
     let (limit, offset) = (PAGE.to_string(), offset.to_string());
     let query =
