@@ -136,7 +136,7 @@ impl Opened {
 
 /// Minimum interval between writes of the marks.
 const WRITE_EVERY_MS: u64 = 60 * 1000;
-/// Number of marks within `min_retention`: the resolution of the age.
+/// Number of marks within `min_retention`, which is the resolution of ages.
 const MARKS: u64 = 64;
 /// Maximum number of marks; at the limit a new one is added only after old ones are dropped.
 const MAX_MARKS: usize = 256;
@@ -166,7 +166,7 @@ impl AgeMarks {
         }
         self.ran_ms = ran_ms;
         let min_age = millis(min_age);
-        // Of the marks that are old enough, only the newest is needed.
+        // Only the newest of the marks that are old enough is needed.
         let old = self.marks.iter().filter(|mark| ran_ms.saturating_sub(mark.ran_ms) >= min_age);
         self.marks.drain(..old.count().saturating_sub(1));
         let pause = min_age / MARKS;

@@ -37,7 +37,7 @@ use super::record::{Body, Hash, Id, NodeId, Operation, ReadBody, Record, Source,
 pub use super::bytes::{DecodeError, VERSION};
 pub use super::record::{HeadRef, PayloadRef};
 
-/// Current version of heads: determines the fields and how the record is hashed.
+/// Current version of heads. The version determines the fields and how the record is hashed.
 const HEAD_VERSION: u8 = 4;
 /// Version of heads whose content enters the chain undigested.
 const UNDIGESTED: u8 = 1;
@@ -46,7 +46,7 @@ const WITHOUT_UNKNOWN: u8 = 2;
 /// Variant of version 2 with the status `unknown`.
 const ONLY_UNKNOWN: u8 = 3;
 
-/// Principals encoded as one byte, their index in this list. Append only.
+/// Principals encoded as one byte, which is their index in this list. Append new ones only at the end.
 const COMMON_PRINCIPALS: [&str; 3] = ["", "anonymous", "admin"];
 /// Marker for any other principal, whose id follows as text.
 const OTHER_PRINCIPAL: u8 = u8::MAX;

@@ -67,7 +67,7 @@ impl Gap {
     }
 }
 
-/// Calls without a record: the log could not be written while they proceeded.
+/// Calls without a record, because the log could not be written while they proceeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unrecorded {
     /// Maximum number of calls.
@@ -102,7 +102,7 @@ impl Unrecorded {
     }
 }
 
-/// Builds a `gap` record with `what` as its metadata and a description.
+/// Builds a `gap` record with a description, and with `what` as its metadata.
 fn draft(what: &impl Serialize, words: &str, now_ms: u64) -> Draft {
     let mut draft = Draft::new(Type::Gap, Source::Internal, Status::Error);
     draft.started = now_ms.saturating_mul(1000);

@@ -516,7 +516,7 @@ impl Durable {
 }
 
 impl Shared {
-    /// Upper bound of the time for which the oldest record that is not durable has been waiting at `now`.
+    /// Upper bound of the time for which the oldest non-durable record has been waiting at `now`.
     pub(super) fn lag(&self, now: Instant) -> Duration {
         if self.asleep.load(Ordering::Acquire) {
             return Duration::ZERO;

@@ -194,8 +194,8 @@ impl LiveFeed {
     }
 }
 
-/// Capacity of the job queue. Each reader has at most one job; the rest is for jobs of disconnected readers,
-/// which are skipped.
+/// Capacity of the job queue. Each reader has at most one job; the remaining capacity is for jobs of disconnected
+/// readers, which are skipped.
 const JOBS: usize = 512;
 
 /// A small portion of a longer read.

@@ -117,7 +117,7 @@ pub(super) fn copy_tally(from: &Path, to: &Path) -> Result<LossTally, StoreError
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     outage: Mutex<Outage>,
-    /// Held only while writing, which a slow disk may delay.
+    /// Locked only during writes, which a slow disk may delay.
     file: Mutex<Option<CountFile>>,
 }
 
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(ledger.unreported(0), None);
         ledger.begin("no space", 0, 100);
         ledger.save(7, 3, Some(200));
-        // Killed here: the three waiting entries may or may not have been recorded.
+        // The process is killed here, so the three waiting entries may or may not have been recorded.
         let next = Ledger::default();
         assert_eq!(next.open(dir.path(), 0).unwrap(), 10);
         let unreported = next.unreported(10).unwrap();

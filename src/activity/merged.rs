@@ -24,7 +24,7 @@ pub fn merge_pages(pages: impl IntoIterator<Item = Listing>, limit: usize) -> Li
         records.extend(page.records);
         floor = floor.max(page.next_cursor);
     }
-    // Below the floor some log may have records that are not on its page.
+    // Below the floor, a log may have records that are not on its page.
     records.retain(|record| floor.is_none_or(|floor| record.id >= floor));
     records.sort_by_key(|record| std::cmp::Reverse(record.id));
     records.dedup_by_key(|record| record.id);

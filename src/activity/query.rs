@@ -51,19 +51,19 @@ impl Filter {
             && self.covers(head.started, head.started)
     }
 
-    /// Whether the time range covers all of `first` to `last`.
+    /// Whether the time range covers the whole period from `first` to `last`.
     pub(crate) fn covers(&self, first: u64, last: u64) -> bool {
         self.since.is_none_or(|since| since <= first)
             && self.until.is_none_or(|until| last <= until)
     }
 
-    /// Whether the time range overlaps `first` to `last`.
+    /// Whether the time range overlaps the period from `first` to `last`.
     pub(crate) fn overlaps(&self, first: u64, last: u64) -> bool {
         self.since.is_none_or(|since| since <= last)
             && self.until.is_none_or(|until| first <= until)
     }
 
-    /// Index terms to look up: for each filtered field a list of alternatives.
+    /// Index terms to look up, with a list of alternatives for each filtered field.
     pub(crate) fn terms(&self) -> Vec<Vec<Term>> {
         fn names(field: RecordField, names: &[String]) -> Vec<Term> {
             names.iter().map(|name| Term::new(field, name.as_bytes())).collect()

@@ -44,8 +44,8 @@ pub(crate) use crate::folder::Lock;
 /// Folder with copies of the journals, and its name while it is being created.
 const KEPT: &str = "journals";
 const KEPT_NEW: &str = "journals.new";
-/// Maximum number of attempts, and the pause between them, to wait for the last reader of a log before it is
-/// closed.
+/// Maximum number of attempts to wait for the last reader of a log before the log is closed, and the pause between
+/// them.
 const CLOSE_TRIES: u32 = 20;
 const CLOSE_PAUSE: Duration = Duration::from_millis(25);
 
@@ -307,7 +307,7 @@ fn derive_all(dir: &Path) -> Result<(), StoreError> {
 
 /// Maximum number of candidate blocks per first record number.
 const MAX_CANDIDATES: usize = 4;
-/// Limit on decoding work: bytes of blocks per byte of a damaged range, in addition to [`FIRST_WORK`].
+/// Limit on decoding work, in bytes of blocks per byte of a damaged range, in addition to [`FIRST_WORK`].
 const WORK_PER_BYTE: usize = 16;
 const FIRST_WORK: usize = 32 << 20;
 

@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn act_8_agent_token_is_redacted_anywhere() {
-        // As shown by `token create`: 43 digits of base64url, including both of its signs.
+        // A token as shown by `token create`: 43 digits of base64url, including both special characters.
         const TOKEN: &str = "mcpp_xH2-9kQw_Lr7Zt0Vb3Nc6Ym1Xa4Sd8Fg5Hj2-Kl_PoI";
         for (text, left) in [
             ("{}", "{}"),

@@ -263,7 +263,7 @@ impl Repeats {
     }
 }
 
-/// Builds the entry for refusals beyond the rate; `first` is the first of them.
+/// Builds the entry for refusals beyond the rate; `first` is the first refusal.
 fn beyond_rate(first: &Draft) -> Entry {
     let mut draft = Draft::new(first.kind, first.source, Status::Rejected);
     draft.started = first.started;

@@ -411,7 +411,7 @@ pub(super) mod tests {
         apply(&mut replica, &stretch(1600..=4000, Hash([2; 32])), "2").unwrap();
         let view = replica.reader().view().unwrap();
         assert_eq!(view.count(&Filter::default()).unwrap(), 1500 + 2401);
-        // The same for a part that ends within a full segment.
+        // The same holds for a part that ends within a full segment.
         assert_eq!(view.after(1000).up_to(2000).count(&Filter::default()).unwrap(), 500 + 401);
     }
 

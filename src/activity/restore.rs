@@ -200,7 +200,7 @@ pub struct Restoring {
     appender: Option<Appender>,
     /// First record of the new log, and its predecessor hash.
     begin: Option<(u64, Hash)>,
-    /// First record of the old log that differs from the sealed ones; it and its successors are renumbered.
+    /// First record of the old log that differs from the sealed ones. This record and its successors are renumbered.
     diverged: Option<u64>,
     /// Gaps in the new log.
     gaps: Vec<Gap>,
@@ -273,7 +273,7 @@ impl Restoring {
             self.diverged = Some(first);
             return Ok(());
         }
-        // A separate view, because the new log is written during the read.
+        // A separate view is used, because the new log is written during the read.
         let view = View::new(self.local.open.store.snapshot()?)?;
         let mut result = Ok(());
         view.chained_from(first, |record| {

@@ -132,7 +132,7 @@ pub(crate) fn due(
         let old = first_stored_since(view, oldest)?;
         at_least(old.min(first_young_by_running_time(view, kept, time)?), Reason::Age);
     }
-    // The last record is always retained: the end of the log is read from it.
+    // The last record is always retained, because the end of the log is read from it.
     let first = first.min(view.next() - 1).min(confirmed.saturating_add(1));
     if first <= view.first() {
         return Ok(RetentionDue { cut: None, overrun });

@@ -63,7 +63,7 @@ pub fn salvage(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> 
     private::apart(|| salvage_if_kept(dir, now_ms, 0, None))
 }
 
-/// Salvages without an operator: if no record can be kept, the log stays in place and the result is
+/// Salvages without an operator. If no record can be kept, the log stays in place and the result is
 /// [`StoreError::Damaged`]. `tip` is the chain tip known to the writing process.
 pub(super) fn salvage_some(
     dir: &Path,

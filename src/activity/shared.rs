@@ -32,7 +32,7 @@ pub(super) enum WriterCommand {
     /// Reply when the marks of all calls begun so far are durable.
     Mark(oneshot::Sender<()>),
     Entry {
-        /// Boxed, because the queue's blocks are sized by the largest command.
+        /// Boxed, because the largest command determines the size of the queue's blocks.
         entry: Box<Entry>,
         /// Ticket of the mark to remove with the entry.
         ticket: Option<u64>,
@@ -74,7 +74,7 @@ pub(super) struct Shared {
     pub(super) in_flight: CallsInFlight,
     /// The writer's thread.
     pub(super) thread: OnceLock<Thread>,
-    /// Set while the writer sleeps until woken: everything submitted is durable.
+    /// Set while the writer sleeps until it is woken. Everything submitted is then durable.
     pub(super) asleep: AtomicBool,
     pub(super) store: ArcSwap<Option<Store>>,
     pub(super) failure: ArcSwap<Option<String>>,
@@ -82,7 +82,7 @@ pub(super) struct Shared {
     /// Set while the writer waits for the disk for so long that no call waits for it any more.
     pub(super) is_stalled: AtomicBool,
     pub(super) is_closed: AtomicBool,
-    /// Set once the log has failed and writes nothing more before the next start.
+    /// Set once the log has failed and will not write again before the next start.
     pub(super) is_over: AtomicBool,
     /// Set while recording is suspended ([`Activity::suspend`](super::Activity::suspend)).
     pub(super) is_suspended: AtomicBool,
@@ -104,7 +104,7 @@ pub(super) struct Shared {
     /// Everything submitted before this moment, in microseconds since `base`, is durable. Set only by the
     /// writer while it is awake.
     pub(super) durable_until: AtomicU64,
-    /// Notified when more is durable, or waiting has become pointless.
+    /// Notified when more entries are durable, or waiting has become pointless.
     pub(super) batch_done: Notify,
     /// Start of the writer's current disk operation, in microseconds since `base`; 0 for none.
     pub(super) disk_since: AtomicU64,
@@ -402,8 +402,8 @@ pub struct Health {
     pub queued: usize,
     /// Sequence number of the last durable record.
     pub durable_seq: u64,
-    /// Upper bound of the time, in milliseconds, for which the oldest record that is not durable has been
-    /// waiting. Replies wait if it is 35 or more.
+    /// Upper bound of the time, in milliseconds, for which the oldest non-durable record has been waiting. Replies wait
+    /// if it is 35 or more.
     pub lag_ms: u64,
     /// Longest time that the disk has taken for one batch since the start, in milliseconds.
     pub longest_sync_ms: u64,

@@ -390,7 +390,7 @@ struct Members {
     /// Tools with the most calls, as `server:tool`, at most ten.
     top_tools: Vec<Count>,
     latency_ms: Latency,
-    /// Start of the period, up to five minutes earlier than its length.
+    /// Start of the period, which may be up to five minutes longer than its name.
     #[schema(format = DateTime)]
     start_time: String,
     #[schema(format = DateTime)]

@@ -421,7 +421,7 @@ impl Store {
         self.wait_until(|| keyspace.tree.sealed_memtable_count() == 0)
     }
 
-    /// Waits, with a bound, until `is_done`. Fails at the limit, or if fjall's thread has given up.
+    /// Waits until `is_done` returns true. Fails at a time limit, or if fjall's thread has given up.
     fn wait_until(&self, is_done: impl Fn() -> bool) -> Result<(), StoreError> {
         self.wait_for(STALL_LIMIT, is_done)
     }

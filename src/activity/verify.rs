@@ -48,7 +48,7 @@ pub struct Report {
     pub broken: Option<Broken>,
     /// Ranges of lost records named by the log.
     pub gaps: Vec<Gap>,
-    /// Unrecorded calls, as the log states or will state at the next start; the oldest 1000 entries.
+    /// Unrecorded calls that the log states or will state at the next start; at most the oldest 1000 entries.
     pub unrecorded: Vec<Unrecorded>,
     /// Files changed since the log was closed, and damaged tables and journals.
     pub altered: Vec<PathBuf>,
@@ -79,8 +79,7 @@ struct Members<'a> {
     broken: &'a Option<Broken>,
     /// Ranges of lost records named by the log.
     gaps: &'a [Gap],
-    /// Calls that could not be recorded, as the log states or, after the next start, will state; at most the
-    /// oldest 1000 entries.
+    /// Unrecorded calls that the log states or will state at the next start; at most the oldest 1000 entries.
     unrecorded: &'a [Unrecorded],
     /// Files changed since the log was closed, and damaged tables. Empty for a running log.
     #[schema(value_type = Vec<String>)]

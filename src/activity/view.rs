@@ -423,7 +423,7 @@ impl View {
         }
     }
 
-    /// Block of a record, taken from the cache if it is the one read last.
+    /// Block of a record, taken from the cache if it was the last block read.
     pub(super) fn block_of<'b>(
         &self,
         seq: u64,

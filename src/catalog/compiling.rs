@@ -137,7 +137,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles on a dedicated thread with a large stack, after the previous one has ended.
+    /// Compiles on a dedicated thread with a large stack, after the previous thread has ended.
     fn on_its_own_thread(
         &self,
         running: &mut Option<JoinHandle<()>>,

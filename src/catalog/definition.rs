@@ -307,7 +307,7 @@ fn is_app_only(definition: &str) -> bool {
     !users.map_while(Result::ok).any(|user| string(user).is_some_and(|user| user == "model"))
 }
 
-/// Parses annotations with hints that are not booleans. Such a hint gets its most cautious value, because it must not
+/// Parses annotations with hints that are not booleans. These hints get their most cautious value, because they must not
 /// count as absent (FR-020). Fails on a duplicate hint.
 fn cautious_annotations(json: &str) -> Result<Annotations, String> {
     let mut annotations = Annotations::default();

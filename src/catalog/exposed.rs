@@ -26,7 +26,7 @@ const SCHEME: &str = "mcpproxy://";
 /// Schemes of apps (SEP-1865) and skills (SEP-2640). They are kept, because clients recognize them; the proxy's name of
 /// the server becomes the authority and precedes the original one.
 const KEPT_SCHEMES: [&str; 2] = ["ui://", "skill://"];
-/// Escape set of a server name in a URI: all but RFC 3986 unreserved characters.
+/// Escape set of a server name in a URI: all characters except the unreserved ones of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Exposed name of a tool or prompt.

@@ -216,7 +216,7 @@ impl UriRewriter {
         }
     }
 
-    /// Appends the text still held back: the beginning of a URI that never ended.
+    /// Appends the text that is still held back, which is the beginning of a URI that never ended.
     pub fn end(&mut self, out: &mut Splice) {
         if self.string.take().is_some_and(|it| it.role == Role::Uri) {
             out.push(std::mem::take(&mut self.held).into());

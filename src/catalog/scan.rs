@@ -49,7 +49,7 @@ pub(crate) fn digest<'a>(findings: impl Iterator<Item = &'a ScanFinding>) -> Def
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scanned {
     pub findings: Vec<ScanFinding>,
-    /// Words in its texts that may be tool names, deduplicated.
+    /// Words in the definition's texts that may be tool names, deduplicated.
     pub mentions: Vec<Box<str>>,
 }
 

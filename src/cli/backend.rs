@@ -345,8 +345,7 @@ fn unreachable(error: &RequestError) -> CommandError {
 /// Maximum number of items per REST page.
 const PAGE: u32 = 100;
 
-/// Fetches up to `max_items` items of `/api/v1/{name}` as `{"<name>":[…]}`; the member is `activities` for
-/// `activity`.
+/// Fetches up to `max_items` items of `/api/v1/{name}` as `{"<name>":[…]}`. For `activity`, the member is `activities`.
 pub(super) async fn fetch_all(
     backend: &Backend,
     name: &str,

@@ -110,7 +110,7 @@ struct InFlight {
 }
 
 impl Bridge {
-    /// Forwards one message: requests concurrently, everything else before the next line.
+    /// Forwards one message. Requests run concurrently; everything else is done before the next line is read.
     async fn forward(self: &Rc<Self>, message: ClientMessage, requests: &mut JoinSet<()>) {
         match &message.kind {
             ClientMessageKind::Request(_)

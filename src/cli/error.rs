@@ -38,7 +38,7 @@ impl CommandError {
         Self::new(Exit::Failed, message)
     }
 
-    /// A second termination signal; `code` is the shell's exit code for it.
+    /// Error for a second termination signal; `code` is the shell's exit code for this signal.
     pub(super) fn aborted(code: u8) -> Self {
         let interrupted = code == Exit::Interrupted as u8;
         let exit = if interrupted { Exit::Interrupted } else { Exit::Terminated };

@@ -273,7 +273,7 @@ impl HttpClient {
         }
     }
 
-    /// Opens a connection and has the server prove its identity.
+    /// Opens a connection and makes the server prove its identity.
     async fn connect(&self) -> Result<HttpConnection, RequestError> {
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, self.open()).await;
         let (connection, reached) = match opened {

@@ -118,7 +118,7 @@ fn read(data_dir: &Path) -> Option<(Address, Option<Pid>)> {
 pub(super) enum ReloadReport {
     /// No proxy is running; the next one reads the file.
     NotRunning,
-    /// In force, except for the listed keys, which need a restart.
+    /// The file is in force, except for the listed keys, which need a restart.
     InForce(Vec<String>),
     /// The running proxy reads its config only at startup.
     NeedsRestart,

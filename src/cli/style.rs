@@ -72,7 +72,7 @@ pub(super) fn of_state(word: &str) -> Style {
 const MIN_TEXT_WIDTH: usize = 10;
 /// Indentation of a wrapped label.
 const LABEL: usize = 4;
-/// Replacement for a tab, whose width depends on its position.
+/// Replacement for a tab, because a tab's width depends on its position.
 const TAB: &str = "    ";
 
 /// Width and indentation of a block of text.

@@ -20,9 +20,9 @@ const GAP: usize = 2;
 const FREE_WIDTH: usize = 24;
 /// Width that names leave for free text, if the text needs that much.
 const MIN_FREE: usize = 12;
-/// Percentage of the width that a name may take if not everything fits.
+/// Percentage of the width that a name may take if the table does not fit.
 const NAME_SHARE: usize = 60;
-/// Percentage of the width that a droppable column may take if not everything fits.
+/// Percentage of the width that a droppable column may take if the table does not fit.
 const RANK_SHARE: usize = 25;
 /// Minimum width of a truncated name.
 const MIN_NAME: usize = 4;

@@ -38,7 +38,7 @@ pub enum Text {
 impl Text {
     const COUNT: usize = 7;
 
-    /// Texts that identify the call, the same in all records of one call.
+    /// Texts that identify the call and are the same in all records of one call.
     pub const ABOUT_CALL: [Self; 6] = [
         Self::Principal,
         Self::Server,
@@ -169,7 +169,7 @@ impl Draft {
         self.append(which, payload, limit);
     }
 
-    /// Appends a piece to a payload. `limit` applies to the whole.
+    /// Appends a piece to a payload. `limit` applies to the whole payload.
     pub fn append(&mut self, which: Raw, piece: &[u8], limit: usize) {
         let (mut span, total) = self.payloads.get(which as usize).copied().unwrap_or_default();
         let left = limit.min(which.max_bytes()).saturating_sub(span.len());

@@ -33,7 +33,7 @@ pub(super) struct CredentialSpan {
     pub(super) end: usize,
 }
 
-/// Finds a credential at the start of `text`; at the end of a `cut` text, also a partial one.
+/// Finds a credential at the start of `text`. At the end of a `cut` text, the credential may be partial.
 pub(super) fn find(text: &[u8], cut: bool) -> Option<CredentialSpan> {
     // The first letter almost always decides.
     let first = *text.first()?;

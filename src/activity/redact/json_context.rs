@@ -252,7 +252,7 @@ fn is_name(text: &[u8]) -> bool {
     text.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'-'))
 }
 
-/// Whether the object whose value starts at `text` names a secret soon after it, or may do so.
+/// Whether the object whose value starts at `text` names a secret soon after the value, or may name one.
 fn is_named_later(text: &[u8], cut: bool, keys: &Keys) -> bool {
     let window = text.get(..MAX_SIBLINGS).unwrap_or(text);
     let whole = window.len() == text.len();

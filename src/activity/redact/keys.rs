@@ -68,8 +68,8 @@ impl Keys {
         Self { ends, wholes, extra, tails, any_tail, lasts }
     }
 
-    /// Whether a folded text may end with a sensitive key. Always true if one does, even with an escaped tab
-    /// after it, and for keys that are secret only in queries.
+    /// Whether a folded text may end with a sensitive key. Always true if it does end with one, even with an escaped
+    /// tab after the key, and for keys that are secret only in queries.
     pub(super) fn may_end_with_key(&self, folded: &[u8]) -> bool {
         let mut name = folded;
         loop {

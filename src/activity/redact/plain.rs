@@ -78,8 +78,8 @@ type Secret = Range<usize>;
 pub(super) struct WordScrubber<'k> {
     /// Keys with secret values.
     pub(super) keys: &'k Keys,
-    /// Decides whether base64-encoded JSON contains a secret. Supplied by the caller, since JSON is not read
-    /// here.
+    /// Decides whether base64-encoded JSON contains a secret. Supplied by the caller, because this module does not read
+    /// JSON.
     pub(super) holds_secret: &'k dyn Fn(&ScrubInput<'_>) -> bool,
 }
 

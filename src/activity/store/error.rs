@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use mcpproxy_runtime::os::private;
 
-/// Probe file, written to find out why fjall's thread gave up, and its length.
+/// Probe file, which is written to find out why fjall's thread gave up, and the file's length.
 const PROBE: &str = "probe";
 const PROBE_BYTES: usize = 64 << 10;
 

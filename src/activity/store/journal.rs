@@ -190,7 +190,7 @@ fn search(
     evidence: &impl Fn(&[u8]) -> Evidence,
     work: &mut usize,
 ) -> Option<usize> {
-    // Several witnesses, because one of them may have a damaged number.
+    // There are several witnesses, because one of them may have a damaged number.
     let before = before.last_chunk::<SEQNO_WITNESSES>();
     let follows = |next: u64| {
         before.is_none_or(|before| {

@@ -103,7 +103,7 @@ pub(crate) fn check(db: &Path, evidence: &dyn Fn(&[u8]) -> Evidence) -> Result<(
     }
 }
 
-/// Rewrites the journals of a closed database with their intact batches only. Returns those that were damaged
+/// Rewrites the journals of a closed database with only their intact batches. Returns the journals that were damaged
 /// before their end.
 pub(crate) fn repair(db: &Path, evidence: &dyn Fn(&[u8]) -> Evidence) -> io::Result<Vec<PathBuf>> {
     let journals = survey(db, evidence)?;

@@ -178,7 +178,7 @@ pub(super) fn list_tables(folder: &Path) -> Result<Vec<TableName>, StoreError> {
     Ok(found)
 }
 
-/// Opens a table as fjall does, reading everything but its data blocks.
+/// Opens a table as fjall does, reading everything except its data blocks.
 pub(super) fn open_table(path: &Path, id: u64, checksum: Checksum) -> Result<Table, StoreError> {
     check_contents(path)?;
     let cache = Arc::new(Cache::with_capacity_bytes(CACHE_BYTES));
@@ -469,7 +469,7 @@ const MAGIC: &[u8] = b"LSM\x03";
 const BLOCK_BYTES: u32 = 64 << 20;
 /// Bytes searched per step for the next block.
 const SEARCH_BYTES: usize = 64 << 10;
-/// Minimum size of a block's data: the trailer that fjall expects without checking.
+/// Minimum size of a block's data: the size of the trailer that fjall expects without checking.
 const BLOCK_END_BYTES: usize = 31;
 /// Step for skipping unreadable parts of a file.
 const PAGE_BYTES: u64 = 4096;
@@ -555,7 +555,7 @@ fn writes(block: Block) -> Vec<Write> {
         };
         block.iter().filter_map(write).collect()
     };
-    // The checksum matches, but anyone could have written the block: fjall's decoder may panic.
+    // The checksum matches, but anyone could have written the block, so fjall's decoder may panic.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_default()
 }
 

@@ -116,7 +116,7 @@ fn add_readable(folder: &Path, space: Space, broken: &[PathBuf]) -> Result<(), S
     let tree = open(folder)?;
     for table in broken {
         precheck::read_writes(table, |Write { key, value, seqno }| {
-            // A leftover mark of an ended call would come back without its removal.
+            // A leftover mark of an ended call would come back, because its removal may be lost.
             let is_mark = space == Space::State && keys::ticket(&key).is_some();
             if let (Some(value), false) = (value, is_mark)
                 && guard(folder, || tree.get(&key, SeqNo::MAX))?.is_none()

@@ -504,7 +504,7 @@ pub(super) fn micros(time: Timestamp) -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Approximate maximum number of records that a text search examines per response: the last portion may exceed it.
+/// Approximate maximum number of records that a text search examines per response. The last portion may exceed it.
 const MAX_SEARCHED: u64 = 20_000;
 /// Time after which a text search starts no further portion.
 const MAX_TIME: Duration = Duration::from_secs(2);

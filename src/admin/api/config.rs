@@ -223,7 +223,7 @@ pub(super) async fn change(
 
 fn parse_change(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
     dispatch::check(worker, body).map_err(ApiError::bad_request)?;
-    // Serde would accept an array of the members. Its error messages may quote values of the body, so they are not shown.
+    // Serde would accept an array in place of the members. Its error messages may quote values of the body, so they are not shown.
     let read = serde_json::from_slice(body).map(Value::Object).and_then(serde_json::from_value);
     read.map_err(|_| ApiError::bad_body("write {\"digest\": \"…\", \"patch\": {…}}"))
 }

@@ -174,7 +174,7 @@ enum PageRead {
 enum Stage {
     /// Sends the next page.
     InFlight(Box<Export>, ReaderPace, ReaderSlot),
-    /// The last line stated the reason; the body fails next, so that the client sees an incomplete response.
+    /// The last line stated the reason. The body fails next, so that the client sees an incomplete response.
     Aborted(String),
 }
 

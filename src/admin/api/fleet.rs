@@ -215,7 +215,7 @@ struct FleetNodeSeen {
     state: &'static str,
     /// Milliseconds since its last new heartbeat.
     silent_ms: u64,
-    /// Milliseconds by which the responding node's clock is ahead of its clock, if known.
+    /// Milliseconds by which the responding node's clock is ahead of the listed node's clock, if known.
     #[schema(required)]
     clock_ahead_ms: Option<i64>,
     /// Whether the clock difference exceeds the limit.
@@ -225,10 +225,10 @@ struct FleetNodeSeen {
     /// Fault in the objects stored under its name.
     #[schema(required)]
     fault: Option<String>,
-    /// Whether it answered the ping; null if it was not pinged.
+    /// Whether the node answered the ping; null if it was not pinged.
     #[schema(required)]
     reached: Option<bool>,
-    /// Reason for a missing answer; null if it answered or was not pinged.
+    /// Reason for a missing answer; null if the node answered or was not pinged.
     #[schema(required)]
     unreached: Option<String>,
     /// The node's last heartbeat; null if there is none.
@@ -246,7 +246,7 @@ struct NodeSaid {
     /// Address for other nodes.
     #[schema(required)]
     advertise: Option<String>,
-    /// Part of the fleet's records that it indexes: `false`, `true` or a shard like `1/3`.
+    /// Part of the fleet's records that the node indexes: `false`, `true` or a shard like `1/3`.
     index: String,
     /// Digest of its config.
     config: String,

@@ -550,7 +550,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text";
 const TEXT: &str = "text/plain";
 
 impl Exposition {
-    /// Negotiates the format; OpenMetrics unless the client prefers the text format.
+    /// Negotiates the format, which is OpenMetrics unless the client prefers the text format.
     pub(super) fn wanted(headers: &HeaderMap) -> Self {
         let accepts: Vec<&str> =
             headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();

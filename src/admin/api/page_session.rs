@@ -33,7 +33,7 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 const PAGE: &[u8] = b"page";
 /// Header in which browsers state the origin of a request.
 const FETCH_SITE: &str = "sec-fetch-site";
-/// Prefix of the cookie's name. The port follows, because browsers share cookies between all ports of a host.
+/// Prefix of the cookie's name. The port follows it, because browsers share cookies between all ports of a host.
 const COOKIE_NAME: &str = "mcpproxy_page";
 
 /// A login code for the page.

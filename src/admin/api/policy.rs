@@ -380,7 +380,7 @@ fn explanation(explained: Explained, mode: &'static str) -> Explanation {
     Explanation { decision, decided_by, text, mode, rules }
 }
 
-/// Approximate maximum number of records per page of a replay: the last portion may exceed it.
+/// Approximate maximum number of records per page of a replay. The last portion may exceed it.
 const MAX_RECORDS: u64 = 50_000;
 /// Time after which a page of a replay starts no further portion.
 const MAX_TIME: Duration = Duration::from_secs(5);
@@ -422,8 +422,8 @@ struct ReplayedPage<'a> {
     report: ReplayReport<'a>,
 }
 
-/// Evaluates recorded calls under other rules and compares the decisions with those in force, oldest call first, for about 50000
-/// records or 5 seconds per page. Nothing is called or changed.
+/// Evaluates recorded calls under other rules and compares the decisions with those of the rules in force, oldest call
+/// first, for about 50000 records or 5 seconds per page. Nothing is called or changed.
 #[utoipa::path(
     post,
     path = "/api/v1/policy/replay",

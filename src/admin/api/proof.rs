@@ -64,8 +64,8 @@ pub(super) struct ProofParameters {
 /// The proof.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Proof {
-    /// Keyed BLAKE3 of the nonce and of the `address:port` or `unix:/path` that the request was sent to; over TLS also
-    /// of a zero byte and the BLAKE3 hash of the presented certificate. In hex.
+    /// Keyed BLAKE3 hash, in hex, of the nonce and of the `address:port` or `unix:/path` that the request was sent to;
+    /// over TLS also of a zero byte and the BLAKE3 hash of the presented certificate.
     proof: String,
 }
 

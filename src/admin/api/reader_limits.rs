@@ -82,7 +82,7 @@ impl ReaderPace {
         self.sent = Some(now);
     }
 
-    /// Called when the reader polls for more. Returns how long it left the last data unread if that exceeds [`READ_TIMEOUT`].
+    /// Notes that the reader polls for more. Returns how long it left the last data unread, if longer than [`READ_TIMEOUT`].
     pub(super) fn on_poll(&mut self, now: Instant) -> Option<Duration> {
         let waited = now.saturating_duration_since(self.sent.take()?);
         (waited > READ_TIMEOUT).then_some(waited)

@@ -34,7 +34,7 @@ const WEAKLY: f32 = 0.3;
 const UNKNOWN: f32 = 0.8;
 /// Factor for an unwanted destructive tool.
 const UNWANTED: f32 = 0.6;
-/// Factor for a tool whose verb was not asked for.
+/// Factor for a tool whose verb the query does not ask for.
 const UNASKED: f32 = 0.8;
 
 /// Score of a query for one tool.

@@ -139,7 +139,7 @@ pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError>
     let key = loaded.ensure_api_key(start_proxy::random_key()?);
     let key = key.map_err(|error| start_proxy::problem(&error))?;
     let path = loaded.path.display().to_string();
-    // Links are not followed: the target may belong to another user.
+    // Links are not followed, because the target may belong to another user.
     let wider = private::wider(&loaded.path);
     let answer = json!({"file": path, "created": made, "key_made": key && !has_key});
     output.print(&answer.to_string(), |_| {

@@ -258,7 +258,7 @@ impl AgentReply {
     }
 }
 
-/// The activity log's view of the newest call to a tool.
+/// Newest call to a tool, as recorded in the activity log.
 struct CallRecord {
     status: String,
     operation: String,

@@ -167,7 +167,7 @@ fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Diagnosis>) {
     }
 }
 
-/// Fix for a config error: edit the file, or move it aside if it cannot be edited.
+/// Fix for a config error, which is to edit the file, or to move it aside if it cannot be edited.
 fn fix(problem: &Problem) -> String {
     let Some(path) = &problem.file else {
         return format!("correct or unset {}", problem.key);

@@ -60,7 +60,7 @@ pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError
     let signals = server.signals().map_err(|error| start_proxy::not_started(&error))?;
     // The only line on stdout gives the parent process the address.
     output::write(format!("MCP at {}", mcp_url(&server)).as_bytes())?;
-    // Printed only at a terminal: output to a file or pipe may be kept, and the code must not be.
+    // The code is printed only at a terminal, because output to a file or pipe may be kept.
     if std::io::stdout().is_terminal()
         && let Some(address) = server.page_address(start_proxy::random_key()?)
     {
@@ -130,7 +130,7 @@ fn is_running(config: &Config) -> bool {
     runtime.is_ok_and(|runtime| runtime.block_on(running_proxy::configured(config).is_mcpproxy()))
 }
 
-/// Serves one client over stdin and stdout until the input ends, with all servers or the named one.
+/// Serves one client over stdin and stdout until the input ends, with all servers or only the named one.
 pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), CommandError> {
     let loaded = start_proxy::load(global, None)?;
     let log = start_proxy::start_log(loaded.config.logging, global);

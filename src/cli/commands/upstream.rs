@@ -209,7 +209,7 @@ pub(super) enum ServerChange {
     Disable,
 }
 
-/// Adds a server to the config file and tries it.
+/// Adds a server to the config file and tests it.
 pub(super) fn add(
     flags: &UpstreamAdd,
     global: &Global,

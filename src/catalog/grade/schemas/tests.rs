@@ -1,4 +1,4 @@
-//! Tests of the comparison: a table of schemas, and generated ones checked against the real validator.
+//! Tests of the comparison: a table of schemas, and generated schemas checked against the real validator.
 
 use bytes::Bytes;
 use proptest::prelude::*;
