@@ -717,7 +717,7 @@ fn still_read(error: StoreError) -> StoreError {
     }
 }
 
-/// Whether a failure may be caused by a damaged log, which is the case if it has no system error code.
+/// Whether a failure may be caused by a damaged log. Busy or locked logs and system errors, which have a code, are not.
 fn is_suspect(error: &StoreError) -> bool {
     match error {
         StoreError::Damaged { .. } => true,
