@@ -12,8 +12,8 @@
 //!    in flight until it ends ([`in_flight`]).
 //! 2. *Encoded.* Every 4 ms the writer thread (`writer`) empties the queue: it redacts each entry, encodes it as a
 //!    head (the fields for filters and lists) and a body (payloads), and hashes both together with the previous
-//!    record ([`append`], [`codec`]). At most 64 records or 32 KiB form a *block*, heads and bodies separately,
-//!    each compressed by LZ4 ([`bytes`]).
+//!    record ([`append`], [`codec`]). A *block* is closed at 64 records or 32 KiB; its heads and its
+//!    bodies are stored separately, each compressed by LZ4 ([`bytes`]).
 //! 3. *Committed*, in groups. A batch is committed 28 ms after its first entry, as one atomic write to the store's
 //!    journal. It holds the blocks, the marks of calls in flight and, for every full run of 1024 records (a *segment*),
 //!    the segment's index, counters and time bounds ([`segment`]). After one `fdatasync` the chain tip is written to
