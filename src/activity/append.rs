@@ -1,8 +1,8 @@
-//! Appender to the hash chain: assigns each record its number, id and hash over its predecessor, and collects
+//! Appender for the hash chain: gives each record a number, an id and a hash that covers its predecessor, and collects
 //! entries into batches.
 //!
-//! Owned by the writer thread. It does no I/O: a [`Prepared`] batch can be committed again after a failure, and its
-//! [`ChainTip`] is the chain's tip once it is written.
+//! The writer thread owns the appender, which does no I/O. A [`Prepared`] batch can therefore be committed again after
+//! a failure; its [`ChainTip`] becomes the chain's tip when the batch is written.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ use mcpproxy_json::members::has_lone_surrogate;
 
 /// Records per block, unless [`BLOCK_BYTES`] closes it earlier.
 const BLOCK_RECORDS: u64 = 64;
-/// Bytes per block: bounds the cost of reading a single record. A larger record gets a block of its own size.
+/// Size in bytes at which a block is closed; bounds the cost of reading a single record.
 const BLOCK_BYTES: usize = 32 << 10;
 
 /// A batch ready to be committed, with the chain's tip before and after it.
@@ -35,17 +35,17 @@ pub struct Prepared {
     /// Chain tip after the batch.
     pub tip: ChainTip,
     pub records: u64,
-    /// Size of the heads and bodies.
+    /// Total size of the heads and bodies in bytes.
     pub bytes: usize,
 }
 
 impl Prepared {
-    /// An empty batch after `tip`.
+    /// Creates an empty batch that follows `tip`.
     pub(crate) fn empty(tip: ChainTip) -> Self {
         Self { batch: Batch::default(), follows: tip, tip, records: 0, bytes: 0 }
     }
 
-    /// Sequence number of its first record.
+    /// Sequence number of the batch's first record.
     pub(crate) fn first(&self) -> u64 {
         self.tip.seq + 1 - self.records
     }
@@ -100,7 +100,7 @@ impl Appender {
         }
     }
 
-    /// Resumes at `end`, in front of a gap, so that records can be filled in.
+    /// Resumes at `end`, just before a gap, so that the gap can be filled with records.
     pub(crate) fn resume_in_gap(
         view: &View,
         end: LogEnd,
@@ -111,8 +111,8 @@ impl Appender {
         Ok(appender)
     }
 
-    /// Finishes records filled into the gap that began at record `first`: writes the index of the last
-    /// touched segment, unless it is the log's last, unfilled segment.
+    /// Completes the filling of the gap that began at record `first`: writes the index of the last segment touched,
+    /// unless it is the log's last, unfilled segment.
     pub(crate) fn finish_in_gap(&mut self, view: &View, first: u64) -> Result<(), StoreError> {
         let number = segment::of(self.next);
         let is_begun = self.next > segment::start(number) || segment::of(first) == number;
@@ -126,7 +126,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Chain tip after the last added record; number 0 before the first.
+    /// Chain tip after the last added record; its number is 0 before the first record.
     pub(crate) fn tip(&self) -> ChainTip {
         ChainTip { seq: self.next - 1, hash: self.last }
     }
@@ -207,8 +207,8 @@ impl Appender {
         self.batch.put(Space::State, keys::call_mark(ticket), begun);
     }
 
-    /// Adds the records of a call from its mark, which is all that was stored. Returns the call's status; adds nothing if
-    /// the mark is malformed.
+    /// Adds the records of a call from its mark, the only stored part of the call. Returns the call's status; adds
+    /// nothing if the mark is malformed.
     pub(crate) fn push_marked_call(
         &mut self,
         begun: &CallMark<'_>,
@@ -250,7 +250,7 @@ impl Appender {
         self.add(&head);
     }
 
-    /// Adds an existing record byte for byte; its format version decides how it is hashed.
+    /// Adds an existing record byte for byte; its format version determines how it is hashed.
     pub(crate) fn push_raw(&mut self, head: &[u8], body: &[u8]) -> Result<(), codec::DecodeError> {
         let decoded = codec::decode_head(head)?;
         self.stored_ms = self.stored_ms.max(decoded.stored_ms);
@@ -410,8 +410,8 @@ fn head_of<'a>(
     }
 }
 
-/// Member of `metadata` that names the payload whose kept part has a lone escaped surrogate. Many JSON parsers reject or
-/// replace lone surrogates.
+/// `metadata` member that names the payload whose kept part contains an escaped lone surrogate. Many JSON parsers
+/// reject or replace lone surrogates.
 const LONE_SURROGATE: &str = "lone_surrogate";
 
 /// A payload after redaction and its original length.

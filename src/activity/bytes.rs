@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
 
 /// First byte of a compressed block; an uncompressed block starts with [`VERSION`].
 const PACKED: u8 = 2;
-/// Maximum compression ratio of LZ4: a larger claimed length is corrupt.
+/// Maximum compression ratio of LZ4. A block that claims a larger length is corrupt.
 const MAX_RATIO: usize = 255;
 
 /// LZ4 compressor that reuses its memory from block to block.
@@ -174,8 +174,8 @@ impl std::fmt::Debug for Packer {
 }
 
 impl Packer {
-    /// Compresses a block, or returns it unchanged if that is no shorter. Allocates no more than the result's
-    /// length.
+    /// Compresses a block, or returns it unchanged if compression does not shorten it. Allocates at most the length of
+    /// the result.
     pub fn pack(&mut self, block: Vec<u8>) -> Vec<u8> {
         let max = get_maximum_output_size(block.len());
         if self.out.len() < max {

@@ -1,8 +1,7 @@
-//! Chain tip: number and hash of the last durable record, kept in a file of its own beside the store.
+//! Chain tip: number and hash of the last durable record, kept in its own file next to the store.
 //!
-//! A store that ends before the tip is missing records (ACT-4), so recovery after a crash, or a journal cut
-//! by hand, cannot hide a loss. The file does not protect against someone who rewrites store and tip
-//! together.
+//! A store that ends before the tip has lost records (ACT-4), so neither crash recovery nor a truncated journal can
+//! hide a loss. The file does not protect against someone who rewrites both the store and the tip.
 
 use std::path::Path;
 
@@ -28,8 +27,7 @@ pub struct ChainTip {
 pub(crate) struct TipReading {
     /// Newest intact tip.
     pub tip: Option<ChainTip>,
-    /// Whether the file holds bytes that are neither a tip nor empty: a write torn by a crash, or an
-    /// alteration.
+    /// Whether the file holds bytes that are neither empty nor a valid tip, because of a torn write or an alteration.
     pub torn: bool,
 }
 
@@ -37,7 +35,7 @@ pub(crate) struct TipReading {
 pub(crate) struct ChainTipFile(AlternatingFile<MARK_BYTES>);
 
 impl TipReading {
-    /// Rejects a file that was written and holds no intact tip.
+    /// Rejects a file that was written but holds no intact tip.
     pub(super) fn usable(self, dir: &Path) -> Result<Self, StoreError> {
         match self {
             Self { tip: None, torn: true } => {
@@ -64,7 +62,7 @@ impl ChainTipFile {
         Ok((Self(places), TipReading::from(found).usable(dir)?))
     }
 
-    /// Reads the file in `dir` without changing it; a missing file has no tip.
+    /// Reads the file in `dir` without changing it; a missing file yields no tip.
     pub(crate) fn read(dir: &Path) -> Result<TipReading, StoreError> {
         let found = AlternatingFile::read(dir, KIND);
         Ok(found.map_err(|error| StoreError::unreadable(dir.join(NAME), error))?.into())

@@ -2,14 +2,13 @@
 //!
 //! A wall clock that jumps ahead for a minute would make every record look old. A forward jump therefore
 //! counts only once it has lasted [`LASTING_MS`] by the monotonic clock; until then time continues from where it
-//! was. A clock that is set back is accepted at once, because that makes no record older.
+//! was. A clock that is set back is accepted immediately, because this does not make any record older.
 //!
-//! A jump that lasts is accepted after an hour, and `stored_ms` of every record would then be old.
-//! `activity.min_retention` therefore counts running time: the time for which processes had this log open,
-//! which no clock step changes. An [`AgeMarks`] entry states the next record at a given running time. The
-//! marks are stored in the state keyspace, at most once a minute together with a batch. Time without a
-//! running process does not count, nor does time after the last mark, so records are kept longer rather than
-//! shorter.
+//! A jump that lasts is accepted after an hour, and every record's `stored_ms` then looks old. `activity.min_retention`
+//! therefore counts running time: the time for which a process had this log open, which clock steps do not change. An
+//! [`AgeMarks`] entry holds the number of the next record at a given running time. The marks are written to the state
+//! keyspace together with a batch, at most once a minute. Time without a running process does not count, nor does time
+//! after the last mark, so records may be kept too long but never too short.
 //!
 //! ```text
 //! age marks   running time · (number · running time)*, 8 bytes each, big-endian
@@ -33,7 +32,7 @@ struct JumpFilter {
     /// Last accepted time, and the monotonic clock at that time.
     time: u64,
     steady: u64,
-    /// A jump that is not accepted yet.
+    /// Jump that is not accepted yet.
     jump: Option<Jump>,
 }
 
@@ -137,7 +136,7 @@ impl Opened {
 
 /// Minimum interval between writes of the marks.
 const WRITE_EVERY_MS: u64 = 60 * 1000;
-/// Number of marks within `min_retention`: the resolution of the age.
+/// Number of marks within `min_retention`, which is the resolution of ages.
 const MARKS: u64 = 64;
 /// Maximum number of marks; at the limit a new one is added only after old ones are dropped.
 const MAX_MARKS: usize = 256;
@@ -167,7 +166,7 @@ impl AgeMarks {
         }
         self.ran_ms = ran_ms;
         let min_age = millis(min_age);
-        // Of the marks that are old enough, only the newest is needed.
+        // Only the newest of the marks that are old enough is needed.
         let old = self.marks.iter().filter(|mark| ran_ms.saturating_sub(mark.ran_ms) >= min_age);
         self.marks.drain(..old.count().saturating_sub(1));
         let pause = min_age / MARKS;
@@ -187,7 +186,7 @@ impl AgeMarks {
         self.marks.iter().rev().find(old).map(|mark| mark.next)
     }
 
-    /// Drops marks above `next`, the number of the log's next record: the log has lost those records.
+    /// Drops marks above `next`, the number of the log's next record, because the log has lost the records they refer to.
     pub(crate) fn truncated_to(mut self, next: u64) -> Self {
         self.marks.retain(|mark| mark.next <= next);
         self
@@ -310,7 +309,7 @@ mod age_marks {
         assert_eq!(marks.older_than(DAY, 24 * HOUR_MS), Some(1));
         let marks = after_hours(100);
         let old = marks.older_than(DAY, 100 * HOUR_MS).unwrap();
-        // At least a day old, and known to a 64th of it.
+        // The age is at least a day, accurate to 1/64 of a day.
         assert!((76_001 - 400..=76_001).contains(&old), "{old}");
     }
 

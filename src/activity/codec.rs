@@ -24,8 +24,8 @@
 //! The store compresses blocks (`bytes`). Every layout starts with a version byte; an unknown version is an
 //! error, never a guess. The format of derived data (index, counters) is in `segment`.
 //!
-//! Wire records come from another node and are untrusted: they are read within bounds, and [`canonical`]
-//! checks their hashes.
+//! Wire records come from another node and are untrusted: they are read within size limits, and [`canonical`] checks
+//! their hashes.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ use super::record::{Body, Hash, Id, NodeId, Operation, ReadBody, Record, Source,
 pub use super::bytes::{DecodeError, VERSION};
 pub use super::record::{HeadRef, PayloadRef};
 
-/// Current version of heads: determines the fields and how the record is hashed.
+/// Current version of heads. The version determines the fields and how the record is hashed.
 const HEAD_VERSION: u8 = 4;
 /// Version of heads whose content enters the chain undigested.
 const UNDIGESTED: u8 = 1;
@@ -46,11 +46,11 @@ const WITHOUT_UNKNOWN: u8 = 2;
 /// Variant of version 2 with the status `unknown`.
 const ONLY_UNKNOWN: u8 = 3;
 
-/// Principals encoded as one byte, their index in this list. Append only.
+/// Principals encoded as one byte, which is their index in this list. Append new ones only at the end.
 const COMMON_PRINCIPALS: [&str; 3] = ["", "anonymous", "admin"];
 /// Marker for any other principal, whose id follows as text.
 const OTHER_PRINCIPAL: u8 = u8::MAX;
-/// Maximum overhead of a block beside its records.
+/// Maximum overhead of a block in addition to its records, in bytes.
 const HEADER_BYTES: usize = 1 + 8 + 32 + 2;
 
 pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
@@ -103,7 +103,7 @@ fn principal<'a>(reader: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
     if COMMON_PRINCIPALS.contains(&principal) { Err(DecodeError::Value) } else { Ok(principal) }
 }
 
-/// Whether a head of that version can have this type and status.
+/// Whether a head of this version can have this type and status.
 fn is_of_version(version: u8, kind: Type, status: Status) -> bool {
     let is_new = matches!(
         kind,
@@ -116,7 +116,7 @@ fn is_of_version(version: u8, kind: Type, status: Status) -> bool {
     }
 }
 
-/// Decodes a head that fills `bytes`.
+/// Decodes a head that occupies all of `bytes`.
 pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
     let mut reader = Reader(bytes);
     let version = match reader.byte()? {
@@ -180,7 +180,7 @@ pub fn encode_body(
     put_payload(out, metadata);
 }
 
-/// Decodes a body that fills `bytes`.
+/// Decodes a body that occupies all of `bytes`.
 pub fn decode_body(bytes: &[u8]) -> Result<Body, DecodeError> {
     body_parts(bytes).map(|parts| {
         let [arguments, response, metadata] = parts.map(PayloadRef::to_owned);
@@ -346,7 +346,7 @@ impl Record {
     }
 }
 
-/// Maximum number of records in one answer.
+/// Maximum number of records in one response.
 pub const MAX_RECORDS: usize = 4096;
 /// Maximum length of a node's name.
 const MAX_NAME_BYTES: usize = 256;
@@ -399,7 +399,7 @@ pub fn read_records(bytes: &[u8]) -> Result<Vec<Record>, DecodeError> {
             record.body = ReadBody::Metadata(metadata.to_owned());
         }
         if !name.is_empty() {
-            // The records of an answer come from few nodes: share the names.
+            // The records of a response come from few nodes, so names are shared.
             let known = names.iter().find(|it| ***it == *name).cloned();
             let shared = known.unwrap_or_else(|| {
                 let shared = Arc::<str>::from(name);
@@ -537,8 +537,7 @@ mod tests {
         assert!((0..bodies.len()).all(|len| body_block(&bodies[..len]).is_err()));
     }
 
-    /// Parses fixtures, one per line: a name, and hexadecimal bytes as an earlier version wrote them or as no
-    /// version does.
+    /// Parses fixtures, one per line: a name, and hexadecimal bytes that either an earlier version or no version writes.
     fn fixtures(text: &str) -> Vec<(&str, Vec<u8>)> {
         let byte =
             |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();

@@ -7,18 +7,18 @@ use serde::{Deserialize, Deserializer};
 
 use super::record::{MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 
-/// Point by which a record has to be durable.
+/// Time at which a record must be durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// At most 50 ms after the reply.
     #[default]
     Grouped,
-    /// Before the reply's last chunk.
+    /// Durable before the reply's last chunk.
     BeforeReply,
-    /// As `before_reply`; in addition, a call that may change something is marked durably before it is sent.
+    /// Like `before_reply`; in addition, a call that may change something is marked durably before it is sent.
     BeforeSend,
-    /// Before the reply's last chunk, both on disk and in the fleet's object store.
+    /// Durable before the reply's last chunk, both on disk and in the fleet's object store.
     Fleet,
 }
 
@@ -55,14 +55,14 @@ pub struct Config {
     /// Whether call records carry a receipt: hashes of the response as received and as forwarded.
     pub receipts: bool,
     pub durability: Durability,
-    /// Whether read-only calls are marked when they begin, as others are.
+    /// Whether read-only calls are marked when they begin, as other calls are.
     pub mark_reads: bool,
     pub on_failure: OnFailure,
     /// Keys whose values are always redacted, in addition to the built-in ones.
     pub redact_keys: Vec<String>,
     /// Maximum number of calls in flight or waiting to be written.
     pub queue_records: usize,
-    /// Maximum memory of those calls in bytes.
+    /// Maximum memory of these calls in bytes.
     pub queue_bytes: usize,
     /// Schedule of the scrubs; not configurable.
     #[serde(skip)]
@@ -93,10 +93,10 @@ impl Default for ScrubTimes {
     }
 }
 
-/// Limit of `max_payload_bytes` and `max_response_bytes`, because records are read, sealed, fetched and proven as a
-/// whole.
+/// Upper limit of `max_payload_bytes` and `max_response_bytes`. It exists because records are read, sealed, fetched and
+/// proven as a whole.
 pub const MAX_KEPT_BYTES: usize = 4 << 20;
-/// Limit of `min_retention`: 30 days.
+/// Upper limit of `min_retention`: 30 days.
 pub(crate) const MAX_MIN_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 
 fn kept_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
@@ -120,7 +120,7 @@ fn min_retention<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration,
     })
 }
 
-/// Limits on how long records are kept.
+/// Limits on the retention of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Maximum age in days; 0 for no limit.

@@ -1,8 +1,8 @@
 //! Checksums of all files of a closed log, stored in its file `seal`.
 //!
 //! The store's checksums and the chain cover the records, but not every byte of the store's bookkeeping. A
-//! closed log does not change, so its files are hashed once, at the close. Opening the log removes the file;
-//! after a crash there is none, and only the chain is checked.
+//! closed log does not change, so its files are hashed once, when it is closed. Opening the log removes the file;
+//! after a crash the file is missing, and only the chain is checked.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,13 +18,13 @@ const READ_BYTES: usize = 1 << 20;
 /// Folder name of tables, which never change once written and are too many to read at every start.
 const TABLES: &str = "tables";
 
-/// Files beside the store that logs of earlier versions lack.
+/// Files next to the store that logs of earlier versions do not have.
 const OPTIONAL: [&str; 2] = [super::losses::TALLY_FILE, super::folder::NODE_FILE];
 
 /// Extent of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// All files but tables, which carry checksums of their own: at a start.
+    /// All files except tables, which carry their own checksums. Used at startup.
     Quick,
     Full,
 }
@@ -32,7 +32,7 @@ pub(crate) enum Depth {
 /// Result of comparing the files with their checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ChecksumFinding {
-    /// There are no checksums: the log was not closed, or never written.
+    /// There are no checksums, because the log was not closed or never written.
     NotClosed,
     Whole,
     /// These files were altered, removed or added.

@@ -1,12 +1,12 @@
-//! Files and folders around a log: its lock, its node id, text files with a checksum, and the names of
-//! replacement and damaged logs beside it.
+//! Files and folders around a log: its lock, its node id, text files with a checksum, and the names of replacement and
+//! damaged logs next to it.
 //!
-//! The node id is stored beside the store because ids and hashes depend on it: records could not be verified
-//! if the store lost it. A log of an earlier version gets the file when it is opened.
+//! The node id is stored outside the store because ids and hashes depend on it: if the store lost it, records could not
+//! be verified. A log of an earlier version gets the file when it is opened.
 //!
-//! A [`Copy`] of the folder serves readers, because opening a log writes to it, and reading a log must not change it
-//! (ACT-4). Tables are immutable and therefore linked; journals are copied without the zeros they are preallocated with. A
-//! copy beside a log lies in a folder that its process keeps locked, so that a later process recognizes leftovers of a
+//! Readers open a [`Copy`] of the folder, because opening a log writes to it, and reading a log must not change it
+//! (ACT-4). Tables are immutable and therefore linked; journals are copied without their preallocated zeros. A copy
+//! next to a log lies in a folder that its process keeps locked, so that a later process recognizes the leftovers of a
 //! killed one.
 
 use std::fs::{File, TryLockError};
@@ -28,7 +28,7 @@ pub(super) fn replacement(dir: &Path) -> PathBuf {
     dir.with_file_name(name)
 }
 
-/// Moves the replacement of a log that was moved aside into its place, durably.
+/// Durably moves the replacement log to `dir`, from which the damaged log was moved aside.
 pub(super) fn install_replacement(dir: &Path) -> io::Result<()> {
     fs::rename(replacement(dir), dir)?;
     match dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -37,7 +37,7 @@ pub(super) fn install_replacement(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Path to which the damaged log in `dir` is moved: the first free name beside it.
+/// Path to which the damaged log in `dir` is moved: the first free name next to it.
 pub(super) fn aside_path(dir: &Path) -> io::Result<PathBuf> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut number = 1;
@@ -58,7 +58,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 /// Name of the lock file.
 const LOCK: &str = "lock";
 /// Maximum number of attempts to take a lock, and the pause between them. A process that is just ending, or a
-/// forked child that has not called `exec` yet, holds a lock for a moment longer.
+/// forked child that has not called `exec` yet, may hold a lock a moment longer.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
 
@@ -114,7 +114,7 @@ pub(super) fn retry_lock<T>(
     attempt()
 }
 
-/// Name of the node id's file in the log's folder.
+/// Name of the node id file in the log's folder.
 pub(crate) const NODE_FILE: &str = "node";
 
 /// Reads the node id of the log in `dir`; `None` if there is no file.
@@ -165,8 +165,8 @@ fn decode_node(bytes: &[u8]) -> Option<NodeId> {
     (encode_node(node) == bytes).then_some(node)
 }
 
-/// Replaces the file `name` in `dir` with `text`, which ends with a line break, and a last line with its
-/// hash. Atomic and durable.
+/// Durably and atomically replaces the file `name` in `dir` with `text`, which must end with a line break, and a last
+/// line that holds its hash.
 pub(super) fn write_hashed(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     state_file::replace(&dir.join(name), format!("{text}{}\n", text_hash(text)).as_bytes())
 }
@@ -261,16 +261,16 @@ mod node_id {
 
 /// Name of the folders that hold tables.
 const TABLES: &str = "tables";
-/// Kinds of folders beside a log, named `<log>.<kind>-<process>`.
+/// Kinds of folders next to a log, named `<log>.<kind>-<process>`.
 const KINDS: [&str; 2] = ["copy", "scratch"];
-/// Maximum number of such folders per process.
+/// Maximum number of these folders per process.
 const MAX_FOLDERS: u32 = 64;
 
 /// A copy of a folder, removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Copy {
     path: PathBuf,
-    /// The locked folder beside the log that contains the copy.
+    /// The locked folder next to the log that contains the copy.
     outer: Option<(PathBuf, File)>,
 }
 
@@ -286,14 +286,14 @@ enum Unreadable {
 }
 
 impl Copy {
-    /// Copies the folder to a new one beside it, independent of the original. Unreadable parts become zeros.
+    /// Copies the folder to a new folder next to it, independent of the original. Unreadable parts become zeros.
     pub(super) fn beside(dir: &Path) -> Result<Self, StoreError> {
         let copy = Self::new_beside(dir, KINDS[0])?;
         recopy(dir, &copy.path)?;
         Ok(copy)
     }
 
-    /// Creates an empty folder beside the log, removed on drop.
+    /// Creates an empty folder next to the log, which is removed on drop.
     pub(super) fn scratch(dir: &Path) -> Result<Self, StoreError> {
         Self::new_beside(dir, KINDS[1])
     }
@@ -309,7 +309,7 @@ impl Copy {
             let outer = dir.with_file_name(name);
             match private::new_folder(&outer) {
                 Ok(()) => {}
-                // Another copy of this process, or of a killed process with the same id.
+                // The folder belongs to another copy of this process, or to a killed process with the same id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(StoreError::File { file: outer, error }),
             }
@@ -323,8 +323,8 @@ impl Copy {
         Err(StoreError::Io(io::Error::other(why)))
     }
 
-    /// Copies the folder into `scratch`, with links to the original's tables: the original must outlive the
-    /// copy. A missing folder gives an empty copy.
+    /// Copies the folder into `scratch` and links the original's tables, so the original must outlive the copy. A
+    /// missing folder yields an empty copy.
     pub(super) fn below(scratch: &Path, dir: &Path) -> Result<Self, StoreError> {
         let copy = Self { path: scratch.join("log"), outer: None };
         private::new_folder(&copy.path)?;
@@ -343,12 +343,12 @@ impl Copy {
         &self.path
     }
 
-    /// Replaces the copy's path in a text by the original's.
+    /// Replaces the copy's path in a text with the original's path.
     pub(super) fn text_as_original(&self, dir: &Path, text: &str) -> String {
         text.replace(&*self.path.to_string_lossy(), &dir.to_string_lossy())
     }
 
-    /// Replaces the copy's path in an error by the original's.
+    /// Replaces the copy's path in an error with the original's path.
     pub(super) fn as_original(&self, dir: &Path, error: StoreError) -> StoreError {
         match error {
             StoreError::Damaged { file, why } => {
@@ -376,7 +376,7 @@ pub(super) fn recopy(dir: &Path, path: &Path) -> Result<(), StoreError> {
     copy_folder(dir, path, link, Unreadable::Zeroed)
 }
 
-/// Removes copies beside the log in `dir` whose processes have ended; failures are logged.
+/// Removes copies next to the log in `dir` whose processes have ended; failures are logged.
 pub(super) fn remove_leftovers(dir: &Path) {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let starts = KINDS.map(|kind| format!("{name}.{kind}-"));

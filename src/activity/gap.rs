@@ -4,7 +4,7 @@
 //! A [`Gap`] is a range of numbered records that are damaged. It leaves a hole in the chain; its record names the
 //! hole and the hash that the next record follows, so that the chain can be verified on both sides.
 //! [`Unrecorded`] counts calls that proceeded while the log could not be written (`losses`). They never had
-//! numbers; a record with their count, time and cause stands for them.
+//! numbers; a single record reports their count, time and cause.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -18,10 +18,10 @@ pub struct Gap {
     pub first_lost_seq: u64,
     /// Sequence number of the last lost record.
     pub last_lost_seq: u64,
-    /// Hash that the next record after the range follows.
+    /// Predecessor hash of the next record after the range.
     pub follows_hash: String,
-    /// First number of the range that may never have been used: the rest of the range is skipped so that no
-    /// number is given twice. Only at the end of a log that was not closed.
+    /// First number of the range that may never have been used; the rest of the range is skipped so that no number is
+    /// assigned twice. Set only at the end of a log that was not closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_from: Option<u64>,
 }
@@ -67,7 +67,7 @@ impl Gap {
     }
 }
 
-/// Calls without a record: the log could not be written while they proceeded.
+/// Calls without a record, because the log could not be written while they proceeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unrecorded {
     /// Maximum number of calls.
@@ -91,7 +91,7 @@ pub struct Unrecorded {
 }
 
 impl Unrecorded {
-    /// Builds the record that reports them.
+    /// Builds the record that reports these calls.
     pub(crate) fn draft(&self, now_ms: u64) -> Draft {
         draft(self, &self.to_string(), now_ms)
     }
@@ -102,7 +102,7 @@ impl Unrecorded {
     }
 }
 
-/// Builds a `gap` record with `what` as its metadata and a description.
+/// Builds a `gap` record with a description, and with `what` as its metadata.
 fn draft(what: &impl Serialize, words: &str, now_ms: u64) -> Draft {
     let mut draft = Draft::new(Type::Gap, Source::Internal, Status::Error);
     draft.started = now_ms.saturating_mul(1000);

@@ -1,15 +1,14 @@
 //! Handle to the log for calls and queries. Capacity is reserved before a call is sent and its entry
 //! submitted afterwards (ACT-2); a query sees every call that was answered before it (ACT-5).
 //!
-//! Calls do not wait for each other: a call takes a permit from a counter, sends to a queue, and registers
-//! among the calls in flight under a lock of its own thread. The writer thread writes (`writer`), [`View`]
-//! reads, and [`Slot`] is a call's reservation: the call is marked when it is sent, and its entry is submitted
-//! when it ends.
+//! Calls do not wait for each other: a call takes a permit from a counter, sends to a queue, and registers as in flight
+//! under its thread's own lock. The writer thread writes (`writer`), [`View`] reads, and [`Slot`] is a call's
+//! reservation: the call is marked when it is sent, and its entry is submitted when it ends.
 //!
-//! With `durability: grouped` a reply leaves at once as long as the log keeps up: everything submitted more
-//! than [`OVERRUN`] ago is durable, as shown by one atomic that only the writer sets. A reply that finds the
-//! log behind waits until its own record is durable (ACT-1, ACT-3). There is no guarantee that the writer's
-//! thread is scheduled within 50 ms after a reply has left.
+//! Under `durability: grouped`, a reply is sent immediately as long as the log keeps up: everything submitted more than
+//! [`OVERRUN`] ago is then durable, as shown by an atomic that only the writer sets. If the log is behind, the reply
+//! waits until its own record is durable (ACT-1, ACT-3). Nothing guarantees that the writer thread is scheduled within
+//! 50 ms after a reply was sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,7 +53,7 @@ impl Activity {
         &self.shared.config
     }
 
-    /// Sets the node's name in its fleet, which records carry from now on. Only the first call has an effect.
+    /// Sets the node's name in its fleet, which later records carry. Only the first call has an effect.
     pub fn set_node_name(&self, name: &str) {
         let _ = self.shared.node_name.set(name.into());
     }
@@ -72,7 +71,7 @@ impl Activity {
 
     /// Checks that the principal may write to the log now. Fails only while the log is over its budget, or its
     /// disk nearly full, and the principal has used more than its share (ACT-6); the error is the time after
-    /// which to retry. Otherwise it costs one relaxed load.
+    /// which to retry. Otherwise the check costs one relaxed load.
     pub fn within_share(&self, principal: &str) -> Result<(), Duration> {
         match self.shared.shares.is_under_pressure() {
             false => Ok(()),
@@ -114,8 +113,8 @@ impl Activity {
         }
     }
 
-    /// Records an event that is not a call, beyond the capacity if necessary: such events are few, or bounded where
-    /// they arise.
+    /// Records an event that is not a call, exceeding the capacity if necessary. These events are rare, or bounded at
+    /// their source.
     pub fn note(&self, entry: impl Into<Box<Entry>>) {
         let mut entry = entry.into();
         if entry.draft.started == 0 {
@@ -154,7 +153,7 @@ impl Activity {
         Ok(read(&self.view()?)?)
     }
 
-    /// Returns a view that includes every call whose reply ended before (ACT-5). Blocks.
+    /// Returns a view that includes every call whose reply ended before this request (ACT-5). Blocks.
     pub fn view(&self) -> Result<View, QueryError> {
         let deadline = Instant::now() + QUERY_TIMEOUT;
         if !self.shared.read_barrier.wait(deadline) {
@@ -173,11 +172,11 @@ impl Activity {
         self.stored()
     }
 
-    /// Returns a view of the stored records; records in flight may be missing. Damage that it finds is shown in the
-    /// health. Blocks.
+    /// Returns a view of the stored records; records in flight may be missing. Damage found by the view is reported in
+    /// the health. Blocks.
     ///
-    /// A view keeps the store open, and a failed store is reopened only after all views are dropped. Drop the view while
-    /// waiting for something else, as an export does for its client.
+    /// A view keeps the store open, and a failed store is reopened only after all views are dropped. Drop the view
+    /// before waiting for anything else, as an export does before it waits for its client.
     pub fn stored(&self) -> Result<View, QueryError> {
         let store = self.shared.store.load_full();
         let store = store.as_ref().as_ref().ok_or(QueryError::Busy)?;
@@ -212,7 +211,7 @@ impl Activity {
         Ok(report)
     }
 
-    /// The log's state as it affects calls.
+    /// State of the log, which determines whether calls proceed.
     pub(crate) fn state(&self) -> Standing {
         let shared = &self.shared;
         if shared.is_closed.load(Ordering::Acquire) {
@@ -241,8 +240,8 @@ impl Activity {
             repaired: shared.repaired.load().as_ref().clone(),
         }
     }
-    /// Confirms that records up to `seq`, and none after it, are stored elsewhere (`durability: fleet`) and
-    /// may be removed here. Wakes the replies waiting for them. If nothing ever confirms, no record is held back.
+    /// Confirms that the records up to `seq`, and no later ones, are stored elsewhere (`durability: fleet`) and may be
+    /// removed here. Wakes the replies waiting for them. If this is never called, no record is held back.
     pub fn confirm(&self, seq: u64) {
         let shared = &self.shared;
         shared.confirmed.store(seq, Ordering::Release);
@@ -254,8 +253,8 @@ impl Activity {
         }
     }
 
-    /// Suspends recording with a reason, because unconfirmed records cannot be kept, or resumes it (`None`).
-    /// Meanwhile `on_failure` decides about calls, and no call waits for confirmation.
+    /// Suspends recording with a reason, because unconfirmed records cannot be kept, or resumes it (`None`). During the
+    /// suspension `on_failure` decides whether calls proceed, and no call waits for confirmation.
     pub fn suspend(&self, why: Option<String>) {
         let shared = &self.shared;
         let Some(why) = why else {
@@ -298,7 +297,7 @@ impl Activity {
 }
 
 impl Shared {
-    /// Queues replies until everything durable now is confirmed as well.
+    /// Queues replies until everything that is durable now is also confirmed.
     pub(super) fn await_confirmation(&self, waiting: impl Iterator<Item = oneshot::Sender<()>>) {
         let last = self.durable_seq.load(Ordering::Acquire);
         let mut unconfirmed = self.unconfirmed.lock();
@@ -312,14 +311,14 @@ impl Shared {
     }
 }
 
-/// Reservation for one call's entry. Dropped without an entry, it returns its permit.
+/// Reservation for one call's entry. If it is dropped without an entry, it returns its permit.
 pub struct Slot {
     pub(super) shared: Arc<Shared>,
     /// False for a slot without a permit, issued while the log has failed.
     pub(super) counted: bool,
-    /// Read-barrier epoch, once the reply has left.
+    /// Read-barrier epoch; set when the reply was sent.
     pub(super) epoch: Option<u8>,
-    /// Position among the calls in flight, once the call is marked.
+    /// Position among the calls in flight; set when the call is registered.
     pub(super) in_flight: Option<CallPlace>,
 }
 
@@ -368,15 +367,15 @@ impl Slot {
         }
     }
 
-    /// Registers a call, like [`Self::begin`], whose reply may have left before its entry is complete.
+    /// Registers a call as [`Self::begin`] does, but one whose reply may be sent before its entry is complete.
     pub fn record_is_late(&mut self, entry: &mut Box<Entry>) {
         if self.epoch.is_some() && self.enter(entry) {
             self.shared.wake_if_asleep();
         }
     }
 
-    /// Moves the known part of the entry to the calls in flight, once, and only for a slot with a permit.
-    /// Returns true if it did; the remaining entry is for the outcome.
+    /// Moves the known part of the entry to the calls in flight, once, and only for a slot with a permit. Returns true
+    /// if it was moved; the rest of the entry then holds the outcome.
     fn enter(&mut self, entry: &mut Box<Entry>) -> bool {
         if !self.counted || self.in_flight.is_some() {
             return false;
@@ -404,8 +403,8 @@ impl Slot {
         }
     }
 
-    /// Submits the entry, and waits as long as the last chunk of the reply has to (ACT-3), unless it has
-    /// left. Call right before that chunk is sent; costs one clock reading if the log keeps up. On an error
+    /// Submits the entry, and waits until the last chunk of the reply may be sent (ACT-3), unless the reply was sent
+    /// already. Call this right before sending that chunk; it costs one clock reading if the log keeps up. On an error
     /// the record may be lost.
     pub async fn submit_before_reply(mut self, entry: Box<Entry>) -> Result<(), NotAdmitted> {
         let has_left = self.epoch.is_some();
@@ -419,8 +418,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Marks the end of the reply of a call whose entry follows later (for a verdict reached while
-    /// forwarding); queries from now on wait for it (ACT-5).
+    /// Marks the end of the reply of a call whose entry follows later (for a verdict reached while forwarding); later
+    /// queries wait for the entry (ACT-5).
     pub fn replied(&mut self) {
         if self.epoch.is_none() {
             self.epoch = Some(self.shared.read_barrier.enter());
@@ -455,7 +454,7 @@ impl Slot {
         durable
     }
 
-    /// Sends a command, and wakes the writer at once if someone waits for it.
+    /// Sends a command, and wakes the writer immediately if someone waits for the command.
     pub(super) fn send(&self, message: WriterCommand) {
         let waits = match &message {
             WriterCommand::Entry { done, .. } => done.is_some(),
@@ -517,7 +516,7 @@ impl Durable {
 }
 
 impl Shared {
-    /// Upper bound of the time for which the oldest record that is not durable has been waiting at `now`.
+    /// Upper bound of the time for which the oldest non-durable record has been waiting at `now`.
     pub(super) fn lag(&self, now: Instant) -> Duration {
         if self.asleep.load(Ordering::Acquire) {
             return Duration::ZERO;

@@ -13,8 +13,8 @@
 //! outside the chain, in the state keyspace, under the call's ticket. `recover` turns marks of an earlier
 //! process into records.
 //!
-//! A mark is redacted and limited like a record. `append` assigns ids, hashes and times, which depend only on
-//! the log: a reader of a copy sees the records that the next start will make.
+//! A mark is redacted and limited like a record. `append` assigns ids, hashes and times, which depend only on the log,
+//! so a reader of a copy sees the records that the next start will create.
 //!
 //! ```text
 //! mark     version · head · body · (verdict · metadata)*; all but the numbers are length-prefixed
@@ -30,8 +30,8 @@ use parking_lot::Mutex;
 use super::bytes::{DecodeError, Reader, VERSION, put_bytes};
 use super::record::{Entry, Verdict};
 
-/// Shards with a lock each. A thread uses one shard for all calls that begin on it, so that workers do not
-/// contend.
+/// Number of shards, each with its own lock. A thread uses one shard for all calls that begin on it, so that workers do
+/// not contend.
 const SHARDS: usize = 16;
 
 /// The calls in flight. Workers add and remove them, the writer marks them.
@@ -118,9 +118,8 @@ impl CallsInFlight {
         found.into_iter().map(|(_, place)| place).collect()
     }
 
-    /// Assigns a ticket to the call at `place` and returns a copy of its entry for the mark; `None` if the
-    /// call has ended. A different call that began there since is marked instead, because it has no mark
-    /// either.
+    /// Assigns a ticket to the call at `place` and returns a copy of its entry for the mark; `None` if the call has
+    /// ended. If another call has begun at that place since, it is marked instead, because it has no mark either.
     pub(super) fn mark(&self, place: &CallPlace, ticket: u64) -> Option<Box<Entry>> {
         let mut shard = self.shard(place.shard)?;
         let call = shard.calls.get_mut(place.index)?.as_mut()?;
@@ -223,7 +222,7 @@ mod tests {
         let unmarked = calls.unmarked();
         assert_eq!(calls.end(place).unwrap().1, None);
         assert!(calls.mark(&unmarked[0], 1).is_none());
-        // A different call that took its place is marked instead.
+        // Another call that took its place is marked instead.
         let next = calls.begin(call(2));
         assert_eq!(calls.mark(&unmarked[0], 2).unwrap().draft.started, 2);
         assert!(calls.mark(&unmarked[0], 3).is_none());
@@ -240,7 +239,7 @@ mod tests {
                 scope.spawn(|| {
                     places.into_iter().for_each(|place| assert!(calls.end(place).is_some()));
                 });
-                // A different worker, with a shard of its own.
+                // Another worker, which has its own shard.
                 scope.spawn(|| calls.end(calls.begin(call(round))));
             });
         }

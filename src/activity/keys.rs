@@ -10,7 +10,7 @@ pub(crate) const GAPS: &[u8] = b"gaps";
 pub(crate) const LOST: &[u8] = b"lost";
 /// State: the age marks (`clock`).
 pub const AGES: &[u8] = b"ages";
-/// State: how far a replica has followed its source, as written by the follower.
+/// State: position up to which a replica has followed its source, written by the follower.
 pub(crate) const FOLLOWED: &[u8] = b"followed";
 
 /// State: key prefix of call marks.
@@ -67,7 +67,7 @@ impl Space {
     /// Keyspaces that can be rebuilt from the records.
     pub(super) const DERIVED: [Self; 3] = [Self::Index, Self::Segments, Self::Stats];
 
-    /// Folder name. Keyspaces are numbered in order of creation, which is that of [`Self::ALL`]; number 0 is
+    /// Folder name. Keyspaces are numbered in order of creation, which is the order of [`Self::ALL`]; number 0 is
     /// fjall's own.
     pub(super) const fn folder(self) -> &'static str {
         match self {

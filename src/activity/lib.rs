@@ -12,29 +12,30 @@
 //!    in flight until it ends ([`in_flight`]).
 //! 2. *Encoded.* Every 4 ms the writer thread (`writer`) empties the queue: it redacts each entry, encodes it as a
 //!    head (the fields for filters and lists) and a body (payloads), and hashes both together with the previous
-//!    record ([`append`], [`codec`]). At most 64 records or 32 KiB form a *block*, heads and bodies separately,
-//!    each compressed by LZ4 ([`bytes`]).
-//! 3. *Committed*, in groups. 28 ms after its first entry the batch is one atomic write to the store's journal: blocks, marks
-//!    of calls in flight, and for every full run of 1024 records, a *segment*, its index, counters and time bounds
-//!    ([`segment`]). After one `fdatasync` the chain tip is written to a file of its own ([`chain_tip`]). A clean
-//!    stop flushes everything to tables and empties the journals, so that a damaged journal then costs nothing.
-//!    While the process runs, tables and journals are compared with their checksums (`threads`).
+//!    record ([`append`], [`codec`]). A *block* is closed at 64 records or 32 KiB; its heads and its
+//!    bodies are stored separately, each compressed by LZ4 ([`bytes`]).
+//! 3. *Committed*, in groups. A batch is committed 28 ms after its first entry, as one atomic write to the store's
+//!    journal. It holds the blocks, the marks of calls in flight and, for every full run of 1024 records (a *segment*),
+//!    the segment's index, counters and time bounds ([`segment`]). After one `fdatasync` the chain tip is written to
+//!    its own file ([`chain_tip`]). A clean stop flushes everything to tables and empties the journals, so that damage
+//!    to a journal then loses nothing. While the process runs, tables and journals are compared with their checksums
+//!    (`threads`).
 //! 4. *Read.* A page takes a snapshot ([`view`]). Full segments are searched newest first through their index, a
 //!    bitmap of 1024 bits per value of a field; the last, unfilled segment has no index and is read head by head.
-//!    Only the blocks of records on the page are decompressed, bodies only if payloads are requested. Segments
-//!    rather than records are skipped, counted and removed, so that the cost of a page is that of its records.
+//!    Only the blocks of records on the page are decompressed, bodies only if payloads are requested. Whole segments
+//!    are skipped, counted and removed instead of single records, so a page costs only as much as its own records.
 //!
 //! # Why not the store's own compression and index
 //!
-//! fjall compresses the blocks of tables, but its journal and memtables hold values as given. Compressing blocks
-//! before the commit, with the journal's compression off, reduced the cost of log and store per call from 7 to 13
-//! µs to 5 (`benches/README.md`), most of it kernel time for file pages touched for the first time.
+//! fjall compresses the blocks of tables, but its journal and memtables hold values as given. Compressing blocks before
+//! the commit, with the journal's compression off, reduced the cost of log and store per call from between 7 and 13 µs
+//! to 5 µs (`benches/README.md`), most of it kernel time for file pages touched for the first time.
 //!
 //! fjall's only index is the order of keys. One entry per value of a record would take 8 keys of 17 bytes each,
 //! 8192 per segment, inserted and later compacted and removed one by one. With postings a segment has at most 512
 //! keys (8 fields, 64 buckets): a common value takes 138 bytes for 1024 records, and a unique one, such as a
 //! request id, 11. Postings are written once, so they need no merging, and can be rebuilt from the records if they
-//! are damaged. How much slower a page over single entries would be was not measured.
+//! are damaged. The slowdown of a page read through single entries was not measured.
 
 pub mod append;
 pub mod bytes;

@@ -1,13 +1,13 @@
-//! Live readers: new records are read back and rendered once, however many readers follow, and the
-//! low-priority thread that reads the log for them and for exports.
+//! Live readers, and the low-priority thread that reads the log for them and for exports. New records are read back and
+//! rendered once, regardless of the number of readers.
 //!
 //! ```text
 //! writer ── wrote up to n ─▶ reader thread ── a portion ─▶ feed ─▶ every reader
 //!                            (low priority)                 (shared bytes)
 //! ```
 //!
-//! The feed (`live_feed`) keeps the last rendered portions for all readers, within a bound. Nothing waits for
-//! a reader: one that falls further behind gets [`LiveEvent::Behind`] and reads the log itself.
+//! The feed (`live_feed`) keeps a bounded number of the last rendered portions for all readers. Nothing waits for a
+//! reader: a reader that falls further behind gets [`LiveEvent::Behind`] and reads the log itself.
 //!
 //! There is one reader thread, and it works in small portions, so that a hundred readers use no more CPU time than
 //! one and do not slow down calls. Interactive queries do not run on it.

@@ -1,5 +1,4 @@
-//! Feed for live readers: the last rendered records, kept within a bound, and the job queue of the reader
-//! thread.
+//! Bounded feed of the last rendered records for live readers, and the job queue of the reader thread.
 //!
 //! The writer publishes how far it has written, the reader thread (`live`) adds rendered portions, and
 //! readers take the portions after their position. Readers take no lock: the recent portions are replaced as a
@@ -18,7 +17,7 @@ use tokio::sync::futures::Notified;
 
 use super::record::{Id, Record};
 
-/// Maximum number of bytes of rendered records kept for live readers, beside the newest portion.
+/// Maximum number of bytes of rendered records kept for live readers, in addition to the newest portion.
 const RECENT_BYTES: usize = 4 << 20;
 /// Maximum number of records by which the rendering may lag. Beyond it rendering skips to the log's end, and
 /// readers read the skipped records themselves.
@@ -152,9 +151,9 @@ impl LiveFeed {
         self.readers.fetch_sub(1, Ordering::SeqCst) == 1
     }
 
-    /// Appends the next portion, which `read` renders from the records after a given one, together with the
-    /// last record it covers. Returns true if more records are stored. Without readers, or after a failure,
-    /// nothing is kept; after a failure readers wait for the writer's next batch.
+    /// Appends the next portion. `read` renders it from the records after a given one, and also returns the last record
+    /// covered. Returns true if more records are stored. Without readers, or after a failure, nothing is kept; after a
+    /// failure, readers wait for the writer's next batch.
     pub(super) fn extend<E>(
         &self,
         read: impl FnOnce(u64) -> Result<(Portion, u64), E>,
@@ -195,8 +194,8 @@ impl LiveFeed {
     }
 }
 
-/// Capacity of the job queue. Each reader has at most one job; the rest is for jobs of disconnected readers,
-/// which are skipped.
+/// Capacity of the job queue. Each reader has at most one job; the remaining capacity is for jobs of disconnected
+/// readers, which are skipped.
 const JOBS: usize = 512;
 
 /// A small portion of a longer read.
@@ -243,7 +242,7 @@ impl ReadJobs {
         added
     }
 
-    /// Takes the receiving end, once.
+    /// Takes the receiving end; `None` after the first call.
     pub(super) fn take(&self) -> Option<Receiver<ReadJob>> {
         self.queue.lock().take()
     }

@@ -1,13 +1,13 @@
-//! Counter of calls that could not be recorded (ACT-2): kept in a file beside the store, since it is the store that
-//! failed, and reported by a `gap` record once the store works again.
+//! Counter of calls that could not be recorded (ACT-2). It is kept in a file outside the store, because the store
+//! itself has failed, and is reported by a `gap` record once the store works again.
 //!
 //! ```text
 //! calls ── add ─▶ Shared::lost ── save ─▶ <dir>/lost ── next open, or the store works again ─▶ gap record
 //! ```
 //!
-//! During an outage the file is written a few times a second. Besides the entries that are certainly lost it holds
-//! the number of entries waiting in memory, which are lost if the process is killed. The number already reported is
-//! stored in the log itself, in the batch of the reporting record.
+//! During an outage the file is written a few times a second. In addition to the certain losses, it holds the number of
+//! entries waiting in memory, which are lost if the process is killed. The number already reported is stored in the log
+//! itself, in the batch of the reporting record.
 
 use std::path::Path;
 
@@ -31,8 +31,8 @@ const TALLY_BYTES: usize = 5 * 8 + 2 + CAUSE_BYTES;
 pub struct LossTally {
     /// Lost entries since the log was created.
     pub total: u64,
-    /// Entries, calls in flight included, that were only in memory at the time of writing; lost as well if
-    /// the process ended then.
+    /// Entries, calls in flight included, that were only in memory at the time of writing. They are lost as well if the
+    /// process ended then.
     pub waiting: u64,
     /// Time of the first unreported loss, in milliseconds since 1970.
     pub from_ms: u64,
@@ -56,7 +56,7 @@ impl LossTally {
         ))
     }
 
-    /// Losses that are not reported yet, given that `reported` are.
+    /// Losses that are not reported yet, if `reported` losses are.
     pub(crate) fn unreported(&self, reported: u64) -> Option<Unrecorded> {
         let records = (self.total + self.waiting).saturating_sub(reported);
         (records > 0).then(|| Unrecorded {
@@ -117,7 +117,7 @@ pub(super) fn copy_tally(from: &Path, to: &Path) -> Result<LossTally, StoreError
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     outage: Mutex<Outage>,
-    /// Held only while writing, which a slow disk may delay.
+    /// Locked only during writes, which a slow disk may delay.
     file: Mutex<Option<CountFile>>,
 }
 
@@ -166,7 +166,7 @@ impl Ledger {
         Ok(lost)
     }
 
-    /// Switches to the file in `dir`, of a log that replaced the previous one.
+    /// Switches to the file in `dir`, which belongs to the log that replaced the previous one.
     pub(super) fn reopen(&self, dir: &Path) -> Result<(), StoreError> {
         let (places, _) = AlternatingFile::open(dir, TALLY_KIND)?;
         if let Some(file) = self.file.lock().as_mut() {
@@ -185,13 +185,13 @@ impl Ledger {
         outage.cause = cause.get(..cut).unwrap_or_default().to_owned();
     }
 
-    /// Unreported losses, given `lost` in total.
+    /// Unreported losses, if `lost` entries are lost in total.
     pub(super) fn unreported(&self, lost: u64) -> Option<Unrecorded> {
         let outage = self.outage.lock();
         self::tally(&outage, lost, 0).unreported(outage.reported)
     }
 
-    /// Notes that the log has reported all losses up to `total`.
+    /// Marks all losses up to `total` as reported.
     pub(super) fn reported(&self, total: u64) {
         let mut outage = self.outage.lock();
         (outage.reported, outage.uncertain) = (total, 0);
@@ -199,7 +199,7 @@ impl Ledger {
 
     /// Writes the file if its contents changed. `lost` entries are lost, `waiting` more would be if the
     /// process ended now, and during an outage `now_ms` is the time of the last loss. A failure is logged;
-    /// the count is then only in memory.
+    /// the count then exists only in memory.
     pub(super) fn save(&self, lost: u64, waiting: u64, now_ms: Option<u64>) {
         let mut file = self.file.lock();
         let Some(file) = file.as_mut() else { return };
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(ledger.unreported(0), None);
         ledger.begin("no space", 0, 100);
         ledger.save(7, 3, Some(200));
-        // Killed here: the three waiting entries may or may not have been recorded.
+        // The process is killed here, so the three waiting entries may or may not have been recorded.
         let next = Ledger::default();
         assert_eq!(next.open(dir.path(), 0).unwrap(), 10);
         let unreported = next.unreported(10).unwrap();

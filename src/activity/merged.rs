@@ -16,15 +16,15 @@ pub const MAX_MERGED_OFFSET: u64 = 10_000;
 /// Maximum number of records skipped per step.
 const SKIP_RECORDS: usize = 500;
 
-/// Merges pages of several logs that start at the same place. Each page holds all records of its log down to
-/// its `next_cursor`, or all there are.
+/// Merges pages of several logs that start at the same place. Each page holds all records of its log down to its
+/// `next_cursor`, or all remaining records if it has no cursor.
 pub fn merge_pages(pages: impl IntoIterator<Item = Listing>, limit: usize) -> Listing {
     let (mut records, mut floor) = (Vec::<Record>::new(), None::<Id>);
     for page in pages {
         records.extend(page.records);
         floor = floor.max(page.next_cursor);
     }
-    // Below the floor some log may have records that are not on its page.
+    // Below the floor, a log may have records that are not on its page.
     records.retain(|record| floor.is_none_or(|floor| record.id >= floor));
     records.sort_by_key(|record| std::cmp::Reverse(record.id));
     records.dedup_by_key(|record| record.id);
@@ -150,8 +150,8 @@ impl MergedView {
         self.views.iter().map(place).collect()
     }
 
-    /// Reads the next records, oldest first, about as many as `limit` allows, and advances the positions;
-    /// empty at the end. A log without a view is skipped.
+    /// Returns about as many of the next records as `limit` allows, oldest first, and advances the positions; empty at
+    /// the end. A log without a view is skipped.
     pub fn forward(
         &self,
         places: &mut [ForwardPlace],
@@ -174,7 +174,7 @@ impl MergedView {
                 let seq = seq.max(place.seq + 1).min(place.last);
                 records.retain(|record| record.seq <= place.last);
                 if seq < place.last {
-                    // Beyond this record the log may have others.
+                    // The log may have more records beyond this one.
                     if let Some((_, id, _)) = view.from(seq)? {
                         ceiling = Some(ceiling.map_or(id, |ceiling| ceiling.min(id)));
                     }
@@ -226,7 +226,7 @@ mod tests {
         Id::new(ms, ms, NodeId([log; 16]))
     }
 
-    /// Three logs whose records are stored at the millisecond of their number.
+    /// Three logs whose records are stored at the millisecond equal to their number.
     fn logs(counts: [u64; 3]) -> (Vec<tempfile::TempDir>, MergedView) {
         let copies = (1..).zip(counts).map(|(log, count)| copy_of(log, count));
         let (folders, views) = copies.unzip();

@@ -51,19 +51,19 @@ impl Filter {
             && self.covers(head.started, head.started)
     }
 
-    /// Whether the time range covers all of `first` to `last`.
+    /// Whether the time range covers the whole period from `first` to `last`.
     pub(crate) fn covers(&self, first: u64, last: u64) -> bool {
         self.since.is_none_or(|since| since <= first)
             && self.until.is_none_or(|until| last <= until)
     }
 
-    /// Whether the time range overlaps `first` to `last`.
+    /// Whether the time range overlaps the period from `first` to `last`.
     pub(crate) fn overlaps(&self, first: u64, last: u64) -> bool {
         self.since.is_none_or(|since| since <= last)
             && self.until.is_none_or(|until| first <= until)
     }
 
-    /// Index terms to look up: for each filtered field a list of alternatives.
+    /// Index terms to look up, with a list of alternatives for each filtered field.
     pub(crate) fn terms(&self) -> Vec<Vec<Term>> {
         fn names(field: RecordField, names: &[String]) -> Vec<Term> {
             names.iter().map(|name| Term::new(field, name.as_bytes())).collect()
@@ -170,9 +170,9 @@ pub enum From {
     /// The newest record.
     #[default]
     Newest,
-    /// After the record with this id, which need not be retained.
+    /// The record after this id. The record with the id need not be retained.
     After(Id),
-    /// After this number of matching records.
+    /// The record after this number of matching records.
     Offset(u64),
 }
 
@@ -212,8 +212,8 @@ pub struct Listing {
 /// metadata.
 /// ASCII case is ignored; other characters match as written, in all lower case or in all upper case.
 ///
-/// Arguments and responses are JSON as it was sent, which can spell a text verbatim, with escapes such as
-/// `\"` and `\n`, or with `\u00e9` for non-ASCII. All spellings are searched at once on the bytes, so that no
+/// Arguments and responses are stored as the JSON that was sent, which can spell a text verbatim, with escapes such as
+/// `\"` and `\n`, or with `\u00e9` for non-ASCII. All spellings are searched in one pass over the bytes, so that no
 /// record is parsed.
 #[derive(Clone, Debug)]
 pub struct SearchText(AhoCorasick);
@@ -261,7 +261,7 @@ impl SearchText {
     }
 }
 
-/// Escapes a text as within a JSON string; with `ascii`, non-ASCII characters too.
+/// Escapes a text for use in a JSON string; if `ascii`, also escapes non-ASCII characters.
 fn json_escaped(text: &str, ascii: bool) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {

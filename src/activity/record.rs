@@ -194,7 +194,7 @@ named! {
         Completion = 13 "completion",
         /// A range of lost records.
         Gap = 14 "gap",
-        /// A question that an upstream server put to a client during a call, and the client's answer.
+        /// A question that an upstream server asked a client during a call, and the client's answer.
         ServerQuestion = 15 "server_question",
     }
 }
@@ -272,7 +272,7 @@ pub fn words(words: impl IntoIterator<Item = &'static str>) -> RefOr<Schema> {
     ObjectBuilder::new().schema_type(SchemaType::String).enum_values(Some(words)).into()
 }
 
-/// Truncated copy of a payload: a record never pins a result's buffers (ACT-2).
+/// Possibly truncated copy of a payload, so that a record never pins a result's buffers (ACT-2).
 ///
 /// Invariant: `total` is at least the number of kept bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -346,8 +346,7 @@ pub struct Head {
     pub kind: Type,
     /// Interface that the call came through.
     pub source: Source,
-    /// Id of the principal. Empty for the proxy's own actions, and in records of versions that did not keep
-    /// it.
+    /// Id of the principal. Empty for the proxy's own actions, and in records of versions that did not store it.
     pub principal: Arc<str>,
     pub status: Status,
     /// The operation type, as used by filters.
@@ -374,7 +373,7 @@ pub struct Head {
     pub parent: Option<Id>,
     /// Stated intent as raw JSON, or empty.
     pub intent: Payload,
-    /// Call tool that was used, or empty.
+    /// Name of the call tool that was used, or empty.
     pub variant: Box<str>,
     /// Client's name, or empty.
     pub client_name: Arc<str>,

@@ -9,9 +9,9 @@
 //! Marks of calls that were in flight when an earlier process ended become records when the log is opened
 //! (ACT-1).
 //!
-//! Records in damaged journals are recovered block by block, and the chain decides: a block is intact if its records hash
-//! to the stored values. It belongs to the log if it follows the record before it, or the next record follows it: the author
-//! of a payload that looks like a block cannot know those hashes.
+//! Records in damaged journals are recovered block by block, and the chain decides which blocks count. A block is
+//! intact if its records hash to the stored values. It belongs to the log if it links to the record before it or to the
+//! record after it: the author of a payload that looks like a block cannot know those hashes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,11 +41,11 @@ use crate::{append, chain_tip, codec, file_checksums, folder, keys, segment};
 
 pub(crate) use crate::folder::Lock;
 
-/// Folder with copies of the journals, and its name while it is being made.
+/// Folder with copies of the journals, and its name while it is being created.
 const KEPT: &str = "journals";
 const KEPT_NEW: &str = "journals.new";
-/// Maximum number of attempts, and the pause between them, to wait for the last reader of a log before it is
-/// closed.
+/// Maximum number of attempts to wait for the last reader of a log before the log is closed, and the pause between
+/// them.
 const CLOSE_TRIES: u32 = 20;
 const CLOSE_PAUSE: Duration = Duration::from_millis(25);
 
@@ -76,7 +76,7 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
         let view = View::new(store.snapshot()?)?;
         check_end(dir, reading.tip, &view)?;
         if view.marks().next().is_some() {
-            // As the next start will do in the log itself.
+            // The next start will do the same in the log itself.
             settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
         }
         Ok(store)
@@ -115,7 +115,7 @@ pub(crate) fn open(dir: &Path) -> Result<OpenLog, StoreError> {
         folder::install_replacement(dir)?;
     }
     let lock = Lock::take(dir)?;
-    // Leftovers of a killed salvage: a running one holds the lock.
+    // These are leftovers of a killed salvage; a running salvage would hold the lock.
     folder::remove_leftovers(dir);
     folder::remove(&folder::replacement(dir))?;
     match file_checksums::check(dir, Depth::Quick)? {
@@ -150,7 +150,7 @@ pub(crate) fn open(dir: &Path) -> Result<OpenLog, StoreError> {
     }
 }
 
-/// Rejects a log that ends before its chain tip, or whose record there has another hash.
+/// Rejects a log that ends before its chain tip, or whose record at the tip has a different hash.
 pub(crate) fn check_end(dir: &Path, mark: Option<ChainTip>, view: &View) -> Result<(), StoreError> {
     let Some(mark) = mark else { return Ok(()) };
     let last = view.next() - 1;
@@ -305,9 +305,9 @@ fn derive_all(dir: &Path) -> Result<(), StoreError> {
     Ok(File::open(dir)?.sync_all()?)
 }
 
-/// Maximum number of candidate blocks per number.
+/// Maximum number of candidate blocks per first record number.
 const MAX_CANDIDATES: usize = 4;
-/// Limit on decoding work: bytes of blocks per byte of a damaged range, in addition to [`FIRST_WORK`].
+/// Limit on decoding work, in bytes of blocks per byte of a damaged range, in addition to [`FIRST_WORK`].
 const WORK_PER_BYTE: usize = 16;
 const FIRST_WORK: usize = 32 << 20;
 
@@ -450,8 +450,8 @@ fn is_missing(snapshot: &StoreSnapshot, first: u64, heads: Option<&[u8]>) -> boo
     (found.is_none() || bodies.is_none()) && found.is_none_or(|found| Some(&*found) == heads)
 }
 
-/// Adds to `store`, an opened copy of the log in `dir`, the blocks that only the journals hold: those of
-/// intact batches, and those of damaged batches that are linked to the chain.
+/// Adds the blocks that only the journals hold to `store`, an open copy of the log in `dir`: all blocks of intact
+/// batches, and blocks of damaged batches that are linked to the chain.
 pub(super) fn add_missing(
     store: &Store,
     dir: &Path,
@@ -557,7 +557,7 @@ mod tests {
         let node = store.node();
         let (mut blocks, tip) = chain(node, genesis(node), &[10, 20, 30, 40]);
         blocks.remove(1);
-        // Consistent in itself: the hashes of a chain have no key.
+        // The forged chain is consistent, because its hashes have no key.
         let forged = LogEnd { next: 15, hash: Hash([3; 32]), stored_ms: 0 };
         blocks.extend(chain(node, forged, &[5]).0);
         add_linked(&store, blocks, Some(tip)).unwrap();

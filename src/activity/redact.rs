@@ -5,10 +5,10 @@
 //! well-known credentials; when in doubt it removes. The fields used by filters (names, ids) are not
 //! redacted.
 //!
-//! The prefilter (`prefilter`) passes most texts at once. The scrubber goes from quotation mark to quotation
-//! mark and removes values of secret keys; a string with escapes may hold JSON itself and is read in the same
-//! way, up to [`MAX_DEPTH`]. Text between quotation marks, and strings without escapes, are read word by word
-//! (`plain`). `table` lists keys and credentials.
+//! The prefilter (`prefilter`) lets most texts pass immediately. The scrubber goes from quotation mark to quotation
+//! mark and removes values of secret keys; a string with escapes may itself hold JSON and is scrubbed the same way, up
+//! to [`MAX_DEPTH`]. Text between quotation marks, and strings without escapes, are scrubbed word by word (`plain`).
+//! `table` lists keys and credentials.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -38,7 +38,7 @@ pub const REDACTED: &str = MASKED;
 #[derive(Clone, Debug)]
 pub struct Redactor {
     keys: Keys,
-    /// Passes most texts without a secret; `None` if the configured keys rule it out.
+    /// Lets most texts without a secret pass; `None` if the configured keys rule out a prefilter.
     prefilter: Option<Prefilter>,
 }
 
@@ -253,8 +253,8 @@ impl<'a> JsonString<'a> {
     }
 }
 
-/// Length of the text between an index string and the `=` of an assigned string: `["KEY"] = "…"`. 0 if there
-/// is no such assignment.
+/// Length of the text between an index string and the `=` of its assignment, as in `["KEY"] = "…"`; 0 if there is no
+/// assignment.
 fn index_end(text: &[u8]) -> usize {
     let Some(after) = text.strip_prefix(b"]") else { return 0 };
     let assigned = split_space(after).1;
@@ -325,7 +325,8 @@ mod tests {
         redact_cut(text, text.len())
     }
 
-    /// Texts that contain a text: itself, a text block, a JSON string in an argument, and a doubly nested string.
+    /// Forms in which a text may occur: the text itself, a text block, a JSON string in an argument, and a doubly
+    /// nested string.
     fn carried(text: &str) -> [String; 4] {
         let block =
             serde_json::json!({ "content": [{ "type": "text", "text": text }] }).to_string();
@@ -432,7 +433,7 @@ mod tests {
                     (format!("<{name}>S</{name}>"), None),
                 ] {
                     let left = left.as_ref().unwrap_or(&text).replace('S', "\u{1}");
-                    // The name may contain the letter.
+                    // The name may itself contain the letter.
                     let marked = name.replace('S', "\u{1}");
                     let left = left.replace(&marked, &name).replace('\u{1}', REDACTED);
                     let text =
@@ -478,7 +479,7 @@ mod tests {
             {
                 assert_eq!(redact(&carried), expected);
             }
-            // The prefix identifies the kind only.
+            // The prefix identifies only the kind.
             let (hidden, head) =
                 if known.stays { (&*filler, 0) } else { (&*secret, known.starts.len()) };
             assert_no_cut_reveals(&text, hidden, head.max(HEAD));
@@ -494,7 +495,7 @@ mod tests {
 
     #[test]
     fn act_8_agent_token_is_redacted_anywhere() {
-        // As shown by `token create`: 43 digits of base64url, including both of its signs.
+        // A token as shown by `token create`: 43 digits of base64url, including both special characters.
         const TOKEN: &str = "mcpp_xH2-9kQw_Lr7Zt0Vb3Nc6Ym1Xa4Sd8Fg5Hj2-Kl_PoI";
         for (text, left) in [
             ("{}", "{}"),

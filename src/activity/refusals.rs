@@ -1,10 +1,10 @@
-//! Aggregation of repeated refusals, which are counted instead of recorded one by one (ACT-10). Sans-I/O: the
-//! caller supplies a monotonic clock.
+//! Aggregation of repeated refusals, which are counted instead of recorded individually (ACT-10). Sans-I/O: the caller
+//! supplies a monotonic clock.
 //!
-//! The first refusal of its kind is recorded at once. Identical ones within the next second become one record
-//! with their number (`repeated`) and the time of the last one (`until`); while they continue, there is one
-//! such record per second. Refusals beyond their principal's rate or log share are counted for the principal
-//! as a whole, every ten seconds.
+//! The first refusal of its kind is recorded immediately. Identical ones within the next second become one record with
+//! their number (`repeated`) and the time of the last one (`until`); while they continue, there is one such record per
+//! second. Refusals beyond their principal's rate or log share are counted for the principal as a whole, every ten
+//! seconds.
 //!
 //! ```text
 //! entry ─▶ first of its kind ─▶ record
@@ -13,8 +13,8 @@
 //!
 //! Two refusals are identical if only their request, time and trace differ: principal, session, client,
 //! server, tool, arguments, the kept part of `_meta` and intent, reason and decisions are the same. Only the request
-//! ids and exact times are lost. Until it is recorded, a count is stored as a mark like that of a call in
-//! flight (`in_flight`), written with the batch in which it grew, so that counts are as durable as records.
+//! ids and exact times are lost. Until it is recorded, a count is stored as a mark, like a call in flight
+//! (`in_flight`). The mark is written with the batch in which the count grew, so that counts are as durable as records.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -30,14 +30,14 @@ use super::show::Timestamp;
 const IDENTICAL_MS: u64 = 1000;
 /// Window in which refusals beyond the rate are counted together.
 const COUNTED_MS: u64 = 10_000;
-/// Maximum number of groups of identical refusals; further refusals are recorded individually. The same
-/// number again is available for principals beyond their rate; the rest share one group without a name.
+/// Maximum number of groups of identical refusals; further refusals are recorded individually. The same number of
+/// groups is available for principals beyond their rate; all other principals share one group without a name.
 const MAX_GROUPS: usize = 1024;
 /// Maximum size of the entries held by groups, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 /// Maximum number of tools named in the record of refusals beyond the rate.
 const MAX_TOOLS: usize = 16;
-/// Maximum length of such a name.
+/// Maximum length of a tool name in that record.
 const MAX_TOOL_BYTES: usize = 128;
 /// Space reserved for the count in a record's metadata.
 const COUNT_BYTES: usize = 128;
@@ -72,14 +72,14 @@ struct Group {
 
 #[derive(Debug)]
 struct Repeats {
-    /// The first of them.
+    /// The first refusal without a record.
     entry: Box<Entry>,
     count: u64,
     /// Start of the last one, in microseconds since 1970.
     last: u64,
     /// Calls per tool; only for refusals beyond the rate.
     tools: BTreeMap<Box<str>, u64>,
-    /// The number stored in the mark, and the mark's ticket.
+    /// Count stored in the mark, and the mark's ticket.
     marked: u64,
     ticket: Option<u64>,
 }
@@ -154,7 +154,7 @@ impl RefusalGroups {
             }
             let Some(repeats) = group.repeats.take() else { return false };
             closed.push(repeats.close());
-            // A continuing series keeps its window: its next refusal is not a first one.
+            // A continuing series keeps its window, so its next refusal does not count as a first one.
             group.until = now_ms.saturating_add(group.recording.window_ms());
             group.recording == Recording::Refusal
         });
@@ -237,7 +237,7 @@ impl Repeats {
         }
     }
 
-    /// Builds the entry that stands for all of them.
+    /// Builds the entry that reports all of the group's unrecorded refusals.
     fn record(&self) -> Entry {
         let mut entry = (*self.entry).clone();
         entry.recording = Recording::Single;
@@ -263,7 +263,7 @@ impl Repeats {
     }
 }
 
-/// Builds the entry for refusals beyond the rate; `first` is the first of them.
+/// Builds the entry for refusals beyond the rate; `first` is the first refusal.
 fn beyond_rate(first: &Draft) -> Entry {
     let mut draft = Draft::new(first.kind, first.source, Status::Rejected);
     draft.started = first.started;
@@ -372,7 +372,7 @@ mod tests {
         );
         assert_eq!(entry.draft.text(Text::RequestId), "1");
         assert_eq!((entry.decisions[0].repeated, entry.recording), (999, Recording::Single));
-        // A continuing series gives one record per second, and a first one only after a pause.
+        // A continuing series yields one record per second, and a first refusal is recorded only after a pause.
         assert!(groups.count(refusal("a", "t", "{}", 1000), NOW + 1500).is_none());
         let closed = groups.close_due(NOW + 2 * IDENTICAL_MS);
         assert_eq!((closed.len(), metadata(&closed[0].entry)), (1, serde_json::Value::Null));
@@ -481,7 +481,7 @@ mod tests {
             let again = groups.count(refusal("a", &tool, "{}", 0), NOW);
             assert_eq!(again.is_none(), number < MAX_GROUPS as u64);
         }
-        // A principal beyond its rate is always counted, without its name if there are too many.
+        // A principal beyond its rate is always counted, but without its name if there are too many principals.
         for number in 0..2 * MAX_GROUPS {
             assert!(groups.count(counted(&format!("p{number}"), "t"), NOW).is_none());
         }

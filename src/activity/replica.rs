@@ -1,9 +1,9 @@
-//! Replica of another node's log: filled with that node's sealed records, and stored like a log of its own,
-//! so that the same [`View`] reads it. The follower's position is written in the batch that writes the
-//! records, so that a crash leaves both or neither.
+//! Replica of another node's log. It is filled with that node's sealed records and stored like a node's own log, so
+//! that the same [`View`] reads it. The follower's position is written in the same batch as the records, so that a
+//! crash leaves both or neither.
 //!
-//! Nothing is synced explicitly: records lost in a crash of the machine are fetched again. The rest is
-//! checked when the replica is opened; a damaged replica is reported, and its owner makes a new one.
+//! Nothing is synced explicitly: records lost in a crash of the machine are fetched again. Everything else is checked
+//! when the replica is opened; a damaged replica is reported, and its owner creates a new one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ pub enum ReplicaError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A record, by number, cannot be decoded.
+    /// The record with this number cannot be decoded.
     #[error("record {0} {1}")]
     Record(u64, DecodeError),
-    /// The records do not end in the announced hash, or overlap the replica.
+    /// The records do not end in the announced hash, or they overlap the replica.
     #[error("the records from {0} on do not follow the copy's last record")]
     Chain(u64),
 }
@@ -54,7 +54,7 @@ pub struct Replica {
     reader: ReplicaReader,
     /// `None` before the first record.
     appender: Option<Appender>,
-    /// Ranges of missing numbers, first and last.
+    /// Ranges of missing numbers, as pairs of first and last number.
     gaps: Vec<(u64, u64)>,
 }
 
@@ -113,8 +113,8 @@ impl Replica {
         self.appender.as_ref().map_or(0, |appender| appender.tip().seq)
     }
 
-    /// Appends the next records (heads and bodies) and notes the position `mark`, atomically. Numbers skipped
-    /// before them become a gap; an empty replica begins with them.
+    /// Appends the next records (heads and bodies) and notes the position `mark`, atomically. Numbers skipped before
+    /// the records become a gap; an empty replica begins with the records.
     pub fn apply<'r>(
         &mut self,
         stretch: LogStretch,
@@ -174,8 +174,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Writes records into a gap of the replica and notes the position `mark`, atomically.
-    /// [`ReplicaError::Chain`] if they are not in a gap or do not match the records beside it.
+    /// Writes records into a gap of the replica and notes the position `mark`, atomically. [`ReplicaError::Chain`] if
+    /// they are not in a gap or do not match the adjacent records.
     pub fn fill<'r>(
         &mut self,
         LogStretch { first, after, head }: LogStretch,
@@ -218,8 +218,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Storage times of the records before and after a gap, in milliseconds since 1970, as far as they are
-    /// retained. `None` if there is no such gap, or retention has removed the records after it.
+    /// Storage times of the records before and after a gap, in milliseconds since 1970, if they are retained. `None` if
+    /// the gap does not exist, or retention has removed the records after it.
     pub fn beside_gap(
         &self,
         first: u64,
@@ -236,7 +236,7 @@ impl Replica {
         Ok(after.map(|(_, id)| (before.map(|(_, id)| id.time_ms()), id.time_ms())))
     }
 
-    /// Notes the position without new records.
+    /// Notes the position without adding records.
     pub fn note(&self, mark: Bytes) -> Result<(), StoreError> {
         let mut batch = Batch::default();
         batch.put(Space::State, keys::FOLLOWED, mark);
@@ -293,7 +293,7 @@ pub(super) mod tests {
 
     const LOG: NodeId = NodeId([7; 16]);
 
-    /// A replica with `count` records, each stored at the millisecond of its number.
+    /// A replica with `count` records, each stored at the millisecond equal to its number.
     pub(crate) fn copy_of(log: u8, count: u64) -> (tempfile::TempDir, View) {
         let (dir, log) = (tempfile::tempdir().unwrap(), NodeId([log; 16]));
         let (mut replica, _) = Replica::open(dir.path(), log, "a".into()).unwrap();
@@ -310,7 +310,7 @@ pub(super) mod tests {
         Filter { servers: vec!["odd".into()], ..Filter::default() }
     }
 
-    /// Records with these numbers, each stored at the millisecond of its number.
+    /// Records with these numbers, each stored at the millisecond equal to its number.
     fn stretch(numbers: std::ops::RangeInclusive<u64>, after: Hash) -> Stretch {
         stretch_of(LOG, numbers, after)
     }
@@ -411,7 +411,7 @@ pub(super) mod tests {
         apply(&mut replica, &stretch(1600..=4000, Hash([2; 32])), "2").unwrap();
         let view = replica.reader().view().unwrap();
         assert_eq!(view.count(&Filter::default()).unwrap(), 1500 + 2401);
-        // The same for a part that ends within a full segment.
+        // The same holds for a part that ends within a full segment.
         assert_eq!(view.after(1000).up_to(2000).count(&Filter::default()).unwrap(), 500 + 401);
     }
 
@@ -485,7 +485,7 @@ pub(super) mod tests {
             files.extend([keyspace.join("current"), keyspace.join(format!("v{version}"))]);
             for file in files {
                 let whole = std::fs::read(&file).unwrap();
-                // The structure of a table is at its end.
+                // A table's structure is at its end.
                 for at in (whole.len().saturating_sub(300)..whole.len()).step_by(11) {
                     let mut bytes = whole.clone();
                     bytes[at] ^= 4;
@@ -511,7 +511,7 @@ pub(super) mod tests {
     fn filled_gap_leaves_a_replica_equal_to_one_without_it() {
         let (dir, whole_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (mut replica, mut whole) = (open(dir.path()).0, open(whole_dir.path()).0);
-        // Gaps end within full segments of 1024 records, at their ends, and in the unfilled one.
+        // Gaps end within full segments of 1024 records, at their ends, and in the unfilled segment.
         let ends = [1000, 1500, 2047, 2100, 4200, 4300, 4500, 4600];
         let (mut first, mut after, mut parts) = (1, codec::genesis(LOG), Vec::new());
         for end in ends {
@@ -531,7 +531,7 @@ pub(super) mod tests {
         for wrong in [&other, &parts[0], &parts[7], &stretch(1001..=2100, parts[0].0.head)] {
             assert!(matches!(fill(&mut replica, wrong, "x"), Err(ReplicaError::Chain(_))));
         }
-        // The gap of parts 1 and 2 is filled from its end, that of part 4 after reopening.
+        // The gap of parts 1 and 2 is filled from its end; the gap of part 4 is filled after reopening.
         fill(&mut replica, &parts[2], "2").unwrap();
         fill(&mut replica, &parts[1], "1").unwrap();
         fill(&mut replica, &parts[6], "6").unwrap();
@@ -552,7 +552,7 @@ pub(super) mod tests {
         }
         assert_eq!(found(&view, &Filter::default()).len(), 6200);
         for number in 0..6 {
-            // The size of records that were read again counts their heads only.
+            // The recorded size of records that were read again counts only their heads.
             let times = |view: &View| {
                 view.bounds(number).unwrap().map(|it| (it.earliest, it.latest, it.stored_ms))
             };

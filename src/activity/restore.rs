@@ -1,5 +1,5 @@
-//! Restoring a log from sealed records in the fleet's object store, which may hold records that the node's
-//! own log has lost.
+//! Restore of a log from sealed records in the fleet's object store, which may hold records that the node's own log has
+//! lost.
 //!
 //! ```text
 //! local    1 ─── 50              51' ── 60'     kept by a salvage, then written under numbers that were lost
@@ -7,7 +7,7 @@
 //! new      1 ─── 50, 51 ───── 80 ▒▒ 86 ─── 95   both; a gap up to the last durable record; 51' to 60' renumbered
 //! ```
 //!
-//! Sealed records keep their numbers, and no number is used twice. The new log is built beside the old one
+//! Sealed records keep their numbers, and each number is used only once. The new log is built next to the old one
 //! and replaces it when complete; the old one is moved aside, never deleted.
 
 use std::fs::{self, File};
@@ -34,12 +34,12 @@ use mcpproxy_runtime::os::{private, state_file};
 
 /// Records written per batch.
 const BATCH_RECORDS: u64 = 4096;
-/// Suffix of the request file, which lies beside the log's folder.
+/// Suffix of the request file, which lies next to the log's folder.
 const REQUEST_SUFFIX: &str = ".restore";
 /// Maximum size of the request file in bytes.
 const MAX_REQUEST_BYTES: u64 = 4096;
 
-/// Request to restore a log, stored in a file beside it.
+/// Request to restore a log, stored in a file next to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoreRequest {
     /// Last durable record before the first salvage, if known.
@@ -67,7 +67,7 @@ fn request_path(dir: &Path) -> PathBuf {
     dir.with_file_name(name)
 }
 
-/// Returns the request to restore the log in `dir` before it is opened, if there is one.
+/// Returns the request to restore the log in `dir` before it is opened, if one exists.
 pub fn request(dir: &Path) -> Result<Option<RestoreRequest>, StoreError> {
     let path = request_path(dir);
     let bytes = match fs::metadata(&path) {
@@ -76,12 +76,12 @@ pub fn request(dir: &Path) -> Result<Option<RestoreRequest>, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    // The existence of the file is the request, even if its contents are damaged.
+    // The existence of the file is the request, even if the file's contents are damaged.
     Ok(Some(serde_json::from_slice(&bytes).unwrap_or_default()))
 }
 
-/// Requests that the log in `dir` be restored before its next opening, and stores its last durable record. A
-/// record stored before an earlier salvage is kept.
+/// Requests that the log in `dir` be restored before it is opened next, and stores its last durable record. A record
+/// stored before an earlier salvage is kept.
 pub fn request_restore(dir: &Path) -> Result<(), StoreError> {
     if request(dir)?.is_some_and(|request| request.durable.is_some()) {
         return Ok(());
@@ -92,7 +92,7 @@ pub fn request_restore(dir: &Path) -> Result<(), StoreError> {
     Ok(state_file::replace(&request_path(dir), &bytes)?)
 }
 
-/// Removes the request after the log was restored or needed no restore.
+/// Removes the request after the log was restored or did not need a restore.
 pub fn clear_request(dir: &Path) -> Result<(), StoreError> {
     match fs::remove_file(request_path(dir)) {
         Ok(()) => sync_parent(dir),
@@ -140,7 +140,7 @@ impl LocalLog {
         self.view.node()
     }
 
-    /// First and last retained record; 1 and 0 if there are none.
+    /// First and last retained record; 1 and 0 if no record is retained.
     pub fn range(&self) -> (u64, u64) {
         (self.view.first(), self.view.next() - 1)
     }
@@ -157,7 +157,7 @@ impl LocalLog {
         Ok(self.next_from(seq)?.filter(|it| it.0 == seq).map(|(_, _, hash)| hash))
     }
 
-    /// The first record from `seq` on: its number, predecessor hash and hash.
+    /// Number, predecessor hash and hash of the first record at or after `seq`.
     fn next_from(&self, seq: u64) -> Result<Option<(u64, Hash, Hash)>, StoreError> {
         let mut found = None;
         self.view.chained_from(seq, |record| {
@@ -167,7 +167,7 @@ impl LocalLog {
         Ok(found)
     }
 
-    /// Starts to restore it as the log with id `log`.
+    /// Starts to restore the log as the log with id `log`.
     pub fn restore(self, log: NodeId) -> Result<Restoring, StoreError> {
         let new = folder::replacement(&self.dir);
         folder::remove(&new)?;
@@ -198,13 +198,13 @@ pub struct Restoring {
     store: Store,
     /// `None` before the first record.
     appender: Option<Appender>,
-    /// First record of the new log, and the hash it follows.
+    /// First record of the new log, and its predecessor hash.
     begin: Option<(u64, Hash)>,
-    /// First record of the old log that differs from the sealed ones; it and its successors are renumbered.
+    /// First record of the old log that differs from the sealed ones. This record and its successors are renumbered.
     diverged: Option<u64>,
     /// Gaps in the new log.
     gaps: Vec<Gap>,
-    /// Gaps that records in the new log already state.
+    /// Gaps that records in the new log already report.
     known: Vec<Gap>,
     /// First retained record according to the last `retention` record.
     retention: Option<(u64, Hash)>,
@@ -255,8 +255,7 @@ impl Restoring {
         }
     }
 
-    /// Copies the old log's records up to `last` after those already added, if they follow them and end in
-    /// `end`.
+    /// Copies the old log's records up to `last` after the records already added, if they follow those and end in `end`.
     fn copy_local(&mut self, last: u64, end: Option<Hash>) -> Result<(), StoreError> {
         if self.diverged.is_some() {
             return Ok(());
@@ -274,7 +273,7 @@ impl Restoring {
             self.diverged = Some(first);
             return Ok(());
         }
-        // A separate view, because the new log is written during the read.
+        // A separate view is used, because the new log is written during the read.
         let view = View::new(self.local.open.store.snapshot()?)?;
         let mut result = Ok(());
         view.chained_from(first, |record| {
@@ -339,9 +338,9 @@ impl Restoring {
         Ok(())
     }
 
-    /// Finishes the restore: copies the rest of the old log, names the lost records, and installs the new
-    /// log. `durable` is the last record that the log is known to have had; its number and those before it
-    /// are not reused. `from` names the source of the sealed records. On an error the old log stays in place.
+    /// Finishes the restore: copies the rest of the old log, names the lost records, and installs the new log.
+    /// `durable` is the last record that the log is known to have had; its number and lower numbers are not reused.
+    /// `from` names the source of the sealed records. On an error the old log stays in place.
     pub fn finish(
         mut self,
         durable: Option<ChainTip>,
@@ -360,7 +359,7 @@ impl Restoring {
             self.gaps.push(Gap::new(sealed + 1, durable.seq, durable.hash));
         }
         self.appender = Some(appender);
-        // Renumbered first, because records keep their storage time, which must not decrease.
+        // The records are renumbered first, because they keep their storage time, which must not decrease.
         let renumbered = self.renumber()?;
         let why = "neither the log nor the fleet's store has them";
         for gap in self.gaps.iter().filter(|gap| !self.known.contains(gap)) {
@@ -396,7 +395,7 @@ impl Restoring {
             let Ok(mut head) = codec::decode_head(record.head) else {
                 return ControlFlow::Continue(());
             };
-            // Statements about gaps and the first record refer to the old log.
+            // Statements about gaps and about the first record refer to the old log.
             let is_stale = match head.kind {
                 Type::Gap => is_same_log && verify::gap(record.body).is_some(),
                 Type::Retention => true,
@@ -471,7 +470,7 @@ impl Restoring {
 struct Renumbered<'a> {
     old: NodeId,
     new: NodeId,
-    /// Lower bound of their storage times, in milliseconds since 1970.
+    /// Lower bound of the renumbered records' storage times, in milliseconds since 1970.
     since: u64,
     /// Runs of consecutive numbers: the old and the new first number.
     runs: &'a [(u64, u64)],
@@ -619,7 +618,7 @@ mod tests {
         assert!(restore_is_whole(&dir, &[&sealed]), "the next start has nothing to restore");
     }
 
-    /// Whether the log holds all of these, as checked at a start.
+    /// Whether the log holds all of these records, as checked at startup.
     fn restore_is_whole(dir: &Path, sealed: &[&[Made]]) -> bool {
         let local = LocalLog::open(dir).unwrap();
         sealed.iter().all(|part| local.has_all(part[0].seq, part[part.len() - 1].seq))

@@ -5,11 +5,10 @@
 //! evidence out by filling the log. The log then exceeds its budget, and `shares` slows the principals that
 //! use too much of it.
 //!
-//! Only a prefix is removed. First the writer appends a `retention` record and moves the first retained
-//! record, in one batch; from then on no query sees the removed ones. Their index and counters are then
-//! removed one segment at a time, and their tables are deleted whole. Removed records can remain in the last
-//! table until it is deleted as well; a small log is rewritten instead, so that none of them remains on
-//! disk.
+//! Only a prefix is removed. First the writer appends a `retention` record and moves the first retained record, in one
+//! batch; after that no query sees the removed records. Their index and counters are then removed one segment at a
+//! time, and tables that hold only removed records are deleted whole. Removed records can remain in the last table
+//! until it is deleted as well; a small log is rewritten instead, so that no removed record remains on disk.
 
 use std::time::Duration;
 
@@ -23,8 +22,8 @@ use super::view::View;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 /// Maximum size of a log that is rewritten after a removal.
 const REWRITE_BYTES: u64 = 64 << 20;
-/// Divisor for the margin below a size limit to which retention removes, so that the limit is not reached
-/// again at once.
+/// Divisor for the margin below a size limit to which retention removes records, so that the limit is not reached again
+/// immediately.
 const MARGIN: u64 = 16;
 
 /// Decision to remove the records before `first`.
@@ -93,7 +92,7 @@ pub(crate) struct RetentionDue {
     pub overrun: bool,
 }
 
-/// Current time by the clocks that ages are taken from.
+/// Current time according to the clocks that determine ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetentionTime {
     /// Filtered wall clock, in milliseconds since 1970.
@@ -104,8 +103,7 @@ pub(crate) struct RetentionTime {
     pub opened: u64,
 }
 
-/// Decides which records to remove now. Records after `confirmed` are retained, because others still need
-/// them.
+/// Decides which records to remove now. Records after `confirmed` are retained, because they are still needed elsewhere.
 pub(crate) fn due(
     view: &View,
     store: &Store,
@@ -134,12 +132,12 @@ pub(crate) fn due(
         let old = first_stored_since(view, oldest)?;
         at_least(old.min(first_young_by_running_time(view, kept, time)?), Reason::Age);
     }
-    // The last record is always retained: the end of the log is read from it.
+    // The last record is always retained, because the end of the log is read from it.
     let first = first.min(view.next() - 1).min(confirmed.saturating_add(1));
     if first <= view.first() {
         return Ok(RetentionDue { cut: None, overrun });
     }
-    // In a gap, the next existing record.
+    // If the number is in a gap, the cut is at the next existing record.
     let cut = view.from(first)?.map(|(first, id, prev)| {
         let removed = first - view.first();
         Cut { first, id, prev, removed, reason }
@@ -147,7 +145,7 @@ pub(crate) fn due(
     Ok(RetentionDue { cut, overrun })
 }
 
-/// For each exceeded budget, the first record that would be retained.
+/// First record that would be retained, for each exceeded budget.
 fn over_budget(
     view: &View,
     store: &Store,
@@ -155,7 +153,7 @@ fn over_budget(
 ) -> Result<Vec<(u64, Reason)>, StoreError> {
     let mut budgets = Vec::new();
     if kept.max_records > 0 && view.next() - view.first() > kept.max_records {
-        // The retention record counts as well.
+        // The retention record is counted too.
         budgets.push(((view.next() + 1).saturating_sub(kept.max_records), Reason::Count));
     }
     if kept.max_size_mb > 0 {
@@ -164,8 +162,8 @@ fn over_budget(
     Ok(budgets)
 }
 
-/// First record younger than `min_age`, by running time; for records from before the first mark, by the
-/// filtered wall clock.
+/// First record that is younger than `min_age`, by running time. The age of records older than the first mark is taken
+/// from the filtered wall clock.
 fn first_younger(view: &View, min_age: Duration, time: RetentionTime) -> Result<u64, StoreError> {
     if min_age.is_zero() {
         return Ok(view.next());
@@ -219,7 +217,7 @@ fn first_within(view: &View, store: &Store, limit: u64) -> Result<u64, StoreErro
     let size = |number| Ok(view.bounds(number)?.map_or(0, |bounds| bounds.bytes));
     let sizes: Vec<u64> = segments.clone().map(size).collect::<Result<_, StoreError>>()?;
     let all = sizes.iter().sum::<u64>().max(1);
-    // Recorded sizes are before compression, so the files are attributed proportionally.
+    // Recorded sizes are uncompressed, so the size of the files is divided in proportion to them.
     let excess = used - (limit - limit / MARGIN);
     let mut rest = u128::from(excess) * u128::from(all) / u128::from(used.max(1));
     for (number, size) in segments.zip(sizes) {

@@ -1,19 +1,18 @@
 //! Salvage and repair of damaged logs (ACT-9). A salvage moves the damaged log aside, never deletes it, and
 //! starts a new one with every intact record.
 //!
-//! Records keep their bytes and therefore their numbers, ids and hashes, so the new log verifies. `gap`
-//! records name the lost ranges, including the end: up to the chain tip, plus `TAIL_RESERVE` numbers if more
-//! may have been written. A damaged journal costs only its damaged blocks of records (`recover`). The
-//! new log is built beside the old one and replaces it when complete; a process killed meanwhile leaves the
-//! old log unchanged.
+//! Records keep their bytes and therefore their numbers, ids and hashes, so the new log verifies. `gap` records name
+//! the lost ranges. The range at the end extends to the chain tip, plus `TAIL_RESERVE` numbers if more may have been
+//! written. A damaged journal costs only its damaged blocks of records (`recover`). The new log is built next to the
+//! old one and replaces it when complete; if the process is killed before that, the old log is unchanged.
 //!
 //! The damaged log is read from copies whose tables are links: `base` is made openable (`store::rebuild`),
 //! and each attempt opens a copy of it. Copies left by a killed process are removed at the next start.
 //!
-//! [`repair`] works while the process runs. Damaged tables of derived data are rebuilt; damaged records are
-//! handled by a salvage. fjall's compaction stops for good at a damaged table, so that without a repair the
-//! log would stop accepting writes. Scrubbing finds damage in tables that are rarely read before a compaction
-//! does, and in journals while their contents are still in memory.
+//! [`repair`] works while the process runs. Damaged tables of derived data are rebuilt; damaged records are handled by
+//! a salvage. fjall's compaction stops permanently at a damaged table, so without a repair the log would stop accepting
+//! writes. Scrubbing finds damage in rarely read tables before a compaction does, and damage in journals while their
+//! contents are still in memory.
 
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -36,15 +35,14 @@ use mcpproxy_runtime::os::{private, space};
 
 /// Records written per batch.
 const BATCH_RECORDS: u64 = 4096;
-/// Maximum number of gaps that get a record. The walk ends at the next one; the rest remains in the damaged
-/// log.
+/// Maximum number of gaps that get a record. The walk ends at the next gap; the rest remains in the damaged log.
 const MAX_GAPS: usize = 1000;
-/// Sequence numbers skipped if the end of the log is unknown: more than the writer assigns between two writes of
-/// the chain tip.
+/// Number of sequence numbers skipped if the end of the log is unknown: more than the writer assigns between two writes
+/// of the chain tip.
 const TAIL_RESERVE: u64 = 1 << 16;
 /// Number of journal copies that a salvage makes.
 const JOURNAL_COPIES: u64 = 2;
-/// Disk space that a salvage needs beside the records and journals, for the store's own files.
+/// Disk space that a salvage needs for the store's own files, in addition to the records and journals.
 const STORE_BYTES: u64 = 4 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,13 +57,13 @@ pub struct Salvaged {
     pub why: String,
 }
 
-/// Moves the log in `dir` aside and keeps its readable records. Returns `None` for a sound log, which is left
-/// alone. On [`StoreError::Locked`] and [`StoreError::Io`] the log is unchanged.
+/// Moves the log in `dir` aside and keeps its readable records. Returns `None` for a sound log, which is not changed.
+/// On [`StoreError::Locked`] and [`StoreError::Io`] the log is unchanged.
 pub fn salvage(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
     private::apart(|| salvage_if_kept(dir, now_ms, 0, None))
 }
 
-/// Salvages without an operator: if no record can be kept, the log stays in place and the result is
+/// Salvages without an operator. If no record can be kept, the log stays in place and the result is
 /// [`StoreError::Damaged`]. `tip` is the chain tip known to the writing process.
 pub(super) fn salvage_some(
     dir: &Path,
@@ -80,7 +78,7 @@ pub(super) fn salvage_some(
 struct Tail {
     /// The last record known to have been written.
     tip: Option<ChainTip>,
-    /// Whether it is certainly the last one.
+    /// Whether `tip` is certainly the last record.
     is_final: bool,
     /// Whether the journals end in an incomplete batch, or the chain tip may be lost.
     is_cut: bool,
@@ -90,7 +88,7 @@ impl Tail {
     /// Determines the end of the log in `dir`; `tip` is known to the writing process.
     fn of(dir: &Path, tip: Option<ChainTip>, was_closed: bool) -> Result<Self, StoreError> {
         let head = match ChainTipFile::read(dir) {
-            // The tip is unknown, as with a file that holds no intact entry.
+            // The tip is unknown, as it is for a file that holds no intact entry.
             Err(StoreError::Damaged { .. }) => TipReading { tip: None, torn: true },
             head => head?,
         };
@@ -104,8 +102,8 @@ impl Tail {
         Ok(Self { tip: tip_found, is_final, is_cut: is_cut || (tip_found.is_none() && head.torn) })
     }
 
-    /// Returns the gap after the last kept record, and the chain tip after it. `is_cut`: the data after that
-    /// record could not be read.
+    /// Returns the gap after the last kept record, and the chain tip after the gap. `is_cut` means that the data after
+    /// that record could not be read.
     fn gap(self, last: ChainTip, is_cut: bool) -> Option<(Gap, ChainTip)> {
         let end = self.tip.filter(|tip| tip.seq > last.seq).unwrap_or(last);
         let is_known = self.is_final || (end == last && !is_cut && !self.is_cut);
@@ -125,7 +123,7 @@ fn salvage_if_kept(
     min_kept: u64,
     tip: Option<ChainTip>,
 ) -> Result<Option<Salvaged>, StoreError> {
-    // If there is no folder, a killed salvage is finished by the next start.
+    // If the folder is missing, the next start finishes a killed salvage.
     if dir.try_exists()? {
         let _lock = Lock::take(dir)?;
         folder::remove_leftovers(dir);
@@ -160,7 +158,7 @@ fn salvage_if_kept(
     let (kept, lost) = match made {
         Ok(counts) => counts,
         Err(error) => {
-            // Free the space on a disk that may be full.
+            // Free disk space, because the disk may be full.
             folder::remove(&new)?;
             return Err(error);
         }
@@ -173,8 +171,7 @@ fn salvage_if_kept(
     Ok(Some(Salvaged { aside, kept, lost, why }))
 }
 
-/// Builds the new log in `new` from the readable parts of the one in `dir`. Returns the numbers of kept and
-/// lost records.
+/// Builds the new log in `new` from the readable parts of the log in `dir`. Returns the numbers of kept and lost records.
 fn make_replacement(
     dir: &Path,
     new: &Path,
@@ -199,7 +196,7 @@ fn check_space(dir: &Path) -> Result<(), StoreError> {
     let parent = parent.unwrap_or(Path::new("."));
     let db = dir.join(DB);
     let journals = journal_files::list(&db).unwrap_or_default();
-    // Journals are preallocated: count their allocated blocks.
+    // Journals are preallocated, so only their allocated blocks are counted.
     let taken = |journal: &PathBuf| fs::metadata(journal).map_or(0, |found| found.blocks() * 512);
     let journals: u64 = journals.iter().map(taken).sum();
     let needed = (space::used(dir) + JOURNAL_COPIES * journals).saturating_add(STORE_BYTES);
@@ -234,14 +231,14 @@ fn damage(dir: &Path) -> Result<Option<String>, StoreError> {
     }
 }
 
-/// Parts replaced by those of an empty log, tried in turn until the rest can be opened. Derived data is
-/// rebuilt anyway, and the store's own metadata is the same in every log.
+/// Parts replaced by those of an empty log, in the order in which they are tried until the rest can be opened. Derived
+/// data is rebuilt anyway, and the store's own metadata is the same in every log.
 const REPLACED_PARTS: [&[Part]; 2] =
     [&[Part::Derived, Part::Meta], &[Part::Derived, Part::Meta, Part::State]];
 
-/// Opens a copy of the log in `dir` at `copy` with as much as possible: with its tables and state, else
-/// without its state, each with the intact batches of its journals, else without journals. Then adds the
-/// blocks that only the journals hold.
+/// Opens a copy of the log in `dir` at `copy` with as much of it as possible: with its tables and state, otherwise
+/// without its state. Each is tried first with the intact batches of the journals, then without journals. Finally adds
+/// the blocks that only the journals hold.
 fn open_readable_parts(
     dir: &Path,
     copy: &Path,
@@ -298,7 +295,7 @@ fn open_without(copy: &Path, parts: &[Part], fresh: &Fresh) -> Result<Option<Sto
     }
 }
 
-/// Restores the number of the first retained record, if the state lost it, from the last `retention` record.
+/// Restores the number of the first retained record from the last `retention` record, if the state has lost the number.
 fn restore_first(store: &Store) -> Result<(), StoreError> {
     let known = View::of_damaged(store.snapshot()?)?.first();
     let mut first = None;
@@ -348,11 +345,11 @@ fn copy_intact(
         let first = [&view.first().to_be_bytes()[..], &before.0].concat();
         batch.put(Space::State, keys::FIRST, first);
     });
-    // Marks of calls in flight are copied as well; unreadable ones are lost.
+    // Marks of calls in flight are copied as well; unreadable marks are lost.
     for (key, value) in view.marks().map_while(Result::ok) {
         appender.add_writes(|batch| batch.put(Space::State, key, value));
     }
-    // The damaged files are read in a copy, and are found where the log is moved to.
+    // The damaged files are read from a copy, but the report names the folder to which the log is moved.
     let copy = old.path().parent().unwrap_or(old.path()).to_string_lossy().into_owned();
     let as_moved = |why: &str| why.replace(&copy, &aside.to_string_lossy());
     let (mut kept, mut gaps, mut known, mut end) = (0, Vec::new(), Vec::new(), None);
@@ -393,7 +390,7 @@ fn copy_intact(
         join(&mut gaps, gap, why);
     }
     for (gap, _) in &mut gaps {
-        // The record that names a gap has the details.
+        // The record that names the gap has the details.
         if let Some(named) = known.iter().find(|named| named.is_same_hole(gap)) {
             *gap = named.clone();
         }
@@ -426,7 +423,7 @@ fn copy_intact(
 
 /// Minimum time between scrubs that are started early because damage was found.
 pub(super) const SCRUB_AGAIN: Duration = Duration::from_secs(60);
-/// Pause after each megabyte, to leave the disk to calls.
+/// Pause after each megabyte, so that calls can use the disk.
 pub(super) const SCRUB_PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -441,9 +438,9 @@ pub(super) enum Repaired {
     Salvaged(Salvaged),
 }
 
-/// Repairs the closed log in `dir`, whose chain ends with `tip`. `is_flushed`: all records are in tables. On
-/// [`StoreError::Locked`] and [`StoreError::Io`] the log is unchanged, or the next attempt finishes the
-/// repair; [`StoreError::Damaged`] if no record could be kept.
+/// Repairs the closed log in `dir`, whose chain ends with `tip`. `is_flushed` means that all records are in tables. On
+/// [`StoreError::Locked`] and [`StoreError::Io`] the log is unchanged, or the next attempt finishes the repair;
+/// [`StoreError::Damaged`] if no record could be kept.
 pub(super) fn repair(
     dir: &Path,
     tip: ChainTip,
@@ -492,7 +489,7 @@ pub(super) fn repair(
 /// Damaged part of a log.
 enum DamagedPart {
     Nothing,
-    /// Derived data, or possibly derived data; the damaged file.
+    /// Derived data, or possibly derived data, in this damaged file.
     Derived(PathBuf),
     Records,
 }
@@ -529,7 +526,7 @@ pub(super) fn scrub(
             Ok(true) => {}
             Ok(false) if keep_going() => return Ok(Some(table.path)),
             Ok(false) => return Ok(None),
-            // The table was compacted meanwhile.
+            // The table was compacted in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
         }

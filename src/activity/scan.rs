@@ -1,8 +1,8 @@
 //! Sequential reads of the log: filtered forward reads for exports and live readers, the raw records of the
 //! chain, and views of damaged logs.
 //!
-//! A filtered forward read uses the index like a page does (`view`), some segments at a time, so that a
-//! selective filter reads few records.
+//! A filtered forward read uses the index like a page does (`view`), several segments at a time, so that a selective
+//! filter reads few records.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,7 @@ use super::store::{Space, StoreError, StoreSnapshot};
 use super::view::{Block, View, number};
 use super::{codec, keys};
 
-/// Maximum number of segments searched at once, which bounds an export's memory.
+/// Maximum number of segments searched in one step, which bounds an export's memory.
 const MAX_SEGMENTS: u64 = 64;
 
 /// Typical size of a record without its payloads.
@@ -54,7 +54,7 @@ impl PortionRead {
 }
 
 impl View {
-    /// Returns the matching records after `seq`, oldest first, as many as `limit` allows, and the number of
+    /// Returns the matching records after `seq`, oldest first, as many as `limit` allows. Also returns the number of
     /// the last record examined.
     pub fn since(
         &self,
@@ -92,7 +92,7 @@ impl View {
         Ok((read.records, last))
     }
 
-    /// Unfiltered read: every block in turn.
+    /// Unfiltered read of every block in turn.
     fn all_since(
         &self,
         mut last: u64,
@@ -113,7 +113,7 @@ impl View {
     }
 }
 
-/// Encoded record with its hashes, as the chain holds it. Not verified.
+/// Encoded record with its hashes as stored in the chain. Not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainedRecord<'a> {
     pub seq: u64,
@@ -137,7 +137,7 @@ impl ChainedRecord<'_> {
 }
 
 impl View {
-    /// Passes the retained records from `from` on to `each`, until it breaks.
+    /// Passes the retained records to `each`, starting with record `from`, until it breaks.
     pub fn chained_from(
         &self,
         from: u64,
@@ -160,7 +160,7 @@ impl View {
         Ok(())
     }
 
-    /// Passes these records to `each`; consecutive numbers are read together. Fails if one is not present.
+    /// Passes these records to `each`; consecutive numbers are read together. Fails if a record is not present.
     pub fn chained(
         &self,
         seqs: impl IntoIterator<Item = u64>,
@@ -181,7 +181,7 @@ impl View {
     }
 }
 
-/// Number of records after damage that are tried one by one.
+/// Number of records that are tried one by one after damage.
 const LINEAR_RECORDS: u64 = 1024;
 
 impl View {

@@ -14,7 +14,7 @@ use super::stats::{BUCKET_US, Stats};
 /// Records per segment.
 pub(crate) const RECORDS: u64 = 1 << BITS;
 const BITS: u32 = 10;
-/// Maximum number of matches encoded as positions, which is then shorter than a bitmap.
+/// Maximum number of matches encoded as positions; up to this number, positions are shorter than a bitmap.
 const MAX_POSITIONS: usize = 63;
 const WORDS: usize = (RECORDS / u64::BITS as u64) as usize;
 
@@ -51,7 +51,7 @@ impl Bitmap {
         self
     }
 
-    /// Restricts it to the records of `segment` in `from..below`.
+    /// Restricts the bitmap to the records of `segment` in `from..below`.
     pub(crate) fn within(mut self, segment: u64, from: u64, below: u64) -> Self {
         let base = start(segment);
         for (word, bits) in (base..).step_by(64).zip(&mut self.0) {

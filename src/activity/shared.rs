@@ -25,14 +25,14 @@ use super::retention::Cut;
 use super::shares::LogShares;
 use super::store::{DamageReport, Store, StoreError};
 
-/// Waits of the writer for the disk longer than this are logged.
+/// Threshold above which the writer's waits for the disk are logged.
 pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 
 pub(super) enum WriterCommand {
-    /// Reply once the marks of all calls begun so far are durable.
+    /// Reply when the marks of all calls begun so far are durable.
     Mark(oneshot::Sender<()>),
     Entry {
-        /// Boxed, because the queue's blocks are sized by the largest command.
+        /// Boxed, because the largest command determines the size of the queue's blocks.
         entry: Box<Entry>,
         /// Ticket of the mark to remove with the entry.
         ticket: Option<u64>,
@@ -41,20 +41,20 @@ pub(super) enum WriterCommand {
         /// Whether the entry's permit has to be returned.
         counted: bool,
     },
-    /// Sent by the writer itself: commands behind it were sent after this moment, in microseconds since
+    /// Sent by the writer itself. Commands behind it in the queue were sent after this moment, in microseconds since
     /// `base`.
     Behind(u64),
-    /// Reply once everything before it is readable.
+    /// Reply when everything before it is readable.
     Barrier(mpsc::SyncSender<()>),
-    /// Reply once everything before it is durable.
+    /// Reply when everything before it is durable.
     Flush(mpsc::SyncSender<()>),
-    /// Remove the records before a cut; reply once that is visible.
+    /// Remove the records before a cut; reply when the removal is visible.
     Cut(Cut, mpsc::SyncSender<()>),
     /// Record unreported losses, if there are any.
     Lost,
     /// Repair the log, because this table is damaged.
     Damaged(PathBuf),
-    /// Write everything before it, and end.
+    /// Write everything before it, then end.
     Close,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Shared {
     pub(super) in_flight: CallsInFlight,
     /// The writer's thread.
     pub(super) thread: OnceLock<Thread>,
-    /// Set while the writer sleeps until woken: everything submitted is durable.
+    /// Set while the writer sleeps until it is woken. Everything submitted is then durable.
     pub(super) asleep: AtomicBool,
     pub(super) store: ArcSwap<Option<Store>>,
     pub(super) failure: ArcSwap<Option<String>>,
@@ -82,18 +82,18 @@ pub(super) struct Shared {
     /// Set while the writer waits for the disk for so long that no call waits for it any more.
     pub(super) is_stalled: AtomicBool,
     pub(super) is_closed: AtomicBool,
-    /// Set once the log has failed and writes nothing more before the next start.
+    /// Set once the log has failed and will not write again before the next start.
     pub(super) is_over: AtomicBool,
     /// Set while recording is suspended ([`Activity::suspend`](super::Activity::suspend)).
     pub(super) is_suspended: AtomicBool,
     pub(super) suspended: ArcSwap<Option<String>>,
-    /// Last record that retention may remove; all of them without a fleet.
+    /// Last record that retention may remove; without a fleet, retention may remove every record.
     pub(super) confirmed: AtomicU64,
     /// Replies waiting for confirmation, in the order of their records.
     pub(super) unconfirmed: Mutex<VecDeque<(u64, oneshot::Sender<()>)>>,
     /// Number of entries that could not be recorded, since the log was created.
     pub(super) lost: AtomicU64,
-    /// Persistent counter of them.
+    /// Persistent counter of the lost entries.
     pub(super) ledger: Ledger,
     /// Thread that saves the counter.
     pub(super) counter: OnceLock<Thread>,
@@ -104,20 +104,20 @@ pub(super) struct Shared {
     /// Everything submitted before this moment, in microseconds since `base`, is durable. Set only by the
     /// writer while it is awake.
     pub(super) durable_until: AtomicU64,
-    /// Notified when more is durable, or waiting has become pointless.
+    /// Notified when more entries are durable, or waiting has become pointless.
     pub(super) batch_done: Notify,
     /// Start of the writer's current disk operation, in microseconds since `base`; 0 for none.
     pub(super) disk_since: AtomicU64,
     /// Longest disk operation, in microseconds.
     pub(super) disk_longest: AtomicU64,
-    /// Size on disk as last seen by the writer. Cached, because asking the store waits for its syncs.
+    /// Size on disk at the writer's last measurement. Cached, because asking the store waits for its syncs.
     pub(super) disk_bytes: AtomicU64,
     /// Notified when waiting for a permit has become pointless.
     pub(super) has_failed: Notify,
     pub(super) base: Instant,
     /// Filtered wall clock, in milliseconds since 1970.
     pub(super) clock: Clock,
-    /// Steady clock in milliseconds.
+    /// Monotonic clock in milliseconds.
     pub(super) steady: Clock,
     /// State of the log when it was opened.
     pub(super) opened: OnceLock<Opened>,
@@ -128,9 +128,9 @@ pub(super) struct Shared {
     pub(super) pruning: Mutex<()>,
     /// Damage found by a reader, shown in the health until it is repaired.
     pub(super) damage: Arc<DamageReport>,
-    /// Set when retention found damage: the tables have to be checked.
+    /// Set when retention found damage, so that the tables are checked.
     pub(super) is_suspect: AtomicBool,
-    /// Thread that checks them.
+    /// Thread that checks the tables.
     pub(super) scrubber: OnceLock<Thread>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) read_barrier: ReadBarrier,
@@ -139,8 +139,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Creates the shared state of a log that is yet to be opened, and the receiving end of the writer's
-    /// queue.
+    /// Creates the shared state of a log that is not open yet, and the receiving end of the writer's queue.
     pub(super) fn new(
         config: Config,
         (clock, steady): (Clock, Clock),
@@ -155,7 +154,7 @@ impl Shared {
             queue,
             in_flight: CallsInFlight::default(),
             thread: OnceLock::new(),
-            // Until the writer begins, nothing is submitted.
+            // Nothing is submitted before the writer begins.
             asleep: AtomicBool::new(true),
             store: ArcSwap::from_pointee(None),
             failure: ArcSwap::from_pointee(None),
@@ -211,7 +210,7 @@ impl Shared {
         self.capacity - self.permits.available_permits().min(self.capacity)
     }
 
-    /// Enqueues a command for the writer. Without a writer its entry is lost.
+    /// Enqueues a command for the writer. If there is no writer, the command's entry is lost.
     pub(super) fn enqueue(&self, message: WriterCommand) {
         if let Err(SendError(WriterCommand::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -228,7 +227,7 @@ impl Shared {
         }
     }
 
-    /// Stores a repair of damage in `file`, for the health, with the number of records lost.
+    /// Notes a repair of damage in `file` and the number of records lost, for the health report.
     pub(super) fn note_repair(&self, file: &Path, records_lost: u64) {
         let file = file.display().to_string();
         self.repaired.store(Arc::new(Some(RepairedDamage { file, records_lost })));
@@ -241,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// Saves the loss counter, with `waiting` more entries in memory.
+    /// Saves the loss counter. `waiting` further entries are in memory.
     pub(super) fn save_lost(&self, waiting: u64) {
         let now_ms = self.cannot_write().then(|| (self.clock)());
         self.ledger.save(self.lost.load(Ordering::Relaxed), waiting, now_ms);
@@ -253,8 +252,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer only if it would not wake soon by itself: callers pay for a wake-up only after a
-    /// pause.
+    /// Wakes the writer only if it would not wake soon by itself, so that callers pay for a wake-up only after a pause.
     pub(super) fn wake_if_asleep(&self) {
         // Either this thread sees the flag, or the writer, which checks the queue again after
         // setting it, sees the command.
@@ -264,14 +262,14 @@ impl Shared {
         }
     }
 
-    /// Ends the writer's sleep. Returns true for the first caller. From now on replies wait for the writer,
-    /// even before it is scheduled.
+    /// Ends the writer's sleep. Returns true for the first caller. Replies then wait for the writer, even before it is
+    /// scheduled.
     pub(super) fn end_sleep(&self) -> bool {
         let before = self.durable_until.load(Ordering::SeqCst);
         let is_first = self.asleep.swap(false, Ordering::SeqCst);
         if is_first {
             let now = self.micros(Instant::now());
-            // Unless the writer already runs and has set it.
+            // Has no effect if the writer already runs and has set the value.
             let _ = self.durable_until.compare_exchange(
                 before,
                 now,
@@ -282,7 +280,7 @@ impl Shared {
         is_first
     }
 
-    /// Whether nothing can be written at the moment, so that `on_failure` decides about calls.
+    /// Whether nothing can be written at the moment, so that `on_failure` decides whether calls proceed.
     pub(super) fn cannot_write(&self) -> bool {
         self.is_failed.load(Ordering::Acquire)
             || self.is_stalled.load(Ordering::Acquire)
@@ -297,7 +295,7 @@ impl Shared {
                 && self.is_suspended.load(Ordering::Acquire))
     }
 
-    /// Reason why nothing can be written, if so.
+    /// Reason why nothing can be written; `None` if the log can be written.
     pub(super) fn failure(&self) -> Option<String> {
         let failed = self.failure.load().as_ref().clone();
         let stalled = || {
@@ -359,15 +357,15 @@ pub enum QueryError {
     Busy,
 }
 
-/// State of the log as it affects calls.
+/// State of the log, which determines whether calls proceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
     /// Records are written.
     Ok,
-    /// Nothing can be written; calls proceed unrecorded (`on_failure: continue`).
+    /// Records cannot be written; calls proceed unrecorded (`on_failure: continue`).
     Degraded,
-    /// Nothing can be written; calls are refused.
+    /// Records cannot be written; calls are refused.
     Failed,
 }
 
@@ -390,9 +388,9 @@ impl std::fmt::Display for RepairedDamage {
 /// Health of the log, as shown by the status, health endpoints and metrics.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Health {
-    /// State of the log as it affects calls.
+    /// State of the log, which determines whether calls proceed.
     pub state: Standing,
-    /// Reason why nothing can be written, if so.
+    /// Reason why records cannot be written, if that is the case.
     #[schema(required)]
     pub failed: Option<String>,
     /// Damage found by a reader, if any.
@@ -404,10 +402,10 @@ pub struct Health {
     pub queued: usize,
     /// Sequence number of the last durable record.
     pub durable_seq: u64,
-    /// Upper bound of the time, in milliseconds, for which the oldest record that is not durable has been
-    /// waiting. Replies wait from 35 on.
+    /// Upper bound of the time, in milliseconds, for which the oldest non-durable record has been waiting. Replies wait
+    /// if it is 35 or more.
     pub lag_ms: u64,
-    /// Longest time that the disk took for one batch since the start, in milliseconds.
+    /// Longest time that the disk has taken for one batch since the start, in milliseconds.
     pub longest_sync_ms: u64,
     /// Number of records written since the start.
     pub written: u64,

@@ -1,8 +1,8 @@
 //! Fair shares of the log's budget by principal (ACT-6): leaky buckets, consulted only under pressure.
 //!
-//! `activity.min_retention` keeps young records even if the log exceeds `max_records` or `max_size_mb`. While
-//! it does, or while its disk is nearly full, requests of a principal that has used more than its share of
-//! the budget are refused before any work is done for them; the others continue.
+//! `activity.min_retention` keeps young records even if the log exceeds `max_records` or `max_size_mb`. While the log
+//! exceeds a limit, or its disk is nearly full, requests of a principal that has used more than its share of the budget
+//! are refused before any work is done for them. Other principals continue.
 //!
 //! ```text
 //! writer, once a batch ─ count ─▶ level of each principal, draining at its share of the budget per min_retention
@@ -10,10 +10,10 @@
 //! writer ─ disk is low ─┴▶ pressure ◀─ a call reads it: one relaxed load; only under pressure it locks the table
 //! ```
 //!
-//! The share is the budget divided by the number of principals that wrote within `min_retention`. Over the
-//! budget, a principal beyond its share may still write [`SLOWED_PER_SECOND`] records per second, and a
-//! principal that writes alone is not limited, since no other principal needs protection. With little disk space left,
-//! both exceptions end. Levels are kept in memory and start at zero with the process.
+//! The share is the budget divided by the number of principals that wrote within `min_retention`. While the log is over
+//! its budget, a principal beyond its share may still write [`SLOWED_PER_SECOND`] records per second, and a principal
+//! that writes alone is not limited, because no other principal needs protection. Neither exception applies when disk
+//! space is low. Levels are kept in memory and start at zero with the process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,14 +26,14 @@ use super::record::Text;
 
 /// Requests per second of a principal beyond its share while the log is over its budget.
 const SLOWED_PER_SECOND: u32 = 50;
-/// Maximum number of principals with a level of their own; the rest share one.
+/// Maximum number of principals with their own level; all others share one level.
 const MAX_PRINCIPALS: usize = 1024;
-/// Minimum and maximum retry time given to a principal beyond its share.
+/// Minimum and maximum retry time for a principal beyond its share.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// Interval between counts of the active principals.
 const RECOUNT_MS: u64 = 1000;
-/// Threshold of a low disk: less than 1/`LOW_PART` of it and less than [`LOW_BYTES`] are free.
+/// Threshold for low disk space: less than 1/`LOW_PART` of the disk and less than [`LOW_BYTES`] are free.
 const LOW_PART: u64 = 20;
 const LOW_BYTES: u64 = 1 << 30;
 
@@ -60,7 +60,7 @@ pub(super) struct WrittenShare {
 }
 
 impl LogShares {
-    /// Whether the log is over its budget or its disk is low.
+    /// Whether the log is over its budget or its disk space is low.
     pub(super) fn is_under_pressure(&self) -> bool {
         self.pressure.load(Ordering::Relaxed) != 0
     }
@@ -70,7 +70,7 @@ impl LogShares {
         self.set(OVER_BUDGET, is_over)
     }
 
-    /// Sets whether the disk is low. Returns true on a change.
+    /// Sets whether disk space is low. Returns true on a change.
     pub(super) fn set_disk_low(&self, is_low: bool) -> bool {
         self.set(DISK_LOW, is_low)
     }
@@ -161,13 +161,13 @@ impl Default for ShareTable {
 /// Budget use of a principal.
 #[derive(Clone, Copy, Debug, Default)]
 struct BudgetUse {
-    /// Fraction of the budget used, less the amount drained since; at most 1.
+    /// Fraction of the budget used, minus the amount drained since; at most 1.
     level: f64,
-    /// Time of that level.
+    /// Time at which `level` was computed.
     at_ms: u64,
     /// Time of the last write.
     wrote_ms: u64,
-    /// Requests still allowed beyond the share, and the time of that number.
+    /// Requests still allowed beyond the share, and the time at which that number was computed.
     slowed: f64,
     slowed_ms: u64,
 }
@@ -227,7 +227,7 @@ impl ShareTable {
         }
     }
 
-    /// Drops principals that have not written within the budget's period, and counts the others.
+    /// Drops principals that have not written within the budget's period, and counts the remaining ones.
     fn recount(&mut self, now_ms: u64) {
         self.counted_ms = now_ms;
         let window_ms = self.budget.window_ms;
@@ -284,7 +284,7 @@ mod tests {
         assert!(of.is_empty());
     }
 
-    /// Number of 1000 simultaneous requests that are admitted.
+    /// Number of admitted requests out of 1000 simultaneous ones.
     fn admitted(shares: &LogShares, principal: &str, now_ms: u64) -> usize {
         (0..1000).filter(|_| shares.admit(principal, now_ms).is_ok()).count()
     }
@@ -310,7 +310,7 @@ mod tests {
         for other in ["b", "never seen"] {
             assert_eq!(admitted(&shares, other, 1), 1000, "{other}");
         }
-        // b uses its half, and no more.
+        // Principal b uses exactly its half.
         write(&shares, "b", 450, 2);
         assert_eq!(admitted(&shares, "b", 2), SLOWED_PER_SECOND as usize);
         shares.set_over_budget(false);
@@ -338,7 +338,7 @@ mod tests {
         shares.set_disk_low(true);
         let wait = shares.admit("a", 1).unwrap_err();
         assert_eq!(wait, MAX_WAIT, "the retry time is capped");
-        // From 0.9 to 0.5 at half the budget per day; b is dropped only after that.
+        // The level of a falls from 0.9 to 0.5 at half the budget per day; b is dropped only after that.
         assert_eq!(admitted(&shares, "a", 19 * HOUR_MS), 0);
         assert_eq!(admitted(&shares, "a", 20 * HOUR_MS), 1000);
     }

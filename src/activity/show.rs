@@ -16,7 +16,7 @@ struct Members<'a> {
     /// ULID; newer records have greater ids.
     #[schema(value_type = String, pattern = "^[0-7][0-9A-HJKMNP-TV-Z]{25}$")]
     id: Shown<Id>,
-    /// Sequence number in the node's log, from 1 on without gaps.
+    /// Sequence number in the node's log, starting at 1, without gaps.
     #[schema(minimum = 1)]
     seq: u64,
     /// Id of the log.
@@ -31,8 +31,8 @@ struct Members<'a> {
     #[serde(rename = "type")]
     kind: Type,
     source: Source,
-    /// Principal: `anonymous`, `admin`, `token:NAME` or `jwt:SUBJECT`. Empty for the proxy's own actions, and
-    /// in records of versions that did not keep it.
+    /// Principal: `anonymous`, `admin`, `token:NAME` or `jwt:SUBJECT`. Empty for the proxy's own actions, and in
+    /// records of versions that did not store it.
     #[schema(value_type = String)]
     principal: &'a str,
     /// Upstream server, or empty.
@@ -183,7 +183,7 @@ impl Serialize for OrEmpty {
     }
 }
 
-/// Raw JSON verbatim; incomplete or invalid JSON as a string; empty as null.
+/// Raw JSON. Valid JSON is output verbatim, incomplete or invalid JSON as a string, and empty JSON as null.
 struct Json<'a>(&'a Payload);
 
 impl Serialize for Json<'_> {
@@ -211,7 +211,7 @@ impl Serialize for Metadata<'_> {
         if !head.intent.is_empty() {
             map.serialize_entry("intent", &Json(&head.intent))?;
         } else if let Some(operation) = head.operation {
-            // By which filters and totals count the record.
+            // Filters and totals count the record by this operation.
             map.serialize_entry("operation", operation.as_str())?;
         }
         if !head.client_name.is_empty() {
@@ -274,7 +274,7 @@ mod tests {
         let json = serde_json::to_string(&record).unwrap();
         assert!(json.contains(r#""arguments":{"b":1,"a":1.0},"response":"he","response_truncated":true,"response_bytes":10802,"status":"success","error_message":"","duration_ms":12.304,"overhead_us":41,"timestamp":"2026-01-01T00:00:00.000Z","session_id":"s","request_id":"r","parent_id":"","intent":{"operation_type":"write"},"metadata":{"tool_variant":"call_tool_write","intent":{"operation_type":"write"},"client_name":"cursor","note":"x"}"#), "{json}");
         assert!(json.contains(r#""type":"tool_call","source":"mcp","principal":"admin","server_name":"github","tool_name":"create_issue""#), "{json}");
-        // Without a stated intent the operation is that of the tool.
+        // Without a stated intent, the tool determines the operation.
         record.head.intent = PayloadRef::cut(b"", 100).to_owned();
         record.head.variant = "direct".into();
         let json = serde_json::to_value(&record).unwrap();

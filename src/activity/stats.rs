@@ -20,8 +20,7 @@ pub const BUCKET_US: u64 = 300 * 1_000_000;
 /// Maximum number of servers and tools named in a summary.
 const TOP: usize = 10;
 
-/// Version of counters that include the status `unknown`. Without any such call the older [`VERSION`] is
-/// written.
+/// Version of counters that include the status `unknown`. If no call has that status, the older [`VERSION`] is written.
 const UNKNOWN_VERSION: u8 = 2;
 /// Number of statuses in [`VERSION`].
 const STATUSES: usize = Status::ALL.len() - 1;
@@ -64,7 +63,7 @@ impl Stats {
                 tools.insert(head.tool.into(), 1);
             }
         }
-        // The duration of a call whose outcome is unknown is unknown as well.
+        // If a call's outcome is unknown, so is its duration.
         if head.status != Status::Unknown {
             self.latency.add(head.duration_us, 1);
         }
@@ -310,7 +309,7 @@ pub struct Summary {
 pub struct Point {
     statuses: [u64; Status::ALL.len()],
     operations: [u64; Operation::ALL.len() + 1],
-    /// As in [`Stats`].
+    /// Durations, as in [`Stats`].
     latency: Histogram,
 }
 
@@ -321,7 +320,7 @@ impl Point {
         self.latency.merge(&stats.latency);
     }
 
-    /// As [`Summary::latency_ms`].
+    /// Quantile of the point's durations, as in [`Summary::latency_ms`].
     fn latency_ms(&self, q: f64) -> f64 {
         self.latency.quantile_ms(q)
     }
@@ -391,7 +390,7 @@ struct Members {
     /// Tools with the most calls, as `server:tool`, at most ten.
     top_tools: Vec<Count>,
     latency_ms: Latency,
-    /// Start of the period, up to five minutes earlier than its length.
+    /// Start of the period, which may be up to five minutes longer than its name.
     #[schema(format = DateTime)]
     start_time: String,
     #[schema(format = DateTime)]

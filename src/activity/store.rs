@@ -54,11 +54,11 @@ const DB_NEW: &str = "db.new";
 /// Format of keys and values, stored in the state keyspace.
 const FORMAT: u8 = 1;
 
-/// Maximum number of full memtables in a keyspace before a write waits for a table. fjall waits as well, from
-/// 4 on, but without a bound, and forever if its thread has given up.
+/// Maximum number of full memtables in a keyspace before a write waits for a table. fjall itself waits at 4, but
+/// without a bound, and forever if its thread has given up.
 const MAX_FULL_MEMTABLES: usize = 2;
-/// Maximum number of runs in a keyspace's first level before a write waits for compaction. fjall slows writes
-/// down from 20 on and waits from 30 on, without a bound.
+/// Maximum number of runs in a keyspace's first level before a write waits for compaction. fjall itself slows writes
+/// down at 20 runs and waits at 30, without a bound.
 const MAX_RUNS: usize = 24;
 /// Maximum total time that a write or a compaction waits for fjall's thread.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
@@ -105,14 +105,14 @@ impl Store {
         Self::open_existing(path, DatabaseSize::LOG)
     }
 
-    /// Creates a log in `dir`, where there is none, for a node that had one before.
+    /// Creates a log in `dir`, which must not contain one, for a node that had a log before.
     pub fn open_as(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
         Self::create(dir, node, DatabaseSize::LOG)?;
         Self::open_existing(dir.join(DB), DatabaseSize::LOG)
     }
 
-    /// Opens or creates the replica of the log of `node` in `dir`, with smaller buffers than a log.
-    /// [`StoreError::Damaged`] also for a replica of another log.
+    /// Opens or creates the replica of the log of `node` in `dir`, with smaller buffers than a log. Also returns
+    /// [`StoreError::Damaged`] for a replica of another log.
     pub(crate) fn open_replica(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
         let path = dir.join(DB);
         if !path.try_exists()? {
@@ -134,7 +134,7 @@ impl Store {
         if path.try_exists()? {
             fs::remove_dir_all(&path)?;
         }
-        // The list of a database that no longer exists.
+        // The list belongs to a database that no longer exists.
         match fs::remove_file(dir.join(precheck::LIST_FILE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             Ok(()) | Err(_) => {}
@@ -151,7 +151,7 @@ impl Store {
             batch.put(Space::State, "node", node.0.to_vec());
             store.commit(batch)?;
             store.sync()?;
-            // In a table it is readable even if the journals are damaged.
+            // In a table, the state is readable even if the journals are damaged.
             store.flush(store.space(Space::State))?;
         }
         fs::rename(&path, dir.join(DB))?;
@@ -207,8 +207,8 @@ impl Store {
         Ok(value.and_then(|bytes| bytes.first_chunk().copied()).map_or(1, u64::from_be_bytes))
     }
 
-    /// Whether the store holds the key or may have removed it: data of records before the retained `first`,
-    /// and any part of the state.
+    /// Whether the store holds the key or may legitimately have removed it, which applies to data of records before the
+    /// retained `first` and to any part of the state.
     fn accounts_for(&self, space: Space, key: &[u8], first: u64) -> Result<bool, StoreError> {
         let number = key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes));
         let may_be_removed = match (space, number) {
@@ -280,7 +280,7 @@ impl Store {
         self.node
     }
 
-    /// Writes a batch. It is readable at once and survives a crash of the process; it survives a crash of the
+    /// Writes a batch. It is readable immediately and survives a crash of the process; it survives a crash of the
     /// machine after [`Self::sync`]. After an error the store rejects writes until it is reopened.
     pub fn commit(&self, batch: Batch) -> Result<(), StoreError> {
         let is_keeping_up = |space: &Keyspace| {
@@ -356,15 +356,15 @@ impl Store {
         Ok(all)
     }
 
-    /// Reads every table completely and returns the damaged ones. Compacting such a table would stop the
-    /// store for good. Data not yet in tables is not checked.
+    /// Reads every table completely and returns the damaged ones. Compacting a damaged table would stop the store
+    /// permanently. Data that is not in tables yet is not checked.
     pub(crate) fn damaged_tables(&self) -> Result<Vec<TableFile>, StoreError> {
         let mut damaged = Vec::new();
         for table in self.tables()? {
             match table.is_sound(|| true) {
                 Ok(true) => {}
                 Ok(false) => damaged.push(table),
-                // The table was compacted meanwhile.
+                // The table was compacted in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
@@ -382,7 +382,7 @@ impl Store {
         })
     }
 
-    /// Rewrites the tables of `space`, which frees the space of removed keys.
+    /// Rewrites the tables of `space` to free the space of removed keys.
     pub fn compact(&self, space: Space) -> Result<(), StoreError> {
         let keyspace = self.space(space);
         self.flush(keyspace)?;
@@ -391,8 +391,8 @@ impl Store {
         })
     }
 
-    /// Flushes everything in memory to tables, within `FLUSH_LIMIT`. Returns false if something was written
-    /// meanwhile.
+    /// Flushes everything in memory to tables, within `FLUSH_LIMIT`. Returns false if something was written in the
+    /// meantime.
     pub(crate) fn flush_all(&self) -> Result<bool, StoreError> {
         for keyspace in &self.spaces {
             self.write(|| keyspace.rotate_memtable())?;
@@ -402,7 +402,7 @@ impl Store {
         Ok(!self.has_unflushed()?)
     }
 
-    /// Whether some data is only in memory and journals.
+    /// Whether any data is only in memory and journals.
     pub(crate) fn has_unflushed(&self) -> Result<bool, StoreError> {
         let is_empty = |space: &Keyspace| {
             space.tree.active_memtable().is_empty() && space.tree.sealed_memtable_count() == 0
@@ -421,7 +421,7 @@ impl Store {
         self.wait_until(|| keyspace.tree.sealed_memtable_count() == 0)
     }
 
-    /// Waits, with a bound, until `is_done`. Fails at the limit, or if fjall's thread has given up.
+    /// Waits until `is_done` returns true. Fails at a time limit, or if fjall's thread has given up.
     fn wait_until(&self, is_done: impl Fn() -> bool) -> Result<(), StoreError> {
         self.wait_for(STALL_LIMIT, is_done)
     }
@@ -514,7 +514,7 @@ fn take(report: Option<&DamageReport>, error: &StoreError) {
 /// Double-ended iterator over keys and values in order.
 pub struct Rows {
     rows: Option<fjall::Iter>,
-    /// The keys that are left: after the last one read from the front, and before the last one read from the back.
+    /// The remaining keys: after the last one read from the front, and before the last one read from the back.
     from: Bytes,
     to: Bytes,
     keyspace: Keyspace,

@@ -24,17 +24,17 @@ use mcpproxy_runtime::os::private;
 
 /// Interval of the disk watchdog.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
-/// Time without a response after which the disk counts as failed and calls no longer wait for it.
+/// Time without a response after which the disk is considered failed and calls no longer wait for it.
 const STALLED: Duration = Duration::from_secs(5);
-/// Interval at which the loss counter is saved during an outage: the maximum age of the count that a killed
+/// Interval at which the loss counter is saved during an outage, and thus the maximum age of the count that a killed
 /// process leaves.
 const SAVE_LOSSES_EVERY: Duration = Duration::from_millis(100);
 /// Maximum time for closing: writing submitted entries and closing the store.
 const CLOSE_LIMIT: Duration = Duration::from_secs(20);
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 
-/// Owner of the log's threads. Dropping it, or [`Writer::close`], durably writes submitted entries and ends
-/// them.
+/// Owner of the log's threads. Dropping it, or calling [`Writer::close`], durably writes submitted entries and ends the
+/// threads.
 #[derive(Debug)]
 pub struct Writer {
     activity: Activity,
@@ -51,8 +51,8 @@ impl Activity {
         Self::open_with_clocks(dir, config, unix_millis, clock::steady_millis)
     }
 
-    /// Opens the log with two clocks in milliseconds: `wall` since 1970, and the monotonic `steady`.
-    /// Forward jumps of the first are accepted after an hour.
+    /// Opens the log with two clocks in milliseconds: `wall` since 1970, and the monotonic `steady`. Forward jumps of
+    /// `wall` are accepted after an hour.
     pub fn open_with_clocks(
         dir: &Path,
         config: Config,
@@ -65,7 +65,7 @@ impl Activity {
         Self::start_apart(dir, config, (Box::new(wall), Box::new(move || steady())))
     }
 
-    /// Opens the log with a clock in milliseconds since 1970, whose jumps are accepted at once.
+    /// Opens the log with a clock in milliseconds since 1970, whose jumps are accepted immediately.
     pub fn open_with_clock(
         dir: &Path,
         config: Config,
@@ -74,7 +74,7 @@ impl Activity {
         Self::start_apart(dir, config, (Box::new(clock), Box::new(clock::steady_millis)))
     }
 
-    /// Creates all files, including the store's own, for their owner only.
+    /// Creates all files, including the store's own, with access only for their owner.
     fn start_apart(
         dir: &Path,
         config: Config,
@@ -90,8 +90,7 @@ impl Activity {
     ) -> Result<(Self, Writer), StoreError> {
         let (shared, messages) = Shared::new(config, clocks);
         let thread = writer::start(dir, Arc::clone(&shared), messages)?;
-        // Until this is set the thread cannot be woken, but it checks its queue before it first
-        // sleeps.
+        // Until this is set, the thread cannot be woken, but it checks its queue before it first sleeps.
         let _ = shared.thread.set(thread.thread().clone());
         let activity = Self { shared };
         let mut writer = Writer {
@@ -115,7 +114,7 @@ impl Activity {
     /// be recorded; the returned writer only owns the copy. A missing log is read as an empty one.
     pub fn read(dir: &Path, scratch: &Path, config: Config) -> Result<(Self, Writer), StoreError> {
         let Reading { store, copy, lock } = recover::read(dir, scratch)?;
-        // There is no writer: commands are dropped.
+        // There is no writer, so commands are dropped.
         let clocks = (Box::new(unix_millis) as Clock, Box::new(clock::steady_millis) as Clock);
         let (shared, _) = Shared::new(config, clocks);
         shared.store.store(Arc::new(Some(store)));
@@ -167,7 +166,7 @@ impl Writer {
             self.reading = None;
             return Ok(());
         };
-        // A thread that waits for a disk cannot be ended; the process can end without it.
+        // A thread that waits for a disk cannot be ended, but the process can end without it.
         let deadline = Instant::now() + CLOSE_LIMIT;
         let late = || {
             let why = format!("it was not closed within {CLOSE_LIMIT:?}");
@@ -206,8 +205,8 @@ fn ended(deadline: Instant, has_ended: impl Fn() -> bool) -> Option<()> {
     Some(())
 }
 
-/// Watchdog: logs long waits of the writer for the disk, which the writer cannot do itself, and gives up a
-/// disk that does not respond.
+/// Watchdog for the disk: logs long waits of the writer for the disk, because the writer cannot log them itself, and
+/// gives up a disk that does not respond.
 fn watch_disk(activity: &Activity) {
     let shared = &activity.shared;
     let mut is_logged = false;
@@ -215,7 +214,7 @@ fn watch_disk(activity: &Activity) {
         thread::park_timeout(WATCH_EVERY);
         let Some(waits) = shared.disk_waits(Instant::now()) else {
             is_logged = false;
-            // The writer's operation may have ended just before it was given up.
+            // The writer's operation may have ended just before the disk was given up.
             shared.is_stalled.store(false, Ordering::Release);
             continue;
         };
@@ -234,7 +233,7 @@ fn watch_disk(activity: &Activity) {
     }
 }
 
-/// Saves the loss counter during an outage, on its own thread, because the disk may be the cause.
+/// Saves the loss counter during an outage. It runs on its own thread, because the disk may be the cause of the outage.
 fn save_losses(activity: &Activity) {
     let shared = &activity.shared;
     while !shared.is_closed.load(Ordering::Acquire) {
@@ -314,14 +313,14 @@ impl Activity {
         Ok(cut.map_or(0, |cut| cut.removed))
     }
 
-    /// Checks every table. Requests a repair if one is damaged, and returns it. Runs automatically once a day, at
-    /// low speed. Blocks.
+    /// Checks every table. If one is damaged, requests a repair and returns that table. Runs automatically once a day,
+    /// at low speed. Blocks.
     pub fn scrub(&self) -> Result<Option<PathBuf>, QueryError> {
         self.scrub_slowly(Duration::ZERO)
     }
 
     fn scrub_slowly(&self, pause: Duration) -> Result<Option<PathBuf>, QueryError> {
-        // The store is not held meanwhile, because it may have to be reopened.
+        // The store is not held during the check, because it may have to be reopened.
         let tables = self.shared.store.load().as_ref().as_ref().map(Store::tables);
         let tables = tables.transpose()?.unwrap_or_default();
         let keep_going = || !self.shared.is_closed.load(Ordering::Acquire);
@@ -347,10 +346,10 @@ impl Activity {
         let store = || self.shared.store.load_full();
         let db = match store().as_ref() {
             Some(store) if store.has_unflushed()? => store.path().to_path_buf(),
-            // Data in tables is read from there.
+            // Data in tables is read from the tables.
             Some(_) | None => return Ok(None),
         };
-        // The store is not held meanwhile, because it may have to be reopened.
+        // The store is not held during the check, because it may have to be reopened.
         let flush = || match store().as_ref() {
             Some(store) => store.flush_journal(),
             None => Err(StoreError::Io(io::ErrorKind::ResourceBusy.into())),

@@ -1,10 +1,9 @@
-//! Verification (ACT-4): walks the chain and reports the first record that is altered, missing or out of
-//! place. A record is *intact* if it equals the written one.
+//! Verification (ACT-4): walks the chain and reports the first record that is altered, missing or out of place. A
+//! record is *intact* if it equals the record that was written.
 //!
-//! A folder is verified on a copy, because the store's recovery could hide damage, and its tables
-//! are read completely. A running log is verified on a snapshot, which misses damage on disk of data that the
-//! store still has in memory. The chain has no key: anyone who can rewrite the whole store and the chain tip can
-//! forge it.
+//! A folder is verified on a copy, because the store's recovery could hide damage, and its tables are read completely.
+//! A running log is verified on a snapshot. That misses damage on disk to data that the store still has in memory. The
+//! chain has no key: anyone who can rewrite the whole store and the chain tip can forge it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -49,7 +48,7 @@ pub struct Report {
     pub broken: Option<Broken>,
     /// Ranges of lost records named by the log.
     pub gaps: Vec<Gap>,
-    /// Unrecorded calls, as the log states or will state at the next start; the oldest 1000 entries.
+    /// Unrecorded calls that the log states or will state at the next start; at most the oldest 1000 entries.
     pub unrecorded: Vec<Unrecorded>,
     /// Files changed since the log was closed, and damaged tables and journals.
     pub altered: Vec<PathBuf>,
@@ -80,8 +79,7 @@ struct Members<'a> {
     broken: &'a Option<Broken>,
     /// Ranges of lost records named by the log.
     gaps: &'a [Gap],
-    /// Calls that could not be recorded, as the log states or, after the next start, will state; at most the
-    /// oldest 1000 entries.
+    /// Unrecorded calls that the log states or will state at the next start; at most the oldest 1000 entries.
     unrecorded: &'a [Unrecorded],
     /// Files changed since the log was closed, and damaged tables. Empty for a running log.
     #[schema(value_type = Vec<String>)]
@@ -134,17 +132,17 @@ impl Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordFault {
-    /// Record that differs from the written one.
+    /// The record differs from the record that was written.
     Altered,
-    /// Record that does not exist.
+    /// The record does not exist.
     Missing,
     /// Another record is in its place.
     OutOfPlace,
 }
 
-/// Verifies the log in `dir` on a copy below `scratch`; `dir` is not changed. `progress` receives the number
-/// of verified records and the total. [`StoreError::Locked`] while a writer has it open;
-/// [`StoreError::Damaged`], which is a finding as well, if the store cannot be read at all.
+/// Verifies the log in `dir` on a copy below `scratch`; `dir` is not changed. `progress` receives the number of
+/// verified records and the total. [`StoreError::Locked`] if a writer has the log open; [`StoreError::Damaged`], which
+/// is also a finding, if the store cannot be read at all.
 pub fn folder(
     dir: &Path,
     scratch: &Path,
@@ -184,7 +182,7 @@ fn verify_copy(
     let damaged = journal_files::repair(&copy.join(DB), &recover::evidence(copy))?;
     let before = journals_used(copy)?;
     let store = Store::open(copy).map_err(|error| match error {
-        // Tables may hold the entries of damaged batches, and then seem to hold more than the store.
+        // Tables may hold the entries of damaged batches, so they may seem to hold more than the store.
         StoreError::Damaged { .. } => recover::check_journals(dir).err().unwrap_or(error),
         error => error,
     })?;
@@ -202,7 +200,7 @@ fn verify_copy(
     let original = |path: PathBuf| path.strip_prefix(copy).map_or(path.clone(), |it| dir.join(it));
     report.altered.extend(damaged.into_iter().map(original));
     if is_cut && !file_checksums::exists(dir)? {
-        // Nothing but a journal holds the end of a log that was not closed.
+        // Only a journal holds the end of a log that was not closed.
         report.altered.push(original(newest_journal(&copy.join(DB))));
     }
     for table in store.damaged_tables()? {
@@ -357,7 +355,7 @@ pub(crate) fn walk(
         }
         drop(blocks);
         let Some(mut broken) = found else { return Ok(()) };
-        // The iterator reads two blocks ahead: those before a damaged one may be intact.
+        // The iterator reads two blocks ahead, and the blocks before a damaged one may be intact.
         if is_unread && let Some(block) = view.block_at(next)? {
             let start = next;
             match walk_block(view, &block, &mut next, &mut last, &mut each)? {
@@ -379,7 +377,7 @@ pub(crate) fn walk(
     Ok(())
 }
 
-/// Fault of record `seq`, which is unreadable because of damage; any other error is returned.
+/// Fault of record `seq`, if it is unreadable because of damage; any other error is returned.
 fn unreadable(seq: u64, error: StoreError) -> Result<Broken, StoreError> {
     match error {
         StoreError::Damaged { .. } => {
@@ -389,7 +387,7 @@ fn unreadable(seq: u64, error: StoreError) -> Result<Broken, StoreError> {
     }
 }
 
-/// Passes the intact records of a block to `each`. Returns the first that is not intact.
+/// Passes the intact records of a block to `each`. Returns the first record that is not intact.
 fn walk_block(
     view: &View,
     block: &Block,
@@ -439,7 +437,7 @@ pub fn gap(body: &[u8]) -> Option<Gap> {
     Gap::read(&codec::decode_body(body).ok()?)
 }
 
-/// The unrecorded calls reported by a `gap` record, if it is about those.
+/// The unrecorded calls reported by a `gap` record, if it reports any.
 pub fn unrecorded(body: &[u8]) -> Option<Unrecorded> {
     Unrecorded::read(&codec::decode_body(body).ok()?)
 }
@@ -464,8 +462,7 @@ fn journals_used(dir: &Path) -> Result<JournalsUsed, StoreError> {
     journal_files::list(&dir.join(DB))?.into_iter().map(used).collect()
 }
 
-/// Notes on journals truncated by opening the log. Missing journals became tables, and additional ones are
-/// new.
+/// Notes on journals truncated by opening the log. Missing journals became tables, and additional journals are new.
 fn cut_journals(before: &JournalsUsed, after: &JournalsUsed) -> Vec<String> {
     let cut = before.iter().filter_map(|(name, before)| {
         let cut = before.checked_sub(*after.get(name)?).filter(|cut| *cut > 0)?;
@@ -486,7 +483,7 @@ mod tests {
         let before = used(&[("1.jnl", 9000), ("2.jnl", 500)]);
         for (after, expected) in [
             (used(&[("1.jnl", 9000), ("2.jnl", 500)]), vec![]),
-            // Opening turned the first one into a table and began another.
+            // Opening turned the first journal into a table and began another.
             (used(&[("2.jnl", 500), ("3.jnl", 10)]), vec![]),
             (used(&[("0.jnl", 1), ("1.jnl", 9000), ("2.jnl", 500)]), vec![]),
             (

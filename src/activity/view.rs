@@ -1,8 +1,8 @@
 //! Snapshot reads of the log: pages, single records, counts, summaries, and its end.
 //!
-//! Full segments are searched through their index, one at a time, newest first. The unfilled segment and partly
-//! removed ones are read record by record. The cost of a page is thus that of its records plus the newest segment,
-//! regardless of the log's size. Nothing here writes or waits.
+//! Full segments are searched through their index, one at a time, newest first. The unfilled segment and partly removed
+//! ones are read record by record. A page therefore costs as much as its own records plus the newest segment,
+//! regardless of the log's size. This module neither writes nor waits.
 
 use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
@@ -112,7 +112,7 @@ impl View {
         Ok(self.block_of(seq, &mut None)?.link(seq).map(|(_, hash)| hash))
     }
 
-    /// First existing record from `seq` on: its number, id and predecessor hash.
+    /// Number, id and predecessor hash of the first existing record at or after `seq`.
     pub(crate) fn from(&self, seq: u64) -> Result<Option<(u64, Id, Hash)>, StoreError> {
         let Some(block) = self.blocks(seq, self.next)?.next().transpose()? else { return Ok(None) };
         let seq = block.layout.first.max(seq);
@@ -164,12 +164,12 @@ impl View {
         Self { first: self.first.max(seq.saturating_add(1)), ..self }
     }
 
-    /// Number below which every record has an id less than `id`, which may come from another log.
+    /// Sequence number below which all records have an id less than `id`, which may come from another log.
     pub fn number_below(&self, id: Id) -> Result<u64, StoreError> {
         if id == Id::new(id.time_ms(), id.seq(), self.node()) {
             return Ok(id.seq().min(self.next));
         }
-        // Storage times never decrease: binary search for the segment, then for the record.
+        // Storage times never decrease, so a binary search finds the segment, then the record.
         let (mut low, mut high) = (segment::of(self.first), segment::of(self.next - 1));
         while low < high {
             let middle = low + (high - low) / 2;
@@ -217,7 +217,7 @@ impl View {
             let block = self.block_of(seq, &mut block)?;
             let head = self.head(block, seq)?;
             last = Some(Id::new(head.stored_ms, seq, self.node()));
-            // The index only has 64 bits of each value: check the record itself.
+            // The index has only 64 bits of each value, so the record itself is checked.
             if filter.matches(&head) {
                 records.push(self.record(block, seq, page.payloads)?);
             }
@@ -252,7 +252,7 @@ impl View {
         Ok(summary)
     }
 
-    /// Passes the counters of each bucket from `first` to that of `now` to `each`, in parts.
+    /// Passes the counters of each bucket from `first` to the bucket of `now` to `each`, in parts.
     pub fn buckets(
         &self,
         first: u64,
@@ -300,7 +300,7 @@ impl View {
         segment::of(self.first - 1 + segment::RECORDS - 1)..end
     }
 
-    /// The other segments: the partly removed one, and those that are not full.
+    /// The other segments: the partly removed one, and the ones that are not full.
     fn partial_segments(&self) -> impl DoubleEndedIterator<Item = u64> + use<> {
         let whole = self.whole_segments();
         let all = segment::of(self.first)..segment::of(self.next - 1) + 1;
@@ -356,7 +356,7 @@ impl View {
         Ok(())
     }
 
-    /// Finds the matching records of a segment by reading each.
+    /// Finds the matching records of a segment by reading each record.
     fn scan(&self, number: u64, filter: &Filter) -> Result<Bitmap, StoreError> {
         let mut found = Bitmap::default();
         self.heads_of(number, |seq, head, _| {
@@ -393,7 +393,7 @@ impl View {
         let first = match self.block_before(from + 1) {
             Ok(Some(block)) if block.end() > from => block.layout.first,
             Ok(Some(_) | None) => from,
-            // The block before is damaged, but a block starts exactly here.
+            // The preceding block is damaged, but a block starts exactly here.
             Err(StoreError::Damaged { .. })
                 if self.snapshot.get(Space::Heads, &keys::number(from))?.is_some() =>
             {
@@ -413,7 +413,7 @@ impl View {
         row.map(|(key, value)| self.decode_block(&key, value)).transpose()
     }
 
-    /// Block that starts with record `seq`, read alone; `None` if there is none or it is damaged.
+    /// Block that starts with record `seq`, read alone; `None` if it does not exist or is damaged.
     pub(super) fn block_at(&self, seq: u64) -> Result<Option<Block>, StoreError> {
         let key = keys::number(seq);
         let row = self.snapshot.get(Space::Heads, &key);
@@ -423,7 +423,7 @@ impl View {
         }
     }
 
-    /// Block of a record, taken from the cache if it is the one read last.
+    /// Block of a record, taken from the cache if it was the last block read.
     pub(super) fn block_of<'b>(
         &self,
         seq: u64,
@@ -489,7 +489,7 @@ impl View {
         Ok(Record { node_name: self.name.clone(), ..record })
     }
 
-    /// Bodies of a block, if there are any; read once.
+    /// Bodies of a block, if there are any; they are read only once.
     pub(super) fn bodies<'b>(&self, block: &'b Block) -> Result<Option<&'b Bodies>, StoreError> {
         if let Some(bodies) = block.bodies.get() {
             return Ok(Some(bodies));
@@ -515,7 +515,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// One past its last record.
+    /// One past the block's last record.
     pub(super) fn end(&self) -> u64 {
         self.layout.first + self.layout.records.len() as u64
     }
@@ -587,7 +587,7 @@ pub(super) fn number(
 /// `View` compares them with each segment's bounds.
 pub(super) struct Postings {
     fields: Vec<Vec<PostingList>>,
-    /// Without filtered fields: every segment, from the end.
+    /// Every segment, from the end, if no field is filtered; otherwise `None`.
     all: Option<std::ops::Range<u64>>,
 }
 
@@ -617,7 +617,7 @@ impl Postings {
         candidates
     }
 
-    /// Next segment with possible matches, and these.
+    /// Next segment with possible matches, and these matches.
     pub(super) fn next(
         &mut self,
         snapshot: &StoreSnapshot,
@@ -660,7 +660,7 @@ impl Postings {
         }
     }
 
-    /// Marks a segment as done.
+    /// Skips a segment that is done.
     fn pass(&mut self, number: u64) {
         for posting in self.fields.iter_mut().flatten() {
             posting.current = posting.current.filter(|(at, _)| *at < number);

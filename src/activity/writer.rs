@@ -30,9 +30,8 @@ use super::{clock, losses};
 
 mod state;
 
-/// Target time from an entry's submission to its durability: entries are gathered for that long, less the
-/// duration of a commit and the scheduling delay of this thread. A sync costs as much processor time as many
-/// records.
+/// Target time from an entry's submission to its durability: entries are gathered for that long, minus the duration of
+/// a commit and the scheduling delay of this thread. A sync costs as much processor time as many records.
 const GATHER: Duration = Duration::from_millis(28);
 /// Minimum gathering time, on a slow disk or a busy machine.
 const MIN_GATHER: Duration = Duration::from_millis(5);
@@ -40,10 +39,11 @@ const MIN_GATHER: Duration = Duration::from_millis(5);
 const DELAY_DECAY: u32 = 4;
 /// Delay of recent commits or wake-ups above which gathered entries are also written before the sync.
 const SLOW_DELAY: Duration = Duration::from_millis(9);
-/// Minimum age of the first gathered entry for such a write, in microseconds, because each write is a block of records.
+/// Minimum age of the first gathered entry before an early write, in microseconds, because each write adds a block of
+/// records.
 const WRITE_EARLY: u64 = 8000;
-/// Interval at which submitted entries are encoded while gathering: in small portions, so that no core is
-/// taken from calls for long and the entries are still cached.
+/// Interval at which submitted entries are encoded during gathering. Small portions do not take a core from calls for
+/// long, and the entries are still cached.
 const STEP: Duration = Duration::from_millis(4);
 /// Idle time before the thread sleeps until it is woken.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ pub(super) fn start(
     Ok(thread::Builder::new().name("activity".into()).spawn(move || run.run())?)
 }
 
-/// Guard that releases all waiters when the thread ends, even by a panic.
+/// Guard that releases all waiters when the thread ends, even on a panic.
 struct ReleaseWaiters(Arc<Shared>);
 
 impl Drop for ReleaseWaiters {
@@ -147,8 +147,7 @@ impl WriterState {
         }
         let result = self.finish();
         self.shared.save_lost(0);
-        // With everything in tables, damage to a journal costs nothing and the next start has none
-        // to read.
+        // If everything is in tables, damage to a journal loses nothing and the next start has no journal to read.
         let flushed = result.is_ok().then(|| self.on_disk(|store, _| store.flush_all()));
         if let Some(store) = self.shared.store.load().as_ref() {
             store.note_tables();
@@ -171,7 +170,7 @@ impl WriterState {
         let began = self.now();
         let mut late = Duration::ZERO;
         loop {
-            // Entries that arrived during the last commit have waited that long already.
+            // Entries that arrived during the last commit have already waited that long.
             let until = self.batch_from.unwrap_or(began) + time;
             let step = Duration::from_micros(until.saturating_sub(self.now())).min(STEP);
             if step.is_zero() {
@@ -189,8 +188,7 @@ impl WriterState {
             {
                 break;
             }
-            // The sync may be late; written records survive a crash of this process, if not of the
-            // machine.
+            // The sync may be late. Written records survive a crash of this process, but not of the machine.
             let age = self.now().saturating_sub(self.batch_from.unwrap_or(u64::MAX));
             if self.hindered > SLOW_DELAY && age > WRITE_EARLY {
                 self.write();
@@ -202,7 +200,7 @@ impl WriterState {
     /// Sleeps until an entry arrives.
     fn sleep(&mut self) {
         self.shared.asleep.store(true, Ordering::SeqCst);
-        // Either the sender sees the flag, or this last check sees the sent entry.
+        // Either the sender sees the flag, or this final check sees the sent entry.
         fence(Ordering::SeqCst);
         let is_idle = self.take_in() == Found::Nothing
             && !self.shared.in_flight.has_unmarked()

@@ -1,10 +1,10 @@
 //! The REST interface under `/api/v1`, and the two health responses.
 //!
-//! Owns routes, parameters and response envelopes. The call itself is in the `gateway` crate, the log in `activity`. `Host`,
-//! `Origin` and the credential were checked before a request arrives here.
+//! Owns routes, parameters and response envelopes. Calls are in the `gateway` crate, the log in `activity`. `Host`,
+//! `Origin` and the credential are checked before a request arrives here.
 //!
-//! A request passes `router` → `endpoints` (which handler, who may use it) → the handler's file, which takes it as a
-//! `request::ApiRequest`, reads `query_parameters` and answers with a `response`.
+//! A request passes through `router` and `endpoints` (which handler, who may use it) to the handler's file. The handler
+//! takes it as a `request::ApiRequest`, reads `query_parameters` and answers with a `response`.
 
 mod activity;
 mod approvals;
@@ -54,11 +54,11 @@ pub use tokens::{shown_change, shown_tokens};
 /// State of the REST interface, in addition to the proxy's.
 #[derive(Debug)]
 pub struct State {
-    /// When the server started.
+    /// Time at which the server started.
     pub started: Instant,
-    /// Becomes true when the server shuts down, which ends streams that have no end of their own.
+    /// Becomes true when the server shuts down, which ends streams that would otherwise not end.
     pub ending: watch::Receiver<bool>,
-    /// Log lines queued for stderr; counts lost ones.
+    /// Log lines queued for stderr, with a counter of lost lines.
     pub lines: LogLines,
     /// Log lines exported to an OTLP collector.
     pub tap: LogTap,
@@ -80,13 +80,13 @@ pub struct State {
     pub fleet_config: OnceLock<FleetConfigHandle>,
 }
 
-/// Both ends of the connection that a request arrived on.
+/// Local and remote ends of the connection that carried a request.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
-    /// The local address; `None` for a request of this process.
+    /// The local address; `None` for a request made by this process.
     pub reached: Option<Reached>,
     /// Address class of the client.
     pub source: Source,
-    /// The client that its certificate identifies.
+    /// The client that the certificate identifies.
     pub certificate: Option<CertifiedClient>,
 }

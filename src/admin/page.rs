@@ -1,8 +1,8 @@
 //! The web page at `/ui/`: overview, activity, approvals, principals, servers, tools, rules and settings.
 //!
-//! Owns the files of the page, which are compiled in, and their security headers: only its own script runs, it connects only
-//! to its own server and cannot be framed. It contains no data and needs no key; the script loads the data from `/api/v1` and
-//! `/events` after a login (`api::page_session`).
+//! Owns the page's files, which are compiled in, and their security headers: only the page's own script runs, and the
+//! page connects only to its own server and cannot be framed. It contains no data and needs no key; the script loads
+//! the data from `/api/v1` and `/events` after a login (`api::page_session`).
 
 use bytes::Bytes;
 use http::header::{
@@ -16,8 +16,8 @@ use mcpproxy_gateway::downstream::body::Body;
 /// Path of the page.
 const ROOT: &str = "/ui/";
 
-/// Content security policy. Records contain text written by attackers, so only the compiled-in script runs: no inline script or
-/// style, no string that becomes markup or code, no other host.
+/// Content security policy. Records contain text written by attackers, so only the compiled-in script runs. Inline
+/// scripts and styles, strings used as markup or code, and other hosts are forbidden.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
@@ -32,7 +32,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
     (X_FRAME_OPTIONS, "DENY"),
-    // A newer version serves another page under the same name.
+    // A newer version serves a different page under the same name.
     (CACHE_CONTROL, "no-cache"),
 ];
 
@@ -160,7 +160,7 @@ mod tests {
         assert!(all <= MAX_PAGE_BYTES, "{all} bytes");
     }
 
-    /// Distances outside the scale: padding of keys and badges, room for a button, edge of a scrolling row, centering.
+    /// Distances outside the scale: padding of keys and badges, space for a button, edge of a scrolling row, centering.
     const OWN_DISTANCES: [&str; 5] =
         ["0 .3em", "0 .35em", "4.5rem", "2px var(--space-4)", "0 auto"];
 
@@ -197,7 +197,7 @@ mod tests {
             for barred in
                 barred.iter().chain(&["sessionStorage", "localStorage", "document.cookie"])
             {
-                // The chosen colors are the one thing that is stored.
+                // The chosen colors are the only stored data.
                 let stores_colors = name == "theme.js" && *barred == "localStorage";
                 assert!(stores_colors || !text.contains(barred), "{barred} in {name}");
             }

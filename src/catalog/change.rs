@@ -34,9 +34,9 @@ pub struct Change {
     pub unusable: Vec<(ToolName, Arc<str>)>,
     /// Notes on the listings of new and changed tools.
     pub noted: Vec<ListNote>,
-    /// Tools listed under a taken name; the first counts.
+    /// Tools listed under a name that is already taken; the first tool counts.
     pub duplicates: Vec<Box<str>>,
-    /// Error of writing or reading the stored set.
+    /// Error that occurred while the stored set was written or read.
     pub disk: Option<String>,
     /// Pin events by tool name.
     pub pinned: Vec<(Arc<str>, PinEvent)>,
@@ -46,15 +46,15 @@ pub struct Change {
     pub first_sight: FirstSight,
 }
 
-/// Whether a server is new, and the treatment of its new tools.
+/// Whether a server is new, and how its new tools are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstSight {
-    /// Known server: its new tools count as widened.
+    /// Known server. Its new tools count as widened.
     #[default]
     Known,
-    /// Never seen before.
+    /// Server that was never seen before.
     NewServer(ChangeAction),
-    /// Loss of the server's pins.
+    /// Server whose pins are lost.
     Lost(ChangeAction),
 }
 
@@ -90,7 +90,7 @@ impl Change {
 /// Maximum stored length of a value, in bytes.
 const MAX_VALUE_BYTES: usize = 512;
 
-/// Difference between two definitions of a tool. Hints and the capability derived from them come first, since a
+/// Difference between two definitions of a tool. Hints and the capability derived from them come first, because a
 /// server may withdraw a hint once it is trusted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
@@ -182,7 +182,7 @@ fn facts(capability: Capability) -> [(&'static str, Value); 4] {
     ]
 }
 
-/// Truncates two texts; long ones start a little before their first difference.
+/// Truncates two texts; long texts start a little before their first difference.
 fn cut(old: Option<&str>, new: Option<&str>) -> (Value, Value) {
     const BEFORE: usize = 32;
     let (a, b) = (old.unwrap_or_default(), new.unwrap_or_default());
@@ -201,7 +201,7 @@ fn cut(old: Option<&str>, new: Option<&str>) -> (Value, Value) {
 
 /// Maximum number of differing places per part.
 const MAX_PLACES: usize = 200;
-/// Maximum length of a value, in bytes; longer ones start a little before the first difference.
+/// Maximum length of a value, in bytes; longer values start a little before the first difference.
 const MAX_SHOWN_BYTES: usize = 16 * 1024;
 /// Maximum size of all values of one tool, in bytes.
 const MAX_DIFF_BYTES: usize = 256 * 1024;
@@ -217,7 +217,7 @@ pub struct DefinitionDiff {
     pub digest: String,
     /// Relation to the accepted definition.
     pub accepted: AcceptedAs,
-    /// Grade of the change; absent if there is none, or nothing to compare with.
+    /// Grade of the change; absent if nothing changed or there is nothing to compare with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub grade: Option<Grade>,
@@ -233,9 +233,9 @@ pub struct DefinitionDiff {
 pub enum AcceptedAs {
     /// No definition was ever accepted.
     Never,
-    /// Another definition is accepted.
+    /// A different definition is accepted.
     Another,
-    /// Another definition is accepted, but its text is no longer stored.
+    /// A different definition is accepted, but its text is no longer stored.
     Forgotten,
     /// This definition is accepted.
     Same,
@@ -244,7 +244,7 @@ pub enum AcceptedAs {
 /// Changed part of a definition.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct PartDiff {
-    /// Member of the definition; `others` are all that are not compared individually.
+    /// Member of the definition; `others` stands for all members that are not compared individually.
     #[schema(value_type = String)]
     pub part: &'static str,
     /// Grade of the change; absent if there is nothing to compare with.
@@ -262,9 +262,9 @@ pub struct PartDiff {
 /// Changed place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PlaceDiff {
-    /// Path in the part, joined with `/`; empty for the whole.
+    /// Path in the part, joined with `/`; empty for the whole part.
     pub place: String,
-    /// Accepted value: text, otherwise JSON, truncated; absent if there was none.
+    /// Accepted value: text as is, other values as JSON, truncated; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub old: Option<String>,
@@ -325,7 +325,7 @@ fn parts(old: &Listed, reviewed: &Reviewed<'_>, bytes_left: &mut usize) -> Vec<P
     changes.collect()
 }
 
-/// A whole definition, by parts if it can be parsed.
+/// Diff of a whole definition, by parts if it can be parsed.
 fn whole(old: Option<&Listed>, new: &Listed, bytes_left: &mut usize) -> Vec<PartDiff> {
     let of = |part, old: Option<&Value>, new: Option<&Value>, bytes_left: &mut usize| {
         let mut places = Places { places: Vec::new(), left_out: 0, bytes_left };
@@ -414,7 +414,7 @@ fn below(place: &str, name: &str) -> String {
     if place.is_empty() { name.to_owned() } else { format!("{place}/{name}") }
 }
 
-/// Truncates two texts; long ones start a little before their first difference.
+/// Truncates two texts; long texts start a little before their first difference.
 fn cut_texts(old: Option<String>, new: Option<String>) -> (Option<String>, Option<String>) {
     const BEFORE: usize = 64;
     let (a, b) = (old.as_deref().unwrap_or_default(), new.as_deref().unwrap_or_default());

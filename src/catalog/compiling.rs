@@ -1,9 +1,9 @@
 //! Compilation of schemas off the worker threads, so that slow schemas delay only their own calls.
 //!
-//! Small schemas are compiled before their tools are published, for at most [`BEFORE_SHOWN`]; large ones afterwards,
-//! one at a time on a dedicated thread, while calls to such a tool wait. Threads cannot be canceled, so limits on
-//! the schema end them; one that takes longer than [`LIMIT`] makes the schema unusable, and the next schema is compiled
-//! when that thread has ended.
+//! Small schemas are compiled before their tools are published, for at most [`BEFORE_SHOWN`]. Large schemas are
+//! compiled afterwards, one at a time on a dedicated thread, while calls to their tools wait. Threads cannot be
+//! canceled, so limits on the schema end them. If a compilation takes longer than [`LIMIT`], the schema becomes
+//! unusable, and the next schema is compiled when that thread has ended.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -27,7 +27,7 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// Maximum size of a schema compiled before its tool is published, in bytes.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// Maximum compile time of all small schemas of a batch before its tools are published.
+/// Maximum total compile time of the small schemas in a batch before its tools are published.
 const BEFORE_SHOWN: Duration = Duration::from_millis(250);
 
 /// Compiles the schemas of a catalog.
@@ -35,20 +35,20 @@ const BEFORE_SHOWN: Duration = Duration::from_millis(250);
 pub(super) struct Compiler {
     settings: Mutex<Settings>,
     schemas: Arc<SchemaCache>,
-    /// The thread that exceeded the limit, if any. Locked while a schema is compiled.
+    /// The thread that exceeded the limit, if any. The lock is held while a schema is compiled.
     running: Mutex<Option<JoinHandle<()>>>,
     /// Compile time limit.
     limit: Duration,
 }
 
-/// A deferred schema.
+/// A schema whose compilation was deferred.
 #[derive(Debug)]
 pub(super) struct PendingSchema {
     pub(super) tool: ToolName,
     pub(super) raw: Box<RawValue>,
     /// Cell that receives its outcome.
     pub(super) awaited: Arc<OnceLock<OutputSchema>>,
-    /// Whether its outcome has not been reported yet.
+    /// Whether the outcome has not been reported yet.
     pub(super) new: bool,
 }
 
@@ -58,7 +58,7 @@ impl PendingSchema {
     }
 }
 
-/// Whether it is compiled without a dedicated thread.
+/// Whether the schema is compiled without a dedicated thread.
 pub(super) fn is_small(raw: &RawValue) -> bool {
     raw.get().len() <= SMALL_BYTES
 }
@@ -103,8 +103,8 @@ impl Compiler {
         outcome(self.schemas.get(raw, &self.settings()))
     }
 
-    /// Compiles a deferred schema unless another thread did, and returns the outcome if it was compiled here. Blocks for at
-    /// most [`LIMIT`] after the schemas before it.
+    /// Compiles a deferred schema unless another thread has done so. Returns the outcome if it was compiled here.
+    /// Blocks for at most [`LIMIT`] after the preceding schemas are compiled.
     fn finish<'a>(&self, late: &'a PendingSchema) -> Option<&'a OutputSchema> {
         if late.is_small() {
             let new = late.awaited.get().is_none();
@@ -120,8 +120,8 @@ impl Compiler {
         Some(late.awaited.get_or_init(|| outcome(found)))
     }
 
-    /// Compiles the input schema of a tool. Blocks for at most [`LIMIT`] after the schemas before it. `format` is an
-    /// annotation here, since servers accept more than the named formats.
+    /// Compiles the input schema of a tool. Blocks for at most [`LIMIT`] after the preceding schemas are compiled.
+    /// `format` is an annotation here, because servers accept more than the named formats.
     pub(super) fn input(&self, raw: &RawValue) -> InputSchema {
         if let Some(reason) = accepts_no_arguments(raw.get()) {
             return InputSchema::Unusable(reason.into());
@@ -137,7 +137,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles on a dedicated thread with a large stack, after the previous one has ended.
+    /// Compiles on a dedicated thread with a large stack, after the previous thread has ended.
     fn on_its_own_thread(
         &self,
         running: &mut Option<JoinHandle<()>>,
@@ -145,7 +145,7 @@ impl Compiler {
         settings: Settings,
     ) -> Result<Arc<Schema>, Unusable> {
         if let Some(slow) = running.take() {
-            // Its outcome was abandoned at the limit.
+            // Its outcome was abandoned when the limit was reached.
             let _ = slow.join();
         }
         let (done, compiled) = mpsc::sync_channel(1);
@@ -191,7 +191,7 @@ impl Compiler {
         }
     }
 
-    /// Schemas of new sets: reused from `last` if unchanged, compiled if quick, otherwise deferred.
+    /// Returns the schemas of new sets: reused from `last` if unchanged, compiled if that is quick, otherwise deferred.
     pub(super) fn ready(
         &self,
         last: &Snapshot,
@@ -210,12 +210,12 @@ impl Compiler {
     }
 }
 
-/// Whether both are the same text or both absent.
+/// Whether both are the same text or both are absent.
 pub(super) fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> bool {
     a.as_deref().map(RawValue::get) == b.as_deref().map(RawValue::get)
 }
 
-/// Deferred schema of a tool that is being compiled.
+/// Returns the deferred schema of a tool that is being compiled.
 pub(super) fn awaited(tool: &Tool, new: bool) -> Option<PendingSchema> {
     let (OutputSchema::Compiling(awaited), Some(raw)) = (tool.schema.now(), &tool.output_schema)
     else {
@@ -232,12 +232,12 @@ fn outcome(found: Result<Arc<Schema>, Unusable>) -> OutputSchema {
     }
 }
 
-/// Minimum number of entries for a sweep of dropped schemas. A sweep runs when the number has doubled since the last one, so
-/// that all sweeps together take linear time.
+/// Minimum number of entries for a sweep of dropped schemas. A sweep runs when the number has doubled since the last
+/// one, so that all sweeps together take linear time.
 const FIRST_SWEEP: usize = 64;
 
-/// Compiled schemas in use, by hash. Tools with equal schemas share one; references are weak, so that a schema is dropped with
-/// its last tool.
+/// Cache of compiled schemas in use, by hash. Tools with equal schemas share one entry. References are weak, so that a
+/// schema is dropped with the last tool that uses it.
 #[derive(Debug, Default)]
 struct SchemaCache {
     schemas: Mutex<Known>,
@@ -265,7 +265,8 @@ impl Known {
 }
 
 impl SchemaCache {
-    /// Returns the compiled form of `raw`, from the cache or new. Compiles without a lock; failures are not cached.
+    /// Returns the compiled form of `raw`, from the cache or newly compiled. Compiles without holding a lock; failures
+    /// are not cached.
     fn get(&self, raw: &[u8], settings: &Settings) -> Result<Arc<Schema>, Unusable> {
         let hash = SchemaHash::of(raw, settings);
         if let Some(schema) = self.lookup(hash) {
@@ -273,7 +274,7 @@ impl SchemaCache {
         }
         let compiled = Arc::new(compile(raw, settings)?);
         let mut known = self.known_now();
-        // Another thread may have been faster.
+        // Another thread may have added it first.
         if let Some(schema) = known.find(hash) {
             return Ok(schema);
         }

@@ -1,12 +1,12 @@
 //! Conformity of listed items with the MCP schema of the client's protocol family. Pure.
 //!
 //! The tables [`TOOL`], [`RESOURCE`], [`TEMPLATE`] and [`PROMPT`] have a row per member: its type, and whether an item
-//! without it is left out. Null counts as absent; an optional member of another type is dropped; an `inputSchema` is
-//! normalized as far as its meaning for arguments, which are always an object, stays the same. Strict clients discard
-//! a whole list because of one such member, so that one server could hide the items of all others.
+//! without it is left out. Null counts as absent; an optional member of the wrong type is dropped; an `inputSchema` is
+//! normalized as far as its meaning for arguments, which are always an object, stays the same. Strict clients discard a
+//! whole list because of one nonconforming member, so one server could otherwise hide the items of all others.
 //!
-//! Everything else keeps the server's bytes. Definitions are pinned, reviewed and validated as the server sent them;
-//! only the listing is repaired.
+//! All other bytes are kept as the server sent them. Definitions are pinned, reviewed and validated in the server's
+//! form; only the listing is repaired.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use super::portable;
 use mcpproxy_json::members::{elements, members, string};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 
-/// Maximum number of repairs described per item; further ones are only counted.
+/// Maximum number of repairs described per item; further repairs are only counted.
 const MAX_REPAIRS: usize = 8;
 /// Maximum length of a server's name within a path, in characters.
 const MAX_NAME_CHARS: usize = 64;
@@ -58,12 +58,12 @@ enum Form {
     OutputSchema,
 }
 
-/// Consequence of a missing or invalid member.
+/// Consequence if a member is missing or invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// The member is dropped.
     Optional,
-    /// The object of the member is left out.
+    /// The object that contains the member is left out.
     Required,
 }
 
@@ -154,7 +154,7 @@ const PROMPT_ARGUMENT: &[Row] = &[
 /// A conforming item.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conformed {
-    /// Repaired JSON; `None` if the server's conforms.
+    /// Repaired JSON; `None` if the server's JSON conforms.
     pub(crate) json: Option<String>,
     /// Descriptions of the repairs, joined; empty if there are none.
     pub(crate) repairs: String,
@@ -165,7 +165,7 @@ pub(crate) struct Conformed {
 #[error("{0}")]
 pub(crate) struct NotListable(pub(crate) String);
 
-/// The item as listed to clients of `family`. `json` is a valid JSON object.
+/// Returns the item as listed to clients of `family`. `json` is a valid JSON object.
 pub(crate) fn conform(
     kind: ItemKind,
     family: ProtocolFamily,
@@ -185,7 +185,7 @@ pub(crate) fn conform(
     }
 }
 
-/// The item without its `outputSchema`; `None` if it has none.
+/// Returns the item without its `outputSchema`; `None` if it has none.
 pub(crate) fn without_output_schema(json: &str) -> Option<String> {
     let mut rest = Object::default();
     let mut found = false;
@@ -198,8 +198,8 @@ pub(crate) fn without_output_schema(json: &str) -> Option<String> {
     found.then(|| rest.end())
 }
 
-/// Reason why no object can satisfy an input schema. Arguments are then not validated, because a call tool would
-/// otherwise refuse all of them.
+/// Reason why an input schema accepts no object. Arguments are then not validated, because a call tool would otherwise
+/// refuse all of them.
 pub(crate) fn accepts_no_arguments(input_schema: &str) -> Option<String> {
     let mut repairs = Repairs { family: ProtocolFamily::Modern, lines: Vec::new(), count: 0 };
     match repairs.input_schema(input_schema, "inputSchema") {
@@ -208,11 +208,11 @@ pub(crate) fn accepts_no_arguments(input_schema: &str) -> Option<String> {
     }
 }
 
-/// A value compared with its type.
+/// Result of comparing a value with its type.
 enum Fit {
     Same,
     Replaced(String),
-    /// Not of the type, for this reason.
+    /// The value is not of the type, for this reason.
     Unfit(String),
 }
 
@@ -292,7 +292,7 @@ impl Repairs {
         }
     }
 
-    /// An object with the members of `rows`, and any others.
+    /// Checks an object that has the members of `rows`, and possibly others.
     fn record(&mut self, rows: &[Row], json: &str, path: &str) -> Fit {
         let Ok(found) = members(json) else {
             return Fit::Unfit(format!("{path} is {}, expected an object", kind_of(json)));
@@ -341,7 +341,7 @@ impl Repairs {
         if differs { Fit::Replaced(object.end()) } else { Fit::Same }
     }
 
-    /// An array of such objects; others are left out.
+    /// Checks an array of these objects; other elements are left out.
     fn records(&mut self, rows: &[Row], json: &str, path: &str) -> Fit {
         let Ok(found) = elements(json) else {
             return Fit::Unfit(format!("{path} is {}, expected an array", kind_of(json)));
@@ -363,7 +363,7 @@ impl Repairs {
         if differs { Fit::Replaced(format!("[{}]", kept.join(","))) } else { Fit::Same }
     }
 
-    /// An array whose elements are `valid`; others are left out.
+    /// Checks an array whose elements must be `valid`; other elements are left out.
     fn list(
         &mut self,
         json: &str,
@@ -384,8 +384,8 @@ impl Repairs {
         Fit::Replaced(format!("[{}]", kept.join(",")))
     }
 
-    /// An input schema that states `type: "object"`. Arguments are always an object, so a root that admits objects and
-    /// other values keeps its meaning if it is restricted to objects.
+    /// Checks that an input schema states `type: "object"`. Arguments are always an object, so a root that admits
+    /// objects and other values keeps its meaning when it is restricted to objects.
     fn input_schema(&mut self, json: &str, path: &str) -> Fit {
         if matches!(json, "null" | "true") {
             self.add(|| format!("{path} is {json}: listed as any object"));
@@ -441,7 +441,7 @@ impl Repairs {
         if differs { Fit::Replaced(object.end()) } else { Fit::Same }
     }
 
-    /// `properties` of a schema: an object of objects. Legacy revisions do not allow boolean schemas there.
+    /// Checks the `properties` of a schema: an object of objects. Legacy revisions do not allow boolean schemas there.
     fn properties(&mut self, json: &str, path: &str) -> Fit {
         let Ok(found) = members(json) else {
             return Fit::Unfit(format!("{path} is {}, expected an object", kind_of(json)));
@@ -464,8 +464,8 @@ impl Repairs {
         if differs { Fit::Replaced(object.end()) } else { Fit::Same }
     }
 
-    /// An output schema that the revision allows: any schema object, with an object root in legacy ones, where a
-    /// schema of other values is wrapped like its values ([`crate::listing`]).
+    /// Checks that the revision allows an output schema. Any schema object is allowed, but legacy revisions require an
+    /// object root: a schema of other values is wrapped there, in the same way as its values ([`crate::listing`]).
     fn output_schema(&mut self, json: &str, path: &str) -> Fit {
         let Ok(found) = members(json) else {
             return Fit::Unfit(format!("{path} is {}, expected an object", kind_of(json)));
@@ -477,7 +477,7 @@ impl Repairs {
         for (name, value) in found.map_while(Result::ok) {
             let path = member_path(path, &name);
             let fit = match &*name {
-                // Clients keep one table of schemas by $id, for all servers. No reference uses it.
+                // Clients keep one table of schemas by $id for all servers. No reference uses the $id.
                 "$id" => {
                     differs = true;
                     self.add(|| format!("{path} is not listed"));
@@ -546,13 +546,13 @@ fn member_path(path: &str, name: &str) -> String {
 /// Types that the root of a schema admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RootType {
-    /// Objects only.
+    /// Only objects.
     Object,
-    /// Objects and others.
+    /// Objects and other types.
     Among,
     /// No object.
     Excluded,
-    /// None is stated.
+    /// No type is stated.
     Unstated,
 }
 
@@ -569,15 +569,15 @@ fn root_type(value: &str) -> RootType {
     }
 }
 
-/// Whether a dialect precedes draft-06: keywords such as a boolean `exclusiveMinimum` make clients fail.
+/// Whether a dialect is older than draft-06, because keywords such as a boolean `exclusiveMinimum` make clients fail.
 fn is_old_dialect(dialect: &str) -> bool {
     let dialect = dialect.trim_end_matches('#');
     ["draft-04/schema", "draft-03/schema"].iter().any(|old| dialect.ends_with(old))
         || dialect.ends_with("json-schema.org/schema")
 }
 
-/// Schema of `{"result": VALUE}` for the values of a schema. `None` if it is too deep, or declares schema resources,
-/// because references are relative to these.
+/// Schema of `{"result": VALUE}` for the values of a schema. `None` if the schema is too deep, or declares schema
+/// resources, because references would be relative to these.
 fn wrapped(json: &str) -> Option<String> {
     let mut dialect = None;
     let mut inner = Object::default();
@@ -601,8 +601,8 @@ fn wrapped(json: &str) -> Option<String> {
 /// Pointer of the wrapped schema within its wrapper.
 const WRAPPED_AT: &str = "#/properties/result";
 
-/// Value of a schema's member with its local references rebased. `is_name`: the key is an author-chosen name,
-/// not a keyword.
+/// Returns the value of a schema's member with its local references rebased. `is_name` means that the key was chosen by
+/// the author and is not a keyword.
 fn rebased_member<'a>(
     name: &str,
     value: &'a str,
@@ -630,7 +630,8 @@ fn rebased_member<'a>(
     }
 }
 
-/// Any value within a schema with its local references rebased. `of_names`: its keys are author-chosen names.
+/// Returns any value within a schema with its local references rebased. `of_names` means that its keys were chosen by
+/// the author.
 fn rebased(value: &str, of_names: bool, depth: usize) -> Option<Cow<'_, str>> {
     if depth > MAX_WRAPPED_DEPTH {
         return None;
@@ -680,7 +681,7 @@ fn is_fraction(value: &str) -> bool {
     number.is_some_and(|number| (0.0..=1.0).contains(&number))
 }
 
-/// `YYYY-MM-DDTHH:MM[:SS[.fraction]](Z|±HH:MM)`, of an existing day.
+/// Whether a text has the form `YYYY-MM-DDTHH:MM[:SS[.fraction]](Z|±HH:MM)` and names an existing day.
 fn is_date_time(text: &str) -> bool {
     let Some((date, time)) = text.split_once('T') else { return false };
     if date.len() != 10 || date.parse::<jiff::civil::Date>().is_err() {
@@ -720,7 +721,7 @@ mod tests {
 
     use super::*;
 
-    /// Repaired JSON, or the reason why it is left out.
+    /// Repaired JSON, or the reason why the item is left out.
     fn listed(kind: ItemKind, family: ProtocolFamily, json: &str) -> Result<Value, String> {
         let conformed = conform(kind, family, json).map_err(|reason| reason.0)?;
         assert_eq!(conformed.json.is_none(), conformed.repairs.is_empty(), "{conformed:?}");

@@ -1,7 +1,7 @@
 //! Tool definitions: reading one element of `tools/list`, its digest, and its parts for comparison. Pure.
 //!
-//! The name is not compared. A definition that is too large or ambiguous (duplicate keys) is distinct from an absent
-//! one, so that it never counts as unchanged.
+//! The name is not compared. A definition that is too large or ambiguous (duplicate keys) is distinguished from an
+//! absent one, so that it never counts as unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,12 +18,12 @@ use mcpproxy_json::members::{elements, members, string};
 use mcpproxy_json::span::Span;
 use mcpproxy_policy::tool::{Annotations, InvalidHeaderAnnotation, ParameterHeaders};
 
-/// Maximum size of a definition that is compared semantically, in bytes; a larger one always differs.
+/// Maximum size of a definition that is compared semantically, in bytes; a larger definition always counts as different.
 pub(crate) const MAX_COMPARED_BYTES: usize = 1024 * 1024;
 
 const DIGEST_BYTES: usize = 16;
 
-/// Digest of a listed definition: identifies what an operator reviewed and approves.
+/// Digest of a listed definition. It identifies the definition that an operator reviewed and approves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DefinitionDigest([u8; DIGEST_BYTES]);
 
@@ -88,7 +88,7 @@ pub(crate) struct ToolDefinition {
 }
 
 impl ToolDefinition {
-    /// Parses a definition; `None` if it is too large, no object, or has duplicate keys, so that it cannot be
+    /// Parses a definition; `None` if it is too large, is not an object, or has duplicate keys, and therefore cannot be
     /// compared.
     pub(crate) fn parse(json: &str) -> Option<Self> {
         if json.len() > MAX_COMPARED_BYTES {
@@ -174,13 +174,13 @@ impl<'de> Visitor<'de> for Single {
 
 /// Maximum length of a tool's name, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 256;
-/// Maximum stored length of a title in bytes, for search and agents; lists under exposed names keep the server's text.
+/// Maximum stored length of a title in bytes, for search and agents. Lists under exposed names keep the server's text.
 pub(crate) const MAX_TITLE_BYTES: usize = 1024;
 /// Maximum stored length of a description, in bytes.
 pub(crate) const MAX_DESCRIPTION_BYTES: usize = 16 * 1024;
 /// Maximum size of annotations, in bytes.
 pub(crate) const MAX_ANNOTATIONS_BYTES: usize = 16 * 1024;
-/// Maximum size of an element, in bytes: twice the largest schema that is compiled.
+/// Maximum size of an element, in bytes: twice the size of the largest schema that is compiled.
 pub(crate) const MAX_ELEMENT_BYTES: usize = 20 * 1024 * 1024;
 
 /// One well-formed element of a `tools/list` result, with the server's own bytes.
@@ -195,7 +195,7 @@ pub struct DiscoveredTool {
     pub(super) annotations: Annotations,
     /// Parameter headers. Whether invalid ones matter depends on the transport.
     pub parameter_headers: Result<Option<Arc<ParameterHeaders>>, InvalidHeaderAnnotation>,
-    /// Whether its `visibility` excludes models.
+    /// Whether the tool's `visibility` excludes models.
     pub(super) is_app_only: bool,
     pub(super) raw: Box<RawValue>,
     /// Span of the value of `name`.
@@ -217,8 +217,9 @@ struct Fields<'a> {
 }
 
 impl DiscoveredTool {
-    /// Parses one element of `tools`. Optional members of a wrong type count as absent, but an unreadable hint has its
-    /// most cautious value ([`cautious_annotations`]). A missing input schema admits any arguments. The error is one line.
+    /// Parses one element of `tools`. Optional members of a wrong type count as absent, but an unreadable hint gets its
+    /// most cautious value ([`cautious_annotations`]). A missing input schema admits any arguments. The error is one
+    /// line.
     pub fn parse(raw: &RawValue) -> Result<Self, String> {
         if raw.get().len() > MAX_ELEMENT_BYTES {
             return Err(format!("it is larger than {MAX_ELEMENT_BYTES} bytes"));
@@ -275,15 +276,15 @@ impl DiscoveredTool {
         })
     }
 
-    /// Definition under the exposed name, otherwise verbatim. Its JSON keeps the former spelling of the name, because
-    /// stored pins and reviews contain it.
+    /// Returns the definition under the exposed name, otherwise verbatim. Its JSON keeps the former spelling of the
+    /// name, because stored pins and reviews contain it.
     pub(crate) fn listed(&self, server: &str) -> Listed {
         let (key, former) =
             (exposed::name(server, &self.name), exposed::former_name(server, &self.name));
         Listed::spelled(self.raw.get(), self.name_at, &self.name, key, &former)
     }
 
-    /// Listings of its definition `listed`, for `/mcp/all` and under its own name.
+    /// Returns the listings of the definition `listed`, for `/mcp/all` and under the tool's own name.
     pub(crate) fn listings(&self, listed: &Listed) -> ToolListings {
         let json = with_string(self.raw.get().as_bytes(), self.name_at, &listed.key);
         let token = self.name_at.start as usize..self.name_at.end as usize;
@@ -291,10 +292,10 @@ impl DiscoveredTool {
     }
 }
 
-/// Whether `_meta.ui.visibility` (SEP-1865) is a list without `model`. Anything but a list is the default, which includes
-/// it.
+/// Whether `_meta.ui.visibility` (SEP-1865) is a list without `model`. Any other value counts as the default, which
+/// includes `model`.
 fn is_app_only(definition: &str) -> bool {
-    // Of duplicates the last one counts, as for most parsers.
+    // The last of several duplicates counts, as it does for most parsers.
     let last = |object: &'_ str, name: &str| {
         let all = members(object).ok().into_iter().flatten().map_while(Result::ok);
         all.filter(|(key, _)| key == name).last().map(|(_, value)| value.to_owned())
@@ -306,7 +307,7 @@ fn is_app_only(definition: &str) -> bool {
     !users.map_while(Result::ok).any(|user| string(user).is_some_and(|user| user == "model"))
 }
 
-/// Parses annotations with hints that are not booleans. Such a hint gets its most cautious value, because it must not
+/// Parses annotations with hints that are not booleans. These hints get their most cautious value, because they must not
 /// count as absent (FR-020). Fails on a duplicate hint.
 fn cautious_annotations(json: &str) -> Result<Annotations, String> {
     let mut annotations = Annotations::default();

@@ -1,4 +1,4 @@
-//! Embeddings of tools and queries by a model that the operator names: `search.embeddings`.
+//! Embeddings of tools and queries by a model that the operator names in `search.embeddings`.
 //!
 //! ```text
 //! search ── query ──▶ QueryEmbedder ── EmbeddingQuery ──▶ the assembly's client ──▶ endpoint
@@ -8,8 +8,8 @@
 //!                                            VectorFile
 //! ```
 //!
-//! Owns requests, checks of responses, caching in memory and on disk, and the circuit breaker. No sockets: requests
-//! are sent by the root package. Fusion with word ranking is in `search`.
+//! Owns requests, checks of responses, caching in memory and on disk, and the circuit breaker. Does not use sockets:
+//! the root package sends the requests. Fusion with word ranking is in `search`.
 
 use std::fmt;
 use std::time::Duration;
@@ -42,14 +42,14 @@ const MAX_MODEL_CHARS: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SearchSection {
-    /// Embeddings endpoint; `None`: search by words alone.
+    /// Embeddings endpoint; if `None`, search uses only words.
     pub embeddings: Option<EmbeddingsSettings>,
 }
 
-/// `search.embeddings`. `Debug` shows neither the key nor the URL, whose path may be one.
+/// Config section `search.embeddings`. `Debug` shows neither the key nor the URL, whose path may be a key.
 #[derive(Clone, PartialEq, Deserialize)]
 pub struct EmbeddingsSettings {
-    /// The endpoint: the URL that `/embeddings` is appended to.
+    /// Base URL of the endpoint, to which `/embeddings` is appended.
     #[serde(deserialize_with = "endpoint")]
     pub url: String,
     /// The model's name, 1 to 256 characters.
@@ -85,7 +85,7 @@ fn default_min_similarity() -> f32 {
     DEFAULT_MIN_SIMILARITY
 }
 
-/// A base URL. Errors never quote it, since it may hold a secret.
+/// Parses a base URL. Errors never quote it, because it may contain a secret.
 fn endpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
     let url = Url::parse(&text)

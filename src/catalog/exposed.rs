@@ -1,7 +1,7 @@
 //! Exposed names: `server__name` for tools and prompts, `mcpproxy://server/URI` for resources and templates; `ui://server/rest`
 //! and `skill://server/rest` where the scheme of the URI is part of an extension's protocol.
 //!
-//! Each name depends only on server and own name, so it is unique, and independent of other servers. Pure.
+//! Each name depends only on the server and the own name, so it is unique and independent of other servers. Pure.
 //!
 //! A name is plain if every client accepts it and it can be split in only one way. Otherwise it is truncated and ends
 //! in a hash of both parts. A plain name that looks like a hashed one is hashed too, so that names cannot be spoofed.
@@ -23,10 +23,10 @@ const HASH_DIGITS: usize = 12;
 
 /// URI scheme.
 const SCHEME: &str = "mcpproxy://";
-/// Schemes of apps (SEP-1865) and skills (SEP-2640). They are kept, because clients recognize them; the server name
-/// becomes the authority, before the server's own.
+/// Schemes of apps (SEP-1865) and skills (SEP-2640). They are kept, because clients recognize them; the proxy's name of
+/// the server becomes the authority and precedes the original one.
 const KEPT_SCHEMES: [&str; 2] = ["ui://", "skill://"];
-/// Escape set of a server name in a URI: all but RFC 3986 unreserved characters.
+/// Escape set of a server name in a URI: all characters except the unreserved ones of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Exposed name of a tool or prompt.
@@ -34,8 +34,8 @@ pub fn name(server: &str, own: &str) -> String {
     spelled(server, own, is_portable)
 }
 
-/// Exposed name as earlier versions spelled it, with dots. Clients still call such names, and pinned definitions
-/// contain them.
+/// Exposed name in the spelling of earlier versions, with dots. Clients still call tools by these names, and pinned
+/// definitions contain them.
 pub(crate) fn former_name(server: &str, own: &str) -> String {
     spelled(server, own, |char| is_portable(char) || char == '.')
 }
@@ -50,8 +50,8 @@ fn spelled(server: &str, own: &str, is_plain: impl Fn(char) -> bool) -> String {
     if fits { plain } else { hashed(server, own, &plain, is_plain) }
 }
 
-/// Splits a plain exposed name into server and own name; `None` for any other. Existence is not checked. The former
-/// spelling is accepted too: no exposed name has a dot, so it cannot be another one.
+/// Splits a plain exposed name into server and own name; `None` for any other name. Existence is not checked. The
+/// former spelling is accepted too: no exposed name contains a dot, so it cannot be confused with another one.
 pub fn split_name(exposed: &str) -> Option<(&str, &str)> {
     let (server, own) = exposed.split_once(SEPARATOR)?;
     (former_name(server, own) == exposed).then_some((server, own))
@@ -75,8 +75,8 @@ fn kept_scheme(uri: &str) -> Option<(&'static str, &str)> {
     split.filter(|(_, rest)| !rest.is_empty())
 }
 
-/// Splits an exposed URI into server and own URI; `None` for any other. A server's own `ui://` or `skill://` URI is split
-/// like an exposed one: whether there is such a server is not checked.
+/// Splits an exposed URI into server and own URI; `None` for any other URI. A server's own `ui://` or `skill://` URI is
+/// split like an exposed one, because the existence of the server is not checked.
 pub fn split_uri(exposed: &str) -> Option<(Cow<'_, str>, Cow<'_, str>)> {
     let (scheme, rest) = match exposed.strip_prefix(SCHEME) {
         Some(rest) => ("", rest),
@@ -114,7 +114,7 @@ fn hashed(server: &str, own: &str, plain: &str, is_plain: impl Fn(char) -> bool)
     let max_chars = MAX_NAME_BYTES - HASH_DIGITS - 1;
     let mut name: String = plain.chars().take(max_chars).map(portable).collect();
     let mut hasher = blake3::Hasher::new();
-    // The length separates the two parts.
+    // The length prefix separates the two parts.
     hasher.update(&(server.len() as u64).to_le_bytes());
     hasher.update(server.as_bytes()).update(own.as_bytes());
     let hash = hasher.finalize().to_hex();
@@ -158,7 +158,7 @@ mod tests {
         let (first, second) = (name("s", &format!("{long}1")), name("s", &format!("{long}2")));
         assert_ne!(first, second);
         assert_eq!((first.len(), first.get(..4)), (MAX_NAME_BYTES, Some("s__x")));
-        // A tool is named like another one's truncated name.
+        // A tool has the truncated name of another tool.
         let forged = first.strip_prefix("s__").unwrap();
         assert_ne!(name("s", forged), first);
     }

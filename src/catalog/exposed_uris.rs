@@ -1,11 +1,12 @@
-//! Streaming rewriter of the URIs at known places of a server's JSON: each becomes the exposed URI, every other byte is
-//! verbatim. Sans-I/O, incremental: every split of the input gives the same output.
+//! Streaming rewriter of the URIs at known places of a server's JSON: each becomes the exposed URI, and all other bytes
+//! are verbatim. Sans-I/O and incremental: the output does not depend on how the input is split.
 //!
-//! Clients may parse more leniently than the standard, and must not take a server's own URI for an exposed one. Member names
-//! therefore match in any case and with any escapes, and a string that cannot be decoded only gets the server's prefix.
+//! Clients may parse more leniently than the standard requires, and must not mistake a server's own URI for an exposed
+//! one. Member names therefore match in any case and with any escapes, and a string that cannot be decoded only gets
+//! the server's prefix.
 //!
-//! The structure is tracked only where a URI can occur; the rest is skipped by its brackets and strings. Malformed JSON is
-//! forwarded verbatim.
+//! The structure is tracked only where a URI can occur; brackets and strings suffice to skip the rest. Malformed JSON
+//! is forwarded verbatim.
 
 use std::sync::Arc;
 
@@ -25,13 +26,13 @@ pub enum UriPlace {
     Uri,
     /// Every element of an array.
     Each(&'static UriPlace),
-    /// Members of an object, by name, in any case.
+    /// Members of an object by name. Names match in any case.
     Members(&'static [(&'static str, UriPlace)]),
 }
 
 use UriPlace::{Each, Members, Uri};
 
-/// An element of `tools/list`: its page (SEP-1865), in both forms.
+/// An element of `tools/list`: the URI of its page (SEP-1865), in both forms.
 pub(crate) const TOOL: UriPlace = Members(&[(
     "_meta",
     Members(&[("ui", Members(&[("resourceUri", Uri)])), ("ui/resourceUri", Uri)]),
@@ -48,10 +49,10 @@ pub const SKILL_RESULT: UriPlace = Members(&[("skill", SKILL)]);
 /// A JSON-RPC error about a resource (SEP-2164).
 const ERROR: UriPlace = Members(&[("data", Members(&[("uri", Uri)]))]);
 
-/// Maximum raw length in bytes of a URI that is rewritten: that of the longest exposed one, with every character escaped. A
-/// longer one cannot be requested.
+/// Maximum raw length in bytes of a URI that is rewritten: the length of the longest exposed URI with every character
+/// escaped. A longer URI cannot be requested.
 pub(crate) const MAX_TOKEN_BYTES: usize = 6 * (MAX_URI_PREFIX_BYTES + MAX_URI_BYTES);
-/// Maximum raw length in bytes of a member's name that is compared: that of the longest name in a place, with every
+/// Maximum raw length in bytes of a member name that is compared: the length of the longest name in a place, with every
 /// character escaped as two UTF-16 surrogates.
 const MAX_MEMBER_BYTES: usize = 12 * 16;
 
@@ -60,7 +61,7 @@ const MAX_MEMBER_BYTES: usize = 12 * 16;
 struct RequestedUri {
     /// The server's own URI.
     own: Box<str>,
-    /// The client's spelling of it.
+    /// The client's spelling of the URI.
     asked: Box<str>,
 }
 
@@ -73,8 +74,8 @@ pub struct AnswerRewriter {
 }
 
 impl AnswerRewriter {
-    /// Creates the rewriter for a request for `own` of `server`, which the client spelled `asked`. `exposed` is the place of
-    /// exposed URIs in the result.
+    /// Creates the rewriter for a request for `own` of `server`, which the client spelled `asked`. `exposed` is the
+    /// place of URIs in the result that are exposed.
     #[must_use]
     pub fn new(
         exposed: Option<&'static UriPlace>,
@@ -105,17 +106,17 @@ impl AnswerRewriter {
 #[derive(Debug)]
 pub struct UriRewriter {
     root: &'static UriPlace,
-    /// Server under whose name URIs are exposed. Without it only the requested URI is rewritten.
+    /// Server under whose name URIs are exposed. If `None`, only the requested URI is rewritten.
     server: Option<Arc<str>>,
     requested: Option<Arc<RequestedUri>>,
-    /// Open containers in which URIs can occur; at most as deep as the place.
+    /// Open containers in which URIs can occur; never deeper than the place.
     open: Vec<Container>,
     /// Depth within a container without URIs.
     skipped: u64,
     /// Place of the next value.
     next: Option<&'static UriPlace>,
     string: Option<OpenString>,
-    /// Beginning of a member's name, or of a URI, which is held back until it is complete.
+    /// Beginning of a member name or a URI, which is held back until it is complete.
     held: Vec<u8>,
     changed: bool,
 }
@@ -123,13 +124,13 @@ pub struct UriRewriter {
 #[derive(Debug)]
 struct Container {
     place: &'static UriPlace,
-    /// Whether a member's name is next.
+    /// Whether a member name is next.
     expects_name: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Name of a member.
+    /// Member name.
     Name,
     Uri,
     Other,
@@ -196,7 +197,7 @@ impl UriRewriter {
                     } else if open.role == Role::Uri
                         && self.string.is_none_or(|it| it.role != open.role)
                     {
-                        // It is too long.
+                        // The held text is too long.
                         out.push(std::mem::take(&mut self.held).into());
                         from = at + 1;
                     }
@@ -215,14 +216,14 @@ impl UriRewriter {
         }
     }
 
-    /// Appends the text still held back: the beginning of a URI that never ended.
+    /// Appends the text that is still held back, which is the beginning of a URI that never ended.
     pub fn end(&mut self, out: &mut Splice) {
         if self.string.take().is_some_and(|it| it.role == Role::Uri) {
             out.push(std::mem::take(&mut self.held).into());
         }
     }
 
-    /// Processes a byte of a string that is a name, a URI or escaped. Returns true if it ends a URI.
+    /// Processes a byte of a string that is a name or a URI, or has an escape. Returns true if the byte ends a URI.
     fn in_string(&mut self, open: OpenString, byte: u8) -> bool {
         let OpenString { role, escaped } = open;
         let max = match role {
@@ -309,14 +310,14 @@ impl UriRewriter {
         }
     }
 
-    /// Place of the member with this name, a raw string.
+    /// Place of the member with this name, given as a raw string.
     fn place_of(&self, name: &[u8]) -> Option<&'static UriPlace> {
         let Some(Container { place: Members(known), .. }) = self.open.last() else { return None };
         let name = string(std::str::from_utf8(name).ok()?)?;
         known.iter().find(|(known, _)| fold::same(known, &name)).map(|(_, place)| place)
     }
 
-    /// The exposed URI as raw JSON; the token itself if it is empty.
+    /// The exposed URI as raw JSON; the token itself if the URI is empty.
     fn rewritten(&mut self, token: Vec<u8>) -> Bytes {
         let own = std::str::from_utf8(&token).ok().and_then(string);
         let exposed = match (own, &self.requested, &self.server) {
@@ -327,7 +328,7 @@ impl UriRewriter {
             (_, _, None) => return token.into(),
             (Some(own), _, Some(server)) => exposed::uri(server, &own),
             (None, _, Some(server)) => {
-                // For example a lone escaped surrogate. Such a URI cannot be requested.
+                // The string contains, for example, a lone escaped surrogate. Such a URI cannot be requested.
                 let server = serde_json::Value::from(exposed::uri(server, "")).to_string();
                 let server = server.strip_suffix('"').unwrap_or_default();
                 let rest = token.get(1..).unwrap_or_default();
@@ -510,7 +511,7 @@ mod tests {
             let long = "x".repeat(length);
             format!(r#"{{"contents":[{{"uri":"{long}"}},{{"uri":"{second}"}}]}}"#)
         };
-        // With its quotation marks.
+        // The length includes the quotation marks.
         let fits = MAX_TOKEN_BYTES - 2;
         for length in [fits + 1, 2 * MAX_TOKEN_BYTES] {
             let (before, after) = (json(length, "ui://a"), json(length, "ui://s/a"));

@@ -1,5 +1,5 @@
-//! Grades of definition changes, by meaning and not by spelling, and config section `catalog`: the action for each
-//! grade. Pure.
+//! Grades of definition changes, which depend on meaning rather than on spelling, and config section `catalog`, which
+//! sets the action for each grade. Pure.
 //!
 //! | grade | when |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | loosened | a hint is less cautious; or the definition cannot be compared, so that this cannot be ruled out |
 //!
 //! Input and output schemas are compared in the same direction: *narrowed* means that every document the new schema
-//! accepts was accepted by the old one ([`schemas`]). An input schema with a new parameter is widened nevertheless:
-//! the old schema may have accepted it formally, but did not ask for it.
+//! accepts was accepted by the old one ([`schemas`]). An input schema with a new parameter nevertheless counts as
+//! widened: the old schema may have formally accepted the parameter, but did not ask for it.
 
 pub mod schemas;
 
@@ -30,12 +30,12 @@ pub struct PartChange {
     /// The member: `description`, `inputSchema`, …
     pub part: &'static str,
     pub grade: Grade,
-    /// Looser hints, one phrase each; empty for other parts.
+    /// Loosened hints, one phrase each; empty for other parts.
     pub why: Vec<String>,
 }
 
-/// Changed parts between two definitions of a tool; `None` is a definition that cannot be compared. Equivalent parts
-/// are omitted.
+/// Changed parts between two definitions of a tool; `None` stands for a definition that cannot be compared. Equivalent
+/// parts are omitted.
 pub(crate) fn compare(
     old: Option<&ToolDefinition>,
     new: Option<&ToolDefinition>,
@@ -61,7 +61,7 @@ pub(crate) fn compare(
     parts
 }
 
-/// Highest grade of all parts.
+/// Highest grade of any part.
 pub(crate) fn highest(parts: &[PartChange]) -> Grade {
     parts.iter().map(|part| part.grade).max().unwrap_or(Grade::Same)
 }
@@ -96,13 +96,13 @@ fn schema(old: &Value, new: &Value) -> Grade {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Grade {
-    /// Same meaning.
+    /// Equivalent definitions.
     Same,
-    /// Only text for people and models.
+    /// Only text for people and models changed.
     Text,
     /// Accepts less, or promises more.
     Narrowed,
-    /// Accepts more, promises less, or unknown.
+    /// Accepts more or promises less, or the effect is unknown.
     Widened,
     /// A hint on which clients may rely is withdrawn.
     Loosened,
@@ -126,7 +126,7 @@ impl fmt::Display for Grade {
     }
 }
 
-/// Action for a new or changed definition, in ascending caution.
+/// Action for a new or changed definition, in order of increasing caution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeAction {
@@ -200,9 +200,9 @@ pub enum ScanMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ReviewSettings {
-    /// For a definition that differs from the pinned one.
+    /// Actions for a definition that differs from the pinned one.
     pub on_change: ChangeActions,
-    /// For the tools of a new server.
+    /// Action for the tools of a new server.
     pub on_new_server: ChangeAction,
     pub scan: ScanMode,
 }
@@ -218,7 +218,7 @@ impl Default for ReviewSettings {
 }
 
 impl ReviewSettings {
-    /// Whether anything can quarantine a tool. Then a tool whose earlier state is lost is quarantined again.
+    /// Whether these settings can quarantine a tool. If so, a tool whose earlier state is lost is quarantined again.
     pub(crate) fn quarantines(&self) -> bool {
         let ChangeActions { text, narrowed, widened, loosened } = self.on_change;
         let actions = [text, narrowed, widened, loosened, self.on_new_server];
@@ -226,9 +226,9 @@ impl ReviewSettings {
     }
 }
 
-/// Hints, with the caution of `[true, absent, false]`; greater is more cautious. An absent hint ranks between the values
-/// where readers disagree: the protocol's default for an absent `destructiveHint` or `openWorldHint` is true, ours is
-/// false.
+/// Hints, with the caution of the values `[true, absent, false]`; greater is more cautious. An absent hint ranks
+/// between the values if readers disagree about it: the protocol's default for an absent `destructiveHint` or
+/// `openWorldHint` is true, this proxy's default is false.
 const HINTS: [(&str, [u8; 3]); 4] = [
     ("destructiveHint", [2, 1, 0]),
     ("openWorldHint", [2, 1, 0]),
@@ -236,10 +236,10 @@ const HINTS: [(&str, [u8; 3]); 4] = [
     ("idempotentHint", [0, 1, 1]),
 ];
 
-/// Text-only member.
+/// Member that contains only text.
 const TITLE: &str = "title";
 
-/// Grade of a change of annotations, and the looser hints, one phrase each. Changed unknown members count as widened.
+/// Grade of a change of annotations, and the loosened hints, one phrase each. Changed unknown members count as widened.
 pub(crate) fn compare_hints(
     old: &Map<String, Value>,
     new: &Map<String, Value>,
@@ -249,7 +249,7 @@ pub(crate) fn compare_hints(
     for (name, care) in HINTS {
         let (before, now) = (old.get(name), new.get(name));
         let (Some(was), Some(is)) = (caution(before, care), caution(now, care)) else {
-            // Rejected at discovery, so their values are unknown.
+            // The annotations were rejected at discovery, so their values are unknown.
             grade = grade.max(if before == now { Grade::Same } else { Grade::Loosened });
             continue;
         };
@@ -315,7 +315,7 @@ mod tests {
             (r#","inputSchema":{}"#, r#","inputSchema":{"description":"x"}"#, Grade::Text),
             (r#","inputSchema":{}"#, r#","inputSchema":{"required":["a"]}"#, Grade::Narrowed),
             (r#","inputSchema":{"required":["a"]}"#, r#","inputSchema":{}"#, Grade::Widened),
-            // Formally narrower, but with a new parameter.
+            // The schema is formally narrower, but has a new parameter.
             (
                 r#","inputSchema":{}"#,
                 r#","inputSchema":{"properties":{"notes":{"type":"string"}}}"#,
@@ -351,7 +351,7 @@ mod tests {
                 r#","inputSchema":{},"annotations":{"destructiveHint":true,"title":"x"}"#,
                 Grade::Text,
             ),
-            // Ambiguous: a duplicate key.
+            // The definition is ambiguous because of a duplicate key.
             (
                 r#","inputSchema":{"type":"string"}"#,
                 r#","inputSchema":{"type":"string","type":"string"}"#,

@@ -1,10 +1,10 @@
 //! Catalog: the known tools, their grades and pins, and the search for them.
 //!
-//! Discovery delivers one server's whole set of tools at a time; readers see one immutable [`Snapshot`]. [`Catalog`]
-//! holds the state of a running proxy: sets are applied (`replacing`), published, written to disk (`saving`) and
-//! compiled (`compiling`) without waiting for each other's disk or large schemas. The first definition of a tool is
-//! pinned (`pins`); later ones are compared with it (`grade`), scanned (`scan`) and judged (`reviewing`). Independent
-//! of discovery and calls.
+//! Discovery delivers the whole tool set of one server at a time; readers see one immutable [`Snapshot`]. [`Catalog`]
+//! holds the state of a running proxy. Sets are applied (`replacing`), published, written to disk (`saving`) and
+//! compiled (`compiling`); they do not wait for each other's disk writes or large schemas. The first definition of a
+//! tool is pinned (`pins`); later ones are compared with it (`grade`), scanned (`scan`) and judged (`reviewing`). The
+//! crate is independent of discovery and calls.
 
 pub mod change;
 pub mod compiling;
@@ -55,11 +55,11 @@ pub use listing::{ListNote, ListNotes, NoteAction};
 pub use settings::{PolicyOverride, ServerSettings, Settings};
 pub use snapshot::{FoundTools, Reviewed, Snapshot, ToolSet};
 
-/// Maximum number of notices buffered for a slow listener; beyond that the oldest are dropped and the listener lags.
+/// Maximum number of notices buffered for a slow listener. Beyond it the oldest notices are dropped and the listener lags.
 const NOTICES: usize = 256;
 
 /// Maximum number of a server's sets whose changes wait for a caller. They accumulate if the server disconnects each
-/// time before its caller gets them.
+/// time before its caller gets the changes.
 const MAX_UNREPORTED: usize = 16;
 
 /// The catalog of a running proxy.
@@ -69,23 +69,24 @@ pub struct Catalog {
     compiler: Compiler,
     lexicon: Arc<Lexicon>,
     published: Published,
-    /// Held while the next snapshot is derived from the last.
+    /// Held while the next snapshot is derived from the current one.
     writing: Mutex<()>,
     saving: Arc<Saving>,
-    /// Servers whose stored sets and pins were read. Locked during the read: no set is reviewed before its pins are known.
+    /// Servers whose stored sets and pins were read. The lock is held during the read, so that no set is reviewed
+    /// before its pins are known.
     remembered: Mutex<BTreeSet<Arc<str>>>,
-    /// Pins as stored. Locked while they are written.
+    /// Pins as stored. The lock is held while they are written.
     pins_on_disk: Mutex<BTreeMap<Arc<str>, Arc<ServerPins>>>,
-    /// Sets waiting to be applied. Batched, so that 200 servers that answer at once cause few snapshots and not 200
-    /// threads.
+    /// Sets waiting to be applied. They are batched, so that 200 servers that answer together cause few snapshots and
+    /// do not need 200 threads.
     arriving: Arc<JobQueue<Vec<DiscoveredTool>, TakenUp>>,
     /// Deferred small schemas are compiled by one thread per core, large ones by a single thread.
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     threads: BlockingWork,
-    /// Servers whose definitions are to be scanned again even if unchanged.
+    /// Servers whose definitions are to be scanned again even if they are unchanged.
     unscanned: Mutex<BTreeSet<Arc<str>>>,
-    /// Changes of published sets that their callers have not got yet.
+    /// Changes of published sets that their callers have not received yet.
     unreported: Mutex<BTreeMap<Arc<str>, Unreported>>,
     notices: broadcast::Sender<Notice>,
     /// Verdicts of other fleet nodes on definitions.
@@ -95,9 +96,9 @@ pub struct Catalog {
 /// Changes of a server's published sets that no caller has reported yet.
 #[derive(Debug, Default)]
 struct Unreported {
-    /// Change of the newest set, whose caller may still report it.
+    /// Change of the newest set. Its caller may still report it.
     newest: Change,
-    /// Changes of the sets before it, whose callers were dropped: a server has one caller at a time.
+    /// Changes of earlier sets, whose callers were dropped; a server has only one caller at a time.
     earlier: Option<Change>,
     /// Number of sets.
     sets: usize,
@@ -135,7 +136,7 @@ impl Catalog {
         }
     }
 
-    /// Exposure of a server's resources, prompts and completions, by the operator's `capabilities`.
+    /// Exposure of a server's resources, prompts and completions according to the operator's `capabilities`.
     pub fn exposure_of_offers(&self, server: &str) -> Exposure {
         let settings = self.settings.load();
         let rules = settings.servers.get(server).map(|it| Exposure::of_offers(&it.capabilities));
@@ -162,7 +163,7 @@ impl Catalog {
         self.published.swaps()
     }
 
-    /// Marks the set of tools as changed because a server reported so, even if its definitions are the same.
+    /// Marks the set of tools as changed because a server reported a change, even if its definitions are the same.
     pub fn report_changed(&self) {
         self.published.changed.notify_one();
     }
@@ -203,7 +204,7 @@ impl Catalog {
             let compile = || catalog.compiler.input(&tool.input_schema);
             let (schema, new) = tool.input.compiled(compile);
             if let (InputSchema::Unusable(reason), true) = (schema, new) {
-                // Logged here, since the caller may have been dropped and no later call reports it.
+                // The reason is logged here, because the caller may have been dropped and no later call reports it.
                 peer_line!(warn, LinePeer::Server(&tool.name.server), tool = %tool.name, %reason, "the input schema cannot be used");
             }
             schema.clone()
@@ -211,9 +212,9 @@ impl Catalog {
         compiled.await.ok()
     }
 
-    /// Loads the stored sets (FR-A1). Returns files that cannot be used, new findings and changes of pins; the tools
-    /// themselves are no change, since they were added when the sets were stored. Blocks on the disk and until every
-    /// schema is compiled; tools are available before that.
+    /// Loads the stored sets (FR-A1). Returns files that cannot be used, new findings and changes of pins. The tools
+    /// themselves do not count as a change, because they were added when the sets were stored. Blocks on the disk and
+    /// until every schema is compiled; tools are available before that.
     pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
         let servers: Vec<_> = self.settings.load().servers.keys().cloned().collect();
         let (mut changes, late) = self.remember(&servers);
@@ -226,7 +227,7 @@ impl Catalog {
         changes
     }
 
-    /// Loads stored pins and sets of those of `servers` that were not loaded yet.
+    /// Loads the stored pins and sets of those `servers` that were not loaded yet.
     fn remember(&self, servers: &[Arc<str>]) -> (Vec<(Arc<str>, Change)>, Vec<PendingSchema>) {
         let Some(folder) = self.saving.folder() else { return Default::default() };
         let mut remembered = self.remembered.lock();
@@ -244,7 +245,7 @@ impl Catalog {
                 Ok(Some(StoredPins { pins, damage })) => {
                     let pins = Arc::new(pins);
                     match damage {
-                        // Differs from the stored file, so it is rewritten below.
+                        // The pins differ from the stored file, so the file is rewritten below.
                         Some(why) => problems.push(self.restored(server, &why)),
                         None => {
                             let mut on_disk = self.pins_on_disk.lock();
@@ -334,7 +335,7 @@ impl Catalog {
         self.published.swap(Snapshot { tools, direct, servers, index }, false);
     }
 
-    /// Writes changed pins; returns the error. Blocks on the disk.
+    /// Writes changed pins and returns the error, if any. Blocks on the disk.
     fn write_pins(&self) -> Option<String> {
         let folder = self.saving.folder()?;
         let mut on_disk = self.pins_on_disk.lock();
@@ -380,8 +381,9 @@ impl Catalog {
         changes.pop().map(|(_, change)| change).unwrap_or_default()
     }
 
-    /// Async [`Self::replace_server`]: tools are published first, the future ends when every schema is compiled. Work
-    /// continues if it is dropped. The error is the reason, in one line, why the set was not applied.
+    /// Async form of [`Self::replace_server`]. Tools are published first; the future completes when every schema is
+    /// compiled. Work continues if the future is dropped. The error is the reason, in one line, why the set was not
+    /// applied.
     pub async fn take_up(
         self: &Arc<Self>,
         server: &Arc<str>,
@@ -412,7 +414,7 @@ impl Catalog {
     }
 
     /// Waits for all started work (sets, writes, schemas), at most until `deadline`. Returns the changes that no caller
-    /// has got.
+    /// has received.
     pub async fn close(&self, deadline: Instant) -> Vec<(Arc<str>, Change)> {
         // Remaining work ends with the process.
         let _ = tokio::time::timeout_at(deadline.into(), self.threads.ended()).await;
@@ -425,8 +427,8 @@ impl Catalog {
         all.collect()
     }
 
-    /// Keeps the change of a published set until the caller of [`Self::take_up`] gets it. If that caller is dropped before,
-    /// the next one gets the changes of both sets.
+    /// Keeps the change of a published set until the caller of [`Self::take_up`] gets it. If that caller is dropped
+    /// first, the next caller gets the changes of both sets.
     fn report_later(&self, server: &Arc<str>, change: &Change) {
         let mut unreported = self.unreported.lock();
         let Unreported { newest, earlier, sets } =
@@ -445,7 +447,7 @@ impl Catalog {
         let all: Vec<_> =
             sets.iter().map(|(server, tools)| (&**server, tools.as_slice())).collect();
         let (changes, late) = self.replace(&all, ToolSet::Discovered);
-        // In the order of the sets.
+        // Both are in the order of the sets.
         let (mut changes, mut late) = (changes.into_iter().peekable(), late.into_iter().peekable());
         let taken = sets.into_iter().map(|(server, tools)| {
             let change = changes.next_if(|(changed, _)| *changed == server);
@@ -461,20 +463,21 @@ impl Catalog {
         taken.collect()
     }
 
-    /// Publishes the next snapshot: each set replaces that of its server, if configured. Slow schemas are deferred.
+    /// Publishes the next snapshot, in which each set replaces the previous set of its server, if configured. Slow
+    /// schemas are deferred.
     fn replace(
         &self,
         sets: &[(&str, &[DiscoveredTool])],
         origin: ToolSet,
     ) -> (Vec<(Arc<str>, Change)>, Vec<PendingSchema>) {
         let (settings, ready, _writing) = loop {
-            // Done before the lock is taken.
+            // This is done before the lock is taken.
             let (settings, last) = (self.settings.load_full(), self.load());
             let again = self.unscanned.lock().clone();
             let reviews = reviewing::reviews(&settings.review, &last, sets, &again);
             let ready = (self.compiler.ready(&last, sets), reviews, again);
             let writing = self.writing.lock();
-            // Rare: the settings changed meanwhile.
+            // It rarely happens that the settings have changed in the meantime.
             if Arc::ptr_eq(&settings, &self.settings.load()) {
                 break (settings, ready, writing);
             }
@@ -546,7 +549,7 @@ pub enum Notice {
     Updated(Arc<str>),
 }
 
-/// Published snapshot: replaced atomically, read without a lock, awaitable.
+/// Published snapshot. It is replaced atomically, read without a lock, and can be awaited.
 #[derive(Debug)]
 struct Published {
     current: ArcSwap<Snapshot>,
@@ -569,7 +572,7 @@ impl Published {
         self.current.load_full()
     }
 
-    /// Publishes `next`; `differs` if its tools changed.
+    /// Publishes `next`. `differs` means that its tools changed.
     fn swap(&self, next: Snapshot, differs: bool) {
         self.current.store(Arc::new(next));
         self.swaps.send_replace(());
@@ -626,9 +629,10 @@ impl Published {
 }
 
 impl Catalog {
-    /// Applies new settings; the folder stays that of the start. Tools no longer offered are removed, others rebuilt,
-    /// removed servers dropped. Returning tools and changed scan settings need a new discovery. Blocks on the disk
-    /// and until changed schemas are compiled; all else is in force before. Called by a single task.
+    /// Applies new settings; the folder stays the one set at startup. Tools that are no longer offered are removed,
+    /// others are rebuilt, and removed servers are dropped. Returning tools and changed scan settings need a new
+    /// discovery. Blocks on the disk and until changed schemas are compiled; everything else is in force before that.
+    /// Called by a single task.
     pub fn reconfigure(&self, next: Settings) -> Reconfigured {
         let before = self.settings.load_full();
         let next = Arc::new(Settings { folder: before.folder.clone(), ..next });

@@ -1,8 +1,8 @@
-//! List elements under exposed names, the pages they are sent in, and the lists that servers offer beside tools
-//! (resources, templates, prompts); and the listings of a tool under `/mcp/all` for each protocol family. Pure.
+//! List elements under exposed names, the pages in which they are sent, and the lists that servers offer in addition to
+//! tools (resources, templates, prompts); also the listings of a tool under `/mcp/all` for each protocol family. Pure.
 //!
-//! An element is the server's own JSON with one member, the name or URI, replaced; every other byte is verbatim.
-//! Discovery and aggregation are left to the callers.
+//! An element is the server's own JSON with one member, the name or URI, replaced; all other bytes are verbatim.
+//! Callers are responsible for discovery and aggregation.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ use mcpproxy_protocol::mcp::bounds::{self, MAX_CURSOR_BYTES, OverLimit};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::wire::splice::Splice;
 
-/// Maximum number of elements per page. Many clients never request a second one.
+/// Maximum number of elements per page. Many clients never request a second page.
 pub const PAGE_ELEMENTS: usize = 1000;
 /// Bytes after which a page ends.
 pub(crate) const PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -37,14 +37,14 @@ pub struct Listed {
     /// The server's own name or URI.
     pub own: Box<str>,
     json: Bytes,
-    /// The server's own spelling of it as raw JSON; `None` if that is the plain one.
+    /// The server's own spelling of its name or URI as raw JSON; `None` if it is the plain spelling.
     token: Option<Box<str>>,
-    /// The server's own bytes, if more than the name or URI differs.
+    /// The server's own bytes, if they differ in more than the name or URI.
     verbatim: Option<Box<Bytes>>,
 }
 
 impl Listed {
-    /// `element` with the value at `at` replaced by `key`.
+    /// Creates an element from `element`, with the value at `at` replaced by `key`.
     pub(crate) fn new(element: &str, at: Span, own: &str, key: String) -> Self {
         let json = with_string(element.as_bytes(), at, &key).into();
         let token = element.get(at.start as usize..at.end as usize);
@@ -52,19 +52,19 @@ impl Listed {
         Self { key: key.into(), own: own.into(), json, token, verbatim: None }
     }
 
-    /// `element` as the one with the key `key`, with the name spelled `spelling` in its JSON.
+    /// Creates an element with the key `key`, whose JSON contains the name as spelled in `spelling`.
     pub(crate) fn spelled(element: &str, at: Span, own: &str, key: String, spelling: &str) -> Self {
         let json = with_string(element.as_bytes(), at, spelling).into();
         Self { key: key.into(), own: own.into(), json, token: None, verbatim: None }
     }
 
-    /// An element that is already under its exposed name.
+    /// Creates an element that is already under its exposed name.
     pub(crate) fn stored(key: String, own: &str, json: &str) -> Self {
         let json = Bytes::copy_from_slice(json.as_bytes());
         Self { key: key.into(), own: own.into(), json, token: None, verbatim: None }
     }
 
-    /// The element of a page of `list` under the server's own name or URI: the server's own bytes.
+    /// Returns the element of a page of `list` under the server's own name or URI, as the server's own bytes.
     pub fn own_element(&self, list: List) -> PageElement<'_> {
         if let Some(verbatim) = &self.verbatim {
             return PageElement { key: &self.key, json: ElementJson::Stored(verbatim) };
@@ -87,12 +87,12 @@ fn plain_token(name: &str) -> String {
     serde_json::Value::from(name).to_string()
 }
 
-/// `json` with the value at span `at` replaced by the string `new`.
+/// Returns `json` with the value at span `at` replaced by the string `new`.
 pub(crate) fn with_string(json: &[u8], at: Span, new: &str) -> Vec<u8> {
     at.replaced(json, plain_token(new).as_bytes())
 }
 
-/// Start of a page: after this key, or the beginning.
+/// Start of a page: after this key, or at the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Start(Option<Box<str>>);
 
@@ -140,21 +140,21 @@ pub struct PageElement<'a> {
 /// JSON of an element under its exposed or its own name.
 #[derive(Clone, Debug)]
 pub enum ElementJson<'a> {
-    /// As it is stored: under the exposed name, or verbatim.
+    /// JSON as stored: under the exposed name, or verbatim.
     Stored(&'a Bytes),
-    /// The same with exposed URIs.
+    /// The stored JSON with exposed URIs.
     Rewritten(Splice),
-    /// With the value at `at` replaced by the server's own name, raw JSON.
+    /// JSON with the value at `at` replaced by the server's own name, raw JSON.
     Own { json: &'a Bytes, at: Span, token: Bytes },
 }
 
 impl<'a> ElementJson<'a> {
-    /// `json` with the value of `member` replaced by `token`.
+    /// Creates `json` with the value of `member` replaced by `token`.
     pub(super) fn own(json: &'a Bytes, member: &str, token: Bytes) -> Self {
         let value = std::str::from_utf8(json).ok().and_then(|text| members::member(text, member));
         match value {
             Some(value) => Self::Own { json, at: Span::of(json, value.as_bytes()), token },
-            // Unreachable: every element has a name.
+            // This is unreachable, because every element has a name.
             None => Self::Stored(json),
         }
     }
@@ -178,8 +178,8 @@ impl<'a> From<&'a Listed> for PageElement<'a> {
     }
 }
 
-/// One page of a list: `{"tools":[…],"nextCursor":"…"}`, with `tools` for `member`, after `beside` (`"key":value` or
-/// empty). The cursor is the last key, so that insertions and removals between pages shift nothing.
+/// Builds one page of a list: `{"tools":[…],"nextCursor":"…"}`, with `tools` for `member`, after `beside`
+/// (`"key":value` or empty). The cursor is the last key, so that insertions and removals between pages shift nothing.
 pub fn page<'a>(
     beside: &str,
     member: &str,
@@ -237,7 +237,7 @@ impl List {
         }
     }
 
-    /// Member of an element that names it.
+    /// Member of an element that contains its name or URI.
     const fn key_member(self) -> &'static str {
         match self {
             Self::Resources | Self::Skills => "uri",
@@ -262,7 +262,7 @@ impl List {
 pub struct OfferedPage {
     /// Conforming elements, in order.
     pub elements: Vec<Listed>,
-    /// Repaired elements, and those left out.
+    /// Notes on repaired elements and on elements left out.
     pub notes: Vec<ListNote>,
     /// Cursor of the next page, or the reason why it is invalid.
     pub next: Option<Result<String, &'static str>>,
@@ -284,7 +284,7 @@ struct Fields<'a> {
 }
 
 impl OfferedPage {
-    /// Parses the result of `server` for `list`. The error about a malformed result is one line.
+    /// Parses the result of `server` for `list`. The error for a malformed result is one line.
     pub fn parse(server: &str, list: List, result: &[u8]) -> Result<Self, String> {
         let fields: Fields<'_> =
             serde_json::from_slice(result).map_err(|error| error.to_string())?;
@@ -345,7 +345,7 @@ fn conforming(list: List, json: &str) -> Result<Conformed, NotListable> {
         List::Resources => ItemKind::Resource,
         List::Templates => ItemKind::Template,
         List::Prompts => ItemKind::Prompt,
-        // The extension has no schema of its own.
+        // The extension does not define a schema.
         List::Skills => return Ok(Conformed::default()),
     };
     // The rules are the same in all revisions.
@@ -428,13 +428,13 @@ fn text<'a>(member: &str, value: &'a RawValue) -> Result<Cow<'a, str>, String> {
     }
 }
 
-/// Truncated printable form of a server's text.
+/// Returns a server's text in truncated, printable form.
 fn shown(word: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 64;
     word.chars().take(MAX_SHOWN_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Whether a definition has URIs to be exposed.
+/// Whether a definition contains URIs to be exposed.
 fn has_page(definition: &Bytes) -> bool {
     exposed_uris::rewritten(&TOOL, &Arc::from(""), definition).is_some()
 }
@@ -444,16 +444,16 @@ fn has_page(definition: &Bytes) -> bool {
 pub(super) struct ToolListings {
     legacy: ToolListing,
     modern: ToolListing,
-    /// The server's own spelling of the name, raw JSON.
+    /// The server's own spelling of the name as raw JSON.
     token: Bytes,
-    /// Whether it names a page, whose URI is exposed under `/mcp/all`.
+    /// Whether the definition names a page, whose URI is exposed under `/mcp/all`.
     has_page: bool,
 }
 
 #[derive(Debug)]
 struct ToolListing {
     form: ListingForm,
-    /// Made at first use, if the output schema turns out to be unusable.
+    /// Created at first use, if the output schema turns out to be unusable.
     without_output: OnceLock<Option<Bytes>>,
 }
 
@@ -461,7 +461,7 @@ struct ToolListing {
 enum ListingForm {
     /// The pinned definition.
     Verbatim,
-    /// Listed under another spelling of its name.
+    /// The definition under another spelling of its name.
     Renamed(Bytes),
     Repaired {
         json: Bytes,
@@ -486,8 +486,8 @@ impl ToolListing {
 }
 
 impl ToolListings {
-    /// Listings of a tool whose pinned definition is `listed`; `json` is the same under the exposed name, and `token`
-    /// the server's own name as raw JSON.
+    /// Creates the listings of a tool whose pinned definition is `listed`. `json` is the same definition under the
+    /// exposed name, and `token` is the server's own name as raw JSON.
     pub(super) fn of(listed: &Listed, json: Vec<u8>, token: &str) -> Self {
         let text = std::str::from_utf8(&json).unwrap_or("{}");
         let [mut legacy, mut modern] = [ProtocolFamily::Legacy, ProtocolFamily::Modern]
@@ -504,7 +504,7 @@ impl ToolListings {
         Self { legacy, modern, token: Bytes::copy_from_slice(token.as_bytes()), has_page }
     }
 
-    /// [`json`](Self::json) with exposed URIs.
+    /// Returns [`json`](Self::json) with exposed URIs.
     pub(super) fn exposed_json<'a>(
         &'a self,
         family: ProtocolFamily,
@@ -516,7 +516,7 @@ impl ToolListings {
         Some(rewritten.flatten().map_or(ElementJson::Stored(json), ElementJson::Rewritten))
     }
 
-    /// [`json`](Self::json) under the server's own name.
+    /// Returns [`json`](Self::json) under the server's own name.
     pub(super) fn own_json<'a>(
         &'a self,
         family: ProtocolFamily,
@@ -528,7 +528,7 @@ impl ToolListings {
     }
 
     /// JSON for clients of `family`; `None` if the tool is left out. An output schema that cannot be compiled is not
-    /// listed, since clients compile it too and discard the list if they cannot.
+    /// listed, because clients compile it too and discard the whole list if they cannot.
     pub(super) fn json<'a>(
         &'a self,
         family: ProtocolFamily,
@@ -556,7 +556,7 @@ impl ToolListings {
         }
     }
 
-    /// Note on the tool's listing, if it is not the server's own in every family.
+    /// Note on the tool's listing, unless it is the server's own listing in every family.
     pub(super) fn note(&self, own: &str, schema: &OutputSchema) -> Option<ListNote> {
         let unusable = match schema.now() {
             OutputSchema::Unusable(reason) => {
@@ -715,7 +715,7 @@ mod offered_tests {
     }
 }
 
-/// Maximum number of notes kept per server; further ones are only counted.
+/// Maximum number of notes kept per server; further notes are only counted.
 pub(crate) const MAX_NOTES: usize = 32;
 /// Maximum length of an item's name or a reason in a note, in characters.
 const MAX_NOTE_CHARS: usize = 256;
@@ -751,7 +751,7 @@ pub struct ListNote {
 }
 
 impl ListNote {
-    /// Note with bounded, printable texts.
+    /// Creates a note with bounded, printable texts.
     pub fn new(list: &'static str, item: &str, action: NoteAction, reason: &str) -> Self {
         let shown = |text: &str| {
             let text = text.chars().take(MAX_NOTE_CHARS);
@@ -761,14 +761,14 @@ impl ListNote {
     }
 }
 
-/// Notes on one server's lists: all are counted, the first [`MAX_NOTES`] kept.
+/// Notes on one server's lists. All are counted, and the first [`MAX_NOTES`] are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ListNotes {
     /// Number of repaired items.
     pub repaired: usize,
     /// Number of items left out.
     pub omitted: usize,
-    /// The first of them.
+    /// The first notes.
     pub notes: Vec<ListNote>,
 }
 

@@ -1,18 +1,18 @@
-//! Stored tool sets (FR-A1): available after a restart before any server has answered; and the hashed file format
-//! shared with pins.
+//! Stored tool sets (FR-A1), which are available after a restart before any server has answered, and the hashed file
+//! format that pins use as well.
 //!
-//! One file per server, replaced atomically by rename. Plain files rather than fjall: a set is written rarely and
-//! always whole, the command line reads it while the store is locked by a running proxy, and each set costs its own
-//! size on disk.
+//! One file per server, replaced atomically by rename. Plain files are used rather than fjall: a set is written rarely
+//! and always as a whole, the command line reads it while a running proxy locks the store, and each set takes only its
+//! own size on disk.
 //!
-//! A file is two lines, a header and the tools as the server wrote them:
+//! A file consists of two lines, a header and the tools as the server wrote them:
 //! ```text
 //! {"version":1,"server":"github","blake3":"<hex of the second line>","pinned":true}
 //! [{"name":…},…]
 //! ```
 //!
-//! A file of another version, damaged or unreadable counts as missing; the caller warns. Operator overrides are not
-//! stored, but applied at each start.
+//! A file that has another version, or is damaged or unreadable, counts as missing; the caller warns. Operator
+//! overrides are not stored, but applied at each start.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -26,13 +26,13 @@ use super::definition::DiscoveredTool;
 use mcpproxy_policy::tool;
 use mcpproxy_runtime::os::private;
 
-/// Maximum number of files open at once while sets are written.
+/// Maximum number of files open concurrently while sets are written.
 const FILES_AT_ONCE: usize = 64;
 
 #[derive(Debug)]
 pub struct StoredSet {
     pub tools: Vec<DiscoveredTool>,
-    /// Whether pins must exist beside it: sets of earlier versions have none.
+    /// Whether pins must exist next to the set; sets of earlier versions have none.
     pub pinned: bool,
 }
 
@@ -68,7 +68,7 @@ fn write_some(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec<io
     }
 }
 
-/// Tools in one line.
+/// Returns the tools in one line.
 fn body(tools: &[DiscoveredTool]) -> String {
     let mut body = String::from("[");
     for (i, tool) in tools.iter().enumerate() {
@@ -91,13 +91,13 @@ pub fn read(folder: &Path, server: &str) -> Result<Option<StoredSet>, UnusableFi
     Ok(Some(StoredSet { tools: tools.map_err(UnusableFile::Damaged)?, pinned: file.pinned }))
 }
 
-/// Format version. Others are not read; the next write uses this one.
+/// Format version. Files of other versions are not read; the next write uses this version.
 const VERSION: u32 = 1;
 
 /// Maximum size of a file, in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Reason a file is not used, without its path.
+/// Reason why a file is not used, without its path.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableFile {
     /// I/O error.
@@ -114,7 +114,7 @@ struct FileHeader {
     version: u32,
     server: Box<str>,
     blake3: String,
-    /// For a set: pins exist, or are lost.
+    /// Whether pins must exist next to a set, so that missing pins count as lost. Only for sets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pinned: bool,
 }
@@ -123,7 +123,7 @@ struct FileHeader {
 pub(super) struct Sound {
     text: String,
     body_at: usize,
-    /// As given to [`Unpublished::new`].
+    /// Value given to [`Unpublished::new`].
     pub(super) pinned: bool,
 }
 
@@ -138,7 +138,7 @@ pub(super) fn file_path(folder: &Path, server: &str, extension: &str) -> PathBuf
     folder.join(format!("{}.{extension}", tool::server_file_stem(server)))
 }
 
-/// Loads a file of `server`; `None` if there is none.
+/// Loads a file of `server`; `None` if the file does not exist.
 pub(super) fn read_file(path: &Path, server: &str) -> Result<Option<Sound>, UnusableFile> {
     let text = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -168,14 +168,14 @@ fn checked(text: String, server: &str) -> Result<Sound, String> {
     Ok(Sound { text, body_at, pinned })
 }
 
-/// Header and body of a file.
+/// Returns header and body of a file.
 pub(super) fn contents(server: &str, pinned: bool, body: &[u8]) -> io::Result<Vec<u8>> {
     let blake3 = blake3::hash(body).to_hex().to_string();
     let header = FileHeader { version: VERSION, server: server.into(), blake3, pinned };
     Ok([&*serde_json::to_vec(&header)?, b"\n", body].concat())
 }
 
-/// A temporary file beside the one it replaces.
+/// A temporary file next to the file that it replaces.
 pub(super) struct Unpublished {
     file: File,
     temporary: PathBuf,
@@ -202,7 +202,7 @@ impl Unpublished {
         Ok(Self { file, temporary, target })
     }
 
-    /// Renames it into place. Durable once the folder is synced.
+    /// Renames the file into place. Durable once the folder is synced.
     pub(super) fn publish(self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.target)

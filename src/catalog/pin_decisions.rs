@@ -1,7 +1,7 @@
-//! Decisions about pins from outside: approvals by operators, and verdicts of other fleet nodes.
+//! Decisions about pins that come from outside: approvals by operators, and verdicts of other fleet nodes.
 //!
-//! An approval names the digest of the reviewed definition and is rejected if the server has changed it since.
-//! Authorization and records are left to the callers.
+//! An approval names the digest of the reviewed definition and is rejected if the server has changed the definition
+//! since. Callers are responsible for authorization and records.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub enum ApprovalTarget {
     WholeServer(Arc<str>),
 }
 
-/// Reason an approval is rejected.
+/// Reason why an approval is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApprovalRefused {
     #[error("'{0}': no definition is pending approval")]
@@ -40,7 +40,7 @@ pub enum ApprovalRefused {
 pub struct ApprovedTools {
     /// Approved tools and definitions.
     pub tools: Vec<(ToolName, DefinitionDigest)>,
-    /// Error of writing the pins; the approval then does not survive a restart.
+    /// Error of writing the pins, if any; the approval then does not survive a restart.
     pub disk: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl ApprovalTarget {
         tool.map(Self::OneTool).or_else(|| server().cloned().map(Self::WholeServer))
     }
 
-    /// The targeted tools: a single one in any state, or the quarantined ones of a server.
+    /// The targeted tools: a single tool in any state, or the quarantined tools of a server.
     pub fn tools<'a>(&self, snapshot: &'a Snapshot) -> Vec<Reviewed<'a>> {
         match self {
             Self::OneTool(name) => snapshot.reviewed(name).into_iter().collect(),
@@ -87,8 +87,8 @@ impl ApprovalTarget {
 }
 
 impl Catalog {
-    /// Approves the target if its definitions are the reviewed ones. In force for the next call, and on disk on return.
-    /// On an error nothing has changed.
+    /// Approves the target if its definitions are the reviewed ones. On return the approval is in force for the next
+    /// call, and on disk. On an error nothing has changed.
     pub async fn approve(
         self: &Arc<Self>,
         target: ApprovalTarget,
@@ -145,7 +145,7 @@ impl Catalog {
 }
 
 impl Judge<'_> {
-    /// Judges a tool with the verdicts of the fleet. Approvals elsewhere are left to the caller that records them.
+    /// Judges a tool by the verdicts of the fleet. Approvals on other nodes are left to the caller, which records them.
     pub(super) fn judge_shared(
         &self,
         tool: &ToolName,
@@ -190,7 +190,7 @@ fn is_approved(pin: &Pin, digest: DefinitionDigest) -> bool {
     pin.accepted.as_ref().is_some_and(|it| it.by_operator && it.digest == digest)
 }
 
-/// The previous pin with the accepted definition, if known.
+/// The previous pin with the accepted definition, if that is known.
 fn accepted(pin: Option<&Pin>, definition: &ListedDefinition<'_>) -> Pin {
     let Some(accepted) = pin.and_then(|pin| pin.accepted.clone()) else { return Pin::default() };
     let before = definition.before.filter(|(before, _)| *before == accepted.digest);
@@ -207,9 +207,9 @@ fn accepted(pin: Option<&Pin>, definition: &ListedDefinition<'_>) -> Pin {
 pub struct SharedEffect {
     /// Newly quarantined definitions.
     pub withheld: Vec<(ToolName, DefinitionDigest)>,
-    /// Released definitions that were held at first sight and known to the fleet.
+    /// Released definitions that were held at first sight and are known to the fleet.
     pub released: Vec<(ToolName, DefinitionDigest)>,
-    /// Error of writing the pins; the effect then does not survive a restart.
+    /// Error of writing the pins, if any; the effect then does not survive a restart.
     pub disk: Option<String>,
 }
 
@@ -219,8 +219,8 @@ impl Catalog {
         self.shared.store(Arc::new(shared));
     }
 
-    /// Applies shared verdicts to current and future definitions. In force for the next call, and on disk on return.
-    /// Blocks on the disk.
+    /// Applies shared verdicts to current and future definitions. On return they are in force for the next call, and on
+    /// disk. Blocks on the disk.
     pub fn share(&self, shared: SharedPins) -> SharedEffect {
         let shared = Arc::new(shared);
         self.shared.store(Arc::clone(&shared));
@@ -244,7 +244,7 @@ impl Catalog {
     }
 }
 
-/// Next snapshot, if the trust of any tool changes.
+/// Returns the next snapshot if the trust of any tool changes.
 fn apply_shared(
     last: &Snapshot,
     shared: &SharedPins,
@@ -311,7 +311,7 @@ mod tests {
         loosened: ChangeAction::Accept,
     };
 
-    /// Judges a definition on a node with this pin.
+    /// Judges a definition on a node that has this pin.
     fn judged(
         shared: &SharedPins,
         first_sight: ChangeAction,
@@ -363,7 +363,7 @@ mod tests {
         let (other, pin_of) = (listed(r#","title":"z""#), Some(&pin));
         let free = judged(&shared, ChangeAction::Accept, pin_of, &other);
         assert_eq!(free.0, Trust::Given, "nobody holds this one");
-        // Approved by an operator here, or elsewhere, which another component records.
+        // The definition was approved by an operator here, or on another node, which a different component records.
         let by_operator = AcceptedDefinition {
             by_operator: true,
             ..AcceptedDefinition::listed_now(digest(&new))

@@ -1,16 +1,16 @@
-//! Stored pins: accepted and held definitions survive a restart.
+//! Stored pins, with which accepted and held definitions survive a restart.
 //!
-//! One file per server beside its set, written before the set, so that a crash leaves at most a pin for the older
-//! definition, never a newer definition without a pin. Two lines, a header and the pins, replaced atomically by
-//! rename:
+//! One file per server next to its set. It is written before the set, so that a crash may leave a pin for a definition
+//! older than the set's, but never a newer definition without a pin. A file has two lines, a header and the pins, and
+//! is replaced atomically by rename:
 //! ```text
 //! {"version":1,"server":"github","blake3":"<hex of the rest>"}
 //! [{"name":"x","accepted":{"digest":"…","by_operator":true,"definition":{…}},"held":"…","told":"…"},…]
 //! ```
 //!
-//! A definition is included only if it differs from that of the set. A backup copy of the last good generation is
-//! used if the file is damaged or missing; if neither is usable the caller decides. The hash detects accidents, not
-//! tampering.
+//! A definition is included only if it differs from the definition in the set. A backup copy of the last good
+//! generation is used if the file is damaged or missing; if neither is usable, the caller decides. The hash detects
+//! accidents, not tampering.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -59,7 +59,7 @@ pub(super) fn write(folder: &Path, server: &str, pins: &ServerPins) -> io::Resul
     state_file::replace_with_copy(&path(folder, server), &bytes)
 }
 
-/// Writes the second line of a file, which [`read_pins`] reads. Pure.
+/// Encodes the second line of a file, which [`read_pins`] parses. Pure.
 pub fn write_pins(pins: &ServerPins) -> io::Result<Vec<u8>> {
     let mut stored = Vec::new();
     for (name, Pin { accepted, held, reported }) in &pins.0 {
@@ -85,7 +85,7 @@ pub fn write_pins(pins: &ServerPins) -> io::Result<Vec<u8>> {
 #[derive(Debug, PartialEq)]
 pub(super) struct StoredPins {
     pub(super) pins: ServerPins,
-    /// Damage of the file, if these come from the backup copy.
+    /// Damage of the file, if these pins come from the backup copy.
     pub(super) damage: Option<String>,
 }
 

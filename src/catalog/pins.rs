@@ -1,8 +1,8 @@
-//! Pins: the accepted definition of each tool and the one that waits for an operator; and the verdicts that fleet
-//! nodes share. Pure.
+//! Pins, which are the accepted definition of each tool and the one that waits for an operator, and the verdicts that
+//! fleet nodes share. Pure.
 //!
-//! The first definition of a tool is pinned. Later ones are compared with the pinned one, regardless of changes in
-//! between, and the pin moves when the change is accepted:
+//! The first definition of a tool is pinned. Later definitions are compared with the pinned one, regardless of changes
+//! in between, and the pin moves when the change is accepted:
 //!
 //! ```text
 //!            accept, warn                        approved
@@ -13,8 +13,8 @@
 //!  └───────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A held definition stays held after changes of the config; another definition is judged again. The pin of an
-//! unlisted tool is kept, so that leaving and returning does not bypass it. Files are in `pin_file`.
+//! A held definition stays held after changes of the config; a different definition is judged again. The pin of an
+//! unlisted tool is kept, so that a tool cannot bypass it by disappearing and returning. Files are in `pin_file`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use mcpproxy_policy::tool::{ToolName, Trust};
 /// Maximum number of pins per server; further new tools wait for an operator.
 pub(crate) const MAX_PINS: usize = 40_000;
 
-/// Maximum size of the stored definitions of a server's unlisted tools, in bytes. Beyond that only digests are stored, and a
-/// changed definition cannot be compared.
+/// Maximum size of the stored definitions of a server's unlisted tools, in bytes. Beyond it only digests are stored,
+/// and a changed definition cannot be compared.
 pub(crate) const MAX_GONE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Pin of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pin {
-    /// Accepted definition; `None` if there never was one.
+    /// Accepted definition; `None` if no definition was ever accepted.
     pub accepted: Option<AcceptedDefinition>,
     /// The definition that waits for an operator.
     pub held: Option<DefinitionDigest>,
@@ -46,14 +46,14 @@ pub struct Pin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedDefinition {
     pub digest: DefinitionDigest,
-    /// The definition, if it is known and not the currently listed one.
+    /// The definition, if it is known and differs from the currently listed one.
     pub listed: Option<Arc<Listed>>,
-    /// Approved by an operator, regardless of scan findings.
+    /// Whether an operator approved the definition, regardless of scan findings.
     pub by_operator: bool,
 }
 
 impl AcceptedDefinition {
-    /// The currently listed definition.
+    /// Creates the accepted definition from the one that is currently listed.
     pub(super) fn listed_now(digest: DefinitionDigest) -> Self {
         Self { digest, listed: None, by_operator: false }
     }
@@ -70,7 +70,7 @@ pub(crate) enum PinHistory {
     #[default]
     New,
     Known(Arc<ServerPins>),
-    /// Seen before, but its pins are lost.
+    /// Server that was seen before, but whose pins are lost.
     Lost,
 }
 
@@ -103,19 +103,19 @@ pub(super) struct ListedDefinition<'a> {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum PinEvent {
-    /// First definition.
+    /// The first definition of the tool.
     FirstSight(ChangeAction),
-    /// Differs from the pinned or the held definition.
+    /// The definition differs from the pinned or the held definition.
     Changed { grade: Grade, parts: Vec<PartChange>, action: ChangeAction },
-    /// Quarantined for scan findings.
+    /// The definition was quarantined because of scan findings.
     HeldForFindings,
-    /// Quarantined because another fleet node quarantines it.
+    /// The definition was quarantined because another fleet node quarantines it.
     HeldElsewhere,
     /// The server restored the accepted definition.
     Restored,
 }
 
-/// Whether these findings quarantine a tool.
+/// Whether these findings cause a quarantine.
 pub(super) fn is_serious(settings: &ReviewSettings, findings: &[ScanFinding]) -> bool {
     settings.scan == ScanMode::Quarantine
         && findings.iter().any(|finding| finding.level >= FindingLevel::Medium)
@@ -126,7 +126,7 @@ impl Judge<'_> {
         is_serious(self.settings, findings)
     }
 
-    /// Judges a definition: the tool's trust, its new pin, and the event.
+    /// Judges a definition. Returns the tool's trust, its new pin, and the event.
     pub(super) fn judge(
         &self,
         pin: Option<&Pin>,
@@ -191,7 +191,7 @@ impl Judge<'_> {
     }
 }
 
-/// Changed parts between two listed definitions; an unknown one cannot be compared.
+/// Changed parts between two listed definitions; an unknown definition cannot be compared.
 pub(super) fn compared(old: Option<&Arc<Listed>>, new: &Listed) -> Vec<PartChange> {
     let read = |listed: &Listed| ToolDefinition::parse(std::str::from_utf8(listed.json()).ok()?);
     grade::compare(old.and_then(|old| read(old)).as_ref(), read(new).as_ref())
@@ -202,8 +202,8 @@ impl ServerPins {
         self.0.get(tool)
     }
 
-    /// Next pins: those judged, and those of unlisted tools with their definitions as far as the limit allows. `last`
-    /// is the definition listed last.
+    /// Returns the next pins: the pins of judged tools, and those of unlisted tools, whose definitions are kept as far
+    /// as the limit allows. `last` is the definition listed last.
     pub(super) fn next<'a>(
         judged: BTreeMap<Arc<str>, Pin>,
         before: Option<&Self>,
@@ -238,7 +238,7 @@ impl ServerPins {
 /// Verdict on a definition, in ascending precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SharedVerdict {
-    /// Accepted at some node without approval.
+    /// Accepted on some node without approval.
     Pinned,
     Held,
     /// Approved by an operator.
@@ -248,9 +248,9 @@ pub enum SharedVerdict {
 /// Verdicts on the definitions of one tool.
 pub(super) type ToolLimit = BTreeMap<DefinitionDigest, SharedVerdict>;
 
-/// Verdicts of all fleet nodes. The highest verdict on a definition counts, regardless of their order, so that
-/// all nodes agree and only an operator's approval lifts a quarantine. A verdict on another definition only shows that
-/// the tool is known.
+/// Verdicts of all fleet nodes. The highest verdict on a definition counts, regardless of the order, so that all nodes
+/// agree and only an operator's approval lifts a quarantine. A verdict on a different definition only shows that the
+/// tool is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedPins(BTreeMap<Arc<str>, BTreeMap<Box<str>, ToolLimit>>);
 
@@ -262,7 +262,7 @@ impl SharedPins {
         *known = verdict.max(*known);
     }
 
-    /// Highest verdict on a definition, if there is one.
+    /// Highest verdict on a definition, if any.
     pub fn verdict(&self, tool: &ToolName, digest: DefinitionDigest) -> Option<SharedVerdict> {
         self.of(tool)?.get(&digest).copied()
     }
@@ -306,7 +306,7 @@ mod tests {
             let mut first = SharedPins::default();
             statements.iter().for_each(|it| add(&mut first, *it));
             for shuffle in shuffles {
-                // Repeated and reordered.
+                // The verdicts are repeated and reordered.
                 let mut other = SharedPins::default();
                 if !statements.is_empty() {
                     shuffle.iter().for_each(|at| add(&mut other, statements[at.index(statements.len())]));
@@ -407,7 +407,7 @@ mod tests_tests {
         assert_eq!(server.grade(HARMLESS), (Trust::Withheld, Some(Grade::Loosened)));
         assert_eq!(server.lists(HARMLESS), (Trust::Withheld, None), "reported once");
         let other = r#","annotations":{"destructiveHint":false},"description":"x""#;
-        // Compared with the accepted definition, not the held one.
+        // The definition is compared with the accepted one, not the held one.
         assert_eq!(server.grade(other), (Trust::Withheld, Some(Grade::Loosened)));
         assert_eq!(server.lists(DESTROYS), (Trust::Given, Some(PinEvent::Restored)));
         assert_eq!(server.grade(HARMLESS), (Trust::Withheld, Some(Grade::Loosened)));

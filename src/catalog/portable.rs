@@ -1,14 +1,15 @@
-//! Portability of listed output schemas: whether the validators of clients can compile them. Pure.
+//! Portability check for listed output schemas: whether clients' validators can compile them. Pure.
 //!
-//! Clients that compile the output schemas of a list, such as the TypeScript SDK with Ajv, reject the whole list because of
-//! one schema that they cannot compile. The engines of the proxy accept more: other dialects of patterns, circular references,
-//! keywords that only Ajv defines. A schema that not all of them accept is not listed, but results are validated against it.
+//! Some clients compile the output schemas of a list, such as the TypeScript SDK with Ajv, and reject the whole list
+//! because of one schema that they cannot compile. The engines of the proxy accept more: other dialects of patterns,
+//! circular references, and keywords that only Ajv defines. A schema that not all validators accept is not listed, but
+//! results are still validated against it.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// Maximum length of a chain of references. A longer one counts as a loop.
+/// Maximum length of a chain of references. A longer chain counts as a loop.
 const MAX_REFERENCES: usize = 64;
 
 /// Keywords whose value is one schema, or an array of schemas.
@@ -37,9 +38,9 @@ const NAMED_APPLICATORS: [&str; 6] =
 const FORMAT_LIMITS: [&str; 4] =
     ["formatMinimum", "formatMaximum", "formatExclusiveMinimum", "formatExclusiveMaximum"];
 
-/// Reason why clients may fail to compile this schema, whose `$id` at the root is not listed.
+/// Reason why clients may fail to compile this schema. The `$id` at its root is not listed.
 pub(crate) fn fault(schema: &str) -> Option<String> {
-    // Too deep for this parser is too deep for others.
+    // A schema that is too deep for this parser is too deep for others.
     let Ok(root) = serde_json::from_str::<Value>(schema) else {
         return Some("is nested too deeply".to_owned());
     };
@@ -119,8 +120,8 @@ fn of_reference(members: &Map<String, Value>, root: &Value) -> Option<String> {
     Some("has a $ref that leads back to itself".to_owned())
 }
 
-/// Whether a pattern is valid in ECMAScript with the flag `u`. Some valid ones are not recognized: references to groups and
-/// most Unicode properties.
+/// Whether a pattern is valid in ECMAScript with the flag `u`. Some valid patterns are not recognized: references to
+/// groups and most Unicode properties.
 fn is_portable_pattern(pattern: &str) -> bool {
     let chars: Vec<char> = pattern.chars().collect();
     PatternReader { rest: &chars }.read().is_some()
@@ -134,7 +135,7 @@ struct PatternReader<'a> {
 /// A unit of a character class, or an escape.
 enum Unit {
     Char(char),
-    /// `\d`, `\p{L}`: no end of a range.
+    /// `\d`, `\p{L}`: cannot be the end of a range.
     Set,
     /// `\b`, `\B`: cannot be repeated.
     Boundary,
@@ -142,7 +143,7 @@ enum Unit {
 
 impl PatternReader<'_> {
     fn read(&mut self) -> Option<()> {
-        // Whether each open group can be repeated once it is closed.
+        // Holds for each open group whether it can be repeated after it is closed.
         let mut groups = Vec::new();
         let mut names = HashSet::new();
         let mut is_repeatable = false;
@@ -211,7 +212,7 @@ impl PatternReader<'_> {
         (is_name && names.insert(name)).then_some(true)
     }
 
-    /// `n}`, `n,}` or `n,m}`.
+    /// Reads `n}`, `n,}` or `n,m}`.
     fn count(&mut self) -> Option<()> {
         let text = self.until('}')?;
         let number = |digits: &str| {
@@ -242,7 +243,7 @@ impl PatternReader<'_> {
         }
     }
 
-    /// The next unit of a class; `Some(None)` at its end.
+    /// Reads the next unit of a class; `Some(None)` at its end.
     fn unit(&mut self) -> Option<Option<Unit>> {
         match self.next()? {
             ']' => Some(None),

@@ -1,8 +1,8 @@
-//! Builds the next snapshot: a server's discovered set becomes tools (filters, capabilities, policies, schemas) and
-//! replaces its previous set; or other settings are applied to the known tools.
+//! Builds the next snapshot. Either a server's discovered set becomes tools (filters, capabilities, policies, schemas)
+//! and replaces its previous set, or new settings are applied to the known tools.
 //!
-//! Unchanged tools, index segments and schemas are shared, so that the cost of a change is that of its new parts plus one
-//! pointer per other tool.
+//! Unchanged tools, index segments and schemas are shared, so that a change costs only its new parts plus one pointer
+//! for each other tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -32,8 +32,8 @@ pub(super) struct Replaced {
     pub(super) unsaved: Vec<Arc<str>>,
 }
 
-/// Builds the snapshot after `last`: each set replaces that of its server, if configured. `ready` are the sets'
-/// schemas, their reviews, and the rescanned servers. Slow schemas are deferred.
+/// Builds the snapshot after `last`, in which each set replaces the previous set of its server, if the server is
+/// configured. `ready` holds the sets' schemas, their reviews, and the rescanned servers. Slow schemas are deferred.
 pub(super) fn replace(
     (settings, shared): (&Settings, &SharedPins),
     lexicon: &Arc<Lexicon>,
@@ -54,7 +54,7 @@ pub(super) fn replace(
         if origin == ToolSet::Restored
             && before.is_some_and(|known| known.set == ToolSet::Discovered)
         {
-            // Discovery was faster than the disk.
+            // Discovery was faster than the read from disk.
             continue;
         }
         let discovered = discovered.iter().zip(ready.into_iter().zip(reviews));
@@ -134,12 +134,12 @@ pub(super) fn assembled(
     let mut tools: Vec<_> = direct.iter().map(|direct| Arc::clone(&direct.tool)).collect();
     tools.sort_by(|a, b| a.name.cmp(&b.name));
     direct.sort_by(|a, b| (&a.listed.key, &a.tool.name).cmp(&(&b.listed.key, &b.tool.name)));
-    // A hash collision of exposed names.
+    // Equal keys are a hash collision of exposed names.
     direct.dedup_by(|a, b| a.listed.key == b.listed.key);
     Snapshot { tools: tools.into(), direct: direct.into(), servers, index }
 }
 
-/// Tools of one server, unchanged ones shared, and the changes.
+/// Builds the tools of one server, with unchanged ones shared, and the changes.
 fn next_set<'a>(
     server: &Arc<str>,
     settings: &ServerSettings,
@@ -231,7 +231,7 @@ fn build(
     }
 }
 
-/// Result of new settings.
+/// Result of applying new settings.
 #[derive(Debug, Default)]
 pub struct Reconfigured {
     /// Servers to be discovered again.
@@ -240,7 +240,7 @@ pub struct Reconfigured {
     pub known: Vec<(Arc<str>, Change)>,
 }
 
-/// Next snapshot, whether its tools changed, and deferred schemas.
+/// Returns the next snapshot, whether its tools changed, and deferred schemas.
 pub(super) fn reconfigured(
     lexicon: &Arc<super::search::Lexicon>,
     last: &Snapshot,
@@ -292,7 +292,7 @@ pub(super) fn reconfigured(
     (assembled(direct, servers, index), differs, late)
 }
 
-/// The tool under new settings.
+/// Returns the tool under new settings.
 fn with_settings(
     tool: &Tool,
     server: &ServerSettings,
@@ -412,7 +412,7 @@ mod tests {
             panic!("{now:?}")
         };
         assert!(!Arc::ptr_eq(old, new), "it is compiled under the other settings");
-        // Nothing changed: nothing is rebuilt.
+        // Nothing changed, so nothing is rebuilt.
         catalog.reconfigure(next.clone());
         assert!(Arc::ptr_eq(&now, &tool()));
         // An unchanged definition keeps its operator overrides.

@@ -1,5 +1,5 @@
-//! Judges the definitions of the next snapshot by their pins and scan findings, alone and relative to other tools.
-//! Pure.
+//! Judgment of the definitions in the next snapshot by their pins and scan findings, both individually and relative to
+//! other tools. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::scan::{self, Names, look};
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
 use mcpproxy_policy::tool::{ToolName, Trust};
 
-/// Reviews of the tools of sets, in order; `None` if unchanged.
+/// Reviews of the tools in sets, in order; `None` if a tool is unchanged.
 pub(super) type Reviews = Vec<Vec<Option<Arc<Review>>>>;
 
 /// Reviews changed definitions, and all definitions of the servers in `again`. Slow; called before locks are taken.
@@ -66,8 +66,8 @@ pub(super) struct AffectedServer {
     pub(super) pins: PinHistory,
 }
 
-/// Judges the tools of `sets`, and those of other servers whose findings changed; these are reported with the first
-/// set.
+/// Judges the tools of `sets`, and the tools of other servers whose findings changed. The latter are reported with the
+/// first set.
 pub(super) fn judge(
     (settings, shared): (&ReviewSettings, &SharedPins),
     last: &Snapshot,
@@ -106,7 +106,7 @@ pub(super) fn judge(
 
 type CrossFindings = BTreeMap<ToolName, Arc<[scan::ScanFinding]>>;
 
-/// Scan findings of all tools relative to each other; tools without any are omitted.
+/// Scan findings of all tools relative to each other; tools without findings are omitted.
 fn beside(
     settings: &ReviewSettings,
     last: &Snapshot,
@@ -162,7 +162,7 @@ fn first_sight(
     }
 }
 
-/// Judges one tool; returns its pin and whether its trust changed. `full`: the pin limit is reached.
+/// Judges one tool. Returns its pin and whether its trust changed. `full` means that the pin limit is reached.
 fn judge_tool(
     judge: &Judge<'_>,
     last: &Snapshot,
@@ -241,7 +241,7 @@ fn affected_servers(
             );
             pins.0.insert(Arc::clone(&direct.tool.name.tool), pin);
             reported.found.append(&mut change.found);
-            // Quarantine changed because of findings, which are reported above with the full name.
+            // The quarantine changed because of findings, which are reported above with the full name.
             debug_assert!(
                 change.pinned.iter().all(|(_, event)| !matches!(event, PinEvent::Changed { .. }))
             );

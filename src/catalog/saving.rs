@@ -1,9 +1,9 @@
-//! Writing sets to disk in the background: newest-wins bookkeeping, the batching job queue, and tracked blocking
-//! work.
+//! Writes sets to disk in the background: bookkeeping of the newest set, the batching job queue, and tracked blocking work.
 //!
-//! Invariant: once every write has ended, a server's file holds its newest set, or that set is known to be unsaved.
-//! The caller of a write may be dropped long before the write ends, and a newer set may be written first or arrive
-//! meanwhile: every set is numbered, stale writes are skipped, and only the newest one marks its server saved.
+//! Invariant: once every write has ended, a server's file holds its newest set, or that set is known to be unsaved. The
+//! caller of a write may be dropped long before the write ends, and a newer set may be written first or arrive during
+//! the write. Every set is therefore numbered, stale writes are skipped, and only the newest set marks its server as
+//! saved.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,10 +18,10 @@ use tokio_util::task::TaskTracker;
 use super::definition::DiscoveredTool;
 use super::persist;
 
-/// Maximum wait for a set to be on disk before its server counts as discovered. The write continues.
+/// Maximum wait for a set to be on disk before its server counts as discovered. The write continues after that.
 const DISK_WAIT: Duration = Duration::from_secs(5);
 
-/// Stored sets and those not written yet.
+/// Bookkeeping of stored sets and of sets not written yet.
 #[derive(Debug)]
 pub(super) struct Saving {
     folder: Option<PathBuf>,
@@ -48,7 +48,7 @@ pub(super) struct UnsavedSet {
 }
 
 impl Saving {
-    /// Stores sets in `folder`, or in memory only.
+    /// Creates the bookkeeping for sets stored in `folder`, or in memory only.
     pub(super) fn new(folder: Option<PathBuf>) -> Self {
         Self { folder, newest: Mutex::default(), writing: Mutex::default(), turns: Arc::default() }
     }
@@ -101,7 +101,7 @@ impl Saving {
         outcomes.collect()
     }
 
-    /// Marks a set as written; its server is saved unless a newer set exists.
+    /// Marks a set as written. Its server counts as saved unless a newer set exists.
     fn mark_written(&self, server: &Arc<str>, number: u64) {
         let unsaved = &mut self.newest.lock().unsaved;
         if unsaved.get(server) == Some(&number) {
@@ -109,8 +109,8 @@ impl Saving {
         }
     }
 
-    /// Writes a set with `write` on one of `threads` and returns the error. Sets that arrive meanwhile are written in
-    /// one batch.
+    /// Writes a set with `write` on one of `threads` and returns the error. Sets that arrive during the write are
+    /// written in one batch.
     pub(super) async fn save(
         &self,
         threads: &BlockingWork,
@@ -132,7 +132,7 @@ impl Saving {
 }
 
 /// Queue of blocking jobs, at most one per server, executed in batches by a single thread. A newer job of a server
-/// replaces its older one, so that many servers cost about as much as a few.
+/// replaces its older one, so that many servers cost little more than a few.
 pub(super) struct JobQueue<J, R> {
     waiting: Mutex<Waiting<J, R>>,
     turn: Arc<Semaphore>,
@@ -161,7 +161,7 @@ impl<J, R> JobQueue<J, R> {
         self.waiting.lock()
     }
 
-    /// Runs the waiting jobs until there are none. `work` returns an outcome for each job, in order.
+    /// Runs the waiting jobs until none are left. `work` returns an outcome for each job, in order.
     fn work_off(&self, work: impl Fn(Vec<(Arc<str>, J)>) -> Vec<R>) {
         loop {
             let jobs = std::mem::take(&mut *self.waiting());
@@ -180,7 +180,7 @@ impl<J, R> JobQueue<J, R> {
 
 impl<J: Send + 'static, R: Send + 'static> JobQueue<J, R> {
     /// Runs a job on one of `threads`, in this caller's batch or another's, and returns its result. If the future is
-    /// dropped, the job is still run, with the next ones at the latest.
+    /// dropped, the job still runs, at the latest together with the next jobs.
     pub(super) async fn done(
         self: &Arc<Self>,
         threads: &BlockingWork,
@@ -195,7 +195,7 @@ impl<J: Send + 'static, R: Send + 'static> JobQueue<J, R> {
             outcome = &mut outcome => return outcome.map_err(|_| JobDropped),
             turn = Arc::clone(&self.turn).acquire_owned() => {
                 let turns = Arc::clone(self);
-                // A panicking job has no outcome.
+                // A job that panicked has no outcome.
                 threads.start(move || {
                     let _turn = turn;
                     turns.work_off(work);
@@ -275,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let saving = Saving::new(Some(folder.path().to_owned()));
         let old = take_up(&saving, "old");
-        // The newer set is published; before it is written the older write ends.
+        // The newer set is published, and the write of the older set ends before the newer one is written.
         saving.mark_outdated(&Arc::from("s"));
         write(&saving, old);
         let new = saving.unsaved("s", set("new")).expect("it is not on disk");

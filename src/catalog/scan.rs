@@ -9,9 +9,9 @@
 //! | `other-tool` | a text that names another server's tool | medium |
 //! | `too-large` | more than is scanned | medium |
 //!
-//! Findings can be wrong and incomplete; an operator decides. A definition by itself is scanned once, when new or
-//! changed; relative findings are updated whenever other tools change. Findings never quote suspicious text, except
-//! short pieces without hidden characters.
+//! Findings can be wrong and incomplete; an operator decides. Each definition is scanned individually once, when it is
+//! new or changed; relative findings are updated whenever other tools change. Findings never quote suspicious text,
+//! except short pieces without hidden characters.
 
 pub mod rules;
 
@@ -30,7 +30,7 @@ pub use rules::{FindingLevel, ScanFinding, ScanRule};
 
 /// Maximum size of a scanned definition, in bytes.
 pub(crate) const MAX_SCANNED_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum number of findings per definition; the first are kept.
+/// Maximum number of findings per definition; the first findings are kept.
 pub(crate) const MAX_FINDINGS: usize = 32;
 /// Maximum length of a finding's place, in bytes.
 const MAX_PLACE_BYTES: usize = 256;
@@ -39,17 +39,17 @@ const MAX_MENTIONS: usize = 64;
 /// Maximum length of a possible tool name, in bytes.
 const MAX_MENTION_BYTES: usize = 128;
 
-/// Digest of findings, so that they are reported once.
+/// Digest of findings, used to report them only once.
 pub(crate) fn digest<'a>(findings: impl Iterator<Item = &'a ScanFinding>) -> DefinitionDigest {
     let text = |finding: &ScanFinding| format!("{finding}\n");
     DefinitionDigest::of(findings.map(text).collect::<String>().as_bytes())
 }
 
-/// Scan result of one definition by itself.
+/// Scan result of one definition, considered individually.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scanned {
     pub findings: Vec<ScanFinding>,
-    /// Words in its texts that may be tool names, deduplicated.
+    /// Words in the definition's texts that may be tool names, deduplicated.
     pub mentions: Vec<Box<str>>,
 }
 
@@ -104,7 +104,7 @@ impl Scanned {
             return;
         }
         if let Some((_, detail)) = rules::hidden(name) {
-            // No hidden character belongs in a name.
+            // A name must not contain hidden characters.
             self.add(ScanRule::HiddenCharacters, FindingLevel::High, "name", detail);
         }
         if !name.is_single_script() {
@@ -169,7 +169,7 @@ impl Walk<'_> {
         if !self.place.is_empty() {
             self.place.push('/');
         }
-        // Places are truncated when reported; here they must only stay bounded.
+        // Places are truncated when they are reported; here they only have to stay bounded.
         if self.place.len() < 4 * MAX_PLACE_BYTES {
             let end = step.floor_char_boundary(MAX_PLACE_BYTES);
             self.place.push_str(step.get(..end).unwrap_or_default());
@@ -206,7 +206,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        // The name is scanned separately, as the server wrote it.
+        // The name is scanned separately, in the form in which the server wrote it.
         if *self.place != "name" {
             self.scanned.scan_text(self.place, text);
         }
@@ -314,7 +314,7 @@ fn imitates(name: &ToolName, other: &ToolName) -> Option<ScanFinding> {
     let level = match (name.tool.is_ascii(), other.tool.is_ascii()) {
         _ if name.tool == other.tool => return None,
         (false, true) => FindingLevel::High,
-        // The other is the imitation.
+        // The other tool is the imitation.
         (true, false) => return None,
         (false, false) => FindingLevel::Medium,
         (true, true) => FindingLevel::Low,
@@ -394,7 +394,7 @@ mod tests {
         assert!(found("x", &long).iter().all(|(_, place)| place.len() <= MAX_PLACE_BYTES));
     }
 
-    /// Check for false positives on descriptions of real servers.
+    /// Checks that descriptions of real servers cause no false positives.
     #[test]
     fn tools_of_real_servers_yield_no_findings() {
         let name = |server: &str, tool: &str| ToolName { server: server.into(), tool: tool.into() };
@@ -438,7 +438,7 @@ mod others_tests {
     #[test]
     fn name_with_lookalike_letters_is_the_imitation() {
         use FindingLevel::{High, Low};
-        // The first letter of the second is Cyrillic.
+        // The first letter of the second word is Cyrillic.
         let tools = ["a:send_mail", "b:s\u{435}nd_mail", "c:send_mail", "d:item1", "e:iteml"];
         let finding =
             |level, other: &str| (ScanRule::ConfusableName, level, format!("looks like '{other}'"));

@@ -1,13 +1,13 @@
 //! Ranked search over all tools by plain-language queries (FR-021).
 //!
-//! Full-text search over the tools: BM25 over stemmed words and a thesaurus, with spelling correction. The wanted
-//! effect of a query (read, write, destroy) is compared with a tool's; tools that cover too little of a query are not
-//! returned. Results by meaning (embeddings) are fused by rank (`ranking`, `vectors`). There is deliberately no
-//! embedding model here.
+//! Full-text search over the tools: BM25 over stemmed words and a thesaurus, with spelling correction. The effect that
+//! a query asks for (read, write, destroy) is compared with each tool's effect; tools that cover too little of a query
+//! are not returned. Results by meaning (embeddings) are fused by rank (`ranking`, `vectors`). The crate deliberately
+//! contains no embedding model.
 //!
-//! The words of one server's tools are a [`Segment`], built once per set and shared by snapshots, so that the cost of
+//! The words of one server's tools form a [`Segment`], built once per set and shared by snapshots, so that the cost of
 //! a change does not grow with other servers' tools. Document frequencies over all tools are applied when a query is
-//! answered, so that the ranking equals that of a monolithic index.
+//! answered, so that the ranking is the same as with a monolithic index.
 //!
 //! An [`Index`] holds the segments of all servers. A query is parsed and corrected (`query`), its words are scored
 //! and candidates selected and ordered (`ranking`), and results by meaning are fused by rank (`ranking`).
@@ -28,19 +28,19 @@ pub use segment::{Index, Segment};
 pub use thesaurus::Lexicon;
 pub use vectors::{MAX_DIMENSIONS, MAX_NEIGHBORS, Near, QueryMeaning, ToolVectors, UnitVector};
 
-/// Raw score that maps to 0.5: about one rare word in a name.
+/// Raw score that maps to 0.5: about the score of one rare word in a name.
 const HALF_SCORE: f32 = 5.0;
 
 impl Index {
-    /// Searches: tools named by `query` first, then those with enough of its words or meanings, best first,
-    /// deprecated ones last; equal scores in order of position. Scores are from 0 to 1 on a scale common to all
+    /// Returns the tools named by `query` first, then those with enough of its words or meanings, best first, and
+    /// deprecated ones last. Equal scores are in order of position. Scores are from 0 to 1 on a scale common to all
     /// queries.
     pub fn search(&self, query: &str) -> Vec<(usize, f32)> {
         self.search_shown(query, |_| true)
     }
 
     /// Searches only the tools that are `shown`, except that document frequencies count all tools. `shown` is called
-    /// best first, and only for matches or tools that decide whether there is a result.
+    /// best match first, and only for matches or for tools that decide whether there is a result.
     pub(crate) fn search_shown(
         &self,
         query: &str,
@@ -255,7 +255,7 @@ mod tests {
         assert!(names(&manages, "which absences are there?", 1).is_empty());
         assert_eq!(names(&manages, "change the absences", 1), ["s:manage_absences"]);
         assert_eq!(names(&manages, "absences of the team", 1), ["s:manage_absences"]);
-        // A deprecation mark contradicted by the name.
+        // The name contradicts a deprecation mark.
         let lists = catalog("list_absences");
         assert_eq!(names(&lists, "which absences are there?", 1), ["s:list_absences"]);
     }
@@ -355,7 +355,7 @@ mod tests {
         catalog.load()
     }
 
-    /// A query meaning without neighbors.
+    /// A query meaning that has no neighbors.
     fn nothing_near(snapshot: &Snapshot) -> QueryMeaning {
         let tools = snapshot.tools().iter().cloned().map(|tool| (tool, &[0.0, 1.0][..]));
         let query = Arc::new(UnitVector::of(vec![1.0, 0.0]).unwrap());

@@ -1,7 +1,7 @@
-//! Operator settings of tools: filters, capabilities (CAP-3), validation of results (FR-A4) and arguments, result
-//! limits.
+//! Operator settings of tools: filters, capabilities (CAP-3), validation of results (FR-A4) and of arguments, and
+//! result limits.
 //!
-//! Owns those parts of a server's config and how their layers combine. Transport settings are elsewhere.
+//! Owns these parts of a server's config and the rules for combining their layers. Transport settings are elsewhere.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,11 +39,11 @@ pub struct Settings {
     pub folder: Option<PathBuf>,
 }
 
-/// The catalog's part of a server in `mcpServers`.
+/// Part of a server in `mcpServers` that the catalog uses.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ServerSettings {
-    /// Offered tools by name or pattern; absent: all, empty: none.
+    /// Offered tools by name or pattern. If absent, all tools are offered; if empty, none.
     pub enabled_tools: Option<Vec<Pattern>>,
     /// Tools excluded by name or pattern, even if enabled.
     pub disabled_tools: Vec<Pattern>,
@@ -56,7 +56,7 @@ pub struct ServerSettings {
     pub result_limit: ResultLimitRules,
 }
 
-/// `input_validation` of one server: for all its tools, and by tool name or pattern.
+/// `input_validation` of one server, for all its tools and by tool name or pattern.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct InputRules {
@@ -66,7 +66,7 @@ pub struct InputRules {
     pub tools: Rules<InputOverride>,
 }
 
-/// Override of argument validation; absent fields inherit.
+/// Override of argument validation; absent fields are inherited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct InputOverride {
@@ -74,7 +74,7 @@ pub struct InputOverride {
     pub mode: Option<InputMode>,
 }
 
-/// `output_validation` of one server: for all its tools, and by tool name or pattern.
+/// `output_validation` of one server, for all its tools and by tool name or pattern.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct OutputRules {
@@ -85,11 +85,11 @@ pub struct OutputRules {
     pub max_depth: Option<u32>,
     pub missing_structured_content: Option<MissingContent>,
     pub max_held_bytes: Option<u64>,
-    /// The same by tool name or pattern.
+    /// Overrides by tool name or pattern.
     pub tools: Rules<PolicyOverride>,
 }
 
-/// Override of result validation; absent fields inherit.
+/// Override of result validation; absent fields are inherited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PolicyOverride {
@@ -143,7 +143,7 @@ impl OutputRules {
 }
 
 impl PolicyOverride {
-    /// `base` with these overrides.
+    /// Returns `base` with these overrides applied.
     pub(crate) fn over(&self, base: Policy) -> Policy {
         Policy {
             mode: self.mode.unwrap_or(base.mode),
@@ -167,7 +167,7 @@ fn depth<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
     }
 }
 
-/// `result_limit` of one server: for all its tools, and by tool name or pattern.
+/// `result_limit` of one server, for all its tools and by tool name or pattern.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ResultLimitRules {
@@ -177,11 +177,11 @@ pub struct ResultLimitRules {
     /// See [`ResultLimit::keep`].
     #[serde(deserialize_with = "keep")]
     pub keep: Option<Duration>,
-    /// The same by tool name or pattern.
+    /// Overrides by tool name or pattern.
     pub tools: Rules<ResultLimitOverride>,
 }
 
-/// Override of the result limit; absent fields inherit.
+/// Override of the result limit; absent fields are inherited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ResultLimitOverride {

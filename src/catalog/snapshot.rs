@@ -1,4 +1,4 @@
-//! Immutable snapshot of all tools, read without a lock, sharing unchanged parts with its predecessor.
+//! Immutable snapshot of all tools. It is read without a lock and shares unchanged parts with its predecessor.
 //!
 //! Built in `super::replacing`.
 
@@ -18,9 +18,9 @@ use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 /// All tools at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Ordered by name.
+    /// Tools ordered by name.
     pub(super) tools: Arc<[Arc<Tool>]>,
-    /// The same tools ordered by exposed name.
+    /// The same tools, ordered by exposed name.
     pub(super) direct: Arc<[DirectTool]>,
     pub(super) servers: BTreeMap<Arc<str>, KnownServer>,
     pub(super) index: Arc<Index>,
@@ -30,16 +30,16 @@ pub struct Snapshot {
 #[derive(Clone, Debug)]
 pub(super) struct KnownServer {
     pub(super) set: ToolSet,
-    /// Search index of its tools.
+    /// Search index of the server's tools.
     pub(super) words: Arc<Segment>,
-    /// Pins of its tools.
+    /// Pins of the server's tools.
     pub(super) pins: PinHistory,
     /// True if the stored set predates pins.
     pub(super) unpinned: bool,
 }
 
 impl KnownServer {
-    /// A server that has not answered.
+    /// Creates the state of a server that has not answered.
     pub(super) fn awaited() -> Self {
         let (words, pins) = (Arc::default(), PinHistory::New);
         Self { set: ToolSet::Awaited, words, pins, unpinned: false }
@@ -57,11 +57,11 @@ pub(super) struct DirectTool {
     pub(super) beside: Arc<[ScanFinding]>,
 }
 
-/// Review of a definition by itself.
+/// Review of an individual definition.
 #[derive(Clone, Debug)]
 pub(super) struct Review {
     pub(super) digest: DefinitionDigest,
-    /// Confusable skeleton of its name; empty if scanning is off.
+    /// Confusable skeleton of the tool's name; empty if scanning is off.
     pub(super) look: Box<str>,
     pub(super) scanned: Scanned,
 }
@@ -72,7 +72,7 @@ pub struct Reviewed<'a> {
     pub tool: &'a Arc<Tool>,
     /// Listed definition.
     pub listed: &'a Arc<Listed>,
-    /// Digest, which an approval is bound to.
+    /// Digest to which an approval is bound.
     pub digest: DefinitionDigest,
     pub pin: Option<&'a Pin>,
     by_itself: &'a [ScanFinding],
@@ -103,15 +103,15 @@ pub struct FoundTools {
 /// Source of a server's tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolSet {
-    /// Not known yet.
+    /// The tools are not known yet.
     Awaited,
-    /// From disk; not discovered since the start.
+    /// The tools come from disk and were not discovered since the start.
     Restored,
     Discovered,
 }
 
 impl Snapshot {
-    /// Empty snapshot: each of `servers` is awaited.
+    /// Creates an empty snapshot in which each of `servers` is awaited.
     pub(super) fn awaiting<'a>(
         servers: impl Iterator<Item = &'a Arc<str>>,
         lexicon: &Arc<Lexicon>,
@@ -133,7 +133,7 @@ impl Snapshot {
         self.tools.get(self.position(server, tool)?)
     }
 
-    /// The tools with the own name `own`, at most one per server, ordered by server.
+    /// Tools with the own name `own`, at most one per server, ordered by server.
     pub fn with_own_name<'a>(&'a self, own: &'a str) -> impl Iterator<Item = &'a Arc<Tool>> {
         self.servers.keys().filter_map(move |server| self.named(server, own))
     }
@@ -160,8 +160,8 @@ impl Snapshot {
         self.find_direct(exposed).map(|direct| &direct.tool)
     }
 
-    /// Listings of the `shown` tools for clients of `family`, from `start` on, ordered by exposed name. Tools without a
-    /// conforming listing are left out.
+    /// Listings of the `shown` tools for clients of `family`, starting at `start`, ordered by exposed name. Tools
+    /// without a conforming listing are left out.
     pub fn listed(
         &self,
         start: &Start,
@@ -178,7 +178,7 @@ impl Snapshot {
         })
     }
 
-    /// The same for the tools of one server, under their own names.
+    /// Listings of one server's tools, under their own names.
     pub fn listed_of(
         &self,
         server: &str,
@@ -196,7 +196,7 @@ impl Snapshot {
         })
     }
 
-    /// Notes on the tools of each server whose listing was repaired or is left out.
+    /// Notes on the tools of each server whose listing was repaired or left out.
     pub fn list_notes(&self) -> BTreeMap<&Arc<str>, ListNotes> {
         let mut notes = BTreeMap::<_, ListNotes>::new();
         for DirectTool { listings, tool, .. } in self.direct.iter() {
@@ -240,7 +240,7 @@ impl Snapshot {
         }
     }
 
-    /// Listings from `start` on with their tools.
+    /// Listings with their tools, starting at `start`.
     pub fn direct_tools(&self, start: &Start) -> impl Iterator<Item = (&Listed, &Arc<Tool>)> {
         let rest = start.rest(&self.direct, |direct| &direct.listed.key);
         rest.iter().map(|direct| (&*direct.listed, &direct.tool))
@@ -256,7 +256,7 @@ impl Snapshot {
         self.servers.iter().map(|(name, known)| (name, known.set))
     }
 
-    /// Tools for checking rules, completed by servers without known tools.
+    /// Tools for checking rules, supplemented by servers without known tools.
     pub fn known_tools(&self, servers: &KnownTools) -> KnownTools {
         let mut known = servers.servers.clone();
         for (server, set) in self.servers() {
@@ -269,7 +269,7 @@ impl Snapshot {
         KnownTools { servers: known }
     }
 
-    /// Source of a server's tools; `None` if it is not configured.
+    /// Source of a server's tools; `None` if the server is not configured.
     pub(crate) fn set_of(&self, server: &str) -> Option<ToolSet> {
         self.servers.get(server).map(|known| known.set)
     }
@@ -279,15 +279,16 @@ impl Snapshot {
         self.servers.contains_key(server)
     }
 
-    /// Searches the tools that agents may see; at most `limit` results, best first, with scores from 0 to 1; ties are
-    /// ordered by name.
+    /// Searches the tools that agents may see. Returns at most `limit` results, best first, with scores from 0 to 1;
+    /// ties are ordered by name.
     #[cfg(test)]
     pub(crate) fn search(&self, query: &str, limit: usize) -> Vec<(Arc<Tool>, f32)> {
         self.search_for(query, limit, None, |tool| tool.trust == Trust::Given).tools
     }
 
     /// Searches the tools accepted by `shown`, which is called in descending order of score and at most twice per tool.
-    /// Hidden tools affect neither the count nor the ranking. With the meaning of the query, similar tools are found too.
+    /// Hidden tools affect neither the count nor the ranking. If the meaning of the query is given, similar tools are
+    /// found too.
     pub fn search_for(
         &self,
         query: &str,

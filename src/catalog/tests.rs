@@ -1,4 +1,4 @@
-//! Tests of replacing sets and of restarts.
+//! Tests of set replacement and of restarts.
 
 use std::task::{Context, Waker};
 
@@ -234,7 +234,7 @@ fn discovery_before_restore_is_judged_by_stored_pins() {
     let catalog = Catalog::new(settings.clone());
     catalog.restore();
     assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
-    // The set is lost, the pins are not.
+    // The set is lost, but the pins are not.
     std::fs::remove_file(persist::path(folder.path(), "s")).unwrap();
     let catalog = Catalog::new(settings);
     catalog.replace_server("s", vec![tool("x", HARMLESS), tool("y", "")]);
@@ -398,7 +398,7 @@ fn imitation_is_reported_in_any_order() {
         assert_eq!(last.0.to_string(), format!("b:{imitation}"));
         assert!(last.1.iter().any(|it| it.detail == "looks like 'a:send_mail'"), "{last:?}");
         assert!(found.iter().all(|(name, _)| *name.server == *"b"));
-        // Reported once.
+        // The findings are reported once.
         assert!(catalog.replace_server("a", set("a")).found.is_empty());
         assert!(catalog.replace_server("b", set("b")).found.is_empty());
     }

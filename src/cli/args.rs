@@ -1,7 +1,8 @@
 //! Command line grammar: every command, flag, help text and example, and the parsers of flag values.
 //!
-//! Purely declarative: what a flag does is decided in the command's own file. A test below requires an example for
-//! every command. Parsers are pure except for [`Arguments::read`], which reads stdin or a file; the clock is an argument.
+//! Purely declarative: the effect of a flag is decided in the command's own file. A test below requires an example for
+//! every command. Parsers are pure except for [`Arguments::read`], which reads stdin or a file; the clock is an
+//! argument.
 
 mod subcommands;
 
@@ -466,7 +467,7 @@ Examples:
     },
 }
 
-/// Color choice of a command line that is not parsed yet, for its help and its usage errors.
+/// Returns the color choice of a command line that is not parsed yet, for its help and its usage errors.
 pub(super) fn color_of(typed: &[OsString]) -> ColorChoice {
     let words = typed.iter().map(|word| word.to_str().unwrap_or_default());
     let words: Vec<&str> = words.take_while(|word| *word != "--").collect();
@@ -479,7 +480,7 @@ pub(super) fn color_of(typed: &[OsString]) -> ColorChoice {
     }
 }
 
-/// Rewrites `--output FILE` after `activity export` to `--file FILE`: everywhere else `--output` is the output
+/// Rewrites `--output FILE` after `activity export` to `--file FILE`, because everywhere else `--output` is the output
 /// format.
 pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut before = [OsString::new(), OsString::new()];
@@ -498,8 +499,8 @@ pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec
     typed.into_iter().map(rewrite).collect()
 }
 
-/// Inserts `--` before the command of `upstream add NAME COMMAND`, so that its options are not ours. Options of ours are
-/// written before it; words after a URL stay as they are.
+/// Inserts `--` before the command of `upstream add NAME COMMAND`, so that the command's options are not parsed as
+/// those of mcpproxy. Options of mcpproxy are written before it; words after a URL stay as they are.
 pub(super) fn with_command_of_server(mut typed: Vec<OsString>) -> Vec<OsString> {
     let words: Vec<_> = typed.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let path = ["upstream", "add"];
@@ -586,7 +587,7 @@ pub(super) struct CompletionsArgs {
 /// Maximum size of arguments read from stdin or a file, in bytes.
 const MAX_ARGUMENT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// A positive duration, like `30s`, `2m` or `1h30m`.
+/// Parses a positive duration, like `30s`, `2m` or `1h30m`.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match text.parse::<SignedDuration>().map(Duration::try_from) {
         Ok(Ok(duration)) if !duration.is_zero() => Ok(duration),
@@ -594,7 +595,7 @@ pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A positive duration, also in days, like `30d`, `12h` or `90m`.
+/// Parses a positive duration that may have days, like `30d`, `12h` or `90m`.
 pub(super) fn days(text: &str) -> Result<Duration, String> {
     const DAY: u64 = 24 * 60 * 60;
     let whole = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
@@ -606,7 +607,7 @@ pub(super) fn days(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A timestamp: RFC 3339, or an age before `now`. Returns RFC 3339.
+/// Parses a timestamp: RFC 3339, or an age before `now`. Returns RFC 3339.
 pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, String> {
     let wrong =
         || format!("{flag} '{text}': expected RFC 3339 like {now:.0}, or an age like 2h or 7d");
@@ -615,7 +616,7 @@ pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, S
         Err(_) => {
             let age = days(text).map_err(|_| wrong())?;
             let time = now.checked_sub(age).map_err(|_| wrong())?;
-            // An age is no more exact than a second.
+            // An age is not more exact than a second.
             return Ok(format!("{time:.0}"));
         }
     };
@@ -627,7 +628,7 @@ pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, S
 pub(super) struct Arguments(Box<RawValue>);
 
 impl Arguments {
-    /// Reads stdin for `-`, a file for `@FILE`, else parses the text itself.
+    /// Reads stdin for `-`, a file for `@FILE`; otherwise parses the text itself.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         match (text, text.strip_prefix('@')) {
             ("-", _) => from_reader("stdin", std::io::stdin().lock()),
@@ -640,7 +641,7 @@ impl Arguments {
         }
     }
 
-    /// Builds an object of `KEY=TEXT` and `KEY:=JSON`, in this order.
+    /// Builds an object from pairs `KEY=TEXT` and `KEY:=JSON`, in this order.
     pub(super) fn of_pairs(pairs: &[String]) -> Result<Self, String> {
         let mut members: Vec<(&str, String)> = Vec::with_capacity(pairs.len());
         for pair in pairs {

@@ -1,7 +1,7 @@
 //! The proxy that serves a command's requests: a running one over HTTP, or one opened in this process.
 //!
-//! Both implement the same REST API with the same handlers, pipeline and JSON, so that commands do not distinguish
-//! them (FR-A2). Also cursor pagination over REST lists, whose items keep their bytes.
+//! Both implement the same REST API with the same handlers, pipeline and JSON, so that commands need not distinguish
+//! them (FR-A2). This module also pages through REST lists by cursor; the items keep their bytes.
 
 use crate::cli::args::Global;
 use crate::cli::error::{CommandError, Exit};
@@ -33,9 +33,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Time after which a call is first looked for among the pending ones; each further interval is twice as long.
+/// Time after which the pending calls are first searched for a call; each further interval is twice as long.
 const FIRST_APPROVAL_POLL: Duration = Duration::from_millis(300);
-/// Maximum of those intervals.
+/// Maximum of these intervals.
 const MAX_APPROVAL_POLL: Duration = Duration::from_secs(5);
 
 /// Target of a command's requests.
@@ -59,18 +59,18 @@ pub(super) struct Local {
 pub(super) enum Needs<'a> {
     /// Read-only access to the log: no server is started, and the data directory does not change.
     Activity,
-    /// A running proxy; none is opened.
+    /// A running proxy. None is opened for the command.
     Running,
     /// Read-only access to the catalog on disk: no server is started, and the data directory does not change.
     Catalog,
-    /// Decisions about the catalog, which are recorded: no server is started.
+    /// Decisions about the catalog, which are recorded. No server is started.
     Review,
-    /// A call to this server, the only one that is started. The call waits for it.
+    /// A call to this server, which is the only one started. The call waits for it.
     Call(&'a str),
 }
 
-/// Runs a command against the proxy that listens at the configured address, or against one opened for it and closed
-/// afterwards.
+/// Runs a command against the proxy that listens at the configured address. If none runs, opens one for the command and
+/// closes it afterwards.
 pub(super) fn with(
     global: &Global,
     needs: Needs<'_>,
@@ -156,18 +156,18 @@ impl Local {
 }
 
 impl Backend {
-    /// GET; returns the `data` member byte for byte.
+    /// Sends a GET; returns the `data` member byte for byte.
     pub(super) async fn get(&self, target: &str) -> Result<Data, CommandError> {
         self.request(Method::GET, target, Bytes::new()).await
     }
 
-    /// POST; returns the `data` member byte for byte.
+    /// Sends a POST; returns the `data` member byte for byte.
     pub(super) async fn post(&self, target: &str, body: String) -> Result<Data, CommandError> {
         self.request(Method::POST, target, body.into()).await
     }
 
-    /// POST of a call. If it waits for approval, `waits` gets the approval's id, which is found among the pending
-    /// calls by the request id. A call through a proxy in this process does not wait for approval.
+    /// Sends the POST of a call. If the call waits for approval, `waits` gets the approval's id, which is found among
+    /// the pending calls by the request id. A call through a proxy in this process does not wait for approval.
     pub(super) async fn post_call(
         &self,
         target: &str,
@@ -192,7 +192,8 @@ impl Backend {
         sent.await
     }
 
-    /// Id of the approval that the call of this request waits for. Never completes if it waits for none.
+    /// Returns the id of the approval that this request's call waits for. Never completes if the call does not wait for
+    /// approval.
     async fn approval_of(&self, request_id: &str) -> String {
         let mut pause = FIRST_APPROVAL_POLL;
         loop {
@@ -207,7 +208,7 @@ impl Backend {
         }
     }
 
-    /// GET of a streamed body, such as an export or live events; `after` resumes after the event with that id.
+    /// Sends a GET for a streamed body, such as an export or live events; `after` resumes after the event with this id.
     pub(super) async fn stream(
         &self,
         target: &str,
@@ -241,14 +242,14 @@ impl Backend {
         }
     }
 
-    /// Request with any method; returns the `data` member byte for byte.
+    /// Sends a request with any method; returns the `data` member byte for byte.
     pub(super) async fn request(
         &self,
         method: Method,
         target: &str,
         body: Bytes,
     ) -> Result<Data, CommandError> {
-        // Parameters of a GET come from flags only, so a rejected one is bad usage.
+        // A GET's parameters come only from flags, so a rejected parameter is bad usage.
         let refused = if method == Method::GET { Exit::Usage } else { Exit::Failed };
         match self {
             Self::Remote(client) => {
@@ -262,10 +263,10 @@ impl Backend {
     }
 }
 
-/// A streamed body; ends after an error.
+/// Streamed body, which ends after an error.
 pub(super) type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, CommandError>>>>;
 
-/// Response whose body is streamed.
+/// Response with a streamed body.
 pub(super) struct StreamedBody {
     pub(super) headers: HeaderMap,
     pub(super) chunks: Chunks,
@@ -344,8 +345,7 @@ fn unreachable(error: &RequestError) -> CommandError {
 /// Maximum number of items per REST page.
 const PAGE: u32 = 100;
 
-/// Fetches up to `max_items` items of `/api/v1/{name}` as `{"<name>":[…]}`; the member is `activities` for
-/// `activity`.
+/// Fetches up to `max_items` items of `/api/v1/{name}` as `{"<name>":[…]}`. For `activity`, the member is `activities`.
 pub(super) async fn fetch_all(
     backend: &Backend,
     name: &str,

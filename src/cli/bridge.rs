@@ -1,8 +1,8 @@
-//! `mcpproxy stdio` in front of a running proxy: lines on one side, HTTP on the other.
+//! Bridge of `mcpproxy stdio` to a running proxy: lines on one side, HTTP on the other.
 //!
-//! Each line of the client becomes a POST to `/mcp`, or to the path of one server; replies, JSON or events, are written as lines, byte for byte
-//! except for raw line breaks between tokens. The server's own stream is opened where the protocol has one. All
-//! decisions are made by the server, so that a call is treated the same over either transport (FR-A2).
+//! Each line of the client becomes a POST to `/mcp`, or to the path of one server. Replies, JSON or events, are written
+//! as lines, byte for byte except for raw line breaks between tokens. The server's own stream is opened if the protocol
+//! has one. The server makes all decisions, so that a call is treated the same over either transport (FR-A2).
 //!
 //! ```text
 //! stdin ─ message ─┬─ request ─▶ a task: POST ─▶ JSON | events ─┐
@@ -10,11 +10,11 @@
 //!                  └─ end: drain ─▶ DELETE      GET stream ─────┘
 //! ```
 //!
-//! A lost session is renewed with the client's own `initialize`, invisibly to the client, which could not do so
-//! itself. Messages are written only when complete and buffered until then: short ones side by side, at most
-//! [`LONG_MESSAGES`] of those over [`SHORT_BYTES`] while the others wait unread on their connections. Memory is
-//! therefore bounded independently of the number of calls. Unparsable lines are forwarded, since the server reports
-//! their errors.
+//! A lost session is renewed with the client's own `initialize`. The client, which could not do so itself, does not
+//! notice. Messages are written only when complete, and buffered until then. Short messages are buffered concurrently;
+//! at most [`LONG_MESSAGES`] messages over [`SHORT_BYTES`] are buffered, while further ones wait unread on their
+//! connections. Memory use is therefore bounded independently of the number of calls. Unparsable lines are forwarded,
+//! because the server reports their errors.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -49,7 +49,7 @@ const MAX_REQUESTS: usize = 256;
 const MAX_RESPONSES: usize = 64;
 /// Maximum number of messages queued for the client.
 const OUT_QUEUE: usize = 64;
-/// Timeout for delivering a notification, which later messages must not overtake.
+/// Timeout for delivering a notification. Later messages must not overtake a notification.
 const ONE_WAY_LIMIT: Duration = Duration::from_secs(10);
 /// Forwards one client's messages until its input ends, then lets requests in flight finish, for at most
 /// [`DRAIN_TIMEOUT`].
@@ -96,7 +96,7 @@ struct Bridge {
     out: mpsc::Sender<ServerMessage>,
     /// Requests in flight, by raw id.
     in_flight: RefCell<HashMap<Bytes, InFlight>>,
-    /// Responses of the client in flight. Later messages do not wait for them, since a server may be slow to read.
+    /// Responses of the client in flight. Later messages do not wait for them, because a server may be slow to read.
     responses: RefCell<JoinSet<()>>,
     /// Reader of the server's own stream.
     stream: RefCell<Option<AbortHandle>>,
@@ -110,7 +110,7 @@ struct InFlight {
 }
 
 impl Bridge {
-    /// Forwards one message: requests concurrently, everything else before the next line.
+    /// Forwards one message. Requests run concurrently; everything else is done before the next line is read.
     async fn forward(self: &Rc<Self>, message: ClientMessage, requests: &mut JoinSet<()>) {
         match &message.kind {
             ClientMessageKind::Request(_)
@@ -157,7 +157,7 @@ impl Bridge {
         responses.len() < MAX_RESPONSES
     }
 
-    /// Sends a message without a reply, within [`ONE_WAY_LIMIT`].
+    /// Sends a message without a reply, with the timeout [`ONE_WAY_LIMIT`].
     async fn send_one_way(self: Rc<Self>, message: ClientMessage) {
         let sent = tokio::time::timeout(ONE_WAY_LIMIT, self.post_one_way(&message)).await;
         match sent.unwrap_or(Err(DeliveryError::Late)) {
@@ -178,7 +178,7 @@ impl Bridge {
         modern
     }
 
-    /// Posts a message that expects no reply; forwards the server's error, if it is a protocol message.
+    /// Posts a message that expects no reply. Forwards the server's error if it is a protocol message.
     async fn post_one_way(self: &Rc<Self>, message: &ClientMessage) -> Result<(), DeliveryError> {
         let reply = self.server.post(message).await?;
         let status = reply.status();
@@ -317,16 +317,16 @@ async fn write<W: AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// Time a restarting server has to listen again before a request fails.
+/// Time within which a restarting server must listen again before a request fails.
 const RESTART_WAIT: Duration = Duration::from_secs(3);
-/// Retry interval meanwhile.
+/// Retry interval during this time.
 const RESTART_STEP: Duration = Duration::from_millis(100);
 /// Maximum size of an error body in bytes.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// Timeout of the DELETE that ends the session.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// The API key belongs to this program, not to the client: messages are sent on behalf of no principal, as with a proxy in
-/// this process.
+/// The API key belongs to this program, not to the client. Messages are therefore sent on behalf of no principal, as
+/// with a proxy in this process.
 const ON_BEHALF_OF: HeaderName = HeaderName::from_static(authentication::ON_BEHALF_OF);
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -344,11 +344,11 @@ enum DeliveryError {
 /// The server and the client's session with it.
 struct ServerSession {
     client: HttpClient,
-    /// Path of its endpoint.
+    /// Path of the server's endpoint.
     path: Box<str>,
     agreement: Agreement,
     long_messages: LongMessages,
-    /// Serializes renewals: one request renews the session, the others wait.
+    /// Serializes renewals: one request renews the session while the others wait.
     renewal: Semaphore,
 }
 
@@ -365,7 +365,7 @@ impl ServerSession {
         self.client.authority()
     }
 
-    /// Headers of a message in the session; empty before there is one.
+    /// Headers of a message in the session; empty if no session exists.
     fn headers(&self) -> HeaderMap {
         self.agreement.headers()
     }
@@ -392,7 +392,7 @@ impl ServerSession {
         ReplyMessages::new(&self.long_messages, true)
     }
 
-    /// Posts a message of the client in the session; renews the session once if the server does not know it.
+    /// Posts a message of the client in the session. If the server does not know the session, renews it once.
     async fn post(&self, message: &ClientMessage) -> Result<HttpReply, DeliveryError> {
         let mut again = false;
         loop {
@@ -417,7 +417,7 @@ impl ServerSession {
         }
     }
 
-    /// Sends one request; retries for a while if the server is restarting.
+    /// Sends one request. Retries for some time if the server is restarting.
     async fn send(
         &self,
         method: Method,
@@ -499,11 +499,11 @@ fn refused(status: StatusCode, body: &[u8]) -> String {
 
 /// Delay before the stream is reopened, unless the server sets one.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
-/// Maximum delay a server may set.
+/// Maximum delay that a server may set.
 const MAX_STREAM_RETRY: Duration = Duration::from_secs(30);
 
 /// Opens the server's stream, reopens it after the last event whenever it ends, and forwards its messages to `out`.
-/// Ends if the server offers no stream, the session has no id, or the receiver is gone.
+/// Ends if the server does not offer a stream, the session has no id, or the receiver is gone.
 async fn follow(server: Rc<ServerSession>, out: mpsc::Sender<ServerMessage>) {
     let mut last_id: Option<HeaderValue> = None;
     loop {
@@ -533,7 +533,7 @@ async fn follow(server: Rc<ServerSession>, out: mpsc::Sender<ServerMessage>) {
                     tracing::debug!(%error, "cannot renew the session for the server's own stream");
                 }
             }
-            // The server offers no stream.
+            // The server does not offer a stream.
             Ok(_) => return,
             Err(error) => tracing::debug!(%error, "cannot open the server's own stream"),
         }
@@ -543,7 +543,7 @@ async fn follow(server: Rc<ServerSession>, out: mpsc::Sender<ServerMessage>) {
 
 /// Messages up to this size are always buffered.
 const SHORT_BYTES: usize = 1024 * 1024;
-/// Maximum number of longer messages buffered at once, each of at most [`lines::MAX_LINE_BYTES`].
+/// Maximum number of longer messages buffered concurrently, each of at most [`lines::MAX_LINE_BYTES`].
 const LONG_MESSAGES: usize = 2;
 
 /// Permits for messages over [`SHORT_BYTES`].
@@ -587,10 +587,10 @@ impl ServerMessage {
 /// Decoder for the messages of one reply, in order.
 struct ReplyMessages {
     long: LongMessages,
-    /// `None`: the body is a single message.
+    /// Decoder of the event stream; `None` if the body is a single message.
     events: Option<sse::Decoder>,
     message: ServerMessage,
-    /// Inside an event of another type than `message`.
+    /// Whether the current event has a type other than `message`.
     skip: bool,
 }
 
@@ -612,7 +612,7 @@ impl ReplyMessages {
         self.events.is_some()
     }
 
-    /// The next complete message; `None` at the end. A truncated message is an error.
+    /// Returns the next complete message; `None` at the end. A truncated message is an error.
     async fn next(&mut self, reply: &mut HttpReply) -> Result<Option<ServerMessage>, String> {
         loop {
             if let Some(message) = self.decoded().await? {
@@ -704,7 +704,7 @@ enum ClientMessageKind {
     Initialized,
     /// `notifications/cancelled`, with the raw id of the canceled request.
     Cancelled(Bytes),
-    /// A notification: no response.
+    /// A notification, which expects no response.
     OneWay,
     /// The client's response to a request of the server.
     Response,
@@ -778,7 +778,7 @@ impl ClientMessage {
     }
 }
 
-/// Headers that repeat a modern message.
+/// Headers that repeat parts of a modern message.
 fn modern(method: &str, params: &Params<'_>) -> Option<HeaderMap> {
     let version = params.meta.as_ref()?.version.as_deref()?;
     let name = match headers::name_member(method) {
@@ -813,7 +813,7 @@ fn is_message(body: &[u8]) -> bool {
     serde_json::from_slice::<Any<'_>>(body).is_ok_and(|it| it.jsonrpc.as_deref() == Some("2.0"))
 }
 
-/// Protocol revision in a response to `initialize`; `None` if it is an error.
+/// Protocol revision in a response to `initialize`; `None` if the response is an error.
 fn settled_version(answer: &[u8]) -> Option<HeaderValue> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -829,7 +829,7 @@ fn settled_version(answer: &[u8]) -> Option<HeaderValue> {
     HeaderValue::from_str(&answer.result?.version).ok()
 }
 
-/// Agreed headers of the current session, if there is one.
+/// Agreed headers of the current session, if any.
 #[derive(Default)]
 struct Agreement(RefCell<Option<Agreed>>);
 
@@ -862,7 +862,7 @@ impl Agreement {
         headers
     }
 
-    /// `initialize` request and revision of the session with this id; `None` if another session is current.
+    /// `initialize` request and revision of the session with this id; `None` if a different session is current.
     fn of(&self, id: &HeaderValue) -> Option<(Bytes, HeaderValue)> {
         let agreed = self.0.borrow();
         let agreed = agreed.as_ref().filter(|agreed| agreed.id.as_ref() == Some(id))?;

@@ -1,7 +1,7 @@
 //! Facts about MCP clients for `import` and `connect`: location and format of their server lists, and the entry that
-//! points them to this proxy.
+//! points a client to this proxy.
 //!
-//! Files and server blocks are parsed and rendered by `clients::file`, and shown by `clients::preview`.
+//! `clients::file` parses and renders files and server blocks; `clients::preview` shows them.
 
 pub(super) use self::file::Syntax;
 use clap::ValueEnum;
@@ -30,7 +30,7 @@ pub(super) enum McpClient {
 /// Form of an entry for a server reached over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
-    /// Not supported: the client only starts commands.
+    /// Not supported, because the client only starts commands.
     Unknown,
     /// `url` and `headers`.
     Url,
@@ -47,7 +47,7 @@ pub(super) enum Remote {
 pub(super) struct ClientFacts {
     /// Display name.
     pub(super) name: &'static str,
-    /// Config file on Linux and macOS; `~` is the home, `@` the config directory (`XDG_CONFIG_HOME`).
+    /// Config file on Linux and macOS; `~` stands for the home directory, `@` for the config directory (`XDG_CONFIG_HOME`).
     linux: &'static str,
     macos: &'static str,
     pub(super) syntax: Syntax,
@@ -163,14 +163,14 @@ impl McpClient {
     }
 }
 
-/// Our entry's name.
+/// Name of mcpproxy's entry.
 pub(in crate::cli) const NAME: &str = "mcpproxy";
 
 /// Address and credentials by which clients reach this proxy.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct ProxyEntry<'a> {
     /// Listen address if clients can use plain HTTP. `None` for a Unix socket, or for TLS with a certificate that
-    /// clients may not trust: then they start the command.
+    /// clients may not trust; clients then start the command.
     pub(in crate::cli) listen: Option<SocketAddr>,
     /// API key, if one is required.
     pub(in crate::cli) key: Option<&'a str>,
@@ -229,14 +229,14 @@ impl ProxyEntry<'_> {
     }
 }
 
-/// API key in an entry that mcpproxy has written.
+/// API key in an entry written by mcpproxy.
 pub(in crate::cli) fn key(block: &Value) -> Option<&str> {
     ["headers", "http_headers"]
         .iter()
         .find_map(|headers| block.get(*headers)?.get(authentication::HEADER)?.as_str())
 }
 
-/// Whether an entry points to this proxy: it starts this program, or has our name and a local URL.
+/// Whether an entry points to this proxy: it starts this program, or has mcpproxy's name and a local URL.
 pub(in crate::cli) fn is_own_entry(name: &str, block: &Map<String, Value>) -> bool {
     let text = |key: &str| block.get(key).and_then(Value::as_str);
     let starts_us = text("command")

@@ -108,7 +108,8 @@ fn write_page(command: &clap::Command, folder: &Path) -> io::Result<usize> {
     Ok(pages)
 }
 
-/// Synopsis of a command: its own options, the global ones, and its arguments, with the names of values as in its help.
+/// Synopsis of a command: its own options, the global options, and its arguments, with the names of values used in its
+/// help.
 fn synopsis(command: &clap::Command) -> String {
     let (mut options, arguments): (Vec<_>, Vec<_>) = command
         .get_arguments()
@@ -148,7 +149,7 @@ pub(super) fn print_completions(flags: &CompletionsArgs) -> Result<(), CommandEr
     output::write(&script)
 }
 
-/// Requests a one-time code and prints it as a URL; with `open` also opens the browser.
+/// Requests a one-time code and prints it as a URL; if `open` is set, also opens the browser.
 pub(super) fn open_page(open: bool, global: &Global, output: &Output) -> Result<(), CommandError> {
     backend::with(global, Needs::Running, async |backend| {
         let base = match backend {

@@ -1,9 +1,9 @@
-//! Shell completion and "did you mean" suggestions, both from the names of servers, tools, tokens and approvals.
+//! Shell completion and "did you mean" suggestions. Both use the names of servers, tools, tokens and approvals.
 //!
-//! The shell starts the program with [`VARIABLE`] set and the words typed so far; it prints the candidates and exits.
-//! Names come from the running proxy if it answers within [`PATIENCE`], else from disk. Names with characters special
-//! to a shell are omitted, and any failure completes nothing. Suggestions are looked up only after a request has
-//! failed.
+//! The shell starts the program with [`VARIABLE`] set and the words typed so far; the program prints the candidates and
+//! exits. Names come from the running proxy if it answers within [`PATIENCE`], otherwise from disk. Names that contain
+//! characters special to a shell are omitted, and after any failure there are no candidates. Suggestions are looked up
+//! only after a request has failed.
 
 use crate::cli::args::{Cli, Global};
 use crate::cli::backend::{Backend, target};
@@ -28,7 +28,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Environment variable by which a shell requests completions.
+/// Environment variable with which a shell requests completions.
 const VARIABLE: &str = "MCPPROXY_COMPLETE";
 /// Timeout for queries to the proxy.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -39,11 +39,11 @@ const NAME: &str = "mcpproxy";
 
 /// Registration script for bash, which splits words at colons.
 const BASH: &str = include_str!("completion/bash.sh");
-/// Makes zsh complete at once when it loads the script for a first completion.
+/// Makes zsh complete immediately when it loads the script for a first completion.
 const ZSH_FIRST: &str = "\nif [[ \"${funcstack[1]}\" == _mcpproxy ]]; then\n    \
                          _clap_dynamic_completer_mcpproxy \"$@\"\nfi\n";
 
-/// Answers a completion request of a shell; returns false if there is none.
+/// Answers a completion request from a shell. Returns false if there is no request.
 pub(super) fn answer_shell(typed: &[OsString]) -> clap::error::Result<bool> {
     let here = std::env::current_dir().ok();
     CompleteEnv::with_factory(completing_command)
@@ -122,13 +122,13 @@ fn candidates(names: Names, word: &OsStr) -> Vec<CompletionCandidate> {
     all.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// Whether a name consists of characters that no shell interprets.
+/// Whether a name consists only of characters that no shell interprets.
 fn is_plain(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:@+,".contains(&byte);
     !name.is_empty() && !name.starts_with('-') && name.bytes().all(plain)
 }
 
-/// Extracts config and data directory from an unfinished command line.
+/// Extracts the config and the data directory from an unfinished command line.
 fn global(words: impl Iterator<Item = OsString>) -> Option<Global> {
     let words: Vec<String> = words.filter_map(|word| word.into_string().ok()).collect();
     let value = |short: &str, long: &str| {
@@ -138,7 +138,7 @@ fn global(words: impl Iterator<Item = OsString>) -> Option<Global> {
         next.map(String::as_str).or(joined).map(PathBuf::from)
     };
     let (config, data_dir) = (value("-c", "--config"), value("-d", "--data-dir"));
-    // Environment variables apply as usual.
+    // Environment variables apply as they do otherwise.
     let usual = Cli::try_parse_from([NAME, "status"]).ok()?.global;
     Some(Global {
         config: config.or_else(|| usual.config.clone()),
@@ -170,7 +170,7 @@ fn all(names: Names, global: &Global) -> Option<Vec<String>> {
     })
 }
 
-/// Tools of the running proxy, else those on disk.
+/// Tools of the running proxy, or those on disk if none answers.
 fn tools(config: &Config) -> Vec<String> {
     let response = query_proxy(config, async |backend| {
         backend::fetch_all(backend, "tools", &[], MAX_TOOLS).await.ok()
@@ -238,7 +238,7 @@ pub(super) async fn suggesting<T>(
     Err(failure)
 }
 
-/// Suffix of a message: the suggested name, else the command that lists all.
+/// Suffix of a message: the suggested name, or the command that lists all names.
 fn advice(suggestion: Option<&str>, all: Option<&str>) -> String {
     match (suggestion, all) {
         (Some(suggestion), _) => format!(": did you mean {}?", line(suggestion)),
@@ -247,12 +247,12 @@ fn advice(suggestion: Option<&str>, all: Option<&str>) -> String {
     }
 }
 
-/// Suggestion from names at hand, as a suffix of a message.
+/// Suggestion from the given names, as a suffix of a message.
 pub(super) fn did_you_mean<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> String {
     nearest(word, names).map(|suggestion| advice(Some(suggestion), None)).unwrap_or_default()
 }
 
-/// Message for an unknown server: the configured ones and a suggestion.
+/// Message for an unknown server, with the configured servers and a suggestion.
 pub(super) fn unknown_server<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();
     let known = match names.as_slice() {
@@ -263,7 +263,7 @@ pub(super) fn unknown_server<'a>(name: &str, names: impl Iterator<Item = &'a str
     format!("there is no server '{name}': {known}{suggestion}")
 }
 
-/// The tool most similar to a name with or without its server.
+/// The tool most similar to a name, which may lack the server.
 pub(super) async fn tool(backend: &Backend, word: &str) -> Option<String> {
     let all = backend::fetch_all(backend, "tools", &[], MAX_SUGGESTED_TOOLS).await.ok()?;
     let all = parse(&all).ok()?;
@@ -271,7 +271,7 @@ pub(super) async fn tool(backend: &Backend, word: &str) -> Option<String> {
     tool_among(word, names.iter().map(|name| &**name).collect())
 }
 
-/// Prefers full names, then tools of that name on other servers.
+/// Prefers full names, then tools with the same name on other servers.
 fn tool_among(word: &str, names: Vec<&str>) -> Option<String> {
     let of = |name: &str| name.split_once(':').map_or(String::new(), |(_, tool)| tool.to_owned());
     let (server, tool) = word.split_once(':').unwrap_or(("", word));

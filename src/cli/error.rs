@@ -12,7 +12,7 @@ pub(super) struct CommandError {
     pub(super) exit: Exit,
     /// One line without a trailing period.
     pub(super) message: String,
-    /// Id of the failed request, as in log and activity.
+    /// Id of the failed request, as in the log and in the activity.
     pub(super) request_id: Option<String>,
     /// HTTP status of the proxy's error response.
     pub(super) status: Option<StatusCode>,
@@ -38,7 +38,7 @@ impl CommandError {
         Self::new(Exit::Failed, message)
     }
 
-    /// A second termination signal; `code` is the shell's exit code for it.
+    /// Error for a second termination signal; `code` is the shell's exit code for this signal.
     pub(super) fn aborted(code: u8) -> Self {
         let interrupted = code == Exit::Interrupted as u8;
         let exit = if interrupted { Exit::Interrupted } else { Exit::Terminated };
@@ -50,7 +50,7 @@ impl CommandError {
         Self::new(Exit::Usage, message)
     }
 
-    /// Names the object that a response says is unknown, and the command that lists the existing ones.
+    /// Adds the object that a response calls unknown, and the command that lists the existing ones.
     pub(super) fn naming(mut self, id: &str, listing: &str) -> Self {
         if self.status == Some(StatusCode::NOT_FOUND) {
             self.message = format!("{}: '{id}'; `{listing}` lists the ids", self.message);
@@ -58,7 +58,7 @@ impl CommandError {
         self
     }
 
-    /// The line, or one per config problem, for stderr; a JSON object if results are JSON.
+    /// The line for stderr, or one line per config problem; a JSON object if results are JSON.
     pub(super) fn line(&self, json: bool) -> String {
         if !json && !self.problems.is_empty() {
             let lines = self.problems.iter().map(|problem| {

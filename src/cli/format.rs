@@ -1,4 +1,4 @@
-//! Formatting of values for people: timestamps, counts, and members of JSON responses found by pointer (RFC 6901).
+//! Formatting of values for people: timestamps, counts, and members of JSON responses selected by pointer (RFC 6901).
 //!
 //! Pure except for [`Times::new`], which reads the clock and the time zone.
 
@@ -47,7 +47,7 @@ impl Times {
         }
     }
 
-    /// Column header, including the zone.
+    /// Column header, which includes the zone.
     pub(super) fn header(&self, relative: &'static str, absolute: &str) -> String {
         match self {
             Self::Relative(_) => relative.to_owned(),
@@ -55,7 +55,7 @@ impl Times {
         }
     }
 
-    /// Month to second; the year is implied by the retention period.
+    /// Formats a time from month to second, or as an age. The retention period implies the year.
     pub(super) fn show(&self, time: Timestamp) -> String {
         match self {
             Self::Relative(now) => relative(now.as_second(), time.as_second()),
@@ -65,7 +65,7 @@ impl Times {
         }
     }
 
-    /// Year to millisecond with the UTC offset, or the age.
+    /// Formats a time from year to millisecond with the UTC offset, or as an age.
     pub(super) fn exact(&self, time: Timestamp) -> String {
         match self {
             Self::Relative(now) if time > *now => self.show(time),
@@ -77,18 +77,18 @@ impl Times {
         }
     }
 
-    /// [`Times::exact`] of a JSON timestamp; other text is returned as it is.
+    /// [`Times::exact`] for a JSON timestamp; other text is returned unchanged.
     pub(super) fn exact_text(&self, timestamp: &str) -> String {
         timestamp.parse().map_or_else(|_| cell(timestamp), |time| self.exact(time))
     }
 
-    /// [`Times::show`] of a JSON timestamp; other text is returned as it is.
+    /// [`Times::show`] for a JSON timestamp; other text is returned unchanged.
     pub(super) fn show_text(&self, timestamp: &str) -> String {
         timestamp.parse().map_or_else(|_| cell(timestamp), |time| self.show(time))
     }
 }
 
-/// `5m` for five minutes ago, `in 5m` for the future.
+/// Formats `5m` for five minutes ago, `in 5m` for the future.
 fn relative(now: i64, then: i64) -> String {
     let seconds = now.abs_diff(then);
     let (number, unit) = match seconds {
@@ -101,7 +101,7 @@ fn relative(now: i64, then: i64) -> String {
     format!("{before}{number}{unit}")
 }
 
-/// A number with its noun: `1 tool`, `2 tools`. For nouns with a regular plural.
+/// Formats a number with its noun: `1 tool`, `2 tools`. The noun must have a regular plural.
 pub(super) fn counted(number: impl Display, thing: &str) -> String {
     let number = number.to_string();
     let plural = if number == "1" { "" } else { "s" };
@@ -122,7 +122,7 @@ pub(super) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Counts of a server's list items that do not conform to MCP; `None` if all do.
+/// Counts of a server's list items that do not conform to MCP; `None` if all items conform.
 pub(super) fn nonconforming(server: &Value) -> Option<String> {
     let number = |at: &str| server.pointer(at).and_then(Value::as_u64).unwrap_or_default();
     let (repaired, omitted) = (number("/nonconforming/repaired"), number("/nonconforming/omitted"));
@@ -136,7 +136,7 @@ pub(super) fn nonconforming(server: &Value) -> Option<String> {
     }
 }
 
-/// State of a server's second connection, if it is open; the error is why it could not be opened, or was lost.
+/// State of a server's second connection, if it is open. The error states why it could not be opened or was lost.
 pub(super) fn second_connection(server: &Value) -> Option<Result<String, String>> {
     let [state, version, reason] = ["/state", "/protocol_version", "/reason"]
         .map(|at| cell(&text(server, &format!("/second_connection{at}"))));

@@ -1,12 +1,12 @@
-//! HTTP/1.1 client for a running proxy: REST for the commands, MCP for the demo and the bridge.
+//! HTTP/1.1 client for a running proxy. Commands use it for REST, the demo and the bridge for MCP.
 //!
-//! Keeps a few idle connections, one request on each at a time. Dropping a reply before its end closes the
+//! Keeps a few idle connections, with one request at a time on each. Dropping a reply before its end closes the
 //! connection, which cancels the request. On a new connection the server first proves that it belongs to this config.
-//! Redirects and HTTP proxies are not supported: the server is ours, at a configured address.
+//! Redirects and HTTP proxies are not supported, because the server is mcpproxy itself at a configured address.
 //!
-//! Over TLS any certificate is accepted whose private key the server holds: the proof of the API key (`api::proof`)
-//! covers the certificate and precedes any sensitive data, so renewed, self-signed or misnamed certificates are
-//! accepted.
+//! Over TLS any certificate is accepted if the server holds its private key: the proof of the API key (`api::proof`)
+//! covers the certificate and precedes any sensitive data. Renewed, self-signed or misnamed certificates therefore
+//! work.
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
@@ -62,10 +62,10 @@ pub(super) enum RequestError {
     /// The connection was refused.
     #[error("no mcpproxy runs on {0}")]
     NoListener(String),
-    /// Another program is listening; nothing was sent to it.
+    /// Another program is listening. Nothing was sent to it.
     #[error("the program on {0} is not the mcpproxy of this config: {1}; nothing was sent to it")]
     UnexpectedServer(String, NotProven),
-    /// No connection was made: nothing was sent.
+    /// No connection was made, and nothing was sent.
     #[error("{0}: {1}")]
     NotSent(String, String),
     /// The request may have been sent; the response is missing or incomplete.
@@ -96,8 +96,7 @@ impl RequestError {
     }
 }
 
-/// Client for a running proxy with its API key and connection pool. Clones share the pool, which belongs to one
-/// runtime.
+/// Client for a running proxy, with its API key and connection pool. Clones share the pool, which belongs to one runtime.
 #[derive(Clone, Debug)]
 pub(super) struct HttpClient {
     address: Address,
@@ -115,7 +114,8 @@ pub(super) enum Security {
 }
 
 impl HttpClient {
-    /// Takes the configured listen address; a wildcard address is reached by loopback. Does not connect.
+    /// Creates a client for the configured listen address; a wildcard address is reached through loopback. Does not
+    /// connect.
     pub(super) fn new(listen: impl Into<Address>, security: Security, api_key: &str) -> Self {
         let address = match listen.into() {
             Address::Tcp(listen) => {
@@ -140,7 +140,7 @@ impl HttpClient {
         }
     }
 
-    /// The same server without the API key.
+    /// Returns a client for the same server without the API key.
     pub(super) fn without_key(&self) -> Self {
         Self { api_key: "".into(), idle: Rc::default(), ..self.clone() }
     }
@@ -159,7 +159,7 @@ impl HttpClient {
         &self.authority
     }
 
-    /// URL for MCP clients; for a socket in the form that the config key `url` takes.
+    /// URL for MCP clients. For a socket, it has the form that the config key `url` takes.
     pub(super) fn mcp_url(&self) -> String {
         let authority = &self.authority;
         match (&self.address, self.security) {
@@ -183,8 +183,8 @@ impl HttpClient {
         }
     }
 
-    /// Whether an mcpproxy listens at the address: with a key, the one of this config, which must prove it; without a
-    /// key its response to `/healthz` suffices.
+    /// Whether an mcpproxy listens at the address. If a key is set, it must be the proxy of this config and prove it;
+    /// without a key, its response to `/healthz` suffices.
     pub(super) async fn is_mcpproxy(&self) -> bool {
         let health = async {
             let reply = self.send(Method::GET, "/healthz", HeaderMap::new(), Bytes::new()).await?;
@@ -201,7 +201,7 @@ impl HttpClient {
         ours
     }
 
-    /// Sends a REST request of a command; `target` is path and query.
+    /// Sends a REST request for a command; `target` is path and query.
     pub(super) async fn request(
         &self,
         method: Method,
@@ -211,7 +211,7 @@ impl HttpClient {
         self.send(method, target, command_headers(), body).await?.buffered().await
     }
 
-    /// POST of a command under a request id of its own.
+    /// Sends a command's POST under its own request id.
     pub(super) async fn post_as(
         &self,
         request_id: &str,
@@ -224,7 +224,7 @@ impl HttpClient {
         self.send(Method::POST, target, headers, body).await?.buffered().await
     }
 
-    /// GET with a streamed response; `after` resumes an event stream after the event with that id.
+    /// Sends a GET with a streamed response; `after` resumes an event stream after the event with this id.
     pub(super) async fn stream(
         &self,
         target: &str,
@@ -273,7 +273,7 @@ impl HttpClient {
         }
     }
 
-    /// Opens a connection and has the server prove its identity.
+    /// Opens a connection and makes the server prove its identity.
     async fn connect(&self) -> Result<HttpConnection, RequestError> {
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, self.open()).await;
         let (connection, reached) = match opened {
@@ -350,7 +350,7 @@ fn is_health(body: &[u8]) -> bool {
     serde_json::from_slice::<Health>(body).is_ok()
 }
 
-/// Advice for an error status, if there is any.
+/// Advice for an error status; empty if there is none.
 pub(super) fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
@@ -423,7 +423,7 @@ impl HttpReply {
     }
 }
 
-/// TLS handshake; also returns the fingerprint of the server's certificate.
+/// Performs the TLS handshake. Also returns the fingerprint of the server's certificate.
 pub(super) async fn tls_handshake(
     stream: TcpStream,
     dialed: SocketAddr,
@@ -442,7 +442,7 @@ pub(super) async fn tls_handshake(
     Ok((stream, certificate))
 }
 
-/// Certificate verifier that accepts any certificate whose key the server holds; identity is proven by the API key.
+/// Certificate verifier that accepts any certificate whose key the server holds, because the API key proves the identity.
 #[derive(Debug)]
 struct AnyCertificateVerifier(Arc<CryptoProvider>);
 
@@ -492,19 +492,19 @@ const MAX_PROOF_BYTES: usize = 4096;
 /// Reason why a listener is not accepted as the proxy of this config.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotProven {
-    /// No response, or not a proof.
+    /// There was no response, or it was not a proof.
     #[error("it does not prove knowledge of the api_key")]
     Silent,
-    /// Proof for another key or address.
+    /// The proof is for another key or address.
     #[error("its proof is for another api_key, or for another address than the dialed one")]
     Wrong,
-    /// No random nonce.
+    /// No random nonce could be generated.
     #[error("no random bytes available for the challenge")]
     NoNonce,
 }
 
-/// Has the server on a connection prove that it knows `api_key` and listens at `dialed`. Later requests on the
-/// returned connection reach the same server. Without a key there is nothing to prove.
+/// Makes the server on a connection prove that it knows `api_key` and listens at `dialed`. Later requests on the
+/// returned connection reach the same server. Without a key, a proof is not needed.
 async fn prove(
     connection: HttpConnection,
     host: &str,
@@ -549,7 +549,7 @@ pub(super) fn mcp_path(server: Option<&str>) -> String {
     }
 }
 
-/// Builds path and query: segments and values are percent-encoded, absent parameters omitted.
+/// Builds path and query. Segments and values are percent-encoded; absent parameters are omitted.
 pub(super) fn target(segments: &[&str], query: &[(&str, Option<&str>)]) -> String {
     let mut target = String::from("/api/v1");
     for segment in segments {

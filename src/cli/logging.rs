@@ -1,8 +1,8 @@
 //! Logging to stderr, as text for people or JSON for machines, and direct lines on stderr. stdout is reserved for
 //! results.
 //!
-//! In text, a value that could pass for another field or line is quoted ([`QuotedFields`]). Colors follow `--color`
-//! and the usual variables, like those of results. Errors of stderr itself are ignored.
+//! In text, a value that could be mistaken for another field or line is quoted ([`QuotedFields`]). Colors follow
+//! `--color` and the usual variables, as they do for results. Errors of stderr itself are ignored.
 
 use crate::cli::args::Global;
 use crate::cli::style::Colors;
@@ -27,7 +27,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Maximum time a command waits at its end for stderr to be read.
+/// Maximum time that a command waits at its end for stderr to be read.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// The log of a command; flushed on drop.
@@ -49,16 +49,16 @@ impl Drop for Log {
 
 /// Starts logging at `level`. A second start in one process has no effect.
 pub(super) fn start(level: &str, format: LogFormat, color: ColorChoice) -> Log {
-    // `TALKATIVE` logs messages of servers and login codes: only its errors are shown, at any level.
+    // `TALKATIVE` logs messages of servers and login codes, so only its errors are shown, at any level.
     let filter = LogFilter::new(level, &[TALKATIVE]);
-    // Without a thread or stderr nothing is logged, and lines are counted as dropped.
+    // Without a thread or stderr, nothing is logged, and lines are counted as dropped.
     let lines = stderr().and_then(LogLines::to).unwrap_or_default();
     let writer = lines.clone();
     let is_colored = Colors::of_stderr(color) == Colors::Styled;
     let shown = tracing_subscriber::fmt::layer().with_target(false).with_ansi(is_colored);
     let tap = LogTap::default();
     let log = tracing_subscriber::registry().with(filter.clone()).with(tap.clone());
-    // Fails only if a subscriber is already set, which then stays in place.
+    // This fails only if a subscriber is already set, which then stays in place.
     let _ = match format {
         LogFormat::Text => {
             let shown = shown.fmt_fields(QuotedFields);
@@ -69,12 +69,12 @@ pub(super) fn start(level: &str, format: LogFormat, color: ColorChoice) -> Log {
     Log(LogHandles { lines, filter, tap })
 }
 
-/// Starts logging for a command that prints results: at `--log-level`, else errors only, as text.
+/// Starts logging for a command that prints results: at `--log-level`, by default errors only, as text.
 pub(super) fn start_quiet(global: &Global) -> Log {
     start(global.log_level.as_deref().unwrap_or("error"), LogFormat::Text, global.color)
 }
 
-/// stderr without the standard library's lock, so that a blocked reader does not block other writers.
+/// Returns stderr without the standard library's lock, so that a blocked reader does not block other writers.
 fn stderr() -> io::Result<File> {
     Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
 }
@@ -106,7 +106,7 @@ impl<'w> FormatFields<'w> for QuotedFields {
 
 impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Source location fields of the `log` crate.
+        // Skips source location fields of the `log` crate.
         if self.result.is_err() || field.name().starts_with("log.") {
             return;
         }
@@ -127,7 +127,7 @@ impl Visit for FieldWriter<'_> {
     }
 }
 
-/// Writes a plain word or an already quoted value as it is, else in quotes.
+/// Writes a plain word or an already quoted value unchanged, and any other value in quotes.
 fn write_value(out: &mut impl fmt::Write, value: &str) -> fmt::Result {
     if is_plain(value) || is_quoted(value) {
         return out.write_str(value);
@@ -144,13 +144,13 @@ fn write_value(out: &mut impl fmt::Write, value: &str) -> fmt::Result {
     out.write_char('"')
 }
 
-/// Whether a value is one word without characters that separate fields and spans.
+/// Whether a value is a single word without characters that separate fields and spans.
 fn is_plain(value: &str) -> bool {
     let is_mark = |letter: char| letter.is_whitespace() || "=\"\\'`{},;".contains(letter);
     !value.is_empty() && !value.contains(|letter| is_mark(letter) || is_hidden(letter))
 }
 
-/// Whether a value is one double-quoted string, as `Debug` writes it.
+/// Whether a value is a single double-quoted string, as `Debug` writes it.
 fn is_quoted(value: &str) -> bool {
     let Some(inner) = value.strip_prefix('"').and_then(|it| it.strip_suffix('"')) else {
         return false;

@@ -1,12 +1,13 @@
 //! Terminal output: results on stdout (JSON, YAML or text), colors, progress, confirmation prompts and wrapped
 //! paragraphs.
 //!
-//! The only place that writes to stdout; a reader that closes the pipe early (`| head`) is not an error. `--color`
-//! decides about colors, else the terminal and the usual variables (`NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE`,
-//! `TERM=dumb`); JSON and YAML have none. The progress line goes to stderr, at a terminal only.
+//! This is the only place that writes to stdout; a reader that closes the pipe early (`| head`) does not cause an
+//! error. `--color` controls colors; without it, the terminal and the usual variables do (`NO_COLOR`, `CLICOLOR`,
+//! `CLICOLOR_FORCE`, `TERM=dumb`). JSON and YAML are never colored. The progress line goes to stderr, only at a
+//! terminal.
 //!
-//! Text written by servers and agents may contain line breaks. A [`Paragraph`] indents continuation lines, so that
-//! such text never starts at the left edge, where it could pass for our own output.
+//! Text written by servers and agents may contain line breaks. A [`Paragraph`] indents continuation lines, so that this
+//! text never starts at the left edge, where it could be mistaken for mcpproxy's own output.
 
 use crate::cli::args::{Format, Global};
 use crate::cli::error::CommandError;
@@ -28,7 +29,7 @@ use std::time::Duration;
 /// Destination and format of results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
-    /// Table, JSON or YAML.
+    /// Table, JSON or YAML format.
     pub(super) format: Format,
     /// Whether stdout is a terminal.
     pub(super) terminal: bool,
@@ -72,12 +73,12 @@ impl Output {
         }
     }
 
-    /// The JSON text to print: at a terminal, hidden characters are escaped.
+    /// Returns the JSON text to print. At a terminal, hidden characters are escaped.
     pub(super) fn json<'t>(&self, json: &'t str) -> Cow<'t, str> {
         if self.terminal { terminal_safe::json(json) } else { Cow::Borrowed(json) }
     }
 
-    /// Serializes a value as YAML; at a terminal, hidden characters are escaped.
+    /// Serializes a value as YAML. At a terminal, hidden characters are escaped.
     pub(super) fn yaml(&self, value: &Value) -> Result<String, CommandError> {
         let written = match self.terminal {
             true => terminal_safe::yaml(value),
@@ -86,7 +87,7 @@ impl Output {
         written.map_err(|error| CommandError::failed(format!("cannot write YAML: {error}")))
     }
 
-    /// Draws a table for the width of the terminal or `COLUMNS`; unlimited without either.
+    /// Draws a table for the width of the terminal or `COLUMNS`; the width is unlimited if neither is known.
     pub(super) fn table(&self, columns: &[Column], rows: Vec<Vec<Cell>>) -> String {
         table::draw(columns, rows, self.view)
     }
@@ -124,7 +125,7 @@ const AFTER: Duration = Duration::from_millis(250);
 /// Interval between spinner updates.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Awaits `work` and shows `message` on stderr meanwhile, at a terminal.
+/// Awaits `work` and shows `message` on stderr while waiting, if stderr is a terminal.
 pub(super) async fn during<T>(message: impl Fn() -> String, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;
@@ -155,14 +156,14 @@ pub(super) async fn during<T>(message: impl Fn() -> String, work: impl Future<Ou
 /// Maximum size of an answer in bytes.
 const ANSWER_BYTES: u64 = 1024;
 
-/// Shows a preview and asks for confirmation. `yes` skips the question; without a terminal it is an error.
+/// Shows a preview and asks for confirmation. `yes` skips the question; without `yes`, a missing terminal is an error.
 pub(super) fn confirm(shown: &str, question: &str, yes: bool) -> Result<bool, CommandError> {
     let answer = ask(shown, &format!("{question} [y/N]"), yes)?;
     Ok(answer.is_none_or(|answer| is_yes(&answer)))
 }
 
-/// Shows a preview of numbered items, and asks which of them to choose: all, or some by their numbers from 1. Returns
-/// their indexes; `yes` means all. Without a terminal it is an error.
+/// Shows a preview of numbered items and asks which to choose: all, or some by their numbers, starting at 1. Returns
+/// their indexes; `yes` means all. A missing terminal is an error.
 pub(super) fn choose(
     shown: &str,
     question: &str,
@@ -183,7 +184,7 @@ pub(super) fn choose(
     }
 }
 
-/// Indexes of a list of numbers and ranges from 1 to `count`, in order; `None` if it is not such a list.
+/// Parses a list of numbers and ranges from 1 to `count` into indexes, in order; `None` if the text is not such a list.
 fn numbers(text: &str, count: usize) -> Option<Vec<usize>> {
     let mut chosen = vec![false; count];
     for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
@@ -254,7 +255,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Server names of different lengths: usual, long, maximum, and maximum in double-width letters.
+    /// Server names of different lengths: usual, long, maximum, and maximum with double-width letters.
     pub(in crate::cli) fn names() -> [String; 4] {
         ["files".to_owned(), "n".repeat(45), "x".repeat(120), "\u{65e5}\u{672c}".repeat(60)]
     }

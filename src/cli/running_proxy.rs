@@ -1,9 +1,9 @@
 //! Discovery of a running proxy, proof of its identity, and config reloads.
 //!
-//! `serve` may listen at another address than the configured one (`--listen`, or port 0). It therefore writes address
-//! and process id into its data directory while it runs. A stale file of a killed server is harmless: the listener
-//! must prove its identity before it is sent the key. The client side of [`proof`] sends a random nonce and compares
-//! the keyed hash in the response with the one for the address it dialed.
+//! `serve` may listen at an address that differs from the configured one (`--listen`, or port 0). It therefore writes
+//! its address and process id to its data directory while it runs. A stale file of a killed server is harmless: the
+//! listener must prove its identity before it receives the key. The client side of [`proof`] sends a random nonce and
+//! compares the keyed hash in the response with the expected one for the address it dialed.
 
 use crate::cli::format::{list, text};
 use crate::cli::http_client::{HttpClient, Security, target};
@@ -23,12 +23,12 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "address";
 
-/// File with the address of this server, for commands to find; removed on drop.
+/// File with the address of this server, which commands read; removed on drop.
 #[derive(Debug)]
 pub(super) struct AddressFile(PathBuf);
 
 impl AddressFile {
-    /// Writes the file. A failure is only logged, since the server works without it.
+    /// Writes the file. A failure is only logged, because the server works without it.
     pub(super) fn at(data_dir: &Path, address: &Address) -> Option<Self> {
         let file = data_dir.join(FILE);
         let written = private::create(&file)
@@ -55,7 +55,7 @@ pub(super) fn configured(config: &Config) -> HttpClient {
     HttpClient::new(config.listen.clone(), security(config), config.key())
 }
 
-/// Whether the proxy of this config uses TLS, wherever it listens.
+/// Whether the proxy of this config uses TLS, regardless of its address.
 fn security(config: &Config) -> Security {
     match config.tls {
         Some(_) => Security::Tls,
@@ -63,8 +63,8 @@ fn security(config: &Config) -> Security {
     }
 }
 
-/// Finds the running proxy: at the configured address, else at the announced one. If another program occupies the
-/// configured address, the first request reports it.
+/// Finds the running proxy, at the configured address or otherwise at the announced one. If another program occupies
+/// the configured address, the first request reports it.
 pub(super) async fn find(config: &Config) -> Option<HttpClient> {
     let client = configured(config);
     if !client.is_listening().await {
@@ -90,7 +90,7 @@ pub(super) async fn announced(data_dir: &Path, key: &str) -> Option<HttpClient> 
     None
 }
 
-/// The proxy that owns the data directory, if it listens at another address.
+/// The proxy that owns the data directory, if it listens at a different address.
 pub(super) async fn elsewhere(config: &Config) -> Option<HttpClient> {
     let (listen, _) = read(&config.data_dir).filter(|(listen, _)| *listen != config.listen)?;
     let client = HttpClient::new(listen, security(config), config.key());
@@ -116,9 +116,9 @@ fn read(data_dir: &Path) -> Option<(Address, Option<Pid>)> {
 /// Effect of a changed config file on the running proxy.
 #[derive(Clone, Debug)]
 pub(super) enum ReloadReport {
-    /// No proxy runs: the next one reads the file.
+    /// No proxy is running; the next one reads the file.
     NotRunning,
-    /// In force, except for the listed keys, which need a restart.
+    /// The file is in force, except for the listed keys, which need a restart.
     InForce(Vec<String>),
     /// The running proxy reads its config only at startup.
     NeedsRestart,
@@ -165,9 +165,9 @@ impl ReloadReport {
     }
 }
 
-/// Makes the running proxy of this config reload it; also returns a client for that proxy.
+/// Makes the running proxy of this config reload it, and also returns a client for that proxy.
 ///
-/// The reload's own response does not suffice: the proxy may read another file, or may have reverted since.
+/// The response to the reload does not suffice, because the proxy may read a different file or may have reverted since.
 pub(super) async fn reload(loaded: &Loaded) -> (ReloadReport, Option<HttpClient>) {
     let Some(client) = find(&loaded.config).await else {
         return (ReloadReport::NotRunning, None);
@@ -182,7 +182,7 @@ pub(super) async fn reload(loaded: &Loaded) -> (ReloadReport, Option<HttpClient>
     (report, Some(client))
 }
 
-/// The `data` member of a response, or the report that another response implies.
+/// Returns the `data` member of a response, or the report implied by any other response.
 async fn ask(client: &HttpClient, method: Method, path: &[&str]) -> Result<Value, ReloadReport> {
     let response = client.request(method, &target(path, &[]), Bytes::new()).await;
     let response = response.map_err(|error| ReloadReport::Unknown(error.to_string()))?;

@@ -1,4 +1,5 @@
-//! Trial of servers: waits for one in the running proxy, or starts one or all of a config in a proxy of this process.
+//! Trial of servers: waits for a server in the running proxy, or starts one or all servers of a config in a proxy in
+//! this process.
 
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Poll interval for the running proxy.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Waits until the running proxy has connected a server or failed to, at most until the deadline.
+/// Waits until the running proxy has connected a server or has failed to connect it, at most until the deadline.
 pub(super) async fn settled(
     backend: &Backend,
     name: &str,
@@ -70,12 +71,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(super) struct ServerTrial {
     pub(super) name: String,
     pub(super) status: Status,
-    /// Error, or a missing login; may be empty.
+    /// Error or missing login; may be empty.
     pub(super) reason: String,
     pub(super) tools: usize,
-    /// Tools marked neither read-only nor destructive; filled in by [`try_servers`] alone.
+    /// Tools marked neither read-only nor destructive; filled in only by [`try_servers`].
     pub(super) unannotated: Vec<String>,
-    /// Time until its tools were known, or it failed.
+    /// Time until the server's tools were known, or the server failed.
     pub(super) took: Duration,
 }
 
@@ -108,7 +109,7 @@ impl ServerTrial {
     }
 }
 
-/// Starts the enabled servers of a config, all at once, and stops them again. Nothing is stored.
+/// Starts all enabled servers of a config concurrently, and stops them again. Nothing is stored.
 pub(super) fn try_servers(config: Config) -> Result<Vec<ServerTrial>, CommandError> {
     let scratch = TemporaryFolder::watched("check")?;
     let limit = trial_limit(config.servers.iter());
@@ -116,8 +117,9 @@ pub(super) fn try_servers(config: Config) -> Result<Vec<ServerTrial>, CommandErr
     trials(app.map_err(|error| start_proxy::not_started(&error))?, limit)
 }
 
-/// Starts a server of a config alone, and stops it again. Its tools are stored like those of a first call, so that they
-/// are found before the proxy runs. Nothing is stored if the data directory is in use, unusable or that of a fleet node.
+/// Starts a single server of a config, and stops it again. Its tools are stored as after a first call, so that they are
+/// found before the proxy runs. Nothing is stored if the data directory is in use, unusable, or belongs to a fleet
+/// node.
 pub(super) fn try_new_server(
     mut config: Config,
     name: &str,

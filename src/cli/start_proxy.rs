@@ -1,7 +1,7 @@
-//! Shared startup code of commands: loading the config, starting a proxy in this process, and errors with exit code
-//! and next step.
+//! Shared startup code of commands: loading the config, starting a proxy in this process, and errors with an exit code
+//! and the next step.
 //!
-//! Also the private temporary directory that is removed when a command ends, even on a signal.
+//! Also contains the private temporary directory that is removed when a command ends, even on a signal.
 
 use crate::cli::args::Global;
 use crate::cli::error::{CommandError, Exit};
@@ -118,7 +118,7 @@ pub(super) fn random_key() -> Result<[u8; API_KEY_BYTES], CommandError> {
     Ok(random)
 }
 
-/// Startup of a command that prints results: loads the config, prints its warnings to stderr, starts the log.
+/// Starts up a command that prints results: loads the config, prints its warnings to stderr, and starts the log.
 pub(super) fn load_with_log(global: &Global) -> Result<(Loaded, Log), CommandError> {
     let loaded = load(global, None)?;
     let log = logging::start_quiet(global);
@@ -128,7 +128,7 @@ pub(super) fn load_with_log(global: &Global) -> Result<(Loaded, Log), CommandErr
     Ok((loaded, log))
 }
 
-/// Reads the config as `serve` would: file, environment, flags. A file that is named has to exist.
+/// Reads the config as `serve` would: file, environment, flags. If a file is named, it must exist.
 pub(super) fn load(global: &Global, listen: Option<&str>) -> Result<Loaded, CommandError> {
     named_file_exists(global)?;
     load_or_default(global, listen)
@@ -137,7 +137,7 @@ pub(super) fn load(global: &Global, listen: Option<&str>) -> Result<Loaded, Comm
 /// Maximum number of files searched for a similar name.
 const MAX_SIBLINGS: usize = 1000;
 
-/// Refuses a named config file that does not exist: only `init` creates one.
+/// Refuses a named config file that does not exist, because only `init` creates one.
 pub(super) fn named_file_exists(global: &Global) -> Result<(), CommandError> {
     let Some(path) = &global.config else { return Ok(()) };
     let is_absent = |path: &Path| {
@@ -161,7 +161,8 @@ pub(super) fn named_file_exists(global: &Global) -> Result<(), CommandError> {
     ))
 }
 
-/// The existing file with the most similar name in the same folder, else of the same name in the most similar folder.
+/// The existing file with the most similar name in the same folder, or the one with the same name in the most similar
+/// folder.
 fn nearest_file(path: &Path) -> Option<PathBuf> {
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -180,7 +181,7 @@ fn nearest_file(path: &Path) -> Option<PathBuf> {
     Some(near.join(name)).filter(|path| path.is_file())
 }
 
-/// Like [`load`], but a file that is named and does not exist means the defaults: for `init`, which creates it.
+/// Like [`load`], but uses the defaults if a named file does not exist. Used by `init`, which creates the file.
 pub(super) fn load_or_default(
     global: &Global,
     listen: Option<&str>,
@@ -198,7 +199,7 @@ pub(super) fn flags(global: &Global, listen: Option<&str>) -> Flags {
     }
 }
 
-/// Error for an invalid config: exit code 5 with all problems.
+/// Error for an invalid config, with exit code 5 and all problems.
 pub(super) fn unusable(problems: Vec<Problem>) -> CommandError {
     let errors = problems.iter().filter(|it| it.severity == Severity::Error);
     let errors: Vec<String> = errors.map(ToString::to_string).collect();
@@ -215,7 +216,7 @@ pub(super) fn refuse_for_fleet(loaded: &Loaded) -> Result<(), CommandError> {
     }
 }
 
-/// Error for a single config problem: exit code 5.
+/// Error for a single config problem, with exit code 5.
 pub(super) fn problem(error: &Problem) -> CommandError {
     CommandError::new(Exit::Config, error)
 }
@@ -245,7 +246,7 @@ impl TemporaryFolder {
         Ok(Self(folder))
     }
 
-    /// Creates a directory that SIGINT and SIGTERM remove before they end the process. For commands without other
+    /// Creates a directory that SIGINT and SIGTERM remove before they end the process. For commands that need no other
     /// cleanup.
     pub(super) fn watched(what: &str) -> Result<Self, CommandError> {
         let folder = name(what)?;
@@ -272,7 +273,7 @@ impl TemporaryFolder {
                 }
             })
             .map_err(CommandError::failed)?;
-        // Without a signal thread, the directory is left to the system.
+        // If the signal thread cannot start, the directory is left to the system.
         let _ = listening.recv();
         Self::create(folder)
     }

@@ -18,7 +18,7 @@ pub(super) const HEADER: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default();
 const ODD: Style = AnsiColor::Yellow.on_default();
-/// Removed and added lines of a difference.
+/// Removed and added lines of a diff.
 pub(super) const REMOVED: Style = BAD;
 pub(super) const ADDED: Style = GOOD;
 /// Suspicious characters.
@@ -68,11 +68,11 @@ pub(super) fn of_state(word: &str) -> Style {
     }
 }
 
-/// Minimum width of text in columns, however narrow the terminal.
+/// Minimum width of text in columns, even on a narrower terminal.
 const MIN_TEXT_WIDTH: usize = 10;
 /// Indentation of a wrapped label.
 const LABEL: usize = 4;
-/// Replacement for a tab, whose width depends on its position.
+/// Replacement for a tab, because a tab's width depends on its position.
 const TAB: &str = "    ";
 
 /// Width and indentation of a block of text.
@@ -85,12 +85,12 @@ pub(super) struct Paragraph {
 }
 
 impl Paragraph {
-    /// A paragraph at the left edge, for our own text.
+    /// Creates a paragraph at the left edge, for mcpproxy's own text.
     pub(super) fn new(width: Option<usize>) -> Self {
         Self { width, indent: 0 }
     }
 
-    /// The same paragraph at another indentation.
+    /// Returns the same paragraph with a different indentation.
     pub(super) fn indented(self, indent: usize) -> Self {
         Self { indent, ..self }
     }
@@ -116,24 +116,24 @@ impl Paragraph {
         drawn
     }
 
-    /// Wraps a text on lines of its own, all indented.
+    /// Wraps a text on separate lines, all indented.
     pub(super) fn block(self, text: &str) -> String {
         format!("{:indent$}{}", "", self.text(text), indent = self.indent)
     }
 
-    /// A list entry: a label and a text in its own column, or below the label if that is too long.
+    /// Renders a list entry: a label, and a text in its own column, or below the label if the label is too long.
     pub(super) fn labeled(self, label: &str, text: &str) -> String {
         match self.indent.checked_sub(label.width() + 1) {
             Some(blanks) => {
                 format!("{label}{:blanks$} {}", "", self.text(text)).trim_end().to_owned()
             }
-            // The label may come from a server, too.
+            // The label may also come from a server.
             None => format!("{}\n{}", self.indented(LABEL).text(label), self.block(text)),
         }
     }
 }
 
-/// Splits a line at `width_limit` columns: between words, or after a comma of text without blanks such as JSON, unless
+/// Splits a line at `width_limit` columns: between words, or after a comma in text without blanks such as JSON, unless
 /// that leaves more than half of a line empty.
 fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
     let (mut lines, mut rest) = (Vec::new(), line);
@@ -141,7 +141,7 @@ fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
         let mut end = 0;
         let mut width = 0;
         let (mut blank, mut comma) = (None, None);
-        // Looks at one line at a time: the text may be very long.
+        // The loop examines only one line at a time, because the text may be very long.
         for (at, letter) in rest.char_indices() {
             width += letter.width().unwrap_or_default();
             if letter == ' ' {
@@ -161,7 +161,7 @@ fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
         }
         let is_late = |at: &usize| rest.get(..*at).is_some_and(|it| it.width() * 2 >= width_limit);
         let between = blank.filter(is_late).or(comma.filter(is_late));
-        // At least one character, however wide.
+        // A part has at least one character, regardless of its width.
         let first = rest.chars().next().map_or(0, char::len_utf8);
         let (before, after) = rest.split_at(between.unwrap_or(end).max(first));
         lines.push(before);

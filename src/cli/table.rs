@@ -1,9 +1,9 @@
 //! Tables for people, fitted to a width.
 //!
-//! A table that is too wide truncates its free-text column and drops columns, the least important first. Names and
-//! values are truncated to a share of the width, so that one long cell does not displace other columns; key columns
-//! are truncated in the middle and dropped last. Ids and states are never truncated or dropped, and a row is always
-//! one line. Numbers are aligned to the right. Terminal width and colors are arguments.
+//! A table that is too wide truncates its free-text column and drops columns, starting with the least important. Names
+//! and values are truncated to a share of the width, so that one long cell does not displace other columns; key columns
+//! are truncated in the middle and dropped last. Ids and states are never truncated or dropped, and a row is always one
+//! line. Numbers are aligned to the right. Terminal width and colors are arguments.
 
 use crate::cli::output::{Colors, HEADER, Paragraph};
 use crate::cli::terminal_safe::clean;
@@ -16,27 +16,27 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 const CELL_CHARS: usize = 160;
 /// Columns between two cells.
 const GAP: usize = 2;
-/// Width reserved for free text before other columns are kept, if it needs that much.
+/// Width reserved for free text before other columns are kept, if the text needs that much.
 const FREE_WIDTH: usize = 24;
-/// Width that names leave to free text, if it needs that much.
+/// Width that names leave for free text, if the text needs that much.
 const MIN_FREE: usize = 12;
-/// Percentage of the width that a name may take if not everything fits.
+/// Percentage of the width that a name may take if the table does not fit.
 const NAME_SHARE: usize = 60;
-/// Percentage of the width that a droppable column may take if not everything fits.
+/// Percentage of the width that a droppable column may take if the table does not fit.
 const RANK_SHARE: usize = 25;
 /// Minimum width of a truncated name.
 const MIN_NAME: usize = 4;
-/// Minimum widths of truncated key columns, each with the width of free text that the truncation has to leave.
+/// Minimum widths of truncated key columns, each with the width that the truncation must leave for free text.
 const KEY_WIDTHS: [(usize, usize); 2] = [(FREE_WIDTH, 16), (MIN_FREE, 10)];
 
-/// Treatment of a column if not everything fits.
+/// Treatment of a column if the table does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// Kept in full: an id or one of our own state words.
+    /// Kept in full: an id or one of mcpproxy's own state words.
     Whole,
-    /// Kept, and truncated to its share: a name chosen by a user.
+    /// Kept, and truncated to its share. For names chosen by a user.
     Name,
-    /// Like [`Fit::Name`], truncated in the middle: names that may differ only at their end.
+    /// Like [`Fit::Name`], but truncated in the middle, for names that may differ only at their end.
     Middle,
     /// Truncated to its share, and dropped in order of rank, highest first.
     Rank(u8),
@@ -50,7 +50,7 @@ pub(super) enum Fit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Align {
     Left,
-    /// For numbers, so that digits of equal value are below each other.
+    /// Right-aligned, for numbers: digits of equal value are then aligned.
     Right,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Column {
 }
 
 impl Fit {
-    /// Whether a column is kept and truncated to its share.
+    /// Whether the column is kept and truncated to its share.
     const fn is_name(self) -> bool {
         matches!(self, Self::Name | Self::Middle)
     }
@@ -75,7 +75,7 @@ impl Column {
         Self { name: name.into(), fit, align: Align::Left }
     }
 
-    /// Aligns the columns of these names to the right: numbers.
+    /// Aligns the columns with these names to the right, because they contain numbers.
     pub(super) fn with_numbers(mut columns: Vec<Self>, names: &[&str]) -> Vec<Self> {
         let numbers = columns.iter_mut().filter(|column| names.contains(&&*column.name));
         numbers.for_each(|column| column.align = Align::Right);
@@ -111,7 +111,7 @@ impl<T: Into<String>> From<T> for Cell {
 /// Target of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableView {
-    /// Terminal width in columns; `None`: unlimited.
+    /// Terminal width in columns; `None` if unlimited.
     pub(super) width: Option<usize>,
     pub(super) colors: Colors,
 }
@@ -235,7 +235,7 @@ impl TableLayout {
 }
 
 impl Shown {
-    /// Width granted to the column if not everything fits.
+    /// Width granted to the column if the table does not fit.
     fn share_of(&self, width: usize) -> usize {
         match self.fit {
             Fit::Name | Fit::Middle => self.capped(width * NAME_SHARE / 100),
@@ -249,7 +249,7 @@ impl Shown {
     }
 }
 
-/// Moves columns to `dropped`, highest rank first, until the others fit `width` beside `free` columns of free text. A
+/// Moves columns to `dropped`, highest rank first, until the others and `free` columns of free text fit `width`. A
 /// column without a rank is kept.
 fn drop_by_rank(
     shown: &mut Vec<Shown>,
@@ -264,8 +264,8 @@ fn drop_by_rank(
     }
 }
 
-/// Narrows key columns down to `min`, the widest first, until everything fits `width` beside `free` columns of free
-/// text.
+/// Narrows key columns down to `min`, the widest first, until everything fits `width` together with `free` columns of
+/// free text.
 fn narrow_keys(shown: &mut [Shown], (width, free): (usize, usize), min: usize) {
     while required_width(shown, free) > width {
         let keys = shown.iter_mut().filter(|it| matches!(it.fit, Fit::Key(_)));
@@ -276,8 +276,8 @@ fn narrow_keys(shown: &mut [Shown], (width, free): (usize, usize), min: usize) {
     }
 }
 
-/// Distributes the available width: the remainder goes to free text, and what that does not need to names, then to
-/// the others.
+/// Distributes the available width. The remainder goes to free text; the part that free text does not need goes to
+/// names, then to the other columns.
 fn distribute(shown: &mut Vec<Shown>, width: usize) {
     while required_width(shown, MIN_FREE) > width {
         let names = shown.iter_mut().filter(|it| it.fit.is_name() && it.width > MIN_NAME);
@@ -343,14 +343,14 @@ pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) ->
     drawn
 }
 
-/// Untrusted text as one line of a cell.
+/// Formats untrusted text as one line of a cell.
 pub(super) fn cell(text: &str) -> String {
     let line = clean(text).split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&line, CELL_CHARS)
 }
 
-/// Truncates to `max` terminal columns, with an ellipsis; between two words unless that leaves more than half of the
-/// width empty.
+/// Truncates to `max` terminal columns, with an ellipsis. The cut is between two words, unless that leaves more than
+/// half of the width empty.
 pub(super) fn cut(text: &str, max: usize) -> String {
     if text.width() <= max {
         return text.to_owned();
@@ -378,8 +378,8 @@ pub(super) fn cut(text: &str, max: usize) -> String {
     kept
 }
 
-/// Truncates to `max` terminal columns, with an ellipsis in the middle; a name after the only colon, such as that of
-/// `server:tool`, stays whole if it fits.
+/// Truncates to `max` terminal columns, with an ellipsis in the middle. A name after the only colon, as in
+/// `server:tool`, is kept whole if it fits.
 fn cut_middle(text: &str, max: usize) -> String {
     if text.width() <= max {
         return text.to_owned();
@@ -395,7 +395,7 @@ fn cut_middle(text: &str, max: usize) -> String {
     format!("{start}…{end}")
 }
 
-/// The first letters, as many as fit into `max` terminal columns.
+/// Returns the first letters, as many as fit into `max` terminal columns.
 fn fitting(letters: impl Iterator<Item = char>, max: usize) -> String {
     let mut width = 0;
     let fits = |letter: &char| {
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(names(12), "NAME");
     }
 
-    /// A table of ranked columns, with a long cell.
+    /// A table of ranked columns with a long cell.
     fn calls(tool: &str) -> (Vec<Column>, Vec<Vec<Cell>>) {
         let columns = Column::all([
             ("ID", Fit::Whole),
@@ -493,7 +493,7 @@ mod tests {
             assert!(drawn.lines().all(|line| line.width() <= width), "{width}:\n{drawn}");
             let at = drawn.lines().next().unwrap().find("STATUS").unwrap();
             for row in drawn.lines().skip(1).take(2) {
-                // By terminal columns, independent of the letters' bytes.
+                // Widths are in terminal columns, independent of the letters' bytes.
                 let (mut width, mut rest) = (0, row.chars());
                 while width < at {
                     width += rest.next().and_then(|it| it.width()).unwrap();
@@ -546,7 +546,7 @@ mod tests {
             assert!(shown.lines().all(|line| line.width() <= width), "{width}:\n{shown}");
             assert!(shown.starts_with(&format!("{header}\n{row}\n")), "{width}:\n{shown}");
         }
-        // One without content gives way first.
+        // A column without content is dropped first.
         let empty = drawn("", 64);
         assert!(!empty.lines().next().unwrap().contains("PRINCIPAL"), "{empty}");
         assert!(drawn("token:ci", 0).contains("knowledge-base:delete_entities"), "not in a pipe");

@@ -1,10 +1,10 @@
 //! Escaping of untrusted text for the terminal: invisible characters are shown as code points (`\u{200b}`), shell
 //! arguments are quoted.
 //!
-//! Control characters can steer a terminal; [`hidden_text`](mcpproxy_runtime::hidden_text) defines which characters
-//! are invisible or change how others look. JSON and YAML keep every character when piped; at a terminal they are
-//! escaped, which preserves the value ([`json`], [`yaml`]). Emoji sequences show their joiner and variation selector,
-//! since the same characters can hide text elsewhere.
+//! Control characters can manipulate a terminal; [`hidden_text`](mcpproxy_runtime::hidden_text) defines which characters
+//! are invisible or change the appearance of others. Piped JSON and YAML keep every character; at a terminal these
+//! characters are escaped, which preserves the value ([`json`], [`yaml`]). In emoji sequences the joiner and the
+//! variation selector are shown too, because the same characters can hide text elsewhere.
 
 use mcpproxy_runtime::hidden_text::is_hidden;
 use serde_json::Value;
@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io;
 
-/// Escapes invisible characters except newlines and tabs. For output that indents continuation lines (paragraphs,
-/// cells, differences) and for tool results.
+/// Escapes invisible characters except newlines and tabs. For tool results, and for output that indents continuation
+/// lines (paragraphs, cells, diffs).
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
     shown(text, |letter| is_hidden(letter) && !matches!(letter, '\n' | '\t'))
 }
@@ -34,8 +34,8 @@ pub(super) fn quoted(argument: &str) -> Option<Cow<'_, str>> {
     shlex::try_quote(argument).ok().filter(|_| visible)
 }
 
-/// Escapes hidden characters of a JSON text (bidi controls, zero-width, C1 and the like) as `\u202e`. The value is
-/// unchanged: other than white space between tokens, such characters occur in strings only.
+/// Escapes hidden characters in a JSON text (bidi controls, zero-width, C1 and similar) as `\u202e`. The value is
+/// unchanged: except for white space between tokens, these characters occur only in strings.
 pub(super) fn json(text: &str) -> Cow<'_, str> {
     let hides = |letter: char| is_hidden(letter) && !matches!(letter, '\n' | '\r' | '\t');
     if !text.contains(hides) {
@@ -55,7 +55,7 @@ pub(super) fn json(text: &str) -> Cow<'_, str> {
 
 /// Serializes a value as YAML; strings with hidden characters are double-quoted and escaped.
 ///
-/// The library only quotes unprintable characters, so such strings are first replaced by unique placeholders.
+/// The library quotes only unprintable characters, so these strings are first replaced by unique placeholders.
 pub(super) fn yaml(value: &Value) -> Result<String, serde_yaml_ng::Error> {
     let hides = |letter: char| is_hidden(letter) && !matches!(letter, '\n' | '\t');
     let source = value.to_string();
@@ -95,7 +95,7 @@ fn replaced(value: Value, replace: &mut impl FnMut(String) -> String) -> Value {
     }
 }
 
-/// A double-quoted YAML string on one line.
+/// Returns a double-quoted YAML string on one line.
 fn double_quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for letter in text.chars() {
@@ -126,8 +126,8 @@ fn shown(text: &str, hides: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writer for log lines that makes hidden characters visible. The formatter's own color sequences are kept; it has
-/// escaped those in field values.
+/// Writer for log lines that makes hidden characters visible. The color sequences of the formatter itself are kept; it
+/// has already escaped those in field values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visible<W>(pub(super) W);
 

@@ -1,9 +1,9 @@
 //! Entries that calls submit: a draft of the record with all texts and payloads in one buffer, and the
 //! decisions about the call. Pure.
 //!
-//! A draft is built on the call's thread, and read and freed on the writer's. It therefore shares nothing,
-//! not even names (a contended reference count costs more than copying a name), and has a single allocation,
-//! since freeing another thread's memory is expensive.
+//! A draft is built on the call's thread, and read and freed on the writer's thread. It therefore shares no memory, not
+//! even names (a contended reference count costs more than copying a name), and has a single allocation, because
+//! freeing another thread's memory is expensive.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub enum Text {
 impl Text {
     const COUNT: usize = 7;
 
-    /// Texts that identify the call, the same in all records of one call.
+    /// Texts that identify the call and are the same in all records of one call.
     pub const ABOUT_CALL: [Self; 6] = [
         Self::Principal,
         Self::Server,
@@ -108,14 +108,14 @@ pub struct Draft {
     pub duration_us: u64,
     /// Part of the duration spent in the proxy, in microseconds.
     pub overhead_us: u64,
-    /// Call tool that was used, or empty.
+    /// Name of the call tool that was used, or empty.
     pub variant: &'static str,
-    /// Whether all metadata come from the proxy itself (ids, states, principals) and need no redaction. Redaction
-    /// would remove `token:ci`, the principal that answered.
+    /// Whether all metadata come from the proxy itself (ids, states, principals) and must not be redacted: redaction
+    /// would remove a principal such as `token:ci`.
     pub has_own_metadata: bool,
     /// BLAKE3 hash of a refusal's whole arguments, set if only a part of them is kept.
     pub whole_arguments: Option<Box<[u8; 32]>>,
-    /// All texts and payloads in the order in which they were set; replaced ones remain.
+    /// All texts and payloads in the order in which they were set; replaced ones remain in the buffer.
     bytes: Vec<u8>,
     texts: [Span; Text::COUNT],
     payloads: [(Span, u64); Raw::COUNT],
@@ -161,8 +161,7 @@ impl Draft {
         std::str::from_utf8(self.slice(span)).unwrap_or_default()
     }
 
-    /// Sets a payload and keeps its first `limit` bytes; of intents and metadata at most
-    /// [`MAX_METADATA_BYTES`].
+    /// Sets a payload and keeps its first `limit` bytes, but at most [`MAX_METADATA_BYTES`] of an intent or metadata.
     pub fn keep(&mut self, which: Raw, payload: &[u8], limit: usize) {
         if let Some(place) = self.payloads.get_mut(which as usize) {
             *place = Default::default();
@@ -170,7 +169,7 @@ impl Draft {
         self.append(which, payload, limit);
     }
 
-    /// Appends a piece to a payload. `limit` applies to the whole.
+    /// Appends a piece to a payload. `limit` applies to the whole payload.
     pub fn append(&mut self, which: Raw, piece: &[u8], limit: usize) {
         let (mut span, total) = self.payloads.get(which as usize).copied().unwrap_or_default();
         let left = limit.min(which.max_bytes()).saturating_sub(span.len());
@@ -265,7 +264,7 @@ pub const META: &str = "_meta";
 /// Metadata member with the number of requests that a record stands for, if more than one.
 pub const REPEATED: &str = "repeated";
 
-/// Decision about a call. Principal, server, tool, session, request and intent are those of the call.
+/// Decision about a call. Principal, server, tool, session, request and intent are taken from the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub verdict: Verdict,
@@ -313,19 +312,19 @@ pub struct Entry {
     pub decisions: Vec<Decision>,
     /// Metadata member computed when the entry is written.
     pub late: Option<LateMember>,
-    /// Whether the entry gets records of its own.
+    /// Whether the entry gets its own records.
     pub recording: Recording,
 }
 
-/// Whether an entry is recorded by itself or counted with others.
+/// Whether an entry is recorded individually or counted together with others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recording {
-    /// Recorded by itself.
+    /// The entry is recorded individually.
     #[default]
     Single,
-    /// A refusal: counted if an identical one of the same principal occurred within the last second.
+    /// A refusal: counted if an identical one by the same principal occurred within the last second.
     Refusal,
-    /// A refusal beyond the principal's rate or log share: counted together with the principal's others.
+    /// A refusal beyond the principal's rate or log share: counted together with the principal's other refusals.
     Counted,
 }
 

@@ -15,9 +15,9 @@ use super::table::{PREFIXES, Prefix};
 /// bracket.
 pub(super) const BASE64_JSON: &[&str] =
     &["eyI", "eyJ", "eyA", "ewo", "ew0", "ewk", "W3s", "WyI", "WyJ", "Wwo", "WyA", "W1s"];
-/// Minimum length of base64 text that is decoded; shorter ones hold no secret.
+/// Minimum length of base64 text that is decoded; shorter text holds no secret.
 pub(super) const MIN_BASE64: usize = 16;
-/// Maximum length of base64 text that is decoded; a longer one is redacted.
+/// Maximum length of base64 text that is decoded; longer text is redacted.
 const MAX_BASE64_BYTES: usize = 64 << 10;
 /// Minimum line length of wrapped base64.
 const BASE64_LINE: usize = 60;
@@ -33,9 +33,9 @@ pub(super) struct CredentialSpan {
     pub(super) end: usize,
 }
 
-/// Finds a credential at the start of `text`; at the end of a `cut` text, also a partial one.
+/// Finds a credential at the start of `text`. At the end of a `cut` text, the credential may be partial.
 pub(super) fn find(text: &[u8], cut: bool) -> Option<CredentialSpan> {
-    // The first letter decides almost always.
+    // The first letter almost always decides.
     let first = *text.first()?;
     if let Some(known) = starting_with(first).find(|known| begins(text, known, cut)) {
         // A path may contain a colon: `bot123:X`.
@@ -53,7 +53,7 @@ pub(super) fn find(text: &[u8], cut: bool) -> Option<CredentialSpan> {
     end.map(|end| CredentialSpan { stays: 0, end })
 }
 
-/// Known prefixes with that first letter.
+/// Known prefixes that start with this letter.
 pub(super) fn starting_with(first: u8) -> impl Iterator<Item = &'static Prefix> {
     let at = |place: u8| PREFIXES.get(usize::from(place).checked_sub(1)?).map(|it| (place, it));
     let head = FIRST.get(usize::from(first)).copied().unwrap_or_default();
@@ -63,7 +63,7 @@ pub(super) fn starting_with(first: u8) -> impl Iterator<Item = &'static Prefix> 
     all.map(|(_, known)| known)
 }
 
-/// Whether `text` starts with a credential of that kind.
+/// Whether `text` starts with a credential of the kind `known`.
 pub(super) fn begins(text: &[u8], known: &Prefix, cut: bool) -> bool {
     let Some(rest) = text.strip_prefix(known.starts.as_bytes()) else { return false };
     // A word at the end of a sentence or before a file extension is not a token.
@@ -111,8 +111,8 @@ fn jwt(text: &[u8], cut: bool) -> Option<usize> {
     (is_jwt || (cut && run == text.len())).then(|| span(text, is_token))
 }
 
-/// Base64-encoded JSON at the start of `text`, and its end. Decoded if its end is known and it is not too
-/// long.
+/// Base64-encoded JSON at the start of `text`, and the position of its end. The JSON is decoded if its end is known and
+/// it is not too long.
 pub(super) fn base64_json(text: &[u8], cut: bool) -> Option<(Option<Vec<u8>>, usize)> {
     let begins = matches!(text.first(), Some(b'e' | b'W'))
         && BASE64_JSON.iter().any(|begin| text.starts_with(begin.as_bytes()));
@@ -158,7 +158,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Bytes of words, including keys.
+/// Whether the byte can be part of a word or key.
 pub(super) fn is_word(byte: u8) -> bool {
     has(&WORD, byte)
 }
@@ -171,7 +171,7 @@ fn is_base64(byte: u8) -> bool {
     is_word(byte) || matches!(byte, b'/' | b'+' | b'=')
 }
 
-/// Set of bytes as a lookup table, since it is consulted for every byte of every payload.
+/// Set of bytes as a lookup table, because it is used for every byte of every payload.
 type Bytes256 = [bool; 256];
 
 fn has(set: &Bytes256, byte: u8) -> bool {
@@ -189,9 +189,9 @@ static WORD: Bytes256 = {
     set
 };
 
-/// For each first letter, the 1-based index of the first of [`PREFIXES`] with that letter.
+/// Index in [`PREFIXES`], counted from 1, of the first prefix with each first letter; 0 for none.
 static FIRST: [u8; 256] = CHAINS.0;
-/// For each of [`PREFIXES`], the index of the next one with the same first letter; 0 for none.
+/// Index in [`PREFIXES`], counted from 1, of the next prefix with the same first letter; 0 for none.
 static NEXT: [u8; PREFIXES.len()] = CHAINS.1;
 
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]

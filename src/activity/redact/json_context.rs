@@ -1,5 +1,4 @@
-//! Tracking of the objects and lists around a position in JSON text, and of their implications for a value there.
-//! Pure.
+//! Tracker of the objects and lists around a position in JSON text, which shows whether a value there is secret. Pure.
 //!
 //! Recognizes names and values in sibling members, `{"name":"Authorization","value":…}` in either order,
 //! pairs in lists, `["Authorization","…"]`, and argument lists, `["--password","…"]`. It does not check that
@@ -42,7 +41,7 @@ const NAMES: &[&[u8]] = &[
 ];
 /// Keys whose value is named by a sibling member. The prefilter relies on their last word, `value` or `val`.
 const VALUES: &[&[u8]] = &[b"value", b"val", b"stringvalue", b"rawvalue", b"parametervalue"];
-/// Further such keys, but only after the name; before it they are ordinary.
+/// More keys of this kind, but only after the name; before the name they are ordinary.
 const VALUES_AFTER_NAME: &[&[u8]] = &[b"values", b"content", b"data", b"default", b"text", b"v"];
 /// Keys whose list consists of names without values.
 const LISTS_OF_NAMES: &[&[u8]] = &[
@@ -100,7 +99,7 @@ struct Frame {
 /// Treatment of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Take {
-    /// Not secret as a whole; its text is scrubbed.
+    /// Not secret as a whole, but the text inside it is scrubbed.
     No,
     /// Completely secret.
     All,
@@ -253,7 +252,7 @@ fn is_name(text: &[u8]) -> bool {
     text.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'-'))
 }
 
-/// Whether the object whose value starts at `text` names a secret soon after it, or may do so.
+/// Whether the object whose value starts at `text` names a secret soon after the value, or may name one.
 fn is_named_later(text: &[u8], cut: bool, keys: &Keys) -> bool {
     let window = text.get(..MAX_SIBLINGS).unwrap_or(text);
     let whole = window.len() == text.len();

@@ -6,7 +6,7 @@ use memchr::memchr;
 
 use mcpproxy_json::cursor::TextCursor;
 
-/// Splits off the string at the start of `quoted`: its inside, whether it is closed, and the rest.
+/// Splits off the string at the start of `quoted`: its content, whether it is closed, and the rest.
 pub(super) fn split_string(quoted: &[u8]) -> (&[u8], bool, &[u8]) {
     let mut cursor = TextCursor::new(quoted);
     cursor.string().map_or((&[], false, &[]), |it| (it.inner, it.closed, cursor.rest()))
@@ -22,7 +22,7 @@ pub(super) fn span(text: &[u8], mut holds: impl FnMut(u8) -> bool) -> usize {
     text.iter().position(|byte| !holds(*byte)).unwrap_or(text.len())
 }
 
-/// Decodes the inside of a string; a broken escape decodes to nothing.
+/// Decodes the content of a string; a broken escape is dropped.
 pub(super) fn unescape(inner: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', inner).is_none() {
         return Cow::Borrowed(inner);
@@ -74,7 +74,7 @@ fn hex4(text: &[u8]) -> (Option<u32>, &[u8]) {
     }
 }
 
-/// Appends `text` encoded as the inside of a JSON string.
+/// Appends `text`, escaped as the content of a JSON string.
 pub(super) fn escape(text: &[u8], out: &mut Vec<u8>) {
     for byte in text {
         match byte {

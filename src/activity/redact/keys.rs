@@ -1,8 +1,8 @@
 //! Names that mark secrets: keys, regardless of case and separators, and command-line options that take a
 //! password. Pure.
 //!
-//! Only names are compared; callers decide where a value begins. A long option is recognized by its name. A
-//! short one differs between programs, so the program's name or a user name beside it is taken into account.
+//! Only names are compared; callers decide where a value begins. A long option is recognized by its name. A short
+//! option differs between programs, so the program's name or a user name in the same command is taken into account.
 
 use super::credentials::is_word;
 use super::table::{HARMLESS, KEYS, KeyMatch, MODIFIERS};
@@ -32,15 +32,15 @@ const TAIL: usize = 3;
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     ends: Vec<Box<[u8]>>,
-    /// Built-in keys that are ordinary words at the end of other names.
+    /// Built-in keys that must match the whole name, because they are ordinary words at the end of other names.
     wholes: Vec<Box<[u8]>>,
     /// Configured endings.
     extra: Vec<Box<[u8]>>,
     /// Last [`TAIL`] letters of every possible end of a sensitive key, sorted.
     tails: Vec<u32>,
-    /// Whether a configured key is shorter than that.
+    /// Whether a sensitive key is shorter than [`TAIL`].
     any_tail: bool,
-    /// For each byte, whether a sensitive key may end with it.
+    /// Table by byte value: whether a sensitive key may end with the byte.
     lasts: Box<[bool]>,
 }
 
@@ -68,8 +68,8 @@ impl Keys {
         Self { ends, wholes, extra, tails, any_tail, lasts }
     }
 
-    /// Whether a folded text may end with a sensitive key. Always true if one does, even with an escaped tab
-    /// after it, and for keys that are secret only in queries.
+    /// Whether a folded text may end with a sensitive key. Always true if it does end with one, even with an escaped
+    /// tab after the key, and for keys that are secret only in queries.
     pub(super) fn may_end_with_key(&self, folded: &[u8]) -> bool {
         let mut name = folded;
         loop {
@@ -97,9 +97,9 @@ impl Keys {
         self.extra.iter().map(|word| &**word)
     }
 
-    /// Whether the value of a key with that name is secret.
+    /// Whether the value of this key is secret.
     pub(super) fn is_sensitive(&self, key: &[u8]) -> bool {
-        // The last letter decides almost always.
+        // The last letter almost always decides.
         let last = key.last().and_then(|last| self.lasts.get(usize::from(*last)));
         if last != Some(&true) || key.len() > MAX_KEY_BYTES || !self.may_be(key) {
             return false;
@@ -161,7 +161,7 @@ fn without_digits(name: &[u8]) -> &[u8] {
     name.get(..name.len() - digits).unwrap_or_default()
 }
 
-/// Packs the last letters of a word, given in reverse, in lower case.
+/// Packs the last letters of a word in lower case. The letters are given in reverse.
 fn tail<'a>(letters: impl Iterator<Item = &'a u8>) -> u32 {
     letters.take(TAIL).fold(0, |tail, letter| tail << 8 | u32::from(letter.to_ascii_lowercase()))
 }
@@ -238,7 +238,7 @@ impl OptionValue {
     pub(super) fn takes(self, value: &[u8], cut: bool) -> bool {
         match self {
             Self::Any | Self::Attached(_) => false,
-            // Empty, or another option.
+            // The value is missing, or another option follows.
             _ if value.is_empty() || value.starts_with(b"--") => false,
             Self::Secret => true,
             Self::Password => {

@@ -1,7 +1,7 @@
-//! Redaction of text that is not JSON: assignments, headers, options, URLs, XML elements, YAML blocks, and
-//! credentials of known form. Pure.
+//! Redaction of text that is not JSON: assignments, headers, options, URLs, XML elements, YAML blocks, and credentials
+//! of known form. Pure.
 //!
-//! Works word by word. A redacted part may reach beyond the next quotation mark, which does not end a YAML
+//! Redaction works word by word. A redacted part may extend beyond the next quotation mark, which does not end a YAML
 //! block or an element.
 
 use std::ops::Range;
@@ -51,7 +51,7 @@ pub(super) struct ScrubInput<'a> {
 }
 
 impl<'a> ScrubInput<'a> {
-    /// The text from `at` on.
+    /// The text starting at `at`.
     pub(super) fn from(&self, at: usize) -> &'a [u8] {
         self.bytes.get(at..).unwrap_or_default()
     }
@@ -78,8 +78,8 @@ type Secret = Range<usize>;
 pub(super) struct WordScrubber<'k> {
     /// Keys with secret values.
     pub(super) keys: &'k Keys,
-    /// Decides whether base64-encoded JSON contains a secret. Supplied by the caller, since JSON is not read
-    /// here.
+    /// Decides whether base64-encoded JSON contains a secret. Supplied by the caller, because this module does not read
+    /// JSON.
     pub(super) holds_secret: &'k dyn Fn(&ScrubInput<'_>) -> bool,
 }
 
@@ -250,13 +250,13 @@ impl WordScrubber<'_> {
     ) -> bool {
         let before = at.checked_sub(1).and_then(|at| text.bytes.get(at));
         let query = matches!(before, Some(b'?' | b'&' | b';'));
-        // Test output.
+        // `PASS:` in test output.
         let passed = word == b"PASS" && text.bytes.get(at + 4) == Some(&b':');
         (self.keys.is_sensitive(word) && !passed)
             || (query
                 && match &*fold(word) {
                     b"signature" | b"hmac" => true,
-                    // Ordinary words, unless a token follows: `?code=X` of a login.
+                    // These are ordinary words unless a token follows, as in `?code=X` of a login.
                     b"key" | b"code" | b"session" => is_long_token(text, value),
                     _ => false,
                 })
@@ -418,7 +418,7 @@ fn assignment(text: &ScrubInput<'_>, range: Range<usize>) -> Option<usize> {
     Some(at)
 }
 
-/// Whether the text starts with a key of its own: `name: …`.
+/// Whether the text starts with its own key: `name: …`.
 fn is_key(text: &[u8]) -> bool {
     let text = text.strip_prefix(b"- ").unwrap_or(text);
     let word = span(text, is_word);
@@ -447,7 +447,7 @@ fn block(text: &ScrubInput<'_>, line: usize, value: usize) -> Option<usize> {
         }
         end = next_end;
     }
-    // A truncated head may be that of a block.
+    // A truncated header may be the header of a block.
     (end > head_end || text.cut).then_some(end)
 }
 
@@ -478,7 +478,7 @@ fn user_info(text: &ScrubInput<'_>, at: usize) -> Option<Secret> {
         Some(_) if user.len() >= USER_BYTES => 0,
         Some(_) => user.len() + 1,
         None => {
-            // Logins by key use only a name.
+            // Logins by key use only a user name.
             let scheme = text.part(0..at - 3);
             let web = scheme.ends_with(b"http") || scheme.ends_with(b"https");
             let token = user.len() >= USER_BYTES || (web && user != b"git");

@@ -1,12 +1,12 @@
-//! Prefilter that quickly passes texts without secrets. Pure.
+//! Prefilter that quickly lets texts without secrets pass. Pure.
 //!
-//! Almost no payload has a secret, and scrubbing one as JSON in strings of JSON takes many times as long as
-//! searching for words. The words are therefore searched first, in the raw text, escapes included. Invariant:
-//! the scrubber leaves a text unchanged that [`Prefilter::is_clean`] passes; a test compares the two. The
-//! converse need not hold.
+//! Almost no payload has a secret, and scrubbing a payload as JSON in strings of JSON takes many times as long as
+//! searching for words. The words are therefore searched first, in the raw text, escapes included. Invariant: the
+//! scrubber does not change a text that passes [`Prefilter::is_clean`]; a test compares the two. The converse need not
+//! hold.
 //!
-//! Decoding a string drops backslashes and turns `\n` and the like into control characters, which no key
-//! contains. Other escapes (`\u0077` for a letter, a broken escape for nothing) are not decoded: a text with
+//! Decoding a string drops backslashes and turns `\n` and similar escapes into control characters, which no key
+//! contains. Other escapes (`\u0077` for a letter, a broken escape for nothing) are not decoded: a text that contains
 //! one is not clean.
 
 use std::cell::RefCell;
@@ -23,10 +23,10 @@ use super::plain::{is_element_name, is_end};
 use super::table::PREFIXES;
 use mcpproxy_json::scan::{Table, has_unusual_escape, translate};
 
-/// Words with which a text is never clean. They are followed by secrets without being keys, except `privatekey`,
-/// which is both a key and part of a PEM header.
+/// Words that make a text not clean. Secrets follow these words although they are not keys, except `privatekey`, which
+/// is both a key and part of a PEM header.
 const ALWAYS: [&[u8]; 4] = [b"bearer", b"basic", b"privatekey", b"identifiedby"];
-/// Every built-in key contains one of these; searching for few words is faster.
+/// Words of which every built-in key contains at least one; searching for few words is faster.
 const IN_KEYS: &[&str] = &[
     "pass",
     "pwd",
@@ -52,21 +52,21 @@ const IN_KEYS: &[&str] = &[
 ];
 /// Number of bytes before a word that are searched for a key.
 const KEY_BYTES: usize = 64;
-/// Maximum number of found words that are not keys. With more, scrubbing is as fast.
+/// Maximum number of found words that are not keys. Beyond it, scrubbing is as fast.
 const MAX_FINDS: usize = 128;
-/// Number of consecutive backslashes, as in deeply nested strings, with which a text is not clean.
+/// Number of consecutive backslashes, as in deeply nested strings, that makes a text not clean.
 const MANY_BACKSLASHES: usize = 8;
 /// Beginning of the last word of every key whose value is named by a sibling member.
 const VALUE: &[u8] = b"val";
 /// Minimum length of a credential of known form.
 const MIN_RUN: usize = 15;
-/// Number of leading bytes by which prefixes are searched.
+/// Number of leading bytes of a prefix that are searched for.
 const STEM: usize = 4;
 
 /// Word search for secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Prefilter {
-    /// Words of keys, folded by [`FOLDED`]; those of [`ALWAYS`] come first.
+    /// Words of keys, folded by [`FOLDED`]; the words of [`ALWAYS`] come first.
     words: AhoCorasick,
     /// Beginning of `value` and `val`.
     value: memmem::Finder<'static>,
@@ -75,8 +75,8 @@ pub(super) struct Prefilter {
 }
 
 impl Prefilter {
-    /// Compiles the word search. Returns `None` if a configured key has spellings that the search would miss, or hides a
-    /// key that it starts with.
+    /// Compiles the word search. Returns `None` if a configured key has spellings that the search would miss, or starts
+    /// with another key and hides it.
     pub(super) fn new(keys: &Keys) -> Option<Self> {
         let plain =
             |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b':' | b'=');
@@ -93,7 +93,7 @@ impl Prefilter {
         })
     }
 
-    /// Whether nothing in the text has to be redacted, apart from an [`open_authority`].
+    /// Whether the text needs no redaction, apart from an [`open_authority`].
     pub(super) fn is_clean(&self, text: &[u8], cut: bool, keys: &Keys) -> bool {
         has_plain_escapes(text)
             && translate(text, &FOLDED, &mut self.folded.borrow_mut()).is_some_and(|folded| {
@@ -105,7 +105,7 @@ impl Prefilter {
             && !has_element(text, keys)
     }
 
-    /// Whether there may be a key with a value.
+    /// Whether the text may contain a key with a value.
     fn has_key(&self, folded: &[u8], keys: &Keys) -> bool {
         let (mut from, mut finds) = (0, 0);
         // Words may overlap: the next search starts at the second letter of this one.
@@ -128,7 +128,7 @@ impl Prefilter {
         false
     }
 
-    /// Whether there may be a value whose name follows, or followed before the text was cut.
+    /// Whether the text may contain a value whose name follows, or followed before the text was cut.
     fn has_value(&self, folded: &[u8]) -> bool {
         self.value.find_iter(folded).any(|at| {
             let after = folded.get(at + VALUE.len()..).unwrap_or_default();
@@ -138,7 +138,7 @@ impl Prefilter {
     }
 }
 
-/// Whether there may be a credential of known form.
+/// Whether the text may contain a credential of known form.
 fn has_credential(text: &[u8], cut: bool) -> bool {
     let open = open_run(text).filter(|_| cut);
     let mut finds = 0;
@@ -153,7 +153,7 @@ fn has_credential(text: &[u8], cut: bool) -> bool {
         let mut at = run.start;
         while at < run.end {
             let is_escape = at.checked_sub(1).and_then(|before| text.get(before)) == Some(&b'\\');
-            // Behind an escape, the word starts after its letter, or after the digits of `\u00e9`.
+            // After an escape, the word starts after the escape's letter, or after the digits of `\u00e9`.
             if begins_at(at) || (is_escape && (begins_at(at + 1) || begins_at(at + 5))) {
                 return true;
             }
@@ -199,7 +199,7 @@ static STEMS: [u64; SLOTS / 64] = {
     set
 };
 
-/// Chosen so that one slot in eighty is set.
+/// Number of slots, chosen so that one slot in eighty is set.
 const SLOTS: usize = 8192;
 
 const fn slot([a, b, c]: [u8; 3]) -> usize {
@@ -207,8 +207,8 @@ const fn slot([a, b, c]: [u8; 3]) -> usize {
         as usize
 }
 
-/// Runs of at least [`MIN_RUN`] bytes that a credential and its escapes may consist of. Ordinary text has
-/// few, and most of it is not even read.
+/// Runs of at least [`MIN_RUN`] bytes that a credential and its escapes may consist of. Ordinary text has few runs, and
+/// most of it is not even read.
 fn long_runs(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     iter::from_fn(move || {
@@ -241,7 +241,7 @@ fn is_run(byte: u8) -> bool {
 /// Whether `text`, which is not decoded, may start with a credential.
 fn may_be_credential(text: &[u8], cut: bool) -> bool {
     let run = text.iter().take_while(|byte| is_token(**byte)).count();
-    // A backslash may precede a part of it, `\/`, and the byte after its end.
+    // A backslash may precede a part of it, as in `\/`, or the byte after its end.
     if text.get(run) == Some(&b'\\') && text.get(run + 1) == Some(&b'/') {
         return true;
     }
@@ -277,8 +277,7 @@ pub(super) fn open_authority<'a>(text: &'a [u8]) -> Option<usize> {
     (is_url && begins).then_some(end + 1)
 }
 
-/// Whether there may be a user name in a URL: two slashes before an `@`, without the end of an authority in
-/// between.
+/// Whether the text may contain a user name in a URL: two slashes before an `@`, with no end of an authority in between.
 fn has_userinfo(text: &[u8]) -> bool {
     let ends = |byte: &u8| is_end(*byte) || *byte == b'/';
     let opens = |at: usize| {
@@ -295,11 +294,11 @@ fn has_userinfo(text: &[u8]) -> bool {
 /// Number of bytes before an `@` that are searched for a user name and password.
 const MAX_AUTHORITY: usize = 1 << 10;
 
-/// Whether there may be an option that takes a secret.
+/// Whether the text may contain an option that takes a secret.
 fn has_option(text: &[u8], keys: &Keys) -> bool {
     memchr_iter(b'-', text).any(|at| {
         let before = |back: usize| at.checked_sub(back).and_then(|at| text.get(at));
-        // Not after a word, but possibly after the letter of an escape.
+        // The option does not follow a word, but may follow the letter of an escape.
         if before(1).is_some_and(|byte| is_word(*byte)) && before(2) != Some(&b'\\') {
             return false;
         }
@@ -311,7 +310,7 @@ fn has_option(text: &[u8], keys: &Keys) -> bool {
     })
 }
 
-/// Whether there may be an XML element whose name marks a secret.
+/// Whether the text may contain an XML element whose name marks a secret.
 fn has_element(text: &[u8], keys: &Keys) -> bool {
     memchr_iter(b'<', text).any(|at| {
         let rest = text.get(at + 1..).unwrap_or_default();
@@ -320,7 +319,7 @@ fn has_element(text: &[u8], keys: &Keys) -> bool {
     })
 }
 
-/// Whether no escape encodes an ASCII letter or nothing, and none is deeply nested.
+/// Whether all escapes are plain: none is broken, encodes an ASCII letter, or is deeply nested.
 fn has_plain_escapes(text: &[u8]) -> bool {
     !has_unusual_escape(text) || all_escapes_are_plain(text)
 }
@@ -344,13 +343,13 @@ fn all_escapes_are_plain(text: &[u8]) -> bool {
     })
 }
 
-/// Whether a byte is part of keys and credentials, but not the letter of a control character's escape.
+/// Whether a byte is part of keys and credentials and is not the letter of a control character's escape.
 fn stands_for_itself(byte: u8) -> bool {
     let control = matches!(byte, b'b' | b'f' | b'n' | b'r' | b't');
     (byte.is_ascii_alphanumeric() & !control) | (byte == b'_') | (byte == b'-') | (byte == b'.')
 }
 
-/// Folds text as keys are compared: lower case, without separators, white space and backslashes.
+/// Folds text in the way keys are compared: lower case, without separators, white space and backslashes.
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
 const FOLDED: Table = {
     let mut folded = [0; 128];

@@ -1,20 +1,20 @@
-//! Table of the forms of secrets in three parts, each with text to redact, text beside it to keep, and
-//! similar text to keep. Pure data.
+//! Table of the forms of secrets in three parts, each with text to redact, adjacent text to keep, and similar text to
+//! keep. Pure data.
 //!
-//! Redaction works by [`KEYS`] and [`PREFIXES`]. [`FORMS`] are positions in a text that need more than a list
-//! to be recognized; their rows are examples that every change must keep. Tests and the fuzz target `record`
-//! go through all rows, nested, truncated, and in all spellings.
+//! Redaction uses [`KEYS`] and [`PREFIXES`]. [`FORMS`] are positions in a text that cannot be recognized by a list
+//! alone; their rows are examples that every change must keep. Tests and the fuzz target `record` go through all rows,
+//! nested, truncated, and in all spellings.
 //!
 //! The prefixes were gathered from the documentation of credential issuers and checked against the rules of
 //! gitleaks. Its rules are not used directly: most of its 222 expressions look for a vendor's name near any
 //! string of some length, and all are meant for files at rest, where a mebibyte per second is fast.
 //!
-//! Size: one table, whose rows are compared with each other.
+//! This file is long because it is one table, whose rows are compared with each other.
 
 /// Part of a name that a key must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyMatch {
-    /// The whole name; others with this end are ordinary: `bypass`.
+    /// The whole name; longer names with this end are ordinary: `bypass`.
     WholeName,
     /// The end of the name: `dbPassword`.
     NameEnd,
@@ -25,7 +25,7 @@ pub(crate) enum KeyMatch {
 pub(crate) struct Key {
     /// Words, in lower case.
     pub words: &'static str,
-    /// Part of a name that it must match.
+    /// Part of a name that the key must match.
     pub matches: KeyMatch,
     /// Similar names without secrets, for the tests.
     #[cfg_attr(not(test), expect(dead_code, reason = "checked by the tests"))]
@@ -206,8 +206,8 @@ pub(super) const MODIFIERS: &[&str] = &[
     "header",
 ];
 
-/// Names that end like a key but hold a pagination cursor, a unit of text, or the id of a request. A CSRF
-/// token (`csrf_token`) is not among them, because it is valuable to others as long as its session lives.
+/// Names that end like a key but hold a pagination cursor, a unit of text, or the id of a request. A CSRF token
+/// (`csrf_token`) is not among them, because it is valuable to others as long as its session lasts.
 pub(super) const HARMLESS: &[&str] = &[
     "pagetoken",
     "pagingtoken",
@@ -246,15 +246,15 @@ pub(super) const HARMLESS: &[&str] = &[
     "designtoken",
 ];
 
-/// Prefix of a credential, or of a URL path that is one.
+/// Prefix of a credential, or of a URL path that is a credential.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefix {
     pub starts: &'static str,
-    /// Minimum number of characters after it.
+    /// Minimum number of characters after the prefix.
     pub min: usize,
-    /// Whether a digit must be among them, because words have this prefix, too.
+    /// Whether one of those characters must be a digit, because ordinary words have this prefix too.
     pub digit: bool,
-    /// Whether the prefix is not secret and stays.
+    /// Whether the prefix is not secret and is kept.
     pub stays: bool,
 }
 
@@ -270,7 +270,7 @@ const fn url(starts: &'static str) -> Prefix {
     Prefix { starts, min: 8, digit: false, stays: true }
 }
 
-/// Prefixes of credentials, wherever they occur.
+/// Prefixes of credentials, matched anywhere in a text.
 pub(crate) const PREFIXES: &[Prefix] = &[
     // mcpproxy's own agent tokens.
     p("mcpp_", 20),
@@ -422,7 +422,7 @@ const fn f(
     SecretForm { name, text, secret, left, stay }
 }
 
-/// Forms of secrets, by example.
+/// Example forms of secrets.
 pub const FORMS: &[SecretForm] = &[
     f(
         "JSON",

@@ -1,5 +1,5 @@
-//! Search for the damaged table behind a failed read: fjall's errors name none. A whole table is compared with its
-//! checksum, since a table is damaged wherever its bytes differ.
+//! Search for the damaged table behind a failed read, because fjall's errors do not name it. Each table is compared as
+//! a whole with its checksum, because a table is damaged if any of its bytes differ.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 use super::error::{StoreError, guarded, is_damage, read_error};
 use super::precheck::hash_of;
 
-/// Paths of tables that failed reads found damaged. Tables are immutable: a damaged one is checked once.
+/// Paths of tables that failed reads found to be damaged. Tables are immutable, so a damaged table is checked only once.
 pub(super) type DamagedTables = Arc<Mutex<BTreeSet<PathBuf>>>;
 
 /// Keys of a keyspace that are read.
 pub(super) struct KeyRead<'a> {
     pub(super) keyspace: &'a Keyspace,
     pub(super) from: &'a [u8],
-    /// Last key, included.
+    /// Last key, inclusive.
     pub(super) to: &'a [u8],
     /// Whether the keys are read from the last to the first.
     pub(super) is_backward: bool,
@@ -32,8 +32,8 @@ impl<'a> KeyRead<'a> {
         Self { keyspace, from: key, to: key, is_backward: false }
     }
 
-    /// Runs the read. An error names the damaged table, or the keyspace's folder if no table is damaged. After a failure
-    /// whole tables are read, up to the first damaged one.
+    /// Runs the read. An error names the damaged table, or the keyspace's folder if no table is damaged. After a
+    /// failure, whole tables are read, up to the first damaged one.
     pub(super) fn run<T>(
         &self,
         found: &DamagedTables,
@@ -52,7 +52,7 @@ impl<'a> KeyRead<'a> {
         })
     }
 
-    /// First damaged table with some of the keys.
+    /// First damaged table that contains some of the keys.
     fn damaged_table(&self, found: &DamagedTables) -> Option<PathBuf> {
         let version = self.keyspace.tree.current_version();
         let range = |table: &Table| {
@@ -74,7 +74,7 @@ impl<'a> KeyRead<'a> {
     }
 }
 
-/// Whether a table's file is missing, unreadable or different from the written one.
+/// Whether a table's file is missing, unreadable or different from the file that was written.
 fn is_damaged_table(table: &Table) -> bool {
     match hash_of(&table.path, || true) {
         Ok(hash) => hash != Some(table.checksum().into_u128()),

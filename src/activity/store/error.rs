@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use mcpproxy_runtime::os::private;
 
-/// Probe file, written to find out why fjall's thread gave up, and its length.
+/// Probe file, which is written to find out why fjall's thread gave up, and the file's length.
 const PROBE: &str = "probe";
 const PROBE_BYTES: usize = 64 << 10;
 
@@ -37,8 +37,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Classifies an error of reading a file that every log has: damage if the file is missing, too short or
-    /// unreadable on the disk, otherwise an I/O error, which says nothing about the log.
+    /// Classifies an error from reading a file that every log has. It is damage if the file is missing, too short or
+    /// unreadable on the disk; otherwise it is an I/O error, which says nothing about the log.
     pub(crate) fn unreadable(file: impl Into<PathBuf>, error: io::Error) -> Self {
         let file = file.into();
         match error.kind() {
@@ -59,7 +59,7 @@ impl StoreError {
     }
 }
 
-/// Damage that readers of the log found, until it is repaired.
+/// Damage that readers of the log found and that is not repaired yet.
 #[derive(Debug, Default)]
 pub struct DamageReport(ArcSwapOption<String>);
 
@@ -69,8 +69,8 @@ impl DamageReport {
         self.0.load().as_deref().cloned()
     }
 
-    /// Records the damage reported by a read; other errors are ignored. Does not start a repair, because a repair
-    /// stops the writer: the check of the tables (`threads`) or the operator starts it.
+    /// Records the damage reported by a read; other errors are ignored. Does not start a repair, because a repair stops
+    /// the writer. The check of the tables (`threads`) or the operator starts the repair.
     pub(super) fn take(&self, error: &StoreError) {
         let StoreError::Damaged { .. } = error else { return };
         let text = format!(
@@ -154,7 +154,7 @@ pub(super) fn read_error(path: &Path, error: fjall::Error) -> StoreError {
     }
 }
 
-/// Newest journal in a database's folder; the folder if there is none.
+/// Newest journal in a database's folder; the folder itself if it has no journal.
 pub(crate) fn newest_journal(path: &Path) -> PathBuf {
     let journals = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     journals
@@ -168,7 +168,7 @@ pub(super) fn journal_number(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.parse().ok()
 }
 
-/// Creates, writes and syncs a file, as the store's thread does.
+/// Creates, writes and syncs a file, as fjall's thread does.
 fn probe(path: &Path) -> io::Result<()> {
     let probe = path.with_file_name(PROBE);
     let result = private::create(&probe).and_then(|mut file| {

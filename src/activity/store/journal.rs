@@ -10,13 +10,13 @@
 //! end       3 · XXH3-64 of the items (u64) · "FJL" 3              numbers are little-endian
 //! ```
 //!
-//! fjall ends a journal at its first damaged byte; [`survey`] leaves out only the damaged batch. The checksum
-//! decides whether a batch is intact. It does not cover the start, which is repaired if it contradicts its
-//! surroundings. A value may contain bytes that look like a batch, checksum included, so a batch found by
+//! fjall ends a journal at its first damaged byte; [`survey`] leaves out only the damaged batch. The checksum decides
+//! whether a batch is intact. It does not cover the batch's start, which is repaired if it contradicts its
+//! surroundings. A value may contain bytes that look like a batch, including the checksum, so a batch found by
 //! searching counts only with [`Evidence`] from the caller.
 //!
-//! The search is linear: each byte passed adds `WORK_PER_BYTE` to a budget, and reading and hashing a
-//! candidate is paid from it. A candidate that exceeds the budget is skipped.
+//! The search is linear: each byte passed adds `WORK_PER_BYTE` to a budget, which pays for reading and hashing
+//! candidates. A candidate that exceeds the budget is skipped.
 
 use std::ops::Range;
 
@@ -38,11 +38,11 @@ const ITEM_BYTES: usize = 1 + 1 + 1 + 8 + 2 + 4 + 4;
 const MAX_TYPE: u8 = 2;
 /// Maximum keyspace of an item: fjall numbers them from 0, and a log has seven.
 const MAX_KEYSPACE: u64 = 6;
-/// Maximum length of a batch; the writer closes one at 8 MiB and a record.
+/// Maximum length of a batch. The writer closes a batch at 8 MiB plus one record.
 pub(crate) const MAX_BATCH_BYTES: usize = 64 << 20;
 /// Maximum step between the sequence numbers of neighboring batches; fjall uses a few in between.
 const MAX_SEQNO_STEP: u64 = 1 << 20;
-/// Number of preceding batches whose sequence numbers vouch for a batch found by searching.
+/// Number of preceding batches whose sequence numbers confirm a batch found by searching.
 const SEQNO_WITNESSES: usize = 3;
 /// Bytes that may be read and hashed per byte passed by a search.
 const WORK_PER_BYTE: usize = 64;
@@ -104,7 +104,7 @@ impl Survey {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// Number of its keyspace.
+    /// Number of the item's keyspace.
     pub keyspace: u64,
     pub key: &'a [u8],
     /// Value; `None` removes the key.
@@ -117,7 +117,7 @@ pub(crate) enum BatchStep {
     Whole(BatchSpan),
     /// The bytes end before the batch does.
     Short,
-    /// Not intact. Holds the batch's end if its items and its end are at the stated positions.
+    /// Not intact. Holds the position of the batch's end if its items and its end are at the stated positions.
     Damaged(Option<usize>),
 }
 
@@ -144,7 +144,7 @@ pub fn items(batch: &[u8]) -> impl Iterator<Item = Item<'_>> {
     })
 }
 
-/// Items of all keyspaces that could start anywhere in damaged bytes.
+/// Items of all keyspaces that might start anywhere in damaged bytes.
 pub fn possible_items(bytes: &[u8]) -> impl Iterator<Item = Item<'_>> {
     (0..bytes.len()).filter_map(|at| match entry(bytes, at) {
         Entry::Item(item, _) => Some(item),
@@ -182,7 +182,7 @@ pub fn survey(bytes: &[u8], evidence: impl Fn(&[u8]) -> Evidence) -> Survey {
     found
 }
 
-/// Finds the next batch of the log from `from` on that follows the batches `before`.
+/// Finds the next batch of the log at or after `from` that follows the batches `before`.
 fn search(
     bytes: &[u8],
     from: usize,
@@ -190,7 +190,7 @@ fn search(
     evidence: &impl Fn(&[u8]) -> Evidence,
     work: &mut usize,
 ) -> Option<usize> {
-    // Several witnesses, because one of them may have a damaged number.
+    // There are several witnesses, because one of them may have a damaged number.
     let before = before.last_chunk::<SEQNO_WITNESSES>();
     let follows = |next: u64| {
         before.is_none_or(|before| {
@@ -211,8 +211,8 @@ fn search(
     None
 }
 
-/// Whether a batch found by searching belongs to the log: it holds records of the log, or the batches after
-/// it do or reach the end.
+/// Whether a batch found by searching belongs to the log: it holds records of the log, or the batches after it hold
+/// records of the log or reach the end.
 fn is_ours(
     bytes: &[u8],
     mut batch: BatchSpan,
@@ -236,7 +236,7 @@ fn is_ours(
     }
 }
 
-/// Reads the batch at `at`, paying from `work`.
+/// Reads the batch at `at` and pays for it from `work`.
 fn read(bytes: &[u8], at: usize, work: &mut usize) -> BatchStep {
     let Some(start) = bytes.get(at..at + START_BYTES) else { return BatchStep::Short };
     let claimed = number(start, 1, 4);
@@ -262,7 +262,7 @@ fn read(bytes: &[u8], at: usize, work: &mut usize) -> BatchStep {
     let end = place + END_BYTES;
     let items = bytes.get(first..place).unwrap_or_default();
     if count == 0 || !pay(work, items.len()) || xxh3_64(items) != checksum {
-        // With a different number of items a length is damaged and reaches into another batch.
+        // If the number of items differs, a length is damaged and reaches into another batch.
         return BatchStep::Damaged(Some(end).filter(|_| count == claimed));
     }
     BatchStep::Whole(BatchSpan {
@@ -341,7 +341,7 @@ fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
 
 /// Length without the zeros at the end.
 pub(crate) fn used(bytes: &[u8]) -> usize {
-    // Compared by the chunk, which is one call of `memcmp`: a preallocated journal has 64 MiB of zeros.
+    // The comparison works in chunks, with one `memcmp` each: a preallocated journal has 64 MiB of zeros.
     let zeros = [0; ZEROS_BYTES];
     let is_zero = |chunk: &&[u8]| zeros.get(..chunk.len()) == Some(*chunk);
     let chunks = bytes.rchunks(ZEROS_BYTES).take_while(is_zero).count();
@@ -350,7 +350,7 @@ pub(crate) fn used(bytes: &[u8]) -> usize {
     last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
 }
 
-/// Replaces sequence numbers that contradict their surroundings: they increase from batch to batch in small
+/// Corrects sequence numbers that contradict their surroundings: the numbers increase from batch to batch in small
 /// steps. `None` if all of them fit.
 pub fn ordered(seqnos: &[u64]) -> Option<Vec<u64>> {
     let fits = |pair: &[u64]| match pair {
@@ -472,7 +472,7 @@ mod tests {
             .map(|_| {
                 let key: Vec<u8> = (0..8).map(|_| random.below(256) as u8).collect();
                 let length = random.below(400);
-                // Small values, which markers consist of.
+                // Markers consist of small values.
                 let value: Vec<u8> = (0..length).map(|_| random.below(5) as u8).collect();
                 (1 + random.below(6) as u64, key, (random.below(5) > 0).then_some(value))
             })
@@ -598,7 +598,7 @@ mod tests {
 
     #[test]
     fn search_through_a_million_fake_starts_ends_and_finds_later_batches() {
-        // Each claims an item that reaches to the end of a batch.
+        // Each start claims an item that reaches to the end of a batch.
         let mut bytes = Vec::new();
         while bytes.len() < 8 << 20 {
             bytes.extend(start(1, 1));

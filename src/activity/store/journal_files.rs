@@ -1,6 +1,6 @@
-//! fjall's journals as files: listing, sparse copies, detection of damage before their end, repair without
-//! the damaged batches, and scrubbing while they are written. Journals are preallocated; the used part ends
-//! where the trailing zeros begin.
+//! fjall's journals as files: listing, sparse copies, detection of damage before their end, repair that omits damaged
+//! batches, and scrubbing while they are written. Journals are preallocated; the used part ends where the trailing
+//! zeros begin.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,7 +16,7 @@ use mcpproxy_runtime::os::private;
 
 /// Bytes read per step while scrubbing.
 const SCRUB_BYTES: usize = 1 << 20;
-/// Granularity at which unreadable parts of a file become zeros.
+/// Granularity at which unreadable parts of a file are replaced by zeros.
 const READ_BYTES: usize = 4096;
 
 /// A journal and its batches.
@@ -34,7 +34,7 @@ pub(crate) fn survey(
     survey_by(db, evidence, |path| fs::read(path))
 }
 
-/// Surveys all journals, with unreadable parts as zeros.
+/// Surveys all journals, with unreadable parts replaced by zeros.
 pub(crate) fn survey_readable(
     db: &Path,
     evidence: &dyn Fn(&[u8]) -> Evidence,
@@ -42,7 +42,7 @@ pub(crate) fn survey_readable(
     survey_by(db, evidence, read_readable)
 }
 
-/// Reads a file, with unreadable parts as zeros.
+/// Reads a file, with unreadable parts replaced by zeros.
 pub(crate) fn read_readable(path: &Path) -> io::Result<Vec<u8>> {
     match fs::read(path) {
         Err(error) if is_damage(&error) => {}
@@ -79,7 +79,7 @@ fn ordered(journals: &[SurveyedJournal]) -> Option<Vec<u64>> {
     journal::ordered(&seqnos)
 }
 
-/// First journal with damage before an intact batch: fjall would end it there and drop the rest.
+/// First journal with damage before an intact batch. fjall would end the journal there and drop the rest.
 pub(crate) fn damaged(journals: &[SurveyedJournal]) -> Option<(&Path, String)> {
     let last = journals.iter().rposition(|journal| !journal.survey.batches.is_empty())?;
     let found = journals.iter().enumerate().find_map(|(place, journal)| {
@@ -103,7 +103,7 @@ pub(crate) fn check(db: &Path, evidence: &dyn Fn(&[u8]) -> Evidence) -> Result<(
     }
 }
 
-/// Rewrites the journals of a closed database with their intact batches only. Returns those that were damaged
+/// Rewrites the journals of a closed database with only their intact batches. Returns the journals that were damaged
 /// before their end.
 pub(crate) fn repair(db: &Path, evidence: &dyn Fn(&[u8]) -> Evidence) -> io::Result<Vec<PathBuf>> {
     let journals = survey(db, evidence)?;
@@ -134,8 +134,8 @@ pub(crate) fn repair(db: &Path, evidence: &dyn Fn(&[u8]) -> Evidence) -> io::Res
     Ok(repaired)
 }
 
-/// Empties the journals of a closed database whose batches are all in tables. The newest file is kept:
-/// without any, fjall would restart its sequence numbers.
+/// Empties the journals of a closed database whose batches are all in tables. The newest file is kept, because without
+/// a journal fjall would restart its sequence numbers.
 pub(crate) fn empty(db: &Path) -> io::Result<()> {
     let mut journals = list(db)?;
     if let Some(newest) = journals.pop() {
@@ -160,7 +160,7 @@ pub(crate) fn scrub(
         match is_sound(&path, flush, keep_going) {
             Ok(true) => {}
             Ok(false) => return Ok(Some(path)),
-            // The journal was removed meanwhile, since its batches are in tables.
+            // The journal was removed in the meantime, because its batches are in tables.
             Err(StoreError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -175,9 +175,9 @@ fn is_sound(
     keep_going: &dyn Fn() -> bool,
 ) -> Result<bool, StoreError> {
     let mut file = File::open(path)?;
-    // Read from the disk, not from the page cache.
+    // The file is read from the disk, not from the page cache.
     let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
-    // The bytes from `start` on; everything before consists of intact batches.
+    // The window holds the bytes at and after `start`; everything before consists of intact batches.
     let (mut window, mut start) = (Vec::new(), 0);
     loop {
         let read = extend(&mut file, &mut window, start)?;
@@ -191,7 +191,7 @@ fn is_sound(
         if is_zero(&mut file, start)? {
             return Ok(true);
         }
-        // A batch that was incomplete when it was read is complete after this.
+        // After this flush, a batch that was incomplete when it was read is complete.
         flush()?;
         window.clear();
         while extend(&mut file, &mut window, start)? > 0 && is_short(&window) {}
@@ -225,7 +225,7 @@ fn is_short(window: &[u8]) -> bool {
     window.len() < journal::MAX_BATCH_BYTES && journal::step(window, 0) == BatchStep::Short
 }
 
-/// Whether a file holds only zeros from `start` on.
+/// Whether a file holds only zeros at and after `start`.
 fn is_zero(file: &mut File, start: u64) -> io::Result<bool> {
     file.seek(SeekFrom::Start(start))?;
     let mut buffer = vec![0; SCRUB_BYTES];

@@ -5,9 +5,9 @@
 //! v{version} sections · table of contents · trailer (38 bytes): an `sfa` archive, like a table
 //! ```
 //!
-//! All numbers are little-endian. fjall reads the checksum in `current` without comparing it, and the
-//! sections have none: a flipped bit in a count would make tables unnamed, and recovery deletes unnamed
-//! tables. Both files are therefore checked before fjall sees them (ACT-9).
+//! All numbers are little-endian. fjall reads the checksum in `current` without comparing it, and the sections have no
+//! checksum. A flipped bit in a count could thus leave tables unnamed, and recovery deletes unnamed tables. Both files
+//! are therefore checked before fjall reads them (ACT-9).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,7 +54,7 @@ impl Current {
         (rest == [XXH3]).then_some(current)
     }
 
-    /// Decodes the manifest that it names; `None` if the checksum differs.
+    /// Decodes the manifest named by this file; `None` if the checksum differs.
     pub(super) fn version(self, manifest: &[u8]) -> Option<Version> {
         if xxh3_128(manifest) != self.checksum {
             return None;
@@ -72,7 +72,7 @@ pub(super) fn contents(trailer: &[u8], length: u64) -> Option<(u64, usize, u128)
     (rest.is_empty() && end == length).then_some((at, usize::try_from(size).ok()?, checksum))
 }
 
-/// Whether these bytes are the table of contents with this checksum.
+/// Whether these bytes are a table of contents that matches this checksum.
 pub(super) fn are_contents(bytes: &[u8], checksum: u128) -> bool {
     bytes.starts_with(CONTENTS_MAGIC) && xxh3_128(bytes) == checksum
 }
@@ -150,8 +150,7 @@ pub(crate) const DB: &str = "db";
 pub(super) const KEYSPACES: &str = "keyspaces";
 /// Folder of fjall's own keyspace.
 pub(super) const META: &str = "0";
-/// File that names a keyspace's manifest. fjall takes a keyspace without it for an unfinished one and removes
-/// it.
+/// File that names a keyspace's manifest. fjall treats a keyspace without this file as unfinished and removes it.
 pub(super) const CURRENT: &str = "current";
 /// File with the version of the database.
 pub(super) const VERSION: &str = "version";
@@ -162,7 +161,7 @@ pub(super) struct DatabaseSize {
     cache_bytes: u64,
     /// Maximum size of a keyspace's memtable.
     memtable_bytes: u64,
-    /// Maximum number of open tables; fewer if there are few descriptors.
+    /// Maximum number of open tables; lower if few file descriptors are available.
     open_tables: usize,
 }
 
@@ -170,15 +169,15 @@ impl DatabaseSize {
     /// Limits of the log itself.
     pub(super) const LOG: Self =
         Self { cache_bytes: 8 << 20, memtable_bytes: 16 << 20, open_tables: usize::MAX };
-    /// Limits of a replica, of which there may be many.
+    /// Limits of a replica. A node may hold many replicas.
     pub(super) const REPLICA: Self =
         Self { cache_bytes: 1 << 20, memtable_bytes: 2 << 20, open_tables: 32 };
 }
 
-/// Size of the journals before the oldest is flushed; the minimum that fjall accepts.
+/// Size of the journals at which the oldest one is flushed; the minimum that fjall accepts.
 const JOURNAL_BYTES: u64 = 64 << 20;
-/// Number of threads that flush and compact. With several, the first hands a compaction request back to
-/// itself without a pause while another compacts, and occupies a core.
+/// Number of threads that flush and compact. If there were several, one of them would occupy a core: it hands a
+/// compaction request back to itself without a pause while another compacts.
 const WORKERS: usize = 1;
 
 /// Opens or creates the database. Damage that makes fjall panic is reported as damage.
@@ -200,9 +199,10 @@ pub(super) fn open_db(path: &Path, size: DatabaseSize) -> Result<Database, Store
     })
 }
 
-/// Target size of a data block in tables of records, in bytes. Damage makes one data block unreadable, so a small size limits
-/// the loss: a full block of records nearly has a data block of its own. With 1 byte every value would have one, but a log of
-/// single records would be larger by half. Existing keyspaces keep the size they were created with.
+/// Target size of a data block in tables of records, in bytes. Damage makes one data block unreadable, so a small size
+/// limits the loss: a full block of records almost has its own data block. At a size of 1 byte every value would have
+/// its own, but a log of single records would be larger by half. Existing keyspaces keep the size they were created
+/// with.
 const TABLE_BLOCK_BYTES: u32 = 512;
 
 /// Opens or creates the keyspaces, in the order of [`Space::ALL`].
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn sections_with_a_false_extent_are_rejected() {
         let (_, mut manifest) = written(7, &[(3, 30)]);
-        // The checksum fits, since anyone who writes the file can compute it.
+        // The checksum matches, because anyone who writes the file can compute it.
         manifest[2] = u8::MAX;
         assert_eq!(tables(&manifest), None);
         manifest[0] = u8::MAX;

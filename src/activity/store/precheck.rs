@@ -1,12 +1,11 @@
 //! Checks of a database before fjall opens it, and the log's own list of its tables (ACT-9).
 //!
-//! fjall's recovery deletes files that its manifests do not name, and some damage makes it panic while holding a
-//! lock, which aborts the process when the half-opened database is dropped. It is therefore only given
-//! manifests and tables that it can open: each manifest is the one last written, each table it names exists
-//! with an intact structure, and nothing else is in the folders. Damaged data blocks are detected, at bounded
-//! cost, when they are read.
+//! fjall's recovery deletes files that its manifests do not name, and some damage makes it panic while holding a lock,
+//! which aborts the process when the half-opened database is dropped. fjall is therefore only given manifests and
+//! tables that it can open: each manifest is the one written last, each table it names exists with an intact structure,
+//! and the folders contain nothing else. Damaged data blocks are detected, at bounded cost, when they are read.
 //!
-//! The list of tables is the file `tables` beside the store:
+//! The list of tables is the file `tables` next to the store:
 //!
 //! ```text
 //! <keyspace> <version> <table>:<checksum> <table>:<checksum> …
@@ -14,22 +13,22 @@
 //! <hash of the lines above>
 //! ```
 //!
-//! fjall writes a new version of a keyspace at every flush or compaction, and the list follows within
-//! [`NOTE_EVERY`] while records are written: it may lag, and is never ahead. A keyspace whose `current` names
-//! an earlier version than the list was replaced by an old one; one that names the same version must have the
-//! same tables. A damaged or missing list is rewritten.
+//! fjall writes a new version of a keyspace at every flush or compaction, and the list follows within [`NOTE_EVERY`]
+//! while records are written. The list may lag, but is never ahead. If a keyspace's `current` names an earlier version
+//! than the list, the keyspace was replaced by an old one; if it names the same version, it must have the same tables.
+//! A damaged or missing list is rewritten.
 //!
-//! Tables that no manifest names were left by an interrupted flush or compaction, or are named by a lost
-//! version. fjall would delete them. They are hidden from it instead, and deleted once the open store is known
-//! to hold their contents; otherwise the log is damaged and they stay. The contents of a table are read block
-//! by block, without its index, which also works if its structure is damaged:
+//! Tables that no manifest names were left by an interrupted flush or compaction, or are named by a lost version. fjall
+//! would delete them. They are therefore hidden from fjall, and deleted only when the open store is known to hold their
+//! contents; otherwise the log is damaged and they are kept. The contents of a table are read block by block, without
+//! its index, which also works if the table's structure is damaged:
 //!
 //! ```text
 //! block  magic · type · xxh3-128 of the data · length · unpacked length · check (33 bytes) · data
 //! ```
 //!
-//! A block with damaged data is skipped by the length in its header, one with a damaged header by searching
-//! for the next magic number: damage costs only its block.
+//! A block with damaged data is skipped by the length in its header; a block with a damaged header is skipped by
+//! searching for the next magic number. Damage thus costs only its own block.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -57,9 +56,9 @@ use mcpproxy_runtime::os::private;
 
 /// Folder of a keyspace's tables.
 pub(super) const TABLES: &str = "tables";
-/// Prefix that hides a table from fjall, which skips such names as another system's.
+/// Prefix that hides a table from fjall, which skips file names with this prefix as another system's files.
 pub(super) const HIDDEN: &str = "._";
-/// Maximum size of a manifest: some 500 000 tables.
+/// Maximum size of a manifest: about 500 000 tables.
 const MANIFEST_BYTES: u64 = 16 << 20;
 /// Maximum size of the database's version marker, which fjall checks.
 const MARKER_BYTES: u64 = 64;
@@ -70,8 +69,8 @@ const LOCK: &str = "lock";
 /// Cache for tables that are only inspected.
 const CACHE_BYTES: u64 = 1 << 20;
 
-/// Checks a closed database. Returns the version of each keyspace by its folder. [`StoreError::Locked`] while
-/// fjall has the database open.
+/// Checks a closed database. Returns the version of each keyspace by its folder. [`StoreError::Locked`] if fjall has
+/// the database open.
 pub(super) fn check(
     db: &Path,
     known: &KnownTables,
@@ -80,7 +79,7 @@ pub(super) fn check(
     let _lock = lock_database(db)?;
     let journals = journal_files::list(db);
     if journals.map_err(|error| StoreError::unreadable(db, error))?.is_empty() {
-        // fjall would begin a new one, and ignore the content of tables.
+        // fjall would begin a new journal and ignore the content of tables.
         let why = format!("its journal is missing, {DB}/0.jnl or one with a higher number");
         return Err(damaged(db, &why));
     }
@@ -97,7 +96,7 @@ pub(super) fn check(
         versions.insert(folder, keyspace(&keyspaces.join(folder), known.get(folder))?);
     }
     if let Some(meta) = versions.get(META) {
-        // Without the names in it fjall removes every other keyspace.
+        // Without the names in this keyspace, fjall removes every other keyspace.
         for (id, hash) in &meta.tables {
             let path = keyspaces.join(META).join(TABLES).join(id.to_string());
             let found = hash_of(&path, || true);
@@ -179,7 +178,7 @@ pub(super) fn list_tables(folder: &Path) -> Result<Vec<TableName>, StoreError> {
     Ok(found)
 }
 
-/// Opens a table as fjall does, reading everything but its data blocks.
+/// Opens a table as fjall does, reading everything except its data blocks.
 pub(super) fn open_table(path: &Path, id: u64, checksum: Checksum) -> Result<Table, StoreError> {
     check_contents(path)?;
     let cache = Arc::new(Cache::with_capacity_bytes(CACHE_BYTES));
@@ -191,8 +190,8 @@ pub(super) fn open_table(path: &Path, id: u64, checksum: Checksum) -> Result<Tab
     if table.id() == id { Ok(table) } else { Err(damaged(path, "it is another table")) }
 }
 
-/// Checks a table's table of contents: fjall allocates the claimed number of entries before it compares the
-/// checksum.
+/// Checks the table of contents of a table file, because fjall allocates the claimed number of entries before it
+/// compares the checksum.
 fn check_contents(path: &Path) -> Result<(), StoreError> {
     let read = || {
         let file = File::open(path)?;
@@ -223,7 +222,7 @@ pub(super) fn unnamed(
     version: &Version,
     known: Option<&Version>,
 ) -> Result<Vec<TableName>, StoreError> {
-    // A later, intact version dropped tables of an earlier one.
+    // A later, intact version has dropped tables of an earlier one.
     let superseded: HashSet<u64> = match known {
         Some(known) if version.number > known.number => known.tables.keys().copied().collect(),
         Some(_) | None => HashSet::new(),
@@ -235,8 +234,8 @@ pub(super) fn unnamed(
     Ok(list_tables(folder)?.into_iter().filter(is_unnamed).collect())
 }
 
-/// Locks the database against fjall, and detects whether it has it open. A missing lock file is created: it
-/// is empty and no part of the log.
+/// Locks the database against fjall, and detects whether fjall has it open. A missing lock file is created: it is empty
+/// and not part of the log.
 fn lock_database(db: &Path) -> Result<File, StoreError> {
     let path = db.join(LOCK);
     let file = private::options().read(true).write(true).create(true).truncate(false).open(&path);
@@ -271,7 +270,7 @@ fn damaged(file: &Path, why: &str) -> StoreError {
     StoreError::Damaged { file: file.to_owned(), why: why.to_owned() }
 }
 
-/// Bytes read of a table per step.
+/// Bytes of a table read per step.
 const READ_BYTES: usize = 1 << 20;
 
 /// A table of the database, as an immutable file.
@@ -340,7 +339,7 @@ impl KnownTables {
         Ok(known.unwrap_or_default())
     }
 
-    /// Reads the list; empty if there is none, `None` if it is damaged.
+    /// Reads the list; an empty list if the file is missing, `None` if it is damaged.
     fn read_whole(dir: &Path) -> io::Result<Option<Self>> {
         let path = dir.join(LIST_FILE);
         let read = match fs::metadata(&path) {
@@ -410,7 +409,7 @@ pub(crate) fn is_table_list_intact(dir: &Path) -> io::Result<bool> {
 pub(super) struct UnnamedTables(Vec<(Space, TableName)>);
 
 impl UnnamedTables {
-    /// Hides the tables from fjall. After an error some are hidden, which the next attempt finds.
+    /// Hides the tables from fjall. After an error some of them are hidden; the next attempt finds the rest.
     pub(super) fn hide(
         db: &Path,
         versions: &BTreeMap<&'static str, Version>,
@@ -432,8 +431,8 @@ impl UnnamedTables {
         Ok(Self(found))
     }
 
-    /// Deletes the tables, if `is_accounted_for` holds for every key in them. Otherwise nothing is deleted,
-    /// and the error names a table whose records would be lost, and the journal that may have lost them.
+    /// Deletes the tables if `is_accounted_for` holds for every key in them. Otherwise nothing is deleted, and the
+    /// error names a table whose records would be lost and the journal that may have lost them.
     pub(super) fn delete_redundant(
         self,
         db: &Path,
@@ -453,7 +452,7 @@ impl UnnamedTables {
     }
 }
 
-/// Damage of the manifest or of the journal: the data of an unfinished table is in the journal as well.
+/// Error for damage of the manifest or of the journal: the data of an unfinished table is in the journal as well.
 fn lost(table: &Path, db: &Path) -> StoreError {
     let journal = newest_journal(db);
     let journal = journal.strip_prefix(db.parent().unwrap_or(db)).unwrap_or(&journal).display();
@@ -466,11 +465,11 @@ fn lost(table: &Path, db: &Path) -> StoreError {
 
 /// First bytes of a block.
 const MAGIC: &[u8] = b"LSM\x03";
-/// Maximum size of a block. A block is closed at some kilobytes, but a value is never split.
+/// Maximum size of a block. A block is closed at a few kilobytes, but a value is never split.
 const BLOCK_BYTES: u32 = 64 << 20;
 /// Bytes searched per step for the next block.
 const SEARCH_BYTES: usize = 64 << 10;
-/// Minimum size of a block's data: the trailer that fjall expects without checking.
+/// Minimum size of a block's data: the size of the trailer that fjall expects without checking.
 const BLOCK_END_BYTES: usize = 31;
 /// Step for skipping unreadable parts of a file.
 const PAGE_BYTES: u64 = 4096;
@@ -503,7 +502,7 @@ pub(super) fn read_writes<E: From<io::Error>>(
     Ok(())
 }
 
-/// Reads the block at `at`, if it is an intact data block. Also returns the possible start of the next one.
+/// Reads the block at `at`, if it is an intact data block. Also returns the possible start of the next block.
 fn read_block(file: &File, at: u64, length: u64) -> io::Result<(Option<Block>, u64)> {
     let head_bytes = Header::serialized_len();
     let mut head = vec![0; head_bytes];
@@ -556,11 +555,11 @@ fn writes(block: Block) -> Vec<Write> {
         };
         block.iter().filter_map(write).collect()
     };
-    // The checksum matches, but anyone could have written the block: fjall's decoder may panic.
+    // The checksum matches, but anyone could have written the block, so fjall's decoder may panic.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_default()
 }
 
-/// Finds the next possible start of a block from `at` on, or the end.
+/// Finds the next possible start of a block at or after `at`, or the end.
 fn search(file: &File, mut at: u64, length: u64) -> io::Result<u64> {
     let mut buffer = vec![0; SEARCH_BYTES];
     while at < length {
@@ -573,13 +572,13 @@ fn search(file: &File, mut at: u64, length: u64) -> io::Result<u64> {
         if let Some(found) = memchr::memmem::find(part, MAGIC) {
             return Ok(at + found as u64);
         }
-        // A magic number may cross the end of this part.
+        // A magic number may extend across the end of this part.
         at += (size + 1).saturating_sub(MAGIC.len()).max(1) as u64;
     }
     Ok(length)
 }
 
-/// Reads at a position. Returns false if that part is unreadable or the file ends before.
+/// Reads at a position. Returns false if that part is unreadable or beyond the end of the file.
 fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<bool> {
     match file.read_exact_at(buffer, at) {
         Ok(()) => Ok(true),

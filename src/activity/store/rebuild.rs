@@ -1,6 +1,6 @@
 //! Rebuilding of damaged keyspaces in a copy of a log, from which a salvage then reads (ACT-9). A keyspace
 //! with a manifest or table that fjall cannot open gets a new manifest that names every intact table, and a
-//! new table with the readable writes of the others. Keyspaces can also be replaced by empty ones, so that
+//! new table with the readable writes of the damaged ones. Keyspaces can also be replaced by empty ones, so that
 //! the rest can be opened.
 
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use mcpproxy_runtime::os::private;
 const UNNAMED: &str = "unnamed";
 /// Name of a database's first journal.
 const FIRST_JOURNAL: &str = "0.jnl";
-/// Maximum number of tables in a new manifest: a level has at most 255 runs, and each table may need its own.
+/// Maximum number of tables in a new manifest. A level has at most 255 runs, and each table may need its own run.
 const MAX_TABLES: usize = 255;
 
-/// Rebuilds the records and the state of the copy in `dir` as far as their tables allow. Uses and removes its
+/// Rebuilds the records and the state of the copy in `dir` as far as their tables allow. Uses and removes the copy's
 /// list of tables.
 pub(crate) fn rebuild_keyspaces(dir: &Path) -> Result<(), StoreError> {
     let known = KnownTables::read(dir)?;
@@ -68,7 +68,7 @@ fn rebuild_manifest(folder: &Path, space: Space) -> Result<(), StoreError> {
         }
     }
     remove_manifests(folder)?;
-    // New tables get numbers of their own, which must not collide with these.
+    // New tables get new numbers, which must not collide with the existing ones.
     let broken = broken.into_iter().map(|path| {
         let target = unnamed.join(path.file_name().unwrap_or_default());
         fs::rename(path, &target).map(|()| target)
@@ -85,13 +85,13 @@ fn rebuild_manifest(folder: &Path, space: Space) -> Result<(), StoreError> {
     named.sort_by_key(|(seqno, table)| (*seqno, table.id()));
     let tree = open(folder)?;
     for (_, table) in &named {
-        // Registered before the tables that it overlaps, so that the newest is found first.
+        // Each table is placed ahead of the tables that it overlaps, so that the newest value is found first.
         let table = std::slice::from_ref(table);
         guard(folder, || tree.register_tables(table, None, None, &[], 0))?;
     }
     drop((tree, named));
     if !broken.is_empty() {
-        // Reopened, the tree continues after the highest number.
+        // When it is reopened, the tree continues after the highest number.
         add_readable(folder, space, &broken)?;
     }
     Ok(fs::remove_dir_all(unnamed)?)
@@ -104,19 +104,19 @@ fn intact_table(path: &Path) -> Option<(u64, u128, SeqNo)> {
     let table: Table = precheck::open_table(path, id, Checksum::from_raw(0)).ok()?;
     let hash = match hash_of(path, || true) {
         Ok(hash) => hash?,
-        // A lost block is detected when it is read.
+        // A lost block is detected when the block is read.
         Err(error) if is_damage(&error) => 0,
         Err(_) => return None,
     };
     Some((id, hash, table.get_highest_seqno()))
 }
 
-/// Writes the readable entries of broken tables that are nowhere else to a new table.
+/// Writes the entries that only the broken tables hold to a new table, as far as they are readable.
 fn add_readable(folder: &Path, space: Space, broken: &[PathBuf]) -> Result<(), StoreError> {
     let tree = open(folder)?;
     for table in broken {
         precheck::read_writes(table, |Write { key, value, seqno }| {
-            // A leftover mark of an ended call would come back without its removal.
+            // A leftover mark of an ended call would come back, because its removal may be lost.
             let is_mark = space == Space::State && keys::ticket(&key).is_some();
             if let (Some(value), false) = (value, is_mark)
                 && guard(folder, || tree.get(&key, SeqNo::MAX))?.is_none()
@@ -167,7 +167,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(found)
 }
 
-/// Part of a database that an empty one can replace, since both number their keyspaces alike.
+/// Part of a database that can be replaced by the same part of an empty one, because both number their keyspaces the
+/// same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Data that can be rebuilt from the records.
@@ -188,20 +189,20 @@ impl Part {
     }
 }
 
-/// An empty log whose parts replace damaged ones.
+/// Empty log whose parts replace damaged ones.
 #[derive(Debug)]
 pub struct Fresh {
     db: PathBuf,
 }
 
 impl Fresh {
-    /// Creates one in the empty folder `dir` for `node`.
+    /// Creates an empty log in the empty folder `dir` for `node`.
     pub(crate) fn create(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
         Store::create(dir, node, DatabaseSize::LOG)?;
         Ok(Self { db: dir.join(DB) })
     }
 
-    /// Replaces a part of the closed database `db` by the empty one.
+    /// Replaces a part of the closed database `db` with the empty one.
     pub(crate) fn put(&self, part: Part, db: &Path) -> Result<(), StoreError> {
         let folders = part.folders();
         let dir = db.parent().unwrap_or(db);
@@ -228,8 +229,8 @@ impl Fresh {
         Ok(fs::File::open(db.join(KEYSPACES))?.sync_all()?)
     }
 
-    /// Opens the log in `dir` with these parts replaced by empty ones, which discards their contents, to read
-    /// its records.
+    /// Opens the log in `dir` to read its records. These parts are replaced by empty ones, and their contents are
+    /// discarded.
     pub(crate) fn open_without(&self, dir: &Path, parts: &[Part]) -> Result<Store, StoreError> {
         let db = dir.join(DB);
         for part in parts {

@@ -1,8 +1,8 @@
 //! State of the writer thread and the assembly of batches: encoding queued entries, committing, syncing and
 //! updating the chain tip. Disk operations are timed for the watchdog.
 //!
-//! After a failure it keeps the batch that could not be written, has a damaged log repaired, reopens the store and writes
-//! the batch; it counts lost entries and reports them when possible.
+//! After a failure the writer keeps the batch that could not be written, has a damaged log repaired, reopens the store
+//! and writes the batch. It counts lost entries and reports them when possible.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ use crate::{codec, keys, recover, salvage, shares};
 
 /// Interval at which the size of the log is measured.
 const SIZE_EVERY: Duration = Duration::from_secs(1);
-/// Excess over `max_records`, at least this number and this fraction, at which retention is woken.
+/// Excess over `max_records` at which retention is woken: more than this number, and more than 1/`SLACK` of the limit.
 const SLACK: u64 = 64;
 
 /// State owned by the writer thread.
@@ -58,14 +58,14 @@ pub(super) struct WriterState {
     pub(super) permits: usize,
     /// Replies waiting for the pending batch to be durable.
     pub(super) waiting: Vec<oneshot::Sender<()>>,
-    /// Tip of written records that are not durable.
+    /// Tip of written records that are not durable yet.
     pub(super) unsynced: Option<ChainTip>,
     /// Batch that could not be written.
     pub(super) unwritten: Option<UnwrittenBatch>,
     /// Lower bound of the submission time of queued entries, in microseconds since `base`; usually the last
     /// time the queue was empty.
     pub(super) queue_from: u64,
-    /// Whether a [`WriterCommand::Behind`] is queued.
+    /// Whether the queue contains a [`WriterCommand::Behind`].
     pub(super) sent_behind: bool,
     /// Lower bound of the submission time of entries that were dequeued but are not durable; `None` if there
     /// are none.
@@ -84,17 +84,17 @@ pub(super) struct UnwrittenBatch {
     pub(super) permits: usize,
     pub(super) since: Instant,
     pub(super) stage: Stage,
-    /// The log may be damaged, because the error did not come from the system.
+    /// Whether the log may be damaged, because the error did not come from the system.
     pub(super) suspect: bool,
-    /// The log was checked since: nothing is damaged, or nothing can be repaired.
+    /// Whether the log has been checked since, and is either undamaged or not repairable.
     pub(super) is_checked: bool,
-    /// Everything in memory was flushed to tables, so the journals are not needed.
+    /// Whether everything in memory was flushed to tables, so that the journals are not needed.
     pub(super) is_flushed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Writing, which can be retried.
+    /// The write, which can be retried.
     Write,
     Sync,
 }
@@ -113,12 +113,12 @@ impl WriterState {
     pub(super) fn wrote(&mut self, records: u64, permits: usize) {
         self.shared.written.fetch_add(records, Ordering::Relaxed);
         self.shared.permits.add_permits(permits);
-        // A batch may hold marks alone, before there is any record.
+        // A batch may hold only marks, before any record exists.
         let kept = (self.appender.tip().seq + 1).saturating_sub(self.first);
         let max = self.shared.retention.load().max_records;
         let is_known = self.shared.shares.is_over_budget();
         if max > 0 && kept > max + (max / SLACK).max(SLACK) && !is_known {
-            // It runs every minute anyway; waking it too often costs only its check.
+            // Retention runs every minute anyway; waking it too often costs only its check.
             self.shared.pruner.get().map(thread::Thread::unpark).unwrap_or_default();
         }
         if self.shared.live.wrote(self.appender.tip().seq) {
@@ -169,9 +169,9 @@ impl WriterState {
         }
     }
 
-    /// Publishes whether the log's disk is nearly full.
+    /// Publishes whether the log's disk is almost full.
     fn publish_disk_space(&self) {
-        // If the free space cannot be determined, a full disk shows in the next write.
+        // If the free space cannot be determined, a full disk shows at the next write.
         let Ok(disk) = space::disk(&self.dir) else { return };
         if self.shared.shares.set_disk_low(shares::is_low(disk.free, disk.total)) {
             let free_mb = disk.free >> 20;
@@ -198,7 +198,7 @@ const BATCH_BYTES: usize = 8 << 20;
 pub(super) enum Found {
     Nothing,
     Some,
-    /// A full batch; there is more.
+    /// The batch is full, and more entries are queued.
     Full,
 }
 
@@ -214,7 +214,7 @@ impl WriterState {
                         self.queue_from = moment;
                         break;
                     }
-                    // Entries sent after the last command are known to be later than this moment.
+                    // Entries sent after the last command are known to be newer than this moment.
                     None => {
                         checked = Some(self.now());
                         continue;
@@ -224,7 +224,7 @@ impl WriterState {
             checked = None;
             self.batch_from.get_or_insert(self.queue_from);
             match message {
-                // The call is in flight already, and is marked with the batch.
+                // The call is already in flight and is marked together with the batch.
                 WriterCommand::Mark(done) => self.waiting.push(done),
                 WriterCommand::Entry { entry, ticket, done, counted } => {
                     if let Some(ticket) = ticket {
@@ -477,7 +477,7 @@ impl WriterState {
         tracing::warn!("activity records are missing: {lost}");
         let now = (self.shared.clock)();
         self.appender.push(&lost.draft(now).into(), now);
-        // In the same batch, so that it is reported once.
+        // The count is in the same batch, so that the loss is reported once.
         let total = lost.total.to_be_bytes().to_vec();
         self.appender.add_writes(|batch| batch.put(Space::State, keys::LOST, total));
         self.shared.ledger.reported(lost.total);
@@ -511,14 +511,14 @@ impl WriterState {
         self.shared.is_over.store(stage == Stage::Sync, Ordering::Release);
         self.shared.is_failed.store(true, Ordering::Release);
         self.shared.request_loss_save();
-        // Calls that were sent are answered; their entries are kept while the process runs.
+        // Calls that were sent are answered, and their entries are kept while the process runs.
         self.waiting.clear();
         self.shared.has_failed.notify_waiters();
         self.shared.batch_done.notify_waiters();
     }
 
-    /// Waits before retrying the failed write. Meanwhile entries stay in the queue, bounded by the permits;
-    /// if nothing will be written again, they are lost.
+    /// Waits before the failed write is retried. During the wait, entries stay in the queue, bounded by the permits; if
+    /// nothing will be written again, they are lost.
     pub(super) fn wait_to_retry(&mut self) {
         let Some((since, stage)) =
             self.unwritten.as_ref().map(|unwritten| (unwritten.since, unwritten.stage))
@@ -543,7 +543,7 @@ impl WriterState {
         }
     }
 
-    /// Reopens the store and writes the unwritten batch unless it is stored already.
+    /// Reopens the store and writes the unwritten batch, unless it is already stored.
     pub(super) fn reopen(&mut self) -> Result<(), StoreError> {
         if self.unwritten.as_ref().is_some_and(|unwritten| unwritten.suspect) && self.repair()? {
             return Ok(());
@@ -568,7 +568,7 @@ impl WriterState {
         self.shared.failure.store(Arc::new(None));
         self.shared.is_failed.store(false, Ordering::Release);
         tracing::info!("activity log writes resumed");
-        // Queued after the entries that were submitted before.
+        // The command is queued after the entries that were submitted before.
         self.shared.enqueue(WriterCommand::Lost);
     }
 
@@ -583,7 +583,7 @@ impl WriterState {
             self.fail(prepared, 0, &StoreError::Damaged { file, why }, Stage::Write);
             if let Some(unwritten) = &mut self.unwritten {
                 unwritten.is_flushed = flushed.is_ok_and(|it| it);
-                // Repair at once, since calls are refused until then.
+                // The repair starts immediately, because calls are refused until it is done.
                 unwritten.since =
                     unwritten.since.checked_sub(RETRY_AFTER).unwrap_or(unwritten.since);
             }
@@ -600,7 +600,7 @@ impl WriterState {
         if let Some(store) = self.shared.store.swap(Arc::new(None)).as_ref()
             && !unwritten.is_flushed
         {
-            // Not possible if fjall's thread has given up.
+            // The flush fails if fjall's thread has given up.
             unwritten.is_flushed = store.flush_all().unwrap_or(false);
         }
         let is_flushed = unwritten.is_flushed;
@@ -662,7 +662,7 @@ impl WriterState {
             self.appender = appender;
             self.wrote(records, permits);
         } else {
-            // Renumber its records after the kept ones.
+            // Renumber the batch's records so that they follow the kept ones.
             append_again(batch, &mut appender);
             self.appender = appender;
             self.permits += permits;
@@ -677,7 +677,7 @@ impl WriterState {
         self.shared.store.store(Arc::new(None));
         recover::check_journals(&self.dir)?;
         let store = Store::open(&self.dir).map_err(still_read)?;
-        // The store is readable, whether or not the write succeeds.
+        // The store is readable even if the write fails.
         self.shared.store.store(Arc::new(Some(store.clone())));
         let next = View::new(store.snapshot()?)?.next();
         if next == unwritten.prepared.first() {
@@ -717,7 +717,7 @@ fn still_read(error: StoreError) -> StoreError {
     }
 }
 
-/// Whether a failure may be caused by a damaged log: system errors have an error code.
+/// Whether a failure may be caused by a damaged log. Busy or locked logs and system errors, which have a code, are not.
 fn is_suspect(error: &StoreError) -> bool {
     match error {
         StoreError::Damaged { .. } => true,
@@ -738,7 +738,7 @@ fn append_again(batch: Batch, appender: &mut Appender) {
         };
         for ((head, _), body) in block.records.into_iter().zip(ranges) {
             if let (Some(head), Some(body)) = (heads.get(head), bodies.get(body)) {
-                // Encoded by this process, so it is well-formed.
+                // The record was encoded by this process, so it is well-formed.
                 let _ = appender.push_raw(head, body);
             }
         }

@@ -1,8 +1,8 @@
 //! `/api/v1/activity…`: records of the log, filtered, paged and searched (ACT-5, FR-038..040).
 //!
-//! A text search (`text=`) has no index: records are read in portions by the export thread, which calls do not wait for. A
-//! response ends when its page is full, after [`MAX_SEARCHED`] records or after [`MAX_TIME`]; its cursor is then the last record
-//! examined, so a page may be empty although there are more.
+//! A text search (`text=`) has no index. The export thread, for which calls do not wait, reads the records in portions.
+//! A response ends when its page is full, after [`MAX_SEARCHED`] records or after [`MAX_TIME`]; its cursor is then the
+//! last record examined, so a page may be empty although more records follow.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -56,8 +56,8 @@ pub(super) struct FilterParameters {
     /// Request id.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     request_id: Option<String>,
-    /// Principal id: `anonymous`, `admin`, `token:NAME`, `jwt:SUBJECT`. Principals other than the admin see their own records
-    /// only; requests for those of others are rejected with 403.
+    /// Principal id: `anonymous`, `admin`, `token:NAME`, `jwt:SUBJECT`. Principals other than the admin see only their
+    /// own records; requests for other principals' records are rejected with 403.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     principal: Option<String>,
     /// Records that started at this time or later.
@@ -98,7 +98,7 @@ pub(super) struct PageParameters {
     /// Omits `arguments` and `response`, but not `metadata`.
     #[param(required = false, default = false)]
     exclude_payloads: bool,
-    /// Counts all matching records, which takes longer than a page.
+    /// Counts all matching records, which takes longer than reading a page.
     #[param(required = false, default = false)]
     with_total: bool,
 }
@@ -258,7 +258,7 @@ pub(super) async fn record(
     found.ok_or_else(|| missing(none(Some(reading.coverage().clone()))))
 }
 
-/// Returns a reader of the logs selected by the query: those of the fleet, or of its `node`.
+/// Returns a reader of the logs selected by the query: the fleet's logs, or the log of its `node`.
 pub(super) fn reader(
     state: &State,
     worker: &Worker,
@@ -273,12 +273,12 @@ fn reader_of(state: &State, worker: &Worker, node: Option<String>) -> FleetReade
     FleetReader::new(logs, worker.proxy.nodes.fleet_node().cloned())
 }
 
-/// The nodes that a response covers.
+/// Returns the nodes that a response covers.
 async fn coverage(logs: FleetLogs) -> Result<Option<FleetCoverage>, ApiError> {
     run_blocking(move || Ok(logs.coverage())).await
 }
 
-/// The only principal id whose records `principal` may see; `None` if it may see all.
+/// Returns the only principal id whose records `principal` may see; `None` if it may see all.
 fn bound_to(principal: &Principal) -> Option<&str> {
     match principal {
         Principal::Admin => None,
@@ -388,7 +388,8 @@ struct Detail<'a> {
     activity: &'a Record,
 }
 
-/// Runs a query of the log on a blocking thread. 503 if pending records are not stored in time, 500 if the log cannot be read.
+/// Runs a query of the log on a blocking thread. 503 if pending records are not stored in time; 500 if the log cannot
+/// be read.
 pub(super) async fn ask<T: Send + 'static>(
     worker: &Worker,
     query: impl FnOnce(&Activity) -> Result<T, QueryError> + Send + 'static,
@@ -503,9 +504,9 @@ pub(super) fn micros(time: Timestamp) -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Approximate maximum number of records that a text search examines per response: the last portion may exceed it.
+/// Approximate maximum number of records that a text search examines per response. The last portion may exceed it.
 const MAX_SEARCHED: u64 = 20_000;
-/// A text search starts no further portion after this time.
+/// Time after which a text search starts no further portion.
 const MAX_TIME: Duration = Duration::from_secs(2);
 /// Number of records in a portion.
 const PORTION_RECORDS: usize = 128;
@@ -552,7 +553,7 @@ enum SearchedLogs<'a> {
     Fleet(&'a mut FleetReading),
 }
 
-/// Searches portion by portion, holding the reader slot meanwhile.
+/// Searches portion by portion, and holds the reader slot until the end.
 async fn search(
     mut logs: SearchedLogs<'_>,
     wanted: TextSearch,
@@ -668,7 +669,7 @@ mod tests {
             error("status=ok"),
             "Invalid status 'ok': must be success, error, blocked, rejected, warning, or unknown"
         );
-        // A nanosecond apart, the second in another zone.
+        // The times are a nanosecond apart, the second in another time zone.
         let range = |start: &str| {
             let end = "2026-01-01T01:00:00%2B01:00";
             FilterParameters::read(&mut query(&format!("start_time={start}&end_time={end}")))

@@ -1,7 +1,8 @@
 //! `/api/v1/approvals…`: calls waiting for approval, and the decisions on them (CAP-8). Restricted to the holder of the API key.
 //!
-//! In a fleet an approval id identifies the node that holds the call. A request on another node is forwarded to it in one hop,
-//! and that node decides. Calls of a stopped node ended with it (410); for an unreachable node the state is unknown (503).
+//! In a fleet an approval id identifies the node that holds the call. A request to another node is forwarded to it in
+//! one hop, and that node decides. Calls of a stopped node ended with it (410); if a node is unreachable, the state of
+//! its calls is unknown (503).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +34,7 @@ use mcpproxy_policy::approvals::{
     AnswerChannel, Answerer, ApprovalId, MAX_TIMEOUT, StandingApproval,
 };
 
-/// Lists waiting calls, oldest first, and standing approvals; in a fleet those of all nodes.
+/// Lists waiting calls, oldest first, and standing approvals; in a fleet, of all nodes.
 #[utoipa::path(
     get,
     path = "/api/v1/approvals",
@@ -63,7 +64,7 @@ pub(super) async fn list(
     Ok(encode(&Approvals { approvals, standing, unseen, heard: answered, left_out }))
 }
 
-/// Shows an approval, with all arguments while the call waits. Decided approvals are shown for a while.
+/// Shows an approval, with all arguments while the call waits. Decided approvals remain visible for some time.
 #[utoipa::path(
     get,
     path = "/api/v1/approvals/{id}",
@@ -94,11 +95,12 @@ pub(super) async fn one(
     known
 }
 
-/// Decides on an approval. The first decision counts, whichever interface or fleet node it arrives at; the node that holds the
-/// call decides.
+/// Decides on an approval. The first decision counts, regardless of the interface or fleet node that receives it; the
+/// node that holds the call decides.
 ///
-/// With `for` the approval is a standing one: for that time every call of the same tool by the same principal is permitted,
-/// regardless of its arguments, unless its server changes the tool's definition. A later `deny` of the same approval revokes it.
+/// With `for`, the approval becomes a standing one: during that time every call of the same tool by the same principal
+/// is permitted, regardless of its arguments, unless the server changes the tool's definition. A later `deny` of the
+/// same approval revokes it.
 #[utoipa::path(
     post,
     path = "/api/v1/approvals/{id}",
@@ -137,7 +139,7 @@ pub(super) async fn answer(
     answered
 }
 
-/// Rejects all principals but the admin: callers must not approve their own calls.
+/// Rejects all principals except the admin, because callers must not approve their own calls.
 fn admin(principal: &Principal) -> Result<(), ApiError> {
     match principal {
         Principal::Admin => Ok(()),
@@ -181,7 +183,7 @@ struct Approvals {
 #[derive(Serialize, ToSchema)]
 #[schema(as = StandingApproval)]
 struct Standing {
-    /// Id of the approval that created it; a `deny` of that id revokes it.
+    /// Id of the approval that created it; a `deny` of this id revokes it.
     id: String,
     access: String,
     /// The principal whose calls it permits.
@@ -194,7 +196,7 @@ struct Standing {
     by: String,
     #[schema(value_type = String)]
     door: &'static str,
-    /// In a fleet: the node that received the decision, if it was another one.
+    /// In a fleet: the node that received the decision, if it was a different node.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     by_node: Option<String>,
@@ -223,7 +225,8 @@ const ASKED_TOGETHER: usize = 16;
 const LIST_LIMIT: Duration = Duration::from_secs(3);
 /// Timeout for the lists of all nodes.
 const GATHER_LIMIT: Duration = Duration::from_secs(10);
-/// Timeout for one approval on another node: longer than connecting to it and receiving its first byte may take.
+/// Timeout for one approval on another node. It exceeds the time allowed for connecting to the node and receiving its
+/// first byte.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// `Retry-After` while the membership of the fleet is unknown.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
@@ -257,7 +260,7 @@ struct PeerApprovalRequest<'a> {
 }
 
 impl PeerApprovalRequest<'_> {
-    /// A request that carries no decision.
+    /// Creates a request without a decision.
     fn new(ask: PeerApprovalAction, id: &str) -> Self {
         Self { ask, id: id.to_owned(), answer: None, by: None }
     }
@@ -278,7 +281,7 @@ struct Listed {
 /// Waiting calls of all nodes that answered.
 #[derive(Default)]
 pub(super) struct Gathered {
-    /// Oldest first, at most [`MAX_LISTED`].
+    /// Waiting calls, oldest first, at most [`MAX_LISTED`].
     pub(super) approvals: Vec<ApprovalView>,
     /// Number of further waiting calls.
     pub(super) left_out: usize,
@@ -300,7 +303,7 @@ impl Gathered {
     }
 }
 
-/// Collects the waiting calls of this node and of the other living ones; `None` without a fleet.
+/// Collects the waiting calls of this node and of the other living nodes; `None` without a fleet.
 pub(super) async fn gather(worker: &Worker) -> Option<Gathered> {
     let node = worker.proxy.nodes.fleet_node()?;
     let living = node.living();
@@ -358,7 +361,7 @@ fn unseen(living: &Membership) -> Vec<UnseenNode> {
     unseen
 }
 
-/// Whether no call can be waiting on the node any more, regardless of its state.
+/// Whether the node can no longer hold waiting calls, regardless of its state.
 fn has_no_calls(view: &NodeView) -> bool {
     match view.state {
         NodeState::Alive => false,
@@ -392,14 +395,15 @@ async fn ask(
     Ok((status, answer.into_body().whole(limit).await?))
 }
 
-/// The other node that holds a call, as its id states.
+/// The other node that holds a call, as stated by the call's id.
 pub(super) struct Elsewhere<'a> {
     node: &'a FleetNode,
     holder: Box<str>,
 }
 
 impl<'a> Elsewhere<'a> {
-    /// Finds the node that holds the call; `None` if it is this one or unknown. An error if it has stopped or its state is unknown.
+    /// Finds the node that holds the call; `None` if it is this node or unknown. An error if the node has stopped or
+    /// its state is unknown.
     pub(super) fn of(worker: &'a Worker, id: &str) -> Result<Option<Self>, ApiError> {
         let (Some(node), Some(mark)) = (worker.proxy.nodes.fleet_node(), ApprovalId::node_in(id))
         else {
@@ -468,7 +472,7 @@ impl<'a> Elsewhere<'a> {
     }
 }
 
-/// Finds the node whose mark is in the id; `None` if there is none. An error while the membership of the fleet is unknown.
+/// Finds the node whose mark is in the id; `None` if no node has it. An error if the membership of the fleet is unknown.
 fn holder<'a>(
     living: &'a Membership,
     id: &str,
@@ -489,7 +493,7 @@ fn holder<'a>(
     }
 }
 
-/// Awaits a node's response with a timeout. A node that did not respond completely may have processed the request.
+/// Awaits a node's response with a timeout. A node that did not respond completely may still have processed the request.
 async fn in_time<T>(
     holder: &str,
     limit: Duration,
@@ -525,7 +529,7 @@ fn unreachable(id: &str, holder: &str, view: Option<&NodeView>) -> ApiError {
     ApiError::new(status, format!("Approval {id} {why}"))
 }
 
-/// Answers the request of the node `from`, which was authenticated.
+/// Answers the request of the authenticated node `from`.
 pub async fn answer_node(worker: &Worker, from: &str, request: &[u8]) -> Response<Body> {
     let answered = match serde_json::from_slice::<PeerApprovalRequest<'_>>(request) {
         Ok(request) => perform(worker, from, &request).await,

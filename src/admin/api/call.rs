@@ -28,7 +28,7 @@ use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_schema::output::AnswerMember;
 use mcpproxy_upstream::CallExtras;
 
-/// The header by which the command line identifies itself.
+/// Header that identifies the command line.
 pub const SOURCE: &str = "x-mcpproxy-source";
 
 /// Maximum number of bytes of an upstream's JSON-RPC error that are read for its message.
@@ -36,8 +36,8 @@ const MAX_ERROR_BYTES: usize = 64 * 1024;
 
 /// Calls a tool of an upstream server.
 ///
-/// The same call as over MCP: the stated intent is checked, the result validated, the outcome recorded. `data` is the tool
-/// result verbatim; a failed tool and a blocked result are results with `isError`.
+/// The call works as over MCP: the stated intent is checked, the result validated, the outcome recorded. `data` is the
+/// tool result verbatim; a failed tool and a blocked result are results with `isError`.
 #[utoipa::path(
     post,
     path = "/api/v1/tools/call",
@@ -101,7 +101,8 @@ struct Parts<'a> {
     intent: Option<&'a RawValue>,
 }
 
-/// The schema of each call tool as over MCP, except that the intent is next to the arguments and optional members may be null.
+/// The schema of each call tool is the same as over MCP, except that the intent is next to the arguments and optional
+/// members may be null.
 impl PartialSchema for Parts<'_> {
     fn schema() -> RefOr<Schema> {
         let requests = Operation::ALL.map(|variant| {
@@ -207,7 +208,7 @@ impl Request {
     }
 }
 
-/// The interface that a request arrived by.
+/// Returns the interface through which a request arrived.
 pub(super) fn source(headers: &HeaderMap) -> Source {
     match headers.get(SOURCE).map(http::HeaderValue::as_bytes) {
         Some(b"cli") => Source::Cli,
@@ -229,14 +230,14 @@ fn caller(principal: Principal, headers: &HeaderMap, request_id: &str) -> Caller
     }
 }
 
-/// Builds the response of a reply: in one piece if it is complete at once, else streamed.
+/// Builds the response from a reply: in one piece if the reply is already complete, otherwise streamed.
 async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) -> Response<Body> {
     loop {
         let Some(Ok(piece)) = running.next().await else {
             return internal("no reply", request_id);
         };
         match piece {
-            // Cannot be represented in a plain response.
+            // These pieces cannot be represented in a plain response.
             Piece::Notification(_) | Piece::Request(_) | Piece::Alive => {}
             Piece::Whole(AnswerMember::Result, result) => {
                 worker.defer(running);

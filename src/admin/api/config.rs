@@ -29,24 +29,24 @@ use mcpproxy_gateway::proxy::{Worker, dispatch};
 struct ConfigState {
     /// The file; empty if there is none.
     path: String,
-    /// Time since which it is in force.
+    /// Time at which it took effect.
     #[schema(format = DateTime)]
     since: String,
     /// Keys that differ in the file and take effect at the next start.
     needs_restart: Vec<String>,
-    /// Reason why the current file is not in force; null if it is.
+    /// Reason why the current file is not in force; null if it is in force.
     #[schema(required)]
     rejected: Option<Rejected>,
-    /// The config in force, without potential secrets; those in command lines and URLs of servers are masked.
+    /// The config in force, without potential secrets; secrets in command lines and URLs of servers are masked.
     #[schema(value_type = Object)]
     standing: Arc<Value>,
 }
 
-/// The current file is invalid.
+/// Rejection of the current file, because it is invalid.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RejectedConfig)]
 struct Rejected {
-    /// When that was found.
+    /// Time at which the problem was found.
     #[schema(format = DateTime)]
     since: String,
     problems: Vec<ShownProblem>,
@@ -58,7 +58,7 @@ struct Rejected {
 struct Unusable<'a> {
     /// Always false.
     success: bool,
-    /// The first problem, and the number of others.
+    /// The first problem, and the number of further ones.
     error: String,
     /// Same as the `X-Request-Id` header.
     #[schema(value_type = String)]
@@ -93,7 +93,7 @@ pub(super) async fn config(
     }))
 }
 
-/// Returns what a reload of the config file would change, without applying it.
+/// Returns the changes that a reload of the config file would make, without applying them.
 #[utoipa::path(
     get,
     path = "/api/v1/config/difference",
@@ -171,7 +171,7 @@ pub(super) async fn settings(
     })
 }
 
-/// Returns what changed settings would change, without applying them.
+/// Returns the changes that new settings would make, without applying them.
 #[utoipa::path(
     post,
     path = "/api/v1/config/preview",
@@ -196,7 +196,7 @@ pub(super) async fn preview(
     changed(compared.map(|compared| encode(&compared)), id)
 }
 
-/// Writes settings into the config file, leaving the rest of it unchanged, and applies them.
+/// Writes settings into the config file without changing the rest of it, and applies them.
 #[utoipa::path(
     post,
     path = "/api/v1/config/change",
@@ -223,7 +223,7 @@ pub(super) async fn change(
 
 fn parse_change(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
     dispatch::check(worker, body).map_err(ApiError::bad_request)?;
-    // Serde would accept an array of the members. Its error messages may quote values of the body, so they are not shown.
+    // Serde would accept an array in place of the members. Its error messages may quote values of the body, so they are not shown.
     let read = serde_json::from_slice(body).map(Value::Object).and_then(serde_json::from_value);
     read.map_err(|_| ApiError::bad_body("write {\"digest\": \"…\", \"patch\": {…}}"))
 }
@@ -257,11 +257,11 @@ struct ShownVersion {
     version: u64,
     /// Hash of the config.
     hash: String,
-    /// The node that received it.
+    /// The node that received the change.
     node: String,
-    /// The principal that applied it.
+    /// The principal that applied the change.
     by: String,
-    /// When it was applied.
+    /// Time of the change.
     #[schema(format = DateTime)]
     at: String,
 }
@@ -279,14 +279,14 @@ impl From<ConfigVersion> for ShownVersion {
 #[schema(as = FleetConfigNode)]
 struct ShownRun {
     node: String,
-    /// The version that it processed last.
+    /// The version that the node processed last.
     version: u64,
     /// `running`, or `refused`: the node then keeps its previous config.
     #[schema(pattern = "^(running|refused)$")]
     state: &'static str,
     /// Reason for the refusal, or empty.
     reason: String,
-    /// Keys that take effect at its next start.
+    /// Keys that take effect at the node's next start.
     needs_restart: Vec<String>,
 }
 
@@ -327,10 +327,10 @@ struct FleetConfigRequest {
     /// Version of this format: 1.
     #[schema(minimum = 1, maximum = 1)]
     format: u32,
-    /// The settings of a config file, without those that are specific to a node.
+    /// The settings of a config file, without node-specific settings.
     #[schema(value_type = Object)]
     config: Map<String, Value>,
-    /// The files named by `policy.files`, in their order.
+    /// The files named by `policy.files`, in the same order.
     #[schema(max_items = 64)]
     files: Vec<FleetConfigFile>,
 }
@@ -381,7 +381,7 @@ pub(super) async fn fleet_config(
     }))
 }
 
-/// Applies a config to the fleet: it is checked on this node, stored, and then applied by each node.
+/// Applies a config to the fleet. It is checked on this node, stored, and then applied by each node.
 #[utoipa::path(
     post,
     path = "/api/v1/fleet/config",

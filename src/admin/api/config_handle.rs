@@ -1,7 +1,9 @@
-//! Handles to the tasks that own the config and the fleet's config: they send commands, await the results and hold the status.
+//! Handles to the tasks that own the config and the fleet's config. They send commands, await the results and hold the
+//! status.
 //!
-//! The tasks are in the `server` crate, which depends on this one. They are reached by a queue rather than a mutex around
-//! their state, so that a change runs to its end even if the client that requested it disconnects.
+//! The tasks are in the `server` crate, which depends on this one. Commands reach them through a queue rather than
+//! through a mutex around their state, so that a change runs to its end even if the client that requested it
+//! disconnects.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -52,13 +54,13 @@ impl ReloadTrigger {
 pub enum ConfigCommand {
     /// Reloads the config.
     Reload(ReloadCommand),
-    /// Reports what a reload would change.
+    /// Reports the changes that a reload would make.
     Compare(oneshot::Sender<ConfigComparison>),
     /// Enables or disables a server in the file, and reloads it.
     Switch(SwitchCommand),
     /// Returns the settings in the file.
     Settings(oneshot::Sender<Result<FileSettings, ReloadRefused>>),
-    /// Reports what changed settings would change.
+    /// Reports the changes that new settings would make.
     Preview(SettingsChange, oneshot::Sender<Result<ConfigComparison, ChangeRefused>>),
     /// Writes settings into the file, and reloads it.
     Change(ChangeCommand),
@@ -67,10 +69,10 @@ pub enum ConfigCommand {
 /// The settings in the config file, without secrets.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct FileSettings {
-    /// Digest of the file, which a change must name.
+    /// Digest of the file; a change must state it.
     #[schema(pattern = "^[0-9a-f]{64}$")]
     pub digest: String,
-    /// The settings. Potential secrets are `(not shown)`; those in command lines and URLs of servers are masked.
+    /// The settings. Potential secrets are `(not shown)`; secrets in command lines and URLs of servers are masked.
     #[schema(value_type = Object)]
     pub settings: Value,
     /// Keys that `changeConfig` changes, by path; `*` stands for any name.
@@ -128,19 +130,19 @@ pub struct SwitchOutcome {
 pub enum SwitchRefused {
     /// The file has no server with this name.
     Unknown,
-    /// The file cannot be changed, or the changed file is invalid; in one line.
+    /// The file cannot be changed, or the changed file is invalid. The text is one line.
     Refused(String),
 }
 
 /// Differences between the config file and the config in force.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct ConfigComparison {
-    /// The changed keys, each with the kind of change and the values that are not secrets.
+    /// The changed keys, each with the kind of change and the values, without secrets.
     #[schema(value_type = Vec<Object>)]
     pub changes: Vec<Value>,
     /// Number of further changes.
     pub left_out: usize,
-    /// Keys that would apply at once.
+    /// Keys that would take effect immediately.
     pub applied: Vec<String>,
     /// Keys that take effect at the next start.
     pub needs_restart: Vec<String>,
@@ -152,9 +154,9 @@ pub struct ConfigComparison {
 #[derive(Debug)]
 pub struct ReloadCommand {
     pub trigger: ReloadTrigger,
-    /// Empty if unknown.
+    /// Principal that requested the reload; empty if unknown.
     pub principal: Box<str>,
-    /// `None` if the result is not awaited.
+    /// Sender of the result; `None` if nobody awaits it.
     pub answer: Option<oneshot::Sender<ReloadOutcome>>,
 }
 
@@ -190,7 +192,7 @@ pub struct ShownProblem {
     pub key: String,
     /// Description of the problem.
     pub problem: String,
-    /// The file, if the problem is in one.
+    /// The file that contains the problem, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub file: Option<String>,
@@ -216,7 +218,7 @@ impl ShownProblem {
 }
 
 impl ReloadRefused {
-    /// Renders the first problem and the number of others in one line.
+    /// Renders the first problem and the number of further ones in one line.
     pub fn cause(&self) -> String {
         let errors: Vec<_> = self.problems.iter().filter(|it| it.severity == "error").collect();
         let first = errors.first().map(|it| it.line()).unwrap_or_default();
@@ -240,15 +242,15 @@ pub struct ConfigStanding {
     pub rejected: Option<(SystemTime, ReloadRefused)>,
     /// The config without potential secrets.
     pub shown: Arc<Value>,
-    /// Warnings of the rules in force: servers and tools that do not exist, and arguments that no longer fit.
+    /// Warnings about the rules in force: servers and tools that do not exist, and arguments that no longer match.
     pub rule_warnings: Vec<ShownProblem>,
 }
 
-/// Maximum number of warnings of rules in the status.
+/// Maximum number of rule warnings in the status.
 const MAX_RULE_FAULTS: usize = 20;
 
 impl ConfigStanding {
-    /// Status of a config that is in force from now on. `shown` must not contain secrets.
+    /// Creates the status of a config that takes effect now. `shown` must not contain secrets.
     pub fn of(path: &str, shown: Value) -> Self {
         let since = SystemTime::now();
         let shown = Arc::new(shown);
@@ -268,13 +270,13 @@ impl ConfigStanding {
         hash.to_hex().chars().take(16).collect()
     }
 
-    /// Reason why the file is not in force, in one line; `None` if it is.
+    /// Reason why the file is not in force, in one line; `None` if it is in force.
     pub(crate) fn fault(&self) -> Option<String> {
         let (_, refused) = self.rejected.as_ref()?;
         Some(format!("the config file is not in force: {}", refused.cause()))
     }
 
-    /// Warnings of the rules in force, one line each; the last line counts those that are left out.
+    /// Warnings about the rules in force, one line each; the last line states how many are left out.
     pub(crate) fn rule_faults(&self) -> Vec<String> {
         let shown = self.rule_warnings.iter().take(MAX_RULE_FAULTS);
         let mut faults: Vec<_> = shown
@@ -299,7 +301,7 @@ pub struct ConfigHandle {
 }
 
 impl ConfigHandle {
-    /// Creates the handle, and the receiver of its commands.
+    /// Creates the handle and the receiver of its commands.
     pub fn new(standing: ConfigStanding) -> (Self, mpsc::Receiver<ConfigCommand>) {
         let (commands, receiver) = mpsc::channel(CONFIG_QUEUE);
         (Self { commands, standing: Arc::new(ArcSwap::from_pointee(standing)) }, receiver)
@@ -339,12 +341,12 @@ impl ConfigHandle {
         outcome.await.map_err(|error| error.message)
     }
 
-    /// Reports what a reload would change.
+    /// Reports the changes that a reload would make.
     pub(super) async fn compare(&self) -> Result<ConfigComparison, ApiError> {
         self.send(ConfigCommand::Compare).await
     }
 
-    /// Enables or disables a server in the file, and waits until that is in force.
+    /// Enables or disables a server in the file, and waits until the change is in force.
     pub(super) async fn switch(
         &self,
         server: &str,
@@ -362,7 +364,7 @@ impl ConfigHandle {
         self.send(ConfigCommand::Settings).await
     }
 
-    /// Reports what changed settings would change.
+    /// Reports the changes that new settings would make.
     pub(super) async fn preview(
         &self,
         change: SettingsChange,
@@ -428,7 +430,7 @@ pub enum FleetConfigRefused {
     Unusable(ReloadRefused),
     /// There is no previous config.
     NothingBefore,
-    /// It cannot be stored or shared.
+    /// The config cannot be stored or shared.
     Failed(String),
 }
 
@@ -441,7 +443,7 @@ pub struct FleetConfigHandle {
 }
 
 impl FleetConfigHandle {
-    /// Creates the handle, and the receiver of its commands.
+    /// Creates the handle and the receiver of its commands.
     pub fn new(facts: FleetFacts) -> (Self, mpsc::Receiver<FleetConfigCommand>) {
         let (commands, receiver) = mpsc::channel(FLEET_CONFIG_QUEUE);
         (Self { commands, facts }, receiver)

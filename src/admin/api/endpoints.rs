@@ -1,8 +1,8 @@
 //! Endpoint table of the REST interface.
 //!
-//! [`endpoints!`] lists the handlers by the clients that may use them. A handler's `utoipa::path` declares path, method, parameters
-//! and responses; routes and the OpenAPI document are derived from it. [`complete`] adds to the document what all operations
-//! share.
+//! [`endpoints!`] lists the handlers by the clients that may use them. A handler's `utoipa::path` declares path,
+//! method, parameters and responses; routes and the OpenAPI document are derived from it. [`complete`] adds the parts
+//! that all operations share to the document.
 
 use std::sync::LazyLock;
 
@@ -36,16 +36,16 @@ enum Access {
     Public,
     /// Holders of a token, JWT or client certificate, and a page session.
     Agents,
-    /// The API key or a page session.
+    /// Holders of the API key or a page session.
     Admin,
-    /// The API key alone. Endpoints that create credentials are here, so that a page session cannot be turned into a
-    /// longer-lived credential.
+    /// Holders of the API key only. Endpoints that create credentials are here, so that a page session cannot be turned
+    /// into a longer-lived credential.
     ApiKey,
 }
 
 /// The endpoints of one path.
 pub(super) struct Route {
-    /// A segment in braces matches any one segment.
+    /// Template of the path. A segment in braces matches any one segment.
     path: String,
     /// The accepted methods, as the `Allow` header lists them.
     allowed: String,
@@ -58,7 +58,7 @@ pub(super) struct Route {
 /// handler `__path_HANDLER`.
 macro_rules! endpoints {
     ($($access:ident: $($module:ident :: $handler:ident),+;)+) => {
-        /// Literal paths come before paths with braces, which may match them too.
+        /// Literal paths come before paths with braces, which may match the same requests.
         static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
             let mut routes = Vec::new();
             pastey::paste! {
@@ -122,7 +122,7 @@ impl Route {
             [HttpMethod::Get] => "GET, HEAD",
             [HttpMethod::Post] => "POST",
             [HttpMethod::Delete] => "DELETE",
-            // A test forbids the others.
+            // A test forbids other methods.
             _ => return,
         };
         let path = P::path();
@@ -167,12 +167,12 @@ impl Route {
     }
 }
 
-/// Returns the route of a path and its segment in braces, not decoded; empty if the path has no braces.
+/// Returns the route of a path and the segment that matches its braces, not decoded; empty if the path has no braces.
 pub(super) fn find(path: &str) -> Option<(&'static Route, &str)> {
     ROUTES.iter().find_map(|route| Some((route, segment(&route.path, path)?)))
 }
 
-/// Whether the path reveals nothing without a credential, not even whether it exists.
+/// Whether the path must not reveal anything without a credential, not even its existence.
 pub(super) fn needs_key(path: &str) -> bool {
     match find(path) {
         Some((route, _)) => route.access != Access::Public,
@@ -180,7 +180,8 @@ pub(super) fn needs_key(path: &str) -> bool {
     }
 }
 
-/// The segment that matches the braces of `template`, empty if it has none; `None` if the path does not match.
+/// The segment that matches the braces of `template`, empty if the template has no braces; `None` if the path does not
+/// match.
 fn segment<'a>(template: &str, path: &'a str) -> Option<&'a str> {
     let Some((before, rest)) = template.split_once('{') else {
         return (template == path).then_some("");

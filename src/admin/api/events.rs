@@ -1,15 +1,17 @@
 //! `/events`: a server-sent event for every stored record (ACT-7).
 //!
-//! Records are rendered once for all readers by a low-priority thread (`activity::live`), and each reader is sent them at its
-//! own pace. A reconnecting reader names the last record it saw (`Last-Event-ID`), and one that falls behind catches up from
-//! the log in portions; both get every record once, in order. A reader that leaves data unread for too long is disconnected
-//! with a final event that states the reason and the record to resume after. There are no filters.
+//! Records are rendered once for all readers by a low-priority thread (`activity::live`), and each reader receives them
+//! at its own pace. A reconnecting reader names the last record it saw (`Last-Event-ID`), and a reader that falls
+//! behind catches up from the log in portions. Both get every record once, in order. A reader that leaves data unread
+//! for too long is disconnected with a final event that states the reason and the record to resume after. There are no
+//! filters.
 //!
-//! In a fleet the records of other nodes are merged in (`fleet_watch`). A reader then has a position in the log of each node
-//! (`fleet::record_questions`). The last event of each portion carries it as its `id`, and the others have none: a reader that resumes
-//! gets what follows that portion in each log, so that no record of a slow or unreachable node is skipped.
+//! In a fleet the records of other nodes are merged in (`fleet_watch`). A reader then has a position in the log of each
+//! node (`fleet::record_questions`). The last event of each portion carries this position as its `id`; the other events
+//! have no id. A resuming reader thus gets everything after that portion in each log, and no record of a slow or
+//! unreachable node is skipped.
 //!
-//! The total bytes per second sent to all readers are bounded, and with them the workers' CPU time.
+//! The total bytes per second sent to all readers are limited, which also limits the workers' CPU time.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -42,8 +44,8 @@ use mcpproxy_runtime::io::clock::wall_ms;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Reconnection delay for clients, in milliseconds.
 const RETRY_MS: u64 = 1000;
-/// Total bytes per second for all readers: a few percent of what one worker can write. A single reader never reaches it, because
-/// the log grows more slowly; many share it equally.
+/// Total bytes per second for all readers: a few percent of the rate at which one worker can write. A single reader
+/// never reaches it, because the log grows more slowly; many readers share it equally.
 const SHARED_BYTES_PER_SECOND: u64 = 32 << 20;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
@@ -53,12 +55,12 @@ struct Events {
     activity: Activity,
     live: Live,
     ending: watch::Receiver<bool>,
-    /// The last record sent, or seen before.
+    /// The last record sent, or seen by the reader before.
     last: Option<Id>,
     pace: ReaderPace,
-    /// Time until which its share of the bandwidth is used up.
+    /// Time until which the reader's share of the bandwidth is used up.
     paused_until: Option<Instant>,
-    /// The final event was sent.
+    /// Set when the final event was sent.
     closed: bool,
     /// The other nodes, in a fleet.
     fleet: Option<WatchedFleet>,
@@ -67,14 +69,15 @@ struct Events {
 
 /// Streams every record as it is stored.
 ///
-/// An event has the record's id as `id`, `activity` as `event`, and the record's JSON on one line as `data`. The stream starts
-/// with records stored from now on, or after the record that `Last-Event-ID` names, and does not end; comments keep it alive. A
-/// reader that reads nothing for 10 seconds is disconnected: the final event is `cut-off`, and its `data` states the reason
-/// (`error`) and where to resume (`resume_after`, which is also the last `id`). An event `removed` names records (`first`, `last`)
-/// that retention removed before they were sent. In a fleet the records of other reachable nodes are included; events
-/// `missing` and `back` name a `node` that became unreachable or reachable again. There the `id` is a position in the logs of
-/// all nodes, which the last event of each portion carries: no record after it is skipped on any node. After resuming from a
-/// record id, records that other nodes stored up to two seconds earlier are repeated.
+/// An event has the record's id as `id`, `activity` as `event`, and the record's JSON on one line as `data`. The stream
+/// starts with records stored from now on, or after the record that `Last-Event-ID` names, and does not end; comments
+/// keep it alive. A reader that reads nothing for 10 seconds is disconnected: the final event is `cut-off`, and its
+/// `data` states the reason (`error`) and where to resume (`resume_after`, which is also the last `id`). An event
+/// `removed` names records (`first`, `last`) that retention removed before they were sent. In a fleet the records of
+/// other reachable nodes are included; events `missing` and `back` name a `node` that became unreachable or reachable
+/// again. In a fleet, the `id` is a position in the logs of all nodes, carried by the last event of each portion, so
+/// that no record after it is skipped on any node. After resuming from a record id, records that other nodes stored up
+/// to two seconds earlier are repeated.
 #[utoipa::path(
     get,
     path = "/events",
@@ -129,7 +132,7 @@ pub(super) async fn events(
     let record = seen.as_ref().and_then(LastSeen::record);
     let (last, seq) = match after {
         Some(after) => (record, after),
-        // A number beyond the end belongs to another log: the stream then starts with new records.
+        // A number beyond the end belongs to another log, so the stream starts with new records.
         None => {
             let last = record.filter(|seen| seen.seq() <= end && node.is_none()).or(newest);
             (last, last.map_or(end, Id::seq))
@@ -199,7 +202,7 @@ async fn begin(worker: &Worker, from: Option<OwnStart>) -> Result<LogBegin, ApiE
         let after = match from {
             None => None,
             Some(OwnStart::Record(id)) if view.get(id)?.is_some() => Some(id.seq()),
-            // A record of another node: records of this node may have been stored slightly later.
+            // The id belongs to a record of another node, and records of this node may have been stored slightly later.
             Some(OwnStart::Record(id)) => Some(since(id.time_ms().saturating_sub(OVERLAP_MS))?),
             Some(OwnStart::Number(seq)) => (seq <= end).then_some(seq),
             Some(OwnStart::Time(time)) => Some(since(time)?),
@@ -272,12 +275,12 @@ impl Events {
         }
     }
 
-    /// Whether only another node's records are sent.
+    /// Whether the reader receives only another node's records.
     fn skips_own(&self) -> bool {
         self.fleet.as_ref().is_some_and(|fleet| fleet.own.is_none())
     }
 
-    /// Events of this node's records up to number `last`, as this reader is sent them.
+    /// Events of this node's records up to number `last`, in the form in which this reader receives them.
     fn of_own(&mut self, events: Bytes, last: u64) -> Bytes {
         match &mut self.fleet {
             None => events,
@@ -285,7 +288,7 @@ impl Events {
         }
     }
 
-    /// Id that a reader resumes after once it has received everything sent so far.
+    /// Id after which a reader resumes once it has received everything sent so far.
     fn resumes_after(&self) -> Option<String> {
         match &self.fleet {
             None => self.last.map(|id| id.to_string()),
@@ -297,7 +300,7 @@ impl Events {
     async fn catch_up(&mut self) -> Result<Bytes, QueryError> {
         let seq = self.live.seq();
         let read = self.activity.run_on_reader(move |activity| read_log(activity, seq)).await??;
-        // Nothing is stored for lost numbers: continue with the next number.
+        // Lost numbers have no stored record, so reading continues with the next number.
         self.live.skip_to(read.last.max(seq + 1));
         if self.skips_own() {
             return Ok(Bytes::new());
@@ -313,7 +316,7 @@ impl Events {
         Ok(chunk.into())
     }
 
-    /// The final event: why the stream ends and where to resume.
+    /// The final event, with the reason why the stream ends and the position to resume from.
     fn cut_off(&mut self, reason: &str) -> Bytes {
         self.closed = true;
         format!(
@@ -350,7 +353,7 @@ const ID: &[u8] = b"id: ";
 /// Last event that a resuming reader has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LastSeen {
-    /// A record and those before it.
+    /// A record; the reader has also seen the records before it.
     Record(Id),
     /// A position in the logs of a fleet.
     Place(WatchCursor),
@@ -359,7 +362,7 @@ pub(super) enum LastSeen {
 /// Position from which this node's own log is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwnStart {
-    /// After this record; if it belongs to another log, slightly before its time.
+    /// After this record. If the record belongs to another log, slightly before its time.
     Record(Id),
     /// After this record number.
     Number(u64),
@@ -368,7 +371,7 @@ pub(super) enum OwnStart {
 }
 
 impl LastSeen {
-    /// Parses a `Last-Event-ID`; positions are accepted in a fleet only.
+    /// Parses a `Last-Event-ID`; positions are accepted only in a fleet.
     pub(super) fn parse(text: &str, in_fleet: bool) -> Option<Self> {
         let place = || WatchCursor::parse(text).filter(|_| in_fleet).map(Self::Place);
         Id::parse(text).map(Self::Record).or_else(place)
@@ -402,8 +405,8 @@ pub(super) struct WatchedFleet {
 }
 
 impl WatchedFleet {
-    /// Watches the fleet of `node` after `seen`, or from `now` on (milliseconds since 1970); only the node `other` if one is given.
-    /// `own` is the number after which this node's own records start. `None` if no other node can be queried.
+    /// Watches the fleet of `node` after `seen`, or starting at `now` (milliseconds since 1970); only the node `other`
+    /// if given. `own` is the number after which this node's own records start. `None` if no other node can be queried.
     pub(super) fn begin(
         node: &Arc<FleetNode>,
         other: Option<String>,
@@ -491,7 +494,7 @@ mod tests {
 
     use super::*;
 
-    /// More than the live buffer and a reader's portion hold.
+    /// More records than the live buffer and a reader's portion hold.
     const RECORDS: u64 = 20_000;
 
     async fn note(activity: &Activity, count: u64) {
@@ -545,7 +548,8 @@ mod tests {
         let (first, second) = (one.next().await.unwrap(), other.next().await.unwrap());
         assert_eq!(first.as_ptr(), second.as_ptr(), "rendered once");
         drop((one, other));
-        // The slow reader is behind the live buffer and catches up from the log; later records are live again.
+        // The slow reader is behind the live buffer and catches up from the log; later records come from the live
+        // buffer again.
         let mut seen = Vec::new();
         for count in [RECORDS, 3] {
             note(&activity, count).await;

@@ -1,13 +1,14 @@
 //! `/api/v1/activity/export`: all records that match a filter, oldest first, as NDJSON, CSV or Parquet (ACT-7).
 //!
-//! One small page of records is in memory at a time, read by a low-priority thread after the client has read the page before
-//! it; a slow client occupies neither a thread nor the store. An export ends with the record that was the last one when it
-//! started. It is aborted if retention removes records that it has not read yet, or if its client leaves data unread for too
-//! long; its last line states the reason, and another export can resume `after` the last record received. An otherwise complete
-//! export that lacks nodes of a fleet ends with a line that names them.
+//! Only one small page of records is in memory at a time. A low-priority thread reads it after the client has read the
+//! previous page, so that a slow client occupies neither a thread nor the store. An export ends with the record that
+//! was the last one when it started. It is aborted if retention removes records that it has not read yet, or if its
+//! client leaves data unread for too long; its last line states the reason, and another export can resume `after` the
+//! last record received. If nodes of a fleet are missing, an otherwise complete export ends with a line that names
+//! them.
 //!
-//! Records are written as NDJSON or CSV (RFC 4180). The last line in JSON has the members that a consumer of records
-//! expects, so that it can be parsed as one; it has no `id`, `seq` or `hash`, because it is not a record.
+//! Records are written as NDJSON, CSV (RFC 4180) or Parquet. In NDJSON, the last line has the members that a consumer
+//! of records expects, so that it can be parsed as a record; it has no `id`, `seq` or `hash`, because it is not one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ const GROUP_RECORDS: usize = 16_384;
 /// Maximum size of a row group in bytes.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// Node name in an exported table, which always covers one machine.
+/// Node name in an exported table. Empty, because a table always covers one machine.
 const NO_NODE: &str = "";
 
 const ONE_NODE: &str = "A table holds the records of one node: select it with 'node'";
@@ -97,7 +98,7 @@ impl Format {
                 csv_line(&mut out, &[missing_cell(missing)]);
                 out.into()
             }
-            // Stored in the footer instead.
+            // The reasons are stored in the footer instead.
             Self::Parquet => Bytes::new(),
         }
     }
@@ -131,7 +132,7 @@ struct Export {
     logs: FleetLogs,
     /// Merged records of the whole fleet, if other nodes are queried; `logs` is then unused.
     fleet: Option<Box<FleetForward>>,
-    /// The exported log; `None` if there are several.
+    /// The exported log; `None` if several logs are exported.
     log: Option<NodeId>,
     /// Position in each of several logs.
     places: Vec<ForwardPlace>,
@@ -141,7 +142,7 @@ struct Export {
     format: Format,
     /// Number of the last record read, matching or not.
     seq: u64,
-    /// The last record sent, or the one that the export resumes after.
+    /// The last record sent, or the record after which the export resumes.
     sent: Option<Id>,
     /// Number of the last record to export.
     last: u64,
@@ -149,9 +150,9 @@ struct Export {
     begins: bool,
     /// The unfinished table; `None` once it is complete.
     table: Option<Table>,
-    /// Nodes whose records are missing, and why; empty once that is written.
+    /// Nodes whose records are missing, with the reasons; emptied when they are written.
     missing: Missing,
-    /// Nothing more follows.
+    /// Whether the export has ended.
     is_over: bool,
 }
 
@@ -164,7 +165,7 @@ struct Table {
 /// Result of reading a page.
 enum PageRead {
     Bytes(Vec<u8>),
-    /// More follows, but there is nothing to send yet.
+    /// More records follow, but there is nothing to send yet.
     More,
     End,
 }
@@ -173,7 +174,7 @@ enum PageRead {
 enum Stage {
     /// Sends the next page.
     InFlight(Box<Export>, ReaderPace, ReaderSlot),
-    /// The last line stated the reason; the body fails next, so that the client sees an incomplete response.
+    /// The last line stated the reason. The body fails next, so that the client sees an incomplete response.
     Aborted(String),
 }
 
@@ -214,7 +215,8 @@ pub(super) struct ExportParameters {
     /// `json`: a JSON object per line (default); `csv`: a header line, then a line per record; `parquet`: a table.
     #[param(inline, required = false)]
     format: Format,
-    /// Id of the record to resume after when an export was aborted. The CSV then has no header line; not available for tables.
+    /// Id of the record after which an aborted export is resumed. The CSV then has no header line; not available for
+    /// tables.
     #[param(
         value_type = Option<String>,
         nullable = false,
@@ -225,11 +227,11 @@ pub(super) struct ExportParameters {
 
 /// Streams all matching records, oldest first.
 ///
-/// Ends with the record that was the last one when the export started. An aborted response is incomplete: its last line may
-/// state the reason (as JSON with `error` and `resume_after`; in CSV as a line of one cell), and `after` resumes it. A response
-/// whose client reads nothing for 10 seconds is aborted, too. If records of fleet nodes are missing, the header
-/// `mcpproxy-fleet-missing` names the nodes, and the last line states the reasons: `{"type": "fleet_missing", "missing": {…}}`, in CSV
-/// a line of one cell that starts with `fleet_missing: `; a table has it in its footer.
+/// Ends with the record that was the last one when the export started. An aborted response is incomplete: its last line
+/// may state the reason (as JSON with `error` and `resume_after`; in CSV as a line of one cell), and `after` resumes
+/// it. A response whose client reads nothing for 10 seconds is also aborted. If records of fleet nodes are missing, the
+/// header `mcpproxy-fleet-missing` names the nodes, and the last line states the reasons: `{"type": "fleet_missing",
+/// "missing": {…}}`, in CSV a line of one cell that starts with `fleet_missing: `; a table has them in its footer.
 #[utoipa::path(
     get,
     path = "/api/v1/activity/export",
@@ -287,7 +289,7 @@ pub(super) async fn export(
             };
             let (first, last) = (view.first(), view.next() - 1);
             let is_known = match after {
-                // Removed itself, but no record after it is.
+                // The record itself was removed, but no later record was.
                 Some(after) if after.seq() + 1 == first => true,
                 Some(after) => view.get(after)?.is_some(),
                 None => true,
@@ -404,12 +406,12 @@ impl ExportParameters {
 enum Broken {
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// First and last number of the records to be exported next.
+    /// First and last number of the removed records, which would be exported next.
     #[error("retention removed records {0} to {1} before they were exported")]
     Removed(u64, u64),
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A record of another node cannot be reproduced as its node chained it.
+    /// The record of another node cannot be reproduced in the form in which its node chained it.
     #[error("record {0} was written by another version; export it on its own node")]
     NotAsStored(u64),
     /// The client reads nothing, or another node stopped answering.
@@ -434,7 +436,7 @@ impl From<StoreError> for Broken {
 }
 
 impl Export {
-    /// Ends the export, with the line that names missing nodes if there are any.
+    /// Ends the export, with a line that names missing nodes, if any.
     fn ending(mut self: Box<Self>) -> Option<(Bytes, Box<Self>)> {
         let missing = std::mem::take(&mut self.missing);
         if std::mem::replace(&mut self.is_over, true) || missing.is_empty() {
@@ -487,7 +489,7 @@ impl Export {
             return self.merged_page(&MergedView::new(views));
         };
         views.retain(|view| view.node() == log);
-        // Exists as long as its node is followed.
+        // The view exists as long as its node is followed.
         let view = views.pop().ok_or(QueryError::Busy)?.up_to(self.last);
         if view.first() > self.seq + 1 && self.seq < self.last {
             return Err(Broken::Removed(self.seq + 1, (view.first() - 1).min(self.last)));
@@ -516,7 +518,7 @@ impl Export {
         Ok(self.lines(&records))
     }
 
-    /// Renders the next page of a fleet's records; the end if there are none.
+    /// Renders the next page of a fleet's records, or ends the export if there are no records.
     fn fleet_page(&mut self, records: &[Record]) -> Result<PageRead, Broken> {
         if self.format != Format::Parquet {
             return Ok(self.lines(records));
@@ -536,7 +538,7 @@ impl Export {
         Ok(page)
     }
 
-    /// Renders records as lines; the end if there are none.
+    /// Renders records as lines, or ends the export if there are no records.
     fn lines(&mut self, records: &[Record]) -> PageRead {
         let mut bytes = Vec::new();
         if std::mem::take(&mut self.begins) && self.format == Format::Csv {
@@ -554,7 +556,7 @@ impl Export {
                     reader_limits::one_line(record, &mut json);
                     csv_row(&mut bytes, &json, self.columns);
                 }
-                // Rendered by `part_of_table`.
+                // Tables are rendered by `part_of_table`.
                 Format::Parquet => {}
             }
         }
@@ -579,7 +581,7 @@ impl Table {
         Ok(Self { writer, group: RecordCollector::new(log) })
     }
 
-    /// Returns the completed bytes and the rest of the table; all bytes if it `ends` here.
+    /// Returns the completed bytes and the rest of the table, or all bytes if the table `ends` here.
     fn part(mut self, ends: bool, missing: &Missing) -> Result<(PageRead, Option<Self>), Broken> {
         if ends || self.group.len() >= GROUP_RECORDS || self.group.bytes() >= GROUP_BYTES {
             let next = RecordCollector::new(self.group.log());
@@ -600,7 +602,7 @@ impl Table {
     }
 }
 
-/// CSV columns: every member of a record, in its order. The last is used in a fleet only.
+/// CSV columns: every member of a record, in the record's order. The last column is used only in a fleet.
 pub(super) const COLUMNS: [&str; 27] = [
     "id",
     "seq",
@@ -636,7 +638,7 @@ const FORMULA: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋',
 
 /// Writes a record as a line of CSV: texts verbatim, other values as their JSON.
 pub(super) fn csv_row(out: &mut Vec<u8>, json: &[u8], columns: &[&str]) {
-    // Serialized by this program, so names have no escapes.
+    // The record was serialized by this program, so names have no escapes.
     let members: HashMap<&str, &RawValue> = serde_json::from_slice(json).unwrap_or_default();
     let cells =
         columns.iter().map(|column| members.get(column).map_or(String::new(), |raw| csv_cell(raw)));
@@ -673,12 +675,12 @@ pub(super) fn csv_line<T: AsRef<str>>(out: &mut Vec<u8>, cells: &[T]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Reasons for missing records by node name; `shards` and `store` as in the coverage of other responses.
+/// Reasons for missing records by node name; `shards` and `store` are used as in the coverage of other responses.
 pub type Missing = BTreeMap<String, String>;
 
 /// `type` of the trailing JSON line.
 pub(crate) const MISSING_TYPE: &str = "fleet_missing";
-/// Key in the footer of a table.
+/// Key in a table's footer.
 pub(crate) const MISSING_NOTE: &str = "mcpproxy.fleet_missing";
 /// Start of the trailing CSV cell.
 pub const MISSING_CELL: &str = "fleet_missing: ";
@@ -731,7 +733,7 @@ pub fn missing_cell(missing: &Missing) -> String {
     format!("{MISSING_CELL}{}", missing_text(missing))
 }
 
-/// Renders the reasons for people.
+/// Renders the reasons as text for humans.
 pub fn missing_text(missing: &Missing) -> String {
     let each = missing.iter().map(|(node, why)| format!("{node}: {why}"));
     each.collect::<Vec<_>>().join("; ")

@@ -72,7 +72,8 @@ async fn reached(node: &FleetNode, other: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the chains in the store by node: as read for followed nodes, else as derived from the names of segments.
+/// Returns the chains in the store by node. A followed node's chain comes from its segments, another node's from the
+/// names of its segments.
 pub(super) fn chains(node: &FleetNode, index: Option<&IndexReport>) -> Vec<ChainSeen> {
     let followed = index.into_iter().flat_map(|report| &report.nodes).map(|it| {
         let status = &it.status;
@@ -134,7 +135,7 @@ struct FleetOverview {
     node: Option<String>,
     /// Number of living nodes, including this one.
     living: usize,
-    /// Reason why the store cannot be reached, so that this is the last known state; null if it can.
+    /// Reason why the store cannot be reached, so that this is the last known state; null if it can be reached.
     #[schema(required)]
     away: Option<String>,
     /// Status of this node's ledger; null outside a fleet.
@@ -144,9 +145,9 @@ struct FleetOverview {
     faults: Vec<String>,
     /// All nodes that have joined, by name.
     nodes: Vec<FleetNodeSeen>,
-    /// Their chains in the store as known to this node, by name.
+    /// Chains of the nodes in the store as known to this node, by name.
     chains: Vec<ChainSeen>,
-    /// Status of shared state other than the log; null without `cluster.key`.
+    /// Status of the shared state, except for the log; null without `cluster.key`.
     #[schema(required)]
     facts: Option<FactsSeen>,
 }
@@ -174,15 +175,15 @@ pub(super) struct ChainSeen {
     more: bool,
 }
 
-/// Status of shared state other than the log.
+/// Status of the shared state, except for the log.
 #[derive(Serialize, ToSchema)]
 struct FactsSeen {
-    /// Milliseconds since it was last read completely; null before the first time.
+    /// Milliseconds since the state was last read completely; null before the first time.
     #[schema(required)]
     age_ms: Option<u64>,
-    /// Whether that exceeds the limit.
+    /// Whether this age exceeds the limit.
     stale: bool,
-    /// Reason why it cannot be read or written now; null if it can.
+    /// Reason why the state cannot be read or written now; null if it can.
     #[schema(required)]
     failing: Option<String>,
     /// Whether the store holds everything that this node shares.
@@ -214,7 +215,7 @@ struct FleetNodeSeen {
     state: &'static str,
     /// Milliseconds since its last new heartbeat.
     silent_ms: u64,
-    /// Milliseconds by which the responding node's clock is ahead of its clock, if known.
+    /// Milliseconds by which the responding node's clock is ahead of the listed node's clock, if known.
     #[schema(required)]
     clock_ahead_ms: Option<i64>,
     /// Whether the clock difference exceeds the limit.
@@ -224,18 +225,18 @@ struct FleetNodeSeen {
     /// Fault in the objects stored under its name.
     #[schema(required)]
     fault: Option<String>,
-    /// Whether it answered the ping; null if it was not pinged.
+    /// Whether the node answered the ping; null if it was not pinged.
     #[schema(required)]
     reached: Option<bool>,
-    /// Reason for a missing answer; null if it answered or was not pinged.
+    /// Reason for a missing answer; null if the node answered or was not pinged.
     #[schema(required)]
     unreached: Option<String>,
-    /// Its last heartbeat; null if there is none.
+    /// The node's last heartbeat; null if there is none.
     #[schema(required)]
     said: Option<NodeSaid>,
 }
 
-/// Heartbeat of a node. Times are those of its own clock, in milliseconds since 1970.
+/// Heartbeat of a node. Times are from the node's own clock, in milliseconds since 1970.
 #[derive(Serialize, ToSchema)]
 struct NodeSaid {
     version: String,
@@ -245,7 +246,7 @@ struct NodeSaid {
     /// Address for other nodes.
     #[schema(required)]
     advertise: Option<String>,
-    /// Part of the fleet's records that it indexes: `false`, `true` or a shard like `1/3`.
+    /// Part of the fleet's records that the node indexes: `false`, `true` or a shard like `1/3`.
     index: String,
     /// Digest of its config.
     config: String,

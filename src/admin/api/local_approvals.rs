@@ -1,8 +1,8 @@
-//! Approvals of calls held by this node: their REST representation and the decisions on them, for local requests and for those
-//! forwarded by other nodes of a fleet.
+//! Approvals of calls held by this node: their REST representation, and the decisions on them. Requests come from this
+//! node or are forwarded by other nodes of a fleet.
 //!
-//! Revoking a standing approval is made durable for the whole fleet before the request succeeds, so that no crash or full disk
-//! lets other nodes continue to apply it.
+//! The revocation of a standing approval is made durable for the whole fleet before the request succeeds, so that
+//! neither a crash nor a full disk lets other nodes continue to apply it.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ use mcpproxy_policy::approvals::{
     WaitingView,
 };
 
-/// Maximum size of arguments in a list, in bytes; a single approval shows all.
+/// Maximum size of arguments in a list, in bytes; a single approval shows them completely.
 const LISTED_BYTES: usize = 4096;
 
 /// Calls waiting on this node, oldest first.
@@ -41,7 +41,8 @@ pub(super) fn one_here(worker: &Worker, id: &str) -> Result<Bytes, ApiError> {
     Ok(encode(&One { approval: approval.at(worker) }))
 }
 
-/// Decides on a waiting call of this node, or revokes a standing approval, which is shared with the fleet before this returns.
+/// Decides on a waiting call of this node, or revokes a standing approval. The revocation is shared with the fleet
+/// before this returns.
 pub(super) async fn answer_here(
     worker: &Worker,
     id: &str,
@@ -60,7 +61,7 @@ pub(super) async fn answer_here(
     Ok(encode(&One { approval: ApprovalView::decided(&decided).at(worker) }))
 }
 
-/// Record of a revoked standing approval: no waiting call records the revocation.
+/// Builds the record of a revoked standing approval, because no waiting call records the revocation.
 fn revocation(approval: &StandingApproval, outcome: &Outcome) -> Draft {
     let by = outcome.by();
     let source = match by.map(|by| by.channel) {
@@ -101,12 +102,12 @@ fn status_of(why: &AnswerError) -> StatusCode {
 #[serde(deny_unknown_fields)]
 pub(super) struct AnswerRequest {
     decision: Decision,
-    /// With `approve`: makes it a standing approval for all calls of the tool, regardless of the arguments: `session` or a
-    /// time like `1h`, at most 24 hours. If omitted, only this call is approved.
+    /// With `approve`: makes the approval a standing one for all calls of the tool, regardless of the arguments. The
+    /// value is `session` or a time like `1h`, at most 24 hours. If omitted, only this call is approved.
     #[serde(rename = "for")]
     #[schema(pattern = "^(session|[1-9][0-9]?[smh])$")]
     how_long: Option<String>,
-    /// Digest of the call that was reviewed; rejected if it is that of another call.
+    /// Digest of the call that was reviewed. The decision is rejected if the digest belongs to a different call.
     #[schema(pattern = "^[0-9a-f]{64}$")]
     digest: Option<String>,
 }
@@ -171,11 +172,11 @@ pub(super) struct ApprovalView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     by: Option<String>,
-    /// The interface that the decision came by: `api`, `cli`, `page` or `elicitation`.
+    /// The interface through which the decision came: `api`, `cli`, `page` or `elicitation`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     door: Option<Cow<'static, str>>,
-    /// In a fleet: the node that received the decision, if another one held the call.
+    /// In a fleet: the node that received the decision, if a different node held the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     by_node: Option<String>,
@@ -227,7 +228,7 @@ struct WaitingCall {
     request_id: String,
     #[schema(format = DateTime)]
     since: String,
-    /// When it is rejected at the latest.
+    /// Time at which the call is rejected if it is still waiting.
     #[schema(format = DateTime)]
     until: String,
 }
@@ -295,7 +296,7 @@ impl ApprovalView {
         Self { call: serde_json::from_value(call).ok(), ..Self::default() }
     }
 
-    /// Start of the wait by the clock of its node.
+    /// Start of the wait, by the clock of the node that holds the call.
     pub(super) fn since(&self) -> Option<String> {
         self.call.as_ref().map(|call| call.since.clone())
     }
@@ -315,14 +316,14 @@ impl ApprovalView {
 /// A node whose waiting calls are unknown.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct UnseenNode {
-    /// Its name; empty if the membership of the fleet is unknown.
+    /// The node's name; empty if the membership of the fleet is unknown.
     pub(super) node: String,
     /// The reason.
     pub(super) why: String,
 }
 
-/// Shares the revocation of a standing approval with the fleet, unless that is done. 503 if it cannot be made durable: it is then
-/// revoked on this node only.
+/// Shares the revocation of a standing approval with the fleet, unless it is already shared. 503 if the revocation
+/// cannot be made durable; it then applies only to this node.
 pub(super) async fn share_end(worker: &Worker, id: &str) -> Result<(), ApiError> {
     let approvals = &worker.proxy.approvals;
     let Some(key) = approvals.unshared_revocation(id) else { return Ok(()) };
@@ -337,7 +338,7 @@ pub(super) async fn share_end(worker: &Worker, id: &str) -> Result<(), ApiError>
         facts.change(|set, _| set.forbid(&node, FactKind::StandingApproval, key.as_str())).map(drop)
     });
     let why = match shared.await {
-        // The replication task notices that it is shared.
+        // The replication task notices that the revocation is shared.
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),

@@ -1,10 +1,10 @@
-//! `/metrics`: metrics in OpenMetrics 1.0 or in Prometheus' text format 0.0.4, by the client's `Accept`.
+//! `/metrics`: metrics in OpenMetrics 1.0 or in Prometheus' text format 0.0.4, depending on the client's `Accept`.
 //!
-//! All values are read at the scrape; none is stored here. The number of series is bounded by `telemetry.max_series` and by
-//! the number of servers. The endpoint requires the API key because labels contain names of servers and tools.
+//! All values are read at the scrape; none is stored here. The number of series is limited by `telemetry.max_series`
+//! and by the number of servers. The endpoint requires the API key because labels contain names of servers and tools.
 //!
-//! As used here the formats differ in the name under which a counter is described (with `_total` in the text format) and in
-//! the end marker.
+//! For these metrics, the formats differ only in the name under which a counter is described (with `_total` in the text
+//! format) and in the end marker.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -134,7 +134,7 @@ fn sample(text: &mut String, name: [&str; 2], le: Option<&str>, labels: &Labels,
     text.extend([value, "\n"]);
 }
 
-/// Formats a number as a float: with a decimal point.
+/// Formats a number as a float, with a decimal point.
 fn float(value: f64) -> String {
     let number = value.to_string();
     let point = if value.is_finite() && !number.contains('.') { ".0" } else { "" };
@@ -468,7 +468,7 @@ fn fleet(node: &FleetNode, ledger: &LedgerStanding) -> [Family; 8] {
     ]
 }
 
-/// Chains of the fleet as known to this node. Nodes beyond [`MAX_CHAINS`] are summed up in one sample.
+/// Chains of the fleet as known to this node. Nodes beyond [`MAX_CHAINS`] are combined in one sample.
 fn chains(seen: &[ChainSeen]) -> [Family; 3] {
     let labels = |name: &str| vec![("node", name.to_owned())];
     let of = |what: fn(&ChainSeen) -> u64| {
@@ -499,7 +499,7 @@ fn chains(seen: &[ChainSeen]) -> [Family; 3] {
     ]
 }
 
-/// State shared with the fleet other than the log.
+/// State shared with the fleet, except for the log.
 fn shared_facts(standing: &FactStanding) -> [Family; 2] {
     [
         Family::gauge(
@@ -515,8 +515,8 @@ fn shared_facts(standing: &FactStanding) -> [Family; 2] {
     ]
 }
 
-/// Writes the buckets with their upper bounds in seconds. Internal buckets are finer; each is counted in the first exported bucket
-/// whose bound is not below its own.
+/// Writes the buckets with their upper bounds in seconds. Internal buckets are finer; each is counted in the first
+/// exported bucket whose bound is at least its own.
 fn buckets(text: &mut String, name: &str, labels: &Labels, durations: &Durations) {
     let mut counts = [0; BOUNDS_US.len() + 1];
     for (max, count) in durations.buckets() {
@@ -550,7 +550,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text";
 const TEXT: &str = "text/plain";
 
 impl Exposition {
-    /// Negotiates the format; OpenMetrics unless the client prefers the text format.
+    /// Negotiates the format, which is OpenMetrics unless the client prefers the text format.
     pub(super) fn wanted(headers: &HeaderMap) -> Self {
         let accepts: Vec<&str> =
             headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -642,7 +642,7 @@ mod tests {
     #[test]
     fn format_is_negotiated_by_accept() {
         use Exposition::{OpenMetrics, Text};
-        // Headers of Prometheus 2.53 and 3.
+        // These are the headers of Prometheus 2.53 and 3.
         const TWO: &str = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
         const THREE: &str = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,*/*;q=0.3";
         for (accepts, expected) in [

@@ -1,11 +1,12 @@
-//! `/api/v1/page/…`: browser login for the page at `/ui/`, and the requests that its session is accepted for (CSRF protection).
+//! `/api/v1/page/…`: browser login for the page at `/ui/`, and the check of which requests may use its session (CSRF
+//! protection).
 //!
 //! A code shown in a terminal, or the API key entered by hand, is exchanged for a session, whose secret is in a cookie that
 //! scripts cannot read. Browsers also send cookies with requests caused by other pages, and to other ports of the same host,
 //! so the cookie alone proves nothing. It is accepted only
 //! - for REST and `/events`, never for `/mcp` or for endpoints that create credentials,
 //! - together with a header that neither a form nor a page of another origin can send, and
-//! - for a request of our own origin, which a request that changes anything must state.
+//! - for a request from the server's own origin; a request that changes anything must state its origin.
 //!
 //! Other requests are treated as if they had no cookie. Codes and sessions are stored in `identity::page_logins`.
 
@@ -30,9 +31,9 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
 /// Value of [`SOURCE`] in requests of the page.
 const PAGE: &[u8] = b"page";
-/// Header by which browsers state the origin of a request.
+/// Header in which browsers state the origin of a request.
 const FETCH_SITE: &str = "sec-fetch-site";
-/// Prefix of the cookie's name. The port follows, because browsers share cookies between all ports of a host.
+/// Prefix of the cookie's name. The port follows it, because browsers share cookies between all ports of a host.
 const COOKIE_NAME: &str = "mcpproxy_page";
 
 /// A login code for the page.
@@ -41,7 +42,7 @@ struct PageCode<'a> {
     /// Valid once, as `/ui/#code=…`.
     #[schema(value_type = String)]
     code: &'a str,
-    /// When it expires.
+    /// Time at which the code expires.
     #[schema(format = DateTime)]
     expires: String,
 }
@@ -59,7 +60,7 @@ pub(super) struct PageLogin {
 /// A session of the page.
 #[derive(Serialize, ToSchema)]
 struct OpenedPage {
-    /// When it expires.
+    /// Time at which the session expires.
     #[schema(format = DateTime)]
     expires: String,
 }
@@ -94,7 +95,7 @@ pub(super) async fn code(
     Ok(uncached(response::success(encode(&shown), id)))
 }
 
-/// Opens a session of the page for a code or the API key, and sets its cookie.
+/// Opens a session of the page in exchange for a code or the API key, and sets its cookie.
 #[utoipa::path(
     post,
     path = "/api/v1/page/session",
@@ -126,7 +127,7 @@ pub(super) async fn open(
         let text = "A page session can only be opened by the page";
         return Err(ApiError::new(StatusCode::FORBIDDEN, text));
     }
-    // Serde would accept an array of the members.
+    // Serde would accept an array in place of the members.
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(ApiError::bad_body("must be an object"));
     }
@@ -209,14 +210,14 @@ fn asking(worker: &Worker, parts: &Parts) -> AskingOrigin {
     worker.settings().http_auth.host_check.asking(&parts.headers)
 }
 
-/// Whether a request states that it comes from the page, and its browser does not state another origin.
+/// Whether a request states that it comes from the page, and its browser does not state a different origin.
 fn is_marked(headers: &HeaderMap) -> bool {
     let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
     headers.get(SOURCE).is_some_and(|source| source.as_bytes() == PAGE)
         && matches!(site, None | Some(b"same-origin"))
 }
 
-/// The values of our cookie. A browser may send several.
+/// Values of this server's cookie. A browser may send several.
 fn secrets(parts: &Parts) -> impl Iterator<Item = &str> {
     let name = cookie_name(&parts.headers);
     let lines = parts.headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
@@ -226,7 +227,7 @@ fn secrets(parts: &Parts) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The name of the cookie, by the port in `Host`, which was checked.
+/// Name of the cookie, which includes the port in the checked `Host`.
 fn cookie_name(headers: &HeaderMap) -> String {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let port = host.rsplit_once(':').map(|(_, port)| port);

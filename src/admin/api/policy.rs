@@ -1,9 +1,9 @@
 //! `/api/v1/policy`: the rules in force. `POST …/explain`: the rules that decide a given call and the values they evaluate.
 //! `POST …/replay`: evaluation of recorded calls under other rules. Nothing is called.
 //!
-//! The evaluation of a record is in `proxy::rule_replay`, which the command line uses as well. A replay request covers one page
-//! of the log: the export thread reads a portion and a blocking thread evaluates it, in turns, until the page's limit of records
-//! or time is reached. The client resumes at `next_cursor` and sums up the counts.
+//! The evaluation of a record is in `proxy::rule_replay`, which the command line also uses. A replay request covers one
+//! page of the log. The export thread reads a portion and a blocking thread evaluates it, in turns, until the page's
+//! limit of records or time is reached. The client resumes at `next_cursor` and adds up the counts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -45,7 +45,7 @@ const MAX_LISTED_BYTES: usize = 4096;
 /// The rules in force.
 #[derive(Serialize, ToSchema)]
 struct RulesInForce<'a> {
-    /// `enforce`, `shadow`, or `none` without rules.
+    /// `enforce`, `shadow`, or `none` if there are no rules.
     #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
     mode: &'static str,
     /// Decision if no rule applies: `allow` or `deny`.
@@ -60,7 +60,7 @@ struct RulesInForce<'a> {
 /// A rule.
 #[derive(Serialize, ToSchema)]
 struct RuleInForce<'a> {
-    /// Its name.
+    /// The rule's name.
     #[schema(value_type = String)]
     rule: &'a str,
     #[schema(value_type = String, pattern = "^(permit|forbid)$")]
@@ -68,14 +68,14 @@ struct RuleInForce<'a> {
     /// Message for the agent, or empty.
     #[schema(value_type = String)]
     message: &'a str,
-    /// Whether the call can be approved by a person.
+    /// Whether a person can approve the call.
     asks_a_person: bool,
     /// File that contains it.
     #[schema(value_type = String)]
     file: &'a str,
     /// Line where it starts.
     line: usize,
-    /// Its text, at most 4096 bytes.
+    /// The rule's text, at most 4096 bytes.
     #[schema(value_type = String)]
     text: &'a str,
 }
@@ -136,7 +136,7 @@ pub(super) struct ExplainedCall {
     /// The tool as `server:tool`.
     #[schema(pattern = "^[^:]+:[^\\n]+$")]
     tool: String,
-    /// Operation of the call tool; the one recommended for the tool if omitted. Rules see the greater of the two.
+    /// Operation of the call tool. If omitted, it is the one recommended for the tool. Rules see the greater of the two.
     #[serde(default)]
     #[schema(value_type = Option<CallAction>)]
     action: Option<Operation>,
@@ -188,10 +188,10 @@ struct Explanation {
     /// Deciding rules; empty if the call is allowed by default, or denied by the token's scope.
     #[schema(value_type = Vec<String>)]
     decided_by: Vec<Box<str>>,
-    /// Message for the agent if the call is denied; if it is allowed, a note on the principal, an approval that it needs or the
-    /// tool's quarantine, or empty.
+    /// Message for the agent if the call is denied. If it is allowed, a note on the principal, a required approval or
+    /// the tool's quarantine; may be empty.
     text: String,
-    /// `enforce`, `shadow`, or `none` without rules.
+    /// `enforce`, `shadow`, or `none` if there are no rules.
     #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
     mode: &'static str,
     /// The rules that apply to the call.
@@ -201,7 +201,7 @@ struct Explanation {
 /// A rule that applies to the call.
 #[derive(Serialize, ToSchema)]
 struct MetRule {
-    /// Its name.
+    /// The rule's name.
     #[schema(value_type = String)]
     rule: Box<str>,
     #[schema(value_type = String, pattern = "^(permit|forbid)$")]
@@ -216,7 +216,7 @@ struct MetRule {
     file: Arc<str>,
     /// Line where it starts.
     line: usize,
-    /// Values that it evaluates.
+    /// Values that the rule evaluates.
     saw: Vec<SawValue>,
 }
 
@@ -225,7 +225,7 @@ struct MetRule {
 struct SawValue {
     /// Path as written in the rule.
     path: String,
-    /// In Cedar syntax; null if it is absent or not available to rules.
+    /// The value in Cedar syntax; null if it is absent or not available to rules.
     value: Option<String>,
 }
 
@@ -249,7 +249,7 @@ impl From<RuleTrace> for MetRule {
     }
 }
 
-/// Explains which rules decide a call, and the values that each evaluates. Nothing is called or recorded.
+/// Explains which rules decide a call, and which values each rule evaluates. Nothing is called or recorded.
 #[utoipa::path(
     post,
     path = "/api/v1/policy/explain",
@@ -328,13 +328,13 @@ fn note_on_allowed_call(tool: &Tool) -> &'static str {
 
 /// Effect of the principal's token on a call.
 enum TokenOutcome {
-    /// Its scope does not include the call. The message for the agent.
+    /// The token's scope does not include the call. Holds the message for the agent.
     Denied(String),
-    /// There is no such token. A note for the reader.
+    /// The token does not exist. Holds a note for the reader.
     Unknown(String),
 }
 
-/// Checks the scope of the principal's token before the rules, as for a call.
+/// Checks the scope of the principal's token before the rules, as is done for a call.
 async fn token_outcome(
     worker: &Worker,
     asked: &ExplainedCall,
@@ -380,9 +380,9 @@ fn explanation(explained: Explained, mode: &'static str) -> Explanation {
     Explanation { decision, decided_by, text, mode, rules }
 }
 
-/// Approximate maximum number of records per page of a replay: the last portion may exceed it.
+/// Approximate maximum number of records per page of a replay. The last portion may exceed it.
 const MAX_RECORDS: u64 = 50_000;
-/// A page of a replay starts no further portion after this time.
+/// Time after which a page of a replay starts no further portion.
 const MAX_TIME: Duration = Duration::from_secs(5);
 /// File name in problems of submitted rules.
 const FILE: &str = "rules";
@@ -391,7 +391,8 @@ const FILE: &str = "rules";
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReplayRequest {
-    /// Rules in Cedar to compare with those in force. If omitted, the rules in force are compared with none, also in shadow mode.
+    /// Rules in Cedar to compare with the rules in force. If omitted, the rules in force, including those in shadow
+    /// mode, are compared with no rules.
     #[serde(default)]
     #[schema(max_length = 1_048_576)]
     rules: Option<String>,
@@ -421,8 +422,8 @@ struct ReplayedPage<'a> {
     report: ReplayReport<'a>,
 }
 
-/// Evaluates recorded calls under other rules and compares the decisions with those in force, oldest call first, for about 50000
-/// records or 5 seconds per page. Nothing is called or changed.
+/// Evaluates recorded calls under other rules and compares the decisions with those of the rules in force, oldest call
+/// first, for about 50000 records or 5 seconds per page. Nothing is called or changed.
 #[utoipa::path(
     post,
     path = "/api/v1/policy/replay",
@@ -444,7 +445,7 @@ pub(super) async fn replay(
 ) -> Result<Bytes, ApiError> {
     let body = read_body(query, body).await?;
     dispatch::check(worker, &body).map_err(ApiError::bad_request)?;
-    // Serde would accept an array of the members.
+    // Serde would accept an array in place of the members.
     let read = serde_json::from_slice(&body).map(Value::Object);
     let asked: ReplayRequest = read.and_then(serde_json::from_value).map_err(ApiError::bad_body)?;
     let begins = match asked.cursor {
@@ -465,7 +466,7 @@ pub(super) async fn replay(
     while walk.seq < walk.last && walk.read < MAX_RECORDS && Instant::now() < deadline {
         walk = walk.portion().await?;
     }
-    // A position between two records, valid even if either is removed.
+    // The cursor is a position between two records, valid even if either is removed.
     let next_cursor = (walk.seq < walk.last).then(|| Id::new(0, walk.seq, node).to_string());
     Ok(encode(&ReplayedPage { rules, read: walk.read, next_cursor, report: walk.replay.report() }))
 }
@@ -497,7 +498,7 @@ async fn load_rules(worker: &Worker, given: Option<String>) -> Result<RuleReplay
     Ok(RuleReplay::new(now, new, snapshot))
 }
 
-/// Error for invalid rules: the first problem, and the number of others.
+/// Error for invalid rules, with the first problem and the number of further ones.
 fn refused(problems: &[RuleProblem]) -> ApiError {
     let first = problems.iter().find(|it| it.is_error()).or(problems.first());
     let first = first.map(ToString::to_string).unwrap_or_default();

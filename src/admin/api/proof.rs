@@ -1,10 +1,10 @@
 //! `/proof`: challenge-response by which a listener proves that it knows the API key before a client sends the key.
 //!
-//! The client sends a random nonce and no key; the answer is a keyed hash of the nonce and of the address that the request was
-//! sent to, under a key derived from the API key. The address is included so that another program cannot relay the challenge
-//! to the real server: the client compares it with the address it dialed. Over TLS the hash includes the presented
-//! certificate, so the client needs no certificate authority to rule out an interceptor. The answer reveals nothing that
-//! helps to guess a random key.
+//! The client sends a random nonce and no key. The answer is a keyed hash of the nonce and of the address that the
+//! request was sent to, under a key derived from the API key. The address is included so that another program cannot
+//! relay the challenge to the real server: the client compares it with the address it dialed. Over TLS the hash
+//! includes the presented certificate, so the client can rule out an interceptor without a certificate authority. The
+//! answer does not help to guess a random key.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ pub const NONCE_BYTES: usize = 32;
 /// Context string for deriving the proof key from the API key (BLAKE3 §Key derivation).
 const CONTEXT: &str = "mcpproxy 2026-11-22 proof of a listener that it knows the API key";
 
-/// Computes the proof for `nonce` at the address `dialed`. Comparing two hashes takes constant time.
+/// Computes the proof for `nonce` at the address `dialed`. The returned hashes compare in constant time.
 pub fn of(api_key: &str, nonce: &[u8; NONCE_BYTES], dialed: &Reached) -> blake3::Hash {
     let key = blake3::derive_key(CONTEXT, api_key.as_bytes());
     let address = match &dialed.address {
@@ -40,7 +40,7 @@ pub fn of(api_key: &str, nonce: &[u8; NONCE_BYTES], dialed: &Reached) -> blake3:
     let mut hasher = blake3::Hasher::new_keyed(&key);
     hasher.update(nonce).update(address.to_string().as_bytes());
     if let Some(certificate) = &dialed.certificate {
-        // Terminates the address, which never contains this byte.
+        // The zero byte terminates the address, which never contains it.
         hasher.update(&[0]).update(certificate.as_bytes());
     }
     hasher.finalize()
@@ -64,8 +64,8 @@ pub(super) struct ProofParameters {
 /// The proof.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Proof {
-    /// Keyed BLAKE3 of the nonce and of the `address:port` or `unix:/path` that the request was sent to; over TLS also
-    /// of a zero byte and the BLAKE3 hash of the presented certificate. In hex.
+    /// Keyed BLAKE3 hash, in hex, of the nonce and of the `address:port` or `unix:/path` that the request was sent to;
+    /// over TLS also of a zero byte and the BLAKE3 hash of the presented certificate.
     proof: String,
 }
 

@@ -1,5 +1,5 @@
-//! Strict parsing of query parameters: an unknown, repeated, malformed or out-of-range parameter is an error that names it,
-//! never clamped or ignored.
+//! Strict parsing of query parameters: an unknown, repeated, malformed or out-of-range parameter is never clamped or
+//! ignored, but causes an error that names it.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ pub(super) struct Query {
     pairs: Vec<(String, String)>,
 }
 
-/// Error in a query; its text is that of the 400 response.
+/// Error in a query; its text is the text of the 400 response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadQuery {
     #[error("Unknown query parameter '{0}'")]
@@ -62,7 +62,7 @@ impl From<BadQuery> for ApiError {
 }
 
 impl Query {
-    /// Splits and decodes the query, without `apikey`, which was checked before.
+    /// Splits and decodes the query, without `apikey`, which is checked earlier.
     pub(super) fn parse(raw: Option<&str>) -> Result<Self, BadQuery> {
         let mut pairs = Vec::<(String, String)>::new();
         for pair in raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -174,7 +174,7 @@ impl Query {
     }
 }
 
-/// `a, b, or c`
+/// Formats words as `a, b, or c`.
 fn one_of<T: fmt::Display>(known: &[T]) -> String {
     match known {
         [one, other] => format!("{one} or {other}"),
@@ -186,7 +186,7 @@ fn one_of<T: fmt::Display>(known: &[T]) -> String {
     }
 }
 
-/// Percent-decodes a path segment; 404 if it is not UTF-8, because nothing has such a name.
+/// Percent-decodes a path segment; 404 if it is not UTF-8, because names are always UTF-8.
 pub(super) fn decode_segment(segment: &str) -> Result<String, ApiError> {
     let decoded = percent_decode_str(segment).decode_utf8();
     decoded.map(String::from).map_err(|_| ApiError::no_such_path())

@@ -1,8 +1,8 @@
-//! Limits on clients that follow, export or search the log: how many at once, in total and per address, and how long one may
-//! leave sent data unread.
+//! Limits on clients that follow, export or search the log: the number of concurrent clients, in total and per address,
+//! and the time for which a client may leave sent data unread.
 //!
-//! An idle reader costs little; an active one uses part of a low-priority thread (`activity::Activity::run_on_reader`). The limits
-//! bound memory and that share.
+//! An idle reader costs little; an active one uses part of a low-priority thread (`activity::Activity::run_on_reader`).
+//! The limits bound memory use and the load on this thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ const MAX_EXPORTS: usize = 4;
 const MAX_SEARCHES: usize = 16;
 /// `Retry-After` of a rejected client.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// A reader that leaves sent data unread for this long is disconnected. Shorter than the server's write timeout, so that a
-/// reader that resumes in time still receives the reason.
+/// Time after which a reader that leaves sent data unread is disconnected. It is shorter than the server's write
+/// timeout, so that a reader that resumes in time still receives the reason.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Kind of reader.
@@ -37,7 +37,7 @@ pub(super) enum Purpose {
     Search,
 }
 
-/// Used slots by source address.
+/// Slots in use, by source address.
 #[derive(Debug, Default)]
 pub struct ReaderSlots {
     watchers: Arc<KeyedCounts<Source>>,
@@ -70,10 +70,10 @@ impl ReaderSlots {
     }
 }
 
-/// Measures how long a reader leaves sent data unread.
+/// Timer for the time that a reader leaves sent data unread.
 #[derive(Debug, Default)]
 pub(super) struct ReaderPace {
-    /// When the last data was sent, until the reader polls for more.
+    /// Time at which the last data was sent, until the reader polls for more.
     sent: Option<Instant>,
 }
 
@@ -82,7 +82,7 @@ impl ReaderPace {
         self.sent = Some(now);
     }
 
-    /// Called when the reader polls for more. Returns how long it left the last data unread if that exceeds [`READ_TIMEOUT`].
+    /// Notes that the reader polls for more. Returns how long it left the last data unread, if longer than [`READ_TIMEOUT`].
     pub(super) fn on_poll(&mut self, now: Instant) -> Option<Duration> {
         let waited = now.saturating_duration_since(self.sent.take()?);
         (waited > READ_TIMEOUT).then_some(waited)
@@ -101,8 +101,8 @@ pub(super) fn final_message(reason: &str, after: Option<impl std::fmt::Display>)
     serde_json::json!({"error": reason, "resume_after": after}).to_string()
 }
 
-/// Writes a record as one line of JSON. Payloads written by clients may contain line ends between tokens, where a space is
-/// equivalent.
+/// Writes a record as one line of JSON. Payloads written by clients may contain line breaks between tokens, which are
+/// replaced by equivalent spaces.
 pub(super) fn one_line(record: &Record, out: &mut Vec<u8>) {
     let start = out.len();
     if serde_json::to_writer(&mut *out, record).is_err() {

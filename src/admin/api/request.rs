@@ -14,14 +14,14 @@ use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_policy::Principal;
 
-/// A request whose credential, path and method were checked.
+/// A request whose credential, path and method were already checked.
 pub(super) struct ApiRequest<'a> {
     pub(super) state: &'a State,
     pub(super) worker: &'a Rc<Worker>,
     pub(super) connection: &'a ConnectionInfo,
     pub(super) principal: &'a Principal,
     pub(super) parts: &'a Parts,
-    /// The segment of the path that its template has in braces, not decoded; empty if it has none.
+    /// The path segment that matches the braces of the template, not decoded; empty if the template has no braces.
     pub(super) segment: &'a str,
     pub(super) id: &'a str,
     pub(super) query: Result<Query, BadQuery>,
@@ -44,12 +44,12 @@ pub(super) async fn read_body(
     body.await
 }
 
-/// Success of a handler.
+/// Successful result of a handler.
 pub(super) trait ApiReply {
     fn response(self, request_id: &str) -> Response<Body>;
 }
 
-/// JSON, which gets the envelope of a success.
+/// JSON, which is wrapped in the envelope of a success.
 impl ApiReply for Bytes {
     fn response(self, request_id: &str) -> Response<Body> {
         response::success(self, request_id)

@@ -1,7 +1,8 @@
 //! OAuth protected resource metadata (RFC 9728) at `/.well-known/oauth-protected-resource`, and the `WWW-Authenticate` challenge
 //! that names it. Both exist only if `auth.jwt` is configured.
 //!
-//! The external URL of this proxy is its audience if that is a URL, else the `Host` of the request, which was checked before.
+//! The external URL of this proxy is its audience if that is a URL, otherwise the `Host` of the request, which is
+//! checked earlier.
 
 use http::header::{HOST, HeaderMap};
 use http::{HeaderValue, Response, StatusCode};

@@ -1,5 +1,5 @@
-//! Parts common to all REST responses: the envelope, JSON errors, and the request id (the client's own if it is valid, else a
-//! generated one).
+//! Common parts of all REST responses: the envelope, JSON errors, and the request id (the client's own if it is valid,
+//! otherwise a generated one).
 
 use std::time::{Duration, SystemTime};
 
@@ -56,7 +56,7 @@ fn always<const VALUE: bool>() -> RefOr<Schema> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
-    /// One line.
+    /// Error text in one line.
     pub(super) message: String,
     /// Sent as `Retry-After`, in whole seconds.
     pub(super) retry_after: Option<Duration>,
@@ -82,7 +82,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// 404: the config has no such server.
+    /// 404: the config does not have this server.
     pub(super) fn no_server(name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))
     }
@@ -130,7 +130,7 @@ pub(super) fn rfc_3339(time: SystemTime, decimals: usize) -> String {
     format!("{:.decimals$}", Timestamp::try_from(time).unwrap_or_default())
 }
 
-/// 405 with the accepted methods.
+/// Builds a 405 response with the accepted methods.
 pub(super) fn wrong_method(allowed: &'static str, request_id: &str) -> Response<Body> {
     let message = format!("Method not allowed: use {allowed}");
     let mut response = error(StatusCode::METHOD_NOT_ALLOWED, &message, request_id);
@@ -156,7 +156,7 @@ pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// Maximum length of a request id accepted from a client.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// Returns the client's request id if it is 1 to 128 letters, digits, `-`, `_`, `.` and `:`, else a generated one.
+/// Returns the client's request id if it is 1 to 128 letters, digits, `-`, `_`, `.` and `:`, otherwise a generated one.
 pub(super) fn request_id(headers: &HeaderMap) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
     let client_id = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
@@ -171,7 +171,7 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
 /// Generates a request id.
 pub(super) fn fresh_request_id() -> String {
     let mut random = [0; 16];
-    // Without randomness the id still holds the time. It is not a secret.
+    // Without random bytes the id still contains the time. It is not a secret.
     let _ = getrandom::fill(&mut random);
     Ulid::from_parts(wall_ms(), u128::from_ne_bytes(random)).to_string()
 }

@@ -21,7 +21,7 @@ use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_policy::Principal;
 use mcpproxy_policy::identity::Proven;
 
-/// Answers a request to any path but `/mcp`. `proven` is the credential of its head.
+/// Answers a request to any path except `/mcp`. `proven` is the credential in the request's head.
 pub async fn handle<B>(
     state: &State,
     worker: &Rc<Worker>,
@@ -37,8 +37,7 @@ where
     respond(state, worker, Some(connection), request, principal).await
 }
 
-/// Answers a request of this process as the admin. Used by the command line, which has read the key, when no server
-/// runs.
+/// Answers a request of this process as the admin. The command line, which has read the key, uses it when no server runs.
 pub async fn handle_own<B>(
     state: &State,
     worker: &Rc<Worker>,
@@ -119,12 +118,12 @@ where
     authentication::bind(worker, response, credential)
 }
 
-/// A JSON error with a fresh request id, for requests rejected before dispatch.
+/// Builds a JSON error with a new request id, for requests rejected before dispatch.
 pub fn refuse(status: StatusCode, message: &str) -> Response<Body> {
     response::error(status, message, &fresh_request_id())
 }
 
-/// 401 with the reason, and a challenge that names the authorization server if there is one.
+/// Builds a 401 response with the reason, and a challenge that names the authorization server if there is one.
 pub fn unauthorized(
     worker: &Worker,
     headers: &HeaderMap,

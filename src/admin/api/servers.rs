@@ -1,8 +1,8 @@
-//! `/api/v1/servers…`: upstream servers with their state and call counts, their stderr logs, and commands to restart, enable,
-//! disable or log in to one.
+//! `/api/v1/servers…`: upstream servers with their state and call counts, their stderr logs, and commands that restart,
+//! enable or disable a server, or log in to it.
 //!
-//! A login is started here and finished by a person who opens the returned address in a browser. The steps of a login are in
-//! `upstream::login_flow`; the principal that started it is recorded.
+//! A login starts here, and a person finishes it by opening the returned address in a browser. The steps of a login are
+//! in `upstream::login_flow`; the principal that started the login is recorded.
 
 use std::sync::Arc;
 
@@ -69,9 +69,9 @@ struct Servers {
 struct CountedServer {
     #[serde(flatten)]
     server: ServerView,
-    /// Number of its tools whose definition awaits approval.
+    /// Number of the server's tools whose definition awaits approval.
     quarantined: usize,
-    /// Items of its lists that do not conform to MCP: repaired, or left out. Absent if there are none.
+    /// Items in the server's lists that do not conform to MCP and were repaired or left out. Absent if there are none.
     #[serde(skip_serializing_if = "ListNotes::is_empty")]
     #[schema(nullable = false)]
     nonconforming: ListNotes,
@@ -79,8 +79,8 @@ struct CountedServer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     login: Option<ServerLogin>,
-    /// Connection in the legacy protocol family beside a modern one, for clients to which the server can send requests only
-    /// there. Absent while it is closed.
+    /// Connection in the legacy protocol family in addition to a modern one. It serves clients to which the server can
+    /// send requests only over that family. Absent while it is closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     second_connection: Option<SecondConnection>,
@@ -91,7 +91,7 @@ struct CountedServer {
 #[derive(Serialize, ToSchema)]
 struct SecondConnection {
     state: SecondStatus,
-    /// The negotiated protocol revision, while it is connected.
+    /// The negotiated protocol revision while connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     protocol_version: Option<Arc<str>>,
@@ -113,21 +113,21 @@ pub(super) struct ServerLog {
     /// The server's name.
     server: String,
     lines: Vec<LoggedLine>,
-    /// `cursor` of the lines that follow.
+    /// `cursor` for the lines that follow.
     next_cursor: String,
 }
 
 /// A line of stderr output.
 #[derive(Serialize, ToSchema)]
 struct LoggedLine {
-    /// When it was written.
+    /// Time at which the line was written.
     #[schema(format = DateTime)]
     time: String,
     /// The text without secrets, or a note about lost lines.
     line: String,
 }
 
-/// Returns stderr output of a server: the first lines after `cursor`, or the last lines without one.
+/// Returns stderr output of a server: the first lines after `cursor`, or the last lines if `cursor` is omitted.
 #[utoipa::path(
     get,
     path = "/api/v1/servers/{name}/logs",
@@ -183,8 +183,8 @@ struct Restarted {
     restarted: bool,
 }
 
-/// Closes the connection to a server, ending its process if it is a command, and reconnects. Does not wait for the new
-/// connection.
+/// Closes the connection to a server and reconnects. If the server is a command, its process is ended. Does not wait
+/// for the new connection.
 #[utoipa::path(
     post,
     path = "/api/v1/servers/{name}/restart",
@@ -211,7 +211,7 @@ pub(super) async fn restart(
     Ok(encode(&Restarted { server: server.clone(), restarted: true }))
 }
 
-/// An enabled or disabled server.
+/// Server that was enabled or disabled.
 #[derive(Serialize, ToSchema)]
 struct Switched {
     /// The server's name.
@@ -299,13 +299,13 @@ pub(super) struct CallCounts {
     rejected: u64,
     /// Total duration.
     duration_us: Percentiles,
-    /// Part of it added by the proxy.
+    /// Part of the duration added by the proxy.
     overhead_us: Percentiles,
-    /// Part of it spent at upstreams, for calls that were sent.
+    /// Part of the duration spent at upstreams, for calls that were sent.
     upstream_us: Percentiles,
 }
 
-/// Percentiles in microseconds, with an error of at most 6 %; null without calls.
+/// Percentiles in microseconds, with an error of at most 6 %; null if there were no calls.
 #[derive(Serialize, ToSchema)]
 struct Percentiles {
     #[schema(required)]
@@ -348,14 +348,14 @@ pub(super) struct ServerView {
     /// The fault, or empty.
     #[schema(value_type = String)]
     reason: Arc<str>,
-    /// When its state last changed.
+    /// Time at which the server's state last changed.
     #[schema(format = DateTime)]
     since: String,
     /// The negotiated protocol revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     protocol_version: Option<Arc<str>>,
-    /// Its self-reported name and version.
+    /// The server's self-reported name and version.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     server_info: Option<Arc<str>>,
@@ -383,7 +383,7 @@ struct BegunLogin {
     server: String,
     /// Address to open in a browser on the proxy's machine; it redirects to a loopback address.
     open: String,
-    /// When the login expires.
+    /// Time at which the login expires.
     #[schema(format = DateTime)]
     until: String,
 }
@@ -397,7 +397,7 @@ pub(super) struct ServerLogin {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     open: Option<String>,
-    /// When the login expires.
+    /// Time at which the login expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     until: Option<String>,
@@ -408,7 +408,7 @@ pub(super) struct ServerLogin {
 }
 
 impl ServerLogin {
-    /// `None` if no login is in progress and none has failed.
+    /// Builds the status; `None` if no login is in progress and none has failed.
     pub(super) fn of(standing: LoginStanding) -> Option<Self> {
         let none = |state| Self { state, open: None, until: None, reason: None };
         match standing {
@@ -426,8 +426,8 @@ impl ServerLogin {
     }
 }
 
-/// Starts a login with a server that requires one, and returns the address to open, also if a login is already in progress. The
-/// tokens are stored and used once a person has logged in there, within 10 minutes.
+/// Starts a login to a server that requires one, and returns the address to open, even if a login is already in
+/// progress. The tokens are stored and used after a person has logged in there, within 10 minutes.
 #[utoipa::path(
     post,
     path = "/api/v1/servers/{name}/login",

@@ -1,5 +1,5 @@
-//! `/api/v1/status`: metrics and faults of the proxy. `/healthz` and `/readyz`: probes, which need no key and reveal less without
-//! one.
+//! `/api/v1/status`: metrics and faults of the proxy. `/healthz` and `/readyz`: probes, which need no key and reveal
+//! less without it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -139,7 +139,7 @@ fn schemas(worker: &Worker) -> Schemas {
 struct Overview {
     #[schema(value_type = String)]
     version: &'static str,
-    /// The commit that it was built from, or `unknown`.
+    /// The commit from which the proxy was built, or `unknown`.
     #[schema(value_type = String)]
     commit: &'static str,
     uptime_seconds: u64,
@@ -163,7 +163,7 @@ struct Overview {
 #[derive(Serialize, ToSchema)]
 struct Fault {
     part: Part,
-    /// The server, if the fault is in one.
+    /// The faulty server, if the fault is in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     server: Option<String>,
@@ -171,7 +171,7 @@ struct Fault {
     cause: String,
 }
 
-/// The part that is faulty.
+/// The faulty part.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Part {
@@ -193,7 +193,7 @@ enum Part {
     Search,
     /// The index of the fleet.
     Index,
-    /// The fleet: its store, and the nodes as seen by this one.
+    /// The fleet: its store, and the nodes as seen by this node.
     Fleet,
 }
 
@@ -240,7 +240,7 @@ impl From<&memory_budget::MemoryBudget> for MemoryUse {
     }
 }
 
-/// Outcomes since the start of all tool calls, including built-in tools, and of other requests to servers.
+/// Outcomes since the start, of all tool calls, including built-in tools, and of other requests to servers.
 #[derive(Serialize, ToSchema)]
 struct Calls {
     #[serde(flatten)]
@@ -266,7 +266,8 @@ struct Refusals {
     arguments: u64,
     /// A concurrency or rate limit was exceeded.
     limited: u64,
-    /// The principal had too many requests rejected, or exceeded its share of the log; such calls are recorded in aggregate.
+    /// The principal had too many requests rejected, or exceeded its share of the log; these calls are recorded in
+    /// aggregate.
     throttled: u64,
     /// The server or tool is unknown.
     unknown: u64,
@@ -342,9 +343,9 @@ impl From<Totals> for Calls {
 struct Schemas {
     /// Unusable schemas, with the reasons.
     unusable: Vec<Unusable>,
-    /// Tools whose schemas are being compiled; validated calls to them wait for it.
+    /// Tools whose schemas are being compiled. Validated calls to them wait for this.
     compiling: Vec<String>,
-    /// Tools whose results are validated by one engine only.
+    /// Tools whose results only one engine validates.
     judged_by_tape_alone: Vec<String>,
     /// Number of disagreements between the two engines.
     disagreements: u64,
@@ -375,9 +376,10 @@ pub(super) async fn alive(
     Ok(response::json(StatusCode::OK, Body::from(body), id))
 }
 
-/// Reports whether each enabled server was discovered or has failed once, whether one is usable, whether calls are rejected
-/// because the log cannot be written or the agent token file cannot be read, and, in a fleet with a key, whether this node knows
-/// which others are alive. Without the key only names and states are shown.
+/// Reports whether this node is ready. It checks whether each enabled server was discovered or has failed once, whether
+/// one is usable, whether calls are rejected because the log cannot be written or the agent token file cannot be read,
+/// and, in a fleet with a key, whether this node knows which other nodes are alive. Without the key only names and
+/// states are shown.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -460,7 +462,7 @@ enum Vitality {
 
 #[derive(Serialize, ToSchema)]
 struct LogHealth {
-    /// Whether it cannot be written.
+    /// Whether the log cannot be written.
     failed: bool,
     /// Number of entries that could not be recorded since the log was created.
     lost: u64,
@@ -474,9 +476,9 @@ struct Readiness {
     ready: bool,
     activity: LogState,
     config: FileStanding,
-    /// The agent token file: not ready while it is rejected and was never read before.
+    /// The agent token file. The proxy is not ready while the file is rejected and was never read before.
     tokens: FileStanding,
-    /// In a fleet with a `cluster.key`.
+    /// Status of the fleet's discovery, in a fleet with a `cluster.key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     fleet: Option<FleetStanding>,
@@ -497,7 +499,7 @@ struct LogState {
 #[derive(Serialize, ToSchema)]
 struct FileStanding {
     state: FileState,
-    /// Reason why it is not in force; only with the API key.
+    /// Reason why the file is not in force; only with the API key.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<String>,
@@ -506,7 +508,7 @@ struct FileStanding {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum FileState {
-    /// In force, apart from settings that need a restart.
+    /// In force, except for settings that need a restart.
     Ok,
     /// Invalid; the previous contents stay in force.
     Rejected,
@@ -516,7 +518,7 @@ enum FileState {
 #[derive(Serialize, ToSchema)]
 struct FleetStanding {
     state: SightState,
-    /// Reason why it is incomplete; only with the API key.
+    /// Reason why discovery is incomplete; only with the API key.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<String>,
@@ -527,7 +529,7 @@ struct FleetStanding {
 enum SightState {
     /// The state of each node was determined since the start.
     Seen,
-    /// Pending; this node is not ready meanwhile.
+    /// Pending; this node is not ready until discovery ends.
     Awaited,
     /// Timed out; this node serves alone.
     Unseen,
@@ -536,14 +538,14 @@ enum SightState {
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 enum Readied {
-    /// With the API key.
+    /// Shown with the API key.
     Whole(Box<ServerView>),
-    /// Without it.
+    /// Shown without the API key.
     State(NameAndState),
 }
 
 #[derive(Serialize, ToSchema)]
-// Distinguishes the two forms in the OpenAPI description.
+// This type distinguishes the two forms in the OpenAPI description.
 #[serde(deny_unknown_fields)]
 struct NameAndState {
     #[schema(value_type = String)]

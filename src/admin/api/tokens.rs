@@ -1,6 +1,7 @@
-//! `/api/v1/tokens…`: creating, listing, rotating and revoking agent tokens. A secret is returned once and never shown again.
+//! `/api/v1/tokens…`: creation, listing, rotation and revocation of agent tokens. A secret is returned once and never
+//! shown again.
 //!
-//! Each change is recorded as a `config_change` of the admin.
+//! Each change is recorded as a `config_change` by the admin.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,7 +27,7 @@ use mcpproxy_policy::intent::Operation;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AgentToken)]
 struct ShownToken {
-    /// Its name; the principal in records is `token:NAME`.
+    /// The token's name; the principal in records is `token:NAME`.
     name: String,
     /// Servers that it grants access to; empty means all.
     servers: Vec<String>,
@@ -35,10 +36,10 @@ struct ShownToken {
     /// Operations that it permits; empty means all.
     #[schema(schema_with = operations)]
     operations: Vec<Operation>,
-    /// When it was created.
+    /// Time at which it was created.
     #[schema(value_type = String, format = DateTime)]
     created: Timestamp,
-    /// When it expires; null: never.
+    /// Time at which it expires; null if it never does.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires: Option<Timestamp>,
     /// Whether it has expired.
@@ -58,7 +59,7 @@ pub struct ShownSecret {
     name: String,
     /// The secret.
     token: String,
-    /// When it expires; null: never.
+    /// Time at which it expires; null if it never does.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires: Option<Timestamp>,
 }
@@ -66,7 +67,7 @@ pub struct ShownSecret {
 /// A revoked token.
 #[derive(Serialize, ToSchema)]
 pub struct ShownRevoked {
-    /// Its name.
+    /// The token's name.
     name: String,
     /// Always true.
     revoked: bool,
@@ -80,7 +81,7 @@ pub enum ShownChange {
     Revoked(ShownRevoked),
 }
 
-/// A token to create. Omitted or empty lists do not restrict it.
+/// A token to create. An omitted or empty list does not restrict it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "only described: NewAgentToken is read")]
@@ -88,13 +89,13 @@ struct TokenRequest {
     /// Name of letters, digits, `-`, `_` and `.`.
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     name: String,
-    /// Names of servers in the config.
+    /// Names of servers in the config that the token grants access to.
     #[schema(required = false, schema_with = names)]
     servers: Vec<String>,
     /// Tools as `server:tool` or the tool's own name, with `*` for any characters.
     #[schema(required = false, schema_with = names)]
     tools: Vec<String>,
-    /// Operations.
+    /// Operations that the token permits.
     #[schema(required = false, schema_with = operations)]
     operations: Vec<Operation>,
     /// Lifetime in seconds; unlimited if omitted.
@@ -165,7 +166,7 @@ pub(super) async fn create(
     change(worker, principal, "token_created", new.name.clone(), TokenChange::Create(new)).await
 }
 
-/// Replaces the secret of an agent token. The previous secret is invalid at once.
+/// Replaces the secret of an agent token. The previous secret becomes invalid immediately.
 #[utoipa::path(
     post,
     path = "/api/v1/tokens/{name}/rotate",
@@ -186,7 +187,7 @@ pub(super) async fn rotate(
     change(worker, principal, "token_rotated", name.clone(), TokenChange::Rotate(name)).await
 }
 
-/// Revokes an agent token. It is invalid at once.
+/// Revokes an agent token. The token becomes invalid immediately.
 #[utoipa::path(
     delete,
     path = "/api/v1/tokens/{name}",

@@ -1,4 +1,4 @@
-//! `/api/v1/tools…`: listing, searching and showing tools of the catalog, and reviewing changed definitions (`…/diff`,
+//! `/api/v1/tools…`: lists, searches and shows tools of the catalog, and reviews changed definitions (`…/diff`,
 //! `…/approve`). Calls are in `call`.
 
 use std::sync::Arc;
@@ -29,23 +29,25 @@ use mcpproxy_policy::tool::{Tool, ToolName, Trust};
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ToolParameters {
-    /// Words to search for in names, descriptions and parameters, best match first. Without it all tools are listed by name.
+    /// Words to search for in names, descriptions and parameters, best match first. If omitted, all tools are listed by
+    /// name.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     q: Option<String>,
     /// Name of the server in the config.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     server: Option<String>,
-    /// `true`: only tools whose definition awaits approval; `false`: only the others.
+    /// `true`: only tools whose definition awaits approval; `false`: only other tools.
     #[param(nullable = false)]
     quarantined: Option<bool>,
-    /// `true`: only tools that neither annotations nor capabilities mark read-only or destructive; `false`: only the others.
+    /// `true`: only tools that neither annotations nor capabilities mark read-only or destructive; `false`: only other
+    /// tools.
     #[param(nullable = false)]
     unannotated: Option<bool>,
     /// Maximum number of tools in the page.
     #[param(value_type = u64, required = false, minimum = 1, maximum = 100, default = 50)]
     limit: usize,
-    /// `next_cursor` of the previous page, with the same `q`, `server`, `quarantined` and `unannotated`. Rejected if `q` does not find the tool
-    /// that it names.
+    /// `next_cursor` of the previous page, with the same `q`, `server`, `quarantined` and `unannotated`. Rejected if
+    /// `q` does not find the tool named by the cursor.
     #[param(nullable = false, min_length = 1, max_length = 1024, pattern = "^[^:]+:[^\\n]+$")]
     cursor: Option<String>,
 }
@@ -225,7 +227,7 @@ impl<'a> Known<'a> {
 struct Whole<'a> {
     #[serde(flatten)]
     known: Known<'a>,
-    /// Verbatim as listed by the server, if any.
+    /// Output schema verbatim as listed by the server, if any.
     #[serde(rename = "outputSchema", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]
     output_schema: Option<&'a RawValue>,
@@ -236,7 +238,7 @@ fn after(tools: &[(Arc<Tool>, Option<f32>)], cursor: &str) -> Option<usize> {
     let name = ToolName::parse(cursor)?;
     match tools.iter().position(|(tool, _)| tool.name == name) {
         Some(at) => Some(at + 1),
-        // A list by name resumes where the removed tool was; in a ranking its position is unknown.
+        // A list by name resumes at the position of the removed tool; in a ranking that position is unknown.
         None if tools.iter().all(|(_, score)| score.is_none()) => {
             Some(tools.partition_point(|(tool, _)| tool.name <= name))
         }
@@ -248,7 +250,8 @@ fn no_server(name: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, format!("Server '{name}' not found"))
 }
 
-/// Maximum number of tools of a server whose differences are shown. The digest covers all of them.
+/// Maximum number of tools of a server whose differences are shown. The digest covers all of the server's quarantined
+/// tools.
 const MAX_SHOWN_TOOLS: usize = 20;
 
 /// Shows how definitions differ from the accepted ones, for a tool or for all quarantined tools of a server.
@@ -284,7 +287,7 @@ pub(super) async fn diff(
     }))
 }
 
-/// Approves reviewed definitions: the tools are visible and callable as currently defined.
+/// Approves reviewed definitions. The tools become visible and callable as currently defined.
 #[utoipa::path(
     post,
     path = "/api/v1/tools/{name}/approve",
@@ -368,7 +371,7 @@ fn target(snapshot: &Snapshot, name: &str) -> Result<ApprovalTarget, ApiError> {
 struct Differences {
     /// The tool or server.
     name: String,
-    /// Digest of all selected definitions, which an approval must name.
+    /// Digest of all selected definitions; an approval must state it.
     digest: String,
     /// The tool, or the quarantined tools of the server.
     tools: Vec<DefinitionDiff>,
@@ -400,11 +403,11 @@ impl Seen {
 struct ApprovedNow {
     /// The tools, as `server:tool`.
     approved: Vec<String>,
-    /// Reason why the approval will not survive a restart, if so.
+    /// Reason why the approval will not survive a restart; absent if it will.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     not_saved: Option<String>,
-    /// When they were approved.
+    /// Time at which they were approved.
     #[schema(format = DateTime)]
     time: String,
 }

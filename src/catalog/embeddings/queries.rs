@@ -1,4 +1,4 @@
-//! Embeddings of queries for searches: cached, bounded in time and number, behind a circuit breaker.
+//! Embeddings of queries for searches: cached, limited in time and number, and protected by a circuit breaker.
 //!
 //! ```text
 //! query ─┬─ embeddings off, no tool vectors, or circuit open ─▶ words alone
@@ -7,7 +7,7 @@
 //!                                         └─ late or failed ─▶ words alone; consecutive failures open the circuit
 //! ```
 //!
-//! A late vector is cached too: the first request may be the one that loads the model.
+//! A late vector is cached too, because the first request may be the one that loads the model.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use crate::search::{QueryMeaning, ToolVectors, UnitVector};
 use mcpproxy_policy::limits::{Breaker, BreakerChange, BreakerConfig, ServerOutcome};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
-/// Maximum number of concurrent requests for queries. Further searches use words alone.
+/// Maximum number of concurrent requests for queries. Further searches use only words.
 pub const MAX_QUERIES_AT_ONCE: usize = 4;
 
 /// Maximum number of cached query vectors.
 const MAX_QUERIES_KEPT: usize = 500;
 
-/// Circuit breaker of query requests.
+/// Circuit breaker for query requests.
 const CIRCUIT: BreakerConfig = BreakerConfig { failures: 3, open: Duration::from_secs(30) };
 
-/// Peer of the log lines that the endpoint causes.
+/// Peer in log lines about the endpoint.
 const ENDPOINT: LinePeer<'_> = LinePeer::Part("embeddings");
 
 /// Consequence named in log lines.
@@ -43,7 +43,7 @@ const BY_WORDS: &str = "tools are searched by words alone";
 /// Purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// The vector of a query, while a search waits.
+    /// The vector of a query, for which a search waits.
     Query,
     /// Vectors of tools, in the background.
     Tools,
@@ -98,7 +98,7 @@ impl EmbeddingQuery {
         if let Ok(vector) = &result {
             self.model.queries.insert(self.text, Arc::clone(vector));
         }
-        // The search may have continued without it.
+        // The search may have continued without the result.
         let _ = self.answer.send(result);
     }
 }
@@ -129,7 +129,7 @@ struct InForce {
 
 #[derive(Debug, Default)]
 struct Faults {
-    /// Reason why queries are not embedded.
+    /// Reason why queries are not embedded, if any.
     queries: Option<String>,
     tools: Option<String>,
 }
@@ -159,7 +159,7 @@ impl QueryEmbedder {
         (embedder, asked)
     }
 
-    /// Applies new settings. Tool vectors are kept while the model is the same.
+    /// Applies new settings. Tool vectors are kept if the model is unchanged.
     pub fn change(&self, settings: Option<&EmbeddingsSettings>) {
         let now = self.in_force.load_full();
         if now.as_ref().map(|now| &*now.settings) == settings {
@@ -181,7 +181,7 @@ impl QueryEmbedder {
         self.settings.subscribe()
     }
 
-    /// Embeds `query`; `None` if the search uses words alone. Waits for at most the configured time.
+    /// Embeds `query`; `None` if the search uses only words. Waits for at most the configured time.
     pub async fn meaning(&self, query: &str) -> Option<QueryMeaning> {
         let now = self.in_force.load_full()?;
         let InForce { settings, model } = &*now;
@@ -241,7 +241,7 @@ impl QueryEmbedder {
         }
     }
 
-    /// Sets the tool vectors made by `model`; ignored if that model is not in force.
+    /// Sets the tool vectors made by `model`; they are ignored if that model is not in force.
     pub fn set_tool_vectors(&self, model: &str, tools: &Arc<ToolVectors>) {
         if let Some(now) = self.in_force.load().as_ref().filter(|now| now.settings.model == *model)
         {
@@ -249,7 +249,7 @@ impl QueryEmbedder {
         }
     }
 
-    /// Reports tools without vectors; logged once until recovery.
+    /// Reports tools without vectors. This is logged once until recovery.
     pub fn report_missing(&self, tools: usize, why: &str) {
         let message = format!("search.embeddings: {tools} tools have no vectors yet: {why}");
         if self.trouble.lock().tools.replace(message).is_none() {
@@ -257,7 +257,7 @@ impl QueryEmbedder {
         }
     }
 
-    /// Reports progress after missing tool vectors.
+    /// Reports progress after tool vectors were missing.
     pub fn report_progress(&self) {
         if self.trouble.lock().tools.take().is_some() {
             peer_line!(info, ENDPOINT, "embedding tools recovered");

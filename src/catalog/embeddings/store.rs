@@ -1,4 +1,4 @@
-//! Known vectors by model and text: those of current tools, and some of former ones. Pure.
+//! Store of vectors by model and text, for current tools and some former ones. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use mcpproxy_policy::tool::Tool;
 pub const MAX_VECTORS: usize = 100_000;
 const MAX_VECTOR_BYTES: usize = 256 * 1024 * 1024;
 
-/// Maximum number of vectors kept of former tools once all servers are known, since they may return.
+/// Maximum number of vectors of former tools kept once all servers are known, because the tools may return.
 const MAX_SPARE: usize = 2000;
 
-/// Vectors of one model. Those of current tools are contiguous for searching.
+/// Vectors of one model. The vectors of current tools are contiguous for searching.
 #[derive(Debug)]
 pub struct VectorStore {
     model: Box<str>,
@@ -37,7 +37,7 @@ impl VectorStore {
         &self.model
     }
 
-    /// Vectors of the tools arranged last.
+    /// Vectors of the tools in the last arrangement.
     pub fn tools(&self) -> &Arc<ToolVectors> {
         &self.tools
     }
@@ -58,7 +58,8 @@ impl VectorStore {
         self.len() == 0
     }
 
-    /// Adds a vector, used from the next arrangement on. Returns false if its dimension differs or the store is full.
+    /// Adds a vector, which is used after the next arrangement. Returns false if its dimension differs or the store is
+    /// full.
     pub fn insert(&mut self, key: VectorKey, vector: UnitVector) -> bool {
         let dimensions = vector.numbers().len();
         if self.dimensions().is_some_and(|known| known != dimensions)
@@ -72,8 +73,8 @@ impl VectorStore {
         true
     }
 
-    /// Arranges the vectors of all current `tools` and returns the texts that lack one, deduplicated and within the
-    /// limit. `complete`: no server is awaited, so vectors without a tool are of former tools.
+    /// Arranges the vectors of all current `tools` and returns the texts that lack a vector, deduplicated and within
+    /// the limit. `complete` means that no server is awaited, so vectors without a tool belong to former tools.
     pub fn arrange(&mut self, tools: &[Arc<Tool>], complete: bool) -> Vec<(VectorKey, String)> {
         let last = Arc::clone(&self.tools);
         let last_rows = std::mem::take(&mut self.rows);
@@ -116,7 +117,7 @@ impl VectorStore {
     }
 }
 
-/// Maximum number of vectors of this dimension.
+/// Maximum number of vectors with this dimension.
 pub(super) fn capacity(dimensions: usize) -> usize {
     MAX_VECTORS.min(MAX_VECTOR_BYTES / dimensions.max(1) / size_of::<f32>())
 }
@@ -134,7 +135,7 @@ pub struct VectorKey(pub(super) [u8; blake3::OUT_LEN]);
 impl VectorKey {
     pub(crate) fn of(model: &str, text: &str) -> Self {
         let mut hasher = blake3::Hasher::new();
-        // The length prefix keeps model and text apart.
+        // The length prefix separates model and text.
         hasher.update(&(model.len() as u64).to_le_bytes());
         hasher.update(model.as_bytes());
         hasher.update(text.as_bytes());
@@ -142,13 +143,13 @@ impl VectorKey {
     }
 }
 
-/// Text of a tool: `name: description`, its first [`TEXT_CHARS`] characters.
+/// Text of a tool: the first [`TEXT_CHARS`] characters of `name: description`.
 pub fn tool_text(tool: &Tool) -> String {
     let name = tool.name.tool.chars().chain(": ".chars());
     name.chain(tool.description.chars()).take(TEXT_CHARS).collect()
 }
 
-/// Trimmed text of a query, its first [`QUERY_CHARS`] characters; `None` if empty.
+/// Trimmed text of a query, limited to [`QUERY_CHARS`] characters; `None` if empty.
 pub fn query_text(query: &str) -> Option<&str> {
     let query = query.trim();
     let end = query.char_indices().nth(QUERY_CHARS).map_or(query.len(), |(at, _)| at);

@@ -1,12 +1,12 @@
-//! Stored vectors: one file per model, so that texts are embedded once.
+//! Vector files, one per model, which store vectors so that each text is embedded only once.
 //!
 //! ```text
 //! {"version":1,"model":"all-minilm","dimensions":384,"vectors":640,"blake3":"<hex of the rest>"}
 //! <key, 32 bytes><numbers, f32, little-endian>…
 //! ```
 //!
-//! Replaced atomically by rename. A file of another version or model, damaged or unreadable counts as missing. The
-//! hash detects accidents, not tampering. Functions block.
+//! The file is replaced atomically by rename. A file that has another version or model, or that is damaged or
+//! unreadable, counts as missing. The hash detects accidents, not tampering. Functions block.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -19,19 +19,19 @@ use super::store::{VectorKey, VectorStore, capacity};
 use crate::search::{MAX_DIMENSIONS, UnitVector};
 use mcpproxy_runtime::os::private;
 
-/// Format version. Others are not read; the next write uses this one.
+/// Format version. Files of other versions are not read; the next write uses this version.
 const VERSION: u32 = 1;
 const NAME: &str = "vectors";
 /// Maximum length of the first line, in bytes.
 const MAX_HEADER_BYTES: usize = 4096;
-/// Maximum size of a file, in bytes; more than is ever written.
+/// Maximum size of a file, in bytes; larger than any file that is written.
 const MAX_FILE_BYTES: u64 = 512 * 1024 * 1024;
 const KEY_BYTES: usize = blake3::OUT_LEN;
 const NUMBER_BYTES: usize = size_of::<f32>();
 /// Rounding tolerance of the length of a unit vector.
 const ROUNDED: f32 = 1e-3;
 
-/// Reason a file is not used.
+/// Reason why a file is not used.
 #[derive(Debug, Error)]
 pub enum UnusableVectors {
     /// I/O error.
@@ -51,12 +51,12 @@ struct Header {
     blake3: String,
 }
 
-/// Path of the file in its folder.
+/// Path of the file in `folder`.
 pub fn path(folder: &Path) -> PathBuf {
     folder.join(NAME)
 }
 
-/// Loads the vectors of `model`; empty if there is no file or it is of another model. Fails if the file is unusable.
+/// Loads the vectors of `model`; empty if the file is missing or belongs to another model. Fails if the file is unusable.
 pub fn read(folder: &Path, model: &str) -> Result<VectorStore, UnusableVectors> {
     let path = path(folder);
     let bytes = match fs::metadata(&path) {

@@ -6,13 +6,13 @@ use thiserror::Error;
 
 use crate::search::UnitVector;
 
-/// Maximum number of texts per request: small, so that a query does not wait long behind it.
+/// Maximum number of texts per request. It is small so that a query does not wait long behind the request.
 pub const MAX_TEXTS: usize = 16;
 
-/// Maximum size of a response, in bytes: more than a request can need.
+/// Maximum size of a response, in bytes; larger than any request needs.
 pub const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Reason a response is rejected. Its content is never quoted.
+/// Reason why a response is rejected. The content is never quoted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadAnswer {
     /// Empty or too long.
@@ -48,7 +48,7 @@ pub fn request(model: &str, texts: &[impl AsRef<str>]) -> Bytes {
     serde_json::to_vec(&Request { model, input }).unwrap_or_default().into()
 }
 
-/// Parses the response to `asked` texts, in order; all vectors must have `dimensions`, or a common dimension if
+/// Parses the response to `asked` texts, in order. All vectors must have `dimensions`, or a common dimension if that is
 /// unknown.
 pub fn vectors(
     body: &[u8],

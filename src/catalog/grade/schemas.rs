@@ -1,9 +1,9 @@
-//! Conservative comparison of JSON schemas: whether one accepts less than another. Pure.
+//! Conservative comparison of JSON schemas: determines whether one accepts less than another. Pure.
 //!
-//! [`Relation::Narrower`] means that every document the new schema accepts is accepted by the old one, in any
-//! dialect; if that cannot be shown the result is [`Relation::Wider`]. Annotations (`description`, `default`, …) are
-//! ignored. Not attempted: `oneOf`, `not` and unevaluated keywords unless equal, changed patterns, references to
-//! other places.
+//! [`Relation::Narrower`] means that every document the new schema accepts is accepted by the old one, in any dialect;
+//! if that cannot be shown, the result is [`Relation::Wider`]. Annotations (`description`, `default`, …) are ignored.
+//! Unless they are equal, these are not compared: `oneOf`, `not` and unevaluated keywords, changed patterns, and
+//! references to other places.
 
 #[cfg(test)]
 mod tests;
@@ -61,7 +61,7 @@ impl Words {
     }
 }
 
-/// Whether a reference points to the root or a definition, which are compared. Others may lead to annotations.
+/// Whether a reference points to the root or to a definition, which are compared. Other references may lead to annotations.
 fn is_plain(reference: &Value) -> bool {
     let Value::String(reference) = reference else { return false };
     let prefixes = ["#/$defs/", "#/definitions/"];
@@ -101,7 +101,7 @@ impl Comparison {
             }
             (_, Value::Bool(false)) => Narrower,
             (Value::Object(before), Value::Object(now)) => self.objects(before, now),
-            // True for false, or malformed schemas.
+            // `true` replaces `false`, or a schema is malformed.
             (_, _) => Wider,
         }
     }
@@ -124,7 +124,7 @@ impl Comparison {
         relation
     }
 
-    /// `properties`, `patternProperties` and `additionalProperties`, which depend on each other.
+    /// Compares `properties`, `patternProperties` and `additionalProperties`, which depend on each other.
     fn properties(&mut self, before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
         let keywords = ["properties", "patternProperties", "additionalProperties", "propertyNames"];
         if keywords.iter().all(|name| before.get(*name) == now.get(*name)) {
@@ -160,7 +160,7 @@ impl Comparison {
         both(relation, self.schemas(old.of_names, new.of_names))
     }
 
-    /// `items` and `prefixItems`. A list of another length shifts the rest.
+    /// Compares `items` and `prefixItems`. A list of a different length shifts the rest.
     fn items(&mut self, before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
         let mut relation = Relation::Equal;
         for keyword in ["prefixItems", "items"] {
@@ -195,7 +195,7 @@ impl Comparison {
         )
     }
 
-    /// Compares one keyword's schemas; an absent one accepts anything.
+    /// Compares one keyword's schemas; an absent schema accepts anything.
     fn members(
         &mut self,
         before: &Map<String, Value>,
@@ -210,7 +210,7 @@ impl Comparison {
         pairs.fold(Relation::Equal, |relation, (old, new)| both(relation, self.schemas(old, new)))
     }
 
-    /// `allOf`, `anyOf`, `oneOf`.
+    /// Compares `allOf`, `anyOf`, `oneOf`.
     fn combined<'a>(
         &mut self,
         before: &'a Map<String, Value>,
@@ -259,7 +259,7 @@ impl Comparison {
         relation
     }
 
-    /// `not`, and `if` with `then` and `else`.
+    /// Compares `not`, and `if` with `then` and `else`.
     fn conditions(&mut self, before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
         let not = match (before.get("not"), now.get("not")) {
             (None, None) => Relation::Equal,
@@ -279,7 +279,7 @@ impl Comparison {
         both(not, conditions)
     }
 
-    /// Referenced definitions: a removed one breaks its references.
+    /// Compares referenced definitions. Removing a definition breaks the references to it.
     fn definitions(&mut self, before: &Map<String, Value>, now: &Map<String, Value>) -> Relation {
         let mut relation = Relation::Equal;
         for keyword in DEFINITIONS {
@@ -334,7 +334,7 @@ fn has_only_annotations(schema: &Map<String, Value>) -> bool {
     schema.keys().all(|name| WORDS.contains(&name.as_str()))
 }
 
-/// Compares a keyword that no other depends on.
+/// Compares a keyword on which no other keyword depends.
 fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
     const ELSEWHERE: [&str; 22] = [
         "type",
@@ -389,7 +389,7 @@ fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
             _ if old.is_none() => Relation::Narrower,
             (_, _) => Relation::Wider,
         },
-        // An added keyword narrows, if it is asserted at all.
+        // An added keyword narrows the schema if it is asserted at all.
         "pattern" | "format" | "dependentRequired" | "dependentSchemas" | "dependencies"
             if old.is_none() =>
         {
@@ -402,15 +402,15 @@ fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
 /// Relation of a schema to the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Relation {
-    /// Both accept the same.
+    /// Both accept the same documents.
     Equal,
-    /// The new one accepts a subset.
+    /// The new schema accepts a subset.
     Narrower,
-    /// The new one accepts more, or unknown.
+    /// The new schema accepts more, or the relation is unknown.
     Wider,
 }
 
-/// Combines the relations of parts: the wider counts.
+/// Combines the relations of parts: the wider relation counts.
 pub(super) fn both(a: Relation, b: Relation) -> Relation {
     a.max(b)
 }
@@ -430,8 +430,8 @@ pub(super) const WORDS: [&str; 8] = [
     "writeOnly",
 ];
 
-/// Keywords that name locations, change the meaning of keywords, or depend on neighbors: schemas with them are equal
-/// literally, or unknown.
+/// Keywords that name locations, change the meaning of keywords, or depend on neighbors. Schemas with them are either
+/// literally equal, or their relation is unknown.
 pub(super) const OPAQUE: [&str; 10] = [
     "$id",
     "id",
@@ -445,7 +445,7 @@ pub(super) const OPAQUE: [&str; 10] = [
     "unevaluatedItems",
 ];
 
-/// Keywords that invert the relation: combined with references to narrower schemas the relation is unknown.
+/// Keywords that invert the relation. If they are combined with references to narrower schemas, the relation is unknown.
 pub(super) const TURNING: [&str; 5] = ["not", "if", "oneOf", "minContains", "maxContains"];
 
 /// Keywords whose value is a schema.
@@ -474,7 +474,7 @@ pub(super) const MAPS: [&str; 6] =
 /// Keywords that hold referenced definitions.
 pub(super) const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// Bounds, and whether smaller or larger values are narrower.
+/// Bounds, each with the side (smaller or larger values) that is narrower.
 const BOUNDS: [(&str, Side); 10] = [
     ("maximum", Side::AtMost),
     ("maxLength", Side::AtMost),
@@ -484,7 +484,7 @@ const BOUNDS: [(&str, Side); 10] = [
     ("minLength", Side::AtLeast),
     ("minItems", Side::AtLeast),
     ("minProperties", Side::AtLeast),
-    // Booleans in draft 4, compared literally.
+    // These are booleans in draft 4, which are compared literally.
     ("exclusiveMaximum", Side::AtMost),
     ("exclusiveMinimum", Side::AtLeast),
 ];
@@ -520,7 +520,7 @@ pub(super) fn bounds(before: &Map<String, Value>, now: &Map<String, Value>) -> R
     relation
 }
 
-/// False if unknown: large integers beside fractions.
+/// Whether `a` is at most `b`. False if this is unknown, which is the case for large integers compared with fractions.
 fn is_at_most(a: &Number, b: &Number) -> bool {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let whole = |number: &Number| {
@@ -596,7 +596,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Values allowed by `enum` or `const`; inner `None` if neither is present.
+/// Values allowed by `enum` or `const`. The inner value is `None` if neither is present.
 #[expect(clippy::option_option, reason = "unreadable, or absent")]
 fn listed(schema: &Map<String, Value>) -> Option<Option<Vec<&Value>>> {
     let of_enum = match schema.get("enum") {
@@ -621,7 +621,7 @@ pub(crate) fn names_a_new_parameter(old: &Value, new: &Value) -> bool {
     });
     let mut found = false;
     names(new, "", &mut steps_left, &mut |name| found |= !known.contains(&name));
-    // The step budget is exhausted: one of the rest may be new.
+    // If the step budget is exhausted, one of the remaining properties may be new.
     found || (steps_left == 0 && old != new)
 }
 

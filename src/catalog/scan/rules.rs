@@ -17,13 +17,13 @@ pub enum ScanRule {
     HiddenCharacters,
     /// Letters of several scripts in one name.
     MixedScripts,
-    /// A name that looks like another.
+    /// A name that looks like another name.
     ConfusableName,
     /// Instruction to the model.
     Order,
     /// Text that mentions another server's tool.
     OtherTool,
-    /// Not scanned.
+    /// Text that is too large and was not scanned.
     TooLarge,
 }
 
@@ -40,7 +40,7 @@ impl ScanRule {
     }
 }
 
-/// Severity, ascending.
+/// Severity, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FindingLevel {
@@ -80,13 +80,13 @@ impl fmt::Display for ScanFinding {
     }
 }
 
-/// Tag characters of the longest subdivision flag.
+/// Number of tag characters in the longest subdivision flag.
 const FLAG_TAGS: usize = 6;
 /// Maximum number of distinct characters reported.
 const MAX_NAMED: usize = 8;
 
 /// Severity and list of hidden characters in a text; `None` if there are none. Ordinary uses are allowed: joiners in
-/// scripts and emoji, variation selectors after emoji, tags of flags; marks of right-to-left scripts are low.
+/// scripts and emoji, variation selectors after emoji, tags of flags. Marks of right-to-left scripts get the level low.
 pub(crate) fn hidden(text: &str) -> Option<(FindingLevel, String)> {
     // Fast path for plain ASCII.
     if text
@@ -100,7 +100,7 @@ pub(crate) fn hidden(text: &str) -> Option<(FindingLevel, String)> {
     let (mut before, mut tags_left) = (None, 0);
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
-        // England's flag is a black flag, five tags and a terminator; more could carry text.
+        // England's flag is a black flag, five tags and a terminator; more tags could carry text.
         let flag = is_tag(letter) && tags_left > 0;
         tags_left = match letter {
             '\u{1f3f4}' => FLAG_TAGS,
@@ -153,7 +153,7 @@ fn suspect(
             let joins = (beside(before) || before == Some('\u{fe0f}')) && beside(after);
             (!joins).then_some(Medium)
         }
-        // One after an ideograph selects its form; a sequence can carry data.
+        // One selector after an ideograph selects its form; a sequence of them can carry data.
         '\u{e0100}'..='\u{e01ef}' => match before {
             Some('\u{3400}'..='\u{9fff}' | '\u{20000}'..='\u{3ffff}') => None,
             Some(_) | None => Some(High),
@@ -186,11 +186,11 @@ fn suspect(
 /// Maximum number of orders reported per text.
 const MAX_ORDERS: usize = 4;
 
-/// Alternatives at one position of a phrase; an empty one makes the position optional.
+/// Alternatives at one position of a phrase; an empty alternative makes the position optional.
 type Choice = &'static [&'static str];
 
-/// Phrases in English, matched in any case, spacing, punctuation, with hidden characters and look-alike letters.
-/// Phrases that harmless descriptions may contain are low. Other languages are not attempted.
+/// Phrases in English, matched regardless of case, spacing, punctuation, hidden characters and look-alike letters.
+/// Phrases that harmless descriptions may contain get the level low. Other languages are not attempted.
 const PHRASES: [(FindingLevel, &[Choice]); 12] = [
     (
         FindingLevel::High,
@@ -362,7 +362,7 @@ const PHRASES: [(FindingLevel, &[Choice]); 12] = [
     ),
 ];
 
-/// Markers that no ordinary text contains, matched literally in any case.
+/// Markers that do not occur in ordinary text, matched literally in any case.
 const MARKS: [(FindingLevel, &str); 12] = [
     (FindingLevel::High, "<|im_start|>"),
     (FindingLevel::High, "<|im_end|>"),
@@ -385,7 +385,7 @@ struct Table {
     marks: AhoCorasick,
 }
 
-/// `None` only if the table were invalid, which a test excludes.
+/// `None` only if the table is invalid, which a test rules out.
 static TABLE: LazyLock<Option<Table>> = LazyLock::new(|| {
     let mut spelled = Vec::new();
     let mut levels = Vec::new();
@@ -415,7 +415,7 @@ static TABLE: LazyLock<Option<Table>> = LazyLock::new(|| {
     Some(Table { phrases, levels, marks })
 });
 
-/// The orders in a text, each once, with their level; at most `MAX_ORDERS`.
+/// The orders in a text with their levels, deduplicated; at most `MAX_ORDERS`.
 pub(crate) fn orders(text: &str) -> Vec<(FindingLevel, String)> {
     let Some(table) = &*TABLE else { return Vec::new() };
     let mut found = Vec::new();
@@ -441,8 +441,8 @@ pub(crate) fn orders(text: &str) -> Vec<(FindingLevel, String)> {
     found
 }
 
-/// Normalizes text to lower-case words, space-separated and space-delimited: hidden characters are removed,
-/// look-alike letters replaced, and everything but letters and digits separates words.
+/// Normalizes text to lower-case words with a space before and after each. Hidden characters are removed, look-alike
+/// letters are replaced, and all characters except letters and digits separate words.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len() + 2);
     plain.push(' ');
@@ -459,7 +459,7 @@ fn plain(text: &str) -> String {
             add(&mut plain, letter);
         } else if hidden(letter.encode_utf8(&mut buffer)).is_none() {
             let alike = skeleton(letter.encode_utf8(&mut buffer)).collect::<String>();
-            // Combining marks belong to their letter.
+            // Combining marks belong to the letter before them.
             match alike.chars().find(char::is_ascii_alphanumeric) {
                 Some(letter) => add(&mut plain, letter),
                 None if letter.is_alphanumeric() => plain.push(letter),
@@ -496,7 +496,7 @@ mod tests {
         use FindingLevel::{High, Low, Medium};
         for (text, level, listed) in [
             ("a\u{e0041}\u{e0042}", High, "U+E0041 × 1, U+E0042 × 1"),
-            // After a flag, and instead of one.
+            // Tags after a flag, and tags in place of a flag.
             (
                 "🏴\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f}\u{e0041}",
                 High,

@@ -1,6 +1,6 @@
-//! Tests on the golden set (`tools/bench/search`): quality of the ranking, and benefit of each line of the thesaurus.
+//! Tests on the golden set (`tools/bench/search`): quality of the ranking, and the benefit of each line of the thesaurus.
 //!
-//! The file format is described there; only the parts needed by tests are read.
+//! The file format is described in that folder; only the parts needed by tests are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -141,16 +141,16 @@ fn score(catalogs: &[Asking], questions: &[Question], of: impl Fn(&Question) -> 
     score
 }
 
-/// Minimum recall at five and mean reciprocal rank in small catalogs: of the questions used while the ranking was
-/// developed, and of the held-out ones.
+/// Minimum recall at five and mean reciprocal rank in small catalogs: `SHORT` for the questions used to develop the
+/// ranking, `SHORT_HELD_OUT` for the held-out questions.
 const SHORT: (f64, f64) = (0.87, 0.77);
 const SHORT_HELD_OUT: (f64, f64) = (0.90, 0.80);
-/// The same among all tools, of both parts.
+/// Same minimums among all tools, for both parts.
 const ALL: (f64, f64) = (0.72, 0.62);
-/// Minimum share of unanswerable questions without a result, and of misspelled ones whose tool is found.
+/// Minimum share of unanswerable questions that give no result, and of misspelled questions whose tool is found.
 const MIN_UNANSWERED: f64 = 0.75;
 const TYPOS: f64 = 0.6;
-/// Number of read questions of a part with a destructive tool as the first result.
+/// Number of reading questions in a part for which a destructive tool comes first.
 const DESTROYING_FIRST: usize = 0;
 
 #[test]
@@ -196,7 +196,7 @@ fn name_match_by_chance_does_not_hide_others() {
     assert!(issues.len() > 1, "{issues:?}");
 }
 
-/// Maximum loss a line may cause over all questions: one first rank.
+/// Maximum loss that a line may cause over all questions: one first rank.
 const HARM: f64 = -1.0;
 
 #[test]
@@ -206,7 +206,7 @@ fn every_thesaurus_line_improves_search() {
     let all = [Asking::of(&lexicon, &tools, None)];
     let concepts: BTreeMap<_, Concept> =
         (0..).take(lexicon.thesaurus.concepts()).map(|at| (concept_key(at), at)).collect();
-    // By concept: loss without it in small catalogs, and among all tools.
+    // Loss without each concept, in small catalogs and among all tools.
     let mut worth: BTreeMap<Concept, [f64; 2]> = BTreeMap::new();
     for (set, catalogs) in [&*short, &all].into_iter().enumerate() {
         for catalog in catalogs {
@@ -236,7 +236,7 @@ fn every_thesaurus_line_improves_search() {
     assert!(harmful.is_empty(), "{:#?}", named.collect::<Vec<_>>());
 }
 
-/// Server, tool, description and parameters, as worded by real servers.
+/// Server, tool, description and parameters, in the wording of real servers.
 pub(crate) const TOOLS: &[(&str, &str, &str, &str)] = &[
     (
         "filesystem",

@@ -12,10 +12,10 @@ use super::tokenizer::{self, Script, words};
 /// Maximum number of words of a query.
 pub(super) const MAX_QUERY_WORDS: usize = 48;
 
-/// Maximum number of terms before compounds are no longer split.
+/// Maximum number of terms up to which compounds are split.
 const MAX_COMPOUNDS: usize = 16;
 
-/// First words of questions.
+/// First words of a question.
 const QUESTION: [&str; 18] = [
     "is", "are", "am", "was", "were", "has", "have", "had", "did", "does", "do", "ist", "sind",
     "hat", "habe", "est", "hay", "sono",
@@ -24,10 +24,10 @@ const QUESTION: [&str; 18] = [
 /// Words after "how" that ask about state, not about how to do something.
 const BEING: [&str; 6] = ["is", "are", "am", "was", "were", "s"];
 
-/// Conjunctions before reported content or a relative clause, which requests no action.
+/// Conjunctions before reported content or a relative clause, which does not request an action.
 const THAT: [&str; 5] = ["that", "dass", "que", "che", "что"];
 
-/// Articles and possessives: a following word is a noun, even if it may be a verb elsewhere ("a link", "my copy").
+/// Articles and possessives. A word after one of them is a noun, even if it may be a verb elsewhere ("a link", "my copy").
 const ARTICLES: [&str; 47] = [
     "a", "an", "the", "this", "these", "those", "my", "our", "your", "his", "her", "its", "their",
     "ein", "eine", "einen", "einem", "einer", "mein", "meine", "meinen", "meiner", "unser",
@@ -39,20 +39,20 @@ const ARTICLES: [&str; 47] = [
 pub(super) struct QueryTerm {
     /// Spelling, for correction; `None` for phrases.
     pub(super) word: Option<String>,
-    /// Keys of its own words, any of which matches.
+    /// Keys of the term's own words, any of which matches.
     pub(super) own: Vec<WordKey>,
     pub(super) meanings: Vec<WordKey>,
     pub(super) bearing: Bearing,
-    /// Weight: below 1 if corrected.
+    /// Weight; below 1 if the term was corrected.
     pub(super) worth: f32,
-    /// Whether it follows a "that".
+    /// Whether the term follows a "that".
     pub(super) reported: bool,
-    /// Whether it follows an article.
+    /// Whether the term follows an article.
     named: bool,
 }
 
 impl QueryTerm {
-    /// Effect wanted by this word: none after a "that"; only reading after an article.
+    /// Effect wanted by this word: no effect after a "that", and only reading after an article.
     pub(super) fn wants(&self, effect: Option<Effect>) -> Option<Effect> {
         effect.filter(|effect| !self.reported && (!self.named || *effect == Effect::Read))
     }
@@ -65,7 +65,7 @@ pub(super) enum Bearing {
     Verb,
     /// Specific.
     Thing,
-    /// Part of unspaced text, ignored if no tool has it.
+    /// Part of unspaced text, ignored if it occurs in no tool.
     Part,
 }
 
@@ -83,10 +83,10 @@ impl Bearing {
 pub(super) struct ParsedQuery {
     pub(super) terms: Vec<QueryTerm>,
     pub(super) effect: Option<Effect>,
-    /// Parser state: after a "that", after an article.
+    /// Parser state: whether the next word follows a "that" or an article.
     reported: bool,
     named: bool,
-    /// Majority language of its words.
+    /// Majority language of the query's words.
     pub(super) language: usize,
 }
 
@@ -207,7 +207,7 @@ impl ParsedQuery {
     }
 }
 
-/// Weight of a word with one typing error, and with more.
+/// Weights of a word with one typing error, and of a word with several.
 const CORRECTED_WEIGHT: [f32; 2] = [0.9, 0.7];
 
 /// Maximum number of corrected words per query.
@@ -240,8 +240,8 @@ impl Index {
         }
     }
 
-    /// Known words with the fewest typing errors, and their number. They begin with the same letter, or with the
-    /// second one if the first two are swapped.
+    /// Known words with the fewest typing errors, and the number of errors. They begin with the same letter as the
+    /// misspelled word, or with its second letter if the first two are swapped.
     fn near(&self, misspelled: &str, max: usize) -> Option<(usize, Vec<String>)> {
         let mut letters = misspelled.chars();
         let (first, second) = (letters.next(), letters.next());
@@ -273,7 +273,7 @@ mod tests {
             ("show the letters that I deleted", Some(Effect::Read)),
             ("delete the letters that I have read", Some(Effect::Destroy)),
             ("remember that she deletes letters", Some(Effect::Write)),
-            // Preceded by stop words only.
+            // Only stop words precede the verb.
             ("I want that you delete the letters", Some(Effect::Destroy)),
         ] {
             assert_eq!(effect(query), expected, "{query}");

@@ -1,8 +1,8 @@
 //! Ranking by words: scores each tool for a query (BM25 with coverage, effect agreement and name match), then selects
 //! and orders the results.
 //!
-//! Results by meaning are added by reciprocal rank fusion of the ranking by words and the ranking by meaning.
-//! Scores of the two are not comparable, ranks are. Measurements with other constants:
+//! Results by meaning are added by reciprocal rank fusion of the ranking by words and the ranking by meaning, because
+//! their scores are not comparable, but their ranks are. Measurements with other constants:
 //! `tools/bench/search/README.md`.
 
 use std::cmp::Ordering;
@@ -22,19 +22,19 @@ const VERB: f32 = 0.5;
 /// Weight of a word after "that".
 const REPORTED: f32 = 0.3;
 
-/// Factor for a tool whose name consists of the query's words, which may be chance.
+/// Factor for a tool whose name consists of the query's words; such a match may be coincidental.
 const CALLED: f32 = 1.5;
 
 /// Share of a score that is independent of coverage.
 const UNCOVERED: f32 = 0.6;
-/// Shares of a word's coverage weight that are independent of its rarity, and of its prominence in the tool.
+/// Shares of a word's coverage weight that do not depend on its rarity and on its prominence in the tool.
 const ALIKE: f32 = 0.6;
 const WEAKLY: f32 = 0.3;
 /// Coverage weight of an unknown word.
 const UNKNOWN: f32 = 0.8;
 /// Factor for an unwanted destructive tool.
 const UNWANTED: f32 = 0.6;
-/// Factor for a tool whose verb was not asked for.
+/// Factor for a tool whose verb the query does not ask for.
 const UNASKED: f32 = 0.8;
 
 /// Score of a query for one tool.
@@ -43,12 +43,12 @@ struct Worth {
     score: f32,
     /// Coverage weight of the words the tool has.
     covered: f32,
-    /// Whether one of them is specific.
+    /// Whether one of these words is specific.
     meant: bool,
 }
 
 impl Index {
-    /// Visible tools with enough of the words, in order.
+    /// Visible tools that have enough of the words, in order.
     pub(super) fn by_words(
         &self,
         asked: &mut ParsedQuery,
@@ -114,11 +114,11 @@ impl Index {
 /// BM25 saturation.
 const K1: f32 = 2.0;
 
-/// Weight of a word's meaning if some tool uses the word itself, and otherwise.
+/// Weights of a word's meaning: `MEANING` if a tool uses the word itself, otherwise `STAND_IN`.
 const MEANING: f32 = 0.75;
 const STAND_IN: f32 = 0.95;
 
-/// Virtual tools without any word, so that in a small catalog a common word still counts a little.
+/// Number of virtual tools without any word, so that in a small catalog a common word still counts a little.
 const OTHERS: f32 = 20.0;
 
 /// Scores of one word by tool.
@@ -147,8 +147,8 @@ impl WordScores {
 }
 
 impl Index {
-    /// Scores one query term in all tools and returns its rarity. A tool with both the word and its meaning counts
-    /// the better one.
+    /// Scores one query term in all tools and returns its rarity. A tool that has both the word and its meaning gets
+    /// the better score.
     pub(super) fn score_term(&self, term: &QueryTerm, word: &mut WordScores) -> f32 {
         let known =
             term.worth >= 1.0 && term.own.iter().any(|key| self.document_frequency(*key) > 0.0);
@@ -203,7 +203,7 @@ impl Index {
 /// Score bonus of a tool named exactly by the query; exceeds any word score.
 pub(super) const EXACT_NAME: f32 = 1000.0;
 
-/// Minimum coverage that some result must have.
+/// Minimum coverage that at least one result must have.
 const MIN_COVERED: f32 = 0.3;
 
 /// A candidate; ordered by score, then by position.
@@ -223,12 +223,12 @@ impl FoundTool<'_> {
         self.score >= EXACT_NAME
     }
 
-    /// Whether its coverage suffices for a result.
+    /// Whether the tool's coverage suffices for a result.
     pub(super) fn covers(&self) -> bool {
         self.covered >= MIN_COVERED
     }
 
-    /// Whether it is destructive while the query only reads. A name that reads outweighs a mere mark.
+    /// Whether the tool is destructive while the query only reads. A name that indicates reading outweighs a mere mark.
     pub(super) fn is_forbidden(&self, effect: Option<Effect>) -> bool {
         !self.is_named()
             && effect == Some(Effect::Read)
@@ -257,7 +257,7 @@ impl PartialEq for FoundTool<'_> {
 
 impl Eq for FoundTool<'_> {}
 
-/// Factor for the agreement of a tool's effect with the wanted one.
+/// Factor for the agreement of a tool's effect with the wanted effect.
 pub(super) fn agreement(wanted: Option<Effect>, traits: &Traits) -> f32 {
     match (wanted, traits.effect) {
         (_, None) => 0.9,
@@ -286,9 +286,9 @@ pub(super) fn is_unwanted(effect: Option<Effect>, traits: &Traits) -> bool {
 /// A query as a possible tool name.
 pub(super) struct QueriedName {
     words: WordKey,
-    /// Whether it is spelled as an identifier.
+    /// Whether the query is spelled as an identifier.
     is_identifier: bool,
-    /// Whether it may be `server:tool`.
+    /// Whether the query may be `server:tool`.
     is_qualified: bool,
 }
 
@@ -296,7 +296,7 @@ pub(super) struct QueriedName {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameFit {
     Not,
-    /// Same words.
+    /// Consists of the same words.
     ByWords,
     /// Spelled as the name.
     AsSpelled,
@@ -322,12 +322,12 @@ impl QueriedName {
     }
 }
 
-/// Minimum score relative to the best.
+/// Minimum score relative to the best score.
 const MIN_SHARE: f32 = 0.15;
 
-/// Selects the visible tools with competitive scores; none if coverage is too low or the query only reads and all are
-/// destructive. Visibility is checked best first, and for weak tools only if they would decide, so that hidden tools
-/// have no influence.
+/// Selects the visible tools with competitive scores; none if coverage is too low, or if the query only reads and all
+/// tools are destructive. Visibility is checked best match first, and for weak tools only if they would decide, so that
+/// hidden tools have no influence.
 pub(super) fn strong_enough<'a>(
     tools: Vec<FoundTool<'a>>,
     effect: Option<Effect>,
@@ -363,7 +363,7 @@ pub(super) fn strong_enough<'a>(
     }
 }
 
-/// Orders results: best first, deprecated last, no unwanted tool first if avoidable. A named tool is always wanted.
+/// Orders results: best first, deprecated ones last, and if possible no unwanted tool first. A named tool is always wanted.
 pub(super) fn in_order<'a>(
     mut found: Vec<FoundTool<'a>>,
     unwanted: impl Fn(&FoundTool<'a>) -> bool,
@@ -397,21 +397,22 @@ const EVEN: f32 = 5.0;
 /// Weight of a rank by meaning.
 const MEANING_WEIGHT: f32 = 0.5;
 
-/// Score of a tool that is first in both.
+/// Score of a tool that is first in both rankings.
 const MAX_SCORE: f32 = (1.0 + MEANING_WEIGHT) / EVEN;
 
-/// Score of a rank by words, from 0.
+/// Score for a rank by words; ranks are counted from 0.
 fn of_words(place: usize) -> f32 {
     1.0 / (EVEN + place as f32)
 }
 
-/// Score of a rank by meaning, from 0.
+/// Score for a rank by meaning; ranks are counted from 0.
 fn of_meaning(place: usize) -> f32 {
     MEANING_WEIGHT * of_words(place)
 }
 
 impl Index {
-    /// [`Index::search_shown`] fused with `near`, the positions of visible tools nearest in meaning, nearest first.
+    /// Combines [`Index::search_shown`] with `near`, the positions of the visible tools that are nearest in meaning,
+    /// nearest first.
     pub(crate) fn search_with(
         &self,
         query: &str,
@@ -478,7 +479,7 @@ mod tests {
         catalog.load()
     }
 
-    /// A query with these similarities to the named tools, and none to all others.
+    /// A query with these similarities to the named tools, and without similarity to any others.
     fn meaning(snapshot: &Snapshot, similar: &[(&str, f32)]) -> QueryMeaning {
         let vectors: Vec<_> = snapshot
             .tools()
@@ -524,7 +525,7 @@ mod tests {
         assert_eq!(named.last().unwrap(), "old_read", "deprecated tools come last");
         let destroys = [("delete_repo", 0.9), ("get_repo", 0.3)];
         assert_eq!(found("show me what there is", &destroys, |_| true)[0], "get_repo");
-        // The words ask for a change and rank another tool first.
+        // The words ask for a change and rank a different tool first.
         let both = [("delete_repo", 0.9)];
         assert_eq!(found("update the repository", &both, |_| true)[0], "get_repo");
         let only = [("delete_repo", 0.9)];

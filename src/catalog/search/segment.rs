@@ -12,8 +12,8 @@ use super::thesaurus::{Concept, ConceptKind, ENGLISH, Effect, Lexicon, WordKey, 
 use super::tokenizer::{self, Script, plain, words};
 use mcpproxy_policy::tool::{SideEffect, Tool};
 
-/// A field of a tool's definition: weight of a word, usual length, and length normalization: in longer fields each
-/// word counts less.
+/// A field of a tool's definition, with the weight of a word, the usual length, and length normalization, which makes
+/// each word count less in longer fields.
 struct Field {
     weight: f32,
     usual: f32,
@@ -29,34 +29,34 @@ const SERVER: Field = Field { weight: 2.0, usual: 1.0, by_length: 0.3 };
 const PARAMETERS: Field = Field { weight: 0.5, usual: 5.0, by_length: 0.6 };
 const PARAMETER_DESCRIPTIONS: Field = Field { weight: 0.4, usual: 40.0, by_length: 0.7 };
 
-/// Weight at which a tool is entirely about a word.
+/// Weight at which a word is considered the tool's main subject.
 const PROMINENT: f32 = 4.0;
 
 /// Maximum number of words indexed per field.
 const MAX_FIELD_WORDS: usize = 1024;
 
-/// Maximum depth and size of input schemas searched for parameters.
+/// Maximum depth and size of input schemas that are searched for parameters.
 const MAX_PARAMETER_DEPTH: usize = 3;
 const MAX_SCHEMA_BYTES: usize = 1024 * 1024;
 
 /// Number of leading words of a description that may hold the tool's verb if its name does not.
 const VERB_WITHIN: usize = 2;
 
-/// Minimum number of letters of a word that is offered as a correction.
+/// Minimum number of letters in a word that is offered as a correction.
 const MIN_SPELLED: usize = 4;
 
 /// Inverted index of one server's tools.
 #[derive(Default)]
 pub struct Segment {
     tools: Box<[Traits]>,
-    /// Sorted keys of words and meanings, and the start of their postings, with a final end.
+    /// Sorted keys of words and meanings, with the start of their postings; the last entry marks the end.
     keys: Box<[WordKey]>,
     starts: Box<[u32]>,
     /// Document frequency of each key, weighted by prominence.
     document_frequency: Box<[f32]>,
     /// Postings: tool and weight.
     postings: Box<[(u32, f32)]>,
-    /// Spellings: concatenated text and positions.
+    /// Spellings: the concatenated text and the positions in it.
     text: Box<str>,
     spelled: Box<[Spelled]>,
 }
@@ -64,15 +64,15 @@ pub struct Segment {
 /// Other properties of a tool.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
-    /// Keys of its name and of `server:tool`, compared with queries.
+    /// Keys of the tool's name and of `server:tool`, compared with queries.
     pub(super) name: WordKey,
     pub(super) qualified_name: WordKey,
-    /// Effect stated by its name or description.
+    /// Effect stated by the tool's name or description.
     pub(super) effect: Option<Effect>,
-    /// Marked destructive by annotations or the operator.
+    /// Whether annotations or the operator mark the tool destructive.
     pub(super) destroys: bool,
     pub(super) deprecated: bool,
-    /// Verbs of its name, if one of them is specific.
+    /// Verbs in the tool's name, if one of them is specific.
     pub(super) verbs: Box<[WordKey]>,
 }
 
@@ -144,7 +144,7 @@ impl Segment {
         at.and_then(|at| self.document_frequency.get(at)).copied().unwrap_or_default()
     }
 
-    /// Words within `max` typing errors of `word`, with their number.
+    /// Words within `max` typing errors of `word`, with their number of errors.
     pub(super) fn near<'a>(
         &'a self,
         word: &'a str,
@@ -175,7 +175,7 @@ impl ToolWords {
         let (first, rest) = first_sentence(&tool.description);
         let server = words(&tool.name.server);
         let mut name = words(&tool.name.tool);
-        // The server name distinguishes no tool within its server, so a name prefix equal to it is skipped.
+        // A server's name does not distinguish its tools, so a name prefix equal to it is skipped.
         let prefix = name.iter().take_while(|word| server.contains(word)).count();
         if prefix < name.len() {
             name.drain(..prefix);
@@ -201,7 +201,7 @@ impl ToolWords {
             (&FIRST_SENTENCE, first),
             (&DESCRIPTION, rest),
         ] {
-            // Occurrences of the server name in texts are skipped likewise.
+            // Occurrences of the server name in texts are skipped as well.
             let mut words = words(text);
             words.retain(|word| !server.contains(word) || name.contains(word));
             let (keys, length) = known.keys(&words);
@@ -239,7 +239,7 @@ pub(super) fn prominence(weight: f32) -> f32 {
     (weight / PROMINENT).min(1.0)
 }
 
-/// Splits a description after its first sentence or line.
+/// Splits a description at the end of its first sentence or line.
 fn first_sentence(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     let line = text.find('\n').unwrap_or(text.len());
@@ -271,7 +271,7 @@ fn parameters(
     }
 }
 
-/// Cache of word lookups while indexing: servers share much vocabulary.
+/// Cache of word lookups during indexing, because servers share much vocabulary.
 struct Words<'a> {
     lexicon: &'a Lexicon,
     known: HashMap<String, Arc<Meaning>>,
@@ -371,7 +371,7 @@ impl fmt::Debug for Index {
 }
 
 impl Index {
-    /// Index over `segments`, in order.
+    /// Creates an index over `segments`, in order.
     pub fn of(lexicon: Arc<Lexicon>, segments: impl IntoIterator<Item = Arc<Segment>>) -> Self {
         let segments: Box<[_]> = segments.into_iter().collect();
         let tools = segments.iter().map(|segment| segment.len()).sum();

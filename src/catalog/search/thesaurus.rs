@@ -1,7 +1,7 @@
 //! Thesaurus of synonyms in several languages (`thesaurus.txt`), and the lexicon of word keys.
 //!
-//! Owns the table format and the lookup of concepts. Words are compared by stems, English first: an English word is
-//! not looked up in other languages.
+//! Owns the table format and the lookup of concepts. Words are compared by stems. English takes precedence: an English
+//! word is not looked up in other languages.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use super::tokenizer::{self, Script, words};
 
 const TABLE: &str = include_str!("thesaurus.txt");
 
-/// Stemmers of the columns after the kind; `None` without stemming.
+/// Stemmers of the columns after the kind; `None` for a language without stemming.
 const LANGUAGES: [Option<Algorithm>; 9] = [
     Some(Algorithm::English),
     Some(Algorithm::German),
@@ -40,7 +40,7 @@ const JOINTS: [&str; 5] = ["", "s", "n", "en", "es"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConceptKind {
-    /// Unspecific verb; without an effect it is ambiguous.
+    /// Unspecific verb; ambiguous if it has no effect.
     Verb(Option<Effect>),
     /// Specific verb.
     Special(Effect),
@@ -65,12 +65,12 @@ pub(super) struct Thesaurus {
     kinds: Vec<ConceptKind>,
     is_stop_word: Vec<HashSet<Box<str>>>,
     written: Vec<HashSet<Box<str>>>,
-    /// Per stemmed language.
+    /// Stems by language.
     stems: Vec<StemmedLanguage>,
     /// Phrases by space-joined words.
     phrases: HashMap<Box<str>, Vec<Concept>>,
     begin_phrases: HashSet<Box<str>>,
-    /// Words of unspaced scripts.
+    /// Words in unspaced scripts.
     unspaced: HashMap<Box<str>, Vec<Concept>>,
     /// Spellings in spaced scripts.
     spellings: BTreeSet<Box<str>>,
@@ -153,7 +153,7 @@ impl Thesaurus {
         self.kinds.get(usize::from(concept)).copied()
     }
 
-    /// Combined effect of concepts; `None` if one is ambiguous.
+    /// Combined effect of concepts; `None` if one of them is ambiguous.
     pub(super) fn effect(&self, concepts: &[Concept]) -> Option<Effect> {
         let kinds = || concepts.iter().filter_map(|concept| self.kind(*concept));
         if kinds().any(|kind| kind == ConceptKind::Verb(None)) {
@@ -192,7 +192,7 @@ impl Thesaurus {
         }
     }
 
-    /// Majority language; English on a tie.
+    /// Majority language of the words; English on a tie.
     pub(super) fn language<'a>(&self, words: impl Iterator<Item = &'a str> + Clone) -> usize {
         let mut best = (0, 0);
         for (language, (is_stop_word, written)) in
@@ -207,7 +207,7 @@ impl Thesaurus {
         best.1
     }
 
-    /// Concepts of a word in the language, then English, then any.
+    /// Concepts of a word, looked up in the given language, then in English, then in any language.
     pub(super) fn meanings(&self, word: &str, language: usize) -> Vec<Concept> {
         let of = |(stemmer, stems): &StemmedLanguage| {
             stems.get(&*stemmer.stem(word)).cloned().unwrap_or_default()
@@ -220,7 +220,7 @@ impl Thesaurus {
         })
     }
 
-    /// Longest phrase at the beginning: its length and concepts.
+    /// Longest phrase at the beginning of `rest`: its length and concepts.
     pub(super) fn phrase(&self, rest: &[(String, Script)]) -> Option<(usize, &[Concept])> {
         let (first, _) = rest.first()?;
         if !self.begin_phrases.contains(&**first) {
@@ -351,7 +351,7 @@ impl Lexicon {
         xxh3_64(self.thesaurus.stem(word).as_bytes())
     }
 
-    /// Thesaurus words within a number of errors.
+    /// Thesaurus words within a maximum number of typing errors.
     pub(super) fn near<'a>(
         &'a self,
         word: &'a str,
@@ -368,7 +368,7 @@ pub(super) fn concept_key(concept: Concept) -> WordKey {
     xxh3_64_with_seed(&concept.to_le_bytes(), OF_CONCEPTS)
 }
 
-/// Keys of an unspaced run: its character bigrams, or the single character.
+/// Keys of an unspaced run: its character bigrams, or the character if there is only one.
 pub(super) fn pairs(run: &str) -> Vec<WordKey> {
     let chars: Vec<char> = run.chars().collect();
     let pairs = chars.windows(2.min(chars.len().max(1)));

@@ -1,4 +1,4 @@
-//! Tokenizer, edit distance and deprecation marks. Words are lower case, without accents, identifiers split.
+//! Tokenizer, edit distance and deprecation marks. Words are in lower case and without accents, and identifiers are split.
 
 use unicode_normalization::char::{decompose_canonical, decompose_compatible};
 
@@ -9,7 +9,7 @@ const MAX_WORD_BYTES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
     Spaced,
-    /// None: Chinese, Japanese, Thai and others. A "word" is a run of characters.
+    /// No separation: Chinese, Japanese, Thai and others. A "word" is a run of characters.
     Unspaced,
 }
 
@@ -50,7 +50,7 @@ fn script_of(c: char) -> Script {
     }
 }
 
-/// Folds a character to lower case, without accent if Latin.
+/// Folds a character to lower case and, if it is Latin, removes its accent.
 fn fold(c: char, word: &mut String) {
     match c {
         'a'..='z' | '0'..='9' => word.push(c),
@@ -94,18 +94,18 @@ pub(super) fn split_identifiers(text: &str) -> String {
     split
 }
 
-/// Lower-case words of an identifier or query.
+/// Returns the lower-case words of an identifier or query.
 pub(super) fn plain(text: &str) -> String {
     split_identifiers(text.trim()).to_lowercase()
 }
 
-/// Minimum number of letters of a corrected word: shorter ones are near too many others.
+/// Minimum number of letters in a corrected word; shorter words are near too many others.
 const SHORTEST: usize = 4;
-/// Letters from which two errors are allowed.
+/// Number of letters at which two errors are allowed.
 const TWO_ERRORS: usize = 8;
-/// Letters up to which only transpositions count as errors.
+/// Number of letters up to which only transpositions count as errors.
 const SHORT: usize = 4;
-/// Letters from which a word is not corrected.
+/// Number of letters at which a word is no longer corrected.
 const LONGEST: usize = 32;
 
 /// Bit mask of a word's letters, to exclude distant words quickly.
@@ -113,7 +113,7 @@ pub(super) fn letters(word: &str) -> u32 {
     word.bytes().fold(0, |letters, byte| letters | 1 << (byte % 32))
 }
 
-/// Allowed typing errors of a word.
+/// Number of typing errors allowed in a word.
 pub(super) fn allowed(word: &str) -> Option<usize> {
     let length = word.chars().count();
     (SHORTEST..LONGEST).contains(&length).then_some(if length < TWO_ERRORS { 1 } else { 2 })
@@ -169,32 +169,32 @@ pub(super) fn errors(one: &str, other: &str, max_errors: usize) -> Option<usize>
     last.last().copied().filter(|errors| *errors <= max_errors)
 }
 
-/// Maximum number of characters examined.
+/// Maximum number of characters that are examined.
 const LOOKED_AT: usize = 200;
 
 const DEPRECATED: &str = "deprecated";
 
-/// Words after "deprecated" that state it of the tool: "Deprecated since 2.0", "Deprecated, use another".
+/// Words after "deprecated" that relate it to the tool: "Deprecated since 2.0", "Deprecated, use another".
 const GOES_ON: [&str; 7] = ["use", "since", "in", "as", "and", "please", "by"];
 
-/// Words before it that state it: "This tool is deprecated".
+/// Words before "deprecated" that relate it to the tool: "This tool is deprecated".
 const SAID: [&str; 4] = ["is", "been", "now", "was"];
 
-/// Sentence beginnings that state it of the tool, unlike "whether it is deprecated".
+/// Sentence beginnings that relate "deprecated" to the tool, unlike "whether it is deprecated".
 const SUBJECTS: [&str; 6] = ["this", "it", "the", "tool", "note", "warning"];
 
 /// Introductions that assert the rest of the sentence: "Note that this tool is deprecated".
 const NOTES: [&str; 2] = ["note", "warning"];
 
-/// Words before it that ask or refer to something else: "The tool tells which API is deprecated".
+/// Words before "deprecated" that ask or refer to something else: "The tool tells which API is deprecated".
 const ASKED: [&str; 5] = ["whether", "if", "which", "that", "what"];
 
-/// Whether a text marks its tool as deprecated: at the beginning of the text or a sentence, in brackets, or as a
+/// Whether a text marks its tool as deprecated: at the beginning of the text or of a sentence, in brackets, or in a
 /// statement.
 pub(super) fn is_marked(text: &str) -> bool {
     let end = text.char_indices().nth(LOOKED_AT).map_or(text.len(), |(at, _)| at);
     let start = text.get(..end).unwrap_or(text);
-    // ASCII lower case keeps byte positions.
+    // Conversion to ASCII lower case keeps byte positions.
     let small = start.to_ascii_lowercase();
     small.match_indices(DEPRECATED).any(|(at, _)| {
         let (before, rest) = small.split_at_checked(at).unwrap_or_default();
@@ -208,7 +208,7 @@ fn is_mark(before: &str, written: &str, after: &str) -> bool {
     let sentence = before.rsplit(['.', '!', '?', ':', '\n', '(', '[']).next().unwrap_or_default();
     let mut words = sentence.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let Some(first) = words.next() else {
-        // It begins its sentence as a mark, not as an adjective ("Deprecated packages by name").
+        // The word begins its sentence as a mark, not as an adjective ("Deprecated packages by name").
         let next = after.trim_start_matches([' ', '_', '-']);
         let word: String = next.chars().take_while(|c| c.is_alphanumeric()).collect();
         let shouted = written.chars().all(|c| c.is_ascii_uppercase());

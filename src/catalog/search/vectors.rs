@@ -1,7 +1,7 @@
 //! Embedding vectors of tools and exact nearest-neighbor search.
 //!
-//! Owns the checked vector and the linear scan over all tools: at these sizes an approximate index would cost more
-//! than it saves.
+//! Owns the checked vector and the linear scan over all tools. At these sizes an approximate index would cost more than
+//! it saves.
 
 use std::collections::BinaryHeap;
 use std::fmt;
@@ -73,7 +73,7 @@ impl fmt::Debug for ToolVectors {
 }
 
 impl ToolVectors {
-    /// Builds the block; vectors of another dimension than the first are skipped.
+    /// Builds the block; vectors whose dimension differs from the first one's are skipped.
     pub fn of<'a>(known: impl IntoIterator<Item = (Arc<Tool>, &'a [f32])>) -> Self {
         let (mut dimensions, mut tools, mut numbers) = (0, Vec::new(), Vec::new());
         for (tool, vector) in known {
@@ -106,8 +106,8 @@ impl ToolVectors {
         self.dimensions
     }
 
-    /// Tools with at least `min` similarity to `asked`, nearest first, at most [`MAX_NEIGHBORS`], that `place`
-    /// gives a position. Empty if the dimensions differ.
+    /// Returns the tools with at least `min` similarity to `asked` for which `place` returns a position. They are
+    /// ordered nearest first, at most [`MAX_NEIGHBORS`]. Empty if the dimensions differ.
     pub fn nearest(
         &self,
         asked: &UnitVector,
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn nearest_tools_come_first_and_unplaced_are_skipped() {
-        // More dimensions than accumulators, with a remainder.
+        // The vectors have more dimensions than there are accumulators, with a remainder.
         let vector = |angle: f32| {
             let mut numbers = vec![0.0; 2 * LANES + 3];
             numbers[1] = angle.cos();

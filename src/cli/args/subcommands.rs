@@ -697,7 +697,7 @@ pub(in crate::cli) struct ActivityExport {
 }
 
 impl ActivityExport {
-    /// The format that is named, or that of the file's extension; `json` for stdout and files without an extension.
+    /// Returns the named format, or the format of the file's extension; `json` for stdout and files without an extension.
     pub(in crate::cli) fn format(&self) -> Result<&str, String> {
         if let Some(format) = &self.format {
             return Ok(format);
@@ -774,8 +774,8 @@ pub(in crate::cli) struct ActivityFilters {
 }
 
 impl ActivityFilters {
-    /// Server and tool to filter by: `--tool SERVER:TOOL` names both. A URI, or the name of a tool of another server,
-    /// stays whole.
+    /// Returns the server and tool to filter by: `--tool SERVER:TOOL` names both. A URI, or a tool name for another
+    /// server, is not split.
     pub(in crate::cli) fn server_and_tool(&self) -> (Option<&str>, Option<&str>) {
         let (server, tool) = (self.server.as_deref(), self.tool.as_deref());
         match (server, tool.and_then(|tool| tool.split_once(':'))) {
@@ -789,8 +789,8 @@ impl ActivityFilters {
 /// Word of `--status` for the two statuses of refused calls.
 const REFUSED: &str = "refused";
 
-/// Reads `--status`, in which [`REFUSED`] is accepted as well. An unknown word is answered with all words, the most similar
-/// one first.
+/// Reads `--status`, in which [`REFUSED`] is also accepted. The error for an unknown word lists all words, the most
+/// similar one first.
 fn statuses(text: &str) -> Result<String, String> {
     let known: Vec<_> =
         std::iter::once(REFUSED).chain(Status::ALL.iter().map(|it| it.as_str())).collect();

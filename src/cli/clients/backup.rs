@@ -1,4 +1,4 @@
-//! A client's config file, and the backup beside it that `connect` keeps.
+//! A client's config file, and the backup that `connect` keeps next to it.
 
 use crate::cli::error::CommandError;
 use mcpproxy_config::file::MAX_FILE_BYTES;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 /// Suffix of the backup file.
 const SUFFIX: &str = ".before-mcpproxy";
-/// Maximum number of earlier backups, which have a number as a further suffix; the last one is replaced.
+/// Maximum number of earlier backups, which have a number as an additional suffix. Beyond it the last one is replaced.
 const MAX_EARLIER: usize = 99;
 
-/// The text of a client's file or of a backup; `None` if it does not exist.
+/// Reads the text of a client's file or of a backup; `None` if it does not exist.
 pub(in crate::cli) fn read(path: &Path) -> Result<Option<String>, CommandError> {
     let read = edited_file::read::<String>(path, MAX_FILE_BYTES);
     let failed = |error| CommandError::failed(format!("{}: {error}", path.display()));
@@ -33,7 +33,7 @@ pub(in crate::cli) fn back_up(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Renames the backup, so that the next one does not replace it; returns the new path.
+/// Renames the backup, so that the next backup does not replace it. Returns the new path.
 pub(in crate::cli) fn set_aside(path: &Path) -> io::Result<String> {
     let backup = backup(path);
     let free = (1..MAX_EARLIER).map(|it| numbered(&backup, it)).find(|path| !exists(path));

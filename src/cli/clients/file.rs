@@ -1,5 +1,5 @@
-//! Text of a client's config: reads its servers, sets or removes one, and keeps the rest as written; converts the
-//! server entries of other programs to ours. Pure: entries are treated as data, whatever a shell would make of them.
+//! Text of a client's config: reads its servers, sets or removes one without changing the rest, and converts server
+//! entries of other programs to mcpproxy's form. Pure: entries are treated as data, even if they contain shell syntax.
 
 use mcpproxy_config::edit::{EditedJson, WrittenValue};
 use mcpproxy_config::edit_servers::check_new_name;
@@ -12,9 +12,9 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table};
 /// Syntax of a client's config file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli) enum Syntax {
-    /// JSON, with comments if the client allows them; the key that holds the servers.
+    /// JSON, with comments if the client allows them, and the key that holds the servers.
     Json(&'static str),
-    /// TOML; the table that holds the servers.
+    /// TOML, and the table that holds the servers.
     Toml(&'static str),
 }
 
@@ -29,7 +29,7 @@ pub(in crate::cli) enum ClientText {
 }
 
 impl ClientText {
-    /// Parses a text; the error message quotes nothing of it.
+    /// Parses a text. The error message does not quote the text.
     pub(in crate::cli) fn read(text: &str, syntax: Syntax) -> Result<Self, String> {
         match syntax {
             Syntax::Json(key) => EditedJson::new(text)
@@ -64,7 +64,7 @@ impl ClientText {
         }
     }
 
-    /// Servers of single projects, by project directory, as Claude Code stores them.
+    /// Servers of individual projects by project directory, as Claude Code stores them.
     pub(in crate::cli) fn of_projects(&self) -> Vec<(String, Vec<(String, Value)>)> {
         let Self::Json(json, _) = self else { return Vec::new() };
         let projects = json.get(&KeyPath::root("projects")).and_then(Value::as_object);
@@ -97,7 +97,7 @@ impl ClientText {
         }
     }
 
-    /// Removes a server by name; returns false if there is none.
+    /// Removes a server by name. Returns false if the server does not exist.
     pub(in crate::cli) fn remove(&mut self, name: &str) -> Result<bool, String> {
         match self {
             Self::Json(json, at) => json.remove(&at.key(name)).map_err(|error| error.to_string()),
@@ -174,10 +174,10 @@ fn table(block: &Value) -> Table {
 /// Maximum length of a name, in characters.
 const NAME_CHARS: usize = 64;
 
-/// Members of one of our server entries, in the usual order.
+/// Members of an mcpproxy server entry, in the usual order.
 pub(in crate::cli) type EntryMembers = Vec<(String, Value)>;
 
-/// Converts a server name to a valid one of ours, if possible.
+/// Converts a server name to one that mcpproxy accepts, if possible.
 pub(in crate::cli) fn name(original: &str) -> Option<String> {
     let plain = |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '_' | '.' | ' ');
     let letters = original.chars().map(|letter| if plain(letter) { letter } else { '-' });
@@ -186,11 +186,11 @@ pub(in crate::cli) fn name(original: &str) -> Option<String> {
     check_new_name(&name).is_ok().then_some(name)
 }
 
-/// Converts a server entry to ours; the error names the unusable part.
+/// Converts a server entry to mcpproxy's form; the error names the unusable part.
 pub(in crate::cli) fn members(original: &Value) -> Result<EntryMembers, String> {
     let block = original.as_object().ok_or("it is not an object")?;
     let mut members = EntryMembers::new();
-    // Zed used to nest the program and its settings one level deeper.
+    // Zed formerly nested the program and its settings one level deeper.
     let inner = block.get("command").and_then(Value::as_object);
     let found = |keys: &[&str]| {
         let of = |block: &Map<String, Value>| keys.iter().find_map(|key| block.get(*key)).cloned();
@@ -247,7 +247,7 @@ pub(in crate::cli) fn members(original: &Value) -> Result<EntryMembers, String> 
     }
 }
 
-/// Start of a value that VS Code asks its user for.
+/// Start of a value for which VS Code asks its user.
 pub(in crate::cli) const PROMPT: &str = "${input:";
 
 /// Whether a text within a value fulfills a condition.
@@ -260,14 +260,14 @@ pub(in crate::cli) fn has_text(value: &Value, holds: &dyn Fn(&str) -> bool) -> b
     }
 }
 
-/// Members with an effect in the other program that are not imported, for the checks of the new entry.
+/// Members that have an effect in the other program but are not imported, for the checks of the new entry.
 pub(in crate::cli) fn not_imported(original: &Value) -> impl Iterator<Item = (String, Value)> {
     let block = original.as_object().into_iter().flatten();
     let left = block.filter(|(key, _)| ["type", "transport", "envFile"].contains(&key.as_str()));
     left.map(|(key, value)| (key.clone(), value.clone()))
 }
 
-/// Headers, including those that Codex configures by environment variable.
+/// Headers, including those that Codex reads from environment variables.
 fn headers(found: &impl Fn(&[&str]) -> Option<Value>) -> Result<Map<String, Value>, String> {
     let object = |keys: &[&str]| match found(keys) {
         None => Ok(Map::new()),
@@ -287,8 +287,8 @@ fn headers(found: &impl Fn(&[&str]) -> Option<Value>) -> Result<Map<String, Valu
     Ok(headers)
 }
 
-/// Whether a value would be expanded from a local secret that is plain text to the other program, and sent to its
-/// author.
+/// Whether mcpproxy would expand a value from a local secret and send it to the server's author, while the other
+/// program treats it as plain text.
 fn has_local_reference(value: &Value) -> bool {
     has_text(value, &|text| value_parts(text).iter().any(|it| matches!(it, ValuePart::Kept(_))))
 }

@@ -1,8 +1,9 @@
-//! Server entries for display, before a person agrees to them.
+//! Display of server entries before a person agrees to them.
 //!
-//! A preview shows commands, arguments and URLs in full, since they decide which code runs and what it reaches. Values of
-//! headers are masked, and of variables those that are secret by name or form, except references (`${…}`): which programs read
-//! code from which variable is not known. Shell metacharacters are marked in what is shown, and warned about in what is masked.
+//! A preview shows commands, arguments and URLs in full, because they decide which code runs and what it can access.
+//! Values of headers are masked, and so are variables that are secret by name or form, except references (`${…}`): it
+//! is not known which programs read code from which variable. Shell metacharacters are marked in visible text; in
+//! masked text they cause a warning.
 
 use std::fmt::Write as _;
 
@@ -17,7 +18,7 @@ use super::file::EntryMembers;
 use crate::cli::output::{Colors, HIGHLIGHT};
 use crate::cli::terminal_safe::clean;
 
-/// Variables by which loaders, interpreters and package managers find the code they run.
+/// Variables that determine where loaders, interpreters and package managers find the code they run.
 const CODE: [&str; 62] = [
     "ASDF_DATA_DIR",
     "ASDF_DIR",
@@ -82,7 +83,7 @@ const CODE: [&str; 62] = [
     "ZDOTDIR",
     "_JAVA_OPTIONS",
 ];
-/// Prefixes of such variables, upper-case.
+/// Prefixes of these variables, in upper case.
 const CODE_PREFIXES: [&str; 25] = [
     "BASH_FUNC_",
     "BUNDLE_",
@@ -110,7 +111,7 @@ const CODE_PREFIXES: [&str; 25] = [
     "VOLTA_",
     "YARN_",
 ];
-/// Suffixes of such variables.
+/// Suffixes of these variables.
 const CODE_SUFFIXES: [&str; 8] = [
     "_ASKPASS",
     "_COMMAND",
@@ -137,7 +138,7 @@ const SECRET_PARTS: [&str; 10] = [
     "token",
     "webhook",
 ];
-/// Words of names whose values are secret; as substrings they occur in harmless names.
+/// Words in names whose values are secret. As mere substrings, they also occur in harmless names.
 const SECRET_WORDS: [&str; 14] = [
     "auth",
     "authorization",
@@ -154,7 +155,7 @@ const SECRET_WORDS: [&str; 14] = [
     "session",
     "sig",
 ];
-/// Last words of names that denote a location or program rather than a secret.
+/// Last words of names that denote a location or program and not a secret.
 const PLACES: [&str; 12] = [
     "cmd",
     "command",
@@ -189,12 +190,12 @@ const SHELLS: [&str; 12] = [
 ];
 /// Shell metacharacters.
 const METACHARACTERS: &str = "`$;&|<>(){}[]*?!#~'\"\\";
-/// Those by which a shell runs something within a word.
+/// Metacharacters with which a shell runs something within a word.
 const RUNNING: [&str; 7] = ["`", "$(", ";", "|", "<", ">", "$'"];
-/// Members that decide what is run. Metacharacters are marked.
+/// Members that decide which program is run. Metacharacters in them are marked.
 const RUN: [&str; 3] = ["command", "args", "env"];
 
-/// Members for display: only values of headers, and variables with secrets, are masked.
+/// Returns members for display, in which only values of headers and variables with secrets are masked.
 pub(in crate::cli) fn shown(members: &[(String, Value)]) -> EntryMembers {
     let show = |(key, value): &(String, Value)| {
         let shown = match (key.as_str(), value) {
@@ -209,8 +210,8 @@ pub(in crate::cli) fn shown(members: &[(String, Value)]) -> EntryMembers {
     members.iter().map(show).collect()
 }
 
-/// The entry as lines of a difference that begin with `sign`. Shell metacharacters in commands and variables are
-/// highlighted, without colors by a `^` below each.
+/// Renders the entry as lines of a diff that begin with `sign`. Shell metacharacters in commands and variables are
+/// highlighted, or marked by a `^` below each if colors are off.
 pub(in crate::cli) fn preview(
     sign: char,
     name: &str,
@@ -219,7 +220,7 @@ pub(in crate::cli) fn preview(
 ) -> String {
     let text = edit::rendered(name, &shown(members));
     let mut preview = String::new();
-    // A row that begins no member belongs to the one before: a variable, name and value.
+    // A row that does not begin a member belongs to the previous one: a variable with name and value.
     let mut is_run = false;
     for row in clean(&text).lines() {
         let member = row.strip_prefix("  \"").and_then(|rest| rest.split_once("\": "));
@@ -310,9 +311,9 @@ fn of_each(values: &serde_json::Map<String, Value>, show: impl Fn(&str, &str) ->
     Value::Object(shown.collect())
 }
 
-/// The value of a variable among `all`, with secrets masked.
+/// Returns the value of a variable among `all`, with secrets masked.
 fn variable(all: &Map<String, Value>, name: &str, value: &str) -> String {
-    // Git settings are numbered, each name beside its value, which may be a header with a token.
+    // Git settings are numbered pairs of name and value, and a value may be a header with a token.
     let upper = name.to_ascii_uppercase();
     if upper.starts_with("GIT_CONFIG_KEY_") {
         return value.to_owned();
@@ -344,7 +345,7 @@ fn is_git_header(key: &str) -> bool {
     key.to_ascii_lowercase().ends_with(".extraheader")
 }
 
-/// Git's `'key=value'` and `'key'='value'`, with the values of headers masked.
+/// Returns Git's `'key=value'` and `'key'='value'`, with the values of headers masked.
 fn git_parameters(value: &str) -> String {
     let mut is_header = false;
     let shown = value.split('\'').map(|piece| {
@@ -365,8 +366,8 @@ fn is_pem(value: &str) -> bool {
     value.starts_with("-----BEGIN ") && value.ends_with("-----") && value.chars().all(is_plain)
 }
 
-/// Masks words that have the form of a credential; a long word of letters and digits may be one, unless the variable
-/// `is_code`.
+/// Masks words that have the form of a credential. A long word of letters and digits may be a credential, unless the
+/// variable `is_code`.
 fn without_keys(text: &str, is_code: bool) -> String {
     thread_local! {
         static FORMS: Redactor = Redactor::default();
@@ -400,7 +401,7 @@ fn header_value(name: &str, value: &str) -> String {
     if is_plain_header(name) { value.to_owned() } else { hidden(value) }
 }
 
-/// A URL in a variable's value, with user and query values masked, unless a shell would run something in them.
+/// Returns a URL in a variable's value with user and query values masked, unless a shell would run something in them.
 fn url(text: &str) -> String {
     let hidden = |part: &str| match RUNNING.iter().any(|it| part.contains(it)) {
         true => part.to_owned(),
@@ -605,7 +606,7 @@ mod tests {
         let on = |piece: &str| format!("{HIGHLIGHT}{piece}{HIGHLIGHT:#}");
         let marked = format!("K={}{}{}x{}{} a", on("\\\""), on("$"), on("("), on(")"), on("\\\""));
         assert!(styled.contains(&marked), "{styled}");
-        // Nothing to mark, so no line of carets.
+        // Nothing has to be marked, so there is no line of carets.
         let block = json!({"command": "npx", "args": ["-y", "@scope/pkg", "--port=1"]});
         let rows = preview('-', "n", &super::super::file::members(&block).unwrap(), Colors::Plain);
         assert_eq!(rows.lines().count(), 4, "{rows}");

@@ -1,6 +1,6 @@
 //! `mcpproxy activity …`: dispatch, and the commands `list`, `summary` and `watch`.
 //!
-//! `watch` resumes an interrupted stream after the last received record, so that none is skipped.
+//! `watch` resumes an interrupted stream after the last received record, so that no record is skipped.
 
 use crate::cli::args::{ActivityCommand, ActivityList, Format, Global};
 use crate::cli::backend::{Backend, Chunks, Needs, target};
@@ -79,7 +79,7 @@ pub(super) async fn list_records(
     let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
     query.push(("text", flags.text.as_deref()));
     match output.format {
-        // The table has no payload column.
+        // The table does not have a payload column.
         Format::Table => query.push(("exclude_payloads", Some("true"))),
         Format::Json | Format::Yaml => {}
     }
@@ -112,10 +112,10 @@ pub(super) async fn list_records(
 /// Maximum number of records fetched for the rows of a table.
 const MAX_RECORDS: u32 = 20_000;
 
-/// Number of records fetched beyond the limit, since the approval of a call precedes it.
+/// Number of records fetched beyond the limit, because the approval of a call precedes the call.
 const MARGIN: u32 = 10;
 
-/// Fetches records until they make `limit` rows: decisions and approvals about a listed call have none of their own.
+/// Fetches records until they make `limit` rows. Decisions and approvals about a listed call have no rows of their own.
 async fn rows(
     limit: u32,
     fetch: impl AsyncFn(u32) -> Result<String, CommandError>,
@@ -125,7 +125,7 @@ async fn rows(
         let found = fetch(records).await?;
         let parsed = output::parse(&found)?;
         let is_all = parsed.get("next_cursor").is_none() || records >= MAX_RECORDS;
-        // The call that a last decision is about is the next record.
+        // If the last record is a decision, the next record is the call that it is about.
         let last = list(&parsed, "/activities").last();
         let ends_with_call = last.is_some_and(|last| text(last, "/type") != "policy_decision");
         if is_all || (ends_with_call && folded(&parsed).len() >= limit as usize) {
@@ -154,7 +154,7 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
     table
 }
 
-/// One line per fleet node with missing records; empty if none is missing.
+/// Returns one line per fleet node with missing records; empty if none are missing.
 pub(super) fn lacking(found: &Value) -> String {
     let missing = found.pointer("/fleet/missing").and_then(Value::as_object);
     let note = |(node, why): (&String, &Value)| {
@@ -205,7 +205,7 @@ pub(super) fn draw_summary(summary: &Value, width: Option<usize>) -> String {
     shown
 }
 
-/// A server, or a tool as `server:tool`. Calls that were refused before they were read may have neither.
+/// Name of a server, or of a tool as `server:tool`. Calls that were refused before they were read may have neither.
 fn summarized_name(name: &str) -> Cow<'_, str> {
     match name.split_once(':') {
         None if name.is_empty() => "(none)".into(),
@@ -219,7 +219,7 @@ fn summarized_name(name: &str) -> Cow<'_, str> {
 /// Path of the event stream.
 const EVENTS: &str = "/events";
 
-/// Default column widths for [`RowStyle::columns`], for people and for programs; longer cells push the rest.
+/// Default column widths for [`RowStyle::columns`], for people and for programs; a longer cell shifts the rest of its row.
 const WIDTHS_FOR_PEOPLE: [usize; 9] = [7, 14, 18, 30, 11, 8, 8, 20, 160];
 const WIDTHS_FOR_PROGRAMS: [usize; 9] = [26, 14, 18, 14, 22, 11, 8, 8, 160];
 
@@ -245,7 +245,7 @@ pub(super) async fn watch(
     (no_icons, time): (bool, Option<TimeStyle>),
     node: Option<&str>,
 ) -> Result<(), CommandError> {
-    // Records are shown as they arrive, so that ages would be meaningless.
+    // Records are shown as they arrive, so ages would be meaningless.
     let time = time.or_else(|| output.terminal.then_some(TimeStyle::Local));
     let style = RowStyle::of(output, no_icons, time);
     let widths = match output.view.width {
@@ -276,7 +276,7 @@ pub(super) async fn watch(
     }
 }
 
-/// Target of the event stream of all nodes, or of one.
+/// Target of the event stream of all nodes, or of one node.
 fn events(node: Option<&str>) -> String {
     target(&[], &[("node", node)]).replacen("/api/v1", EVENTS, 1)
 }
@@ -311,7 +311,7 @@ async fn follow(
 ) -> Result<End, CommandError> {
     let (mut decoder, mut data) = (Decoder::new(), Vec::new());
     let mut is_established = false;
-    // An interrupted stream is resumed like one that ended.
+    // An interrupted stream is resumed like a stream that ended.
     while let Ok(Some(chunk)) = chunks.try_next().await {
         if std::mem::replace(&mut is_established, true) {
             retries.reset();

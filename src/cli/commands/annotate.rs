@@ -18,7 +18,7 @@ use std::io::{BufRead, IsTerminal as _, Write, stdin, stdout};
 /// A tool's name at its server, and its side effect.
 type Answer = (String, Operation);
 
-/// Answers given by options.
+/// Answers given as options.
 pub(super) fn answers(
     read: Vec<String>,
     write: Vec<String>,
@@ -31,7 +31,7 @@ pub(super) fn answers(
         .collect()
 }
 
-/// Writes `given`, or else the user's answers, to the config file.
+/// Writes `given`, or otherwise the user's answers, to the config file.
 pub(super) fn run(
     name: &str,
     given: &[Answer],
@@ -89,7 +89,7 @@ pub(super) fn run(
     })
 }
 
-/// Checks that each tool is an unannotated one, and named once.
+/// Checks that each tool is unannotated and named only once.
 fn check(server: &str, tools: &[Value], given: &[Answer]) -> Result<(), CommandError> {
     for (at, (tool, _)) in given.iter().enumerate() {
         let full = format!("{server}:{tool}");

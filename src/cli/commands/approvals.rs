@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Minimum length of a shortened id, in characters; more if two ids share a prefix.
+/// Minimum length of a shortened id, in characters; longer if two ids share a prefix.
 const SHORT: usize = 6;
 /// Minimum length of an id prefix, in characters.
 const MIN_SHORT: usize = 4;
@@ -110,7 +110,7 @@ fn complete_prefix(typed: &str, ids: &[String]) -> Result<String, String> {
         (true, Some(one), Some(other)) => {
             Err(format!("'{typed}' is ambiguous: {one}, {other}; give more characters of the id"))
         }
-        // The proxy reports unknown ids.
+        // The proxy reports an unknown id.
         (true, None, _) => Ok(typed.to_owned()),
     }
 }
@@ -202,8 +202,8 @@ fn show(data: &Value, width: Option<usize>) -> String {
     ] {
         let value = text(approval, pointer);
         if !value.is_empty() {
-            // Original layout, since another one could read differently; indented, so that no line passes for one of
-            // ours.
+            // The original layout is kept, because another layout could read differently. The text is indented, so that
+            // none of its lines can be mistaken for mcpproxy's own.
             let below = Paragraph::new(width).indented(2);
             let _ = writeln!(shown, "\n{title}\n{}", below.block(&value));
         }

@@ -24,7 +24,7 @@ const CLEAR_LINE: &str = "\r\u{1b}[K";
 /// Printed for an empty result.
 const NOTHING: &str = "(the tool returned no content)";
 
-/// Makes the call and prints its result; an `isError` result is printed and fails.
+/// Makes the call and prints its result. An `isError` result is printed, and the command fails.
 pub(super) async fn run(
     command: &CallCommand,
     backend: &Backend,
@@ -53,7 +53,7 @@ pub(super) async fn run(
         Some(id) => format!("waiting for approval {id}"),
     };
     let waits = |id: &str| {
-        // Replaces the progress line, which is drawn again below.
+        // Replaces the progress line, which is redrawn below.
         let clear = if io::stderr().is_terminal() { CLEAR_LINE } else { "" };
         let id = line(id);
         logging::print_line(format_args!(
@@ -107,7 +107,7 @@ struct Intent<'a> {
     reason: Option<&'a str>,
 }
 
-/// Builds the REST body; the arguments keep their bytes.
+/// Builds the REST body; the arguments keep their original bytes.
 fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, CommandError> {
     let arguments = match &*args.pairs {
         [] => Arguments::read(&args.args),
@@ -126,7 +126,7 @@ fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, Co
     serde_json::to_string(&body).map_err(CommandError::usage)
 }
 
-/// The server that a call needs; empty if the name has none.
+/// Returns the server that a call needs; empty if the name does not include one.
 pub(super) fn server(command: &CallCommand) -> &str {
     let (CallCommand::Read(args) | CallCommand::Write(args) | CallCommand::Destructive(args)) =
         command;
@@ -138,7 +138,7 @@ fn typed(args: &CallArgs) -> &str {
     args.tool.as_deref().or(args.tool_name.as_deref()).unwrap_or_default()
 }
 
-/// A refusal names the call tool that an agent would use; adds the corresponding command.
+/// Adds the corresponding command to a refusal that names the call tool an agent would use.
 fn with_command_hint(mut failure: CommandError) -> CommandError {
     let advised = Operation::ALL
         .into_iter()

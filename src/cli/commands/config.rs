@@ -112,7 +112,7 @@ Next:
   mcpproxy serve                run the proxy in front of them
   mcpproxy connect CLIENT       point your client to it";
 
-/// Creates the config file with an API key, if there is none.
+/// Creates the config file with an API key if it does not exist.
 pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError> {
     let mut loaded = start_proxy::load_or_default(global, None)?;
     let listen = json!(loaded.config.listen.to_string());
@@ -126,7 +126,7 @@ pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError>
     let made = made.map_err(|error| start_proxy::problem(&error))?;
     let has_key = loaded.config.api_key.is_some();
     if made {
-        // An existing blank file keeps its permissions, and is about to hold a key.
+        // An existing blank file keeps its permissions, and is about to contain a key.
         let restricted = private::restrict(&loaded.path);
         restricted
             .map_err(|error| CommandError::failed(format!("{}: {error}", loaded.path.display())))?;
@@ -139,7 +139,7 @@ pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError>
     let key = loaded.ensure_api_key(start_proxy::random_key()?);
     let key = key.map_err(|error| start_proxy::problem(&error))?;
     let path = loaded.path.display().to_string();
-    // Links are not followed: the target may belong to another user.
+    // Links are not followed, because the target may belong to another user.
     let wider = private::wider(&loaded.path);
     let answer = json!({"file": path, "created": made, "key_made": key && !has_key});
     output.print(&answer.to_string(), |_| {

@@ -1,7 +1,8 @@
-//! `mcpproxy connect`: adds our entry to a client's config and moves its servers into ours, or removes the entry.
+//! `mcpproxy connect`: adds mcpproxy's entry to a client's config and moves its servers to mcpproxy's config, or
+//! removes the entry.
 //!
-//! A backup of the original file allows `--undo` to restore it byte for byte if the file was not changed otherwise;
-//! otherwise only our entry is removed, and the backup is kept if it has servers that the file lacks.
+//! A backup of the original file allows `--undo` to restore it byte for byte if the file was not changed otherwise. If
+//! it was, only mcpproxy's entry is removed, and the backup is kept if it has servers that the file lacks.
 
 use crate::cli::args::{ConnectArgs, Global};
 use crate::cli::clients::backup::{back_up, backup, earlier, read, set_aside};
@@ -70,7 +71,7 @@ fn token_name(client: McpClient) -> String {
     format!("connect-{}", client.word())
 }
 
-/// The valid token of this client in its existing entry for mcpproxy.
+/// Returns the valid token of this client from its existing entry for mcpproxy.
 fn token_in(
     text: &str,
     client: McpClient,
@@ -81,7 +82,7 @@ fn token_in(
     Ok(is_valid(held, client, loaded)?.then(|| held.to_owned()))
 }
 
-/// Whether this is the client's token and still valid.
+/// Whether this token belongs to the client and is still valid.
 fn is_valid(token: &str, client: McpClient, loaded: &Loaded) -> Result<bool, CommandError> {
     let (name, now) = (token_name(client), SystemTime::now());
     Ok(token::stored_tokens(loaded)?
@@ -89,13 +90,14 @@ fn is_valid(token: &str, client: McpClient, loaded: &Loaded) -> Result<bool, Com
         .any(|saved| *saved.name == *name && saved.is_of(token, now)))
 }
 
-/// Whether an entry under our name is ours: it looks like one, or has the URL of `members`.
+/// Whether an entry under mcpproxy's name was written by mcpproxy: it looks like such an entry, or has the URL of
+/// `members`.
 fn is_own_entry(block: &Value, members: &[(String, Value)]) -> bool {
     clients::has_url_of(block, members)
         || block.as_object().is_some_and(|block| clients::is_own_entry(NAME, block))
 }
 
-/// Adds our entry to a text.
+/// Adds mcpproxy's entry to a text.
 fn with_entry(
     text: &str,
     client: McpClient,
@@ -135,7 +137,7 @@ fn connect(
         false => Ok(None),
     };
     let members = |token: Option<&str>| ProxyEntry { key: token, ..*entry }.members(client);
-    // A new token is only created once the file is known to be writable.
+    // A new token is created only when the file is known to be writable.
     let token = token_in(before.as_deref().unwrap_or_default())?;
     let planned = members(token.as_deref().or(carries_token.then_some(NEW_TOKEN)));
     let next = with_entry(before.as_deref().unwrap_or_default(), client, &planned);
@@ -181,12 +183,12 @@ fn connect(
     let written = edited_file::edit(path, MAX_FILE_BYTES, |text| {
         let known_text = text.unwrap_or_default();
         with_entry(known_text, client, &planned)?;
-        // If the file has our entry, a backup without it exists already.
+        // If the file has mcpproxy's entry, a backup without it already exists.
         let has_ours = ClientText::read(known_text, known.syntax)
             .is_ok_and(|read| read.server(NAME).is_some());
         if let (Some(text), false) = (text, has_ours) {
             let no_backup = |why: &dyn std::fmt::Display| format!("cannot write a backup: {why}");
-            // The entry was removed by hand, after servers were moved: the earlier backup has them.
+            // The entry was removed by hand after servers were moved, so the earlier backup has them.
             let earlier = read(&backup(path)).map_err(|error| no_backup(&error.message))?;
             let now = ClientText::read(text, known.syntax)?;
             if earlier.is_some_and(|earlier| !missing(&earlier, &now, client).is_empty()) {
@@ -194,7 +196,7 @@ fn connect(
             }
             back_up(path, text).map_err(|error| no_backup(&error))?;
         }
-        // The file may have changed concurrently: the current text is authoritative, and a token created here may
+        // The file may have changed concurrently, so the current text is authoritative, and a token created here may
         // have been rotated.
         let message = |error: CommandError| error.message;
         let mut token = token_in(known_text).map_err(message)?;
@@ -249,8 +251,8 @@ fn add_lines(message: &mut String, lines: impl IntoIterator<Item = Option<String
     }
 }
 
-/// Moves the client's own servers into our config: those chosen at a terminal, or all with `--move --yes`. The client is
-/// connected.
+/// Moves the client's own servers to mcpproxy's config: the ones chosen at a terminal, or all with `--move --yes`. The
+/// client is already connected.
 fn move_servers(
     flags: &ConnectArgs,
     path: &Path,
@@ -274,11 +276,11 @@ fn move_servers(
     }
 }
 
-/// Result of the removal of our entry.
+/// Result of removing mcpproxy's entry.
 enum Undone {
-    /// The backup was restored, with these servers that had been moved.
+    /// The backup was restored, including these servers, which had been moved.
     Restored(Vec<String>),
-    /// Only the entry was removed. The file was created for it, and has nothing else.
+    /// Only the entry was removed. The file was created for it and contains nothing else.
     Emptied,
     /// Only the entry was removed. The backup has these servers that the file lacks.
     Removed(Vec<String>),
@@ -384,8 +386,8 @@ fn missing(saved: &str, text: &ClientText, client: McpClient) -> Vec<String> {
     names.filter(|name| text.server(name).is_none()).collect()
 }
 
-/// Servers that were moved, if the text before and the present text otherwise differ in our entry only; else `None`. A
-/// server counts as moved if the present text lacks it and our config has it.
+/// Servers that were moved, if the earlier text and the current text otherwise differ only in mcpproxy's entry; else
+/// `None`. A server counts as moved if the current text lacks it and mcpproxy's config has it.
 fn moved_since(
     before: &str,
     now: &str,
@@ -406,18 +408,18 @@ fn moved_since(
         Some(read.text())
     };
     without_entry.remove(NAME).ok()?;
-    // The second comparison holds if servers were added after our entry before they were moved.
+    // The second comparison holds if servers were added after mcpproxy's entry before they were moved.
     let is_same = without_moved(&with_entry(before, client, members).ok()?)? == now
         || (!moved.is_empty() && without_moved(before)? == without_entry.text());
     is_same.then_some(moved)
 }
 
-/// Colors of the preview: those of stdout with --dry-run, else of stderr.
+/// Colors of the preview: the colors of stdout with --dry-run, otherwise of stderr.
 fn colors(flags: &ConnectArgs, output: &Output) -> Colors {
     if flags.dry_run { output.view.colors } else { output.stderr_colors }
 }
 
-/// Renders the entry as a difference, without values of variables and headers.
+/// Renders the entry as a diff, without values of variables and headers.
 fn shown(sign: char, file: &str, members: &[(String, Value)], colors: Colors) -> String {
     let rows = preview::preview(sign, NAME, members, colors);
     format!("{} {}\n{rows}", String::from(sign).repeat(3), line(file))

@@ -1,8 +1,8 @@
 //! `mcpproxy demo`: five sample calls, each with a different outcome, and the resulting activity log.
 //!
-//! Only the upstream's behavior is staged: the proxy is the one `serve` starts, the upstream a child process reached
-//! by the ordinary code, and the agent an MCP client over streamable HTTP on loopback. The upstream's code is
-//! independent of the proxy, since it stands for a third-party server; two of its five tools misbehave on purpose.
+//! Only the upstream's behavior is staged. The proxy is the one that `serve` starts, the upstream is a child process
+//! reached by the ordinary code, and the agent is an MCP client over streamable HTTP on loopback. The upstream's code
+//! is independent of the proxy, because it stands for a third-party server; two of its five tools misbehave on purpose.
 
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
@@ -32,7 +32,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Output width: the minimum of a newcomer's terminal.
+/// Output width: the minimum width of a newcomer's terminal.
 const WIDTH: u16 = 80;
 
 /// Indentation of wrapped text.
@@ -155,7 +155,7 @@ pub(super) fn run(global: &Global) -> Result<(), CommandError> {
     let client = HttpClient::new(server.address().clone(), Security::Plain, &key);
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let report = runtime.block_on(run_calls(client));
-    // Closes its connections, which the server would wait for.
+    // The runtime closes its connections, for which the server would otherwise wait.
     drop(runtime);
     let closed = server.close().map_err(|error| start_proxy::store(&error));
     let report = report?;
@@ -241,7 +241,7 @@ impl AgentReply {
         })
     }
 
-    /// The outcome, if reply and record agree on it.
+    /// The outcome, if the reply and the record agree on it.
     fn outcome(&self, direct: Option<&Value>, record: &CallRecord) -> Option<DemoOutcome> {
         let forwarded = direct.map(Value::to_string).as_ref() == Some(&self.result);
         match (self.is_error, record.status.as_str()) {
@@ -258,7 +258,7 @@ impl AgentReply {
     }
 }
 
-/// The activity log's view of the newest call to a tool.
+/// Newest call to a tool, as recorded in the activity log.
 struct CallRecord {
     status: String,
     operation: String,
@@ -307,7 +307,7 @@ async fn draw_activity(report: &mut String, backend: &Backend) -> Result<(), Com
     let found = backend.get(&target(&["activity"], &[("server", Some(SERVER))])).await?;
     let found = output::parse(found.json()?)?;
     let style = RowStyle::plain();
-    // Oldest first, in the order of the calls, without the columns that are equal in every row.
+    // Oldest first, in the order of the calls, without the columns that are the same in every row.
     let rows: Vec<_> = folded(&found)
         .into_iter()
         .filter(|(record, _)| text(record, "/type") == "tool_call")
@@ -365,7 +365,7 @@ pub(super) struct McpSession {
 }
 
 impl McpSession {
-    /// Performs the `initialize` handshake as an agent does: without the API key.
+    /// Performs the `initialize` handshake in the way an agent does, without the API key.
     pub(super) async fn open(server: &HttpClient) -> Result<Self, RequestError> {
         let headers = HeaderMap::from_iter([
             (CONTENT_TYPE, HeaderValue::from_static("application/json")),
@@ -414,13 +414,13 @@ impl McpSession {
     }
 }
 
-/// Revision offered to clients that request an unknown one.
+/// Revision offered to clients that request an unknown revision.
 const REVISION: &str = Revision::June2025.name();
 
-/// Size of one exported row.
+/// Size of one exported row in bytes.
 const ROW_BYTES: usize = 1024;
 
-/// Number of exported rows: 6 MiB in all, above the proxy's default limit of 5 MiB.
+/// Number of exported rows: 6 MiB in total, which exceeds the proxy's default limit of 5 MiB.
 const ROWS: usize = 6 * 1024;
 
 /// Answers one request per line until stdin ends.
@@ -478,7 +478,7 @@ impl DemoServer {
         })
     }
 
-    /// Result of a tool call; `None` if there is no such tool.
+    /// Result of a tool call; `None` if the tool does not exist.
     pub(super) fn call(&mut self, tool: &str, arguments: &Value) -> Option<Value> {
         Some(match tool {
             "list_notes" => tool_result(
@@ -494,9 +494,9 @@ impl DemoServer {
                 self.notes.clear();
                 tool_result("All notes are gone.", &json!({"count": 0}))
             }
-            // Declares a number but returns a string.
+            // The tool declares a number but returns a string.
             "read_sensor" => tool_result("It is warm.", &json!({"celsius": "warm"})),
-            // Exceeds the size limit.
+            // The result exceeds the size limit.
             "export_all" => {
                 let rows = vec!["x".repeat(ROW_BYTES); ROWS];
                 tool_result("Here is everything.", &json!({"rows": rows}))

@@ -1,8 +1,8 @@
-//! `mcpproxy doctor`: health checks, each failure with the command that fixes it.
+//! `mcpproxy doctor`: runs health checks and shows for each failure the command that fixes it.
 //!
 //! Read-only except for `--fix`, which only repairs permissions. Checks config, permissions, clock, disk, the running
-//! proxy and the servers; servers are queried from the running proxy or, without one, started, listed and stopped
-//! again.
+//! proxy and the servers. Servers are queried from the running proxy; if none runs, they are started, listed and
+//! stopped again.
 
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, fetch_all, target};
@@ -51,7 +51,7 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
     let mut found = Vec::new();
     let checked = Config::check(global.config.as_deref(), &start_proxy::variable, &flags);
     config(&checked, &mut found);
-    // Problems of this machine do not prevent the other checks.
+    // Problems on this machine do not prevent the other checks.
     let loaded = match checked {
         Ok(loaded) => Some(loaded),
         Err(_) => Config::load(global.config.as_deref(), &start_proxy::variable, &flags).ok(),
@@ -77,13 +77,13 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         let silent_process = running_proxy::announced_process(&loaded.config);
         found.push(probes::check_port(&loaded.config.listen, running.is_some(), silent_process));
         found.extend(running.as_ref().map(|backend| check_running(backend, &runtime)));
-        // Read once, after the log was verified: it reports what that has repaired.
+        // The status is read once, after the log was verified, because it reports the damage that was repaired.
         let status =
             LazyCell::new(|| running.as_ref().map(|backend| running_status(backend, &runtime)));
         let known = || status.as_ref().and_then(|status| status.as_ref().ok());
         found.push(probes::check_log(&loaded, running.as_ref(), known, &runtime));
         found.extend(known().map(|status| rules(status, &found)).unwrap_or_default());
-        // Skipped if not configured.
+        // The check is skipped if embeddings are not configured.
         if loaded.config.search.embeddings.is_some() {
             found.extend(status.as_ref().map(search).unwrap_or_default());
         }
@@ -124,7 +124,7 @@ fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
 
 /// Earliest plausible clock reading: start of 2026 in Unix seconds.
 const NOT_BEFORE: u64 = 1_767_225_600;
-/// Tolerated clock skew of file times.
+/// Tolerated clock skew in file times.
 const AHEAD: Duration = Duration::from_secs(120);
 /// Free bytes below which the disk check fails.
 const TOO_LITTLE: u64 = 100 * 1024 * 1024;
@@ -132,10 +132,10 @@ const TOO_LITTLE: u64 = 100 * 1024 * 1024;
 const LITTLE: u64 = 1024 * 1024 * 1024;
 /// Name of the disk check.
 const DISK: &str = "disk";
-/// Permissions of the data directory.
+/// Permissions that the data directory should have.
 const MODE: &str = "700";
 
-/// The config, including problems of this machine.
+/// Checks the config, including problems on this machine.
 fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Diagnosis>) {
     const CHECK: &str = "config";
     let problems = match checked {
@@ -149,7 +149,7 @@ fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Diagnosis>) {
         Err(problems) => problems,
     };
     for problem in problems {
-        // Permissions have a check of their own.
+        // Permissions have a separate check.
         let of_file = problem.file.is_some() && problem.place.is_none();
         match problem.severity {
             Severity::Warning if of_file => {}
@@ -167,7 +167,7 @@ fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Diagnosis>) {
     }
 }
 
-/// Fix for a config error: edit the file, or move it aside if it cannot be edited.
+/// Fix for a config error, which is to edit the file, or to move it aside if it cannot be edited.
 fn fix(problem: &Problem) -> String {
     let Some(path) = &problem.file else {
         return format!("correct or unset {}", problem.key);
@@ -184,12 +184,12 @@ fn fix(problem: &Problem) -> String {
         || fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
     match can_be_edited {
         true => format!("$EDITOR {file}"),
-        // A directory, binary data, or a file that is far too large.
+        // The file is a directory, binary data, or far too large.
         false => format!("mv {file} {aside} && mcpproxy init, or restore a backup"),
     }
 }
 
-/// Permissions of other users on config and data.
+/// Checks the permissions of other users on config and data.
 fn rights(loaded: &Loaded, fix: bool, found: &mut Vec<Diagnosis>) {
     const CHECK: &str = "rights";
     let data = &loaded.config.data_dir;
@@ -234,7 +234,7 @@ fn rights(loaded: &Loaded, fix: bool, found: &mut Vec<Diagnosis>) {
     }
 }
 
-/// Whether the agent token file is usable; `None` if there is none.
+/// Checks whether the agent token file is usable; `None` if the file does not exist.
 fn tokens(loaded: &Loaded) -> Option<Diagnosis> {
     const CHECK: &str = "tokens";
     match TokenFile::new(&loaded.config.data_dir).load() {
@@ -252,13 +252,13 @@ fn tokens(loaded: &Loaded) -> Option<Diagnosis> {
     }
 }
 
-/// State files of a fleet's node that cannot be used. The shared config is part of the config's check.
+/// Reports state files of a fleet's node that cannot be used. The shared config is part of the config's check.
 fn fleet_files(loaded: &Loaded) -> impl Iterator<Item = Diagnosis> {
     let errors = loaded.config.ledger().map(|ledger| ledger.unusable_files()).unwrap_or_default();
     errors.into_iter().map(|error| Diagnosis::wrong("fleet", error, ""))
 }
 
-/// Whether the clock is plausible.
+/// Checks whether the clock is plausible.
 fn clock(loaded: &Loaded, now: SystemTime) -> Diagnosis {
     const CHECK: &str = "clock";
     const CLOCK_FIX: &str = "timedatectl set-ntp true";
@@ -283,7 +283,7 @@ fn clock(loaded: &Loaded, now: SystemTime) -> Diagnosis {
     }
 }
 
-/// Whether there is enough free disk space.
+/// Checks whether there is enough free disk space.
 fn disk(loaded: &Loaded) -> Diagnosis {
     let data = &loaded.config.data_dir;
     let existing = data.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
@@ -294,7 +294,7 @@ fn disk(loaded: &Loaded) -> Diagnosis {
     }
 }
 
-/// Rates free disk space at `data`, given the log's current size.
+/// Rates the free disk space at `data`, given the log's current size.
 fn disk_space(free: u64, data: &Path, kept: u64) -> Diagnosis {
     const SPACE_FIX: &str = "free disk space, or lower activity.max_size_mb";
     let text = format!("{} free at {}, the log uses {}", bytes(free), data.display(), bytes(kept));
@@ -307,7 +307,7 @@ fn disk_space(free: u64, data: &Path, kept: u64) -> Diagnosis {
     }
 }
 
-/// Whether the running proxy uses its current config files.
+/// Checks whether the running proxy uses its current config files.
 fn check_running(backend: &Backend, runtime: &LocalRuntime) -> Diagnosis {
     const CHECK: &str = "running";
     let response = runtime.block_on(backend.get(&target(&["config"], &[])));
@@ -351,8 +351,8 @@ fn faults<'s>(status: &'s Value, part: &str) -> impl Iterator<Item = Cow<'s, str
     faults.map(|fault| text(fault, "/cause"))
 }
 
-/// Warnings of the rules in force, as reported by the running proxy, which knows the tools. Those of the config's check,
-/// in `found`, are not repeated.
+/// Warnings about the rules in force, as reported by the running proxy, which knows the tools. Warnings that the
+/// config's check already reported, in `found`, are not repeated.
 fn rules(status: &Value, found: &[Diagnosis]) -> Vec<Diagnosis> {
     let is_known = |cause: &Cow<'_, str>| {
         found.iter().any(|it| it.check == "config" && cause.starts_with(&it.text))
@@ -365,7 +365,7 @@ fn rules(status: &Value, found: &[Diagnosis]) -> Vec<Diagnosis> {
     causes.map(finding).collect()
 }
 
-/// Endpoint of `search.embeddings`, as reported by the running proxy.
+/// Checks the endpoint of `search.embeddings`, as reported by the running proxy.
 fn search(status: &Result<Value, CommandError>) -> Vec<Diagnosis> {
     const CHECK: &str = "search";
     let status = match status {
@@ -381,7 +381,7 @@ fn search(status: &Result<Value, CommandError>) -> Vec<Diagnosis> {
     found
 }
 
-/// Each enabled server.
+/// Checks each enabled server.
 fn servers(
     loaded: Loaded,
     running: Option<&Backend>,
@@ -423,7 +423,7 @@ fn servers(
     Ok(())
 }
 
-/// Findings about a server of the running proxy; none if it is disabled.
+/// Findings about a server of the running proxy; none if the server is disabled.
 fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
     let [name, state, reason] = ["/name", "/state", "/reason"].map(|at| text(server, at));
     let odd = |message: String, fix: String| Diagnosis {
@@ -434,7 +434,7 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
     let mut found = vec![match &*state {
         "disabled" => return Vec::new(),
         "connected" if reason.is_empty() => Diagnosis::fine("server", format!("{name}: {tools}")),
-        // A list that is incomplete or out of date, or a login that lacks something.
+        // A list is incomplete or out of date, or a login lacks something.
         "connected" => odd(format!("{name}: {tools}; {reason}"), String::new()),
         "connecting" if reason.is_empty() => odd(format!("{name}: starting"), String::new()),
         "connecting" => odd(format!("{name}: {reason}"), String::new()),
@@ -462,7 +462,7 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
 /// Maximum number of tools or list items that a finding names.
 const MAX_NAMED: usize = 8;
 
-/// Unannotated tools of the running proxy's servers, a finding for each server.
+/// Unannotated tools of the running proxy's servers, as one finding for each server.
 fn unannotated_tools(
     config: &Config,
     backend: &Backend,
@@ -482,7 +482,7 @@ fn unannotated_tools(
     Ok(servers.iter().filter_map(finding).collect())
 }
 
-/// Finding for tools that are marked neither read-only nor destructive (FR-043); `None` without any.
+/// Finding for tools that are marked neither read-only nor destructive (FR-043); `None` if there are no such tools.
 fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diagnosis> {
     let named = tools.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = match tools.len().checked_sub(MAX_NAMED) {
@@ -505,12 +505,12 @@ fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diag
     })
 }
 
-/// Number of a failed server's last lines that are shown.
+/// Number of a failed server's last log lines that are shown.
 const LAST_LINES: usize = 5;
-/// Number of lines read for them, since a server may repeat one.
+/// Number of lines read for this purpose, because a server may repeat a line.
 const READ_LINES: usize = 50;
 
-/// A server that is not usable, with its last output.
+/// Finding for a server that is not usable, with its last output.
 fn failed(config: &Config, name: &str, reason: &str) -> Diagnosis {
     let name_word = quoted(name).unwrap_or_else(|| "NAME".into());
     let needs_login = reason.contains("upstream login");
@@ -520,7 +520,7 @@ fn failed(config: &Config, name: &str, reason: &str) -> Diagnosis {
     };
     let fix = match lines.is_empty() {
         _ if needs_login => format!("mcpproxy upstream login {name_word}"),
-        // It did not start, so its log has nothing to add.
+        // The server did not start, so its log has nothing to add.
         true => format!(
             "$EDITOR \"$(mcpproxy config path)\", then mcpproxy upstream restart {name_word}"
         ),
@@ -529,8 +529,8 @@ fn failed(config: &Config, name: &str, reason: &str) -> Diagnosis {
     Diagnosis { lines, ..Diagnosis::wrong("server", format!("{name}: {reason}"), fix) }
 }
 
-/// The last [`LAST_LINES`] lines of a server's log with their times; of repeated lines only the last. None if the log is
-/// unreadable, since the reason is known without it.
+/// The last [`LAST_LINES`] lines of a server's log with their times. Repeated lines are reduced to the last one. Empty
+/// if the log is unreadable, because the reason is known without it.
 fn last_lines(folder: &Path, name: &str) -> Vec<String> {
     let kept = stderr_log::read(folder, name, None, READ_LINES);
     let mut lines = kept.map(|kept| kept.lines).unwrap_or_default();
@@ -540,7 +540,7 @@ fn last_lines(folder: &Path, name: &str) -> Vec<String> {
     lines.iter().rev().map(|it| format!("{} {}", it.time, it.line)).collect()
 }
 
-/// A path quoted for a shell.
+/// Quotes a path for a shell.
 fn word(path: &Path) -> String {
     let path = path.display().to_string();
     quoted(&path).map(std::borrow::Cow::into_owned).unwrap_or(path)
@@ -654,7 +654,7 @@ mod tests {
             last.map(|line| line.split_once(":04:").unwrap().1.to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(lines(&[(1, "a"), (2, "b")]), ["01.000Z a", "02.000Z b"]);
-        // Only neighbors are folded, and the latest remains.
+        // Only adjacent lines are folded, and the latest remains.
         let repeated = lines(&[(1, "a"), (2, "b"), (3, "b"), (4, "b"), (5, "a")]);
         assert_eq!(repeated, ["01.000Z a", "04.000Z b", "05.000Z a"]);
         // Folding comes before the limit.

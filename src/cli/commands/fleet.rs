@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Characters shown of a commit and of a config digest.
+/// Number of characters shown of a commit and of a config digest.
 const SHORT: usize = 8;
 
 /// Runs a fleet command.
@@ -37,7 +37,7 @@ async fn status(backend: &Backend, output: &Output) -> Result<(), CommandError> 
         return Err(CommandError::failed(message));
     }
     let mut all = fleet.clone();
-    // The request fails if the fleet shares no config.
+    // The request fails if the fleet does not share a config.
     if let (Some(all), Ok(shared)) = (all.as_object_mut(), shared_config(backend).await) {
         all.insert("shared".to_owned(), shared);
     }
@@ -152,7 +152,7 @@ fn reached(node: &Value) -> &'static str {
     }
 }
 
-/// A node's clock offset relative to the queried node; ahead is +.
+/// A node's clock offset relative to the queried node; + if it is ahead.
 fn clock(node: &Value) -> String {
     let Some(ahead) = node.pointer("/clock_ahead_ms").and_then(Value::as_i64) else {
         return String::new();
@@ -165,7 +165,7 @@ fn clock(node: &Value) -> String {
     }
 }
 
-/// Characters shown of a config hash.
+/// Number of characters shown of a config hash.
 const SHORT_HASH_CHARS: usize = 12;
 /// Columns of the nodes with the JSON pointers of their values.
 const COLUMNS: [((&str, Fit), &str); 4] = [
@@ -204,7 +204,7 @@ pub(super) async fn roll_back(backend: &Backend, output: &Output) -> Result<(), 
     output.print(back.json()?, applied_summary)
 }
 
-/// The shared config of a file including its rule files, and the per-node keys omitted from it.
+/// Returns the shared config of a file, including its rule files, and the per-node keys omitted from it.
 fn shared(path: &Path) -> Result<(SharedConfig, Vec<String>), CommandError> {
     let unusable =
         |why: String| CommandError::new(Exit::Config, format!("{}: {why}", path.display()));
@@ -228,7 +228,7 @@ fn applied_summary(applied: &Value) -> String {
     summary + " `mcpproxy fleet status` shows its state on each node."
 }
 
-/// Problems of alive nodes that do not run the fleet's config, one line each.
+/// Problems of living nodes that do not run the fleet's config, one line each.
 pub(super) fn deviations(fleet: &Value, shared: &Value) -> Vec<String> {
     let Some(version) = shared.pointer("/config/version").and_then(Value::as_u64) else {
         return Vec::new();

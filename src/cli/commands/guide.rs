@@ -7,7 +7,7 @@ use crate::cli::table::{Column, Fit, cell};
 use crate::guide::{GuidePage, PAGES};
 use serde_json::{Value, json};
 
-/// Link to another page, as rustdoc has it.
+/// Beginning of a link to another page, as written for rustdoc.
 const LINK: &str = "](crate::guide::";
 
 /// Runs the command.
@@ -42,7 +42,7 @@ fn draw(pages: &Value, output: &Output) -> String {
     output.table(&columns, rows.collect()) + "Print one with: mcpproxy guide PAGE\n"
 }
 
-/// A page whose links to others are the commands that print them.
+/// Replaces links to other pages with the commands that print these pages.
 fn with_commands(page: &str) -> String {
     let mut parts = page.split(LINK);
     let mut printed = parts.next().unwrap_or_default().to_owned();

@@ -1,7 +1,7 @@
 //! `mcpproxy import`: finds the servers of other programs, shows them and adds them to the config.
 //!
-//! Found entries are data: nothing is run. Commands are shown in full; values of variables and headers are copied but
-//! not shown. An unreadable file does not prevent the import of others.
+//! Entries are treated as data, and nothing is run. Commands are shown in full; values of variables and headers are
+//! copied but not shown. An unreadable file does not prevent the import of other files.
 
 use crate::cli::args::{Global, ImportArgs};
 use crate::cli::clients::file::{ClientText, EntryMembers, PROMPT};
@@ -28,18 +28,18 @@ const MAX_SERVERS: usize = 500;
 /// A server that can be added.
 pub(super) struct Candidate {
     client: McpClient,
-    /// The project directory or file, if the server is not user-wide.
+    /// The project directory or file, if the server is specific to a project.
     project: Option<String>,
     pub(super) name: String,
     /// The original name, if it was changed.
     renamed: Option<String>,
     pub(super) members: EntryMembers,
-    /// Settings that behave differently here, or do not work on this machine.
+    /// Settings that behave differently in mcpproxy, or do not work on this machine.
     warnings: Vec<String>,
 }
 
 impl Candidate {
-    /// Its name at the client.
+    /// The server's name at the client.
     pub(super) fn original(&self) -> &str {
         self.renamed.as_ref().unwrap_or(&self.name)
     }
@@ -48,10 +48,10 @@ impl Candidate {
 /// A server that is not imported.
 pub(super) struct SkippedServer {
     client: McpClient,
-    /// Its name at the client.
+    /// The server's name at the client.
     pub(super) name: String,
     pub(super) why: String,
-    /// Our name of the same server, if that is the reason.
+    /// Name of the same server in mcpproxy's config, if that is the reason.
     pub(super) same_as: Option<String>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct FoundServers {
     pub(super) skipped: Vec<SkippedServer>,
     /// Unreadable files with the reason.
     unreadable: Vec<(McpClient, PathBuf, String)>,
-    /// Files that were looked for, and whether they exist.
+    /// Paths that were searched, and whether each file exists.
     searched: Vec<(PathBuf, bool)>,
     /// Number of files read.
     read: usize,
@@ -123,7 +123,7 @@ pub(super) fn run(
     outcome(&found, named)
 }
 
-/// Adds servers to our config; returns the names of all that it has then.
+/// Adds servers to mcpproxy's config. Returns the names of all servers that it then has.
 pub(super) fn add<'c>(
     path: &Path,
     candidates: impl Iterator<Item = &'c Candidate> + Clone,
@@ -141,7 +141,7 @@ pub(super) fn add<'c>(
     })
 }
 
-/// Reads a client's user-wide servers, and those of the current directory.
+/// Reads a client's user-wide servers, and the servers of the current directory.
 fn search_client(client: McpClient, found: &mut FoundServers) {
     let Some(path) = client.path(&start_proxy::variable) else { return };
     read(client, &path, false, found);
@@ -186,7 +186,7 @@ fn read(client: McpClient, path: &Path, is_project: bool, found: &mut FoundServe
     sort_out(client, all, found);
 }
 
-/// Converts servers of a client, each with its project directory or file, to candidates if they can be used here.
+/// Converts a client's servers, each with its project directory or file, to candidates if mcpproxy can use them.
 pub(super) fn sort_out(
     client: McpClient,
     servers: impl Iterator<Item = (Option<String>, (String, Value))>,
@@ -223,7 +223,7 @@ pub(super) fn sort_out(
     }
 }
 
-/// Keeps the named servers; each name, here or at the client, must match a candidate.
+/// Keeps the named servers. Each name, as used by mcpproxy or by the client, must match a candidate.
 fn keep_named(
     found: &mut FoundServers,
     names: &[String],
@@ -256,7 +256,7 @@ fn keep_named(
     Ok(())
 }
 
-/// Warnings about an entry: its own, and those of `config check` for it and its original.
+/// Warnings about an entry: its own, and those that `config check` gives for it and for its original.
 fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<String> {
     let entry = client_file::not_imported(original).chain(members.iter().cloned()).collect();
     let checked = check_new_server(name, &Value::Object(entry), &|name| std::env::var(name).ok());
@@ -277,7 +277,7 @@ fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<S
     preview::warnings(members).into_iter().chain(checked).chain(disabled).chain(sse).collect()
 }
 
-/// Drops servers that are already configured, under any name, and renames those whose name is taken.
+/// Drops servers that are already configured under any name, and renames servers whose name is taken.
 pub(super) fn resolve_names(found: &mut FoundServers, configured: &[(String, Value)]) {
     let known = configured.iter().map(|(name, block)| (name.clone(), client_file::members(block)));
     let mut configured: Vec<_> = known.map(|(name, members)| (name, members.ok())).collect();
@@ -354,7 +354,7 @@ fn shown(found: &FoundServers, file: &str, colors: Colors) -> String {
     shown
 }
 
-/// Result without anything to import, with the searched files.
+/// Result if there is nothing to import, with the searched files.
 fn nothing(found: &FoundServers) -> String {
     if found.searched.is_empty() {
         return "Nothing to import: HOME is not set, so the clients' files cannot be located."
@@ -402,7 +402,7 @@ fn answer(found: &FoundServers, file: &str, proxy: Option<Value>) -> Value {
     })
 }
 
-/// Fails if an explicitly named client's file is unreadable, or if no file could be read.
+/// Fails if the file of an explicitly named client is unreadable, or if no file could be read.
 fn outcome(found: &FoundServers, named: bool) -> Result<(), CommandError> {
     match found.unreadable.first() {
         Some((client, _, why)) if named || found.read == 0 => {
@@ -412,7 +412,7 @@ fn outcome(found: &FoundServers, named: bool) -> Result<(), CommandError> {
     }
 }
 
-/// A number of servers in words.
+/// Formats a number of servers in words.
 pub(super) fn servers(count: usize) -> String {
     format!("{count} server{}", if count == 1 { "" } else { "s" })
 }

@@ -59,7 +59,7 @@ pub(super) fn seen_tools(config: &Config) -> (Arc<Catalog>, KnownTools) {
     (catalog, known)
 }
 
-/// Rules of the given files, or of the config if there are none.
+/// Returns the rules of the given files, or of the config if no files are given.
 pub(super) fn selected_rules(files: &[PathBuf], config: &Config) -> RuleFiles {
     match files.is_empty() {
         true => config.rules.clone(),
@@ -71,13 +71,13 @@ pub(super) fn selected_rules(files: &[PathBuf], config: &Config) -> RuleFiles {
     }
 }
 
-/// Loads and validates rules; fails with all problems.
+/// Loads and validates rules; fails with a list of all problems.
 fn checked(rules: &RuleFiles, known: &KnownTools) -> Result<CheckedRules, Vec<RuleProblem>> {
     let texts = rule_files::texts(rules, NamedPipes::Awaited(PIPE_WAIT))?;
     RuleSet::check(&texts, rules.options, Some(known))
 }
 
-/// Loads and validates rules; prints their warnings to stderr.
+/// Loads and validates rules, and prints their warnings to stderr.
 pub(super) fn load_rules(rules: &RuleFiles, known: &KnownTools) -> Result<RuleSet, CommandError> {
     let CheckedRules { rules, warnings } =
         checked(rules, known).map_err(|problems| refused(&problems))?;
@@ -87,7 +87,7 @@ pub(super) fn load_rules(rules: &RuleFiles, known: &KnownTools) -> Result<RuleSe
     Ok(rules)
 }
 
-/// Error for invalid rules: the first problem and the number of others.
+/// Error for invalid rules, with the first problem and the number of further ones.
 fn refused(problems: &[RuleProblem]) -> CommandError {
     let first = problems.iter().find(|it| it.is_error()).or(problems.first());
     let first = first.map(ToString::to_string).unwrap_or_default();
@@ -265,7 +265,7 @@ struct Case {
     sensitivity: Option<Sensitivity>,
     #[serde(default)]
     session: CaseSession,
-    /// `context.carries_out` of a resource or prompt; derived from the exposure for a tool.
+    /// `context.carries_out` of a resource or prompt. For a tool, it is derived from the exposure.
     #[serde(default)]
     carries_out: bool,
     expect: Expected,
@@ -443,7 +443,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
 const COUNTED: [&str; 4] = ["calls", "newly_refused", "newly_allowed", "undecidable"];
 /// Maximum size of one record in bytes.
 const MAX_LINE_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum number of rows of the table; JSON has all.
+/// Maximum number of rows in the table; JSON has all rows.
 const MAX_ROWS: usize = 50;
 
 pub(super) fn replay(

@@ -1,9 +1,9 @@
-//! `mcpproxy serve` and `mcpproxy stdio`: the proxy as a server, and for one client on stdin and stdout.
+//! `mcpproxy serve` and `mcpproxy stdio`: run the proxy as a server, or for one client on stdin and stdout.
 //!
-//! `stdio` forwards to a running proxy or, without one, runs the proxy in this process. SIGINT and SIGTERM act as
-//! the end of input: calls in flight finish, and are aborted by a second signal. The closing of the terminal is
-//! ignored, because the terminal belongs to the client. A proxy in this process reloads its config like `serve`, when the file changes
-//! and at SIGHUP.
+//! `stdio` forwards to a running proxy; if none runs, it runs the proxy in this process. SIGINT and SIGTERM act as the
+//! end of input: calls in flight finish, and a second signal aborts them. The closing of the terminal is ignored,
+//! because the terminal belongs to the client. A proxy in this process reloads its config like `serve`, when the file
+//! changes and at SIGHUP.
 
 use crate::cli::args::{Global, ServeArgs};
 use crate::cli::error::{CommandError, Exit};
@@ -56,11 +56,11 @@ pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError
         .map_err(|error| start_proxy::not_started(&error))?;
     let server = app.serve(listener, tls).map_err(|error| start_proxy::not_started(&error))?;
     let _address_file = AddressFile::at(&data_dir, server.address());
-    // Installed before the line below, since its reader may send a signal at once.
+    // The handlers are installed before the line below is printed, because its reader may send a signal immediately.
     let signals = server.signals().map_err(|error| start_proxy::not_started(&error))?;
-    // The only line on stdout tells the parent process the address.
+    // The only line on stdout gives the parent process the address.
     output::write(format!("MCP at {}", mcp_url(&server)).as_bytes())?;
-    // Printed only at a terminal: output to a file or pipe may be kept, and the code must not be.
+    // The code is printed only at a terminal, because output to a file or pipe may be kept.
     if std::io::stdout().is_terminal()
         && let Some(address) = server.page_address(start_proxy::random_key()?)
     {
@@ -74,7 +74,7 @@ pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError
     }
 }
 
-/// URL for clients; for a socket in the form that the config key `url` takes.
+/// URL for clients. For a socket, it has the form that the config key `url` takes.
 fn mcp_url(server: &Server) -> String {
     match (server.address(), server.tls()) {
         (Address::Tcp(address), None) => format!("http://{address}/mcp"),
@@ -104,7 +104,7 @@ fn salvage(config: &Config) -> Result<(), CommandError> {
         ),
         None => tracing::info!("nothing to salvage: the activity log is usable"),
     }
-    // Without a data directory the node has no key, either.
+    // Without a data directory the node has no key either.
     if config.ledger().is_some() && config.data_dir.is_dir() {
         restore::request_restore(folder).map_err(|error| start_proxy::store(&error))?;
     }
@@ -124,13 +124,13 @@ fn bind(config: &Config) -> Result<Listener, CommandError> {
     })
 }
 
-/// Whether a proxy answers at the configured address.
+/// Checks whether a proxy answers at the configured address.
 fn is_running(config: &Config) -> bool {
     let runtime = server::local_runtime();
     runtime.is_ok_and(|runtime| runtime.block_on(running_proxy::configured(config).is_mcpproxy()))
 }
 
-/// Serves one client over stdin and stdout until the input ends, with all servers or the named one.
+/// Serves one client over stdin and stdout until the input ends, with all servers or only the named one.
 pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), CommandError> {
     let loaded = start_proxy::load(global, None)?;
     let log = start_proxy::start_log(loaded.config.logging, global);
@@ -158,7 +158,7 @@ pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), Comma
                 bridged = &mut bridging => return bridged,
                 ended = &mut ended => ended?,
             }
-            // Nothing else to shut down in order.
+            // Nothing else has to be shut down in order.
             let forced = ForcedShutdown::default();
             forced.watch(|| {});
             tokio::select! {
@@ -248,14 +248,14 @@ fn serve_in_process(
 
 type Ending = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
-/// stdin that ends at SIGINT or SIGTERM, too.
+/// Stdin, which also ends at SIGINT or SIGTERM.
 struct Input {
     stdin: tokio::io::Stdin,
     ended: Option<Ending>,
 }
 
 impl Input {
-    /// `reload` is called at SIGHUP.
+    /// Starts reading; `reload` is called at SIGHUP.
     fn new(reload: impl Fn() + 'static) -> Self {
         let ended: Ending = Box::pin(async {
             tokio::select! {

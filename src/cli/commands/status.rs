@@ -1,4 +1,4 @@
-//! `mcpproxy status`: state of the running proxy on one screen.
+//! `mcpproxy status`: shows the state of the running proxy on one screen.
 
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
@@ -30,7 +30,7 @@ const NAME: usize = 24;
 /// Terminal width below which a server's reason moves to its own line.
 const NARROW: usize = 72;
 
-/// Facts known from the config rather than the proxy.
+/// Facts known from the config and not from the proxy.
 struct LocalFacts {
     /// Path of the config file.
     config: String,
@@ -39,7 +39,7 @@ struct LocalFacts {
     warnings: Vec<String>,
 }
 
-/// Runs the command; exit code 3 if no proxy runs.
+/// Runs the command; exit code 3 if no proxy is running.
 pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), CommandError> {
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     if alive {
@@ -48,7 +48,7 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
             false => Err(CommandError::new(Exit::Unreachable, "no mcpproxy responds")),
         };
     }
-    // If a named file does not exist, the proxy of another config would be found.
+    // If a named file does not exist, the proxy of a different config would be found.
     start_proxy::named_file_exists(global)?;
     let loaded = match start_proxy::load(global, None) {
         Ok(loaded) => loaded,
@@ -70,8 +70,8 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
     output.print(&response, |it| draw(it, output.view))
 }
 
-/// Whether a proxy answers at the configured or announced address; the latter works with an invalid config. Asks
-/// without the API key, which may have changed in the file.
+/// Checks whether a proxy answers at the configured or the announced address; the latter works with an invalid config.
+/// Sends no API key, because the key in the file may have changed.
 async fn is_alive(global: &Global) -> bool {
     let data = match start_proxy::load(global, None) {
         Ok(loaded) => {
@@ -85,8 +85,8 @@ async fn is_alive(global: &Global) -> bool {
     running_proxy::announced(&data, "").await.is_some()
 }
 
-/// Status with an invalid config: the running proxy is unaffected. Shows its state if the API key is known, and fails
-/// with the config's problems.
+/// Shows the status if the config is invalid, which does not affect the running proxy. Shows the proxy's state if the
+/// API key is known, and fails with the config's problems.
 async fn with_invalid_config(
     failure: CommandError,
     global: &Global,
@@ -160,7 +160,7 @@ async fn query(client: HttpClient, known: LocalFacts) -> Result<Value, CommandEr
     Ok(response)
 }
 
-/// Problems of the config on this machine, as `config check` finds them. Errors may prevent the next start.
+/// Problems of the config on this machine, as found by `config check`. Errors may prevent the next start.
 fn problems_of_start(global: &Global) -> Vec<String> {
     let flags = start_proxy::flags(global, None);
     let checked = Config::check(global.config.as_deref(), &start_proxy::variable, &flags);
@@ -295,7 +295,7 @@ fn draw(status: &Value, view: TableView) -> String {
     shown
 }
 
-/// A server's line: state, name, and number of tools or reason.
+/// A server's line, with its state, its name, and the number of tools or a reason.
 fn server_line(server: &Value, TableView { width, colors }: TableView) -> String {
     let (tools, state) = (text(server, "/tools"), text(server, "/state"));
     let reason = cut(&cell(&text(server, "/reason")), REASON);

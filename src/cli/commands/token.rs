@@ -1,6 +1,6 @@
 //! `mcpproxy token …`: agent tokens.
 //!
-//! Changes go through the running proxy, which applies them at once; without one, the token file in the data
+//! Changes go through the running proxy, which applies them immediately. If none runs, the token file in the data
 //! directory is changed.
 
 use crate::cli::args::{Global, TokenCommand, TokenCreate};
@@ -36,7 +36,7 @@ const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
     (("EXPIRES", Fit::Whole), "/expires"),
 ];
 
-/// Note on a new token while clients need none.
+/// Note on a new token while clients do not need one.
 const OPEN_NOTE: &str = "\n\nClients without a token are not limited: /mcp is open until the config has \
      \"require_mcp_auth\": true.";
 
@@ -62,7 +62,7 @@ pub(super) fn run(
     unknown.map_or(Ok(()), |why| Err(CommandError::failed(why)))
 }
 
-/// Warning about servers that the config does not have: the token is created, but grants nothing there.
+/// Warning about servers that the config does not have. The token is created, but grants no access to them.
 fn unknown_servers(config: &Config, servers: &[String]) -> Option<String> {
     let known = || config.servers.iter().map(|server| &*server.name);
     let unknown = servers.iter().find(|name| !known().any(|known| known == name.as_str()))?;
@@ -83,7 +83,7 @@ pub(super) fn mint(loaded: &Loaded, name: &str) -> Result<String, CommandError> 
                 expires: None,
             };
             match change(loaded, TokenCommand::Create(create)) {
-                // Another process has created it meanwhile.
+                // Another process has created it in the meantime.
                 Err(_) if exists(loaded, name)? => rotate()?,
                 made => made?,
             }
@@ -111,7 +111,7 @@ pub(super) fn stored_tokens(loaded: &Loaded) -> Result<Vec<StoredToken>, Command
     TokenFile::new(&loaded.config.data_dir).load().map_err(CommandError::failed)
 }
 
-/// Applies a change through the running proxy, else to the file.
+/// Applies a change through the running proxy, or to the file if none runs.
 fn change(loaded: &Loaded, command: TokenCommand) -> Result<String, CommandError> {
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     match runtime.block_on(running_proxy::find(&loaded.config)) {

@@ -1,6 +1,7 @@
 //! `mcpproxy tools …`: searches and shows the catalog, and reviews changed definitions.
 //!
-//! Text written by servers is shown with hidden characters visible. An approval names the digest of what was shown.
+//! Text written by servers is shown with hidden characters made visible. An approval names the digest of the text that
+//! was shown.
 
 use crate::cli::args::ToolsCommand;
 use crate::cli::backend::{Backend, Data, target};
@@ -47,7 +48,7 @@ pub(super) async fn run(
             let tool: Data = suggesting(tool, backend, Vocabulary::Tools, name).await?;
             output.print(tool.json()?, |tool| show(tool, output.view.width))
         }
-        // Needs the config file, too.
+        // This command also needs the config file.
         ToolsCommand::Annotate { .. } => Ok(()),
         ToolsCommand::Diff { name } => diff(backend, output, name).await,
         ToolsCommand::Approve { name, digest } => {
@@ -56,7 +57,8 @@ pub(super) async fn run(
     }
 }
 
-/// Prints the number of tools that rules hide from the list to stderr. A failure is ignored: the list is complete without it.
+/// Prints to stderr how many tools the rules hide from the list. A failure is ignored, because the list is complete
+/// without this number.
 async fn note_hidden(backend: &Backend, all: &Value) {
     let status = backend.get(&target(&["status"], &[])).await;
     let Ok(status) = status.and_then(|status| parse(status.json()?)) else { return };
@@ -168,7 +170,7 @@ async fn difference(backend: &Backend, name: &str) -> Result<Data, CommandError>
     suggesting(found, backend, Vocabulary::ToolsAndServers, name).await
 }
 
-/// Approves the definition with this digest; without one, shows the changes and asks.
+/// Approves the definition with this digest. If the digest is omitted, shows the changes and asks.
 pub(super) async fn approve(
     backend: &Backend,
     output: &Output,
@@ -284,7 +286,7 @@ fn draw_tool(shown: &mut String, tool: &Value, colors: Colors) {
     }
 }
 
-/// Findings of the scan, one line each; empty without findings.
+/// Findings of the scan, one line each; empty if there are none.
 pub(super) fn findings(tool: &Value) -> String {
     let mut shown = String::new();
     let found = list(tool, "/findings");
@@ -327,7 +329,7 @@ mod tests {
         let schema = serde_json::json!({"type": "object", "description": forged});
         let data = serde_json::json!({"tool": {"name": "s:x", "description": forged,
             "inputSchema": schema, "annotations": {"title": forged}, "call_with": "call_tool_read"}});
-        // At a width that would wrap it, too.
+        // The same holds at a width at which the text would wrap.
         for width in [None, Some(30), Some(80)] {
             let shown = show(&data, width);
             let calls: Vec<_> = shown.lines().filter(|line| line.starts_with("Call it")).collect();

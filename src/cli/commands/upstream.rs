@@ -1,8 +1,8 @@
 //! `mcpproxy upstream …`: lists servers, changes their config entries, shows their stderr and manages OAuth logins.
 //!
-//! Changes are written to the config file, applied by the running proxy, and a new server is tried. Logs come from
-//! the running proxy, else from the data directory. `upstream::oauth` performs the login; a running proxy notices the
-//! changed token file by itself.
+//! Changes are written to the config file and applied by the running proxy, and a new server is tried. Logs come from
+//! the running proxy, or from the data directory if none runs. `upstream::oauth` performs the login; a running proxy
+//! notices the changed token file by itself.
 
 use crate::cli::args::{Format, Global, UpstreamAdd, UpstreamCommand};
 use crate::cli::backend::{Backend, Needs, target};
@@ -86,7 +86,7 @@ pub(super) fn run(
     }
 }
 
-/// Prints the state of every upstream server; without a running proxy the configured ones.
+/// Prints the state of every upstream server; if no proxy is running, prints the configured servers.
 fn list_servers(global: &Global, output: &Output) -> Result<(), CommandError> {
     let (loaded, _log) = start_proxy::load_with_log(global)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
@@ -123,7 +123,7 @@ pub(super) fn stored_tools(folder: &Path, server: &ServerEntry) -> usize {
 fn table(servers: &Value, output: &Output) -> String {
     let cell_of = |server: &Value, at: &str| {
         let value = text(server, at);
-        // A column of zeros gives way to others.
+        // A column that contains only zeros is omitted in favor of others.
         let is_none = at == "/quarantined" && value == "0" && output.view.width.is_some();
         let value = match at {
             _ if is_none => "".into(),
@@ -209,7 +209,7 @@ pub(super) enum ServerChange {
     Disable,
 }
 
-/// Adds a server to the config file and tries it.
+/// Adds a server to the config file and tests it.
 pub(super) fn add(
     flags: &UpstreamAdd,
     global: &Global,
@@ -333,7 +333,7 @@ pub(super) fn change(
     })
 }
 
-/// Rules that name a server that the change removes, with their locations.
+/// Rules that name a server removed by the change, with their locations.
 fn rules_about(config: &Config, name: &str) -> Vec<String> {
     let before = rule_files::servers(config);
     let mut after = before.clone();
@@ -473,7 +473,7 @@ impl LogSource {
 pub(super) struct LogsShown {
     /// Keep printing new lines.
     pub(super) follow: bool,
-    /// Number of lines to begin with.
+    /// Number of lines to start with.
     pub(super) max_lines: u64,
     pub(super) time: Option<TimeStyle>,
 }
@@ -528,7 +528,7 @@ pub(super) fn logs(
     }
 }
 
-/// A log line after its time; wrapped parts are indented.
+/// A log line preceded by its time; wrapped parts are indented.
 fn shown(entry: &Value, times: &Times, width: Option<usize>) -> String {
     let time = times.exact_text(&text(entry, "/time")) + " ";
     let paragraph = Paragraph::new(width).indented(time.width() + 1);
@@ -626,7 +626,7 @@ fn failed(name: &str, error: &LoginError) -> CommandError {
     CommandError::new(exit, format!("{name}: {error}"))
 }
 
-/// Opens the URL with the system's browser. It was printed as well, so a failure is only a warning.
+/// Opens the URL with the system's browser. The URL was also printed, so a failure is only a warning.
 pub(super) fn open_browser(url: &str) {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let mut command = Command::new(opener);

@@ -1,4 +1,4 @@
-//! Tests of the comparison: a table of schemas, and generated ones checked against the real validator.
+//! Tests of the comparison: a table of schemas, and generated schemas checked against the real validator.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn schemas_are_compared_by_their_accepted_values() {
         schema
     };
     for (old, new, expected) in [
-        // Schemas without effect.
+        // Schemas without an effect.
         (json!({}), json!(true), Equal),
         (json!(true), json!({"title": "x"}), Equal),
         (json!({"type": "string", "description": "x"}), json!({"type": "string"}), Equal),
@@ -212,7 +212,7 @@ fn documents() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Schemas of every keyword that is compared.
+/// Schemas with every keyword that is compared.
 fn schemas() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         any::<bool>().prop_map(Value::from),
@@ -352,7 +352,8 @@ fn accepts(schema: &Schema, document: &Value, scratch: &mut JudgeScratch) -> boo
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
-    /// Everything a narrower schema accepts, the old one accepts; for equal ones in both directions.
+    /// Every document that a narrower schema accepts is accepted by the old one; equal schemas accept each other's
+    /// documents.
     #[test]
     fn narrower_schema_never_accepts_more(
         (old, new) in pairs(),

@@ -1,7 +1,7 @@
-//! `mcpproxy activity export`: streams records into a file, with progress bar and resumption.
+//! `mcpproxy activity export`: streams records into a file, with a progress bar and resumption.
 //!
-//! The file takes its final name when it is complete. An interrupted stream is resumed after the last complete
-//! record; for formats that cannot be resumed (Parquet) the partial file is removed. [`ExportLines`] splits the stream into
+//! The file gets its final name when it is complete. An interrupted stream is resumed after the last complete record;
+//! for formats that cannot be resumed (Parquet), the partial file is removed. [`ExportLines`] splits the stream into
 //! complete records.
 
 use crate::cli::args::{ActivityExport, ActivityFilters};
@@ -40,7 +40,7 @@ pub(super) async fn run(
     let to = ExportTarget { file: &flags.file, format: ExportFormat::of(format) };
     let bar = match to.format {
         ExportFormat::Json | ExportFormat::Csv => records_bar_of(backend, &query).await?,
-        // The number of received records is not visible in Parquet.
+        // Parquet does not show the number of received records.
         ExportFormat::Parquet => ProgressBar::hidden(),
     };
     let mut export_query = query;
@@ -71,7 +71,7 @@ pub(super) async fn run(
     check_complete(missing)
 }
 
-/// File of an export, and its format.
+/// Target file of an export, and its format.
 struct ExportTarget<'f> {
     file: &'f Path,
     format: ExportFormat,
@@ -86,7 +86,7 @@ struct Exported {
     missing: Option<String>,
 }
 
-/// An export that lacks records of fleet nodes exists but fails the command.
+/// Returns an error for an export that lacks records of fleet nodes: the file exists, but the command fails.
 fn check_complete(missing: Option<String>) -> Result<(), CommandError> {
     let Some(missing) = missing else { return Ok(()) };
     let text = format!("the export is incomplete, as noted at its end: {missing}");
@@ -139,7 +139,7 @@ async fn copy(
         };
         after = lines.last.clone();
         if after.is_none() && bytes > 0 {
-            // Without a record to resume after, the header would be repeated.
+            // Without a record to resume after, the export would start over and repeat the header.
             return Err(broken);
         }
         retries.next(broken).await?;
@@ -155,7 +155,7 @@ fn draw(done: &Value) -> String {
     format!("{records}{} in {}", counted(&bytes, "byte"), line(&file))
 }
 
-/// Lines approximate records; line breaks within CSV cells make the bar run slightly ahead.
+/// Advances the bar by lines, which approximate records: line breaks within CSV cells make the bar run slightly ahead.
 fn advance(bar: &ProgressBar, chunk: &[u8]) {
     if !bar.is_hidden() {
         bar.inc(memchr::memchr_iter(b'\n', chunk).count() as u64);
@@ -166,7 +166,7 @@ fn unwritten(file: &Path, error: &std::io::Error) -> CommandError {
     CommandError::failed(format!("cannot write {}: {error}", file.display()))
 }
 
-/// Output file in progress; removed if dropped before the end.
+/// Output file in progress, which is removed if dropped before the end.
 struct Sink {
     out: BufWriter<File>,
     /// Partial and final path; `None` if the target is not a regular file, such as a pipe.
@@ -174,7 +174,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Creates the file readable only by its owner, since it contains arguments and results.
+    /// Creates the file readable only by its owner, because it contains arguments and results.
     fn create(path: &Path) -> std::io::Result<Self> {
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             let out = OpenOptions::new().write(true).truncate(true).open(path)?;
@@ -201,13 +201,13 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         if let Some((partial, _)) = &self.names {
-            // A leftover is recognizable by its suffix.
+            // If the removal fails, the leftover file is recognizable by its suffix.
             let _ = fs::remove_file(partial);
         }
     }
 }
 
-/// `--since` and `--until` as RFC 3339.
+/// Returns `--since` and `--until` as RFC 3339.
 pub(super) fn times(
     flags: &ActivityFilters,
 ) -> Result<(Option<String>, Option<String>), CommandError> {
@@ -278,7 +278,7 @@ pub(super) struct ExportLines {
     rest: Vec<u8>,
     /// Number of bytes of `rest` already scanned.
     seen: usize,
-    /// Inside a quoted CSV cell, where a line break does not end a record.
+    /// Whether the position is inside a quoted CSV cell, where a line break does not end a record.
     quoted: bool,
     /// Last line that is not a record, such as an error message.
     message: Option<String>,
@@ -304,7 +304,7 @@ impl ExportLines {
         }
     }
 
-    /// Adds a chunk; returns the lines that are complete now.
+    /// Adds a chunk. Returns the lines that are now complete.
     pub(super) fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
         if self.format == ExportFormat::Parquet {
             return chunk.to_owned();
@@ -349,7 +349,7 @@ impl ExportLines {
         end
     }
 
-    /// Discards an incomplete line after an interruption; returns the error message, if one was received.
+    /// Discards an incomplete line after an interruption. Returns the error message, if one was received.
     pub(super) fn restart(&mut self) -> Option<String> {
         self.rest.clear();
         (self.seen, self.quoted) = (0, false);
@@ -435,7 +435,7 @@ impl Retries {
         self.0 = 0;
     }
 
-    /// Waits before the next attempt; returns `why` when there have been enough.
+    /// Waits before the next attempt. Returns `why` when the attempts are used up.
     pub(super) async fn next(&mut self, why: CommandError) -> Result<(), CommandError> {
         if self.0 == MAX_RETRIES {
             return Err(why);

@@ -1,31 +1,33 @@
-//! Reasons of outcomes, composed of a record and of the decisions about it.
+//! Reasons of outcomes, composed from a record and the decisions about it.
 //!
-//! For people the rule or limit that refused a call comes first, so that a narrow column still shows its name. The texts
-//! of refusals are a contract, and records keep them. Names of tools and URIs in them are chosen by servers and agents:
-//! only a decision shows that a rule refused, and a text in which the words of a refusal occur twice is left as it is.
+//! For people, the rule or limit that refused a call comes first, so that a narrow column still shows its name. The
+//! texts of refusals are a contract, and records keep them. They contain names of tools and URIs that servers and
+//! agents chose. Therefore only a decision shows that a rule refused, and a text that contains the words of a refusal
+//! twice is not changed.
 
 use crate::cli::format::{counted, list, text};
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Reason of the outcome: the record's own, who answered its approval, and the reasons of decisions about it.
+/// Reason of the outcome: the record's own reason, the person who answered its approval, and the reasons of decisions
+/// about it.
 pub(super) fn reason(record: &Value, folded: &[&Value]) -> String {
     composed(record, folded, None)
 }
 
-/// Like [`reason`], without the tool of these `names`, and with the name of a rule or limit first.
+/// Like [`reason`], but omits the tool with these `names` and puts the name of a rule or limit first.
 pub(super) fn reason_for_people(record: &Value, folded: &[&Value], names: &[String]) -> String {
     composed(record, folded, Some(names))
 }
 
-/// Reason of the outcome; `names` are those of the tool in a row for people.
+/// Reason of the outcome; `names` are the names of the tool in a row for people.
 fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> String {
     let (is_for_people, names) = (names.is_some(), names.unwrap_or_default());
     let mut own = own(record);
     let (approvals, decisions): (Vec<&Value>, Vec<&Value>) =
         folded.iter().copied().partition(|it| text(it, "/type") == "approval");
     approvals.into_iter().for_each(|approval| add_answer(&mut own, approval));
-    // Each with the status of its decision.
+    // Each reason comes with the status of its decision.
     let mut parts: Vec<_> = own.into_iter().map(|reason| (None, reason)).collect();
     let has_rule = is_by_rule(record) || decisions.iter().any(|it| is_by_rule(it));
     for decision in decisions {
@@ -42,7 +44,7 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     let mut shown = Vec::with_capacity(parts.len());
     for (status, reason) in &parts {
         let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
-        // The text of a server's error is not ours.
+        // The text of a server's error was not written by mcpproxy.
         let is_ours = status.is_some() || is_refused;
         let named = (is_ours && is_for_people).then(|| NamedReason::of(reason, has_rule)).flatten();
         let part = match (named, status) {
@@ -67,12 +69,12 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     }
 }
 
-/// Whether a rule decided.
+/// Whether the decision was made by a rule.
 fn is_by_rule(decision: &Value) -> bool {
     text(decision, "/metadata/policy") == "rules"
 }
 
-/// Adds who approved or denied a call to its reasons; they have the other ends of a wait.
+/// Adds the person who approved or denied a call to its reasons, which already contain the other ends of a wait.
 fn add_answer(reasons: &mut Vec<String>, approval: &Value) {
     let [state, by] = ["/metadata/state", "/metadata/by"].map(|at| text(approval, at));
     match &*state {
@@ -118,7 +120,7 @@ fn own(record: &Value) -> Vec<String> {
     }
 }
 
-/// Change of a server's state or login.
+/// Describes the change of a server's state or login.
 fn of_server(record: &Value, cause: &str) -> String {
     let [status, login, issuer] =
         ["/metadata/status", "/metadata/login", "/metadata/issuer"].map(|at| text(record, at));
@@ -126,7 +128,7 @@ fn of_server(record: &Value, cause: &str) -> String {
     match (&*login, &*status) {
         ("", "connected") if cause.is_empty() => format!("connected, {}", counted(&tools, "tool")),
         ("", "connected") => format!("connected, {}; {cause}", counted(&tools, "tool")),
-        // Was connected before: the connection was lost.
+        // The server was connected before, so the connection was lost.
         ("", "connecting") if !cause.is_empty() => format!("lost, {cause}"),
         ("", status) => format!("{status}: {cause}"),
         ("granted", _) => format!("login granted by {issuer}"),
@@ -134,7 +136,7 @@ fn of_server(record: &Value, cause: &str) -> String {
     }
 }
 
-/// Changed config keys, token, or number of rules.
+/// Describes changed config keys, a token, or the number of rules.
 fn of_config(record: &Value, cause: String) -> Vec<String> {
     let mut parts = vec![cause];
     for (keys, when) in
@@ -163,7 +165,7 @@ fn words(record: &Value, at: &str) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// A reason without the beginning that repeats one of the tool's names, such as `Tool 'server:tool' `.
+/// Removes the beginning of a reason that repeats one of the tool's names, such as `Tool 'server:tool' `.
 fn without_tool<'r>(reason: &'r str, names: &[String]) -> &'r str {
     let after = |start: &str, name: &String| {
         let rest = reason.strip_prefix(start)?.strip_prefix(name.as_str())?;
@@ -176,15 +178,15 @@ fn without_tool<'r>(reason: &'r str, names: &[String]) -> &'r str {
         .unwrap_or(reason)
 }
 
-/// Words before the name of a rule, in the text of a refusal.
+/// Words before a rule's name in the text of a refusal.
 const BY_RULE: &str = "is not allowed by rule '";
-/// Words before the name of a limit.
+/// Words before a limit's name.
 const TOO_MANY: &str = "Too many calls to '";
 
-/// A refusal, taken apart.
+/// Parsed text of a refusal.
 #[derive(Debug, PartialEq, Eq)]
 struct NamedReason<'r> {
-    /// The rule, or what is limited.
+    /// Name of the rule or of the limited object.
     name: &'r str,
     kind: &'static str,
     /// The rest of the text, which may be empty.
@@ -192,12 +194,12 @@ struct NamedReason<'r> {
 }
 
 impl<'r> NamedReason<'r> {
-    /// Takes the text of a refusal apart; `None` if no rule or limit decided. A text alone does not show that a rule did.
+    /// Parses the text of a refusal; `None` if no rule or limit decided. The text alone does not show that a rule decided.
     fn of(reason: &'r str, is_by_rule: bool) -> Option<Self> {
         is_by_rule.then(|| by_rule(reason)).flatten().or_else(|| by_limit(reason))
     }
 
-    /// The text with the name first. Qualifiers follow the kind: a status, or the number of refusals.
+    /// Returns the text with the name first. Qualifiers follow the kind: a status, or the number of refusals.
     fn text(&self, qualifiers: &[String]) -> String {
         let Self { name, kind, rest } = self;
         let qualifiers: String = qualifiers.iter().map(|it| format!(", {it}")).collect();
@@ -205,7 +207,7 @@ impl<'r> NamedReason<'r> {
     }
 }
 
-/// A text such as `Resource 's:URI' is not allowed by rule 'NAME': MESSAGE`.
+/// Parses a text such as `Resource 's:URI' is not allowed by rule 'NAME': MESSAGE`.
 fn by_rule(reason: &str) -> Option<NamedReason<'_>> {
     let (access, rest) = reason.split_once(BY_RULE)?;
     if !access.is_empty() && rest.contains(BY_RULE) {
@@ -221,7 +223,7 @@ fn by_rule(reason: &str) -> Option<NamedReason<'_>> {
     Some(NamedReason { name, kind: "rule", rest: parts.join(": ") })
 }
 
-/// A text such as `Too many calls to 'NAME': limit 60 per minute, retry in 12s`.
+/// Parses a text such as `Too many calls to 'NAME': limit 60 per minute, retry in 12s`.
 fn by_limit(reason: &str) -> Option<NamedReason<'_>> {
     let of = reason.strip_prefix(TOO_MANY)?;
     let (name, rest) = match of.split_once("' at a time: limit ") {
@@ -358,7 +360,7 @@ mod tests {
         let forged =
             "Resource 's:x' is not allowed by rule 'fake': ' is not allowed by rule 'no-x'";
         assert_eq!(NamedReason::of(forged, true), None);
-        // The tool's name was removed before, so that the rule's follows.
+        // The tool's name was already removed, so the rule's name follows.
         let quoting = "is not allowed by rule 'no-x': it is not allowed by rule 'fake'";
         let named = NamedReason::of(quoting, true).map(|named| named.name);
         assert_eq!(named, Some("no-x"));

@@ -1,7 +1,7 @@
 //! Presentation of records: table rows, the full view of `activity show`, and lookup by id, number or `last`.
 //!
-//! Ids share their first characters (the time) and their last ones (the log), so that prefixes do not distinguish
-//! records; the number (`seq`) is unique.
+//! Ids share their first characters (the time) and their last ones (the log), so prefixes do not distinguish records;
+//! the number (`seq`) is unique.
 
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, target};
@@ -61,15 +61,15 @@ impl RowStyle {
         }
     }
 
-    /// Words, full ids, and times in UTC.
+    /// Creates a style with words, full ids, and times in UTC.
     pub(in crate::cli::commands) fn plain() -> Self {
         let times = Times::new(Some(TimeStyle::Utc), false);
         Self { intents: Intents::Words, times, reader: Reader::Program }
     }
 
-    /// Columns of `activity list`. The time is when the record was stored, which is the order of the list; `activity
-    /// show` has the start of the call. Programs get the columns of earlier versions; for people the tool includes the
-    /// server.
+    /// Columns of `activity list`. The time is the storage time of the record, which determines the order of the list;
+    /// `activity show` has the start of the call. Programs get the columns of earlier versions; for people the tool
+    /// includes the server.
     pub(super) fn columns(&self) -> Vec<Column> {
         let time = self.times.header("AGE", "TIME");
         match self.reader {
@@ -104,13 +104,13 @@ impl RowStyle {
         }
     }
 
-    /// Cells of one record, in the order of [`RowStyle::columns`]; `folded` are the decisions and approvals about it
-    /// without rows of their own.
+    /// Cells of one record, in the order of [`RowStyle::columns`]. `folded` are the decisions and approvals about the
+    /// record that have no rows of their own.
     pub(in crate::cli::commands) fn row(&self, record: &Value, folded: &[&Value]) -> Vec<Cell> {
         let [id, number, kind, server, tool, principal] =
             ["/id", "/seq", "/type", "/server_name", "/tool_name", "/principal"]
                 .map(|at| text(record, at));
-        // A call by a tool's own name states no intent: the operation is that of the tool.
+        // A call by a tool's own name states no intent, so the tool determines the operation.
         let [stated, derived] =
             ["/intent/operation_type", "/metadata/operation"].map(|at| text(record, at));
         let operation = if stated.is_empty() { derived } else { stated };
@@ -151,7 +151,7 @@ impl RowStyle {
         }
     }
 
-    /// Status of the record. For people, an approval that was not given does not count as a success.
+    /// Status of the record. For people, an approval that was not granted does not count as a success.
     fn status<'a>(&self, record: &'a Value) -> Cow<'a, str> {
         let (status, state) = (text(record, "/status"), text(record, "/metadata/state"));
         let is_approval = text(record, "/type") == "approval";
@@ -161,7 +161,7 @@ impl RowStyle {
         }
     }
 
-    /// Reason of the outcome. For people, rows without a tool start with the server, a tool shown in the row is not
+    /// Reason of the outcome. For people, a row without a tool starts with the server, a tool shown in the row is not
     /// repeated, and a rule or limit that refused the call comes first.
     fn reason(&self, record: &Value, folded: &[&Value]) -> String {
         let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
@@ -190,13 +190,13 @@ impl RowStyle {
     }
 }
 
-/// The tool of a record as `server:tool`; only the tool if the record names no server.
+/// The tool of a record as `server:tool`; only the tool if the record has no server.
 fn full_name(record: &Value) -> String {
     let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
     if server.is_empty() { tool.into_owned() } else { format!("{server}:{tool}") }
 }
 
-/// Groups decisions and approvals with the calls that they are about, if those are in the list.
+/// Groups decisions and approvals with the calls that they are about, if the calls are in the list.
 pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
     let (mut ids, mut approved) = (HashSet::new(), HashMap::new());
@@ -205,7 +205,7 @@ pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value
             continue;
         }
         ids.insert(text(record, "/id"));
-        // A call whose client was asked ends before the approval does: the outcome is in a row of its own.
+        // If a call's client was asked, the call ends before the approval does, so the outcome is in a separate row.
         if record.pointer("/metadata/input_required").is_none() {
             approved.insert(approval(record), text(record, "/id"));
         }
@@ -227,18 +227,18 @@ pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value
     rows.into_iter().map(|record| (record, folded(record))).collect()
 }
 
-/// Approval and request of a record. A standing approval is that of many calls; its records are about the first of them.
+/// Approval and request of a record. A standing approval covers many calls, but its records are about the first of them.
 fn approval(record: &Value) -> (Cow<'_, str>, Cow<'_, str>) {
     (text(record, "/metadata/approval"), text(record, "/request_id"))
 }
 
-/// Time a record was stored, from its id.
+/// Storage time of a record, taken from its id.
 pub(super) fn stored(record: &Value) -> Option<Timestamp> {
     let id = Id::parse(&text(record, "/id"))?;
     Timestamp::from_millisecond(i64::try_from(id.time_ms()).ok()?).ok()
 }
 
-/// Duration; empty for records without one, such as decisions.
+/// Duration; empty for records that have no duration, such as decisions.
 fn taken(record: &Value) -> String {
     let ms = record.pointer("/duration_ms").and_then(Value::as_f64);
     ms.filter(|ms| *ms > 0.0).map(duration).unwrap_or_default()
@@ -258,9 +258,10 @@ pub(super) fn duration(ms: f64) -> String {
 const LAST: &str = "last";
 /// Maximum number of digits of a record number (48 bits).
 const DIGITS: usize = 15;
-/// Records per page of the search.
+/// Number of records per page of the search.
 const PAGE: u64 = 20;
-/// Maximum number of pages examined, since numbers may be missing and records may arrive meanwhile.
+/// Maximum number of pages examined. More than one may be needed, because numbers may be missing and records may arrive
+/// during the search.
 const TRIES: usize = 8;
 
 /// Resolves an id, number or alias to a full id.
@@ -278,7 +279,7 @@ pub(super) async fn resolve(typed: &str, backend: &Backend) -> Result<String, Co
     }
 }
 
-/// Message for an argument that identifies no record.
+/// Message for an argument that does not identify a record.
 fn no_id(typed: &str) -> String {
     format!(
         "Activity not found: '{}'; expected `last`, a record number or a full id from `mcpproxy \
@@ -309,7 +310,7 @@ enum Place {
     /// At least this many records further.
     Older(u64),
     Newer(u64),
-    /// Within the page's range, but missing.
+    /// Within the page's range, but missing from the log.
     Nowhere,
 }
 
@@ -332,7 +333,7 @@ fn place(page: &Value, number: u64) -> Place {
     }
 }
 
-/// A page of records, newest first.
+/// Fetches a page of records, newest first.
 async fn page(backend: &Backend, offset: u64) -> Result<Value, CommandError> {
     let (limit, offset) = (PAGE.to_string(), offset.to_string());
     let query =
@@ -378,7 +379,7 @@ pub(super) async fn show(
     output.print(record.json()?, |data| render(data, &times, width) + &beside(&related, width))
 }
 
-/// Decisions about a call, or the call a decision is about.
+/// Decisions about a call, or the call that a decision is about.
 async fn related(data: &Value, backend: &Backend) -> Result<Vec<Value>, CommandError> {
     let [id, kind, request, parent] = ["id", "type", "request_id", "parent_id"]
         .map(|member| text(data, &format!("/activity/{member}")));
@@ -437,7 +438,7 @@ pub(super) fn render(data: &Value, times: &Times, width: Option<usize>) -> Strin
         }
         members.insert("stored".to_owned(), times.exact(time).into());
     }
-    // Deadline of an approval: the only timestamp of ours within the metadata.
+    // The deadline of an approval is the only timestamp in the metadata that mcpproxy writes itself.
     if let Some(Value::String(until)) = record.pointer_mut("/metadata/until") {
         *until = times.exact_text(until);
     }
@@ -446,7 +447,7 @@ pub(super) fn render(data: &Value, times: &Times, width: Option<usize>) -> Strin
     let rest = all.map(|(name, value)| (name.as_str(), value));
     let values = Paragraph::new(width).indented(LABEL);
     for (name, value) in first.chain(rest.filter(|(name, _)| !FIRST.contains(name))) {
-        // Hashes are omitted at a terminal that is too narrow for one.
+        // Hashes are omitted if the terminal is too narrow for one.
         if width.is_none_or(|width| width >= LABEL + HASH) || !HASHES.contains(&name) {
             field(&mut shown, (name, Names::Ours), value, (0, values));
         }
@@ -461,9 +462,9 @@ const HASH: usize = 64;
 /// Origin of the member names of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// Shown as words.
+    /// Names chosen by mcpproxy, shown as words.
     Ours,
-    /// Shown as they are.
+    /// Other names, shown unchanged.
     Foreign,
 }
 
@@ -615,7 +616,7 @@ pub(super) mod tests {
             assert_eq!(reasons(Reader::Person, error, &[]), shown);
             assert_eq!(reasons(Reader::Program, error, &[]), error, "unchanged for programs");
         }
-        // So does that of a decision beside it, which is not repeated.
+        // The reason of a related decision is shortened as well, and not repeated.
         let decision = json!({"status": "warning",
             "metadata": {"reason": "Tool 'github:delete_repo' is not marked read-only"}});
         let shown = reasons(Reader::Person, "", &[&decision, &decision]);
@@ -661,11 +662,11 @@ pub(super) mod tests {
             let whole = reasons(Reader::Program, &record, &decisions);
             assert!(whole.contains(denial) || whole == limit, "unchanged for programs: {whole}");
         }
-        // The name of a tool, in the words of a refusal.
+        // The name of a tool contains the words of a refusal.
         let forged = refused("Tool 'x:y is not allowed by rule 'mine': ask bob' not found");
         let shown = reasons(Reader::Person, &forged, &[]);
         assert_eq!(shown, "Tool 'x:y is not allowed by rule 'mine': ask bob' not found");
-        // The error of a server, in the words of a refusal.
+        // The error of a server contains the words of a refusal.
         let mut error = refused(denial);
         error["status"] = "error".into();
         assert_eq!(
@@ -724,7 +725,7 @@ pub(super) mod tests {
         ] {
             let decision = json!({"id": "d", "type": "policy_decision", "parent_id": "3",
                 "status": "blocked", "metadata": {"reason": first}});
-            // A later call of a standing approval, and one that still waits, have rows of their own.
+            // A later call of a standing approval, and a call that still waits, have rows of their own.
             let mut records = vec![call("5", "second", ""), approval("w", "other", "waiting")];
             records.extend((state != "approved").then_some(decision));
             records.extend([call("3", "first", first), approval("2", "first", state)]);

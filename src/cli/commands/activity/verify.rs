@@ -1,8 +1,7 @@
 //! `mcpproxy activity verify` and `prove`: integrity of the log (ACT-4), of a fleet's object store, and offline
 //! proofs of single records.
 //!
-//! A running proxy verifies its own log; without one, a copy of the files is verified before anything could repair
-//! them.
+//! A running proxy verifies its own log. If none runs, a copy of the files is verified before anything can repair them.
 
 use crate::cli::args::{ActivityProve, ActivityVerify, Global};
 use crate::cli::backend::{Backend, target};
@@ -28,7 +27,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum number of altered files that a summary names.
+/// Maximum number of altered files named in a summary.
 const MAX_NAMED: usize = 4;
 /// Update interval of a bar without length.
 const TICK: Duration = Duration::from_millis(100);
@@ -98,7 +97,7 @@ fn draw(report: &Value) -> String {
     shown
 }
 
-/// Summary of what is wrong, with the number of the first break; `None` if the log is sound.
+/// Summary of the faults, with the number of the first break; `None` if the log is sound.
 pub(in crate::cli::commands) fn unsound(report: &Value) -> Option<String> {
     if report.pointer("/sound") == Some(&Value::Bool(true)) {
         return None;
@@ -164,7 +163,7 @@ pub(super) fn write(
     })
 }
 
-/// Verifies a proof and prints what it proves.
+/// Verifies a proof and prints the facts that it proves.
 pub(super) fn check(
     file: &Path,
     flags: &ActivityVerify,
@@ -210,7 +209,7 @@ fn draw_proof(report: &Value, width: Option<usize>) -> String {
         )
 }
 
-/// Verifies a fleet's object store, prints a report, and fails if anything is wrong.
+/// Verifies a fleet's object store, prints a report, and fails if there is a fault.
 pub(super) fn verify(
     store: &str,
     flags: &ActivityVerify,

@@ -1,8 +1,8 @@
-//! Servers that a client reaches without the proxy, and their move into our config.
+//! Servers that a client reaches without the proxy, and their move to mcpproxy's config.
 //!
-//! A move first adds the servers to our config and has a running proxy apply it; only then are they removed from the
-//! client's file, whose backup keeps them. An interrupted move leaves a server in both files, and the next one only removes
-//! it from the client's.
+//! A move first adds the servers to mcpproxy's config and makes a running proxy apply it. Only then are they removed
+//! from the client's file, whose backup keeps them. An interrupted move leaves a server in both files, and the next
+//! move only removes it from the client's file.
 
 use crate::cli::clients::backup::{back_up, backup, read, set_aside};
 use crate::cli::clients::file::{ClientText, EntryMembers};
@@ -26,27 +26,27 @@ const SHOWN_SERVERS: usize = 10;
 
 /// A server that the client reaches without the proxy.
 struct DirectServer {
-    /// Its name at the client.
+    /// The server's name at the client.
     name: String,
-    /// Its entry there.
+    /// The server's entry at the client.
     block: Value,
     handling: Handling,
 }
 
-/// Handling of a server by a move.
+/// Handling of a server in a move.
 enum Handling {
-    /// Added to our config, and removed from the client's.
+    /// Added to mcpproxy's config, and removed from the client's file.
     Added(Box<Candidate>),
-    /// Only removed from the client's: our config has it under this name.
+    /// Only removed from the client's file, because mcpproxy's config has it under this name.
     Present(String),
-    /// Only removed from the client's if our config has the server of this name afterwards, which is the same.
+    /// Only removed from the client's file, if mcpproxy's config then has this name, which is the same server.
     SameAs(String),
     /// Not moved, for this reason.
     Kept(String),
 }
 
 impl Handling {
-    /// Our name of the server, if it can be moved.
+    /// The server's name in mcpproxy's config, if it can be moved.
     fn ours(&self) -> Option<&String> {
         match self {
             Self::Added(candidate) => Some(&candidate.name),
@@ -65,21 +65,22 @@ pub(super) struct DirectServers {
 /// Result of a move.
 #[derive(Default)]
 pub(super) struct Moved {
-    /// Names at the client.
+    /// Names of the moved servers at the client.
     pub(super) names: Vec<String>,
-    /// Report for people; empty without a move.
+    /// Report for people; empty if nothing was moved.
     pub(super) message: String,
 }
 
 /// Servers removed from a client's text.
 struct Removed {
     names: Vec<String>,
-    /// New path of an earlier backup that lacked one of them.
+    /// New path of an earlier backup that lacked one of the servers.
     kept: Option<String>,
 }
 
 impl DirectServers {
-    /// Finds them in the text of a client's file. `members` is the entry for the proxy. An unreadable text has none.
+    /// Finds the servers in the text of a client's file. `members` is the entry for the proxy. An unreadable text has
+    /// no servers.
     pub(super) fn find(
         client: McpClient,
         text: &str,
@@ -134,7 +135,7 @@ impl DirectServers {
         self.movable().map(|server| server.name.clone()).collect()
     }
 
-    /// Names of the servers that are in our config.
+    /// Names of the servers that are in mcpproxy's config.
     pub(super) fn present_names(&self) -> impl Iterator<Item = &String> {
         let is_present = |it: &&DirectServer| matches!(it.handling, Handling::Present(_));
         self.servers.iter().filter(is_present).map(|server| &server.name)
@@ -181,7 +182,7 @@ impl DirectServers {
         shown
     }
 
-    /// Sentences that name all servers except the moved ones, and the next step; `None` if there are none.
+    /// Sentences that name all servers except the moved ones, and the next step; `None` if no servers remain.
     pub(super) fn hint(&self, moved: &[String], loaded: &Loaded) -> Option<String> {
         let left: Vec<_> = self.servers.iter().filter(|it| !moved.contains(&it.name)).collect();
         let named = left.iter().take(SHOWN_SERVERS).map(|server| {
@@ -213,7 +214,7 @@ impl DirectServers {
             .then(|| format!("It still reaches servers without mcpproxy: {named}{more}.{next}"))
     }
 
-    /// Moves the servers at these positions among the movable ones. A server whose entry has changed meanwhile stays.
+    /// Moves the movable servers at these positions. A server whose entry has changed in the meantime is not moved.
     pub(super) fn carry_out(
         &self,
         chosen: &[usize],
@@ -234,7 +235,7 @@ impl DirectServers {
             ))
         };
         let is_added = added.count() > 0;
-        // Also without additions: an earlier one may not be in force.
+        // The reload also runs if nothing was added, because an earlier addition may not be in force.
         let runtime = server::local_runtime().map_err(CommandError::failed)?;
         let (reloaded, _) = runtime.block_on(running_proxy::reload(loaded));
         let mut report = String::new();
@@ -288,7 +289,7 @@ impl DirectServers {
         }
     }
 
-    /// Question whether to move all that can be moved.
+    /// Question whether to move all movable servers.
     pub(super) fn question(&self) -> String {
         let count = |is_added: bool| {
             let added = |it: &&DirectServer| matches!(it.handling, Handling::Added(_)) == is_added;
@@ -309,7 +310,7 @@ impl DirectServers {
         }
     }
 
-    /// Removes servers from the client's text. A backup contains them afterwards.
+    /// Removes servers from the client's text and ensures that a backup contains them.
     fn without(
         &self,
         servers: &[&DirectServer],
@@ -346,21 +347,21 @@ impl DirectServers {
     }
 }
 
-/// Our name of a server, if it differs from the client's.
+/// The server's name in mcpproxy's config, if it differs from the client's.
 fn alias(server: &DirectServer, ours: &str) -> String {
     if server.name == ours { String::new() } else { format!(" as '{}'", line(ours)) }
 }
 
-/// Servers of our config; none if its file cannot be read again.
+/// Servers in mcpproxy's config; empty if its file cannot be read again.
 fn configured(loaded: &Loaded) -> Vec<(String, Value)> {
     let text = file::text(&loaded.path).ok();
     let json = text.and_then(|text| EditedJson::new(&text).ok());
     json.map(|json| Servers(&json).all()).unwrap_or_default()
 }
 
-/// Whether an entry of our config replaces a client's: it is enabled if the client's is, has the same command, arguments
-/// and folder or URL, and the same variables and headers, with the same values or references. Servers that differ in a
-/// value, such as the URL of a database, are different ones.
+/// Whether an entry in mcpproxy's config replaces a client's entry: it is enabled if the client's is, and has the same
+/// command, arguments and folder or URL, and the same variables and headers with the same values or references. Servers
+/// that differ in a value, such as the URL of a database, are different servers.
 fn covers(ours: &Value, members: &EntryMembers) -> bool {
     let theirs = |key: &str| members.iter().find(|(it, _)| it == key).map(|(_, value)| value);
     let is_empty = |value: &&Value| value.as_array().is_some_and(Vec::is_empty);

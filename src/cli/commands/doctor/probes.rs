@@ -32,10 +32,10 @@ use tokio::runtime::LocalRuntime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiagnosisKind {
     Fine,
-    /// Valid, but perhaps unintended.
+    /// Valid, but possibly unintended.
     Odd,
     Wrong,
-    /// Was wrong, and has been fixed.
+    /// Was faulty, and has been fixed.
     Fixed,
 }
 
@@ -96,7 +96,7 @@ impl Diagnosis {
 }
 
 const CERTIFICATES_CHECK: &str = "tls";
-/// Remaining lifetime below which a certificate is a warning.
+/// Remaining lifetime below which a certificate causes a warning.
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 /// Permission bits of users other than owner and group.
 const OTHERS_MODE: u32 = 0o007;
@@ -110,7 +110,7 @@ struct Section<'a> {
     roots: Option<(TlsKey, &'a Path)>,
 }
 
-/// Checks all TLS files; empty without TLS.
+/// Checks all TLS files; empty if TLS is not used.
 pub(super) fn check_certificates(config: &Config, now: SystemTime) -> Vec<Diagnosis> {
     let listener = config.tls.iter().map(|tls| Section {
         at: "tls".to_owned(),
@@ -206,7 +206,8 @@ fn fix(section: &Section<'_>, problem: &TlsFileProblem) -> String {
     }
 }
 
-/// A private key that others can read. Group access is only a warning: some systems have a group for keys.
+/// Finding for a private key that others can read. Group access is only a warning, because some systems have a group
+/// for keys.
 fn exposed(section: &Section<'_>, key: &Path) -> Option<Diagnosis> {
     let wide = private::wider(key)?;
     let finding =
@@ -219,7 +220,7 @@ fn exposed(section: &Section<'_>, key: &Path) -> Option<Diagnosis> {
     Some(Diagnosis { fix, ..Diagnosis::new(outcome, CERTIFICATES_CHECK, finding) })
 }
 
-/// A path quoted for a shell.
+/// Quotes a path for a shell.
 fn word(path: &Path) -> String {
     let text = path.display().to_string();
     quoted(&text).map_or_else(|| "FILE".to_owned(), std::borrow::Cow::into_owned)
@@ -227,8 +228,8 @@ fn word(path: &Path) -> String {
 
 const EGRESS_CHECK: &str = "proxy";
 
-/// Egress proxies of the environment, and the route to each enabled server; empty without a proxy. The environment of a
-/// running proxy may differ; its log shows the variables, too.
+/// Checks the egress proxies in the environment, and the route to each enabled server; empty if no proxy is set. The
+/// environment of a running proxy may differ; its log also shows the variables.
 pub(super) fn check_egress(
     config: &Config,
     environment: &EgressEnvironment,
@@ -254,7 +255,7 @@ pub(super) fn check_egress(
         match server.upstream.egress_summary(lookup) {
             Ok(None) => {}
             Ok(Some(way)) => found.push(Diagnosis::fine(EGRESS_CHECK, format!("'{name}': {way}"))),
-            // Reported above, or with the config.
+            // The problem is reported above, or with the config.
             Err(why) => found.push(Diagnosis::new(
                 DiagnosisKind::Odd,
                 EGRESS_CHECK,
@@ -267,7 +268,7 @@ pub(super) fn check_egress(
 
 const LOG_CHECK: &str = "log";
 
-/// Verifies the log: by the running proxy, else on a copy.
+/// Verifies the log, by the running proxy if there is one, otherwise on a copy.
 pub(super) fn check_log<'s>(
     loaded: &Loaded,
     running: Option<&Backend>,
@@ -324,7 +325,7 @@ fn on_disk(folder: &Path) -> Result<Value, Diagnosis> {
     serde_json::to_value(&report).map_err(|error| failed(&error))
 }
 
-/// Finding for a log that could not be verified. Only damage is a fault of the log itself.
+/// Finding for a log that could not be verified. Only damage counts as a fault of the log itself.
 fn unverified(error: &StoreError) -> Diagnosis {
     let text = error.to_string();
     match error {
@@ -335,7 +336,7 @@ fn unverified(error: &StoreError) -> Diagnosis {
         ),
         StoreError::Io(error) | StoreError::File { error, .. } => {
             let fix = match error.kind() {
-                // The log is verified on a copy.
+                // The log is verified on a copy, which needs disk space.
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => format!(
                     "free space at {}, or set TMPDIR to a disk with room for a copy of the log",
                     env::temp_dir().display()
@@ -343,7 +344,7 @@ fn unverified(error: &StoreError) -> Diagnosis {
                 io::ErrorKind::PermissionDenied => {
                     "run mcpproxy doctor as the user who owns the log".to_owned()
                 }
-                // The generic advice would name this command.
+                // The generic advice would name this same command.
                 _ if error.raw_os_error() != Some(Errno::EIO as i32) => String::new(),
                 _ => start_proxy::after_disk_failure(error).to_owned(),
             };
@@ -358,8 +359,8 @@ fn not_known(why: &str, fix: &str) -> Diagnosis {
 
 const PORT_CHECK: &str = "port";
 
-/// Checks the listen address. `runs`: a proxy of this config was found; `silent_process`: the process that has
-/// announced itself there.
+/// Checks the listen address. `runs` means that a proxy of this config was found; `silent_process` is the process that
+/// has announced itself there.
 pub(super) fn check_port(listen: &Address, runs: bool, silent_process: Option<Pid>) -> Diagnosis {
     if runs {
         return Diagnosis::fine(PORT_CHECK, format!("mcpproxy runs on {listen}"));
@@ -396,7 +397,7 @@ pub(super) fn check_port(listen: &Address, runs: bool, silent_process: Option<Pi
     }
 }
 
-/// Checks a Unix socket. A stale socket file is removed by `serve`.
+/// Checks a Unix socket. `serve` removes a stale socket file.
 fn socket(path: &Path, silent_process: Option<Pid>) -> Diagnosis {
     if UnixStream::connect(path).is_ok() {
         if let Some(silent_process) = silent_process {
@@ -420,7 +421,7 @@ fn socket(path: &Path, silent_process: Option<Pid>) -> Diagnosis {
     }
 }
 
-/// A proxy of this config that is stopped or hangs.
+/// Finding for a proxy of this config that is stopped or hangs.
 fn does_not_answer(listen: &str, process: Pid) -> Diagnosis {
     Diagnosis::wrong(
         PORT_CHECK,
@@ -429,7 +430,7 @@ fn does_not_answer(listen: &str, process: Pid) -> Diagnosis {
     )
 }
 
-/// The process that listens on a port, as far as this user can see it.
+/// Process that listens on a port, if it is visible to this user.
 #[cfg(target_os = "linux")]
 fn owner(port: u16) -> Option<(String, String)> {
     /// Socket state "listening" in the kernel's table.
