@@ -1,9 +1,9 @@
 //! Settings over REST: a redacted view of the config file, and changes by JSON Merge Patch (RFC 7396). Pure.
 //!
 //! Only keys on the allow-list [`PATCHABLE`] can be changed, and only to and from values that are shown, so that the
-//! right to change settings grants nothing else. Invariant: unlisted keys are refused, including new ones. Not listed
-//! are keys that decide who is admitted, who may approve, which rules apply and what the log keeps; keys that name
-//! files, programs and addresses; and secrets. `schema_tests` compares the list with the schema.
+//! right to change settings grants nothing else. Invariant: unlisted keys are refused, including new ones. The list
+//! excludes keys that decide who is admitted, who may approve, which rules apply and what the log keeps; keys that
+//! name files, programs and addresses; and secrets. `schema_tests` compares the list with the schema.
 
 use crate::edit::{EditRefused, EditedJson};
 use crate::edit_servers::Servers;
@@ -16,7 +16,7 @@ use thiserror::Error;
 
 /// Maximum number of values per patch; the text is parsed again for each.
 pub const MAX_CHANGES: usize = 64;
-/// Maximum depth of a value in keys.
+/// Maximum nesting depth of a value, counted in keys.
 const MAX_DEPTH: usize = 16;
 
 /// Reason why a patch is refused.
@@ -34,7 +34,7 @@ pub enum PatchRefused {
     /// More than [`MAX_CHANGES`].
     #[error("more than {MAX_CHANGES} values at once")]
     TooMany,
-    /// Nested more than [`MAX_DEPTH`].
+    /// Nested deeper than [`MAX_DEPTH`].
     #[error("a value is nested more than {MAX_DEPTH} keys deep")]
     TooDeep,
     /// The text cannot be edited.

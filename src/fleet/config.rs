@@ -35,7 +35,7 @@ const MAX_ADVERTISE_CHARS: usize = 512;
 /// Minimum of `backlog_bytes`.
 const MIN_BACKLOG_BYTES: u64 = 16 << 20;
 
-/// Name of a node, unique in its fleet: lower-case ASCII letters, digits, and `-`, `_`, `.` within.
+/// Name of a node, unique in its fleet: lower-case ASCII letters, digits, and, except at its ends, `-`, `_` and `.`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Box<str>);
 

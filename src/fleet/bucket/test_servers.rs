@@ -110,7 +110,7 @@ impl Keys {
             let _ = write!(page, "<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>");
         }
         if let Some((last, is_folder)) = entries.last().filter(|_| !is_last) {
-            // After all its contents.
+            // Sorts after all its contents.
             let end = if *is_folder { "\u{10fffd}" } else { "" };
             let token = escaped(&format!("{last}{end}"));
             let _ = write!(page, "<NextContinuationToken>{token}</NextContinuationToken>");

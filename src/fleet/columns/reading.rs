@@ -126,7 +126,7 @@ impl ColumnChunk {
     }
 }
 
-/// Maximum uncompressed size of a table's pages in bytes, and of its cells, each counted where it occurs.
+/// Maximum uncompressed size in bytes of a table's pages, and of its cells. A cell is counted each time it occurs.
 const MAX_UNPACKED_BYTES: usize = 512 << 20;
 /// Maximum compression ratio of Snappy: three bytes stand for at most 64.
 const MAX_PACKING: usize = 64;

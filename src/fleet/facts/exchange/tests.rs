@@ -138,7 +138,7 @@ async fn invalid_object_is_reported_and_known_facts_are_kept() {
         assert!(faults["facts/said/b"].contains(words), "{faults:?}");
         assert_eq!(value(&a, "t").as_deref(), Some("1"));
     }
-    // Invalid under another name as well.
+    // The object is invalid under another name, too.
     store.put("facts/said/c", &whole);
     round(&a, &bucket).await;
     a.stand(&Ok(()));
@@ -211,7 +211,7 @@ async fn stray_objects_are_reported_within_bounds_and_do_not_hide_nodes() {
     let all = &standing.faults[SAID];
     assert!(all.starts_with("1000 stray objects: X0"), "{all}");
     assert!(all.ends_with("more objects are skipped"), "{all}");
-    // More objects than are listed: their selection is up to the store, and nothing is undone because of it.
+    // There are more objects than a listing includes: the store chooses the listed ones, and this undoes nothing.
     for at in 0..MAX_LISTED_FACTS {
         store.put(&format!("facts/said/Y{at:05}"), b"");
     }
