@@ -92,7 +92,8 @@ impl NodeKey {
         verifier.note(&checkpoint.text(), |text| self.signature(text))
     }
 
-    /// Signs a text. Its prefix must identify its kind, so that no other signed text begins alike.
+    /// Signs a text. The text's prefix must identify its kind, so that no signed text of another kind begins the same
+    /// way.
     pub(crate) fn signature(&self, text: &[u8]) -> [u8; SIGNATURE_BYTES] {
         let mut signature = [0; SIGNATURE_BYTES];
         let made = self.0.sign(text);

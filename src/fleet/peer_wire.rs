@@ -12,8 +12,8 @@
 //! COUNTER of a sender's start is accepted once ([`SeenRequests`]; senders count per receiver, [`RequestCounters`]). `last`
 //! means that the request must not be forwarded: one hop.
 //!
-//! A response is status 200 and frames, each with a MAC under a key derived from the request's MAC. So it is bound to this
-//! request, complete, and in order:
+//! A response has status 200 and consists of frames, each with a MAC under a key derived from the request's MAC. So
+//! it is bound to this request, complete, and in order:
 //!
 //! ```text
 //! length (4, big-endian: of the payload) · kind (1) · payload · keyed BLAKE3(number (8) · kind · payload), 16 bytes

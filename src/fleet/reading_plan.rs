@@ -4,8 +4,8 @@
 //! a log:   1 ─────── in an index ───────▶ L │ L+1 ── at its node, if alive ──▶
 //! ```
 //!
-//! Index nodes have sealed records; later ones are requested from their own node. Each log is divided at the last record that the
-//! index reports, so that no record is requested or counted twice. Whatever is unavailable is listed.
+//! Index nodes have sealed records; later records are requested from their own node. Each log is divided at the last
+//! record that the index reports, so that no record is requested or counted twice. Unavailable records are listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

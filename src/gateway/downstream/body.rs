@@ -299,7 +299,8 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut body = pin!(body);
-    // Most bodies arrive in one piece, which is not copied. Small pieces are, since each would pin its read buffer.
+    // Most bodies arrive in one piece, which is not copied. Small pieces are copied, since each would pin its read
+    // buffer.
     let (mut first, mut whole) = (Bytes::new(), Vec::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {

@@ -1,7 +1,7 @@
 //! `retrieve_tools`: finds tools by a query in plain words and returns how to call them (FR-021..024).
 //!
-//! Owns the result at three levels of detail. Server-provided JSON (input schemas, annotations) is embedded
-//! verbatim; the text block has short lines with all that a call needs. Pure functions; the catalog ranks.
+//! Owns the result at three levels of detail. Server-provided JSON (input schemas, annotations) is embedded verbatim;
+//! the text block has short lines with all that a call needs. The functions are pure; the catalog ranks the tools.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -95,7 +95,7 @@ pub struct Shown<'a> {
     /// The server's name in the config.
     #[schema(value_type = String)]
     pub server: &'a str,
-    /// The server's title for it.
+    /// The server's title for the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub title: Option<&'a str>,

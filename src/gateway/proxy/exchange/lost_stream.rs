@@ -8,7 +8,7 @@ use super::{Broken, Exchange, policy};
 use crate::proxy::held::answer::AnswerStream;
 
 impl Exchange {
-    /// Repeats the request if nothing has arrived and the connection is to blame (CAP-7).
+    /// Repeats the request if nothing has arrived and the connection caused the failure (CAP-7).
     pub(super) async fn retry_call(&mut self, error: CallError) -> Result<(), Broken> {
         if error.cause.quotes_server() {
             self.mark_answered();
