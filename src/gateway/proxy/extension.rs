@@ -44,7 +44,7 @@ pub(crate) fn forward(
         let read = ExtensionParams::read(&params).map_err(Refusal::invalid_params)?;
         let (meta, members) = (read.meta, read.brought);
         let mut extras = CallExtras { meta, members, client_capabilities, ..CallExtras::default() };
-        // Its content is unknown.
+        // The content of the request is unknown.
         on.set_offer(&server, true);
         let access = Access::Method { server, method };
         let mut arguments = read.others;

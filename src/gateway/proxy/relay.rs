@@ -1,4 +1,4 @@
-//! Relay of an upstream's messages before its answer to the client of the call.
+//! Relay that forwards an upstream's messages, sent before its answer, to the client of the call.
 //!
 //! A client receives messages of its own calls only: progress under its token, log messages at its level, and
 //! requests that it declared support for, under ids of its own. Everything else is dropped, including unknown
@@ -64,7 +64,7 @@ pub(super) enum Step {
     Ask(AskedQuestion),
     /// Send this `error` or `result` member to the upstream, under the raw id.
     Respond(Bytes, Bytes),
-    /// Hold the call and ask its client by the response.
+    /// Hold the call and ask its client through the response.
     Hold(HeldQuestion),
     Drop,
 }
@@ -126,7 +126,7 @@ impl Relay {
         step
     }
 
-    /// Records that its client used a server.
+    /// Records that the call's client used a server.
     pub(super) fn note_use(&self, now: Instant) {
         if let Some((client, _)) = &self.client {
             client.note_use(now);
@@ -164,7 +164,7 @@ impl Relay {
                 {
                     to_client(notification(message, client.revision(), &[], asked))
                 }
-                // It may concern an earlier call of another client.
+                // The message may concern an earlier call of another client.
                 Some(_) | None => Step::Drop,
             },
             ("notifications/progress", None) => {
@@ -240,7 +240,7 @@ impl Relay {
         client.filter(|client| client.family == ProtocolFamily::Legacy)
     }
 
-    /// Requests that the client can be sent beside its call.
+    /// Requests that can be sent to the client during its call.
     pub(super) fn client_capabilities(&self) -> ClientCapabilities {
         match &self.client {
             Some((client, Channel::Stream)) if client.family == ProtocolFamily::Legacy => {

@@ -134,7 +134,7 @@ impl Tally {
         self.0.begun.add(1);
     }
 
-    /// Counts the end of a call; `server` is the one that it was sent to.
+    /// Counts the end of a call; `server` is the server that the call was sent to.
     pub fn ended(&self, server: Option<ServerId>, outcome: Outcome, took: CallDuration) {
         self.0.all.ended(outcome, took);
         if let Some(counts) = server.and_then(|server| self.0.servers.of(server)) {
@@ -182,7 +182,7 @@ impl Calls {
         self.named.lock().sums(&tools, max)
     }
 
-    /// Sums over all workers. Calls that end meanwhile may be included in some numbers only.
+    /// Sums over all workers. Calls that end during the read may be included in some numbers only.
     pub fn read(&self) -> Totals {
         let sheets = self.sheets.lock();
         let mut totals = Totals::default();
@@ -540,7 +540,7 @@ const MAX_TOOLS: usize = 16 * 1024;
 const PORTION: usize = 256;
 /// Label of tools beyond the bounds, and of a tool with this very name.
 pub(crate) const OTHER: &str = "other";
-/// Kinds of calls: by a call tool, by the tool's own name, or a request other than a tool call.
+/// Kinds of calls: through a call tool, through the tool's own name, or a request other than a tool call.
 const VARIANTS: [&str; 5] =
     ["call_tool_read", "call_tool_write", "call_tool_destructive", "direct", ""];
 
@@ -552,7 +552,7 @@ pub(super) struct ToolCalls(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// In order of arrival, so that they can be read in portions.
+    /// Rows in order of arrival, so that they can be read in portions.
     rows: Vec<Row>,
     /// Index in `rows`.
     places: HashMap<ServerId, HashMap<Arc<str>, usize>>,
@@ -595,7 +595,7 @@ impl ToolCalls {
         }
     }
 
-    /// Visits each row. Calls that end meanwhile may be missed.
+    /// Visits each row. Calls that end during the read may be missed.
     fn read(&self, mut each: impl FnMut(&Row)) {
         let (mut from, mut portion) = (0, Vec::with_capacity(PORTION));
         loop {

@@ -117,7 +117,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Continues a held call with the client's answer instead of sending it (PRO-42).
+    /// Continues a held call with the client's answer instead of sending the call (PRO-42).
     async fn take_over(
         self,
         permit: Permit,
@@ -138,7 +138,7 @@ impl OnRecord<'_> {
             arguments: &arguments,
             members: &extras.members,
         };
-        // Before the client of the held call stops counting as a user of the server.
+        // Done before the client of the held call stops counting as a user of the server.
         if let Some(user) = user {
             worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
         }
