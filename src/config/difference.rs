@@ -110,7 +110,7 @@ impl ConfigDifference {
             telemetry,
             // Set by the program itself.
             reaper: _,
-            // Their contents are compared where they are used.
+            // The files' contents are compared where they are used.
             named_files: _,
             own_variables: _,
             named_variables: _,

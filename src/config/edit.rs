@@ -368,7 +368,7 @@ fn insert(
     let trailing = if ends_with_comma { "," } else { "" };
     if on_lines && !is_one_line {
         let base = indentation(bare, last.start);
-        // After the comments on the same line.
+        // Inserted after the comments on the same line.
         let at = comments_end(bare, end, container.close());
         changes.push((at..at, format!("{newline}{base}{}{trailing}", write(layout, base))));
     } else {

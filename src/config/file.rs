@@ -29,7 +29,7 @@ use std::{fmt, fs, io};
 /// Maximum size of a config file in bytes.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Name of the JSON Schema file written beside the config for editors.
+/// Name of the JSON Schema file written next to the config for editors.
 pub const SCHEMA_FILE: &str = "mcp_config.schema.json";
 
 /// Random bytes of a generated key, written as hex digits.
@@ -277,7 +277,7 @@ pub fn edit<T, E: fmt::Display>(
     edited.map_err(|error| Problem::of_file(Severity::Error, path, format!("not changed: {error}")))
 }
 
-/// Writes the current JSON Schema beside the config.
+/// Writes the current JSON Schema next to the config.
 pub fn put_schema(path: &Path) -> Result<PathBuf, Problem> {
     let schema = path.with_file_name(SCHEMA_FILE);
     let next = || Ok::<_, Infallible>((Some(CONFIG_SCHEMA.to_owned()), ()));

@@ -122,7 +122,7 @@ impl SharedConfig {
                 both.insert(key, value);
             }
         }
-        // Their texts are part of the shared config.
+        // The texts of the rule files are part of the shared config.
         if let Some(policy) = both.get_mut("policy").and_then(Value::as_object_mut) {
             policy.remove("files");
         }

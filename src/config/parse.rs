@@ -1,7 +1,7 @@
 //! Parses the text of a config into one checked value. Precedence: flag, environment, file. Pure.
 //!
-//! Also handles keys under other names: those of earlier versions, of other programs, and misspelled ones. A misspelled
-//! `mcpServers` is an error, since its servers would be ignored; other unknown keys are warnings.
+//! The parser also handles keys under other names: those of earlier versions, of other programs, and misspelled ones.
+//! A misspelled `mcpServers` is an error, since its servers would be ignored; other unknown keys are warnings.
 
 use crate::document::{ConfigDocument, Findings};
 use crate::problem::{KeyPath, Problem, Severity};

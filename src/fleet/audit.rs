@@ -415,6 +415,7 @@ impl RecordProof {
 /// tried, those of the preceding days first.
 ///
 /// # Errors
+///
 /// [`ProofError`]; if segments were invalid and none proves the record, the error of the first invalid segment.
 pub async fn prove(bucket: &Bucket, id: Id) -> Result<RecordProof, ProofError> {
     let mut wrong = None;

@@ -340,8 +340,8 @@ impl Bucket {
         if self.folder.is_root() { key.to_owned() } else { format!("{}/{key}", self.folder) }
     }
 
-    /// Listed object whose key is not a valid path, with size 0; `None` if it is outside the folder. No fleet
-    /// object has such a key, so callers report it as foreign.
+    /// Listed object whose key is not a valid path, with size 0; `None` if it is outside the folder. Fleet objects
+    /// never have a key like this, so callers report the object as foreign.
     fn odd(&self, raw: &str) -> Option<ListedObject> {
         let folder: &str = self.folder.as_ref();
         let key = match folder.is_empty() {

@@ -5,10 +5,10 @@
 //! other columns derive. A reader compares every cell with the canonical bytes, so that column queries and chain
 //! readers see the same data. The same records and notes give the same bytes.
 //!
-//! Tables are written by `parquet` but read by this module: that crate trusts its input, follows nested structures in a
-//! footer and allocates what it claims, while anyone with write access to the store can add a file. The readers accept
-//! exactly what the encoder writes: the footer in Thrift's compact protocol (`footer`), then the pages, with everything
-//! compared (`reading`).
+//! Tables are written by `parquet` but read by this module: that crate trusts its input, follows nested structures in
+//! a footer and allocates as much as the footer claims, while anyone with write access to the store can add a file.
+//! The readers accept exactly what the encoder writes: the footer in Thrift's compact protocol (`footer`), then the
+//! pages, with everything compared (`reading`).
 
 mod footer;
 mod reading;

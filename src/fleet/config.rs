@@ -1,7 +1,7 @@
 //! The `cluster` section of the configuration, node names and stray objects. Pure.
 //!
 //! [`StrayObjects`] summarizes objects in the store whose names are not node names. Anyone who can write to the store
-//! can add any number of them, so what is kept and shown is bounded.
+//! can add any number of them, so the kept and shown names are bounded.
 
 use std::fmt;
 use std::num::NonZeroU16;

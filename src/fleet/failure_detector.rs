@@ -16,10 +16,11 @@
 //! An Unknown node becomes Dead, without a notification, after the same silence since it was read, or if its object does not
 //! change for that long. While it waits to be read, which takes longer in a large fleet, it stays Unknown and undecided.
 //!
-//! A listing shows which heartbeats changed, but not their content. A change keeps an alive node alive but revives none,
-//! because listings are not authenticated; so heartbeats are also read in turn ([`FailureDetector::due_reads`]). If a changed object
-//! turns out not to be a new valid heartbeat, listings no longer count for this node, only reads do. An attacker with write
-//! access but no key can therefore keep a dead node alive until its next read plus [`DEAD_AFTER_MS`].
+//! A listing shows which heartbeats changed, but not their content. A change keeps an alive node alive but does not
+//! revive a dead one, because listings are not authenticated; so heartbeats are also read in turn
+//! ([`FailureDetector::due_reads`]). If a changed object turns out not to be a new valid heartbeat, listings no
+//! longer count for this node, only reads do. An attacker with write access but no key can therefore keep a dead node
+//! alive until its next read plus [`DEAD_AFTER_MS`].
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -281,7 +281,7 @@ impl Watcher {
         let held = answers.filter_map(|bytes| AnswerHead::read(&bytes).ok()?.0.holdings);
         let mut logs = held.flat_map(|held| held.copies.into_iter().chain([held.own]));
         self.found = logs.find(|held| held.log == wanted).map(|held| held.node);
-        // Its node is checked like any other.
+        // The log's node is checked like any other node.
         self.seen = None;
         match (&self.found, self.logs.contains_key(&wanted)) {
             (None, false) => {
@@ -459,7 +459,7 @@ mod tests {
         );
         assert_eq!(read(None, vec![range("b", 4, 9)], &all), Ok((4, Some(4), true)));
         assert_eq!(read(None, vec![range("b", 9, 9)], &[]), Ok((0, Some(9), false)));
-        // It would be requested again immediately, or repeat the same event.
+        // The answer would be requested again immediately, or would repeat the same event.
         assert_eq!(read(Some(3), vec![range("b", 3, 9)], &[]), Err(()));
         assert_eq!(read(None, vec![range("b", 3, 9)], &[]), Err(()));
         assert_eq!(read(Some(3), vec![range("b", 2, 9)], &[]), Err(()));

@@ -477,7 +477,7 @@ mod tests {
         sees(&mut driver, &["junk0", "junk1", "junk2", "junk3"]);
         driver.chains.insert("real".into(), None);
         assert_eq!(std::iter::from_fn(|| turn(&mut driver)).count(), TURNS - 1);
-        // Without chains they use all slots.
+        // Without chains, new nodes use all slots.
         let mut driver = Driver::new(&context);
         sees(&mut driver, &["junk0", "junk1", "junk2", "junk3", "junk4"]);
         assert_eq!(std::iter::from_fn(|| turn(&mut driver)).count(), TURNS);

@@ -223,7 +223,7 @@ impl SeenRequests {
     /// might have been.
     pub(crate) fn take(&mut self, from: BootId, counter: u64, now: u64) -> bool {
         if !self.senders.contains_key(&from) && self.senders.len() >= MAX_SENDERS {
-            // Their requests are no longer fresh.
+            // The requests of these senders are no longer fresh.
             self.senders.retain(|_, seen| now.saturating_sub(seen.last) <= 3 * FRESH_MS);
             if self.senders.len() >= MAX_SENDERS {
                 return false;

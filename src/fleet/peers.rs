@@ -5,9 +5,9 @@
 //!
 //! A failed request marks its peer as suspected ([`SuspectedPeers`]); its heartbeat is re-read on the next tick.
 //!
-//! [`PeerLiveness`] watches the liveness of the requested node while its response is pending, because a node that loses
-//! power or its network closes no connection. Like request routing, it relies on heartbeats in the store
-//! ([`Membership`]), so that during a store outage no node counts as dead.
+//! [`PeerLiveness`] watches the liveness of the requested node while its response is pending, because a node that
+//! loses power or its network does not close its connections. Like request routing, it relies on heartbeats in the
+//! store ([`Membership`]), so that during a store outage no node counts as dead.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -83,7 +83,7 @@ pub enum PeerError {
     /// No response in time, or a truncated one: the request may have been processed.
     #[error("node '{node}' did not answer: {why}")]
     Unanswered { node: String, why: String },
-    /// The responder is not that node, or does not accept this one.
+    /// The responder is not the requested node, or does not accept this one.
     #[error(
         "peer '{node}' failed authentication ({why}): check that both nodes use the same cluster.key"
     )]
@@ -338,7 +338,7 @@ impl Peers {
                 Err(_) => Err(format!("no connection within {} s", CONNECT_LIMIT.as_secs())),
             }
         };
-        // The socket belongs to that runtime, regardless of the thread that uses the connection.
+        // The socket belongs to the client's runtime, regardless of the thread that uses the connection.
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
         connecting.await.unwrap_or_else(|error| Err(error.to_string()))
     }

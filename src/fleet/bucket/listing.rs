@@ -4,7 +4,7 @@
 //! blocking thread, in no particular order.
 //!
 //! `object_store` rejects a whole page if one of its keys is not a valid path: double slashes, `.` or `..` segments,
-//! control characters. Anyone who can write to the store could thereby block all nodes. So the invalid key is
+//! control characters. Anyone who can write to the store could block all nodes this way. So the invalid key is
 //! located, reported under its raw name, and the listing resumes after it. The error names the key but not its index,
 //! so the key is located by requesting parts of the page: twice as many keys each time until the key is included,
 //! then half as many until it is the only one. A page of 5000 keys, the largest of all stores, takes about thirty
@@ -247,8 +247,8 @@ impl DirectEntries {
 }
 
 impl Bucket {
-    /// Lists the folder names in a folder, in order. An invalid name (as in `a//b` or `a/../b`) is included
-    /// with a trailing slash, which no valid name has.
+    /// Lists the folder names in a folder, in order. An invalid name (as in `a//b` or `a/../b`) is included with a
+    /// trailing slash, which valid names do not have.
     ///
     /// # Errors
     ///
@@ -560,8 +560,8 @@ impl<'a> Pages<'a> {
         }
         self.passed += 1;
         self.last_passed = Some(key.to_owned());
-        // '0' follows '/' and thus sorts after the folder's contents. An object of exactly this name would be
-        // skipped next to such a key; folders would not.
+        // '0' follows '/' and thus sorts after the folder's contents. An object of exactly this name would be skipped
+        // next to this key; folders would not.
         let folder = key.strip_suffix('/').filter(|_| self.is_direct);
         self.offset = Some(folder.map_or_else(|| key.to_owned(), |folder| format!("{folder}0")));
         self.token = None;
@@ -573,7 +573,7 @@ impl<'a> Pages<'a> {
 /// Number of keys to request from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PagePart {
-    /// As many as the store returns.
+    /// As many keys as the store returns.
     Whole,
     /// This many, then more: an invalid key follows somewhere.
     Grows(usize),

@@ -25,7 +25,7 @@ const MAX_TIPS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChainFault {
-    /// The segment differs from what its node sealed.
+    /// The segment differs from the one that its node sealed.
     Altered,
     /// A different segment is stored under this name.
     Replaced,

@@ -499,8 +499,8 @@ impl ChainFollower {
             return self.pass(&key, ChainFault::Fork, range, why, now);
         }
         let (Some(head), next) = (&self.mark.head, self.mark.last + 1) else {
-            // Its predecessor may have expired, or the listing may be stale: objects before the position are
-            // never listed.
+            // The segment's predecessor may have expired, or the listing may be stale: objects before the position
+            // are never listed.
             if checkpoint.previous.is_some() && !self.has_settled(&key, now) {
                 return SegmentJudgment::Again;
             }

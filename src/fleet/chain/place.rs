@@ -12,9 +12,9 @@
 //! If the store supports conditional creation, one of them is rejected; otherwise both re-read after [`SETTLE`], and
 //! the one that was overwritten is rejected.
 //!
-//! [`JoinedStore`] detects a store that was emptied or swapped while nodes run, for example an unmounted folder: such
-//! a folder accepts and confirms writes that vanish when the mount returns. So a segment counts as uploaded, and a
-//! node as dead, only after `fleet.json` and the node's claim were re-read, at the cost of two small reads.
+//! [`JoinedStore`] detects a store that was emptied or swapped while nodes run, for example an unmounted folder: this
+//! folder accepts and confirms writes that vanish when the mount returns. So a segment counts as uploaded, and a node
+//! as dead, only after `fleet.json` and the node's claim were re-read, at the cost of two small reads.
 
 use std::collections::BTreeSet;
 use std::io;

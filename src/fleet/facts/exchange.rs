@@ -369,7 +369,7 @@ impl FleetFacts {
         .await
     }
 
-    /// Records unread objects, with the error if they failed, and saves what was read. A crash before that
+    /// Records unread objects, with the error if they failed, and saves the facts that were read. A crash before that
     /// repeats the reads.
     async fn end_round(
         &self,
@@ -623,6 +623,7 @@ impl FleetFacts {
     /// Uploads a sealed object and verifies it.
     ///
     /// # Errors
+    ///
     /// [`BucketError`], also if the store is not the one that was joined; the object may have been written
     /// nevertheless.
     pub async fn put_sealed(

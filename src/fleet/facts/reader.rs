@@ -109,7 +109,7 @@ struct LookedState {
     again: u32,
 }
 
-/// Reader of the fact objects, with what is known about them.
+/// Reader of the fact objects, with their numbers, states and faults.
 #[derive(Clone, Debug)]
 pub struct FactReader {
     own: NodeName,

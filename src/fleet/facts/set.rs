@@ -1,8 +1,8 @@
 //! Facts and their merge, a last-writer-wins map with tombstones and Lamport clocks. Pure.
 //!
-//! A fact has a kind and a name, and holds what one node set last: a value, or a tombstone. Of two states of one fact
-//! the *heavier* one wins: a tombstone over any value, then the later stamp, then the greater text. This is a total
-//! order and merging takes the maximum, so the result does not depend on order or repetition.
+//! A fact has a kind and a name, and holds the last state that a node set: a value, or a tombstone. Of two states of
+//! one fact the *heavier* one wins: a tombstone over any value, then the later stamp, then the greater text. This is
+//! a total order and merging takes the maximum, so the result does not depend on order or repetition.
 //!
 //! A stamp is a Lamport clock and the node's name. Wall clocks are not involved, so a wrong clock undoes nothing. A
 //! tombstone is final: to re-create an item, use another name.

@@ -167,7 +167,7 @@ fn abandoned_heartbeat_may_arrive_late_once() {
     assert_eq!(names_12(&mut scene, 13), []);
     assert_eq!(scene.beats(1, 12), []);
     assert_eq!((scene.state(), scene.fault()), (NodeState::Alive, None));
-    // It does not keep the node alive any longer.
+    // The late heartbeat does not keep the node alive any longer.
     for _ in 0..5 {
         assert_eq!(scene.beats(1, 12), []);
     }
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// One round: lists everything and reads what is due.
+    /// One round: lists everything and reads the due heartbeats.
     fn turn(&mut self, suspected: &[&str]) {
         let before = self.now / BEAT_EVERY_MS;
         self.now += LIST_EVERY_MS;
@@ -419,7 +419,7 @@ fn tampering_keeps_a_dead_node_alive_only_until_its_next_read() {
         for kind in 0..3 {
             let mut world = World::new(nodes);
             world.turns(20);
-            // Its last heartbeat is read: otherwise it would be new to the reader later.
+            // The node's last heartbeat is read now: otherwise it would be new to the reader later.
             world.turn(&["n0003"]);
             let dead = name("n0003");
             let (boot, beat) = world.beating.remove(&dead).unwrap();
@@ -438,7 +438,7 @@ fn tampering_keeps_a_dead_node_alive_only_until_its_next_read() {
                 assert!(ms <= turn_ms + DEAD_AFTER_MS + 4 * LIST_EVERY_MS, "{nodes} {kind}: {ms}");
             }
             assert_eq!(world.state(&dead), NodeState::Dead);
-            // Tampering revives no node.
+            // Tampering does not revive any node.
             for turn in 0..100 {
                 world.put(&dead, format!("again {turn}"), Ok(example(boot, beat, WALL)));
                 world.turn(&[]);

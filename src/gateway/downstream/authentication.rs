@@ -117,7 +117,7 @@ fn of_connection(
         Some(client) if client.authority.is_taken_back() => {
             Err(Unauthenticated::CertificateTakenBack)
         }
-        // Its validity was checked when the connection was made.
+        // The certificate's validity was checked when the connection was made.
         Some(client) if client.proven.holds(now) => Ok(client.proven.clone()),
         Some(_) => Err(Unauthenticated::CertificateExpired),
     }
@@ -190,9 +190,9 @@ const PROOF_HEADERS: [HeaderName; 3] =
 /// Authentication rule of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofRule {
-    /// For `/mcp`, where `require_mcp_auth` applies.
+    /// Rule for `/mcp`, where `require_mcp_auth` applies.
     Mcp,
-    /// For REST and `/events`.
+    /// Rule for REST and `/events`.
     Rest,
 }
 

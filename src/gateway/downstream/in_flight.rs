@@ -37,7 +37,7 @@ pub(crate) struct InFlight {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// Never shrunk, so that only a connection's first call allocates.
+    /// The vector never shrinks, so that only a connection's first call allocates.
     calls: Vec<Entry>,
 }
 

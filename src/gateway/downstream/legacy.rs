@@ -193,7 +193,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         Some(session) => session,
         None => opened_elsewhere(post, id)?.ok_or(UNKNOWN)?,
     };
-    // Same response as for an unknown id, so that it does not reveal which sessions exist.
+    // The same response as for an unknown id, so that it does not reveal which sessions exist.
     if session.endpoint != *endpoint || !session.belongs_to(head, &post.principal) {
         return Err(UNKNOWN);
     }

@@ -309,7 +309,7 @@ impl Subscription {
         let id = Bytes::copy_from_slice(&id);
         let mut filter =
             honoured(filter, &dispatch::capabilities(worker, &peer.endpoint, peer.client.family));
-        // Before the watch begins, so that an immediate change is received.
+        // Subscribed before the watch begins, so that an immediate change is received.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
         let uris = uris.iter().map(|uri| peer.endpoint.exposed_uri(uri).into_owned()).collect();

@@ -326,7 +326,7 @@ pub(super) enum ForwardedPrincipal {
     Admin,
     /// The id without `cert:`.
     Certificate(String),
-    /// To be authenticated by the request's headers.
+    /// The principal is authenticated by the request's headers.
     Headers,
 }
 

@@ -402,7 +402,7 @@ fn missing(key: &str) -> ClientRefused {
     ClientRefused::Meta(format!("_meta must hold {key}"))
 }
 
-/// Client of a request over a pipe, which has no headers; `None` for a legacy request, which names no revision in `_meta`.
+/// Client of a request over a pipe, which has no headers; `None` for a legacy request, which does not name a revision in `_meta`.
 pub(super) fn piped(request: &Request) -> Option<Result<Client, ClientRefused>> {
     let method = &*request.method;
     match RequestParams::read(request) {

@@ -30,11 +30,11 @@ pub(crate) const MAX_LISTENERS_PER_SESSION: usize = 8;
 
 #[derive(Debug)]
 pub struct Session {
-    /// Its `session_id`, 128 random bits in hex, identifies the session in records.
+    /// Client of the session. Its `session_id`, 128 random bits in hex, identifies the session in records.
     pub client: Arc<Client>,
     id: Arc<str>,
     home: SessionHome,
-    /// Only endpoint that the session is valid for.
+    /// The only endpoint that the session is valid for.
     pub endpoint: Endpoint,
     /// Replay buffer of its streams.
     pub streams: ReplayStreams,
@@ -58,9 +58,9 @@ pub struct Session {
 /// Parameters of a new session.
 #[derive(Debug)]
 pub struct Opening {
-    /// Its `session_id` is 128 random bits from the system, see [`fresh_id`].
+    /// Client of the session. Its `session_id` is 128 random bits from the system, see [`fresh_id`].
     pub client: Client,
-    /// Only endpoint that the session is valid for.
+    /// The only endpoint that the session is valid for.
     pub endpoint: Endpoint,
     pub principal: Principal,
     /// The API key that it was opened with.
@@ -165,7 +165,7 @@ impl Session {
         if self.has_ended() || self.expired(now_ms) {
             return false;
         }
-        // Its calls run on several cores: an unwritten cache line stays shared.
+        // A session's calls run on several cores: an unwritten cache line stays shared.
         if self.used_ms.load(Ordering::Relaxed) != now_ms {
             self.used_ms.store(now_ms, Ordering::Relaxed);
         }

@@ -1,8 +1,8 @@
 //! Session eviction: quotas in total, per address and per principal, and victim selection.
 //!
-//! The longest idle sessions are evicted first. An address or principal at its quota evicts its own sessions. If
-//! the table or an address is full, the heaviest holders lose sessions first, and a principal with no more sessions
-//! than the newcomer loses none (max-min fairness). Unused sessions have their own quota, so that a client that
+//! The longest idle sessions are evicted first. An address or principal at its quota evicts its own sessions. If the
+//! table or an address is full, the heaviest holders lose sessions first, and a principal with no more sessions than
+//! the newcomer does not lose any (max-min fairness). Unused sessions have their own quota, so that a client that
 //! only opens sessions evicts only its own. Busy sessions are never evicted. This module keeps counts; the
 //! [table](super::session_table) finds the sessions.
 

@@ -52,7 +52,7 @@ const MAX_SHOWN_BYTES: usize = 2048;
 
 /// Parts of the call that its [`PendingApproval`] holds only as a digest, or not at all.
 pub(super) struct WaitingCall<'a> {
-    /// As sent to the server.
+    /// Arguments as sent to the server.
     pub(super) arguments: &'a [u8],
     /// Members of `_meta` that are part of the question; may be empty.
     pub(super) meta: &'a str,

@@ -189,7 +189,7 @@ pub(super) fn nearest(on: &OnRecord<'_>, name: &str, refusal: Refusal) -> Refusa
 }
 
 /// Finds a tool. Waits for its server's first tool list, and for an unavailable server, which may return with new
-/// tools; the wait counts as call time. Tokens with a limited scope do not learn of servers outside it.
+/// tools; the wait counts as call time. Servers outside a token's scope are not revealed.
 pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>, Refusal> {
     let (worker, proxy, began) = (on.worker, &on.worker.proxy, on.record.began());
     if let Some(tool) = proxy.catalog.load().tool(name) {

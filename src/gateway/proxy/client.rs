@@ -137,7 +137,7 @@ pub struct Client {
     asked: Mutex<OpenQuestions>,
     /// URLs that servers asked its user to open, not completed yet: server and elicitation id, oldest first.
     elicited: Mutex<VecDeque<(Arc<str>, Box<str>)>>,
-    /// By the client's URIs; `None` after the end of its session.
+    /// Subscriptions by the client's URIs; `None` after the end of its session.
     subscriptions: Mutex<Option<BTreeMap<Arc<str>, ResourceSubscription>>>,
     /// Dropped members already logged, for a session.
     dropped_members: DroppedMembers,
@@ -157,8 +157,8 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Whether the client has a call in flight at any server. If not, a later [`Self::seconds_ago`] sees the time
-    /// of the last answered call.
+    /// Whether the client has a call in flight at any server. If not, a later [`Self::seconds_ago`] takes the last
+    /// answered call into account.
     pub(super) fn has_calls(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) > 0
     }
@@ -196,7 +196,7 @@ impl Deref for ActiveCall {
 
 impl Drop for ActiveCall {
     fn drop(&mut self) {
-        // Its server may still be working on an abandoned call.
+        // The server may still be working on an abandoned call.
         self.0.note_use(clock::lately());
         // Pairs with `Active::has_calls`.
         self.0.active.in_flight.fetch_sub(1, Ordering::Release);

@@ -714,7 +714,7 @@ fn of_call(worker: &Worker, endpoint: &Endpoint, params: &[u8]) -> BoundTo {
             let server = ToolName::split(&tool).map(|(server, _)| server.to_owned());
             server.unwrap_or_default().into()
         }
-        // Those of one server are handled above.
+        // Requests at the endpoint of one server are handled above.
         Endpoint::Search | Endpoint::Server(_) => return BoundTo::Nothing,
         Endpoint::All => {
             let catalog = worker.proxy.catalog.load();

@@ -1,8 +1,8 @@
 //! Exchange: carries an upstream's answer chunks through the inspector into the reply.
 //!
-//! The exchange owns the order of forwarding, validating and recording in each mode; inspector and schema decide what
-//! is a violation. At the end it releases the request's permits and reports to the circuit breaker. An idempotent
-//! call is repeated once if its connection failed before anything arrived (CAP-7).
+//! The exchange owns the order of forwarding, validating and recording in each mode; inspector and schema decide
+//! which answers are violations. At the end it releases the request's permits and reports to the circuit breaker. An
+//! idempotent call is repeated once if its connection failed before anything arrived (CAP-7).
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -757,7 +757,7 @@ impl Exchange {
         }
     }
 
-    /// Evaluates a long `structuredContent` as it arrives, so that its end needs no further pass.
+    /// Evaluates a long `structuredContent` as it arrives, so that no further pass is needed at its end.
     fn evaluate_arrived(&mut self) {
         if self.treatment != Treatment::Forward
             && let Some(schema) = schema(&self.permit)

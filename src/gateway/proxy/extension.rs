@@ -1,7 +1,7 @@
 //! Methods outside every protocol revision, at the endpoint of one server: forwarded verbatim.
 //!
-//! Such a request is admitted as [`Access::Method`], sent through the same `Exchange` as a call, and recorded with
-//! its method as the tool. [`extensions`](mcpproxy_protocol::mcp::extensions) decides which names are forwarded.
+//! The request is admitted as [`Access::Method`], sent through the same `Exchange` as a call, and recorded with its
+//! method as the tool. [`extensions`](mcpproxy_protocol::mcp::extensions) decides which names are forwarded.
 
 use std::rc::Rc;
 use std::sync::Arc;

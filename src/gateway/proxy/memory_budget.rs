@@ -315,7 +315,7 @@ impl Shared {
             && first.since.elapsed() >= GIVE_WAY_AFTER
             && let Some(youngest) = self.leaves(line.waiting.pop_back())
         {
-            // Its bytes are returned when its call ends.
+            // The bytes of the youngest call are returned when it ends.
             let _ = youngest.sender.send(Err(BudgetFault::Deadlock));
         }
     }
@@ -695,7 +695,7 @@ mod tests {
                 let mut next = std::pin::pin!(second.grow(70));
                 assert!(poll!(&mut next).is_pending());
                 drop(first);
-                // Its bytes were granted but never taken.
+                // The bytes were granted to this call but never taken.
                 drop(waits);
                 next.await.unwrap();
             }

@@ -175,7 +175,7 @@ async fn send(
     let (upstream, own) = match resolve(worker, only, request.target()).await {
         Ok(found) => found,
         Err(text) => {
-            // For an unknown server, scope and rules apply as for a known one.
+            // Scope and rules apply to an unknown server as they do to a known one.
             let named = request.target().split().filter(|_| only.is_none());
             if let Some((server, own)) = named {
                 let access = request.access(Arc::from(&*server), &own);
@@ -264,7 +264,7 @@ async fn send(
     }
     let principal = &on.caller.principal;
     let (sent, extras) = match held::repeats::named_in(worker, principal, &extras.members) {
-        // Its members are for the held request.
+        // The repeated request's members are for the held request.
         Some(_) => (request.params(&own, b""), extras),
         None => {
             let sent = request.params(&own, &extras.members);
@@ -345,7 +345,7 @@ async fn follow(
     Err(Refusal::failed(RefusalKind::Failed, why))
 }
 
-/// Resolves a name or URI to the upstream and its own name. Refuses only unresolvable names; the upstream knows
+/// Resolves a name or URI to the upstream and its own name. Refuses only unresolvable names; the upstream decides
 /// whether the target exists.
 async fn resolve(
     worker: &Worker,

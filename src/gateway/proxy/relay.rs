@@ -486,9 +486,9 @@ pub(super) fn note_elicitations(client: &Client, server: &Arc<str>, error: &str)
 /// Maximum number of URLs per error that a client is asked to open.
 pub(super) const MAX_URLS: usize = 16;
 
-/// Result that asks a modern client to open the URLs of error -32042, which its revision lacks (MCP 2026-07-28
-/// §Multi Round-Trip Requests). It has no request state: the repeated request is a new call. `None` without URLs,
-/// with too many, or if one is not the params of a URL elicitation.
+/// Result that asks a modern client to open the URLs of error -32042, which its revision lacks (MCP 2026-07-28 §Multi
+/// Round-Trip Requests). It has no request state: the repeated request is a new call. `None` if there are no URLs, if
+/// there are too many, or if one of them is not the params of a URL elicitation.
 pub(super) fn input_for_urls(error: &str, client: &Client) -> Option<String> {
     let asked = member(error, "data").and_then(|data| member(data, "elicitations"))?;
     let mut requests = String::new();

@@ -240,7 +240,7 @@ pub struct NotificationFilter {
     pub resources_list_changed: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_subscriptions: Vec<String>,
-    /// From the tasks extension.
+    /// Ids of tasks, from the tasks extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub task_ids: Vec<String>,
 }

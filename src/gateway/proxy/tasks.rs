@@ -142,7 +142,7 @@ async fn send(
     deliver(on, task, delivery).await
 }
 
-/// Opens a sealed id of the caller and records it. Refuses if no such task is visible to the caller at this endpoint.
+/// Opens a sealed id of the caller and records it. Refuses if the task is not visible to the caller at this endpoint.
 pub(super) fn opened(
     on: &mut OnRecord<'_>,
     endpoint: &Endpoint,

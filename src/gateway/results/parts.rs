@@ -27,7 +27,7 @@ pub struct ResultPart {
     pub note: String,
 }
 
-/// Reason why there is no such part, with the content found instead.
+/// Reason why the requested part does not exist, with the content found instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoPart {
     #[error("pointer must be empty or begin with a slash, like /content/0/text")]

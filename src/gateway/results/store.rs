@@ -2,7 +2,7 @@
 //! evict it.
 //!
 //! The index is in memory only, so nothing outlives the process; the next start removes leftovers of a killed
-//! process. A file is removed after its last reader. Functions that block on the disk are documented as such.
+//! process. A file is removed after its last reader. Each function that blocks on the disk is documented as blocking.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -182,8 +182,8 @@ impl State {
     }
 }
 
-/// Removes leftovers in `folder`; if results `will_be_kept`, verifies that the folder is writable. Only for the
-/// process that owns the data folder. Blocks on the disk.
+/// Removes leftovers in `folder`; if results `will_be_kept`, verifies that the folder is writable. May only be called
+/// by the process that owns the data folder. Blocks on the disk.
 pub fn clean(folder: &Path, will_be_kept: bool) -> io::Result<()> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -12,7 +12,7 @@
 //! a tool's first call.
 //!
 //! Histograms have eight buckets per power of two, so that a quantile is off by at most 6 %. Counts by tool are
-//! bounded in tools and series, and kept only for existing tools, so that invented names take no memory.
+//! bounded in tools and series, and kept only for existing tools, so that invented names do not take memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -314,7 +314,7 @@ pub enum RefusalKind {
     Limited,
     /// Too many refused requests of the principal, or its share of the log is used up. Not recorded individually.
     Throttled,
-    /// No such server or tool.
+    /// The server or tool does not exist.
     Unknown,
     Upstream,
     /// A request other than a tool call failed; client and server errors are not distinguished.

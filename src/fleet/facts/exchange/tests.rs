@@ -169,7 +169,7 @@ async fn unreadable_object_blocks_neither_upload_nor_other_reads() {
     let standing = a.standing();
     assert!(standing.faults["facts/said/b"].contains("cannot be read"), "{standing:?}");
     assert!(standing.failing.is_none() && standing.published, "{standing:?}");
-    // Its own object must be read before it uploads another.
+    // The node's own object must be read before the node uploads another.
     broken_reads::are(&["facts/said/a"]);
     set_value(&a, "d", "1");
     a.round(&bucket).await.unwrap();

@@ -1,8 +1,8 @@
 //! Overview of the servers for agents: names and subjects of the tools.
 //!
 //! A server's own description is not repeated: it is unreviewed and would appear among an agent's instructions.
-//! Subjects are the most frequent words in tool names, so that the text is short and stable and contains no foreign
-//! sentence. Tools in quarantine are ignored.
+//! Subjects are the most frequent words in tool names, so that the text is short and stable and does not contain
+//! foreign sentences. Tools in quarantine are ignored.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -50,7 +50,7 @@ pub(crate) const MAX_QUERY_BYTES: usize = 4096;
 pub(crate) enum Detail {
     /// Name, signature and call tool.
     Signature,
-    /// Also the first sentence of the description, and the annotations.
+    /// The data of `Signature`, the first sentence of the description, and the annotations.
     #[default]
     Compact,
     /// Everything, with the input schema.

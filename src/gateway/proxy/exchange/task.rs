@@ -347,7 +347,8 @@ impl Exchange {
     /// Adds a legacy server's task to the table of tasks that its client can list.
     fn note_known(&self, task: &str, id: &str, sealed: &str) {
         let Some(client) = self.relay.active_client() else { return };
-        // In milliseconds; negative or not a number means unlimited; the table caps long ones.
+        // `ttl` is in milliseconds. A negative value, or one that is not a number, means unlimited; the table limits
+        // long ones.
         let ttl = member(task, "ttl").and_then(|ttl| ttl.parse::<f64>().ok());
         let ttl = ttl.and_then(|ttl| Duration::try_from_secs_f64(ttl / 1e3).ok());
         let (principal, server) = (self.permit.principal(), self.permit.access().server());

@@ -413,7 +413,7 @@ async fn pump(
                 Some(Command::ExtendWait(limit)) => answer.extend_wait(limit),
                 Some(Command::Distrust) => answer.distrust(),
                 Some(Command::Observe(message)) => answer.observe(&message),
-                // Its owner was dropped.
+                // The owner of the held answer was dropped.
                 None => break,
             },
             reserved = parts.reserve(), if permit.is_none() && !is_over => match reserved {

@@ -148,7 +148,7 @@ async fn fresh(
     let before = changes(upstream, list);
     if let Err(reason) = upstream.reached(Instant::now() + AWAY_WAIT).await {
         peer_line!(warn, upstream, reason, "failed to read a server's list");
-        // Its lists will have changed when it reconnects.
+        // The server's lists will have changed when it reconnects.
         return slot.keep(ListRead::Failed { retry_after: AWAY_WAIT }, before);
     }
     let read = read(worker, upstream, list).await;

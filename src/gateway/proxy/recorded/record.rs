@@ -395,7 +395,7 @@ impl CallRecord {
         }
     }
 
-    /// Discards the result so far: it was a question that the proxy asks itself.
+    /// Discards the result so far: it was a question that the proxy itself puts to the client.
     pub(crate) fn discard_response(&mut self) {
         self.receipt = None;
         if let Some((_, entry)) = &mut self.record {

@@ -1,9 +1,9 @@
 //! Relation of a message to a task: `_meta["io.modelcontextprotocol/related-task"]` (MCP 2025-11-25 §Related Task
 //! Metadata; PRO-43).
 //!
-//! A client knows a task by its sealed id, the server by its own. The relation is therefore opened in a client's
-//! messages and sealed in a server's; a relation to a foreign task is removed. Pure functions: the caller supplies
-//! the keys and the table.
+//! A client identifies a task by its sealed id, the server by its own id. The relation is therefore opened in a
+//! client's messages and sealed in a server's; a relation to a foreign task is removed. Pure functions: the caller
+//! supplies the keys and the table.
 
 use std::ops::Range;
 use std::time::SystemTime;
