@@ -1,8 +1,8 @@
 //! Effects of applying a new config: servers that are added, removed, replaced or retuned, other keys that apply
 //! immediately, and keys that need a restart. Pure.
 //!
-//! Compares the effective configs, environment and flags included. Every field of [`Config`] is destructured here, so
-//! that a new field cannot be forgotten.
+//! The effective configs are compared, including environment and flags. Every field of [`Config`] is destructured
+//! here, so that a new field cannot be forgotten.
 
 use crate::servers;
 use crate::servers::ServerEntry;
@@ -27,7 +27,7 @@ pub struct ConfigDifference {
 /// Effect of a new config on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEffect {
-    /// No change.
+    /// The server does not change.
     Unchanged,
     /// The settings changed; the connection is kept.
     Retuned,

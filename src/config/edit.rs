@@ -459,7 +459,7 @@ const SHORT_LIST: usize = 100;
 /// A value to write, with an explicit order of members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WrittenValue {
-    /// Any value; members in the order of the map.
+    /// Any value, with its members in the order of the map.
     Value(Value),
     Members(Vec<(String, WrittenValue)>),
 }

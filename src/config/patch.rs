@@ -22,19 +22,19 @@ const MAX_DEPTH: usize = 16;
 /// Reason why a patch is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PatchRefused {
-    /// Not on the allow-list.
+    /// The key is not on the allow-list.
     #[error("{0}: not a setting that can be changed here: {hint}", hint = instead(.0))]
     NotPatchable(KeyPath),
     /// The value is redacted.
     #[error("{0}: cannot be changed here because its value is not shown: {hint}", hint = instead(.0))]
     NotShown(KeyPath),
-    /// Unknown server.
+    /// The server is unknown.
     #[error("{0}: no such server in the config file: add it with 'mcpproxy upstream add'")]
     NoServer(KeyPath),
-    /// More than [`MAX_CHANGES`].
+    /// The patch has more than [`MAX_CHANGES`] values.
     #[error("more than {MAX_CHANGES} values at once")]
     TooMany,
-    /// Nested deeper than [`MAX_DEPTH`].
+    /// The value is nested deeper than [`MAX_DEPTH`].
     #[error("a value is nested more than {MAX_DEPTH} keys deep")]
     TooDeep,
     /// The text cannot be edited.

@@ -69,7 +69,7 @@ impl fmt::Display for KeyPath {
 pub enum Severity {
     /// The config, or a server in it, is unusable.
     Error,
-    /// Valid, but perhaps unintended.
+    /// The config is valid, but perhaps unintended.
     Warning,
 }
 

@@ -355,7 +355,7 @@ impl Bucket {
 /// Listing interface of a store.
 #[derive(Clone)]
 pub(crate) enum Lister {
-    /// Local folder: no order, no start key.
+    /// Local folder, which has neither an order nor a start key.
     Local(PathBuf),
     /// Store that lists in pages, in key order, starting from any key.
     Paged(Arc<dyn PaginatedListStore>),
@@ -411,7 +411,7 @@ pub enum BucketError {
     OddKey(String),
     #[error("the store did not answer within {} s", .0.as_secs())]
     Late(Duration),
-    /// Refused or unreachable.
+    /// The store refused the request or is unreachable.
     #[error("the store cannot be used: {0}")]
     Failed(String),
 }

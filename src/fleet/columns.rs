@@ -45,7 +45,7 @@ pub use crate::columns::reading::{TableRead, decode};
 /// Error of encoding or decoding a table.
 #[derive(Debug, Error)]
 pub enum TableError {
-    /// Not a table of this format.
+    /// The bytes are not a table of this format.
     #[error("not a table of records: {0}")]
     Form(String),
     #[error(transparent)]

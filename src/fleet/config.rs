@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for NodeName {
 /// Records of other nodes that a node indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexRole {
-    /// No other records.
+    /// The node does not index records of other nodes.
     #[default]
     None,
     Whole,

@@ -318,11 +318,11 @@ pub enum NodeState {
     /// No new heartbeat was read yet.
     #[default]
     Unknown,
-    /// Alive: its heartbeat changes.
+    /// The node is alive: its heartbeat changes.
     Alive,
-    /// Shut down: its final heartbeat was read.
+    /// The node has shut down: its final heartbeat was read.
     Stopped,
-    /// Dead: its heartbeat no longer changes.
+    /// The node is dead: its heartbeat no longer changes.
     Dead,
 }
 
@@ -382,7 +382,7 @@ pub enum NodeEvent {
     Skewed(i64),
     /// The object under its name is faulty.
     Fault(HeartbeatFault),
-    /// Two processes use its name.
+    /// Two processes use the node's name.
     Twice,
 }
 

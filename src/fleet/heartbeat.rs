@@ -188,7 +188,7 @@ pub enum HeartbeatFault {
     TooLong,
     #[error("invalid heartbeat")]
     Form,
-    /// Written by a newer version.
+    /// The heartbeat was written by a newer version.
     #[error("unknown heartbeat format {0}")]
     Format(u32),
     #[error("heartbeat not signed by this node's key for this fleet and name")]
@@ -343,11 +343,11 @@ pub(crate) struct NextBeat {
 /// Outcome of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutEnd {
-    /// Stored after this many milliseconds.
+    /// The heartbeat was stored after this many milliseconds.
     Taken { ms: u64 },
-    /// Rejected by the store.
+    /// The store rejected the heartbeat.
     Failed,
-    /// Abandoned, or timed out by the store.
+    /// The upload was abandoned, or the store timed out.
     Late,
 }
 

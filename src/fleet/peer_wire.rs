@@ -69,9 +69,9 @@ pub enum PeerRoute {
     Ping,
     /// Records that the node holds.
     Records,
-    /// Decision on a call that waits for approval there.
+    /// Decision on a call that waits for approval on the receiver.
     Approval,
-    /// Client request whose session lives there.
+    /// Client request whose session is on the receiver.
     Session,
 }
 
@@ -381,10 +381,10 @@ impl PeerAnswerPart {
 pub enum BadPeerAnswer {
     #[error("the response is malformed")]
     Form,
-    /// Wrong MAC: altered, truncated, reordered, or from another node.
+    /// Wrong MAC: the response was altered, truncated or reordered, or comes from another node.
     #[error("the response is not from the requested node")]
     Forged,
-    /// Data after the end, or a body before the header.
+    /// Data followed the end, or a body preceded the header.
     #[error("the response frames are out of order")]
     Order,
 }

@@ -77,10 +77,10 @@ pub enum PeerError {
     SecondHop,
     #[error("a request to another node exceeds {MAX_REQUEST_BYTES} bytes")]
     TooLong,
-    /// Unreachable; the request was not sent.
+    /// The node is unreachable; the request was not sent.
     #[error("node '{node}' cannot be reached: {why}")]
     Unreached { node: String, why: String },
-    /// No response in time, or a truncated one: the request may have been processed.
+    /// The response was late or truncated: the request may have been processed.
     #[error("node '{node}' did not answer: {why}")]
     Unanswered { node: String, why: String },
     /// The responder is not the requested node, or does not accept this one.

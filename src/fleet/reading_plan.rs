@@ -15,11 +15,11 @@ use crate::record_questions::{HeldLog, Holdings, LogRange};
 /// State of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KnownState {
-    /// Alive; can be asked.
+    /// The node is alive and can be asked.
     Alive,
-    /// Stopped, with its last record.
+    /// The node has stopped, with this last record.
     Stopped { last: u64 },
-    /// Not known to be alive.
+    /// The node is not known to be alive.
     Away,
 }
 

@@ -68,9 +68,9 @@ const LOOK_MS: u64 = 100;
 /// Next action of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SealAct {
-    /// Nothing to do until something is committed.
+    /// Do nothing until something is committed.
     Rest,
-    /// Nothing to do before this time.
+    /// Do nothing before this time.
     Wait(u64),
     /// Seal records after the last uploaded one, about this many canonical bytes.
     Seal(u64),
@@ -362,7 +362,7 @@ pub enum UploadReply {
     /// Checkpoint of the stored segment if its records are the same, possibly written by another version;
     /// `None` otherwise.
     There(Option<CheckpointHash>),
-    /// Length of the stored object in bytes; `None` if missing.
+    /// Length of the stored object in bytes; `None` if there is no object.
     Length(Option<u64>),
 }
 

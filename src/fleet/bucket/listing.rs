@@ -575,9 +575,9 @@ impl<'a> Pages<'a> {
 enum PagePart {
     /// As many keys as the store returns.
     Whole,
-    /// This many, then more: an invalid key follows somewhere.
+    /// This many keys, then more: an invalid key follows somewhere.
     Grows(usize),
-    /// This many, then fewer: the invalid key is among twice as many.
+    /// This many keys, then fewer: the invalid key is among twice as many.
     Shrinks(usize),
 }
 

@@ -267,7 +267,7 @@ const READ: usize = 2640 << 10;
 #[derive(Clone, Copy)]
 enum Way {
     Slow,
-    /// Reads everything and never responds.
+    /// The server reads everything and never responds.
     Hangs,
 }
 

@@ -281,9 +281,9 @@ struct Suspect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlaceSeen {
     No,
-    /// Confirmed, but not listed since.
+    /// The store was confirmed, but not listed since then.
     Unlisted,
-    /// Confirmed, and listed once since.
+    /// The store was confirmed, and listed once since then.
     Listed,
 }
 

@@ -30,9 +30,9 @@ pub(crate) const MAX_CLOCK: u64 = 1 << 53;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FactKind {
-    /// Agent token: name and creation time. Ended by revocation.
+    /// Agent token: name and creation time. Revocation ends it.
     Token,
-    /// Config of the fleet. A single fact without a name.
+    /// Config of the fleet, a single fact without a name.
     Config,
     /// Config that a node runs, named after the node.
     ConfigRun,
@@ -42,7 +42,7 @@ pub enum FactKind {
     Pinned,
     /// Tool definition that waits for approval at some node; named like an approved one.
     Held,
-    /// Standing approval, named by its expiry and id. Ended early by denial.
+    /// Standing approval, named by its expiry and id. A denial ends it early.
     StandingApproval,
     /// Data seen by a principal within a period, named by period, principal and item.
     Seen,
@@ -93,7 +93,7 @@ pub struct FactStamp {
 pub enum FactState {
     /// The value, in the format of its kind.
     Holds(Box<str>),
-    /// Tombstone: ended permanently.
+    /// Tombstone: the fact has ended permanently.
     Ended,
 }
 
@@ -423,7 +423,7 @@ impl ConfigFact {
 #[serde(rename_all = "snake_case")]
 pub enum ConfigRunState {
     Running,
-    /// Rejected; the node keeps its previous config.
+    /// The config was rejected; the node keeps its previous config.
     Refused,
 }
 
@@ -488,9 +488,9 @@ pub(crate) mod tests {
     enum Act {
         Say(FactKind, u8, u8),
         End(FactKind, u8),
-        /// Reads another node's facts.
+        /// The node reads another node's facts.
         Read(usize),
-        /// Loses unpublished facts and re-reads its own.
+        /// The node loses unpublished facts and re-reads its own.
         Forget,
     }
 

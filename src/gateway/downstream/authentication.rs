@@ -290,9 +290,9 @@ struct StreamBinding {
 /// Closing mode of a stream whose credential has ended.
 #[derive(Clone, Copy)]
 enum StreamEnd {
-    /// Regular end: each event is complete by itself.
+    /// Regular end, because each event is complete by itself.
     Close,
-    /// Abort: the reader must not take the stream for complete.
+    /// Abort, because the reader must not take the stream for complete.
     Abort,
 }
 

@@ -1,7 +1,7 @@
 //! `/mcp`, `/mcp/all` and `/mcp/server/NAME`: MCP over streamable HTTP, legacy and modern, and requests forwarded by another node.
 //!
-//! Dispatches by protocol family: the modern one (MCP 2026-07-28) is served here, the legacy one in `legacy`. Host,
-//! Origin and credentials are checked beforehand; `proxy::dispatch` routes messages.
+//! Requests are dispatched by protocol family: the modern one (MCP 2026-07-28) is served here, the legacy one in
+//! `legacy`. Host, Origin and credentials are checked beforehand; `proxy::dispatch` routes messages.
 //!
 //! A forwarded request is served as if received from the client, for the principal that the other node
 //! authenticated. A token or JWT is verified again.

@@ -153,9 +153,9 @@ pub struct Watched {
 pub(crate) enum Taken {
     Piece(Piece),
     Over,
-    /// Broke off after its first byte.
+    /// The reply broke off after its first byte.
     Broken(Aborted),
-    /// Canceled by its client, which expects no response.
+    /// The client canceled the call and expects no response.
     Canceled,
 }
 

@@ -160,7 +160,7 @@ struct Stream {
 pub(crate) enum Next {
     /// The next event: its number and its framed bytes.
     Event(u64, Bytes),
-    /// Nothing yet: wait for [`ReplayStreams::notified`].
+    /// There is no event yet: wait for [`ReplayStreams::notified`].
     Wait,
     /// The stream has ended, was evicted, or moved to another connection.
     Over,

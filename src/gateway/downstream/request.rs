@@ -42,7 +42,7 @@ use crate::proxy::{Worker, render};
 pub(super) enum Origin {
     #[default]
     Client,
-    /// Forwarded by another node of the fleet; always served here.
+    /// Another node of the fleet forwarded the request, which is always served here.
     Node {
         /// Whether its session is reopened here if necessary.
         reopens: bool,

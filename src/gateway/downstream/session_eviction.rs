@@ -40,15 +40,15 @@ pub(super) struct Holder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
-    /// All expired sessions.
+    /// Evict all expired sessions.
     Expired,
-    /// [`EVICTED`] unused ones of the newcomer's holder.
+    /// Evict [`EVICTED`] unused sessions of the newcomer's holder.
     Unused,
-    /// [`EVICTED`] of the newcomer's principal.
+    /// Evict [`EVICTED`] sessions of the newcomer's principal.
     OfPrincipal,
-    /// [`EVICTED`] of the newcomer's address, from its heaviest principals.
+    /// Evict [`EVICTED`] sessions of the newcomer's address, from its heaviest principals.
     OfSource,
-    /// [`EVICTED`] of all, from the heaviest principals.
+    /// Evict [`EVICTED`] sessions among all, from the heaviest principals.
     Idle,
 }
 

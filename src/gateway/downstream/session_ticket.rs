@@ -74,13 +74,13 @@ impl TicketEndpoint {
 /// Reason why an id does not open a session. The client gets the response for an unknown id.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum TicketRefusal {
-    /// Not sealed by this fleet.
+    /// The id was not sealed by this fleet.
     #[error(transparent)]
     Id(#[from] IdRefusal),
-    /// Sealed in an unknown format.
+    /// The ticket was sealed in an unknown format.
     #[error("its sealed content {0}")]
     Form(#[from] DecodeError),
-    /// Older than [`TICKET_LIFE_MS`].
+    /// The ticket is older than [`TICKET_LIFE_MS`].
     #[error("it is too old")]
     Expired,
 }
@@ -98,7 +98,7 @@ pub struct SessionTicket {
     pub made_ms: u64,
     /// Node that created the session.
     pub node: NodeTag,
-    /// [`Principal::mark`] of the principal that opened it.
+    /// [`Principal::mark`] of the principal that opened the session.
     pub principal: [u8; 16],
     /// The API key that the session was opened with.
     pub key: SessionKey,

@@ -1,7 +1,7 @@
 //! Built-in tools: definitions for `tools/list`, and `read_result`.
 //!
-//! Owns the texts that an agent reads before its first call (FR-025) and the input schemas by setting; every word
-//! costs tokens in each conversation. The other tools run in [`retrieve`], [`describe`] and
+//! This module owns the texts that an agent reads before its first call (FR-025) and the input schemas by setting;
+//! every word costs tokens in each conversation. The other tools run in [`retrieve`], [`describe`] and
 //! [`super::call`]; [`overview`] describes the servers.
 //!
 //! `read_result` returns parts of a kept result to its owner. It is recorded like any call, with the handle

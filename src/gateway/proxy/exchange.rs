@@ -124,7 +124,7 @@ enum Broken {
     Unable(Bytes, String),
     /// The call is held for its client's input.
     Held,
-    /// Cut off at shutdown.
+    /// The answer was cut off at shutdown.
     CutOff,
 }
 

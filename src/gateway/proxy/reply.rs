@@ -196,7 +196,7 @@ impl Running {
 /// Outcome of a client's message.
 #[derive(Debug)]
 pub enum Reaction {
-    /// Accepted; there is no response.
+    /// The message was accepted; there is no response.
     Noted,
     /// Complete response with a result.
     Answer(Bytes),

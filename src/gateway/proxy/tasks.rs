@@ -214,8 +214,8 @@ pub(super) async fn access(
     Ok(Access::Task(access))
 }
 
-/// Refuses a request about a task of the other protocol family, a client error: tasks of the two families differ,
-/// and the server would not understand it.
+/// Refuses a request about a task of the other protocol family. This is a client error, because tasks of the two
+/// families differ, and the server would not support the request.
 async fn of_same_family(on: &OnRecord<'_>, server: &str) -> Result<(), Refusal> {
     let Some(upstream) = on.worker.proxy.upstreams.get(server) else { return Ok(()) };
     let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;

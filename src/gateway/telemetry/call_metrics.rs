@@ -306,13 +306,13 @@ pub enum RefusalKind {
     Headers,
     /// The intent is missing, malformed or differs from the variant.
     Intent,
-    /// Denied by the annotations, the capability, the token, the catalog, a rule or a person.
+    /// The request was denied by the annotations, the capability, the token, the catalog, a rule or a person.
     Gate,
     /// The arguments violate the tool's schema.
     Arguments,
-    /// Too many requests in parallel, or per time.
+    /// There are too many requests in parallel, or per unit of time.
     Limited,
-    /// Too many refused requests of the principal, or its share of the log is used up. Not recorded individually.
+    /// The principal has too many refused requests, or has used up its share of the log. Not recorded individually.
     Throttled,
     /// The server or tool does not exist.
     Unknown,

@@ -1,7 +1,8 @@
 //! `retrieve_tools`: finds tools by a query in plain words and returns how to call them (FR-021..024).
 //!
-//! Owns the result at three levels of detail. Server-provided JSON (input schemas, annotations) is embedded verbatim;
-//! the text block has short lines with all that a call needs. The functions are pure; the catalog ranks the tools.
+//! This module owns the result at three levels of detail. Server-provided JSON (input schemas, annotations) is
+//! embedded verbatim; the text block has short lines with all that a call needs. The functions are pure; the catalog
+//! ranks the tools.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -178,7 +179,7 @@ struct BriefTool<'a> {
 enum ListedDetail {
     Signature,
     Compact,
-    /// Abbreviated instead of complete.
+    /// The tool is abbreviated instead of complete.
     CutShort,
     Whole,
 }

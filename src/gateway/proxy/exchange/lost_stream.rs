@@ -1,5 +1,5 @@
-//! Connection that breaks before the answer: the call is repeated if nothing has arrived (CAP-7), and its client
-//! gets an event stream while the server's stream is being resumed (PRO-7).
+//! Handling of a connection that breaks before the answer: the call is repeated if nothing has arrived (CAP-7), and
+//! its client gets an event stream while the server's stream is being resumed (PRO-7).
 
 use mcpproxy_schema::output::Inspector;
 use mcpproxy_upstream::CallError;

@@ -311,7 +311,7 @@ fn part_len(part: &Part) -> usize {
 enum Taken {
     Kept,
     Refused(Refused),
-    /// Notification that no client receives; only observed.
+    /// Notification that no client receives; it is only observed.
     Notification(Bytes),
 }
 

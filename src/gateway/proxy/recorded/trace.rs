@@ -21,7 +21,7 @@ pub(super) enum CallTrace {
     /// Tracing is off: trace context is forwarded as received.
     #[default]
     Off,
-    /// Part of an unsampled trace.
+    /// The call is part of an unsampled trace.
     Carried {
         carried: Arc<PropagatedContext>,
         /// Whether the client chose the trace.

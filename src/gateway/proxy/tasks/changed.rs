@@ -123,7 +123,7 @@ pub(super) enum Fetched {
     State(TaskState),
     /// Temporary refusal, with its delay if known.
     RefusedForNow(Option<Duration>),
-    /// No state for the client.
+    /// There is no state for the client.
     Nothing,
     /// The task does not exist, or no longer.
     Gone,
