@@ -25,7 +25,7 @@ const FLUSH: std::ops::RangeInclusive<Duration> =
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
 /// Factor by which segments may grow after a store outage.
 pub(crate) const CATCH_UP: u64 = 4;
-// Payloads are stored twice, once in columns of their own; the last record may exceed the target size.
+// Payloads are stored twice, once in separate columns; the last record may exceed the target size.
 const MAX_RECORD_BYTES: u64 = 2 * MAX_KEPT_BYTES as u64;
 const _: () = assert!((*SEGMENT_BYTES.end() * CATCH_UP + MAX_RECORD_BYTES) * 2 < MAX_TABLE_BYTES);
 /// Maximum number of index shards.

@@ -364,7 +364,7 @@ impl NodeView {
         self.skew_ms.is_some_and(|skew| skew.abs() >= SKEW_WARN_MS)
     }
 
-    /// True if its liveness is not known yet. A node without any valid heartbeat is judged after the same
+    /// True if the node's liveness is not known yet. A node without any valid heartbeat is judged after the same
     /// silence as others; waiting to be read does not count as silence while its object changes.
     pub fn is_undecided(&self) -> bool {
         self.state == NodeState::Unknown && self.silent_ms < DEAD_AFTER_MS

@@ -84,7 +84,7 @@ impl FleetReader {
         if node.config.key.is_none() {
             return Ok(None);
         }
-        // Before this node has joined no other node is known, and everything remote is missing.
+        // Before this node has joined, no other node is known, and everything remote is missing.
         let peers = node.peers().cloned();
         let logs = self.logs.clone();
         let own = beside(move || logs.holdings()).await?;

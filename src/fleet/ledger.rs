@@ -824,7 +824,7 @@ mod tests {
             flush_ms: 100,
             bytes: 1 << 20,
             catch_up: CATCH_UP,
-            // Below the limit by the default record size, above it as measured.
+            // The backlog is below the limit by the default record size, and above it as measured.
             backlog_bytes: 30 * 512,
             replies_wait: false,
             reply_ms: REPLY_MS,

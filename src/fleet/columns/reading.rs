@@ -106,7 +106,7 @@ fn read_column(
 }
 
 impl ColumnChunk {
-    /// True if the claimed minimum and maximum are right. Column queries skip tables by them.
+    /// True if the claimed minimum and maximum are right. Column queries use them to skip tables.
     fn matches_bounds(&self, cells: &Cells) -> bool {
         let Cells::Numbers(cells) = cells else { return self.min.is_empty() };
         let (min, greatest) = (cells.iter().min(), cells.iter().max());
@@ -114,7 +114,7 @@ impl ColumnChunk {
             && self.greatest.iter().all(|it| Some(it) == greatest)
     }
 
-    /// True if the claimed pages are right. Other programs read or skip pages by them.
+    /// True if the claimed pages are right. Other programs use them to read or skip pages.
     fn matches_pages(&self, pages: &PagesSeen) -> bool {
         let encodings: BTreeSet<i64> = pages.counts.keys().map(|(_, encoding)| *encoding).collect();
         let has_dictionary = pages.counts.keys().any(|(kind, _)| *kind == DICTIONARY_PAGE);

@@ -1,6 +1,6 @@
 //! Turn of one followed chain: fetches segments, applies them to the local copy, fills gaps and checks the claim.
-//! Includes the settings shared by all chains ([`FollowContext`]) and the copy on disk ([`IndexCopy`]), which is
-//! rebuilt if damaged.
+//! This module also contains the settings shared by all chains ([`FollowContext`]) and the copy on disk
+//! ([`IndexCopy`]), which is rebuilt if damaged.
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -67,7 +67,7 @@ pub(crate) struct FollowedChain {
     claim_error: Option<String>,
     /// Time of the last count of pending segments.
     counted_at: Option<Instant>,
-    /// Number of segments after the listed ones at that time, and the last record of the last of them.
+    /// Number of segments after the listed ones, based on the last count, and the last record of the last of them.
     counted: (u64, u64),
     pruned: Instant,
     pruned_at_segment: u64,

@@ -168,7 +168,7 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
             if let (ClientRefused::Headers(mismatch), "tools/call") =
                 (&refused, &*received.request.method)
             {
-                // Rare and large, so boxed to keep it out of every request's future.
+                // This future is rare and large, so it is boxed to keep it out of every request's future.
                 Box::pin(record_mismatch(post, &id, mismatch)).await;
             }
             return refuse(refused.answer(post.worker, Some(&id)));

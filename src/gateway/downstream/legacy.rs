@@ -55,7 +55,7 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
 pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Response<Body> {
     let incoming = match incoming {
         Incoming::Request(received) if &*received.request.method == "initialize" => {
-            // Rare and large, so boxed to keep it out of every request's future.
+            // This future is rare and large, so it is boxed to keep it out of every request's future.
             return Box::pin(initialize(post, received)).await;
         }
         incoming => incoming,

@@ -48,7 +48,7 @@ pub struct Session {
     /// Whether a request was made in the session.
     used: AtomicBool,
     key: SessionKey,
-    /// Memory charge without subscriptions and events; `None` once it has ended.
+    /// Memory charge without subscriptions and events; `None` once the session has ended.
     charge: Mutex<Option<StateCharge>>,
     connections: Mutex<Vec<Weak<InFlight>>>,
     used_ms: AtomicU64,

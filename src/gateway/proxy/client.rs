@@ -168,7 +168,7 @@ impl Active {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Seconds since the last use, at most one too many; `None` if there was none.
+    /// Seconds since the last use, at most one second too high; `None` if there was no use.
     pub(super) fn seconds_ago(&self, now: Instant) -> Option<u64> {
         let then = self.last_use.load(Ordering::Relaxed).checked_sub(1)?;
         Some(now.duration_since(*EPOCH).as_secs().saturating_sub(then))

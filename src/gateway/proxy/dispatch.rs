@@ -422,7 +422,7 @@ fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String)
     Reaction::Call { id, running }
 }
 
-/// Maximum nesting of a request: serde_json's limit less the envelope.
+/// Maximum nesting of a request: serde_json's limit minus the envelope.
 const MAX_REQUEST_DEPTH: usize = 120;
 
 /// A parsed request, and its ambiguity if there is one.

@@ -569,7 +569,7 @@ impl Exchange {
         let asked = AnsweringServer { server, generation, log_filter, related_to };
         match self.relay.take(message, id, &asked) {
             Step::Forward(piece) => self.reply.send(piece).await,
-            // Rare, so boxed to keep it out of every call's future.
+            // This future is rare, so it is boxed to keep it out of every call's future.
             Step::Ask(question) => Box::pin(self.ask(question, generation)).await,
             Step::Respond(raw_id, payload) => self.respond(generation, raw_id, payload).await,
             Step::Hold(question) => Box::pin(self.begin_hold(question)).await,

@@ -247,7 +247,8 @@ impl User {
             ProtocolFamily::Legacy => client.listens() || client.has_subscriptions(),
             ProtocolFamily::Modern => true,
         };
-        // Calls are checked before the time, which an answered call records while it still counts.
+        // Calls are checked before the time of the last use, because an answered call records that time while it
+        // still counts as a call.
         self.active.has_calls()
             || self.was_active(now)
             || self.client.upgrade().is_some_and(|client| stays(&client))

@@ -346,7 +346,7 @@ impl OnRecord<'_> {
         let mut unjudged = match self.judge_at_once(&access, arguments) {
             JudgedArguments::Settled => None,
             JudgedArguments::Later(access) => Some(access),
-            // Rare and large, so boxed to keep it out of every call's future.
+            // This future is rare and large, so it is boxed to keep it out of every call's future.
             JudgedArguments::Violate(violation) => {
                 let coerced = self.coerced_or_refused(&access, arguments, intent, &violation);
                 if let Some(coerced) = Box::pin(coerced).await? {
@@ -444,7 +444,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
     ) -> Result<Option<Access>, Refusal> {
         let Some(access) = unjudged else { return Ok(None) };
-        // Rare and large, so boxed to keep it out of every call's future.
+        // This future is rare and large, so it is boxed to keep it out of every call's future.
         match Box::pin(self.judge_later(&access, arguments, intent)).await? {
             Some(coerced) => {
                 *arguments = coerced;

@@ -150,8 +150,9 @@ impl State {
         Some(kept)
     }
 
-    /// Selects the result to evict for a newcomer of this principal and size: the oldest of the principal that uses
-    /// most of the exhausted resource, so that no principal loses results to one that has more.
+    /// Selects the result to evict for a newcomer of this principal and size: the oldest result of the principal that
+    /// uses the largest part of the exhausted resource, so that no principal loses results to a principal that has
+    /// more.
     fn first_to_go(
         &self,
         newcomer: PrincipalMark,

@@ -46,11 +46,12 @@ use crate::proxy::worker::Worker;
 pub(crate) const MAX_ROUNDS: u32 = 10;
 /// Maximum number of questions of one round.
 pub(crate) const MAX_QUESTIONS: usize = 16;
-/// Maximum size of a result that asks, in bytes. A longer one without a `resultType` before this position is not held back.
+/// Maximum size of a result that asks for input, in bytes. A longer one without a `resultType` before this position
+/// is not held back.
 const MAX_QUESTION_BYTES: usize = 1024 * 1024;
 /// Maximum size of the answers of one round, in bytes.
 const MAX_ANSWERS_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum nesting of a result that asks: serde_json's limit less the envelope.
+/// Maximum nesting of a result that asks for input: serde_json's limit minus the envelope.
 const MAX_QUESTION_DEPTH: usize = 120;
 /// Maximum length of a compared `resultType` as written, in bytes: each character may be escaped.
 const MAX_TYPE_BYTES: usize = 6 * 16;

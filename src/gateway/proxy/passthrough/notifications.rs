@@ -300,7 +300,7 @@ impl Watch {
         })
     }
 
-    /// Waits until its last resource is revoked; forever if it has none.
+    /// Waits until the watch's last resource is revoked; waits forever if the watch has no resources.
     pub(crate) async fn emptied(&mut self) {
         while self.resources.iter().any(|resource| resource.subscriber().is_some()) {
             if self.revocations.changed().await.is_err() {

@@ -471,7 +471,7 @@ impl CallRecord {
         self.add_metadata("rules", &serde_json::json!(rules).to_string());
     }
 
-    /// Records a denial: the request rejected, and one decision (ACT-1).
+    /// Records a denial: marks the request as rejected, and adds one decision (ACT-1).
     pub(crate) fn deny(&mut self, denial: &Denial) -> Refusal {
         let (decision, kind) = refusal::decision_about(denial);
         self.decide(decision);
