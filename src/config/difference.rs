@@ -1,8 +1,8 @@
-//! Effects of a new config on the one in force: added, removed, replaced and retuned servers, other keys that apply
-//! at once, and keys that need a restart. Pure.
+//! Effects of applying a new config: servers that are added, removed, replaced or retuned, other keys that apply
+//! immediately, and keys that need a restart. Pure.
 //!
-//! Compares the effective configs, environment and flags included. Every field of [`Config`] is destructured here, so
-//! that a new one cannot be forgotten.
+//! The effective configs are compared, including environment and flags. Every field of [`Config`] is destructured
+//! here, so that a new field cannot be forgotten.
 
 use crate::servers;
 use crate::servers::ServerEntry;
@@ -11,14 +11,14 @@ use mcpproxy_activity as activity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Difference between the config in force and another.
+/// Difference between the config in force and a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigDifference {
-    /// Keys that apply at once.
+    /// Keys that apply immediately.
     pub applied: Vec<String>,
     /// Keys that apply after a restart.
     pub needs_restart: Vec<String>,
-    /// Effect on each server of the new config, in its order.
+    /// Effect on each server of the new config, in the order of that config.
     pub servers: Vec<(Arc<str>, ServerEffect)>,
     /// Servers that are not in the new config.
     pub removed: Vec<Arc<str>>,
@@ -27,11 +27,11 @@ pub struct ConfigDifference {
 /// Effect of a new config on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEffect {
-    /// No change.
+    /// The server does not change.
     Unchanged,
-    /// Other settings; the connection stays.
+    /// The settings changed; the connection is kept.
     Retuned,
-    /// Restarted with new settings.
+    /// The server is restarted with the new settings.
     Replaced,
     Added,
 }
@@ -110,7 +110,7 @@ impl ConfigDifference {
             telemetry,
             // Set by the program itself.
             reaper: _,
-            // Their contents are compared where they are used.
+            // The files' contents are compared where they are used.
             named_files: _,
             own_variables: _,
             named_variables: _,
@@ -213,7 +213,8 @@ fn fits(now: &activity::Config, next: &activity::Config) -> bool {
 }
 
 impl Config {
-    /// The part of this config that is in force after `before`: everything that needs no restart.
+    /// Returns the config in force after `before`: this config, except that keys that need a restart keep their
+    /// values from `before`.
     pub fn in_force_after(self, before: &Self) -> Self {
         let mut activity = activity::Config {
             retention_days: self.activity.retention_days,

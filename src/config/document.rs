@@ -1,7 +1,7 @@
 //! A config file's text parsed as one JSON object, with the position of each value.
 //!
-//! Syntax: JSON with comments and trailing commas as in VS Code, exactly one object, no duplicate keys, since either
-//! of two servers under one name could be the intended one.
+//! Syntax: JSON with comments and trailing commas, as in VS Code. The root is exactly one object. Duplicate keys are
+//! rejected, since either of two servers with the same name could be the intended one.
 
 use crate::problem::{KeyPath, PathStep, Place, Problem, Severity};
 use jsonc_parser::ast::{Object, Value as Node};
@@ -117,7 +117,7 @@ fn place(text: &str, at: usize) -> Place {
     Place { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
 }
 
-/// Converts the syntax tree to values and reports what JSON does not allow.
+/// Converts the syntax tree to values and reports syntax that JSON does not allow.
 struct Reading<'t, 'p> {
     text: &'t str,
     problems: &'p mut Vec<Problem>,
@@ -177,7 +177,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// JSON strings contain no bare control characters; usually a quote is missing.
+    /// Reports a control character in a string, which JSON does not allow. The usual cause is a missing quote.
     fn string(&mut self, from: usize, to: usize, path: &KeyPath) {
         let raw = self.text.get(from..to).unwrap_or_default();
         if let Some(bare) = raw.find(|letter| letter < ' ') {
@@ -195,7 +195,7 @@ pub(super) const MAX_PROBLEMS: usize = 200;
 #[derive(Debug)]
 pub(super) struct Findings<'t> {
     document: ConfigDocument<'t>,
-    /// Paths as read, and as written in the file.
+    /// Pairs of a path as read and the same path as written in the file.
     renamed: Vec<(KeyPath, KeyPath)>,
     errors: Vec<KeyPath>,
     problems: Vec<Problem>,
@@ -206,7 +206,7 @@ impl<'t> Findings<'t> {
         Self { document, renamed: Vec::new(), errors: Vec::new(), problems }
     }
 
-    /// Reports later problems at `read` at `written`, the key in the file.
+    /// Makes later problems at `read` appear at `written`, the key in the file.
     pub(super) fn rename(&mut self, read: KeyPath, written: KeyPath) {
         self.renamed.push((read, written));
     }

@@ -368,7 +368,7 @@ fn insert(
     let trailing = if ends_with_comma { "," } else { "" };
     if on_lines && !is_one_line {
         let base = indentation(bare, last.start);
-        // After the comments on the same line.
+        // Inserted after the comments on the same line.
         let at = comments_end(bare, end, container.close());
         changes.push((at..at, format!("{newline}{base}{}{trailing}", write(layout, base))));
     } else {
@@ -459,7 +459,7 @@ const SHORT_LIST: usize = 100;
 /// A value to write, with an explicit order of members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WrittenValue {
-    /// Any value; members in the order of the map.
+    /// Any value, with its members in the order of the map.
     Value(Value),
     Members(Vec<(String, WrittenValue)>),
 }

@@ -77,8 +77,7 @@ impl Servers<'_> {
         Ok(Some(next))
     }
 
-    /// Declares the side effects of a server's tools in its `capabilities`; `None` if there is no server of that
-    /// name.
+    /// Declares the side effects of a server's tools in its `capabilities`; `None` if no server has this name.
     pub fn with_side_effects(
         self,
         name: &str,

@@ -1,8 +1,9 @@
 //! The config file: location, permissions, the generated API key, edits, and checks of this machine.
 //!
 //! An API key is generated at the first start and inserted into the text, which is otherwise unchanged. The machine
-//! checks of `config check` (commands exist, variables are set, the data directory is writable, rules are valid)
-//! change nothing, start no server and connect to none; at startup, unusable servers are skipped instead.
+//! checks of `config check` (commands exist, variables are set, the data directory is writable, rules are valid) do
+//! not change anything and neither start servers nor connect to them; at startup, unusable servers are skipped
+//! instead.
 
 use crate::CONFIG_SCHEMA;
 use crate::document::{ConfigDocument, Findings};
@@ -28,7 +29,7 @@ use std::{fmt, fs, io};
 /// Maximum size of a config file in bytes.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Name of the JSON Schema file written beside the config for editors.
+/// Name of the JSON Schema file written next to the config for editors.
 pub const SCHEMA_FILE: &str = "mcp_config.schema.json";
 
 /// Random bytes of a generated key, written as hex digits.
@@ -37,7 +38,7 @@ pub const API_KEY_BYTES: usize = 32;
 /// Default config file.
 const DEFAULT_PATH: &str = "~/.mcpproxy/mcp_config.json";
 
-/// A shell's `<(…)` pipe is awaited at startup only, not by a running proxy.
+/// Waiting for a named pipe, such as a shell's `<(…)`. Only startup waits; a running proxy does not.
 const AWAITED: NamedPipes = NamedPipes::Awaited(PIPE_WAIT);
 
 /// Permission bits of other users.
@@ -72,8 +73,8 @@ impl FileContent {
 }
 
 impl Config {
-    /// Reads the file at `path`, else at `MCPPROXY_CONFIG`, else the default one; without a file, the defaults.
-    /// Read-only. Fails with all problems.
+    /// Reads the file at `path`, or else at `MCPPROXY_CONFIG`, or else the default file. If that file does not exist,
+    /// the defaults apply. Read-only. Fails with all problems.
     pub fn load(
         path: Option<&Path>,
         env: &impl Fn(&str) -> Option<String>,
@@ -249,7 +250,7 @@ impl Loaded {
         let made: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let written = edited_file::edit(&self.path, MAX_FILE_BYTES, |text| {
             let text = text.unwrap_or_default();
-            // Another process may have generated one meanwhile.
+            // Another process may have generated one in the meantime.
             let there = api_key_in(text);
             let next = there.is_none().then(|| with_api_key(text, &made));
             Ok::<_, Infallible>((next, there))
@@ -276,7 +277,7 @@ pub fn edit<T, E: fmt::Display>(
     edited.map_err(|error| Problem::of_file(Severity::Error, path, format!("not changed: {error}")))
 }
 
-/// Writes the current JSON Schema beside the config.
+/// Writes the current JSON Schema next to the config.
 pub fn put_schema(path: &Path) -> Result<PathBuf, Problem> {
     let schema = path.with_file_name(SCHEMA_FILE);
     let next = || Ok::<_, Infallible>((Some(CONFIG_SCHEMA.to_owned()), ()));
@@ -484,7 +485,8 @@ fn unusable(folder: &Path) -> Option<String> {
     None
 }
 
-/// Tries to create a folder in `folder`, and removes it. File systems like `/proc` accept none, regardless of permissions.
+/// Reason why no folder can be created in `folder`. Creates one as a test, and removes it. File systems like `/proc`
+/// reject new folders regardless of permissions.
 fn not_created(folder: &Path) -> Option<String> {
     let probe = folder.join(format!(".mcpproxy-check-{}", std::process::id()));
     match fs::create_dir(&probe) {

@@ -1,8 +1,8 @@
 //! The config shared by a fleet: its storage format, and its combination with a node's own config.
 //!
-//! All keys except [`NODE_KEYS`] are shared: they replace those of the node's own file, so that all nodes run the
-//! same. The accepted config is stored in `data_dir/fleet` as a state file with a checksum ([`state_file`]). Its rule
-//! files are contained in it.
+//! All keys except [`NODE_KEYS`] are shared: they replace those of the node's own file, so that all nodes run with
+//! the same settings. The accepted config is stored in `data_dir/fleet` as a state file with a checksum
+//! ([`state_file`]). It contains its rule files.
 
 use crate::document::ConfigDocument;
 use crate::problem::{Problem, Severity};
@@ -17,7 +17,7 @@ pub const NODE_KEYS: [&str; 7] =
     ["$schema", "listen", "tls", "data_dir", "api_key", "cluster", "logging"];
 /// Maximum size of a shared config in bytes.
 pub const MAX_SHARED_BYTES: usize = 12 << 20;
-/// Maximum size of the state file, which adds a checksum.
+/// Maximum size of the state file in bytes: the config and a checksum.
 const MAX_FILE_BYTES: u64 = MAX_SHARED_BYTES as u64 + 1024;
 /// Maximum number of rule files.
 const MAX_FILES: usize = 64;
@@ -113,7 +113,7 @@ impl SharedConfig {
         blake3::hash(&self.write()).to_hex().to_string()
     }
 
-    /// Text of the effective config of a node with the own text `own`, without rule files.
+    /// Text of the effective config of a node whose own text is `own`, without rule files.
     fn over(&self, own: &str) -> String {
         let (_, own) = ConfigDocument::parse(own, &mut Vec::new());
         let mut both = self.config.clone();
@@ -122,7 +122,7 @@ impl SharedConfig {
                 both.insert(key, value);
             }
         }
-        // Their texts are part of the shared config.
+        // The texts of the rule files are part of the shared config.
         if let Some(policy) = both.get_mut("policy").and_then(Value::as_object_mut) {
             policy.remove("files");
         }
@@ -144,8 +144,8 @@ impl SharedConfig {
         Ok(())
     }
 
-    /// The config this node runs; `None` if it runs its own. An unusable one is an error, since the node's own config
-    /// lacks the shared settings. Blocks.
+    /// Stored fleet config that this node runs; `None` if the node runs its own config. An unusable stored config is
+    /// an error, since the node's own config lacks the shared settings. Blocks.
     pub fn kept(data_dir: &Path) -> Result<Option<Self>, Problem> {
         let path = data_dir.join(FOLDER).join(NAME);
         let read = match state_file::read(&path, MAX_FILE_BYTES) {

@@ -1,7 +1,7 @@
 //! Parses the text of a config into one checked value. Precedence: flag, environment, file. Pure.
 //!
-//! Also handles keys under other names: those of earlier versions, of other programs, and misspelled ones. A misspelled
-//! `mcpServers` is an error, since its servers would be ignored; other unknown keys are warnings.
+//! The parser also handles keys under other names: those of earlier versions, of other programs, and misspelled ones.
+//! A misspelled `mcpServers` is an error, since its servers would be ignored; other unknown keys are warnings.
 
 use crate::document::{ConfigDocument, Findings};
 use crate::problem::{KeyPath, Problem, Severity};
@@ -315,8 +315,8 @@ fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
     }
 }
 
-/// Applies `MCPPROXY_NODE` and `MCPPROXY_ADVERTISE`, which override the config that the nodes of a fleet share.
-/// Ignored without a store.
+/// Applies `MCPPROXY_NODE` and `MCPPROXY_ADVERTISE`, which override the config that the nodes of a fleet share. They
+/// are ignored without a store.
 fn apply_node_overrides(
     cluster: &mut ClusterConfig,
     env: &impl Fn(&str) -> Option<String>,
@@ -496,7 +496,7 @@ fn means_servers(name: &str, value: &Value) -> bool {
         || strsim::osa_distance(&letters, &right) <= TYPING_ERRORS
 }
 
-/// Moves the flat keys of earlier versions into the section, unless it sets them, too.
+/// Moves the flat keys of earlier versions into the section, unless the section already sets them.
 fn adopt_flat_activity_keys(root: &mut Map<String, Value>, findings: &mut Findings<'_>) {
     for (flat, key) in FLAT_ACTIVITY_KEYS {
         let Some(value) = root.remove(flat) else { continue };

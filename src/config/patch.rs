@@ -1,9 +1,9 @@
 //! Settings over REST: a redacted view of the config file, and changes by JSON Merge Patch (RFC 7396). Pure.
 //!
 //! Only keys on the allow-list [`PATCHABLE`] can be changed, and only to and from values that are shown, so that the
-//! right to change settings grants nothing else. Invariant: unlisted keys are refused, including new ones. Not listed
-//! are keys that decide who is admitted, who may approve, which rules apply and what the log keeps; keys that name
-//! files, programs and addresses; and secrets. `schema_tests` compares the list with the schema.
+//! right to change settings grants nothing else. Invariant: unlisted keys are refused, including new ones. The list
+//! excludes keys that decide who is admitted, who may approve, which rules apply and what the log keeps; keys that
+//! name files, programs and addresses; and secrets. `schema_tests` compares the list with the schema.
 
 use crate::edit::{EditRefused, EditedJson};
 use crate::edit_servers::Servers;
@@ -16,25 +16,25 @@ use thiserror::Error;
 
 /// Maximum number of values per patch; the text is parsed again for each.
 pub const MAX_CHANGES: usize = 64;
-/// Maximum depth of a value in keys.
+/// Maximum nesting depth of a value, counted in keys.
 const MAX_DEPTH: usize = 16;
 
 /// Reason why a patch is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PatchRefused {
-    /// Not on the allow-list.
+    /// The key is not on the allow-list.
     #[error("{0}: not a setting that can be changed here: {hint}", hint = instead(.0))]
     NotPatchable(KeyPath),
     /// The value is redacted.
     #[error("{0}: cannot be changed here because its value is not shown: {hint}", hint = instead(.0))]
     NotShown(KeyPath),
-    /// Unknown server.
+    /// The server is unknown.
     #[error("{0}: no such server in the config file: add it with 'mcpproxy upstream add'")]
     NoServer(KeyPath),
-    /// More than [`MAX_CHANGES`].
+    /// The patch has more than [`MAX_CHANGES`] values.
     #[error("more than {MAX_CHANGES} values at once")]
     TooMany,
-    /// Nested more than [`MAX_DEPTH`].
+    /// The value is nested deeper than [`MAX_DEPTH`].
     #[error("a value is nested more than {MAX_DEPTH} keys deep")]
     TooDeep,
     /// The text cannot be edited.

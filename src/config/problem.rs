@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 /// Position in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Starts at 1.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// Starts at 1, in characters.
+    /// Column number in characters, starting at 1.
     pub column: usize,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for KeyPath {
 pub enum Severity {
     /// The config, or a server in it, is unusable.
     Error,
-    /// Valid, but perhaps unintended.
+    /// The config is valid, but perhaps unintended.
     Warning,
 }
 

@@ -25,7 +25,8 @@ pub fn read(path: &Path, pipes: NamedPipes) -> Result<RuleText, RuleProblem> {
     }
 }
 
-/// Texts of all files and presets. A fleet's config contains its files. Fails with the problems of all files.
+/// Texts of all rule files and presets; a fleet's config contains its rule files. Fails with the problems of all
+/// files.
 pub fn texts(rules: &RuleFiles, pipes: NamedPipes) -> Result<Vec<RuleText>, Vec<RuleProblem>> {
     let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in &rules.files {
@@ -53,7 +54,7 @@ pub fn texts(rules: &RuleFiles, pipes: NamedPipes) -> Result<Vec<RuleText>, Vec<
 pub struct LoadedRules {
     /// `None` if there are none.
     pub rules: Option<RuleSet>,
-    /// Names of servers and tools that do not exist.
+    /// Warnings about names of servers and tools that do not exist.
     pub warnings: Vec<RuleProblem>,
 }
 
@@ -67,7 +68,7 @@ pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<LoadedRules, Vec<Ru
     Ok(LoadedRules { rules: Some(rules), warnings })
 }
 
-/// A problem of a rule as one of the config.
+/// Converts a problem of a rule into a problem of the config.
 pub fn problem(of_rule: &RuleProblem) -> Problem {
     let place = Place { line: of_rule.line, column: of_rule.column };
     Problem {
@@ -79,7 +80,7 @@ pub fn problem(of_rule: &RuleProblem) -> Problem {
     }
 }
 
-/// The configured servers, without known tools.
+/// The configured servers; their tools are unknown.
 pub fn servers(config: &Config) -> KnownTools {
     let servers = config.servers.iter().map(|server| (Arc::clone(&server.name), None));
     KnownTools { servers: servers.collect() }

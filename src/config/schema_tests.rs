@@ -28,7 +28,7 @@ fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     }
 }
 
-/// Collects the paths of all properties below `schema`; maps and arrays add no step.
+/// Collects the paths of all properties below `schema`; maps and arrays do not add a step.
 fn walk<'s>(
     root: &'s Value,
     schema: &'s Value,

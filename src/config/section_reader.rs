@@ -32,7 +32,7 @@ pub(super) fn read<T: DeserializeOwned + Default>(
 }
 
 /// Reads one section; also returns the paths of unknown keys within it. Invalid values are reported and treated as
-/// absent, so that all of them are found: every key has a default.
+/// absent, so that one pass finds all of them. This works because every key has a default.
 pub(super) fn read_with_unknown_keys<T: DeserializeOwned + Default>(
     value: &Value,
     at: &KeyPath,
@@ -155,8 +155,8 @@ pub(super) fn unknown_key(path: &KeyPath, findings: &mut Findings<'_>) {
     findings.unknown(path, nearest(key, KNOWN_KEYS.iter().copied()));
 }
 
-/// Deserializer that offers a single key at `path` and fails at its value; records the fields of the struct requested
-/// there.
+/// Deserializer that offers a single key at `path` and fails at its value; it records the field names of the struct
+/// that is requested there.
 struct Probe<'a> {
     path: &'a [&'static str],
     fields: &'a Cell<&'static [&'static str]>,

@@ -564,7 +564,8 @@ impl OtlpHeaders {
 }
 
 impl TelemetrySection {
-    /// Resolves the references and stores the values, so that a change of them changes the section. Reads files.
+    /// Resolves the references and stores the values, so that a changed value counts as a change of the section.
+    /// Reads files.
     pub(super) fn look_up(&mut self, lookup: &dyn Fn(&str) -> Option<String>) {
         let values = self.otlp_headers.values.values().map(String::as_str);
         self.otlp_headers.named = named_values(values, lookup);

@@ -1,7 +1,7 @@
 //! Section `mcpServers`, in object or array form.
 //!
-//! Each entry is read twice, by the part that connects to the server and by the part that knows its tools; keys of
-//! other programs are translated, ignored or explained.
+//! Each entry is read twice, by the part that connects to the server and by the part that holds its tool settings;
+//! keys of other programs are translated, ignored or explained.
 
 use crate::document::Findings;
 use crate::problem::{KeyPath, PathStep};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// One entry of `mcpServers`.
 #[derive(Clone, Debug)]
 pub struct ServerEntry {
-    /// Name; contains no colon.
+    /// Name, which contains no colon.
     pub name: Arc<str>,
     /// Connection settings.
     pub upstream: upstream::Config,
@@ -28,7 +28,7 @@ pub struct ServerEntry {
 }
 
 impl ServerEntry {
-    /// Whether both have the same settings, regardless of their position.
+    /// Whether both entries have the same settings, regardless of their position.
     pub(super) fn has_same_settings(&self, other: &Self) -> bool {
         (&self.name, &self.upstream, &self.tools) == (&other.name, &other.upstream, &other.tools)
     }
@@ -50,7 +50,7 @@ pub(super) const IGNORED: [&str; 12] = [
     "$schema",
 ];
 
-/// Keys of other programs that have an effect there but not here, with the alternative.
+/// Keys of other programs that have an effect there but not here, with our alternative.
 const ELSEWHERE: [(&str, &str); 9] = [
     ("timeout", "has no effect here: write call_timeout, like \"30s\" or \"2m\""),
     ("autoApprove", CLIENTS),
@@ -190,7 +190,7 @@ fn adopt_other_names(block: &mut Map<String, Value>, path: &KeyPath, findings: &
     }
 }
 
-/// CAP-8: warns that `suggest` requests no approval.
+/// CAP-8: warns that `suggest` does not request approval.
 fn warn_of_suggested_approval(path: &KeyPath, tools: &ServerSettings, findings: &mut Findings<'_>) {
     for (pattern, rule) in tools.capabilities.iter() {
         if rule.approval == Some(Approval::Suggest) {

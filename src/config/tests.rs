@@ -412,7 +412,7 @@ fn unknown_keys_suggest_the_nearest_known_one() {
 
 #[test]
 fn every_known_key_is_accepted() {
-    // As typed, so that a renamed key is found here.
+    // The keys are spelled out, so that this test detects a renamed key.
     let server = r#"{"command": "", "args": [], "env": {}, "cwd": "", "url": "", "headers": {},
         "enabled": true, "protocol": "auto", "init_timeout": "1s", "call_timeout": "1s", "affinity": "session",
         "protocol_era": "modern", "second_idle_timeout": "1s", "enabled_tools": [], "disabled_tools": [], "max_concurrent": 1,

@@ -57,13 +57,13 @@ pub struct Config {
     pub offered_era: Offered,
     /// `intent_declaration`
     pub intent: intent::Settings,
-    /// `limits`; those of a server are part of it.
+    /// `limits`; a server's own limits are part of its entry.
     pub limits: limits::Config,
     /// `output_validation`
     pub output: OutputValidation,
     /// `input_validation`
     pub input: InputPolicy,
-    /// `result_limit`; those of servers and tools are part of them.
+    /// `result_limit`; the limits of servers and tools are part of their entries.
     pub result_limit: ResultLimitSection,
     /// `search`
     pub search: SearchSection,

@@ -1,7 +1,7 @@
 //! The config as written, and the difference between two of them by key path. Pure.
 //!
-//! Differences are shown to people and kept in records, so they contain no secrets. A potential secret shows only
-//! that it changed; a server shows only how it is used, not how it is reached. The complete config, which is not
+//! Differences are shown to people and kept in records, so they contain no secrets. For a potential secret, they show
+//! only that it changed; for a server, only how it is used, not how it is reached. The complete config, which is not
 //! recorded, also shows how a server is reached (CFG-8): command line and URL, masked like the activity log.
 
 use crate::problem::{KeyPath, PathStep};
@@ -57,7 +57,7 @@ const HIDDEN_WORDS: [&str; 10] = [
 ];
 /// Placeholder for a redacted value.
 const NOT_SHOWN: &str = "(not shown)";
-/// Minimum length of a segment of a URL's path that is masked if it looks random.
+/// Minimum length of a URL path segment that is masked if it looks random.
 const RANDOM_SEGMENT_CHARS: usize = 16;
 /// Maximum size of a shown value in bytes.
 const MAX_SHOWN_BYTES: usize = 256;
@@ -69,7 +69,7 @@ impl fmt::Debug for Written {
 }
 
 impl Written {
-    /// Takes the root object; servers are indexed by name in either form.
+    /// Builds the value from the root object; servers, in either form, are indexed by name.
     pub(super) fn of(root: &Map<String, Value>) -> Self {
         let mut root = root.clone();
         if let Some(Value::Array(list)) = root.get(servers::KEY) {
@@ -204,7 +204,7 @@ fn masked(words: &[&str], redactor: &Redactor) -> Option<Vec<String>> {
     (masked.len() == words.len()).then_some(masked)
 }
 
-/// A URL without segments of its path that look random: hosted servers put credentials there.
+/// Returns a URL without the path segments that look random, because hosted servers put credentials there.
 fn masked_path(url: &str) -> String {
     let path_end = url.find(['?', '#']).unwrap_or(url.len());
     let (path, rest) = url.split_at(path_end);

@@ -266,12 +266,13 @@ pub(crate) async fn claims(bucket: &Bucket) -> Result<BTreeMap<String, NodeClaim
 /// Format version of a proof.
 const FORMAT: u32 = 1;
 /// Maximum size of a proof in bytes. A record has up to twice `activity::config::MAX_KEPT_BYTES`; here it appears as
-/// JSON, where a byte may take six, and in base64.
+/// JSON, where a byte may take up to six bytes, and in base64.
 pub const MAX_PROOF_BYTES: u64 = 64 << 20;
 const _: () = assert!(2 * (MAX_KEPT_BYTES as u64) * (6 * 3 + 4) / 3 < MAX_PROOF_BYTES);
-/// Maximum number of days before its own on which a record's segment may begin.
+/// Maximum number of days between the beginning of a record's segment and the record.
 const DAYS_BACK: i32 = 7;
-/// Maximum number of segments tried that claim a record: one is genuine, others may be forged.
+/// Maximum number of segments that are tried for a record. Among the segments that claim it, one is genuine, and
+/// others may be forged.
 const MAX_CANDIDATES: usize = 256;
 
 /// Reason why there is no valid proof.
@@ -307,7 +308,7 @@ pub struct RecordProof {
     /// Log id.
     log: String,
     seq: u64,
-    /// Hash that the record follows.
+    /// Hash of the preceding record.
     prev_hash: String,
     /// Canonical bytes in base64.
     canonical: String,
@@ -315,7 +316,7 @@ pub struct RecordProof {
     path: Vec<String>,
     /// Signed note of the segment's checkpoint.
     checkpoint: String,
-    /// Key that signed it, from the store.
+    /// Key that signed the checkpoint, from the store.
     key: String,
 }
 
@@ -415,7 +416,7 @@ impl RecordProof {
 ///
 /// # Errors
 ///
-/// [`ProofError`]; if segments were invalid and none proves the record, that of the first.
+/// [`ProofError`]; if segments were invalid and none proves the record, the error of the first invalid segment.
 pub async fn prove(bucket: &Bucket, id: Id) -> Result<RecordProof, ProofError> {
     let mut wrong = None;
     for (node, claim) in claims(bucket).await? {
@@ -576,7 +577,7 @@ mod tests {
         (RecordProof::of(&opened, seq, &by.verifier).unwrap(), by.verifier.clone())
     }
 
-    /// Store with one segment of node `a`, in the folder `days_before` days before record 5, and the objects of
+    /// Store with one segment of node `a`, in the folder `days_before` days before record 5, and with the objects in
     /// `beside`.
     async fn store(days_before: i32, beside: &[(&str, &[u8])]) -> (tempfile::TempDir, Bucket, Id) {
         let dir = tempfile::tempdir().unwrap();

@@ -206,7 +206,7 @@ impl Bucket {
 
     fn folder(folder: PathBuf, shown: String) -> Result<Self, BucketError> {
         if !folder.is_dir() {
-            // It may be an unmounted mount point.
+            // The folder may be an unmounted mount point.
             return Err(BucketError::Url(format!("{} is not a folder", folder.display())));
         }
         let store = LocalFileSystem::new_with_prefix(&folder)
@@ -280,7 +280,7 @@ impl Bucket {
         within(OPERATION_TIMEOUT, asked).await
     }
 
-    /// Writes an object, replacing any.
+    /// Writes an object; replaces an existing one.
     ///
     /// # Errors
     ///
@@ -340,8 +340,8 @@ impl Bucket {
         if self.folder.is_root() { key.to_owned() } else { format!("{}/{key}", self.folder) }
     }
 
-    /// Listed object whose key is not a valid path, with size 0; `None` if it is outside the folder. No fleet
-    /// object has such a key, so callers report it as foreign.
+    /// Listed object whose key is not a valid path, with size 0; `None` if it is outside the folder. Fleet objects
+    /// never have a key like this, so callers report the object as foreign.
     fn odd(&self, raw: &str) -> Option<ListedObject> {
         let folder: &str = self.folder.as_ref();
         let key = match folder.is_empty() {
@@ -355,9 +355,9 @@ impl Bucket {
 /// Listing interface of a store.
 #[derive(Clone)]
 pub(crate) enum Lister {
-    /// Local folder: no order, no start key.
+    /// Local folder, which has neither an order nor a start key.
     Local(PathBuf),
-    /// Store that lists in pages, in key order and from any key on.
+    /// Store that lists in pages, in key order, starting from any key.
     Paged(Arc<dyn PaginatedListStore>),
 }
 
@@ -411,7 +411,7 @@ pub enum BucketError {
     OddKey(String),
     #[error("the store did not answer within {} s", .0.as_secs())]
     Late(Duration),
-    /// Refused or unreachable.
+    /// The store refused the request or is unreachable.
     #[error("the store cannot be used: {0}")]
     Failed(String),
 }
@@ -442,7 +442,7 @@ pub(crate) fn odd_key_of(error: &object_store::Error) -> Option<&str> {
     }
 }
 
-/// Reports that this key blocks a listing.
+/// Error for a key that blocks a listing.
 pub(crate) fn odd_key(raw: &str) -> BucketError {
     BucketError::OddKey(visible(raw, MAX_KEY_CHARS))
 }
@@ -463,7 +463,7 @@ pub(crate) fn words(error: &dyn fmt::Display) -> String {
     words
 }
 
-/// Time limit for connecting, TLS included; a proxy has its own limit before.
+/// Time limit for connecting, including TLS; a proxy has a separate time limit before that.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit without a byte of the response after the request was sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -593,7 +593,7 @@ fn http_error(fault: HttpFault) -> HttpError {
 
 /// Response body that limits pauses, and returns its connection to the pool at its end.
 struct StoreBody {
-    /// `None` once it has ended.
+    /// `None` once the body has ended.
     reply: Option<UnreadResponse>,
     /// The pool, and the key of the connection there.
     pool: (Arc<IdleConnections>, String),

@@ -125,7 +125,7 @@ pub(crate) struct ChainDays<'a> {
     folder: String,
     days: Vec<Day>,
     next: usize,
-    /// Names of earlier days that later days may still precede.
+    /// Names of earlier days that names of later days may still precede.
     kept: Vec<SegmentName>,
     /// Keys of foreign objects that were not yielded yet.
     foreign: Vec<String>,

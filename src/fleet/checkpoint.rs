@@ -14,18 +14,18 @@
 //! previous BASE64            SHA-256 of the text of the previous checkpoint, or `none`
 //! ```
 //!
-//! It is stored as a signed note (`c2sp.org/signed-note`) with Ed25519:
+//! The checkpoint is stored as a signed note (`c2sp.org/signed-note`) with Ed25519:
 //!
 //! ```text
-//! text, each line with its end
+//! text, each line with its line break
 //!
 //! — NAME BASE64(key id · signature)
 //! ```
 //!
 //! Signatures by unknown keys are allowed and ignored; the reader decides which key a note must have.
 //!
-//! The Merkle tree is that of RFC 6962: SHA-256 with prefix 0 for leaves and 1 for nodes, a leaf being the hash of one record in
-//! the chain. It lets one record be proven with a few hashes instead of all other records.
+//! The Merkle tree is that of RFC 6962: SHA-256 with prefix 0 for leaves and 1 for nodes, and each leaf is the hash
+//! of one record in the chain. A proof of one record takes a few hashes instead of all other records.
 
 use std::fmt;
 use std::fmt::Write as _;

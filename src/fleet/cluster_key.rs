@@ -1,8 +1,9 @@
 //! Shared secret of the fleet (`cluster.key`), keys derived from it per purpose, and encrypted ids. Pure.
 //!
-//! The secret is random, so no slow key derivation is needed: BLAKE3 in key derivation mode, with a context string per
-//! purpose. What is sealed for one purpose cannot be opened for another. With several secrets the first one seals and all
-//! of them open. To rotate, append the new secret on every node, then move it to the front, then remove the old one.
+//! The secret is random, so no slow key derivation is needed: BLAKE3 in key derivation mode, with a context string
+//! per purpose. Data sealed for one purpose cannot be opened for another. If there are several secrets, the first one
+//! seals and all of them open. To rotate, append the new secret on every node, then move it to the front, then remove
+//! the old one.
 //!
 //! [`IdKeys`] seals ids that carry their own data, readable by any node of the fleet and opaque to everybody else:
 //!
@@ -186,7 +187,7 @@ pub(crate) fn optional_keys<'de, D: Deserializer<'de>>(
         Some(OneOrMore::One(text)) => vec![text],
         Some(OneOrMore::More(texts)) => texts,
     };
-    // An unresolved reference was reported when it was followed.
+    // An unresolved reference has already been reported.
     if texts.iter().any(|text| text.contains("${")) {
         return Ok(None);
     }

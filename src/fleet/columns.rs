@@ -5,10 +5,10 @@
 //! other columns derive. A reader compares every cell with the canonical bytes, so that column queries and chain
 //! readers see the same data. The same records and notes give the same bytes.
 //!
-//! Tables are written by `parquet` but read by this module: that crate trusts its input, follows nested structures in a
-//! footer and allocates what it claims, while anyone with write access to the store can add a file. The readers accept
-//! exactly what the encoder writes: the footer in Thrift's compact protocol (`footer`), then the pages, with everything
-//! compared (`reading`).
+//! Tables are written by `parquet` but read by this module: that crate trusts its input, follows nested structures in
+//! a footer and allocates as much as the footer claims, while anyone with write access to the store can add a file.
+//! The readers accept exactly what the encoder writes: the footer in Thrift's compact protocol (`footer`), then the
+//! pages, with everything compared (`reading`).
 
 mod footer;
 mod reading;
@@ -45,7 +45,7 @@ pub use crate::columns::reading::{TableRead, decode};
 /// Error of encoding or decoding a table.
 #[derive(Debug, Error)]
 pub enum TableError {
-    /// Not a table of this format.
+    /// The bytes are not a table of this format.
     #[error("not a table of records: {0}")]
     Form(String),
     #[error(transparent)]
@@ -116,7 +116,7 @@ const fn column(name: &'static str, kind: ColumnKind) -> TableColumn {
     TableColumn { name, kind }
 }
 
-/// Columns in order. Names and meanings are those of a record in JSON, if it has them.
+/// Columns in order. A column that is also a field of a record in JSON has the same name and meaning.
 pub(crate) const COLUMNS: &[TableColumn] = &[
     column("seq", Number(|row| row.seq)),
     column("id", Text(|row| CellText::Id(Id::new(row.head.stored_ms, row.seq, row.log)))),
@@ -228,7 +228,7 @@ impl<'a> TableOf<'a> {
         self.cells_of(&self.rows, column)
     }
 
-    /// Cells of a column in batches of this many rows.
+    /// Cells of a column in batches of `rows` rows.
     pub(crate) fn batches(&self, column: &TableColumn, rows: usize) -> impl Iterator<Item = Cells> {
         self.rows.chunks(rows).map(|rows| self.cells_of(rows, column))
     }
@@ -277,7 +277,7 @@ impl<'a> TableOf<'a> {
         }
     }
 
-    /// Cell with these bytes, shared if they are part of the records'.
+    /// Cell with these bytes; not copied if they are part of the records' bytes.
     fn part(&self, part: &[u8]) -> Bytes {
         let all = self.records.bytes();
         let from = (part.as_ptr() as usize).checked_sub(all.as_ptr() as usize);
@@ -291,11 +291,11 @@ impl<'a> TableOf<'a> {
     }
 }
 
-/// Writer name in the footer. Part of the file's bytes: the same in every version.
+/// Writer name in the footer. It is part of the file's bytes, so it is the same in every version.
 const CREATED_BY: &str = "mcpproxy ledger version 1.0.0";
 /// Number of values written to a column at a time; the page size is checked after each batch.
 const WRITE_BATCH: usize = 1024;
-/// Page size in bytes: Snappy's block size, so that larger pages would not compress better.
+/// Page size in bytes. It equals Snappy's block size; larger pages would not compress better.
 const PAGE_BYTES: usize = 64 << 10;
 
 /// Table encoder.

@@ -1,7 +1,7 @@
 //! The `cluster` section of the configuration, node names and stray objects. Pure.
 //!
 //! [`StrayObjects`] summarizes objects in the store whose names are not node names. Anyone who can write to the store
-//! can add any number of them, so what is kept and shown is bounded.
+//! can add any number of them, so the kept and shown names are bounded.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -25,7 +25,7 @@ const FLUSH: std::ops::RangeInclusive<Duration> =
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
 /// Factor by which segments may grow after a store outage.
 pub(crate) const CATCH_UP: u64 = 4;
-// Payloads are stored twice, once in columns of their own; the last record may exceed the target size.
+// Payloads are stored twice, once in separate columns; the last record may exceed the target size.
 const MAX_RECORD_BYTES: u64 = 2 * MAX_KEPT_BYTES as u64;
 const _: () = assert!((*SEGMENT_BYTES.end() * CATCH_UP + MAX_RECORD_BYTES) * 2 < MAX_TABLE_BYTES);
 /// Maximum number of index shards.
@@ -35,7 +35,7 @@ const MAX_ADVERTISE_CHARS: usize = 512;
 /// Minimum of `backlog_bytes`.
 const MIN_BACKLOG_BYTES: u64 = 16 << 20;
 
-/// Name of a node, unique in its fleet: lower-case ASCII letters, digits, and `-`, `_`, `.` within.
+/// Name of a node, unique in its fleet: lower-case ASCII letters, digits, and, except at its ends, `-`, `_` and `.`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Box<str>);
 
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for NodeName {
 /// Records of other nodes that a node indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexRole {
-    /// No other records.
+    /// The node does not index records of other nodes.
     #[default]
     None,
     Whole,

@@ -16,10 +16,11 @@
 //! An Unknown node becomes Dead, without a notification, after the same silence since it was read, or if its object does not
 //! change for that long. While it waits to be read, which takes longer in a large fleet, it stays Unknown and undecided.
 //!
-//! A listing shows which heartbeats changed, but not their content. A change keeps an alive node alive but revives none,
-//! because listings are not authenticated; so heartbeats are also read in turn ([`FailureDetector::due_reads`]). If a changed object
-//! turns out not to be a new valid heartbeat, listings no longer count for this node, only reads do. An attacker with write
-//! access but no key can therefore keep a dead node alive until its next read plus [`DEAD_AFTER_MS`].
+//! A listing shows which heartbeats changed, but not their content. A change keeps an alive node alive but does not
+//! revive a dead one, because listings are not authenticated; so heartbeats are also read in turn
+//! ([`FailureDetector::due_reads`]). If a changed object turns out not to be a new valid heartbeat, listings no
+//! longer count for this node, only reads do. An attacker with write access but no key can therefore keep a dead node
+//! alive until its next read plus [`DEAD_AFTER_MS`].
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -37,14 +38,14 @@ const MAX_SILENCE_STEP_MS: u64 = 2_000;
 pub const MAX_NODES: usize = 4_096;
 /// Maximum number of listed heartbeats: all nodes, and some stray objects.
 pub(crate) const MAX_LISTED_BEATS: usize = MAX_NODES + 1_024;
-/// Maximum number of heartbeats read per round; the rest follows in later rounds.
+/// Maximum number of heartbeats read per round; the rest follow in later rounds.
 pub(crate) const MAX_READ_AT_ONCE: usize = 64;
-/// Fleet size up to which every changed heartbeat is read at once.
+/// Fleet size up to which every changed heartbeat is read immediately.
 const FEW_NODES: usize = 16;
-/// In a larger fleet, number of changed heartbeats read per round in turn: 64 in ten seconds. Otherwise store requests
-/// would grow with the square of the fleet's size.
+/// Number of changed heartbeats read per round in turn in a larger fleet: 64 in ten seconds. Without this limit,
+/// store requests would grow with the square of the fleet's size.
 const READ_IN_TURN: usize = 5;
-/// In a larger fleet, interval for reading the own heartbeat, to detect another process with the same name.
+/// Interval for reading this node's own heartbeat in a larger fleet, to detect another process with the same name.
 const READ_OWN_MS: u64 = 4_000;
 /// Snapshot of all nodes.
 #[derive(Clone, Debug, Default)]
@@ -134,7 +135,7 @@ impl FailureDetector {
         Self { own, own_boot, nodes, listed_at: None, strays: None }
     }
 
-    /// Supplies the complete listing at time `now`. `trusted` if the store accepts this node's uploads, so
+    /// Supplies the complete listing at time `now`. `trusted` is true if the store accepts this node's uploads, so
     /// that silence counts.
     pub fn listed(
         &mut self,
@@ -175,7 +176,7 @@ impl FailureDetector {
             (nodes.len() + new).saturating_sub(MAX_NODES)
         };
         let own = self.own.clone();
-        // Of unlisted nodes, those that never had a valid heartbeat are forgotten first.
+        // Unlisted nodes that never had a valid heartbeat are forgotten first.
         for with_heartbeat in [false, true] {
             if left_over(&self.nodes, there) > 0 {
                 self.nodes.retain(|name, node| {
@@ -197,8 +198,8 @@ impl FailureDetector {
     /// Heartbeats to read now, at most [`MAX_READ_AT_ONCE`], the least recently requested first, so that an unreadable one does not
     /// block the others.
     ///
-    /// Due at once: changed objects of nodes that are not proven alive, objects unchanged for too long, and nodes in `suspected`.
-    /// The others are read in turn.
+    /// Due immediately: changed objects of nodes that are not proven alive, objects unchanged for too long, and nodes
+    /// in `suspected`. The others are read in turn.
     pub(crate) fn due_reads(&mut self, now: u64, suspected: &BTreeSet<NodeName>) -> Vec<NodeName> {
         let are_few = self.nodes.values().filter(|node| node.is_alive()).count() < FEW_NODES;
         let (mut at_once, mut in_turn) = (Vec::new(), Vec::new());
@@ -261,8 +262,8 @@ impl FailureDetector {
                     false
                 }
                 follows @ (BeatFollows::First | BeatFollows::Next | BeatFollows::Twin) => {
-                    // Under this node's own name: first that of its previous start, later that of another
-                    // process.
+                    // A heartbeat under this node's own name is at first that of its previous start, later that of
+                    // another process.
                     let is_twin = if is_self {
                         follows != BeatFollows::First
                     } else {
@@ -300,15 +301,15 @@ impl FailureDetector {
     }
 }
 
-/// Age at which an unchanged heartbeat is read, longer than the interval: it may be the final one.
+/// Age at which an unchanged heartbeat is read, because it may be the final one; longer than the heartbeat interval.
 pub(crate) const STILL_AFTER_MS: u64 = 1_600;
-/// Clock skew from which a warning is given, in milliseconds. The measured skew includes the heartbeat's delay.
+/// Minimum clock skew that triggers a warning, in milliseconds. The measured skew includes the heartbeat's delay.
 pub const SKEW_WARN_MS: i64 = 10_000;
 /// Maximum number of remembered former starts per node.
 pub(crate) const MAX_FORMER: usize = 8;
 /// Time for which a duplicate name stays reported after it was last seen.
 pub(crate) const TWICE_FOR_MS: u64 = 30_000;
-/// Time for which a node without heartbeat object stays listed, longer than anything it had in progress.
+/// Time for which a node without a heartbeat object stays listed, longer than anything it had in progress.
 pub(crate) const SHOWN_FOR_MS: u64 = 86_400_000;
 
 /// Liveness of a node.
@@ -317,11 +318,11 @@ pub enum NodeState {
     /// No new heartbeat was read yet.
     #[default]
     Unknown,
-    /// Alive: its heartbeat changes.
+    /// The node is alive: its heartbeat changes.
     Alive,
-    /// Shut down: its final heartbeat was read.
+    /// The node has shut down: its final heartbeat was read.
     Stopped,
-    /// Dead: its heartbeat no longer changes.
+    /// The node is dead: its heartbeat no longer changes.
     Dead,
 }
 
@@ -353,7 +354,7 @@ pub struct NodeView {
     pub fault: Option<String>,
     /// True if two processes use its name.
     pub twice: bool,
-    /// True if its heartbeat object exists. An operator removes that of a decommissioned node.
+    /// True if its heartbeat object exists. Operators remove the object of a decommissioned node.
     pub is_listed: bool,
 }
 
@@ -363,7 +364,7 @@ impl NodeView {
         self.skew_ms.is_some_and(|skew| skew.abs() >= SKEW_WARN_MS)
     }
 
-    /// True if its liveness is not known yet. A node without any valid heartbeat is judged after the same
+    /// True if the node's liveness is not known yet. A node without any valid heartbeat is judged after the same
     /// silence as others; waiting to be read does not count as silence while its object changes.
     pub fn is_undecided(&self) -> bool {
         self.state == NodeState::Unknown && self.silent_ms < DEAD_AFTER_MS
@@ -381,7 +382,7 @@ pub enum NodeEvent {
     Skewed(i64),
     /// The object under its name is faulty.
     Fault(HeartbeatFault),
-    /// Two processes use its name.
+    /// Two processes use the node's name.
     Twice,
 }
 
@@ -423,7 +424,7 @@ pub(crate) enum BeatFollows {
     Next,
     /// The next one of a start that was superseded: both processes are running.
     Twin,
-    /// Late write: its node had given it up, but the store applied it after a newer heartbeat.
+    /// Late write: the node had abandoned this heartbeat, but the store applied it after a newer heartbeat.
     Late,
     /// A replay.
     Older,
@@ -450,8 +451,8 @@ impl WatchedNode {
                 self.silent_ms = 0;
                 return None;
             }
-            // It changed but was not read yet: that is not silence. In a large fleet it may be read after
-            // [`DEAD_AFTER_MS`].
+            // The object changed but was not read yet, which is not silence. In a large fleet, the read may come
+            // after [`DEAD_AFTER_MS`].
             NodeState::Unknown => !waited,
             NodeState::Alive | NodeState::Dead | NodeState::Stopped => true,
         };
@@ -511,7 +512,7 @@ impl WatchedNode {
         self.asked_at = Some(now);
     }
 
-    /// True if it must be read at once.
+    /// True if it must be read immediately.
     pub(crate) fn is_due(&self) -> bool {
         match self.state {
             NodeState::Alive => {
@@ -579,8 +580,8 @@ impl WatchedNode {
         self.twice_at.replace(now).is_none()
     }
 
-    /// Records a read of the listed object, with the number `late` of an abandoned heartbeat if it was one.
-    /// Returns the fault if it is new.
+    /// Records a read of the listed object. `late` is the heartbeat's number if it was an abandoned one. Returns the
+    /// fault if it is new.
     pub(crate) fn record_read(
         &mut self,
         fault: Option<HeartbeatFault>,
@@ -603,7 +604,7 @@ impl WatchedNode {
         reported
     }
 
-    /// Judges a heartbeat of another node; `had_changed` if its object had changed since the previous read.
+    /// Judges a heartbeat of another node; `had_changed` is true if its object had changed since the previous read.
     pub(crate) fn judge(&mut self, is_new: bool, had_changed: bool) -> Vec<NodeEvent> {
         let mut news = Vec::new();
         let stopping = self.heartbeat.as_ref().is_some_and(|beat| beat.stopping);

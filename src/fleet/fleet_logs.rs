@@ -4,7 +4,7 @@
 //!
 //! [`FleetIndex`] holds copies of other nodes' logs, filled by the follower.
 //!
-//! [`answer`] answers another node's query from these logs, without asking a third node. Blocks.
+//! [`answer`] answers another node's query from these logs, without asking a third node. It blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -45,7 +45,7 @@ pub struct FleetCoverage {
 }
 
 impl FleetCoverage {
-    /// Adds a reason for a node, each once.
+    /// Adds a reason for a node, unless it is already listed.
     pub(crate) fn lacks(&mut self, node: &str, why: &str) {
         let reported = self.missing.entry(node.to_owned()).or_default();
         if !reported.split("; ").any(|known| known == why) {
@@ -95,7 +95,7 @@ pub struct FleetLogs {
 }
 
 impl FleetLogs {
-    /// The log `activity`, and those of `index` in a fleet; only those of `node` if given.
+    /// Covers the log `activity` and, in a fleet, those of `index`; only those of `node` if it is given.
     pub fn new(activity: Activity, index: Option<Arc<FleetIndex>>, node: Option<String>) -> Self {
         Self { activity, index, node }
     }
@@ -160,7 +160,7 @@ impl FleetLogs {
         Ok(RangedLogs { view, removed })
     }
 
-    /// Schedules the rebuild of a copy that this error shows to be damaged.
+    /// Schedules the rebuild of a copy if this error shows that it is damaged.
     pub(crate) fn note_damage(&self, error: &QueryError) {
         if let (QueryError::Store(StoreError::Damaged { file, .. }), Some(index)) =
             (error, &self.index)
@@ -261,7 +261,7 @@ impl FleetLogs {
     }
 }
 
-/// Records of a node that the index lacks.
+/// Description of a node's records that the index lacks.
 fn lacks(status: &FollowStatus) -> Option<String> {
     let mut why = Vec::new();
     if status.behind_records > 0 {

@@ -1,8 +1,8 @@
 //! Handle to this node of the fleet: liveness of other nodes, status of the ledger, and access to peers.
 //!
-//! [`FleetReadiness`] is the readiness of a node that has just started. Until the liveness of all nodes is determined,
-//! requests for state on other nodes cannot be answered, and the node is not ready. If the store is unavailable, it serves
-//! alone after [`READINESS_LIMIT`].
+//! [`FleetReadiness`] is the readiness of a node that has just started. Until the liveness of all nodes is
+//! determined, requests for state on other nodes cannot be answered, and the node is not ready. If the store is
+//! unavailable, the node serves alone after [`READINESS_LIMIT`].
 //!
 //! [`LedgerGauges`] are the ledger's counters, written by the ledger task and read by anyone.
 //!
@@ -43,7 +43,7 @@ use crate::heartbeat::{
 use crate::node_state::{FleetId, NodeKey};
 use crate::peers::{Peers, SuspectedPeers};
 
-/// Minimum age of records not uploaded before they are reported: a slow upload is not a fault.
+/// Minimum age at which records that are not uploaded are reported: a slow upload is not a fault.
 const LATE: Duration = Duration::from_secs(15);
 
 /// Identity of the running build.
@@ -285,8 +285,8 @@ pub(crate) fn describe_skew(skew_ms: i64) -> String {
 }
 
 /// Maximum time a serving node stays not ready because the liveness of other nodes is undetermined. Longer than
-/// [`DEAD_AFTER_MS`]. Reading more than some 350 heartbeats takes longer; then the node serves, and reports unread nodes as
-/// unknown.
+/// [`DEAD_AFTER_MS`]. Reading more than about 350 heartbeats takes longer; then the node serves, and reports unread
+/// nodes as unknown.
 pub const READINESS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Readiness since the start.
@@ -295,7 +295,7 @@ pub enum FleetReadiness {
     /// All nodes were decided once.
     Seen,
     Awaited,
-    /// Not within [`READINESS_LIMIT`]: it no longer waits.
+    /// Not all nodes were decided within [`READINESS_LIMIT`]; the node no longer waits.
     Unseen,
 }
 
@@ -312,8 +312,7 @@ impl ReadinessTracker {
         let _ = self.began.set(Instant::now());
     }
 
-    /// Updates from a snapshot. Once all nodes are decided the node stays ready, whichever nodes appear
-    /// later.
+    /// Updates from a snapshot. Once all nodes are decided the node stays ready, even if further nodes appear later.
     pub(crate) fn sees(&self, living: &Membership) {
         if living.undecided_reason().is_none() {
             self.seen.store(true, Ordering::Relaxed);
@@ -454,7 +453,7 @@ struct Rounds {
     watch: FailureDetector,
     /// Verifier keys of the nodes' claims, as first read.
     claims: HashMap<NodeName, VerifierKey>,
-    /// Checks that the store is the one joined.
+    /// Checks that the store is the one that was joined.
     place: StoreWatch,
 }
 
@@ -642,7 +641,8 @@ impl Heartbeats {
         Ok(round)
     }
 
-    /// Reads one node's heartbeat, verified by the key `known`, or by the node's claim. Returns the key used.
+    /// Reads one node's heartbeat, verified with the key `known`, or with the key in the node's claim. Returns the
+    /// key used.
     async fn read(
         &self,
         name: &NodeName,

@@ -45,7 +45,7 @@ pub(crate) const PEER_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) const ASKED_TOGETHER: usize = 32;
 /// Approximate size of records requested at a time from all nodes, in bytes.
 pub(crate) const TOTAL_BYTES: usize = 64 << 20;
-/// Minimum share of each node in that, in bytes.
+/// Minimum share of each node in [`TOTAL_BYTES`], in bytes.
 const MIN_BYTES: usize = 64 << 10;
 /// Number of records skipped at a time.
 const PASS_RECORDS: usize = 500;
@@ -53,7 +53,7 @@ const PASS_RECORDS: usize = 500;
 const MAX_PASSED_PAGES: u64 = 2 * MAX_MERGED_OFFSET;
 /// Number of records requested at a time per node when reading forward.
 const FORWARD_RECORDS: usize = 256;
-/// Maximum size of those in bytes.
+/// Maximum size of these records in bytes.
 const FORWARD_BYTES: usize = 1 << 20;
 
 /// Reason given before other nodes are known.
@@ -67,7 +67,7 @@ pub struct FleetReader {
 }
 
 impl FleetReader {
-    /// Creates a reader of the local logs, and through `node` of the fleet's.
+    /// Creates a reader of the local logs and, through `node`, of the fleet's logs.
     pub fn new(logs: FleetLogs, node: Option<Arc<FleetNode>>) -> Self {
         Self { logs, node }
     }
@@ -84,7 +84,7 @@ impl FleetReader {
         if node.config.key.is_none() {
             return Ok(None);
         }
-        // Before this node has joined no other node is known, and everything remote is missing.
+        // Before this node has joined, no other node is known, and everything remote is missing.
         let peers = node.peers().cloned();
         let logs = self.logs.clone();
         let own = beside(move || logs.holdings()).await?;
@@ -132,8 +132,8 @@ fn known(view: &NodeView) -> KnownNode {
     KnownNode { name: view.name.as_str().to_owned(), state }
 }
 
-/// Nodes to ask for their holdings: index nodes, unless this one indexes everything; all alive nodes if the requested
-/// log's node is unknown.
+/// Nodes to ask for their holdings: index nodes, unless this node indexes everything; all alive nodes, if the
+/// requested log's node is unknown.
 fn whom_to_ask(
     own: &Holdings,
     role: IndexRole,
@@ -396,7 +396,7 @@ impl FleetReading {
         (TOTAL_BYTES / self.shares.len().max(1)).clamp(MIN_BYTES, MAX_ASKED_BYTES)
     }
 
-    /// Sends a query to all nodes; answers by share index.
+    /// Sends a query to all nodes; returns the answers by share index.
     async fn ask_all(
         &mut self,
         question: impl Fn(Vec<LogRange>) -> RecordQuestion,
@@ -459,8 +459,8 @@ fn forward_answer(
     if head.makes_progress(asked) { Ok((head, records)) } else { Err(DecodeError::Value) }
 }
 
-/// Asks several shares at a time: the share's number, its node's name, and the question. The answers are in the order of
-/// arrival.
+/// Queries several shares concurrently; each is given by its number, its node's name and the question. Returns the
+/// answers in the order of arrival.
 async fn ask_shares(
     logs: &FleetLogs,
     peers: Option<&Peers>,
@@ -591,7 +591,7 @@ impl ForwardMerge {
         self.streams.iter().enumerate().filter(|(_, it)| waits(it)).map(|(at, _)| at).collect()
     }
 
-    /// Appends records of a stream; `over` if it has ended.
+    /// Appends records of a stream; `over` is true if the stream has ended.
     pub(crate) fn feed(&mut self, stream: usize, records: Vec<Record>, over: bool) {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.ready.extend(records);

@@ -1,9 +1,9 @@
 //! Live stream of other alive nodes' records, for clients that watch the fleet through this node.
 //!
 //! Each alive node is polled every [`ASK_EVERY`] for records after the last one read from its own log, independently,
-//! so that a slow node delays no other. Unsealed records appear as fast as others, and only a position per log is kept
-//! here. Backpressure: [`MAX_WAITING`] batches are buffered, then polling stops. Records of one node arrive in order
-//! and once; there is no order between nodes.
+//! so that a slow node does not delay the others. Unsealed records appear as fast as others, and only a position per
+//! log is kept here. Backpressure: [`MAX_WAITING`] batches are buffered, then polling stops. Records of one node
+//! arrive in order and exactly once; records of different nodes are not ordered.
 //!
 //! A node that fails or is dead is reported once, and so is its return, after which reading continues at the old
 //! position.
@@ -29,7 +29,8 @@ use crate::record_questions::{AnswerHead, FilterSent, LogRange, RecordQuestion, 
 
 /// Polling interval per node.
 pub(crate) const ASK_EVERY: Duration = Duration::from_millis(500);
-/// Maximum number of watched nodes per client; others are reported, at most as many dead ones by name.
+/// Maximum number of watched nodes per client. Nodes beyond it are reported; at most as many dead nodes are reported
+/// by name.
 pub(crate) const MAX_WATCHED: usize = 64;
 /// Maximum number of buffered batches.
 pub(crate) const MAX_WAITING: usize = 4;
@@ -58,7 +59,7 @@ const OTHERS: &str = "others";
 /// Event of the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent {
-    /// Records of a node, possibly none, and the last record number read of its log.
+    /// Records of a node, possibly none, and the number of the last record read from its log.
     Records(String, u64, Vec<Record>),
     /// A node's records are missing from now on, and why.
     Missing(String, String),
@@ -280,7 +281,7 @@ impl Watcher {
         let held = answers.filter_map(|bytes| AnswerHead::read(&bytes).ok()?.0.holdings);
         let mut logs = held.flat_map(|held| held.copies.into_iter().chain([held.own]));
         self.found = logs.find(|held| held.log == wanted).map(|held| held.node);
-        // Its node is checked like any other.
+        // The log's node is checked like any other node.
         self.seen = None;
         match (&self.found, self.logs.contains_key(&wanted)) {
             (None, false) => {
@@ -315,7 +316,7 @@ impl Watcher {
     }
 
     fn question(&self, node: &str, after: Option<u64>) -> Bytes {
-        // In the node's clock.
+        // Time of the node's clock.
         let skew = self.logs.get(node).map_or(0, |log| log.skew_ms);
         let since = self.place.begins().saturating_add_signed(skew.saturating_neg());
         let from = Id::new(since, 0, NodeId([0; 16])).to_string();
@@ -458,7 +459,7 @@ mod tests {
         );
         assert_eq!(read(None, vec![range("b", 4, 9)], &all), Ok((4, Some(4), true)));
         assert_eq!(read(None, vec![range("b", 9, 9)], &[]), Ok((0, Some(9), false)));
-        // It would be requested again at once, or repeat the same event.
+        // The answer would be requested again immediately, or would repeat the same event.
         assert_eq!(read(Some(3), vec![range("b", 3, 9)], &[]), Err(()));
         assert_eq!(read(None, vec![range("b", 3, 9)], &[]), Err(()));
         assert_eq!(read(Some(3), vec![range("b", 2, 9)], &[]), Err(()));

@@ -7,13 +7,15 @@
 //! data_dir/fleet/index/NODE~1     the copy of a node's log (`activity::replica`); a damaged one is replaced by NODE~2
 //! ```
 //!
-//! Up to `TURNS` nodes are processed concurrently, the longest waiting first, so that a distant store is queried for many nodes
-//! at once and a hanging request delays no other node. Anyone with write access to the store can add stray folders, as many as
-//! are listed: known chains have priority, and each stray is retried with backoff.
+//! Up to `TURNS` nodes are processed concurrently, the longest waiting first, so that a distant store is queried for
+//! several nodes concurrently, and a hanging request does not delay other nodes. Anyone with write access to the
+//! store can add stray folders, up to the number that is listed. So known chains have priority, and each stray is
+//! retried with backoff.
 //!
-//! Bounds: [`MAX_FOLLOWED`] nodes, each with a database of some 10 MB in memory and on disk what `activity.retention_days` and
-//! related settings allow. Three segments are fetched at a time per node, each at most 64 MiB; three (`OPENED`) are open at a time
-//! in total, each at most 512 MiB (as sealed by this program, below 32 MiB).
+//! Bounds: [`MAX_FOLLOWED`] nodes, each with a database that takes about 10 MB of memory, and as much disk space as
+//! `activity.retention_days` and related settings allow. Per node, three segments are fetched at a time, each at most
+//! 64 MiB. In total, three (`OPENED`) are open at a time, each at most 512 MiB (below 32 MiB if sealed by this
+//! program).
 
 mod followed_chain;
 
@@ -96,7 +98,7 @@ struct Driver<'context> {
     found: BTreeMap<Arc<str>, FoundNode>,
     /// Followed chains with the time of their next turn; `None` while starting or in a turn.
     chains: BTreeMap<Arc<str>, Option<(Instant, FollowedChain)>>,
-    /// Number of nodes starting or in a turn, and of those, starting.
+    /// Number of nodes that are starting or in a turn; `beginning` counts only those that are starting.
     busy: usize,
     beginning: usize,
 }
@@ -219,7 +221,7 @@ impl<'context> Driver<'context> {
                         chain.give_up(self.context);
                         Instant::now()
                     }
-                    // It is reopened in its state on disk.
+                    // The copy is reopened in its state on disk.
                     Err(error) => {
                         chain.close(self.context);
                         self.context.index.cannot(&name, error.to_string());
@@ -318,7 +320,8 @@ const PIN_FILE: &str = "fleet";
 /// Maximum size of the pin file in bytes.
 const MAX_PIN_BYTES: u64 = 1024;
 
-/// Fleet that is followed into this folder, if any. A file without a valid id was torn before anything was followed.
+/// Fleet whose logs are copied into this folder, if any. A file without a valid id is a torn write from before
+/// anything was copied.
 pub(crate) fn pinned_fleet(folder: &Path) -> io::Result<Option<FleetId>> {
     let path = folder.join(PIN_FILE);
     let bytes = match fs::metadata(&path) {
@@ -385,7 +388,7 @@ mod tests {
         Some(name)
     }
 
-    /// The next node has no valid claim.
+    /// Starts the next turn and fails it, because the node has no valid claim.
     fn fails(driver: &mut Driver<'_>) -> Arc<str> {
         let now = Instant::now();
         let failures =
@@ -457,7 +460,7 @@ mod tests {
         context.bucket.put(&claim_key("real"), Bytes::from(claim)).await.unwrap();
         let chain = FollowedChain::begin(&context, ID, "real").await.unwrap();
         let mut driver = Driver::new(&context);
-        // They have waited longer than the chain.
+        // The found nodes have waited longer than the chain.
         sees(&mut driver, &["junk0", "junk1", "junk2", "junk3", "junk4", "new", "real"]);
         driver.found.remove("real");
         for (name, node) in &mut driver.found {
@@ -474,7 +477,7 @@ mod tests {
         sees(&mut driver, &["junk0", "junk1", "junk2", "junk3"]);
         driver.chains.insert("real".into(), None);
         assert_eq!(std::iter::from_fn(|| turn(&mut driver)).count(), TURNS - 1);
-        // Without chains they use all slots.
+        // Without chains, new nodes use all slots.
         let mut driver = Driver::new(&context);
         sees(&mut driver, &["junk0", "junk1", "junk2", "junk3", "junk4"]);
         assert_eq!(std::iter::from_fn(|| turn(&mut driver)).count(), TURNS);

@@ -4,13 +4,14 @@
 //! {"heartbeat": {…}, "signature": "BASE64", "mac": {"key": "01234567", "mac": "…"}}
 //! ```
 //!
-//! Signed with the node's key, so that write access to the store is not enough to forge one, and with a MAC by `cluster.key`
-//! if configured, so that a node cannot be forged either. The signed text names the fleet and the node, so that a heartbeat
-//! cannot be moved to another node. Replays are detected by readers ([`crate::failure_detector`]).
+//! A heartbeat is signed with the node's key, so that write access to the store is not enough to forge one. If
+//! `cluster.key` is configured, it also has a MAC by that key, so that a node cannot be forged either. The signed
+//! text names the fleet and the node, so that a heartbeat cannot be moved to another node. Replays are detected by
+//! readers ([`crate::failure_detector`]).
 //!
-//! [`HeartbeatSchedule`] schedules this node's heartbeats. A hanging upload must not make a live node look dead: it is abandoned, and
-//! the next heartbeat is sent at once. An abandoned upload may still complete later, after newer ones. So each heartbeat lists
-//! the abandoned ones before it, and readers do not mistake them for replays.
+//! [`HeartbeatSchedule`] schedules this node's heartbeats. A hanging upload must not make a live node look dead: it
+//! is abandoned, and the next heartbeat is sent immediately. An abandoned upload may still complete later, after
+//! newer ones. So each heartbeat lists the abandoned ones before it, and readers do not mistake them for replays.
 
 use std::fmt;
 
@@ -35,13 +36,13 @@ pub(crate) const LIST_EVERY_MS: u64 = 800;
 /// Age at which an unchanged heartbeat means that its node is dead. Spans several heartbeats, because an upload may be
 /// slow.
 pub const DEAD_AFTER_MS: u64 = 6_000;
-/// Folder with one object per node, named after it, so that one listing shows which have changed.
+/// Folder with one object per node, named after the node, so that one listing shows which have changed.
 pub(crate) const HEARTBEATS: &str = "heartbeats";
 /// Maximum size of a heartbeat object in bytes.
 pub const MAX_HEARTBEAT_BYTES: u64 = 16 << 10;
 /// Maximum length of a text field in bytes.
 const MAX_TEXT_BYTES: usize = 600;
-/// Maximum distance of an abandoned heartbeat to the one listing it: a minute, or 64 hanging uploads.
+/// Maximum number of heartbeats between an abandoned one and the one that lists it: a minute, or 64 hanging uploads.
 pub(crate) const GIVEN_UP_BEATS: u64 = 64;
 const FORMAT: u32 = 1;
 /// Prefix of every signed text.
@@ -81,9 +82,9 @@ pub struct LedgerStanding {
     pub committed: u64,
     /// Number of records not uploaded yet.
     pub lag_records: u64,
-    /// Approximate size of those in bytes.
+    /// Approximate size of these records in bytes.
     pub lag_bytes: u64,
-    /// Age of the oldest of those in milliseconds.
+    /// Age of the oldest of these records in milliseconds.
     pub lag_ms: u64,
     /// Segments uploaded since the start.
     pub segments: u64,
@@ -121,8 +122,8 @@ pub struct Heartbeat {
     pub ledger: LedgerStanding,
     /// True for the last heartbeat before shutdown.
     pub stopping: bool,
-    /// Earlier heartbeats of this start whose upload was not confirmed, among the last [`GIVEN_UP_BEATS`]. A
-    /// late one is not a replay.
+    /// Earlier heartbeats of this start whose upload was not confirmed, among the last [`GIVEN_UP_BEATS`]. If one of
+    /// them arrives late, it is not a replay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given_up: Vec<u64>,
 }
@@ -187,7 +188,7 @@ pub enum HeartbeatFault {
     TooLong,
     #[error("invalid heartbeat")]
     Form,
-    /// Written by a newer version.
+    /// The heartbeat was written by a newer version.
     #[error("unknown heartbeat format {0}")]
     Format(u32),
     #[error("heartbeat not signed by this node's key for this fleet and name")]
@@ -342,11 +343,11 @@ pub(crate) struct NextBeat {
 /// Outcome of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutEnd {
-    /// Stored after this many milliseconds.
+    /// The heartbeat was stored after this many milliseconds.
     Taken { ms: u64 },
-    /// Rejected by the store.
+    /// The store rejected the heartbeat.
     Failed,
-    /// Abandoned, or timed out by the store.
+    /// The upload was abandoned, or the store timed out.
     Late,
 }
 
@@ -479,7 +480,7 @@ pub(crate) mod tests {
         let opened = |beat: &Heartbeat| of.open(&of.seal(beat, &key, None), &verifier, None);
         assert_eq!(opened(&named(GIVEN_UP_BEATS)), Ok(named(GIVEN_UP_BEATS)));
         assert_eq!(opened(&named(GIVEN_UP_BEATS + 1)), Err(HeartbeatFault::Form));
-        // Without any, the object equals that of versions without the field.
+        // Without abandoned heartbeats, the object equals that of versions that lack the field.
         let sealed = of.seal(&named(0), &key, None);
         assert!(!String::from_utf8_lossy(&sealed).contains("given_up"));
         assert_eq!(opened(&named(0)), Ok(named(0)));
@@ -512,8 +513,8 @@ pub(crate) mod tests {
         assert_eq!(of.open(&sealed, &verifier, Some(&keys)), Err(HeartbeatFault::Form));
     }
 
-    /// Simulates `for_ms` with a store that needs `takes` milliseconds for an upload started at a given time.
-    /// Returns the times of completion, and all uploads.
+    /// Simulates `for_ms` milliseconds with a store that takes `takes(at)` milliseconds for an upload started at
+    /// `at`. Returns the times of completion, and all uploads.
     fn puts(for_ms: u64, takes: impl Fn(u64) -> u64) -> (Vec<u64>, Vec<NextBeat>) {
         let (mut beats, mut now) = (HeartbeatSchedule::default(), 0);
         let (mut taken, mut put) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
-//! Ledger task: seals what the log has committed and uploads it to the store, until shutdown. [`SealState`] decides
-//! when, [`segment`] encodes, and [`SegmentUpload`] controls the upload.
+//! Ledger task: seals the records that the log has committed and uploads them to the store, until shutdown.
+//! [`SealState`] decides when, [`segment`] encodes, and [`SegmentUpload`] controls the upload.
 //!
-//! [`Backlog`] measures the records that wait for the store, from the node's start on, whether or not it has joined,
-//! and notifies the log when they are too many or too old.
+//! [`Backlog`] measures the records that wait for the store. It starts with the node, even if the node has not joined
+//! yet, and notifies the log when these records are too many or too old.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -118,7 +118,7 @@ impl EnteredFleet {
     }
 }
 
-/// Joins the fleet. From now on the log retains what is not uploaded.
+/// Joins the fleet. After that, the log retains records that are not uploaded yet.
 ///
 /// # Errors
 ///
@@ -202,8 +202,8 @@ impl FleetLedger {
         }))
     }
 
-    /// Stops the task. If `patient`, the rest is sealed and uploaded within a time limit; everything must be
-    /// durable.
+    /// Stops the task. If `patient`, the remaining records are sealed and uploaded within a time limit; they must
+    /// already be durable.
     pub async fn end(self, patient: bool) {
         let limit = if patient { END_LIMIT } else { Duration::ZERO };
         if !self.0.end_within(limit).await {
@@ -466,8 +466,8 @@ fn next_segment(
     Ok((sealed, bytes))
 }
 
-/// Uploads a segment and returns the stored checkpoint. It counts once the store has confirmed it twice and is the one
-/// this node joined.
+/// Uploads a segment and returns the stored checkpoint. The segment counts as uploaded once the store has confirmed
+/// it twice and is the one that this node joined.
 async fn put(
     (bucket, place): (&Bucket, &JoinedStore),
     key: &str,
@@ -517,8 +517,8 @@ fn checkpoint_of_same(
     is_same.then(|| there.hash())
 }
 
-/// Maximum time replies wait for the store, in milliseconds, before `activity.on_failure` applies. At most the time a
-/// reply waits for its record.
+/// Maximum time replies wait for the store, in milliseconds, before `activity.on_failure` applies. It must not exceed
+/// the time that a reply waits for its record.
 pub(crate) const REPLY_MS: u64 = 10_000;
 /// Interval at which the log is notified of the backlog.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -531,7 +531,7 @@ pub(crate) struct Backlog {
     node: Arc<FleetNode>,
     /// Store location for display.
     store: String,
-    /// Reason why the node cannot join without an operator; nothing is retained for the store then.
+    /// Reason why the node cannot join without an operator; in that case, nothing is retained for the store.
     refused: Option<String>,
     base: Instant,
 }
@@ -605,7 +605,7 @@ impl Backlog {
                 done = &mut work => return done,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-            // `work` continues meanwhile.
+            // `work` continues in the meantime.
             tokio::select! {
                 biased;
                 done = &mut work => return done,
@@ -732,10 +732,10 @@ mod tests {
         let mut member = node.join().await;
         assert_eq!(member.mark.planned, Some(5));
         let planned = member.mark.planned;
-        // Even if it is larger than a new segment would be.
+        // The planned segment is sealed even if it is larger than a new one would be.
         let again = node.seal(&mut member, planned, 1);
         assert_eq!((&again.name, &again.bytes), (&first.name, &first.bytes));
-        // It was uploaded but the position not saved: the store has it.
+        // The segment was uploaded, but its position was not saved: the store has the segment.
         let into = (&node.bucket, &Node::place(&member));
         put(into, &Node::key(&first), &first, &member.verifier, true).await.unwrap();
         let mut member = node.join().await;
@@ -798,7 +798,7 @@ mod tests {
         for creates in [true, false] {
             std::fs::rename(&store, &aside).unwrap();
             std::fs::create_dir(&store).unwrap();
-            // The swapped store accepts and confirms it each time.
+            // The swapped store accepts and confirms the segment each time.
             for _ in 0..2 {
                 let refused = put((&node.bucket, &place), &key, &sealed, &member.verifier, creates)
                     .await
@@ -824,7 +824,7 @@ mod tests {
             flush_ms: 100,
             bytes: 1 << 20,
             catch_up: CATCH_UP,
-            // Below the limit by the default record size, above it as measured.
+            // The backlog is below the limit by the default record size, and above it as measured.
             backlog_bytes: 30 * 512,
             replies_wait: false,
             reply_ms: REPLY_MS,

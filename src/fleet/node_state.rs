@@ -42,7 +42,7 @@ impl NodeKey {
     ///
     /// # Errors
     ///
-    /// I/O errors; `InvalidData` if the file holds no key.
+    /// I/O errors; `InvalidData` if the file does not hold a key.
     pub fn open(dir: &Path) -> io::Result<Self> {
         match Self::stored(dir)? {
             Some(key) => Ok(key),
@@ -92,7 +92,8 @@ impl NodeKey {
         verifier.note(&checkpoint.text(), |text| self.signature(text))
     }
 
-    /// Signs a text. Its prefix must identify its kind, so that no other signed text begins alike.
+    /// Signs a text. The text's prefix must identify its kind, so that no signed text of another kind begins the same
+    /// way.
     pub(crate) fn signature(&self, text: &[u8]) -> [u8; SIGNATURE_BYTES] {
         let mut signature = [0; SIGNATURE_BYTES];
         let made = self.0.sign(text);
@@ -193,7 +194,7 @@ impl SealedMarkFile {
     ///
     /// # Errors
     ///
-    /// I/O errors; `InvalidData` if the file was written but holds no complete mark.
+    /// I/O errors; `InvalidData` if the file was written but does not hold a complete mark.
     pub(crate) fn open(dir: &Path) -> io::Result<(Self, Option<SealedMark>)> {
         let (file, found) =
             AlternatingFile::open(dir, MARK_KIND).map_err(|error| Self::unusable(dir, &error))?;
@@ -338,7 +339,7 @@ mod tests {
         NodeKey::open(dir.path()).unwrap();
         let path = dir.path().join(KEY_FILE);
         let sound = fs::read(&path).unwrap();
-        // PKCS#8 v1 has no public key, by which a change of the private one would be noticed.
+        // PKCS#8 v1 has no public key, with which a change of the private key would be detected.
         let mut without = sound[..PRIVATE_END].to_vec();
         (without[1], without[4]) = (PRIVATE_END as u8 - 2, 0);
         assert!(Ed25519KeyPair::from_pkcs8_maybe_unchecked(&without).is_ok());

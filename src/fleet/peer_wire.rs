@@ -12,8 +12,8 @@
 //! COUNTER of a sender's start is accepted once ([`SeenRequests`]; senders count per receiver, [`RequestCounters`]). `last`
 //! means that the request must not be forwarded: one hop.
 //!
-//! A response is status 200 and frames, each with a MAC under a key derived from the request's MAC. So it is bound to this
-//! request, complete, and in order:
+//! A response has status 200 and consists of frames, each with a MAC under a key derived from the request's MAC. So
+//! it is bound to this request, complete, and in order:
 //!
 //! ```text
 //! length (4, big-endian: of the payload) · kind (1) · payload · keyed BLAKE3(number (8) · kind · payload), 16 bytes
@@ -69,9 +69,9 @@ pub enum PeerRoute {
     Ping,
     /// Records that the node holds.
     Records,
-    /// Decision on a call that waits for approval there.
+    /// Decision on a call that waits for approval on the receiver.
     Approval,
-    /// Client request whose session lives there.
+    /// Client request whose session is on the receiver.
     Session,
 }
 
@@ -223,7 +223,7 @@ impl SeenRequests {
     /// might have been.
     pub(crate) fn take(&mut self, from: BootId, counter: u64, now: u64) -> bool {
         if !self.senders.contains_key(&from) && self.senders.len() >= MAX_SENDERS {
-            // Their requests are no longer fresh.
+            // The requests of these senders are no longer fresh.
             self.senders.retain(|_, seen| now.saturating_sub(seen.last) <= 3 * FRESH_MS);
             if self.senders.len() >= MAX_SENDERS {
                 return false;
@@ -381,10 +381,10 @@ impl PeerAnswerPart {
 pub enum BadPeerAnswer {
     #[error("the response is malformed")]
     Form,
-    /// Wrong MAC: altered, truncated, reordered, or from another node.
+    /// Wrong MAC: the response was altered, truncated or reordered, or comes from another node.
     #[error("the response is not from the requested node")]
     Forged,
-    /// Data after the end, or a body before the header.
+    /// Data followed the end, or a body preceded the header.
     #[error("the response frames are out of order")]
     Order,
 }

@@ -5,9 +5,9 @@
 //!
 //! A failed request marks its peer as suspected ([`SuspectedPeers`]); its heartbeat is re-read on the next tick.
 //!
-//! [`PeerLiveness`] watches the liveness of the requested node while its response is pending, because a node that loses
-//! power or its network closes no connection. Like request routing, it relies on heartbeats in the store
-//! ([`Membership`]), so that during a store outage no node counts as dead.
+//! [`PeerLiveness`] watches the liveness of the requested node while its response is pending, because a node that
+//! loses power or its network does not close its connections. Like request routing, it relies on heartbeats in the
+//! store ([`Membership`]), so that during a store outage no node counts as dead.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -68,7 +68,7 @@ pub enum Hop {
 /// Reason why another node did not respond.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PeerError {
-    /// The node does not exist or is dead, with everything it held.
+    /// The node does not exist or is dead, and its state is lost.
     #[error("node '{0}' is not alive")]
     Gone(String),
     #[error("node '{0}' has no cluster.advertise")]
@@ -77,13 +77,13 @@ pub enum PeerError {
     SecondHop,
     #[error("a request to another node exceeds {MAX_REQUEST_BYTES} bytes")]
     TooLong,
-    /// Unreachable; the request was not sent.
+    /// The node is unreachable; the request was not sent.
     #[error("node '{node}' cannot be reached: {why}")]
     Unreached { node: String, why: String },
-    /// No response in time, or a truncated one: the request may have been processed.
+    /// The response was late or truncated: the request may have been processed.
     #[error("node '{node}' did not answer: {why}")]
     Unanswered { node: String, why: String },
-    /// The responder is not that node, or does not accept this one.
+    /// The responder is not the requested node, or does not accept this one.
     #[error(
         "peer '{node}' failed authentication ({why}): check that both nodes use the same cluster.key"
     )]
@@ -100,7 +100,7 @@ pub struct Peers {
     counters: Mutex<RequestCounters>,
     seen: Mutex<SeenRequests>,
     base: Instant,
-    /// Owns the sockets: callers may block threads of their own.
+    /// Runtime that owns the sockets, because callers may block their own threads.
     runtime: Handle,
     tls: OnceCell<TlsConnector>,
     idle: Arc<IdleConnections>,
@@ -116,7 +116,7 @@ pub struct AdmittedRequest {
 }
 
 impl AdmittedRequest {
-    /// True if this is its body.
+    /// True if this is the request's body.
     pub fn is_of(&self, body: &[u8]) -> bool {
         *blake3::hash(body).as_bytes() == self.body
     }
@@ -157,8 +157,8 @@ impl Peers {
         }
     }
 
-    /// Authenticates a request header: sent by a node of this fleet to this start of this node, recent and
-    /// not seen before. The sender of any other request learns no reason.
+    /// Authenticates a request header: sent by a node of this fleet to this start of this node, recent and not seen
+    /// before. Any other request is rejected without a reason.
     pub fn admit(
         &self,
         method: &Method,
@@ -212,7 +212,7 @@ impl Peers {
         }
         let answer = self.ask(node, route, body).await;
         match &answer {
-            // It may have restarted at another address.
+            // The node may have restarted at another address.
             Err(
                 PeerError::Unreached { .. }
                 | PeerError::Unanswered { .. }
@@ -248,7 +248,7 @@ impl Peers {
             Some(connection) => connection,
             None => self.connect(url).await.map_err(unreached)?,
         };
-        // Numbered when ready to send: the reordering window is bounded.
+        // The request is numbered when it is ready to be sent, because the reordering window is bounded.
         let counter = self.counters.lock().next(to.boot);
         let (from, digest) = (self.own.clone(), *blake3::hash(&body).as_bytes());
         let head = PeerRequestHead { from, to, time, counter, body: digest };
@@ -338,7 +338,7 @@ impl Peers {
                 Err(_) => Err(format!("no connection within {} s", CONNECT_LIMIT.as_secs())),
             }
         };
-        // The socket belongs to that runtime, whichever thread uses the connection.
+        // The socket belongs to the client's runtime, regardless of the thread that uses the connection.
         let connecting = AbortOnDropHandle::new(self.runtime.spawn(connecting));
         connecting.await.unwrap_or_else(|error| Err(error.to_string()))
     }
@@ -363,7 +363,7 @@ impl PeerBody {
     ///
     /// # Errors
     ///
-    /// [`PeerError`]; [`PeerError::Unanswered`] if it is longer.
+    /// [`PeerError`]; [`PeerError::Unanswered`] if the body is longer.
     pub async fn whole(mut self, max: usize) -> Result<Bytes, PeerError> {
         let mut whole = BytesMut::new();
         while let Some(part) = self.next().await.transpose()? {
@@ -494,7 +494,7 @@ impl PeerLiveness {
         let living = self.living.load();
         living.get(self.of.node.as_str()).is_some_and(|view| {
             let has_boot = view.heartbeat.as_ref().is_some_and(|it| it.boot == self.of.boot);
-            // Of two processes with the same name each is seen in turn.
+            // If two processes have the same name, each of them is seen in turn.
             view.state == NodeState::Alive && (has_boot || view.twice)
         })
     }
@@ -511,7 +511,7 @@ impl PeerLiveness {
         }
     }
 
-    /// Error text for that case.
+    /// Error text for a dead or restarted node.
     pub(crate) fn end_reason() -> String {
         "the node is dead or was restarted".to_owned()
     }

@@ -4,8 +4,8 @@
 //! a log:   1 ─────── in an index ───────▶ L │ L+1 ── at its node, if alive ──▶
 //! ```
 //!
-//! Index nodes have sealed records; later ones are requested from their own node. Each log is divided at the last record that the
-//! index reports, so that no record is requested or counted twice. Whatever is unavailable is listed.
+//! Index nodes have sealed records; later records are requested from their own node. Each log is divided at the last
+//! record that the index reports, so that no record is requested or counted twice. Unavailable records are listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,11 @@ use crate::record_questions::{HeldLog, Holdings, LogRange};
 /// State of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KnownState {
-    /// Alive; can be asked.
+    /// The node is alive and can be asked.
     Alive,
-    /// Stopped, with its last record.
+    /// The node has stopped, with this last record.
     Stopped { last: u64 },
-    /// Not known to be alive.
+    /// The node is not known to be alive.
     Away,
 }
 

@@ -284,8 +284,8 @@ impl AnswerHead {
         if records.iter().all(is_meant) { Ok((head, records)) } else { Err(DecodeError::Value) }
     }
 
-    /// True if the answer makes progress when reading forward: only requested logs, none backward, and at
-    /// least one forward if any range remains.
+    /// True if the answer makes progress when reading forward: it contains only requested logs, moves none of them
+    /// backward, and moves at least one forward if any range remains.
     pub(crate) fn makes_progress(&self, asked: &[LogRange]) -> bool {
         let before = |range: &LogRange| asked.iter().find(|it| it.node == range.node);
         let is_meant = |range: &LogRange| {
@@ -307,11 +307,12 @@ impl AnswerHead {
         next.map(|text| Id::parse(text).ok_or(DecodeError::Value)).transpose()
     }
 
-    /// Start of the next page of a list: at its last record or beyond, but before its own start.
+    /// Start of the next page of a list. It must lie at the last record of this page or further on, and after the
+    /// start of this page.
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Value`] if it is out of order.
+    /// [`DecodeError::Value`] if the start is out of order.
     pub(crate) fn next_page(
         &self,
         before: Option<Id>,
@@ -340,8 +341,8 @@ pub fn read_buckets(bytes: &[u8]) -> Result<(AnswerHead, Vec<(u64, Stats)>), Dec
 
 const _: () = assert!(MAX_ASKED_RECORDS <= MAX_RECORDS);
 
-/// Maximum length of an encoded cursor in bytes: clients store it as event id. Records of nodes that do not fit are
-/// sent again.
+/// Maximum length of an encoded cursor in bytes: clients store it as an event id. Records of nodes that do not fit
+/// are sent again.
 pub(crate) const MAX_PLACE_BYTES: usize = 4_000;
 
 /// Cursor: position in each node's log.

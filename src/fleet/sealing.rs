@@ -68,9 +68,9 @@ const LOOK_MS: u64 = 100;
 /// Next action of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SealAct {
-    /// Nothing to do until something is committed.
+    /// Do nothing until something is committed.
     Rest,
-    /// Nothing to do before this time.
+    /// Do nothing before this time.
     Wait(u64),
     /// Seal records after the last uploaded one, about this many canonical bytes.
     Seal(u64),
@@ -92,7 +92,7 @@ struct InHand {
     position: ChainPosition,
     failures: u32,
     not_before: u64,
-    /// Time of sealing; later commits are not in it.
+    /// Time of sealing; later commits are not in the segment.
     made: u64,
     /// Size in canonical bytes.
     bytes: u64,
@@ -313,7 +313,7 @@ fn pause(failures: u32) -> u64 {
     FIRST_PAUSE_MS.saturating_mul(doubled).min(LONGEST_PAUSE_MS)
 }
 
-/// Evidence that the store is not the one joined.
+/// Evidence that the store is not the one that was joined.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum StoreMismatch {
     #[error("fleet.json is missing")]
@@ -341,9 +341,9 @@ impl StoreMismatch {
 pub enum UploadRequest {
     /// Create the object if its key is free.
     Create,
-    /// Write the object, replacing any.
+    /// Write the object, replacing an existing one.
     Replace,
-    /// Check that the store is the one joined.
+    /// Check that the store is the one that was joined.
     Place,
     /// Read the object, to compare it with the segment.
     Compare,
@@ -362,7 +362,7 @@ pub enum UploadReply {
     /// Checkpoint of the stored segment if its records are the same, possibly written by another version;
     /// `None` otherwise.
     There(Option<CheckpointHash>),
-    /// Length of the stored object in bytes; `None` if missing.
+    /// Length of the stored object in bytes; `None` if there is no object.
     Length(Option<u64>),
 }
 
@@ -412,7 +412,7 @@ pub struct SegmentUpload {
 }
 
 impl SegmentUpload {
-    /// Starts an upload of `length` bytes; `creates` if the store supports conditional creation.
+    /// Starts an upload of `length` bytes; `creates` is true if the store supports conditional creation.
     pub fn new(creates: bool, length: u64, checkpoint: CheckpointHash) -> Self {
         let ask = if creates { UploadRequest::Create } else { UploadRequest::Replace };
         Self { ask, then: AfterCheck::Ask(UploadRequest::Measure), length, checkpoint }
@@ -574,7 +574,7 @@ mod tests {
         assert_eq!(state.overdue(0), Some(Overdue::Backlog));
         state.measured(13, 1 << 19);
         assert_eq!(state.measured_until(), 13, "no record is counted twice");
-        // The store had more than was saved.
+        // The store had more records than the saved position.
         state.placed(at(12));
         assert_eq!((state.backlog(), state.waits(7)), (2 * ((1 << 20) / 3), Some(7)));
         state.measured(14, 500);

@@ -90,7 +90,7 @@ impl SegmentName {
         *self == Self::of(checkpoint, self.day)
     }
 
-    /// True if both name the same segment, ignoring the day.
+    /// True if both names refer to the same segment, ignoring the day.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.first, self.last, &self.head) == (other.first, other.last, &other.head)
     }
@@ -496,7 +496,7 @@ mod tests {
         for at in 0..sealed.bytes.len() {
             let mut bytes = sealed.bytes.to_vec();
             bytes[at] ^= 1 << (at % 8);
-            // The footer included: it has no unchecked or redundant bytes.
+            // This includes the footer, which has no unchecked or redundant bytes.
             let opened = open(&bytes.into(), &by.verifier);
             assert!(opened.is_err(), "byte {at} altered undetected; data ends at {data}");
         }

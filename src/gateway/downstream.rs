@@ -9,7 +9,8 @@
 //! stdio ─ listen, in_flight
 //! ```
 //!
-//! Host check and, where required, API key come first. `body` frames the response; `proxy` handles the message.
+//! The host check and, where required, the API key check come first. `body` frames the response; `proxy` handles the
+//! message.
 
 pub mod authentication;
 pub mod body;

@@ -1,4 +1,4 @@
-//! The call itself: MCP downstream over HTTP and stdio, sessions, long results, telemetry.
+//! Handling of calls: MCP downstream over HTTP and stdio, sessions, long results, telemetry.
 
 pub mod downstream;
 pub mod node_directory;

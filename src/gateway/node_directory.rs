@@ -1,6 +1,7 @@
 //! Directory of fleet nodes: locates state that is bound to one node. Inert without a fleet.
 //!
-//! Used by the call path and sessions instead of the fleet itself. `downstream::placement` decides by its answers.
+//! The call path and sessions use this directory instead of the fleet itself. `downstream::placement` bases its
+//! decisions on it.
 
 use std::sync::Arc;
 
@@ -57,8 +58,8 @@ impl NodeDirectory {
         self.0.as_ref()?.peers()
     }
 
-    /// This node's number, by which others locate its state ([`NodeTag::number`]); 0 without a fleet or without
-    /// `cluster.key`.
+    /// This node's number, with which other nodes locate its state ([`NodeTag::number`]); 0 without a fleet or
+    /// without `cluster.key`.
     pub(crate) fn own_number(&self) -> u32 {
         let node = self.0.as_ref().filter(|node| node.config.key.is_some());
         node.map_or(0, |node| NodeTag::of(&node.name).number() as u32)

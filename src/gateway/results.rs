@@ -1,7 +1,7 @@
 //! Results too long for an agent: kept on disk for a limited time, summarized in an outline, and read in parts.
 //!
-//! Owns the store (bounded, expiring, each entry bound to a session or principal), the outline that replaces a
-//! result for the agent, and the parts that it may request. `proxy` decides which results are kept.
+//! This module owns the store (bounded, expiring, each entry bound to a session or principal), the outline that
+//! replaces a result for the agent, and the parts that the agent may request. `proxy` decides which results are kept.
 //!
 //! ```text
 //! result ─▶ Outline (map, head) ─▶ agent

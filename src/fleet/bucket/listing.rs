@@ -1,13 +1,14 @@
 //! Listings of folders with possibly millions of objects, in bounded memory.
 //!
-//! An S3-like store lists in pages, in key order and from any key on ([`Pages`]); a local folder is listed on a
-//! blocking thread in no order.
+//! An S3-like store lists in pages, in key order, starting from any key ([`Pages`]); a local folder is listed on a
+//! blocking thread, in no particular order.
 //!
 //! `object_store` rejects a whole page if one of its keys is not a valid path: double slashes, `.` or `..` segments,
-//! control characters. Anyone who can write to the store could thereby block all nodes. So the invalid key is located,
-//! reported under its raw name, and the listing resumes after it. The error names the key but not its index, so it is
-//! located by requesting parts of the page: twice as many keys each time until the key is included, then half as many
-//! until it is the only one. A page of 5000 keys, the largest of all stores, takes at most some thirty requests.
+//! control characters. Anyone who can write to the store could block all nodes this way. So the invalid key is
+//! located, reported under its raw name, and the listing resumes after it. The error names the key but not its index,
+//! so the key is located by requesting parts of the page: twice as many keys each time until the key is included,
+//! then half as many until it is the only one. A page of 5000 keys, the largest of all stores, takes about thirty
+//! requests at most.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +30,8 @@ use crate::bucket::{
 };
 
 impl Bucket {
-    /// Calls `each` for the objects in a folder tree with keys after `after`, until it breaks. In key order
-    /// if the store lists in key order.
+    /// Calls `each` for the objects in a folder tree with keys after `after`, until it breaks. The objects come in
+    /// key order if the store lists in key order.
     ///
     /// # Errors
     ///
@@ -200,7 +201,8 @@ impl Bucket {
     }
 }
 
-/// Maximum number of objects listed next to folders. The rest are stray objects; naming some of them suffices.
+/// Maximum number of objects listed next to folders. Objects next to folders are stray, so naming some of them
+/// suffices.
 const MAX_BESIDE_FOLDERS: usize = 10_000;
 
 /// Direct children of a folder.
@@ -213,7 +215,7 @@ pub(crate) struct FolderEntries {
     pub objects: Vec<ListedObject>,
 }
 
-/// Direct children while being listed.
+/// Direct children collected by a listing in progress.
 #[derive(Default)]
 pub(crate) struct DirectEntries {
     folders: BTreeSet<String>,
@@ -245,8 +247,8 @@ impl DirectEntries {
 }
 
 impl Bucket {
-    /// Lists the folder names in a folder, in order. An invalid name (as in `a//b` or `a/../b`) is included
-    /// with a trailing slash, which no valid name has.
+    /// Lists the folder names in a folder, in order. An invalid name (as in `a//b` or `a/../b`) is included with a
+    /// trailing slash, which valid names do not have.
     ///
     /// # Errors
     ///
@@ -355,7 +357,7 @@ fn local(
     };
     for entry in entries {
         let entry = entry.map_err(reported)?;
-        // Links are followed; a dangling link or a file deleted meanwhile is skipped.
+        // Links are followed; a dangling link, or a file that was just deleted, is skipped.
         let found = match std::fs::metadata(entry.path()) {
             Ok(found) => found,
             Err(error) if error.kind() == ErrorKind::NotFound || is_link(&entry) => continue,
@@ -398,7 +400,7 @@ pub(crate) struct KeptPart {
     kept: BTreeMap<String, ListedObject>,
     more: u64,
     last: Option<String>,
-    /// True if keys came out of order: then the whole listing must be scanned.
+    /// True if keys came out of order, so that the whole listing must be scanned.
     is_unordered: bool,
 }
 
@@ -458,7 +460,7 @@ const LARGEST_PART: usize = 4096;
 /// Next part of a listing.
 pub(crate) enum ListedNext {
     Page(ListResult),
-    /// An invalid raw key. With a trailing slash, in a listing of direct children, it is a common prefix.
+    /// An invalid raw key. In a listing of direct children, a key with a trailing slash is a common prefix.
     Odd(String),
 }
 
@@ -558,8 +560,8 @@ impl<'a> Pages<'a> {
         }
         self.passed += 1;
         self.last_passed = Some(key.to_owned());
-        // '0' follows '/' and thus sorts after the folder's contents. An object of exactly this name would be
-        // skipped next to such a key; folders would not.
+        // '0' follows '/' and thus sorts after the folder's contents. An object of exactly this name would be skipped
+        // next to this key; folders would not.
         let folder = key.strip_suffix('/').filter(|_| self.is_direct);
         self.offset = Some(folder.map_or_else(|| key.to_owned(), |folder| format!("{folder}0")));
         self.token = None;
@@ -571,11 +573,11 @@ impl<'a> Pages<'a> {
 /// Number of keys to request from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PagePart {
-    /// As many as the store returns.
+    /// As many keys as the store returns.
     Whole,
-    /// This many, then more: an invalid key follows somewhere.
+    /// This many keys, then more: an invalid key follows somewhere.
     Grows(usize),
-    /// This many, then fewer: the invalid key is among twice as many.
+    /// This many keys, then fewer: the invalid key is among twice as many.
     Shrinks(usize),
 }
 
@@ -587,8 +589,8 @@ impl PagePart {
         }
     }
 
-    /// Next request after a successful part. Still correct, only slower, if the key was deleted meanwhile or
-    /// the store returns fewer keys than requested.
+    /// Next request after a successful part. If the key was deleted in the meantime, or the store returns fewer keys
+    /// than requested, the search stays correct and is only slower.
     fn after_success(self) -> Self {
         match self {
             Self::Whole => Self::Whole,

@@ -110,7 +110,7 @@ impl Keys {
             let _ = write!(page, "<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>");
         }
         if let Some((last, is_folder)) = entries.last().filter(|_| !is_last) {
-            // After all its contents.
+            // Sorts after all its contents.
             let end = if *is_folder { "\u{10fffd}" } else { "" };
             let token = escaped(&format!("{last}{end}"));
             let _ = write!(page, "<NextContinuationToken>{token}</NextContinuationToken>");
@@ -267,7 +267,7 @@ const READ: usize = 2640 << 10;
 #[derive(Clone, Copy)]
 enum Way {
     Slow,
-    /// Reads everything and never responds.
+    /// The server reads everything and never responds.
     Hangs,
 }
 

@@ -1,6 +1,7 @@
 //! Verification of one node's chain: completeness, authenticity and linkage of its segments. Pure.
 //!
-//! Segments are added in the order of their names. Each was opened and verified on its own before ([`segment`]).
+//! Segments are added in the order of their names. Each one has already been opened and verified on its own
+//! ([`segment`]).
 
 use bytes::Bytes;
 use mcpproxy_activity::gap::{Gap, Unrecorded};
@@ -24,7 +25,7 @@ const MAX_TIPS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChainFault {
-    /// The segment differs from what its node sealed.
+    /// The segment differs from the one that its node sealed.
     Altered,
     /// A different segment is stored under this name.
     Replaced,
@@ -34,7 +35,7 @@ pub enum ChainFault {
     Removed,
     /// Two segments share a predecessor, or one does not follow its predecessor.
     Fork,
-    /// Records are missing in the log itself without a gap record.
+    /// Records are missing from the log itself, and no gap record declares them.
     Gap,
     /// An object that is not a segment.
     Foreign,
@@ -185,7 +186,7 @@ pub struct ChainCheck {
 }
 
 impl ChainCheck {
-    /// Starts a verification. With `expired`, segments missing at the beginning are not a fault.
+    /// Starts a verification. If `expired` is set, segments missing at the beginning are not a fault.
     pub fn new(expired: bool) -> Self {
         Self { expired, ..Self::default() }
     }
@@ -286,7 +287,7 @@ impl ChainCheck {
                 );
                 self.found(ChainFault::Fork, key, range, why);
             }
-            // Its predecessor is invalid, which is already reported.
+            // The predecessor is invalid, which is already reported.
             (None, Some(_) | None) => {}
         }
         if self.report.segments == 0 {
@@ -515,7 +516,7 @@ mod tests {
             faults(&check(&store, false)),
             [(reordered, Some(4), Some(6)), (reordered, Some(7), Some(9))]
         );
-        // Replaced by another node's segment.
+        // The segment is replaced by another node's segment.
         let mut other = ExampleLog::new(2);
         let by = sealed_by("b", other.head(), None);
         let foreign = segment::seal(&other.records(3), by.by()).unwrap();
@@ -601,7 +602,7 @@ mod tests {
         };
         let report = named(&|facts| facts.gaps.push(Gap::new(4, 7, follows)));
         assert!(report.sound && report.gaps.len() == 1, "{report:?}");
-        // Removed by retention before the node joined.
+        // Retention removed records from the log before the node joined.
         let report = named(&|facts| facts.kept_from.push((8, follows)));
         assert!(report.sound && report.notes.len() == 1, "{report:?}");
         let report = named(&|facts| facts.gaps.push(Gap::new(4, 6, follows)));
@@ -665,7 +666,7 @@ mod tests {
         let removed = |first, last| (ChainFault::Removed, Some(first), Some(last));
         let altered = (ChainFault::Altered, Some(5), Some(9));
         assert_eq!(faults(&check(&store, false)), [altered, removed(4, 4), removed(10, 11)]);
-        // Expired segments at the beginning are not a fault, whatever else is stored there.
+        // Expired segments at the beginning are not a fault, regardless of what else is stored there.
         let mut store = whole[1..].to_vec();
         store.push((claims(1, 1, 7), Bytes::from_static(b"junk")));
         let (one, two_three) = ((ChainFault::Altered, Some(1), Some(1)), removed(2, 3));

@@ -9,13 +9,14 @@
 //! Heal ─▶ heals, for each segment found ─▶ records and mark in one batch ─▶ healed ─▶ sought
 //! ```
 //!
-//! Only a segment signed by the node advances the position; a name proves nothing. An apparent fault is re-checked after
-//! [`SETTLE_MS`], because a listing may be older than what is fetched. Then it is reported, and following continues after it
-//! with a gap.
+//! Only a segment signed by the node advances the position; a name proves nothing. An apparent fault is re-checked
+//! after [`SETTLE_MS`], because a listing may be older than the fetched objects. If the fault persists, it is
+//! reported, and the follower continues after it, leaving a gap.
 //!
-//! An empty store swapped in for the real one lists gaps that do not exist. So a gap is accepted only if the store contained
-//! the fleet and the node's claim both before the listing that shows it ([`FollowStep::Confirm`]) and after the fetch
-//! ([`ChainFollower::needs_place`]). Recorded gaps are retried ([`FollowStep::Heal`]) with exponential backoff.
+//! If an empty store is swapped in for the real one, its listing shows gaps that do not exist. So a gap is accepted
+//! only if the store contained the fleet object and the node's claim both before the listing that shows it
+//! ([`FollowStep::Confirm`]) and after the fetch ([`ChainFollower::needs_place`]). Recorded gaps are retried
+//! ([`FollowStep::Heal`]) with exponential backoff.
 
 #[cfg(test)]
 mod tests;
@@ -163,8 +164,8 @@ impl FollowMark {
         self.gaps.iter().filter(|gap| gap.cause == GapCause::Store)
     }
 
-    /// Removes `first..=last` from the gap that contains it. Returns false if no store gap does, or if the
-    /// gap list is full.
+    /// Removes `first..=last` from the gap that contains it. Returns false if no store gap contains it, or if the gap
+    /// list is full.
     fn fill(&mut self, first: u64, last: u64) -> bool {
         let holds = |gap: &FollowedGap| {
             gap.cause == GapCause::Store && gap.first <= first && last <= gap.last
@@ -240,7 +241,7 @@ pub enum FollowStep {
     Fetch(String),
     /// Write this mark, then call [`ChainFollower::committed`].
     Pass(Box<FollowMark>),
-    /// Check that the store has the fleet and the node's claim, then call [`ChainFollower::confirmed`] or
+    /// Check that the store has the fleet object and the node's claim, then call [`ChainFollower::confirmed`] or
     /// [`ChainFollower::displaced`].
     Confirm,
     /// Look for segments with these missing records: [`ChainFollower::heals`] for each, then
@@ -280,9 +281,9 @@ struct Suspect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlaceSeen {
     No,
-    /// Confirmed, not listed since.
+    /// The store was confirmed, but not listed since then.
     Unlisted,
-    /// Confirmed, and listed once since.
+    /// The store was confirmed, and listed once since then.
     Listed,
 }
 
@@ -317,8 +318,8 @@ pub struct ChainFollower {
 }
 
 impl ChainFollower {
-    /// Resumes at `mark` the chain of `log` with its segments in `folder`, listed every `every_ms`. Days
-    /// before `from_day` are skipped if no segment was accepted yet.
+    /// Resumes following the chain of `log` at `mark`. Its segments are in `folder`, which is listed every
+    /// `every_ms`. Days before `from_day` are skipped if no segment was accepted yet.
     pub fn new(
         mark: FollowMark,
         log: NodeId,
@@ -363,8 +364,8 @@ impl ChainFollower {
         self.passed.len() >= MAX_PASSED
     }
 
-    /// Key after which the listing starts. The last accepted segment is listed again, so that forks beginning
-    /// at the same record are seen.
+    /// Key after which the listing starts. The last accepted segment is listed again, so that forks beginning at the
+    /// same record are detected.
     pub fn after(&self) -> String {
         let folder = &self.folder;
         if let Some(key) = &self.resume {
@@ -409,7 +410,7 @@ impl ChainFollower {
         }
     }
 
-    /// Fault of an object that is evident without fetching it.
+    /// Fault of an object, if it is evident without fetching the object.
     fn refused_by_name(&self, object: &SeenObject) -> Option<RefusedName> {
         let Some(name) = &object.name else {
             return Some((ChainFault::Foreign, None, "not a segment name".into()));
@@ -498,8 +499,8 @@ impl ChainFollower {
             return self.pass(&key, ChainFault::Fork, range, why, now);
         }
         let (Some(head), next) = (&self.mark.head, self.mark.last + 1) else {
-            // Its predecessor may have expired, or the listing may be stale: objects before the position are
-            // never listed.
+            // The segment's predecessor may have expired, or the listing may be stale: objects before the position
+            // are never listed.
             if checkpoint.previous.is_some() && !self.has_settled(&key, now) {
                 return SegmentJudgment::Again;
             }
@@ -565,7 +566,7 @@ impl ChainFollower {
         }
     }
 
-    /// Skips an object and reports its fault, once it has settled.
+    /// Skips an object and reports its fault after the fault has settled.
     fn pass(
         &mut self,
         key: &str,
@@ -651,7 +652,7 @@ impl ChainFollower {
         self.mark = mark;
     }
 
-    /// Ends an attempt to fill a gap; `found` if any segment was written.
+    /// Ends an attempt to fill a gap; `found` is true if any segment was written.
     pub fn sought(&mut self, found: bool, now: u64) {
         if found {
             (self.heal_at, self.heal_pause) = (now, FIRST_HEAL_PAUSE_MS);
@@ -665,8 +666,8 @@ impl ChainFollower {
         }
     }
 
-    /// Checks the node's claim at key `at`, read at time `now`, with its fault if any. Returns the mark to
-    /// write if the fault has settled or is resolved.
+    /// Supplies the fault, if any, of the node's claim at key `at`, read at time `now`. Returns the mark to write if
+    /// the fault has settled or is resolved.
     pub(crate) fn claim_seen(
         &mut self,
         at: &str,

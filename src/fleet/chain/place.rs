@@ -8,13 +8,13 @@
 //! nodes/NODE/segments/…    the node's chain (`segment`)
 //! ```
 //!
-//! No consensus is needed: each object has one writer, except while two nodes claim the same name at once. If the store
-//! supports conditional creation, one of them is rejected; otherwise both re-read after [`SETTLE`], and the one that was
-//! overwritten is rejected.
+//! No consensus is needed: each object has one writer, except while two nodes claim the same name at the same time.
+//! If the store supports conditional creation, one of them is rejected; otherwise both re-read after [`SETTLE`], and
+//! the one that was overwritten is rejected.
 //!
-//! [`JoinedStore`] detects a store that was emptied or swapped while nodes run, for example an unmounted folder: it accepts and
-//! confirms writes that vanish when the mount returns. So no segment counts as uploaded and no node as dead unless
-//! `fleet.json` and the node's claim were re-read, at the cost of two small reads.
+//! [`JoinedStore`] detects a store that was emptied or swapped while nodes run, for example an unmounted folder: this
+//! folder accepts and confirms writes that vanish when the mount returns. So a segment counts as uploaded, and a node
+//! as dead, only after `fleet.json` and the node's claim were re-read, at the cost of two small reads.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -376,7 +376,7 @@ async fn refuse_twin(bucket: &Bucket, node: &NodeName, mark: &SealedMark) -> Res
     )))
 }
 
-/// Joining node whose name is claimed.
+/// Joining node that has claimed its name.
 struct Place<'a> {
     bucket: &'a Bucket,
     node: &'a NodeName,
@@ -422,7 +422,7 @@ impl Place<'_> {
         days.retain(|name| name.starts_with(DAYS));
         let known_day = known.map(|place| day_folder(place.day));
         let mut newest = None::<SegmentName>;
-        // From the last day back: a day is listed only after the newest segment seen so far.
+        // Starts with the last day. Each day is listed only after the newest segment found so far.
         for day in days.iter().rev().take_while(|day| known_day.as_ref() <= Some(*day)) {
             let known = known.filter(|_| known_day.as_ref() == Some(day));
             let known = known.map_or(0, |place| place.stored.seq + 1);
@@ -473,7 +473,7 @@ impl Place<'_> {
     }
 }
 
-/// Interval between checks, unless a node is missing: then the check is immediate.
+/// Interval between checks. If a node is missing, the check is immediate.
 const LOOK_EVERY: Duration = Duration::from_secs(4);
 // Shorter than the time after which a node of a swapped store would be reported dead.
 const _: () = assert!(LOOK_EVERY.as_millis() < DEAD_AFTER_MS as u128);
@@ -488,7 +488,7 @@ impl From<StoreMismatch> for BucketError {
     }
 }
 
-/// Fleet and claim of this node, as it joined.
+/// Fleet and claim of this node, as they were when it joined.
 #[derive(Clone, Debug)]
 pub(crate) struct JoinedStore {
     fleet: FleetId,
@@ -540,13 +540,13 @@ impl JoinedStore {
         })
     }
 
-    /// Like [`Self::look`], with a mismatch as the error.
+    /// Like [`Self::look`], but returns a mismatch as an error.
     pub(crate) async fn check(&self, bucket: &Bucket) -> Result<(), BucketError> {
         self.look(bucket).await?.map_err(BucketError::from)
     }
 }
 
-/// Periodic check of the store, repeated at once if a known node is missing.
+/// Periodic check of the store, repeated immediately if a known node is missing.
 #[derive(Debug)]
 pub(crate) struct StoreWatch {
     place: JoinedStore,
@@ -559,7 +559,7 @@ impl StoreWatch {
         Self { place, seen: None }
     }
 
-    /// Confirms that `listed`, just read, is the fleet's listing: an emptied store lists none.
+    /// Confirms that `listed`, just read, comes from the fleet's store: an emptied store lists no nodes.
     pub(crate) async fn check(
         &mut self,
         bucket: &Bucket,

@@ -224,8 +224,8 @@ async fn beats(bucket: &Bucket, node: &NodeName) -> Result<bool, BucketError> {
     Ok(read().await? != Some(before))
 }
 
-/// Names of the node's segments from record `from` on, in chain order; limited to the newest `max` records unless that
-/// is 0.
+/// Names of the node's segments starting at record `from`, in chain order; limited to the newest `max` records unless
+/// `max` is 0.
 async fn names(
     plan: RejoinPlan<'_>,
     from: u64,

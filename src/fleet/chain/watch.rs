@@ -1,8 +1,8 @@
 //! Periodic scan of the chains that this node does not follow: publishes gaps found from segment names alone.
 //!
-//! Bounded by days, names per chain and chains per round. Known chains are listed incrementally (a store returns a thousand names
-//! per request and a chain grows by 17 000 a day); each round rescans one chain in full, the one scanned least recently, so that
-//! removals after the last name are found.
+//! The scan is bounded in days, names per chain and chains per round. Known chains are listed incrementally (a store
+//! returns a thousand names per request and a chain grows by 17 000 names a day); each round rescans one chain in
+//! full, the one scanned least recently, so that removals after the last name are found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //! The footer itself is not signed. So everything in it that a reader of the columns relies on is verified: columns,
 //! offsets, sizes, statistics and encodings are compared with the data, and fields that are never written (external
 //! files, indexes, filters) are rejected. Programs that split a table by row groups rely on group offsets and sizes:
-//! with a wrong offset, a group would be read by none of them.
+//! if an offset were wrong, none of them would read the group.
 //!
 //! [`CompactReader`] is strict, so that other parsers cannot interpret the bytes differently: field ids ascend without
 //! duplicates, and every value has the type that the caller expects. It allocates nothing for a claimed length: a list
@@ -28,7 +28,7 @@ const MAX_TABLE_RECORDS: usize = 1 << 20;
 const MAGIC: &[u8; 4] = b"PAR1";
 /// Length of the trailer: footer length and magic.
 const END_BYTES: usize = 8;
-/// Maximum size of a footer in bytes: that of a segment has 3 KB plus its note of at most 64 KiB.
+/// Maximum size of a footer in bytes. A segment's footer has 3 KB, plus its note of at most 64 KiB.
 const MAX_FOOTER_BYTES: usize = 128 << 10;
 /// Parquet code of the compression: Snappy.
 const CODEC: i64 = 1;
@@ -76,7 +76,7 @@ fn form(why: &str) -> TableError {
     TableError::Form(why.into())
 }
 
-/// Parses the footer of any bytes; the data is not read.
+/// Parses the footer of arbitrary bytes. Does not read the data.
 pub fn footer(bytes: &Bytes) -> Result<TableFooter, TableError> {
     let (footer, data_bytes) = bytes_of(bytes)?;
     let mut reader = CompactReader::new(footer);
@@ -250,7 +250,7 @@ fn read_chunk(
     let mut read = None;
     reader.fields(|reader, id, kind| {
         match (id, kind) {
-            // File offset of the metadata, which is not written again.
+            // File offset of a second copy of the metadata, which is never written.
             (2, ValueKind::Long) if reader.number()? == 0 => {}
             (3, ValueKind::Structure) => read = Some(read_chunk_data(reader, column)?),
             _ => return Err(form("a column has an unexpected field")),
@@ -593,7 +593,7 @@ mod tests {
         };
         let two = [(1, ValueKind::Int), (4, ValueKind::True)];
         assert_eq!(seen(&[0x15, 2, 0x31, 0]), Ok(two.to_vec()));
-        // A field id in long form may be any number, and one of 16 bits may repeat.
+        // A field id in long form may be any number, and a 16-bit id may repeat.
         for (bytes, why) in [
             (&[0x05, 2, 2, 0][..], "do not ascend"),
             (&[0xf5, 2, 0xf5, 2, 0xf5, 2, 0xf5, 2, 0xf5, 2, 0xf5, 2][..6], "truncated"),

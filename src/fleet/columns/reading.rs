@@ -106,7 +106,7 @@ fn read_column(
 }
 
 impl ColumnChunk {
-    /// True if the claimed minimum and maximum are right. Column queries skip tables by them.
+    /// True if the claimed minimum and maximum are right. Column queries use them to skip tables.
     fn matches_bounds(&self, cells: &Cells) -> bool {
         let Cells::Numbers(cells) = cells else { return self.min.is_empty() };
         let (min, greatest) = (cells.iter().min(), cells.iter().max());
@@ -114,7 +114,7 @@ impl ColumnChunk {
             && self.greatest.iter().all(|it| Some(it) == greatest)
     }
 
-    /// True if the claimed pages are right. Other programs read or skip pages by them.
+    /// True if the claimed pages are right. Other programs use them to read or skip pages.
     fn matches_pages(&self, pages: &PagesSeen) -> bool {
         let encodings: BTreeSet<i64> = pages.counts.keys().map(|(_, encoding)| *encoding).collect();
         let has_dictionary = pages.counts.keys().any(|(kind, _)| *kind == DICTIONARY_PAGE);
@@ -126,7 +126,7 @@ impl ColumnChunk {
     }
 }
 
-/// Maximum uncompressed size of a table's pages in bytes, and of its cells, each counted where it occurs.
+/// Maximum uncompressed size in bytes of a table's pages, and of its cells. A cell is counted each time it occurs.
 const MAX_UNPACKED_BYTES: usize = 512 << 20;
 /// Maximum compression ratio of Snappy: three bytes stand for at most 64.
 const MAX_PACKING: usize = 64;

@@ -5,12 +5,12 @@
 //! so that a revocation never waits for other nodes' objects. Then it reads changed objects of other nodes (and each
 //! once more some rounds later), up to a limit per round. While the store is unavailable, known facts are kept.
 //!
-//! Two locks, `saved` before `held`. `held` guards facts and reader and is also taken by runtime threads: no I/O and no
-//! scan of all facts under it. `saved` guards the memory file, which is written from a snapshot taken under it, so that
-//! an older one never overwrites a newer one.
+//! There are two locks; `saved` is taken before `held`. `held` guards facts and reader and is also taken by runtime
+//! threads, so I/O and scans of all facts are not allowed while it is held. `saved` guards the memory file, which is
+//! written from a snapshot taken under this lock, so that an older snapshot never overwrites a newer one.
 //!
-//! [`FactExchange`] runs rounds until shutdown, at once after a change, otherwise every [`LOOK_EVERY`], with backoff
-//! after failures.
+//! [`FactExchange`] runs rounds until shutdown: immediately after a change, otherwise every [`LOOK_EVERY`], with
+//! backoff after failures.
 //!
 //! [`FactMemory`] persists facts in a file readable by the owner only, so that a node starts without the store and a
 //! rollback of the store undoes nothing. Its functions block.
@@ -51,8 +51,8 @@ use crate::node_state::FleetId;
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Number of concurrent reads.
 const AT_A_TIME: usize = 4;
-/// Time during which a round starts new reads; the rest follows in the next round. It bounds, with [`ASK_LIMIT`], how
-/// long a hanging store delays a revocation.
+/// Time during which a round starts new reads; the rest follows in the next round. Together with [`ASK_LIMIT`], it
+/// bounds how long a hanging store delays a revocation.
 const READS_BEGIN_FOR: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
@@ -183,7 +183,7 @@ impl FleetFacts {
         self.0.held.lock().reader.unread_reason()
     }
 
-    /// True if listed objects are still unread: the next round starts at once.
+    /// True if listed objects are still unread: the next round starts immediately.
     pub fn is_behind(&self) -> bool {
         self.0.held.lock().reader.is_behind()
     }
@@ -369,7 +369,7 @@ impl FleetFacts {
         .await
     }
 
-    /// Records unread objects, with the error if they failed, and saves what was read. A crash before that
+    /// Records unread objects, with the error if they failed, and saves the facts that were read. A crash before that
     /// repeats the reads.
     async fn end_round(
         &self,
@@ -409,7 +409,7 @@ impl FleetFacts {
         Ok(())
     }
 
-    /// Checks whether the store has this node's facts, if that may have changed. Blocks.
+    /// Checks whether the store has this node's facts, if the answer may have changed. Blocks.
     fn look_published(&self) {
         let (object_authors, set, count) = {
             let held = self.0.held.lock();
@@ -615,7 +615,7 @@ impl FleetFacts {
         sealed.map(Bytes::from).ok_or_else(|| failed("the fleet has no key".into()))
     }
 
-    /// Checks that the store is the one joined; a fact missing from another store has not ended.
+    /// Checks that the store is the one that was joined: a fact that is missing from another store has not ended.
     pub async fn check_place(&self, bucket: &Bucket) -> Result<(), BucketError> {
         within(self.0.settings.place().check(bucket)).await
     }
@@ -624,7 +624,7 @@ impl FleetFacts {
     ///
     /// # Errors
     ///
-    /// [`BucketError`], also if the store is not the one joined; the object may have been written
+    /// [`BucketError`], also if the store is not the one that was joined; the object may have been written
     /// nevertheless.
     pub async fn put_sealed(
         &self,
@@ -667,9 +667,9 @@ impl FleetFacts {
     }
 }
 
-/// Maximum number of skipped objects reported individually; the rest is counted.
+/// Maximum number of skipped objects reported individually; the rest are counted.
 pub(crate) const MAX_FAULTS: usize = 64;
-/// Age from which facts are stale: revocations by other nodes may be missing.
+/// Age at which facts become stale: revocations by other nodes may be missing.
 const STALE: Duration = Duration::from_secs(20);
 
 /// Status of the exchange.
@@ -764,11 +764,11 @@ pub struct FactMemory {
 struct MemoryContents {
     format: u32,
     fleet: String,
-    /// Omitted by older versions if true.
+    /// Older versions omit it if it is true.
     #[serde(default = "read_once_by_default")]
     heard: bool,
     numbers: BTreeMap<String, u64>,
-    /// Omitted by older versions.
+    /// Older versions omit it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     said_again: Vec<String>,
     notes: BTreeMap<String, String>,

@@ -110,7 +110,7 @@ pub struct FactObject {
 pub enum NotFacts {
     #[error("cannot be read: {0}")]
     Text(String),
-    /// Written by a later version.
+    /// The object was written by a later version.
     #[error("unknown format {0}")]
     Format(u32),
     #[error("a name, value or clock exceeds its bound")]
@@ -205,12 +205,12 @@ pub struct ObjectBinding<'a> {
 /// Reason why an object cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotOpened {
-    /// Invalid, or of a later version.
+    /// The object is invalid, or of a later version.
     #[error("not a valid fleet object, or written by a later version")]
     Foreign,
     #[error("belongs to another fleet")]
     OtherFleet,
-    /// Altered, truncated, moved, or sealed by an unknown key.
+    /// The object was altered, truncated, moved, or sealed by an unknown key.
     #[error("altered, truncated or moved, or sealed with another cluster.key")]
     NotAuthentic,
 }

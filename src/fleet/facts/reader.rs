@@ -6,11 +6,13 @@
 //! listing.
 //!
 //! The upload depends on the node's own object only; others are read in turn (`selection`), up to a limit per round.
-//! Reading is complete once every listed object was read, and never if there are more objects than can be listed.
+//! Reading is complete once every listed object was read. If there are more objects than can be listed, it is never
+//! complete.
 //!
 //! [`ObjectAuthors`] composes this node's object: its own facts, then facts relayed for other nodes within the size
-//! limit, measured as serialized, because escaping can double the size. Beyond the limit, relayed facts are left out by
-//! author, but never the node's own: a revocation is always uploaded. It iterates over all facts of a snapshot.
+//! limit, measured in serialized form, because escaping can double the size. Beyond the limit, relayed facts are left
+//! out author by author. The node's own facts are never left out, so a revocation is always uploaded. Composing the
+//! object iterates over all facts of a snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +26,8 @@ use crate::facts::object::{
 use crate::facts::selection::{FactRank, FactRelays, FactTurns, ListedFacts};
 use crate::facts::set::FactSet;
 
-/// Folder with one object per node, named after it. Outside the nodes' folders, so that an expiration rule for old
-/// segments does not apply.
+/// Folder with one object per node, named after the node. It is outside the nodes' folders, so that an expiration
+/// rule for old segments does not apply.
 pub(crate) const SAID: &str = "facts/said";
 /// Maximum number of nodes whose objects are read.
 const MAX_NODES: usize = 4096;
@@ -39,8 +41,8 @@ const LOOK_AGAIN: u32 = 8;
 const MAY_LOSE: u32 = 2;
 /// Number of rounds after which a node relays facts although some other objects are unreadable.
 const SETTLED_AFTER: u64 = 8;
-/// Number of rounds after which it relays facts although some objects were not requested yet; by then each was
-/// requested once.
+/// Number of rounds after which a node relays facts even if some objects were not requested in time; by then, each
+/// object was requested once.
 const SETTLED_ANYWAY: u64 = 128;
 
 /// Fault of a fact object or of the folder.
@@ -95,7 +97,7 @@ struct UnreadObject {
     state: Box<str>,
     /// Number of attempts.
     times: u32,
-    /// Rounds to skip it: each attempt may take the full time limit.
+    /// Number of rounds to skip it, because each attempt may take the full time limit.
     rests: u32,
 }
 
@@ -107,7 +109,7 @@ struct LookedState {
     again: u32,
 }
 
-/// Reader of the fact objects, with what is known about them.
+/// Reader of the fact objects, with their numbers, states and faults.
 #[derive(Clone, Debug)]
 pub struct FactReader {
     own: NodeName,
@@ -131,7 +133,8 @@ pub struct FactReader {
     /// Last upload, and how often the store lost it.
     put: Option<FactSet>,
     unkept: u32,
-    /// True if nothing was remembered; then the stored object under this node's name is not taken for a twin's.
+    /// True if nothing was remembered; in that case, the stored object under this node's name is not taken for a
+    /// twin's.
     fresh: bool,
     /// Change counter of the remembered state.
     remembered: u64,
@@ -140,7 +143,7 @@ pub struct FactReader {
 }
 
 impl FactReader {
-    /// Creates a reader with remembered numbers and relayed nodes; `fresh` if nothing was remembered.
+    /// Creates a reader with remembered numbers and relayed nodes; `fresh` is true if nothing was remembered.
     pub fn new(
         own: NodeName,
         numbers: BTreeMap<NodeName, u64>,
@@ -207,7 +210,7 @@ impl FactReader {
         self.turns.left() > 0
     }
 
-    /// Reason why not everything was read, if so.
+    /// Reason why some objects were not read; `None` if all were.
     pub(crate) fn unread_reason(&self) -> Option<String> {
         if self.has_read_all() {
             return None;
@@ -238,7 +241,7 @@ impl FactReader {
                 None => strays.add(name.unwrap_or(&listed.key)),
             }
         }
-        // Anyone can add any number of names; those of known nodes are always considered.
+        // Anyone can add any number of names; the names of known nodes are always considered.
         let numbers = &self.numbers;
         let rank = |node: &NodeName| match numbers.contains_key(node) {
             _ if is_alive(node) => FactRank::Alive,
@@ -269,7 +272,7 @@ impl FactReader {
                 of.push((node, listed.clone()));
             }
         }
-        // Its upload depends on its last one, which it may not remember after a restart.
+        // This node's upload depends on its previous one, which it may not remember after a restart.
         if !is_whole && !there.contains(&self.own) {
             let (key, state) = (object_key(&self.own), "not listed".into());
             wanted.push((self.own.clone(), ListedFacts { key, size: 0, state }));
@@ -286,7 +289,7 @@ impl FactReader {
         wanted
     }
 
-    /// Starts a round with objects of these nodes, and no others if `is_whole`, besides `strays`.
+    /// Starts a round with objects of these nodes and with `strays`. If `is_whole`, there are no other objects.
     fn begins(
         &mut self,
         there: &BTreeSet<NodeName>,
@@ -309,7 +312,8 @@ impl FactReader {
             (true, false, true) => None,
         };
         self.faults.extend(fault.map(|fault| (SAID.to_owned(), fault)));
-        // An unlisted object may exist; names that never belonged to a node are unlimited.
+        // An unlisted object may still exist. Names that never belonged to a node are dropped, because their number
+        // is unlimited.
         let numbers = &self.numbers;
         let stays =
             |node: &NodeName| there.contains(node) || !is_whole && numbers.contains_key(node);
@@ -458,14 +462,14 @@ impl FactReader {
         ObjectAuthors { own: self.own.clone(), again: self.relays.relayed(true) }
     }
 
-    /// Object to upload now, unless the store has this node's facts of `set`. Call it when its own object is
-    /// processed, if that was wanted.
+    /// Object to upload now, unless the store has this node's facts of `set`. Call this after the node's own object
+    /// was processed, if that object was wanted.
     pub fn to_put(&mut self, set: &FactSet) -> Option<FactObject> {
         let facts = self.object_authors().of(set);
         self.next_put(facts)
     }
 
-    /// Object to upload now, for facts that were collected before.
+    /// Object to upload now, for previously collected facts.
     pub(crate) fn next_put(&mut self, collected: ObjectFacts) -> Option<FactObject> {
         let ObjectFacts { facts, left_out } = collected;
         self.left_out = left_out;
@@ -517,7 +521,7 @@ pub(crate) struct ObjectAuthors {
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectFacts {
     pub(crate) facts: FactSet,
-    /// Authors without room.
+    /// Authors whose facts do not fit.
     pub(crate) left_out: BTreeSet<NodeName>,
 }
 
@@ -580,7 +584,7 @@ mod tests {
         let [own, quoted, plain] = ["own", "gone-1", "gone-2"].map(node);
         let mut set = FactSet::default();
         set_value(&mut set, &own, "x");
-        // Serialized, it exceeds the limit for one node nearly twice.
+        // In serialized form, it is nearly twice the limit for one node.
         set_value(&mut set, &quoted, "\"");
         for at in 0..1000 {
             set.set_value(&plain, FactKind::StandingApproval, &at.to_string(), "{}").unwrap();
@@ -613,7 +617,7 @@ mod tests {
         ListedFacts { key: format!("{SAID}/{name}"), size: 10, state: state.to_string().into() }
     }
 
-    /// Liveness is unknown.
+    /// Liveness is unknown: no node counts as alive.
     fn none_alive(_: &NodeName) -> bool {
         false
     }
@@ -652,7 +656,7 @@ mod tests {
             assert_eq!(reader.faults().values().collect::<Vec<_>>(), [&older]);
             assert_eq!(token(&set), None);
         }
-        // Even if only the facts are remembered, not the numbers.
+        // The same holds if only the facts are remembered, not the numbers.
         let mut without = FactReader::new(node("a"), BTreeMap::new(), BTreeSet::new(), false);
         assert!(!without.take((&b, "3"), Ok(first), &mut set));
         assert_eq!(token(&set), None);
@@ -703,13 +707,13 @@ mod tests {
         let reported = reader.faults()[SAID].to_string();
         assert!(reported.starts_with("more than 4096 node names exist"), "{reported}");
         assert!(reported.contains("(302 stray objects: X000, "), "{reported}");
-        // An alive node is known even if nothing of it was read yet.
+        // An alive node is known even if its object was not read yet.
         let is_alive = |node: &NodeName| node.as_str() == "z";
         foreign.push(listed("z", 1));
         let wanted = reader.wanted(&foreign, true, is_alive);
         let names: Vec<_> = wanted.iter().map(|(node, _)| node.as_str()).take(3).collect();
         assert_eq!(names, ["a", "z", "b"]);
-        // In a truncated listing nothing counts as removed, and the own object is still requested.
+        // In a truncated listing nothing counts as removed, and this node's own object is still requested.
         foreign.truncate(300);
         let wanted = reader.wanted(&foreign, false, none_alive);
         assert_eq!(wanted.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["a"]);
@@ -750,7 +754,7 @@ mod tests {
             reader.take((&node, &listed.state), Ok(empty.clone()), &mut set);
         }
         assert!(reader.has_read_all() && reader.unread_reason().is_none());
-        // More than can be listed, or than there can be nodes.
+        // There are more objects than can be listed, or than there can be nodes.
         assert_eq!(reader.wanted(&many, false, none_alive).len(), 1);
         reader.own_is_missing();
         let why = reader.unread_reason().unwrap();
@@ -759,7 +763,7 @@ mod tests {
         reader.wanted(&names, true, none_alive);
         let why = reader.unread_reason().unwrap();
         assert!(why.contains("more than 4096 node names") && why.contains("remove those"), "{why}");
-        // It is cleaned up.
+        // The surplus objects are removed.
         for _ in 0..2 {
             for (node, listed) in reader.wanted(&many, true, none_alive) {
                 reader.take((&node, &listed.state), Ok(empty.clone()), &mut set);
@@ -827,7 +831,7 @@ mod tests {
         assert!(!reader.is_uploaded(&set));
         reader.take((&a, "1"), Ok(object.clone()), &mut set);
         assert!(reader.is_uploaded(&set) && reader.to_put(&set).is_none());
-        // It was removed, and the store loses uploads.
+        // The object was removed, and the store loses uploads.
         for number in 2..=4 {
             reader.wanted(&[], true, none_alive);
             let again = reader.to_put(&set).unwrap();
@@ -835,7 +839,7 @@ mod tests {
             reader.record_upload(&again);
         }
         assert_eq!(reader.faults()["facts/said/a"], FactFault::Unkept);
-        // It was rolled back to an older object with different facts.
+        // The object was rolled back to an older one with different facts.
         reader.wanted(&[listed("a", 5)], true, none_alive);
         let older = FactObject { number: 1, facts: FactSet::default() };
         reader.take((&a, "5"), Ok(older), &mut set);
@@ -902,11 +906,11 @@ mod tests {
         let (numbers, relayed) = (reader.numbers().clone(), reader.relayed_authors().clone());
         let start = || FactReader::new(a.clone(), numbers.clone(), relayed.clone(), false);
         let says = |put: Option<FactObject>| put.map(|put| put.facts.authored_by(&b) == gone.facts);
-        // It has only the new key now, and its stored object uses the old one.
+        // The restarted node has only the new key, and its stored object uses the old one.
         let mut again = start();
         assert_eq!(again.wanted(&[listed("a", 1), listed("c", 1)], true, none_alive).len(), 2);
         again.take((&a, "1"), Err(NotOpened::NotAuthentic.into()), &mut set);
-        // Its own facts are uploaded before it is known what others relay.
+        // Its own facts are uploaded before the relays of other nodes are known.
         assert_eq!(says(again.to_put(&set)), Some(false));
         let nothing = FactObject { number: 1, facts: FactSet::default() };
         again.opened(&c, true, &nothing);

@@ -1,8 +1,8 @@
 //! Selects the objects to read in a round, and the nodes whose facts are relayed. Pure.
 //!
-//! [`FactTurns`] is a fair scheduler: alive nodes first, together with some of the longest waiting objects of all authors.
-//! Anyone with write access to the store can add any number of objects and change them every round. So a round is bounded
-//! in objects and bytes, no forged name precedes an alive node, and each object is still read in the end.
+//! [`FactTurns`] is a fair scheduler: alive nodes first, together with some of the longest waiting objects of all
+//! authors. Anyone with write access to the store can add any number of objects and change them every round. So a
+//! round is bounded in objects and bytes, no forged name precedes an alive node, and each object is eventually read.
 //!
 //! [`FactRelays`] selects other nodes' facts to include in this node's object, with their original stamps, so that they
 //! survive key rotation. Facts of a node that is gone stay sealed with an old key that new nodes do not have. A node
@@ -10,9 +10,9 @@
 //! takes the maximum. Of several relaying nodes the one with the least name continues, and all stop once the author
 //! itself uses the new key.
 //!
-//! The set of relayed authors is remembered for good: the object with the relayed facts may be removed or rolled back,
-//! and once the old key is gone nothing else in the store has them. Authors relayed by another node are skipped but not
-//! forgotten, as that object may disappear, too.
+//! The set of relayed authors is remembered permanently: the object with the relayed facts may be removed or rolled
+//! back, and once the old key is gone, no other object in the store has these facts. Authors relayed by another node
+//! are skipped but not forgotten, as that object may disappear, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +21,9 @@ use crate::facts::object::MAX_FACT_OBJECT_BYTES;
 
 /// Maximum number of other nodes' objects read per round.
 pub(crate) const MAX_ROUND_READS: usize = 64;
-/// Maximum listed size of these in bytes.
+/// Maximum total size of these objects in bytes, as listed.
 const MAX_ROUND_BYTES: u64 = 256 << 20;
-/// Number of these reserved for the longest waiting objects.
+/// Number of these reads that are reserved for the longest waiting objects.
 const READ_IN_TURN: usize = 16;
 const BYTES_IN_TURN: u64 = 64 << 20;
 // There is room for an object of maximum size in each group.
@@ -43,13 +43,13 @@ pub struct ListedFacts {
 /// Priority of an object; lesser ranks are read first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FactRank {
-    /// Of an alive node.
+    /// Object of an alive node.
     Alive,
-    /// Of a node whose facts were read before.
+    /// Object of a node whose facts were read before.
     Known,
-    /// Of an unknown node; anyone with write access may have added it.
+    /// Object of an unknown node; anyone with write access may have added it.
     Strange,
-    /// Unchanged, to be read once more.
+    /// Unchanged object that is read once more.
     Again,
 }
 
@@ -57,8 +57,8 @@ pub(crate) enum FactRank {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FactTurns {
     rounds: u64,
-    /// Round in which each object was first due or last read; a read sorts after a first due in the same
-    /// round.
+    /// Round in which each object was last read, or first became due. Within a round, an object that was read sorts
+    /// after one that became due.
     last: BTreeMap<NodeName, (u64, bool)>,
     /// Objects requested in this round that have not arrived.
     asked: BTreeSet<NodeName>,
@@ -138,7 +138,7 @@ fn fitting(due: &[(NodeName, ListedFacts)], max: usize, max_bytes: u64) -> usize
     due.iter().take(max).take_while(fits).count()
 }
 
-/// Maximum number of remembered relayed authors: as many as nodes are read.
+/// Maximum number of remembered relayed authors; equal to the maximum number of nodes whose objects are read.
 const MAX_REMEMBERED: usize = 4096;
 
 /// Authors in an object, and whether it uses the newest key.
@@ -205,7 +205,7 @@ impl FactRelays {
         self.objects.len() != before
     }
 
-    /// True if this node's own object uses the newest key, as far as it was read.
+    /// True if this node's own object uses the newest key, as far as is known.
     pub(crate) fn is_own_current(&self) -> bool {
         self.objects.get(&self.own).is_none_or(|own| own.by_first)
     }
@@ -328,7 +328,7 @@ mod tests {
         let mut turns = FactTurns::default();
         let picked = round(&mut turns, &due);
         assert_eq!(picked.len() as u64, MAX_ROUND_BYTES / max);
-        // All alive nodes are read once first, as they have waited as long.
+        // All alive nodes are read once first, because they have waited just as long.
         let picked: Vec<_> = (0..2).flat_map(|_| round(&mut turns, &due)).collect();
         assert_eq!(picked.iter().filter(|name| name.starts_with('s')).count(), 2, "{picked:?}");
         // An object not requested in time is still due.
@@ -370,13 +370,13 @@ mod tests {
         assert!(relays.is_relayed(&gone));
         read(&mut relays, &a, true, &[&gone]);
         assert_eq!(relayed(&relays), []);
-        // After the next key rotation the relaying node is gone as well.
+        // After the next key rotation, the relaying node is gone, too.
         read(&mut relays, &c, false, &[]);
         read(&mut relays, &a, false, &[&gone]);
         assert_eq!(relayed(&relays), [a.clone(), c.clone(), gone.clone()]);
         read(&mut relays, &gone, true, &[]);
         assert_eq!(relayed(&relays), [a, c]);
-        // A restarted node with only the newest key learns it from its own object.
+        // A restarted node with only the newest key finds the author in its own object.
         let mut again = self::relays(&b, &[]);
         read(&mut again, &b, true, &[&gone]);
         assert_eq!(relayed(&again), std::slice::from_ref(&gone));
@@ -394,7 +394,8 @@ mod tests {
         assert!(!relays.is_relayed(&gone), "not in the store");
         assert!(relays.lost(&b) && !relays.lost(&b));
         assert_eq!(relayed(&relays), std::slice::from_ref(&gone));
-        // Also for a node starting then, which waits until it is certain that no other node relays.
+        // The same holds for a node that starts at this point; it waits until it is certain that no other node
+        // relays.
         let remembered: Vec<_> = relays.remembered().iter().collect();
         let mut again = self::relays(&b, &remembered);
         assert_eq!(again.relayed(false).len(), 0);

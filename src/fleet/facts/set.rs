@@ -1,10 +1,10 @@
 //! Facts and their merge, a last-writer-wins map with tombstones and Lamport clocks. Pure.
 //!
-//! A fact has a kind and a name, and holds what one node set last: a value, or a tombstone. Of two states of one fact
-//! the *heavier* one wins: a tombstone over any value, then the later stamp, then the greater text. This is a total
-//! order and merging takes the maximum, so the result does not depend on order or repetition.
+//! A fact has a kind and a name, and holds the last state that a node set: a value, or a tombstone. Of two states of
+//! one fact the *heavier* one wins: a tombstone over any value, then the later stamp, then the greater text. This is
+//! a total order and merging takes the maximum, so the result does not depend on order or repetition.
 //!
-//! A stamp is a Lamport clock and the node's name. Wall clocks are not involved, so a wrong one undoes nothing. A
+//! A stamp is a Lamport clock and the node's name. Wall clocks are not involved, so a wrong clock undoes nothing. A
 //! tombstone is final: to re-create an item, use another name.
 //!
 //! [`ConfigFact`] and [`ConfigRun`] are the facts about the config: which one the fleet runs, and which one a node
@@ -30,9 +30,9 @@ pub(crate) const MAX_CLOCK: u64 = 1 << 53;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FactKind {
-    /// Agent token: name and creation time. Ended by revocation.
+    /// Agent token: name and creation time. Revocation ends it.
     Token,
-    /// Config of the fleet. A single fact without a name.
+    /// Config of the fleet, a single fact without a name.
     Config,
     /// Config that a node runs, named after the node.
     ConfigRun,
@@ -42,7 +42,7 @@ pub enum FactKind {
     Pinned,
     /// Tool definition that waits for approval at some node; named like an approved one.
     Held,
-    /// Standing approval, named by its expiry and id. Ended early by denial.
+    /// Standing approval, named by its expiry and id. A denial ends it early.
     StandingApproval,
     /// Data seen by a principal within a period, named by period, principal and item.
     Seen,
@@ -88,12 +88,12 @@ pub struct FactStamp {
     pub node: NodeName,
 }
 
-/// State of a fact. Ended outweighs any value.
+/// State of a fact. `Ended` outweighs any value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FactState {
     /// The value, in the format of its kind.
     Holds(Box<str>),
-    /// Tombstone: ended for good.
+    /// Tombstone: the fact has ended permanently.
     Ended,
 }
 
@@ -233,9 +233,9 @@ impl FactSet {
         own
     }
 
-    /// Removes facts of a kind with names before `name`, including tombstones, once they expired everywhere.
-    /// A node that still publishes one brings it back until it forgets it, too. Returns true if any were
-    /// removed.
+    /// Removes facts of a kind with names before `name`, including tombstones. Call this after they expired
+    /// everywhere: a fact that another node still publishes returns until that node removes it, too. Returns true if
+    /// any were removed.
     pub fn forget_before(&mut self, kind: FactKind, name: &str) -> bool {
         let past = self.of(kind).map(|(name, _)| name).take_while(|it| **it < *name);
         let past: Vec<Box<str>> = past.map(Box::from).collect();
@@ -423,7 +423,7 @@ impl ConfigFact {
 #[serde(rename_all = "snake_case")]
 pub enum ConfigRunState {
     Running,
-    /// Rejected; the node keeps its previous config.
+    /// The config was rejected; the node keeps its previous config.
     Refused,
 }
 
@@ -488,9 +488,9 @@ pub(crate) mod tests {
     enum Act {
         Say(FactKind, u8, u8),
         End(FactKind, u8),
-        /// Reads another node's facts.
+        /// The node reads another node's facts.
         Read(usize),
-        /// Loses unpublished facts and re-reads its own.
+        /// The node loses unpublished facts and re-reads its own.
         Forget,
     }
 
@@ -593,7 +593,7 @@ pub(crate) mod tests {
                     prop_assert_eq!(set.get(*kind, name).and_then(Fact::value), None);
                 }
             }
-            // Exactly the facts that some node or the store has.
+            // The set holds exactly the facts that some node or the store has.
             prop_assert_eq!(merged(&nodes[0], &all), nodes[0].clone());
         }
     }
@@ -616,7 +616,7 @@ pub(crate) mod tests {
         ours.merge(&theirs);
         assert_eq!(ours.get(FactKind::Token, "t").unwrap().state, FactState::Ended);
         assert_eq!(ours.set_value(&a, FactKind::Token, "t", "5"), Err(FactRefused::Ended));
-        // After reading another node's fact, a new value is later, whatever the node names.
+        // After reading another node's fact, a new value is later, regardless of the node names.
         ours.set_value(&a, FactKind::Config, "", "of a").unwrap();
         theirs.merge(&ours);
         assert_eq!(theirs.get(FactKind::Config, "").and_then(Fact::value), Some("of a"));

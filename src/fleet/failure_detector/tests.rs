@@ -119,7 +119,7 @@ fn no_node_dies_during_a_store_outage() {
     let mut scene = Scene::new();
     scene.beats(1, 1);
     scene.beats(1, 2);
-    // For an hour nothing was read, or only what could not have changed.
+    // For an hour, either nothing was read, or only an object that could not have changed.
     scene.now += 3_600_000;
     assert_eq!(scene.beats(1, 2), []);
     for _ in 0..100 {
@@ -167,7 +167,7 @@ fn abandoned_heartbeat_may_arrive_late_once() {
     assert_eq!(names_12(&mut scene, 13), []);
     assert_eq!(scene.beats(1, 12), []);
     assert_eq!((scene.state(), scene.fault()), (NodeState::Alive, None));
-    // It keeps the node alive no longer.
+    // The late heartbeat does not keep the node alive any longer.
     for _ in 0..5 {
         assert_eq!(scene.beats(1, 12), []);
     }
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// One round: lists everything and reads what is due.
+    /// One round: lists everything and reads the due heartbeats.
     fn turn(&mut self, suspected: &[&str]) {
         let before = self.now / BEAT_EVERY_MS;
         self.now += LIST_EVERY_MS;
@@ -419,7 +419,7 @@ fn tampering_keeps_a_dead_node_alive_only_until_its_next_read() {
         for kind in 0..3 {
             let mut world = World::new(nodes);
             world.turns(20);
-            // Its last heartbeat is read: otherwise it would be new to the reader later.
+            // The node's last heartbeat is read now: otherwise it would be new to the reader later.
             world.turn(&["n0003"]);
             let dead = name("n0003");
             let (boot, beat) = world.beating.remove(&dead).unwrap();
@@ -438,7 +438,7 @@ fn tampering_keeps_a_dead_node_alive_only_until_its_next_read() {
                 assert!(ms <= turn_ms + DEAD_AFTER_MS + 4 * LIST_EVERY_MS, "{nodes} {kind}: {ms}");
             }
             assert_eq!(world.state(&dead), NodeState::Dead);
-            // Tampering revives no node.
+            // Tampering does not revive any node.
             for turn in 0..100 {
                 world.put(&dead, format!("again {turn}"), Ok(example(boot, beat, WALL)));
                 world.turn(&[]);
@@ -493,7 +493,7 @@ fn small_fleet_reads_every_change_and_large_fleet_reads_suspected_nodes() {
     let mut world = World::new(100);
     world.turns(6);
     world.turns(100);
-    // It restarts before it is missed.
+    // The node restarts before its absence is detected.
     let joined = name("n0050");
     let boot = |world: &World| {
         world.watch.snapshot(None).get("n0050").unwrap().heartbeat.as_ref().unwrap().boot
@@ -592,7 +592,7 @@ fn surplus_names_do_not_displace_nodes_with_valid_heartbeats() {
     assert!(watch.snapshot(None).get("new").is_some());
 }
 
-/// Round, counted from the first listing, from which an object without a valid heartbeat is decided.
+/// Round, counted from the first listing, at which an object without a valid heartbeat is first decided.
 const JUDGED_AT: u64 = 1 + DEAD_AFTER_MS.div_ceil(LIST_EVERY_MS);
 
 fn is_undecided(world: &World, node: &str) -> bool {
@@ -604,7 +604,7 @@ fn nodes_waiting_to_be_read_are_not_reported_dead() {
     for nodes in [3, 100, 257, 1_000, 2_000] {
         let mut world = World::new(nodes);
         let turns = world.begins();
-        // Live nodes are read in turn beside new ones.
+        // Live nodes are read in turn, together with new ones.
         let at_once = MAX_READ_AT_ONCE - READ_IN_TURN;
         assert!(turns <= 2 * nodes.div_ceil(at_once) + 5, "{nodes}: {turns}");
         assert!(world.news.iter().all(|(_, _, news)| *news == NodeEvent::Lives), "{nodes}");

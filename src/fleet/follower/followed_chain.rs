@@ -1,6 +1,6 @@
 //! Turn of one followed chain: fetches segments, applies them to the local copy, fills gaps and checks the claim.
-//! Includes the settings shared by all chains ([`FollowContext`]) and the copy on disk ([`IndexCopy`]), which is
-//! rebuilt if damaged.
+//! This module also contains the settings shared by all chains ([`FollowContext`]) and the copy on disk
+//! ([`IndexCopy`]), which is rebuilt if damaged.
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -45,7 +45,7 @@ const MAX_HEALED: usize = 64;
 const LISTING_SHARE: u32 = 10;
 /// Maximum number of pending segments counted.
 const MAX_COUNTED: u64 = 100_000;
-/// Interval for counting them.
+/// Interval for counting pending segments.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 /// Interval for applying retention.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ pub(crate) struct FollowedChain {
     claim_error: Option<String>,
     /// Time of the last count of pending segments.
     counted_at: Option<Instant>,
-    /// Number of segments after the listed ones at that time, and the last record of the last one.
+    /// Number of segments after the listed ones, based on the last count, and the last record of the last of them.
     counted: (u64, u64),
     pruned: Instant,
     pruned_at_segment: u64,
@@ -132,8 +132,8 @@ impl FollowedChain {
         Ok(chain)
     }
 
-    /// Checks that the store contains the fleet and the node's claim is unchanged. A different claim is a
-    /// fault once settled.
+    /// Checks that the store contains the fleet object, and that the node's claim is unchanged. A different claim is
+    /// a fault once settled.
     async fn check_claim(&mut self, context: &FollowContext) -> Result<(), NotFollowed> {
         let looked = self.place.look(&context.bucket).await?;
         let wrong = match looked {
@@ -152,7 +152,8 @@ impl FollowedChain {
         Ok(())
     }
 
-    /// Fails unless the store contains the fleet and the node's claim: otherwise no fault is accepted.
+    /// Fails unless the store contains the fleet object and the node's claim. Without this confirmation no fault is
+    /// accepted.
     async fn confirm(&mut self, context: &FollowContext) -> Result<(), NotFollowed> {
         match self.place.look(&context.bucket).await? {
             Ok(()) => Ok(()),
@@ -261,7 +262,7 @@ impl FollowedChain {
         self.counted = match (counts, part.more) {
             (true, more) => (more, last),
             (false, 0) => (0, last),
-            // Reduced by those listed since, at least those listed now.
+            // Reduced by the objects listed since the count, but at least the number seen now.
             (false, seen) => {
                 (more.saturating_sub(part.objects.len() as u64).max(seen), newest.max(last))
             }
@@ -367,7 +368,7 @@ impl FollowedChain {
                 move || replica.lock().fill(stretch(&facts), canonical(&rows), bytes.into());
             match tokio::task::spawn_blocking(write).await.map_err(|_| NotFollowed::Thread)? {
                 Ok(()) => {}
-                // It does not belong there.
+                // The segment does not belong there.
                 Err(ReplicaError::Chain(_)) => continue,
                 Err(error) => return Err(error.into()),
             }
@@ -495,7 +496,7 @@ async fn gap_names(
     Ok(names)
 }
 
-/// Outer errors are not the segment's fault.
+/// Result of processing a segment. An outer error is not the segment's fault.
 type OfSegment<T> = Result<Result<T, SegmentRejection>, NotFollowed>;
 
 async fn fetch(bucket: &Bucket, key: &str) -> OfSegment<Bytes> {
@@ -536,7 +537,7 @@ fn canonical(rows: &RecordRows) -> impl Iterator<Item = (&[u8], &[u8])> {
 
 /// Number of segments open at a time, of all nodes.
 const OPENED: usize = 3;
-/// Range of the listing interval; within it, it equals the nodes' sealing interval.
+/// Range of the listing interval. Within this range, it equals the nodes' sealing interval.
 const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_millis(250)..=LONGEST_WAIT;
 /// Maximum interval between two polls of a node's chain.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(10);
@@ -627,7 +628,7 @@ impl NotFollowed {
         matches!(self, Self::Copy(_) | Self::Local(_) | Self::Folder(_) | Self::Thread)
     }
 
-    /// True if the error concerns the node's folder in the store: it persists until that is changed.
+    /// True if the error concerns the node's folder in the store: it persists until the folder is changed.
     pub(crate) fn is_of_claim(&self) -> bool {
         matches!(self, Self::Claim(_))
     }

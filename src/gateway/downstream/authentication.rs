@@ -1,11 +1,12 @@
 //! Authentication of requests and of the streams they open.
 //!
-//! The API key is checked first, in constant time, then the one token a request may carry. An invalid token is
-//! refused; its holder is never treated as anonymous.
+//! The API key is checked first, in constant time, then the single token that a request may carry. An invalid token
+//! is refused; its holder is never treated as anonymous.
 //!
-//! A bound stream keeps the credential of its request. Each change of credentials, and the expiry of its own,
-//! triggers re-authentication with the credentials then in force. If that fails, or yields another principal or
-//! scope, the stream ends before its next chunk. There is no polling, and responses to plain calls are unaffected.
+//! A bound stream keeps the credential of its request. Each change of credentials, and the expiry of the stream's own
+//! credential, triggers re-authentication against the credentials then in force. If that fails, or yields another
+//! principal or scope, the stream ends before its next chunk. There is no polling, and responses to plain calls are
+//! unaffected.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -30,8 +31,8 @@ use crate::proxy::reply::Aborted;
 
 pub const HEADER: &str = "x-api-key";
 
-/// Header by which the holder of the key sends a request as anonymous. `mcpproxy stdio` uses it to forward messages
-/// of a client without a key.
+/// Header with which the holder of the key sends a request as an anonymous client. `mcpproxy stdio` uses it to
+/// forward messages of a client without a key.
 pub const ON_BEHALF_OF: &str = "x-mcpproxy-on-behalf-of";
 
 /// The only value of [`ON_BEHALF_OF`].
@@ -43,10 +44,10 @@ pub const QUERY_PARAMETER: &str = "apikey";
 /// Reason for a 401; its text is the response body.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unauthenticated {
-    /// No credential where one is required.
+    /// The request has no credential, but one is required.
     #[error("Invalid or missing API key")]
     Missing,
-    /// More than one token: ambiguous.
+    /// The request has more than one token, which is ambiguous.
     #[error("More than one token is given")]
     Several,
     /// A token in the URL, where it would get into logs.
@@ -94,7 +95,7 @@ pub fn authenticate(
         return Err(Unauthenticated::Several);
     }
     credentials.prove(token, now()).map_err(|refused| match refused {
-        // Only with JWTs configured; does not reveal whether a key is configured.
+        // Applies only if JWTs are configured. Does not reveal whether a key is configured.
         TokenRefused::Jwt(JwtRefused::Malformed(_)) if in_key_header(headers, token) => {
             Unauthenticated::Key
         }
@@ -116,7 +117,7 @@ fn of_connection(
         Some(client) if client.authority.is_taken_back() => {
             Err(Unauthenticated::CertificateTakenBack)
         }
-        // Its validity was checked when the connection was made.
+        // The certificate's validity was checked when the connection was made.
         Some(client) if client.proven.holds(now) => Ok(client.proven.clone()),
         Some(_) => Err(Unauthenticated::CertificateExpired),
     }
@@ -189,16 +190,16 @@ const PROOF_HEADERS: [HeaderName; 3] =
 /// Authentication rule of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofRule {
-    /// For `/mcp`, where `require_mcp_auth` applies.
+    /// Rule for `/mcp`, where `require_mcp_auth` applies.
     Mcp,
-    /// For REST and `/events`.
+    /// Rule for REST and `/events`.
     Rest,
 }
 
 /// Credential that a stream was opened with.
 #[derive(Debug)]
 pub struct StreamCredential {
-    /// Copies, marked sensitive, so that the request's buffer is not pinned.
+    /// Copies, so that the request's buffer is not pinned; they are marked as sensitive.
     headers: HeaderMap,
     target: Uri,
     certificate: Option<CertifiedClient>,
@@ -289,9 +290,9 @@ struct StreamBinding {
 /// Closing mode of a stream whose credential has ended.
 #[derive(Clone, Copy)]
 enum StreamEnd {
-    /// Regular end: each event is complete by itself.
+    /// Regular end, because each event is complete by itself.
     Close,
-    /// Abort: the reader must not take the stream for complete.
+    /// Abort, because the reader must not take the stream for complete.
     Abort,
 }
 
@@ -366,7 +367,8 @@ pub fn bind_events(
     }
 }
 
-/// Binds a streamed response of any type. Anything but an event stream breaks off.
+/// Binds a streamed response of any type. When the credential ends, an event stream is closed, and any other stream
+/// is aborted.
 pub fn bind(
     worker: &Rc<Worker>,
     answer: Response<Body>,

@@ -32,7 +32,7 @@ pub(crate) type ChunkStream = Pin<Box<dyn Stream<Item = Result<Bytes, Aborted>>>
 pub enum Body {
     #[default]
     Empty,
-    /// Complete, with a known length.
+    /// A complete body, with a known length.
     Whole(Splice),
     Call(Box<Streamed>),
     /// Any other stream, such as an export or live events.
@@ -228,10 +228,10 @@ const BODIES_FULL_RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Reason why a request body was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// Not received within [`BODY_TIMEOUT`].
+    /// The body was not received within [`BODY_TIMEOUT`].
     #[error("request body was not received within {BODY_TIMEOUT:?}")]
     Late,
-    /// Larger than [`MAX_BODY_BYTES`].
+    /// The body is larger than [`MAX_BODY_BYTES`].
     #[error("request body is larger than {MAX_BODY_BYTES} bytes")]
     TooLarge,
     /// The budget over all bodies is used up.
@@ -299,7 +299,8 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut body = pin!(body);
-    // Most bodies arrive in one piece, which is not copied. Small pieces are, since each would pin its read buffer.
+    // Most bodies arrive in one piece, which is not copied. Small pieces are copied, since each would pin its read
+    // buffer.
     let (mut first, mut whole) = (Bytes::new(), Vec::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {

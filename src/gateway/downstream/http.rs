@@ -1,7 +1,7 @@
 //! `/mcp`, `/mcp/all` and `/mcp/server/NAME`: MCP over streamable HTTP, legacy and modern, and requests forwarded by another node.
 //!
-//! Dispatches by protocol family: the modern one (MCP 2026-07-28) is served here, the legacy one in `legacy`. Host,
-//! Origin and credentials are checked before; `proxy::dispatch` routes messages.
+//! Requests are dispatched by protocol family: the modern one (MCP 2026-07-28) is served here, the legacy one in
+//! `legacy`. Host, Origin and credentials are checked beforehand; `proxy::dispatch` routes messages.
 //!
 //! A forwarded request is served as if received from the client, for the principal that the other node
 //! authenticated. A token or JWT is verified again.
@@ -85,8 +85,8 @@ where
     }
     let charge = match connection.origin {
         Origin::Client => worker.proxy.bodies.charge(&post.principal),
-        // The other node's envelope, which contains it, is already charged. A second charge could deadlock with
-        // those of other requests.
+        // The body is part of the other node's envelope, which is already charged. A second charge could deadlock
+        // with those of other requests.
         Origin::Node { .. } => worker.proxy.bodies.uncharged(),
     };
     match collect(body, charge).await {
@@ -95,8 +95,8 @@ where
     }
 }
 
-/// Serves a POST that was received completely. `repeated`: its head equals the previous one on this connection, so
-/// it is not parsed again.
+/// Serves a POST that was received completely. If `repeated` is true, its head equals the previous one on this
+/// connection and is not parsed again.
 pub async fn handle_whole(
     worker: &Rc<Worker>,
     sessions: &Sessions,
@@ -129,7 +129,7 @@ async fn answer(post: &Post<'_>, family: Option<ProtocolFamily>, body: Bytes) ->
         Err(error) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
     };
     let is_modern = match &incoming {
-        // `initialize` opens a session, whatever revision the header names.
+        // `initialize` opens a session, regardless of the revision in the header.
         Incoming::Request(received) if family.is_some() => {
             !request::is_initialize(&received.request)
         }
@@ -168,7 +168,7 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
             if let (ClientRefused::Headers(mismatch), "tools/call") =
                 (&refused, &*received.request.method)
             {
-                // Rare and large, so boxed to keep it out of every request's future.
+                // This future is rare and large, so it is boxed to keep it out of every request's future.
                 Box::pin(record_mismatch(post, &id, mismatch)).await;
             }
             return refuse(refused.answer(post.worker, Some(&id)));
@@ -223,7 +223,7 @@ async fn record_mismatch(post: &Post<'_>, id: &Bytes, mismatch: &HeaderMismatch)
         trace: post.trace(),
     };
     let refusal = Refusal::rejected(RefusalKind::Headers, format!("Header mismatch: {mismatch}"));
-    // The refusal is sent whatever becomes of its record.
+    // The refusal is sent even if it cannot be recorded.
     let _ = call::rejected(post.worker, peer.caller(id), String::new(), refusal).next().await;
 }
 
@@ -236,7 +236,7 @@ fn unknown_client() -> Arc<Client> {
 /// The client of a request, if body and headers are valid and consistent.
 fn admit(post: &Post<'_>, received: &Received) -> Result<Arc<Client>, ClientRefused> {
     if received.is_ambiguous() {
-        // The request is refused for its ambiguous body, with which headers cannot be compared.
+        // The request is refused because its body is ambiguous, so that headers cannot be compared with it.
         return Ok(unknown_client());
     }
     let params = RequestParams::read(&received.request)?;
@@ -283,7 +283,7 @@ pub async fn answer_forwarded(
             proven.ok().map(|proven| proven.principal)
         }
     };
-    // Both nodes must know the same principal; otherwise no session matches.
+    // Both nodes must have authenticated the same principal; otherwise no session matches.
     let Some(principal) = principal.filter(|it| it.mark() == metadata.mark) else {
         return placement::gone();
     };

@@ -1,6 +1,6 @@
-//! Registry of calls in flight, for cancellation by their client. One table per connection, locked by its own calls
-//! and the rare cancellation. A session keeps the tables of its connections; sessions may share a connection, so a
-//! call is keyed by session and id.
+//! Registry of calls in flight, for cancellation by their client. Each connection has one table, locked by its own
+//! calls and by rare cancellations. A session keeps the tables of its connections; sessions may share a connection,
+//! so a call is keyed by session and id.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Owner {
     /// The only client of a pipe.
     pub(crate) const PIPE: Self = Self(0);
 
-    /// The session of that number, which is not 0.
+    /// The session with this number, which is not 0.
     pub(crate) const fn session(number: u64) -> Self {
         Self(number)
     }
@@ -37,7 +37,7 @@ pub(crate) struct InFlight {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// Never shrunk, so that only a connection's first call allocates.
+    /// The vector never shrinks, so that only a connection's first call allocates.
     calls: Vec<Entry>,
 }
 
@@ -76,8 +76,8 @@ impl InFlight {
         Watched { running: Some(running), ticket: Some(ticket) }
     }
 
-    /// Cancels the newest call of the owner with that raw id; false if there is none. A client that reuses an id
-    /// has abandoned the earlier call.
+    /// Cancels the newest call of the owner with this raw id; returns false if there is none. A client that reuses an
+    /// id has abandoned the earlier call.
     pub(crate) fn cancel(&self, owner: Owner, id: &[u8]) -> bool {
         let mut table = self.table();
         let theirs = table
@@ -96,7 +96,7 @@ impl InFlight {
         true
     }
 
-    /// Begin of the call that [`cancel`](Self::cancel) would cancel.
+    /// Start time of the call that [`cancel`](Self::cancel) would cancel.
     pub(crate) fn newest(&self, owner: Owner, id: &[u8]) -> Option<Instant> {
         let table = self.table();
         let theirs = table
@@ -153,14 +153,14 @@ pub struct Watched {
 pub(crate) enum Taken {
     Piece(Piece),
     Over,
-    /// Broke off after its first byte.
+    /// The reply broke off after its first byte.
     Broken(Aborted),
-    /// Canceled by its client, which expects no response.
+    /// The client canceled the call and expects no response.
     Canceled,
 }
 
 impl From<Running> for Watched {
-    /// A reply that only dropping cancels.
+    /// A reply that is canceled only by dropping it.
     fn from(running: Running) -> Self {
         Self { running: Some(running), ticket: None }
     }
@@ -198,7 +198,7 @@ impl Watched {
         }
     }
 
-    /// Cancels the call because nobody can receive its response; the record says why.
+    /// Cancels the call because nobody can receive its response; `why` goes into the record.
     pub(crate) fn give_up(&mut self, why: String) {
         if let Some(running) = self.running.take() {
             running.give_up(why);

@@ -55,7 +55,7 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
 pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Response<Body> {
     let incoming = match incoming {
         Incoming::Request(received) if &*received.request.method == "initialize" => {
-            // Rare and large, so boxed to keep it out of every request's future.
+            // This future is rare and large, so it is boxed to keep it out of every request's future.
             return Box::pin(initialize(post, received)).await;
         }
         incoming => incoming,
@@ -193,7 +193,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         Some(session) => session,
         None => opened_elsewhere(post, id)?.ok_or(UNKNOWN)?,
     };
-    // Same response as for an unknown id, so that it does not reveal which sessions exist.
+    // The same response as for an unknown id, so that it does not reveal which sessions exist.
     if session.endpoint != *endpoint || !session.belongs_to(head, &post.principal) {
         return Err(UNKNOWN);
     }
@@ -309,7 +309,7 @@ pub(super) async fn get(post: &Post<'_>) -> Response<Body> {
     }
 }
 
-/// DELETE: ends the session.
+/// Handles DELETE: ends the session.
 pub(super) async fn delete(post: &Post<'_>) -> Response<Body> {
     if !has_session(&post.head.headers) {
         return not_allowed();
@@ -373,8 +373,8 @@ struct BatchMessage {
     place: MessagePlace,
 }
 
-/// Serves a batch (MCP 2025-03-26) as an array of responses, produced one after another, so that memory is bounded
-/// by one result.
+/// Serves a batch (MCP 2025-03-26) as an array of responses, produced one after another, so that memory is bounded by
+/// the size of one result.
 pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response<Body> {
     let invalid = |text: &str| invalid_request(StatusCode::BAD_REQUEST, None, text);
     if let Err(problem) = dispatch::check(post.worker, body) {
@@ -468,8 +468,8 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     json(StatusCode::OK, Body::Stream(Box::pin(chunks)))
 }
 
-/// Parses the messages and places each on a node. Fails with a response for the whole batch if the node of any is
-/// dead or unknown.
+/// Parses the messages and places each on a node. Fails with a response for the whole batch if the node of any
+/// message is dead or unknown.
 async fn placed(
     post: &Post<'_>,
     session: &Session,

@@ -309,7 +309,7 @@ impl Subscription {
         let id = Bytes::copy_from_slice(&id);
         let mut filter =
             honoured(filter, &dispatch::capabilities(worker, &peer.endpoint, peer.client.family));
-        // Before the watch begins, so that an immediate change is received.
+        // Subscribed before the watch begins, so that an immediate change is received.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
         let uris = uris.iter().map(|uri| peer.endpoint.exposed_uri(uri).into_owned()).collect();
@@ -328,7 +328,7 @@ impl Subscription {
         this
     }
 
-    /// Whether it includes list changes.
+    /// Whether the subscription includes list changes.
     fn has_lists(&self) -> bool {
         let filter = &self.filter;
         filter.tools_list_changed || filter.prompts_list_changed || filter.resources_list_changed
@@ -349,7 +349,7 @@ impl Subscription {
             if self.over {
                 return None;
             }
-            // Also after all of its tasks have ended.
+            // The subscription lasts even after all of its tasks have ended.
             let lasts = self.has_lists() || !self.filter.task_ids.is_empty();
             let meta = self.meta();
             let notices = tokio::select! {
@@ -438,7 +438,7 @@ pub(super) async fn subscribe(
     id: Bytes,
     filter: NotificationFilter,
 ) -> Response<Body> {
-    // First, since opening it may wait for a server.
+    // Permits are taken first, since opening the subscription may wait for a server.
     let Some(permits) = sessions.stream_permits(&peer.principal, None) else {
         return too_many_streams();
     };
@@ -479,8 +479,8 @@ fn updated_uri(framed: &[u8]) -> Option<String> {
     serde_json::from_slice::<UpdatedParams>(params).ok().map(|params| params.uri)
 }
 
-/// The notification of a change for a legacy client, which `receives` updates of some resources; `None` if it does not
-/// receive this one.
+/// Notification of a change for a legacy client; `None` if the client does not get it. `receives` returns whether the
+/// client is subscribed to a resource.
 pub(super) fn legacy_notification(
     endpoint: &Endpoint,
     notice: &Notice,
@@ -558,7 +558,7 @@ mod tests {
             let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
             assert_eq!(frame.slices().flatten().copied().collect::<Vec<_>>(), expected.as_bytes());
         }
-        // Events added while it waits are delivered too.
+        // Events added while the stream waits are delivered, too.
         let rest = tokio::join!(body.collect(), async {
             add(&session, stream, "d");
             session.streams.finish(stream);

@@ -9,13 +9,13 @@
 //! everything else                                          here
 //! ```
 //!
-//! While that node's liveness is unknown, or a living one is unreachable, the client is asked to retry, so that a
-//! node that has just started or a failed connection never causes a permanent error.
+//! While the liveness of the node is unknown, or an alive node is unreachable, the client is asked to retry, so that
+//! a node that has just started or a failed connection never causes a permanent error.
 //!
 //! Modern clients have no session. Requests of a principal to a server with affinity go to one node, by rendezvous
-//! hashing over the living nodes. With rules about sessions, so do all requests that send or fetch content, so that
-//! the principal's facts are known before its next request. If that node is unreachable, they are served here with
-//! the facts that the fleet has shared.
+//! hashing over the living nodes. If there are rules about sessions, all requests that send or fetch content also go
+//! to that node, so that the principal's facts are known before its next request. If that node is unreachable, they
+//! are served here with the facts that the fleet has shared.
 //!
 //! A request is forwarded as received, at most one hop, with the authenticated principal; the other node verifies
 //! credentials again ([`answer_forwarded`](super::http::answer_forwarded)). The end of a session, its log level and
@@ -76,7 +76,7 @@ fn raises_facts(endpoint: &Endpoint, method: &str) -> bool {
 pub(super) enum MessagePlace {
     Here,
     On(Box<str>),
-    /// The named node; this one if that is unreachable.
+    /// The named node, or this node if the named one is unreachable.
     OnOrHere(Box<str>),
     /// A node that may be alive or dead: the client must retry.
     NotKnown,
@@ -100,7 +100,8 @@ impl MessagePlace {
     async fn answer(self, post: &Post<'_>, body: &[u8]) -> Option<Response<Body>> {
         match self {
             Self::Here => None,
-            // Large, and off the path of a node's own calls: boxed to keep it out of their futures.
+            // This future is large and is not used for a node's own calls, so it is boxed to keep it out of their
+            // futures.
             Self::On(node) => Some(Box::pin(forward(post, &node, body)).await),
             Self::OnOrHere(node) => match Box::pin(ask(post, &node, body)).await {
                 Ok(response) => Some(response),
@@ -142,8 +143,9 @@ pub(super) async fn place_of(
     }
 }
 
-/// Serves a GET on the node that holds its stream, or for a new stream the session's notifications; `None` if that is this
-/// node. A notification stream whose node is dead or unreachable restarts here; the rest of a response is lost.
+/// Serves a GET on the node that holds its stream or, for a new stream, the session's notifications; `None` if that
+/// is this node. A notification stream whose node is dead or unreachable restarts here; the rest of a response is
+/// lost.
 pub(super) async fn stream_elsewhere(
     post: &Post<'_>,
     session: &Session,
@@ -230,7 +232,7 @@ fn of_result(post: &Post<'_>, node: u32) -> MessagePlace {
     }
 }
 
-/// Node that holds the call of an approval; if dead, this one, which refuses the call.
+/// Node that holds the call of an approval. If that node is dead, this node, which refuses the call.
 fn of_approval(post: &Post<'_>, id: &ApprovalId) -> MessagePlace {
     let Some(mark) = ApprovalId::node_in(id.as_str()) else { return MessagePlace::Here };
     match whereabouts(post, |tag| tag.text() == mark) {
@@ -266,7 +268,7 @@ pub(super) async fn answer_modern_elsewhere(
             let node = of_principal(post)?;
             Some(match Box::pin(ask(post, &node, body)).await {
                 Ok(response) => response,
-                // No session to reopen; once the node is declared dead, another one serves the request.
+                // There is no session to reopen; once the node is declared dead, another one serves the request.
                 Err(error) => unanswered(&error),
             })
         }
@@ -293,7 +295,7 @@ const NOT_REACHED: &str =
     "the node that owns this is unreachable; the request was not processed, retry";
 /// `Retry-After` of these errors in seconds; liveness is refreshed by then.
 const RETRY_AFTER_S: u16 = 2;
-/// Followed by the node's reason.
+/// The node's reason follows this text.
 const NOT_TAKEN: &str =
     "the node that owns this does not accept requests now; the request was not processed, retry";
 /// The node may have processed the request.
@@ -324,7 +326,7 @@ pub(super) enum ForwardedPrincipal {
     Admin,
     /// The id without `cert:`.
     Certificate(String),
-    /// To be authenticated by the request's headers.
+    /// The principal is authenticated by the request's headers.
     Headers,
 }
 
@@ -357,12 +359,12 @@ fn retry_later(text: &'static str) -> Response<Body> {
     response
 }
 
-/// Forwards the request to that node; failures become a response.
+/// Forwards the request to `node`; failures become a response.
 async fn forward(post: &Post<'_>, node: &str, body: &[u8]) -> Response<Body> {
     ask(post, node, body).await.unwrap_or_else(|error| refused(&error))
 }
 
-/// Forwards the request to that node.
+/// Forwards the request to `node`.
 async fn ask(post: &Post<'_>, node: &str, body: &[u8]) -> Result<Response<Body>, PeerError> {
     let peers = peers(post).ok_or_else(|| PeerError::NotAdvertised(node.to_owned()))?;
     let sent = envelope(post, body, true);
@@ -378,7 +380,7 @@ async fn ask(post: &Post<'_>, node: &str, body: &[u8]) -> Result<Response<Body>,
     Ok(Response::from_parts(head, Body::Stream(Box::pin(parts))))
 }
 
-/// Forwards a notification of a batch to that node, within [`BROADCAST_TIMEOUT`].
+/// Forwards a notification of a batch to `node`, within [`BROADCAST_TIMEOUT`].
 pub(super) async fn notify(post: &Post<'_>, node: &str, body: &[u8]) {
     let Some(peers) = peers(post) else { return };
     send(peers, node, envelope(post, body, true)).await;
@@ -436,7 +438,7 @@ fn not_taken(reason: &[u8]) -> String {
     }
 }
 
-/// Waits for the first bytes of a response; `None` if none arrive, which affects no other message of the batch.
+/// Waits for the first bytes of a response; `None` if none arrive. Other messages of the batch are not affected.
 async fn begun(
     parts: impl Stream<Item = Result<Bytes, Aborted>> + 'static,
 ) -> Option<ForwardedResponse> {
@@ -474,7 +476,7 @@ fn refused(error: &PeerError) -> Response<Body> {
     plain(StatusCode::BAD_GATEWAY, NOT_ANSWERED)
 }
 
-/// Forwards the request to all other living nodes; with `reopens`, also to those without the session.
+/// Forwards the request to all other living nodes; if `reopens` is set, also to those without the session.
 pub(super) async fn broadcast(post: &Post<'_>, body: &[u8], reopens: bool) {
     let Some(peers) = peers(post) else { return };
     if post.connection.origin != Origin::Client {

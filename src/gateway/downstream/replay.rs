@@ -4,8 +4,8 @@
 //! (MCP 2025-11-25 §Resumability). Streams, events and bytes are bounded per session, per principal and in total.
 //!
 //! Eviction takes the least valuable first: notifications, then server requests, then delivered responses. An
-//! undelivered response is never evicted for another event: an event that finds nothing to evict is not kept, for the
-//! reason in [`ReplayFull`]. Streams are evicted in the same order.
+//! undelivered response is never evicted for another event: if nothing can be evicted for an event, that event is not
+//! kept; [`ReplayFull`] is the reason. Streams are evicted in the same order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -128,7 +128,7 @@ struct Inner {
     next: u64,
     bytes: usize,
     charge: StateCharge,
-    /// The session has ended and keeps nothing more.
+    /// True if the session has ended, so that nothing more is kept.
     closed: bool,
 }
 
@@ -149,7 +149,7 @@ struct Stream {
     over: bool,
     /// Number of resuming connections; only the latest continues.
     attached: u64,
-    /// Whether a connection currently serves it.
+    /// Whether a connection currently serves the stream.
     carried: bool,
     /// Whether an event was not delivered by any connection.
     unsent: bool,
@@ -160,7 +160,7 @@ struct Stream {
 pub(crate) enum Next {
     /// The next event: its number and its framed bytes.
     Event(u64, Bytes),
-    /// Nothing yet: wait for [`ReplayStreams::notified`].
+    /// There is no event yet: wait for [`ReplayStreams::notified`].
     Wait,
     /// The stream has ended, was evicted, or moved to another connection.
     Over,
@@ -254,7 +254,7 @@ impl ReplayStreams {
         self.release(&mut self.inner(), stream, None);
     }
 
-    /// Keeps a framed event, evicting events of equal or lower value of the session.
+    /// Keeps a framed event, evicting events of the session that have equal or lower value.
     pub(crate) fn keep(
         &self,
         stream: u64,
@@ -299,7 +299,7 @@ impl ReplayStreams {
         self.notify();
     }
 
-    /// The first connection of a stream has closed; `sent`: it delivered all events so far.
+    /// Records that the first connection of a stream has closed; `sent` is true if it delivered all events so far.
     pub(crate) fn detach(&self, stream: u64, sent: bool) {
         if let Some(stream) = self.inner().find(stream)
             && stream.attached == 0
@@ -309,7 +309,7 @@ impl ReplayStreams {
         }
     }
 
-    /// The connection with that number, which resumed a stream, has closed.
+    /// Records that connection `attached`, which had resumed a stream, has closed.
     pub(crate) fn detach_resumed(&self, stream: u64, attached: u64) {
         if let Some(stream) = self.inner().find(stream)
             && stream.attached == attached
@@ -333,7 +333,7 @@ impl ReplayStreams {
         Some(attached)
     }
 
-    /// Step after event `after` of a stream, for the connection with that number.
+    /// Step after event `after` of a stream, for connection `attached`.
     pub(crate) fn next(&self, stream: u64, attached: u64, after: u64) -> Next {
         let mut inner = self.inner();
         let Some(stream) = inner.find(stream).filter(|stream| stream.attached == attached) else {
@@ -431,7 +431,7 @@ impl Inner {
         self.streams.get_mut(at)
     }
 
-    /// Evicts the event that one of kind `newcomer` may replace and returns its size; `None` if there is none.
+    /// Evicts the event that an event of kind `newcomer` may replace and returns its size; `None` if there is none.
     fn evict(&mut self, newcomer: EventKind) -> Option<usize> {
         let oldest = |streams: &mut VecDeque<Stream>, kind: EventKind| {
             streams.iter_mut().find_map(|stream| match kind {
@@ -485,7 +485,7 @@ impl Stream {
         self.reserved + queued.map(|(_, event)| event.len()).sum::<usize>()
     }
 
-    /// First event after that number.
+    /// First event after number `after`.
     fn following(&self, after: u64) -> Option<&(u64, Bytes)> {
         let is_after = |event: &&(u64, Bytes)| event.0 > after;
         let notice = self.notices.iter().find(is_after);
@@ -494,7 +494,7 @@ impl Stream {
         [notice, question, answer].into_iter().flatten().min_by_key(|(number, _)| *number)
     }
 
-    /// Drops the events up to that number and returns their size.
+    /// Drops the events up to number `seen` and returns their size.
     fn forget_up_to(&mut self, seen: u64) -> usize {
         let mut bytes = 0;
         let mut is_left = |event: &(u64, Bytes)| {
@@ -652,7 +652,7 @@ mod tests {
         }
         let (first, _) = broken_answers[0];
         assert_eq!(resumed(&streams, first), [half]);
-        // That one was delivered, and is evicted for a response only.
+        // The resumed response was delivered, and is evicted for a response only.
         for kind in [Notice, Question] {
             assert_eq!(add(&streams, other, kind, 1), Some(ReplayFull::SessionFull));
         }

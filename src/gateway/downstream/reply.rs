@@ -27,8 +27,8 @@ use crate::proxy::client::Channel;
 use crate::proxy::reply::{Aborted, Piece};
 use crate::proxy::{Worker, render};
 
-/// Serves a reply: complete if it is ready at once, else streamed; as events if messages precede the result or it
-/// takes longer than `stream_after` (NET-8).
+/// Serves a reply: complete if it is ready immediately, otherwise streamed; as events if messages precede the result
+/// or the result takes longer than `stream_after` (NET-8).
 pub(super) async fn reply(
     worker: &Rc<Worker>,
     id: &Bytes,
@@ -210,8 +210,8 @@ impl ReplyStream {
 }
 
 impl Drop for ReplyStream {
-    /// The connection broke, unless everything was sent. In the legacy family the call continues, and its events
-    /// are kept (MCP 2025-11-25 §Sending Messages).
+    /// Handles a broken connection, unless everything was sent. In the legacy family the call continues, and its
+    /// events are kept (MCP 2025-11-25 §Sending Messages).
     fn drop(&mut self) {
         let Some(line) = self.framer.line.take() else { return };
         line.detach(self.out.is_empty());
@@ -484,7 +484,7 @@ impl KeptEvents {
         self.parts = Ok(Vec::new());
     }
 
-    /// The connection has closed; `sent`: it delivered everything so far.
+    /// Records that the connection has closed; `sent` is true if it delivered everything so far.
     fn detach(&self, sent: bool) {
         self.session.streams.detach(self.stream, sent);
     }
@@ -669,7 +669,7 @@ mod tests {
             framer.over();
             framer.line.as_ref().unwrap().detach(sent);
         }
-        // As many as fit beside the undelivered one.
+        // As many responses as fit next to the undelivered one.
         let others = MAX_BYTES / (MAX_EVENT_BYTES / 2);
         for _ in 0..others {
             let mut framer = framer(Some(KeptEvents::begin(&session)), ProtocolFamily::Legacy);

@@ -42,7 +42,7 @@ use crate::proxy::{Worker, render};
 pub(super) enum Origin {
     #[default]
     Client,
-    /// Forwarded by another node of the fleet; always served here.
+    /// Another node of the fleet forwarded the request, which is always served here.
     Node {
         /// Whether its session is reopened here if necessary.
         reopens: bool,
@@ -57,7 +57,7 @@ pub struct ClientConnection {
     /// Address that the client connected to, if needed.
     pub came_to: RefCell<Option<Reached>>,
     pub certificate: Option<CertifiedClient>,
-    /// The address it is charged to.
+    /// Address that the connection is charged to.
     pub source: Source,
     /// Principal of the current request; set before it is served.
     pub principal: RefCell<Principal>,
@@ -116,7 +116,7 @@ impl<'a> Post<'a> {
 
     pub(super) fn peer(&self, session: &Session, channel: Channel) -> Peer {
         let client = Arc::clone(&session.client);
-        // From the request, not the session: a token's scope may have changed since.
+        // Taken from the request, not from the session: a token's scope may have changed since.
         let principal = self.principal.clone();
         let (endpoint, trace) = (self.endpoint.clone(), self.trace());
         Peer { client, principal, endpoint, channel, headers: None, trace }
@@ -132,8 +132,8 @@ impl<'a> Post<'a> {
     }
 }
 
-/// MCP paths: built-in tools, and direct mode, where each upstream tool has a name of its own. Also with a trailing
-/// slash, which some clients append.
+/// MCP paths: built-in tools, and direct mode, where each upstream tool has a name of its own. The variants with a
+/// trailing slash exist because some clients append one.
 pub const PATHS: [&str; 4] = ["/mcp", ALL_PATH, "/mcp/", ALL_PATH_SLASH];
 
 const ALL_PATH: &str = "/mcp/all";
@@ -151,7 +151,7 @@ pub(super) struct RequestHead {
     pub(super) media: Media,
     is_json: bool,
     pub(super) family: Option<ProtocolFamily>,
-    /// Whether it carries a trace context.
+    /// Whether the request carries a trace context.
     pub(super) is_traced: bool,
 }
 
@@ -190,7 +190,7 @@ pub(super) struct Media {
     pub(super) event_stream: bool,
 }
 
-/// Parses `Accept`; without one everything but an event stream is accepted.
+/// Parses `Accept`; if it is absent, everything except an event stream is accepted.
 pub(super) fn media(headers: &HeaderMap) -> Media {
     let mut values = headers.get_all(ACCEPT).iter().peekable();
     let mut media = Media { json: values.peek().is_none(), event_stream: false };
@@ -214,7 +214,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.is_some_and(|value| value.eq_ignore_ascii_case("application/json"))
 }
 
-/// Protocol family according to the headers; `None`: the body decides.
+/// Protocol family according to the headers; `None` if the body decides.
 pub(super) fn of_headers(headers: &HeaderMap) -> Option<ProtocolFamily> {
     let mut versions = headers.get_all(&PROTOCOL_VERSION).iter();
     if versions.any(|version| version == MODERN) {
@@ -402,7 +402,7 @@ fn missing(key: &str) -> ClientRefused {
     ClientRefused::Meta(format!("_meta must hold {key}"))
 }
 
-/// Client of a request over a pipe, which has no headers; `None` for a legacy request, which names no revision in `_meta`.
+/// Client of a request over a pipe, which has no headers; `None` for a legacy request, which does not name a revision in `_meta`.
 pub(super) fn piped(request: &Request) -> Option<Result<Client, ClientRefused>> {
     let method = &*request.method;
     match RequestParams::read(request) {

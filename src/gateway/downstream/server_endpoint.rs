@@ -46,8 +46,8 @@ pub(super) async fn find(
     may_know(worker, principal, server).then(|| Arc::clone(server))
 }
 
-/// Prepares the answer to `initialize`. Whether a server reports resource changes only to legacy clients is known
-/// once it was asked. Waits up to a limit.
+/// Prepares the answer to `initialize`: determines whether the server reports resource changes only to legacy clients.
+/// Waits up to a limit.
 pub(super) async fn prepare(worker: &Worker, endpoint: &Endpoint) {
     let server = endpoint.server();
     if let Some(upstream) = server.and_then(|server| worker.proxy.upstreams.get(server)) {

@@ -1,7 +1,7 @@
 //! One session of a legacy revision (MCP 2025-11-25 §Session Management): owner, last use, state and bound API key.
 //!
-//! Sans-I/O: callers pass monotonic time in milliseconds, of any origin. Keeps only a hash of the key, whose
-//! validity is checked elsewhere.
+//! Sans-I/O: callers pass monotonic time in milliseconds, of any origin. A session keeps only a hash of the key,
+//! whose validity is checked elsewhere.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -30,11 +30,11 @@ pub(crate) const MAX_LISTENERS_PER_SESSION: usize = 8;
 
 #[derive(Debug)]
 pub struct Session {
-    /// Its `session_id`, 128 random bits in hex, identifies the session in records.
+    /// Client of the session. Its `session_id`, 128 random bits in hex, identifies the session in records.
     pub client: Arc<Client>,
     id: Arc<str>,
     home: SessionHome,
-    /// Only endpoint that the session is valid for.
+    /// The only endpoint that the session is valid for.
     pub endpoint: Endpoint,
     /// Replay buffer of its streams.
     pub streams: ReplayStreams,
@@ -45,10 +45,10 @@ pub struct Session {
     pub listeners: Arc<Semaphore>,
     owner: Owner,
     holder: Holder,
-    /// Whether a request was made in it.
+    /// Whether a request was made in the session.
     used: AtomicBool,
     key: SessionKey,
-    /// Memory charge without subscriptions and events; `None` once it has ended.
+    /// Memory charge without subscriptions and events; `None` once the session has ended.
     charge: Mutex<Option<StateCharge>>,
     connections: Mutex<Vec<Weak<InFlight>>>,
     used_ms: AtomicU64,
@@ -58,14 +58,14 @@ pub struct Session {
 /// Parameters of a new session.
 #[derive(Debug)]
 pub struct Opening {
-    /// Its `session_id` is 128 random bits from the system, see [`fresh_id`].
+    /// Client of the session. Its `session_id` is 128 random bits from the system, see [`fresh_id`].
     pub client: Client,
-    /// Only endpoint that the session is valid for.
+    /// The only endpoint that the session is valid for.
     pub endpoint: Endpoint,
     pub principal: Principal,
     /// The API key that it was opened with.
     pub key: SessionKey,
-    /// The address it is charged to.
+    /// Address that the session is charged to.
     pub source: Source,
 }
 
@@ -75,7 +75,7 @@ impl Opening {
         Holder { source: self.source, principal: self.principal.clone() }
     }
 
-    /// Memory charge of the session under an id of that length.
+    /// Memory charge of the session under the id `id`.
     pub(super) fn bytes(&self, id: &str) -> usize {
         SESSION_BYTES + id.len() + self.client.name.len()
     }
@@ -95,7 +95,7 @@ pub(super) struct SessionBudget {
 /// The node that opened a session and holds its state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SessionHome {
-    /// This node, which still has the state; or there is no fleet.
+    /// This node, which still has the state. Also used if there is no fleet.
     #[default]
     Here,
     /// This node, which has evicted the session or restarted since: its state is lost.
@@ -109,7 +109,7 @@ pub(super) struct SessionPlace {
     /// The `Mcp-Session-Id`.
     pub(super) id: Arc<str>,
     pub(super) home: SessionHome,
-    /// This node's number in the fleet ([`NodeTag::number`]); 0 without one.
+    /// This node's number in the fleet ([`NodeTag::number`]); 0 without a fleet.
     pub(super) node: u64,
 }
 
@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    /// The principal that opened it.
+    /// The principal that opened the session.
     pub(crate) fn principal(&self) -> &Principal {
         &self.holder.principal
     }
@@ -165,14 +165,14 @@ impl Session {
         if self.has_ended() || self.expired(now_ms) {
             return false;
         }
-        // Its calls run on several cores: an unwritten cache line stays shared.
+        // A session's calls run on several cores: an unwritten cache line stays shared.
         if self.used_ms.load(Ordering::Relaxed) != now_ms {
             self.used_ms.store(now_ms, Ordering::Relaxed);
         }
         true
     }
 
-    /// Whether it has ended, for any reason.
+    /// Whether the session has ended, for any reason.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -185,7 +185,7 @@ impl Session {
         &self.holder
     }
 
-    /// Whether a request was made in it.
+    /// Whether a request was made in the session.
     pub(super) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }
@@ -202,7 +202,7 @@ impl Session {
         *principal == self.holder.principal && self.key.binds(principal, head)
     }
 
-    /// Owner of its calls in [`InFlight`].
+    /// Owner of the session's calls in [`InFlight`].
     pub(crate) fn owner(&self) -> Owner {
         self.owner
     }
@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Cancels the newest call with that raw id on any of its connections; false if there is none.
+    /// Cancels the newest call with this raw id on any of the session's connections; returns false if there is none.
     pub(crate) fn cancel(&self, id: &[u8]) -> bool {
         let tables = self.tables();
         let newest = tables.iter().filter_map(|calls| Some((calls.newest(self.owner, id)?, calls)));
@@ -236,12 +236,12 @@ impl Session {
         listened_to || self.tables().iter().any(|calls| calls.has(self.owner))
     }
 
-    /// Whether it was idle for longer than [`IDLE_MS`].
+    /// Whether the session was idle for longer than [`IDLE_MS`].
     pub(super) fn expired(&self, now_ms: u64) -> bool {
         now_ms.saturating_sub(self.used_ms.load(Ordering::Relaxed)) > IDLE_MS && !self.is_busy()
     }
 
-    /// Ends its calls and streams, after its removal from the table.
+    /// Ends the session's calls and streams, after its removal from the table.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.client.leave();

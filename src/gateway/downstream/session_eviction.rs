@@ -1,8 +1,8 @@
 //! Session eviction: quotas in total, per address and per principal, and victim selection.
 //!
-//! The longest idle sessions are evicted first. An address or principal at its quota evicts its own sessions. If
-//! the table or an address is full, the heaviest holders lose sessions first, and a principal with no more sessions
-//! than the newcomer loses none (max-min fairness). Unused sessions have their own quota, so that a client that
+//! The longest idle sessions are evicted first. An address or principal at its quota evicts its own sessions. If the
+//! table or an address is full, the heaviest holders lose sessions first, and a principal with no more sessions than
+//! the newcomer does not lose any (max-min fairness). Unused sessions have their own quota, so that a client that
 //! only opens sessions evicts only its own. Busy sessions are never evicted. This module keeps counts; the
 //! [table](super::session_table) finds the sessions.
 
@@ -21,7 +21,7 @@ use mcpproxy_policy::Principal;
 pub(crate) const MAX_SESSIONS: usize = 10_000;
 /// Maximum number of unused sessions per principal and address.
 pub(crate) const MAX_UNUSED: usize = MAX_SESSIONS / 8;
-/// Idle sessions evicted at once, so that not every newcomer searches the table.
+/// Number of idle sessions evicted together, so that not every newcomer searches the table.
 pub const EVICTED: usize = 64;
 
 /// The table, or the quota of an address or principal, is full of busy sessions.
@@ -40,15 +40,15 @@ pub(super) struct Holder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
-    /// All expired sessions.
+    /// Evict all expired sessions.
     Expired,
-    /// [`EVICTED`] unused ones of the newcomer's holder.
+    /// Evict [`EVICTED`] unused sessions of the newcomer's holder.
     Unused,
-    /// [`EVICTED`] of the newcomer's principal.
+    /// Evict [`EVICTED`] sessions of the newcomer's principal.
     OfPrincipal,
-    /// [`EVICTED`] of the newcomer's address, from its heaviest principals.
+    /// Evict [`EVICTED`] sessions of the newcomer's address, from its heaviest principals.
     OfSource,
-    /// [`EVICTED`] of all, from the heaviest principals.
+    /// Evict [`EVICTED`] sessions among all, from the heaviest principals.
     Idle,
 }
 
@@ -211,8 +211,9 @@ impl Candidates {
         }
     }
 
-    /// Ids of the victims for a newcomer of that principal: at most [`EVICTED`], longest idle first, from the
-    /// heaviest holder until all are equal, and none of holders with no more sessions than the newcomer.
+    /// Ids of the sessions to evict for a newcomer of this principal: at most [`EVICTED`], longest idle first. They
+    /// are taken from the heaviest holder until all holders are equal, and never from a holder with no more sessions
+    /// than the newcomer.
     pub(super) fn evicted(self, newcomer: &Principal) -> impl Iterator<Item = Arc<str>> + use<> {
         let Self { held, idle } = self;
         let own = held.get(newcomer).copied().unwrap_or_default();
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(own, (vec![Expired, OfPrincipal], Ok(())));
         let none = asked(&all(), &local(), &[]);
         assert_eq!(none, (vec![Expired, OfPrincipal, OfSource], Err(TooManySessions)));
-        // The table is full of others: a holder below its quota may evict them.
+        // The table is full of sessions of other holders: a holder below its quota may evict them.
         let (steps, outcome) = asked(&all(), &named("ada"), &[]);
         assert_eq!((steps, outcome), (vec![Expired, OfSource], Err(TooManySessions)));
         let full = occupied(MAX_SESSIONS, 0, &local());

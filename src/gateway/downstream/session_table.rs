@@ -1,7 +1,7 @@
 //! Table of live sessions, with the sweep of expired ones and the permits for notification streams.
 //!
 //! [`session_eviction`](super::session_eviction) selects victims. The sweep ends sessions that were idle too long,
-//! and those whose agent token was revoked, renewed or has expired. An expired JWT ends no session, since its
+//! and those whose agent token was revoked, renewed or has expired. An expired JWT does not end a session, since its
 //! subject continues with the next one. Sans-I/O: callers pass monotonic time in milliseconds, of any origin.
 
 use std::collections::HashMap;
@@ -71,7 +71,7 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Table whose session ids contain tickets, by which other nodes can reopen its sessions.
+    /// Table whose session ids contain tickets, with which other nodes can reopen its sessions.
     pub fn with_tickets(office: TicketOffice) -> Self {
         Self { tickets: Some(SessionTickets::new(office)), ..Self::default() }
     }
@@ -92,7 +92,7 @@ impl Sessions {
         self.open_as(id, opening, None, now_ms)
     }
 
-    /// Opens a session with that id and home, or returns the one opened concurrently.
+    /// Opens a session with this id and home, or returns the session that was opened concurrently.
     pub(super) fn open_as(
         &self,
         id: Arc<str>,
@@ -146,8 +146,8 @@ impl Sessions {
         }
     }
 
-    /// Ticket in the id of a session opened on another node, or evicted or lost by a restart here. `None` for any
-    /// other id, and if the session has ended.
+    /// Ticket in the id of a session that was opened on another node, or that this node evicted or lost in a restart.
+    /// `None` for any other id, and if the session has ended.
     pub(super) fn ticket(&self, id: &str, unix_ms: impl FnOnce() -> u64) -> Option<SessionTicket> {
         let opened = self.tickets.as_ref()?.open(id, unix_ms());
         let refused = |refusal| tracing::debug!(%refusal, "invalid ticket in a session id");
@@ -188,7 +188,7 @@ impl Sessions {
         }
     }
 
-    /// The live session with that id; records a use.
+    /// Returns the live session with this id, and records a use.
     pub fn find(&self, id: &str, now_ms: u64) -> Option<Arc<Session>> {
         let shard = self.shard(id).read();
         let session = shard.get(id)?;
@@ -263,7 +263,7 @@ impl Sessions {
         self.occupancy.left(session.holder());
     }
 
-    /// Permits for a notification stream of that principal; `None` if none are left.
+    /// Permits for a notification stream of this principal; `None` if none are left.
     pub(crate) fn stream_permits(
         &self,
         principal: &Principal,
@@ -467,7 +467,7 @@ mod tests {
         Principal::Token(Arc::new(token))
     }
 
-    /// Opens a session of that principal with a request in it.
+    /// Opens a session of this principal with a request in it.
     fn of(sessions: &Sessions, n: u128, principal: &Principal, now_ms: u64) -> Arc<Session> {
         let opening = Opening { principal: principal.clone(), ..opening(n) };
         let session = sessions.open(opening, now_ms).unwrap();
@@ -486,7 +486,7 @@ mod tests {
         assert!(all[0].has_ended() && !all[1999].has_ended());
         let holder = Holder { source: Source::Loopback, principal: ada.clone() };
         assert!(sessions.occupancy.of_holder(&holder).all <= ada.share(1000));
-        // The same with a full table.
+        // The same holds with a full table.
         let full = (0..2000).map(|n| of(&sessions, 10_000 + n, &Principal::Anonymous, 3000));
         full.for_each(drop);
         assert!(others.iter().all(|session| !session.has_ended()));
@@ -530,7 +530,7 @@ mod tests {
         assert_eq!(one_more().unwrap_err(), refused);
         assert!(!other.has_ended());
         drop(of(&sessions, 10, &bob, 2));
-        // An idle one of the same principal is evicted.
+        // An idle session of the same principal is evicted.
         let [(first, call), rest @ ..] = <[_; 4]>::try_from(busy).unwrap();
         drop(call);
         let late = one_more().unwrap();
@@ -553,7 +553,7 @@ mod tests {
         node.open_as(id, opening, None, 0).unwrap()
     }
 
-    /// Looks up or reopens the session with that id on another node.
+    /// Looks up or reopens the session with this id on another node.
     fn reopened(node: &Sessions, id: &str, unix_ms: u64) -> Option<Arc<Session>> {
         let ticket = node.ticket(id, || unix_ms)?;
         let home = Some(ticket.node);
@@ -579,7 +579,7 @@ mod tests {
         let twice = reopened(&b, session.id(), 9).unwrap();
         assert!(Arc::ptr_eq(&elsewhere, &twice) && b.count() == 1, "concurrent requests");
         assert!(b.find(session.id(), 0).is_some());
-        // It was evicted: its client can continue.
+        // The session was evicted: its client can continue.
         assert!(b.end(session.id()) && reopened(&b, session.id(), 9).is_some());
         assert!(b.end_for_good(&elsewhere, || 10));
         assert!(reopened(&b, session.id(), 11).is_none());

@@ -62,7 +62,7 @@ impl TicketEndpoint {
         }
     }
 
-    /// Hash of the name of its only server.
+    /// Hash of the name of the endpoint's only server.
     fn server(self) -> Option<[u8; 16]> {
         match self {
             Self::Search | Self::All => None,
@@ -71,16 +71,16 @@ impl TicketEndpoint {
     }
 }
 
-/// Reason why an id opens no session. The client gets the response for an unknown id.
+/// Reason why an id does not open a session. The client gets the response for an unknown id.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum TicketRefusal {
-    /// Not sealed by this fleet.
+    /// The id was not sealed by this fleet.
     #[error(transparent)]
     Id(#[from] IdRefusal),
-    /// Sealed in an unknown format.
+    /// The ticket was sealed in an unknown format.
     #[error("its sealed content {0}")]
     Form(#[from] DecodeError),
-    /// Older than [`TICKET_LIFE_MS`].
+    /// The ticket is older than [`TICKET_LIFE_MS`].
     #[error("it is too old")]
     Expired,
 }
@@ -96,11 +96,11 @@ pub struct SessionTicket {
     pub endpoint: TicketEndpoint,
     /// Time of creation in milliseconds since 1970.
     pub made_ms: u64,
-    /// Node that created it.
+    /// Node that created the session.
     pub node: NodeTag,
-    /// [`Principal::mark`] of the principal that opened it.
+    /// [`Principal::mark`] of the principal that opened the session.
     pub principal: [u8; 16],
-    /// The API key it was opened with.
+    /// The API key that the session was opened with.
     pub key: SessionKey,
     /// Name that the client gave itself.
     pub client_name: Box<str>,
@@ -152,7 +152,8 @@ impl SessionTicket {
         self.principal == principal.mark() && self.endpoint == TicketEndpoint::of(endpoint)
     }
 
-    /// Parameters to reopen the session for its owner `principal`, connecting from `source` to its own `endpoint`.
+    /// Parameters for reopening the session for its owner `principal`, which connects from `source` to the session's
+    /// `endpoint`.
     pub fn opening(self, principal: Principal, source: Source, endpoint: Endpoint) -> Opening {
         let Self { salt, revision, client_capabilities, key, client_name, .. } = self;
         let id = fresh_id(salt);
@@ -189,8 +190,8 @@ impl SessionTicket {
         out.extend(self.endpoint.server().into_iter().flatten());
         out.push(u8::try_from(self.client_name.len()).ok()?);
         out.extend(self.client_name.bytes());
-        // Nodes of older versions stop reading here, as in a rolling upgrade; without extensions the byte is zero
-        // like the padding.
+        // Nodes of older versions, which may exist during a rolling upgrade, stop reading here. Without extensions
+        // the byte is zero like the padding.
         if !extensions.is_empty() {
             out.push(extensions.bits());
         }
@@ -284,7 +285,7 @@ pub(super) const MAX_ENDED: usize = 100_000;
 #[derive(Debug, Default)]
 pub(super) struct EndedSessions {
     known: HashSet<IdSalt>,
-    /// By time of notice, with each one's expiry.
+    /// Ended sessions in the order in which they were noted, each with its expiry.
     order: VecDeque<(u64, IdSalt)>,
 }
 
@@ -408,7 +409,7 @@ pub(super) mod tests {
             ClientCapabilities { extensions: Extensions::ALL, ..plain.client_capabilities };
         let extended = SessionTicket { client_capabilities, ..plain.clone() };
         let [before, after] = [&plain, &extended].map(|ticket| ticket.encode().unwrap());
-        // They read up to the end of the client's name and ignore the rest.
+        // Older nodes read up to the end of the client's name and ignore the rest.
         let name = plain.client_name.as_bytes();
         let end = before.windows(name.len()).position(|part| part == name).unwrap() + name.len();
         assert_eq!(before[..end], after[..end]);

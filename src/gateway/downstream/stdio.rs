@@ -1,8 +1,8 @@
 //! MCP over a client's pipes, legacy and modern (MCP 2025-11-25 and 2026-07-28 §stdio).
 //!
 //! One message per line in both directions. Only complete messages are written, and a raw newline between tokens of
-//! an upstream's answer becomes a space (`requirements.md`, *holding and streaming*). Calls run concurrently; a
-//! reply is sent when it is complete, the notifications of its call at once.
+//! an upstream's answer becomes a space (`requirements.md`, *holding and streaming*). Calls run concurrently; a reply
+//! is sent when it is complete, and the notifications of its call are sent immediately.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ where
     if let Some(server) = endpoint.server()
         && let Some(upstream) = worker.proxy.upstreams.get(server)
     {
-        // Its tools and capabilities are not known before.
+        // The server's tools and capabilities are not known before that.
         let _ = tokio::time::timeout(LIST_WAIT, upstream.settled()).await;
         server_endpoint::prepare(&worker, &endpoint).await;
     }
@@ -96,7 +96,7 @@ where
     client.listeners.shutdown().await;
     drop(client);
     let written = writer.await.map_err(std::io::Error::other)?;
-    // Cancels tasks that the client did not receive at their servers.
+    // Cancels, at their servers, the tasks that the client did not receive.
     let _ = tokio::time::timeout(SETTLE_TIME, worker.settled()).await;
     written
 }
@@ -104,7 +104,7 @@ where
 struct Pipe {
     worker: Rc<Worker>,
     endpoint: Endpoint,
-    /// Client described by `initialize`; a modern request describes its own.
+    /// Client described by `initialize`; a modern request describes its own client.
     client: Arc<Client>,
     replies: mpsc::Sender<Splice>,
     calls: JoinSet<()>,
@@ -218,7 +218,7 @@ impl Pipe {
             ProtocolFamily::Legacy,
             client_capabilities,
         ));
-        // A pipe has one stream, so every level is sent until the client asks for less.
+        // A pipe has one stream, so every level is sent until the client asks for fewer.
         self.client.set_level(Level::Debug);
         self.send(answer).await;
         // A client that initializes again is notified once, not twice.
@@ -273,7 +273,7 @@ impl Pipe {
             let mut subscription = tokio::select! {
                 subscription = opening => subscription,
                 _ = until.next() => return,
-                // The client has closed its end, and reads no acknowledgment.
+                // The client has closed its end, and does not read an acknowledgment.
                 _ = closed.wait_for(|closed| *closed) => return,
             };
             loop {
@@ -292,8 +292,8 @@ impl Pipe {
     }
 }
 
-/// Collects a reply into a complete message, sends it, and lets the call finish. Messages before it are sent at
-/// once.
+/// Collects a reply into a complete message, sends it, and lets the call finish. Messages before it are sent
+/// immediately.
 async fn complete(
     family: ProtocolFamily,
     id: &[u8],
@@ -324,7 +324,7 @@ async fn complete(
             Taken::Piece(Piece::Refused(refusal)) => {
                 return Some(Splice::from(refusal.mcp_response(family, id)));
             }
-            // Nothing of it was written yet, so that an error can replace it.
+            // Nothing of the reply was written yet, so that an error can replace it.
             Taken::Broken(aborted) => return broken(&aborted.to_string()),
             Taken::Over => {
                 message.push(jsonrpc::TAIL);

@@ -79,8 +79,8 @@ pub(super) fn places(tool: &Tool, found: &Misfits, arguments: &[u8]) -> Vec<Stri
     found.listed.iter().map(describe).collect()
 }
 
-/// Undeclared members next to a missing one, except those reported themselves; none if the object's schema declares
-/// no member.
+/// Undeclared members next to a missing one, except members that are reported themselves; empty if the object's
+/// schema does not declare any member.
 fn undeclared_members(
     tool: &Tool,
     found: &Misfits,
@@ -221,7 +221,7 @@ fn place(pointer: &str) -> String {
     }
 }
 
-/// Example call of a tool by the variant for `operation`, with these arguments and a valid intent.
+/// Example call of a tool through the variant for `operation`, with these arguments and a valid intent.
 pub(super) fn call_again(
     operation: Operation,
     tool: &str,
@@ -252,7 +252,7 @@ pub(super) fn nearest_tools(name: &str, found: &[&Tool]) -> String {
     nearest_list(&near)
 }
 
-/// Like [`nearest_tools`], for tools under names of their own.
+/// Like [`nearest_tools`], but for tools under their own names.
 pub(super) fn nearest_names<'a>(name: &str, shown: impl Iterator<Item = &'a str>) -> String {
     nearest_list(&nearest_few(name, shown.take(MAX_COMPARED), NEAREST_TOOLS))
 }

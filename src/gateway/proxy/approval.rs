@@ -52,7 +52,7 @@ const MAX_SHOWN_BYTES: usize = 2048;
 
 /// Parts of the call that its [`PendingApproval`] holds only as a digest, or not at all.
 pub(super) struct WaitingCall<'a> {
-    /// As sent to the server.
+    /// Arguments as sent to the server.
     pub(super) arguments: &'a [u8],
     /// Members of `_meta` that are part of the question; may be empty.
     pub(super) meta: &'a str,
@@ -60,7 +60,7 @@ pub(super) struct WaitingCall<'a> {
     pub(super) inputs: &'a str,
     /// The caller's reason; may be empty.
     pub(super) reason: &'a str,
-    /// Members beside the arguments.
+    /// Members other than the arguments.
     pub(super) extras: &'a CallExtras,
 }
 
@@ -81,8 +81,9 @@ pub(super) struct RepeatedRequest {
 }
 
 /// Resolves the request state of a request for `access`: that of an approval, or that of the server, which is opened
-/// (PRO-31). `members` holds the members beside the arguments, raw JSON joined by commas. Fails if the state was not issued
-/// to this principal (for a server's state: for this request), or if the approval is on another node.
+/// (PRO-31). `members` holds the members other than the arguments, raw JSON joined by commas. Fails if the state was
+/// not issued to this principal (or, if it is a server's state, not for this request), or if the approval is on
+/// another node.
 pub(super) fn presented_state(
     worker: &Worker,
     caller: &Caller,
@@ -239,9 +240,9 @@ pub(super) async fn wait(
     approved(outcome).map_err(|why| record.deny(&ApprovalDenial::new(&access, why).into()).into())
 }
 
-/// Continues a repeated call. The user's answer counts if it is the first; without one, the approval is awaited
-/// from another channel. The members are those of the first request. Stops like [`wait`], and if the approval has
-/// ended or belongs to another call.
+/// Continues a repeated call. The user's answer counts if it is the first; without one, the approval is awaited from
+/// another channel. The members are those of the first request. Stops for the same reasons as [`wait`], and also if
+/// the approval has ended or belongs to another call.
 pub(super) async fn claim(
     worker: &Rc<Worker>,
     caller: &Caller,
@@ -321,7 +322,7 @@ enum Reads<'a> {
     Messages,
     /// Progress, and questions to its user.
     AnswersToo(&'a Arc<Client>),
-    /// Nothing; but it can ask its user after the response and repeat the call.
+    /// Nothing, but the client can ask its user after the response and repeat the call.
     AnswersNext,
 }
 
@@ -333,7 +334,7 @@ fn reader(caller: &Caller) -> Reads<'static> {
     }
 }
 
-/// Messages accepted by a client; it is asked if it can ask its user.
+/// Messages accepted by a client; the client is asked if it can ask its user.
 fn asked_reader<'a>(
     worker: &Worker,
     caller: &'a Caller,
@@ -407,10 +408,10 @@ fn question(asked: &AskedCall) -> String {
     question
 }
 
-/// A pending wait. Dropping it withdraws the approval and records that.
+/// A pending wait. Dropping it withdraws the approval and records the withdrawal.
 struct Wait {
     waiting: WaitingApproval,
-    /// Slot and draft of the record of its end.
+    /// Slot and draft of the record of the wait's end.
     ends: Option<(Slot, Draft)>,
     began: Instant,
     ending: Ending,
@@ -534,7 +535,7 @@ async fn awake(
             (Reads::Messages | Reads::AnswersToo(_), Some(_), 0) => Some(Duration::ZERO),
             (Reads::Messages | Reads::AnswersToo(_), Some(_), _) => Some(PROGRESS_EVERY),
             (Reads::Messages, None, 0) => Some(SILENCE),
-            // Already a stream, with a keep-alive of its own.
+            // The reply is already a stream, with its own keep-alive.
             (Reads::Messages | Reads::AnswersToo(_), None, _)
             | (Reads::Nothing | Reads::AnswersNext, ..) => None,
         };
@@ -623,14 +624,14 @@ pub(super) struct RepeatMembers {
     pub(super) response: UserResponse,
 }
 
-/// The `inputResponses` among the members beside the arguments, raw JSON; empty if missing.
+/// The `inputResponses` among the members other than the arguments, raw JSON; empty if missing.
 pub(super) fn input_responses(members: &[u8]) -> Box<str> {
     let text = format!("{{{}}}", std::str::from_utf8(members).unwrap_or_default());
     member(&text, "inputResponses").filter(|it| *it != "null").unwrap_or_default().into()
 }
 
 impl RepeatMembers {
-    /// Parses the members beside the arguments, raw JSON `"key":value` joined by commas; `None` without a request
+    /// Parses the members other than the arguments, raw JSON `"key":value` joined by commas; `None` without a request
     /// state.
     pub(super) fn read(members: &[u8]) -> Result<Option<Self>, StateNotAString> {
         let text = format!("{{{}}}", std::str::from_utf8(members).unwrap_or_default());
@@ -643,7 +644,7 @@ impl RepeatMembers {
     }
 }
 
-/// The `action` of the answer. An unknown action is no answer.
+/// The `action` of the answer. An unknown action does not count as an answer.
 fn user_response(responses: &str) -> UserResponse {
     let Some(answer) = member(responses, QUESTION) else { return UserResponse::Missing };
     match member(answer, "action").and_then(string).as_deref().map(verdict) {

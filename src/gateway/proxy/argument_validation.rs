@@ -1,9 +1,9 @@
 //! Validation of a call's arguments against the tool's `inputSchema` (`input_validation`), before anything is sent.
 //!
-//! Same validators and bounds as for answers. Arguments that no server could accept are refused with a correction
-//! (`advice`); other violations are sent and recorded. Bytes change only where a string contains the JSON value
-//! that the schema requires (`coercion`). Without a verdict the call proceeds. A key that differs only by case from
-//! a declared parameter is refused whatever the schema says, since the server may accept it as that parameter.
+//! The validators and bounds are the same as for answers. Arguments that no server could accept are refused with a
+//! correction (`advice`); other violations are sent and recorded. Bytes change only where a string contains the JSON
+//! value that the schema requires (`coercion`). Without a verdict the call proceeds. A key that differs only by case
+//! from a declared parameter is refused regardless of the schema, since the server may accept it as that parameter.
 
 use std::pin::pin;
 use std::slice;
@@ -35,8 +35,8 @@ const ORIGINAL_ARGUMENTS: &str = "original_arguments";
 const MAX_ORIGINAL_BYTES: usize = 16 * 1024;
 
 impl OnRecord<'_> {
-    /// Validates the arguments of a call before admission, so that an unacceptable call takes no slot under a limit
-    /// and asks for no approval.
+    /// Validates the arguments of a call before admission, so that an unacceptable call does not take a slot under a
+    /// limit and does not ask for approval.
     pub(super) fn judge_at_once(&self, access: &Access, arguments: &Bytes) -> JudgedArguments {
         let Some(tool) = access.called_tool() else { return JudgedArguments::Settled };
         // Definitions that await review are not read.
@@ -65,8 +65,8 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Validates arguments when that takes longer. The call already holds its slot under the limits, so that calls
-    /// keep their order of arrival. Returns the coerced arguments, if any. Fails if no server could accept the
+    /// Validates arguments if validation takes longer. The call already holds its slot under the limits, so that
+    /// calls keep their order of arrival. Returns the coerced arguments, if any. Fails if no server could accept the
     /// arguments, unless the mode is `warn`, or at shutdown.
     pub(super) async fn judge_later(
         &mut self,
@@ -83,7 +83,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Coerces arguments before a decision, if needed; reports no violation.
+    /// Coerces arguments before a decision, if needed; does not report violations.
     pub(super) async fn coerced_later(
         &mut self,
         access: &Access,
@@ -98,8 +98,8 @@ impl OnRecord<'_> {
         Some(coerced)
     }
 
-    /// Handles nonconforming arguments: returns them coerced if the mode is `coerce` and that makes them
-    /// acceptable, else may refuse them.
+    /// Handles nonconforming arguments: returns them coerced if the mode is `coerce` and coercion makes them
+    /// acceptable; otherwise may refuse them.
     pub(super) async fn coerced_or_refused(
         &mut self,
         access: &Access,
@@ -166,8 +166,8 @@ impl OnRecord<'_> {
         self.record.decide(input_decision(Decided::Warning, InputMode::Coerce, violation, &reason));
     }
 
-    /// Violation of arguments that are not sent; not recorded. `None` if they conform, would be coerced or are not
-    /// validated, and at shutdown.
+    /// Violation by arguments that are not sent; it is not recorded. `None` if the arguments conform, would be
+    /// coerced or are not validated, and at shutdown.
     pub(super) async fn foresee_misfits(
         &self,
         tool: &Arc<Tool>,
@@ -261,7 +261,7 @@ impl OnRecord<'_> {
     ) -> Result<(), Refusal> {
         let Some(tool) = access.called_tool() else { return Ok(()) };
         if let Forecast::Refused(_) = self.forecast(access.clone(), arguments, intent) {
-            // Admission reports it.
+            // Admission reports the refusal.
             return Ok(());
         }
         let mode = tool.input.policy.mode;

@@ -1,7 +1,7 @@
 //! Built-in tools: definitions for `tools/list`, and `read_result`.
 //!
-//! Owns the texts that an agent reads before its first call (FR-025) and the input schemas by setting; every word
-//! costs tokens in each conversation. The other tools run in [`retrieve`], [`describe`] and
+//! This module owns the texts that an agent reads before its first call (FR-025) and the input schemas by setting;
+//! every word costs tokens in each conversation. The other tools run in [`retrieve`], [`describe`] and
 //! [`super::call`]; [`overview`] describes the servers.
 //!
 //! `read_result` returns parts of a kept result to its owner. It is recorded like any call, with the handle
@@ -62,7 +62,7 @@ fn annotations(variant: Operation) -> Annotations {
     };
     Annotations {
         read_only_hint: Some(read_only),
-        // Meaningless for a read-only tool.
+        // This hint is meaningless for a read-only tool.
         destructive_hint: (!read_only).then_some(destructive),
         idempotent_hint: None,
         open_world_hint: Some(true),
@@ -70,7 +70,8 @@ fn annotations(variant: Operation) -> Annotations {
     }
 }
 
-/// Annotated as our own data: the tool that produced the result declared the exposure.
+/// Definition of `read_result`, annotated as the proxy's own data: the tool that produced the result declared the
+/// exposure.
 fn read_result_definition() -> Value {
     let mut tool = described();
     if let Some(members) = tool.as_object_mut() {
@@ -264,8 +265,8 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
         Requirement::Required => "Required, or intent_operation_type.",
         Requirement::Inferred => "Or intent_*.",
     };
-    // Either form of the intent is accepted. An `anyOf` beside `properties` would say so, but clients of several
-    // models cannot send such schemas; `required` names neither.
+    // Either form of the intent is accepted. An `anyOf` next to `properties` would express this, but clients of
+    // several models cannot send such schemas; `required` names neither.
     json!({
         "name": variant.variant(),
         "title": title,

@@ -1,6 +1,8 @@
-//! Calls by the call tools: parse the arguments, find the tool, ask for admission (which validates them), send.
+//! Calls through the call tools: parse the arguments, find the tool, ask for admission (which validates the
+//! arguments), send the call.
 //!
-//! Independent of HTTP and stdio, which frame the pieces of the reply. `recorded` owns record and reply.
+//! This module is independent of HTTP and stdio, which frame the pieces of the reply. `recorded` owns record and
+//! reply.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -41,7 +43,7 @@ pub struct CallToolInput {
     pub intent: Option<Box<RawValue>>,
 }
 
-/// Calls the tool named in a call tool's arguments, forwarding the members `extras` beside them. Fails with
+/// Calls the tool named in a call tool's arguments, forwarding the additional members `extras`. Fails with
 /// [`Aborted`] if the answer breaks off after its first byte was sent.
 pub fn call(
     worker: &Rc<Worker>,
@@ -168,7 +170,7 @@ fn misread(
     }
 }
 
-/// Example call with a valid intent, by the variant recommended for the tool if the caller can see it.
+/// Example call with a valid intent, through the variant recommended for the tool if the caller can see it.
 fn corrected_call(on: &OnRecord<'_>, variant: Operation, read: &CallArguments<'_>) -> String {
     let snapshot = on.worker.proxy.catalog.load();
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);
@@ -187,7 +189,7 @@ pub(super) fn nearest(on: &OnRecord<'_>, name: &str, refusal: Refusal) -> Refusa
 }
 
 /// Finds a tool. Waits for its server's first tool list, and for an unavailable server, which may return with new
-/// tools; the wait counts as call time. Tokens with a limited scope do not learn of servers outside it.
+/// tools; the wait counts as call time. Servers outside a token's scope are not revealed.
 pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>, Refusal> {
     let (worker, proxy, began) = (on.worker, &on.worker.proxy, on.record.began());
     if let Some(tool) = proxy.catalog.load().tool(name) {

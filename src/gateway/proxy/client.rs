@@ -1,4 +1,4 @@
-//! Clients and callers: declared capabilities, subscribed notifications, open questions, and the maker of a request.
+//! Clients and callers: declared capabilities, subscribed notifications, open questions, and the sender of a request.
 //!
 //! One [`Client`] represents a legacy session, a pipe, or one modern request. It owns the table of unanswered
 //! requests that upstreams or the proxy sent to it. Responses are matched only against that table, so that no
@@ -128,16 +128,16 @@ pub struct Client {
     /// Minimum [`Level`] of log messages, or [`SILENT`].
     level: AtomicU8,
     chose_level: AtomicBool,
-    /// Sender for messages outside of calls, while it listens.
+    /// Sender for messages outside of calls, while the client listens.
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
-    /// Servers it has used; one bit per id below 64.
+    /// Servers that the client has used; one bit per id below 64.
     used: AtomicU64,
     /// Last-activity clock, shared with [`LogRouting`](super::relay), which outlives the client.
     active: Arc<Active>,
     asked: Mutex<OpenQuestions>,
     /// URLs that servers asked its user to open, not completed yet: server and elicitation id, oldest first.
     elicited: Mutex<VecDeque<(Arc<str>, Box<str>)>>,
-    /// By the client's URIs; `None` after the end of its session.
+    /// Subscriptions by the client's URIs; `None` after the end of its session.
     subscriptions: Mutex<Option<BTreeMap<Arc<str>, ResourceSubscription>>>,
     /// Dropped members already logged, for a session.
     dropped_members: DroppedMembers,
@@ -157,8 +157,8 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Whether the client has a call in flight at any server. If not, a later [`Self::seconds_ago`] sees the time
-    /// of the last answered call.
+    /// Whether the client has a call in flight at any server. If not, a later [`Self::seconds_ago`] takes the last
+    /// answered call into account.
     pub(super) fn has_calls(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) > 0
     }
@@ -168,7 +168,7 @@ impl Active {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Seconds since the last use, at most one too many; `None` if there was none.
+    /// Seconds since the last use, at most one second too high; `None` if there was no use.
     pub(super) fn seconds_ago(&self, now: Instant) -> Option<u64> {
         let then = self.last_use.load(Ordering::Relaxed).checked_sub(1)?;
         Some(now.duration_since(*EPOCH).as_secs().saturating_sub(then))
@@ -196,7 +196,7 @@ impl Deref for ActiveCall {
 
 impl Drop for ActiveCall {
     fn drop(&mut self) {
-        // Its server may still be working on an abandoned call.
+        // The server may still be working on an abandoned call.
         self.0.note_use(clock::lately());
         // Pairs with `Active::has_calls`.
         self.0.active.in_flight.fetch_sub(1, Ordering::Release);
@@ -210,7 +210,7 @@ struct OpenQuestions {
     open: BTreeMap<u64, Question>,
     /// Records of open questions, each written on removal.
     records: BTreeMap<u64, QuestionRecord>,
-    /// The session has ended.
+    /// True if the session has ended.
     ended: bool,
 }
 
@@ -231,7 +231,7 @@ pub(crate) enum SubscriptionRefused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     Server(ServerQuestion),
-    /// Whether a call may be sent.
+    /// Asks whether a call may be sent.
     Approval(ApprovalQuestion),
     /// Input requested in a modern server's result.
     Input(InputQuestion),
@@ -258,7 +258,7 @@ pub struct ServerQuestion {
     pub task: Option<Box<str>>,
 }
 
-/// One request in a server's `input_required` result, which the proxy makes of a legacy client (PRO-37).
+/// One request in a server's `input_required` result, which the proxy sends to a legacy client (PRO-37).
 #[derive(Clone, Debug)]
 pub struct InputQuestion {
     pub method: Box<str>,
@@ -299,7 +299,7 @@ impl Client {
 }
 
 impl Client {
-    /// A client that receives log messages of every level if legacy, none if modern.
+    /// Creates a client. A legacy client receives log messages of every level, a modern one none.
     pub fn new(
         session_id: Arc<str>,
         name: &str,
@@ -336,7 +336,7 @@ impl Client {
         }
     }
 
-    /// Uses question ids of that fleet node, so that the answer may arrive at another node ([`node_of_question`]).
+    /// Uses question ids of fleet node `node`, so that the answer may arrive at another node ([`node_of_question`]).
     pub(crate) fn asked_at(self, node: u64) -> Self {
         self.asked.lock().next = node << QUESTION_BITS;
         self
@@ -352,7 +352,7 @@ impl Client {
         self.chose_level.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it chose a level. Without a choice the server may decide (MCP 2025-11-25 §Setting Log Level).
+    /// Whether the client chose a level. Without a choice the server may decide (MCP 2025-11-25 §Setting Log Level).
     pub(crate) fn chose_level(&self) -> bool {
         self.chose_level.load(Ordering::Relaxed)
     }
@@ -370,7 +370,7 @@ impl Client {
         aside
     }
 
-    /// Whether it listens outside of its calls.
+    /// Whether the client listens outside of its calls.
     pub(crate) fn listens(&self) -> bool {
         let aside = self.aside.lock();
         aside.as_ref().is_some_and(|sender| !sender.is_closed())
@@ -387,8 +387,8 @@ impl Client {
         }
     }
 
-    /// Logs dropped members of its message `method`. `shared` is the filter for clients without a session, by their
-    /// stated names.
+    /// Logs dropped members of the client's message `method`. `shared` is the filter for clients without a session,
+    /// by their stated names.
     pub(crate) fn warn_of_dropped(&self, shared: &DroppedMembers, method: &str, left: &Left) {
         let filter = if self.session_id.is_empty() { shared } else { &self.dropped_members };
         filter.of_client(&self.name, &self.session_id, method, left);
@@ -403,24 +403,24 @@ impl Client {
         }
     }
 
-    /// Ends its subscriptions and open questions, and accepts no new ones.
+    /// Ends the client's subscriptions and open questions, and accepts no new ones.
     pub(crate) fn leave(&self) {
         self.active.ended.store(true, Ordering::Relaxed);
         let subscriptions = self.subscriptions.lock().take();
-        // Outside the lock: dropping them takes other locks.
+        // Dropped outside the lock, because that takes other locks.
         drop(subscriptions);
         self.end_questions();
         *self.aside.lock() = None;
     }
 
-    /// Ends its open questions and accepts no new ones, since it can no longer answer.
+    /// Ends the client's open questions and accepts no new ones, since the client can no longer answer.
     pub(crate) fn end_questions(&self) {
         let mut asked = self.asked.lock();
         asked.ended = true;
         let open = std::mem::take(&mut asked.open);
         let records = std::mem::take(&mut asked.records);
         drop(asked);
-        // Outside the lock: dropping them wakes calls.
+        // Dropped outside the lock, because that wakes calls.
         drop((open, records));
     }
 
@@ -428,7 +428,7 @@ impl Client {
         &self.active
     }
 
-    /// Marks the server as used; true the first time. May be true repeatedly.
+    /// Marks the server as used; returns true the first time. May return true repeatedly.
     pub(super) fn first_uses(&self, server: ServerId) -> bool {
         let bit = u32::try_from(server.index()).ok().and_then(|at| 1_u64.checked_shl(at));
         match bit {
@@ -438,7 +438,7 @@ impl Client {
         }
     }
 
-    /// Whether its level includes `level`.
+    /// Whether the client's level includes `level`.
     pub(crate) fn wants(&self, level: Level) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
@@ -468,13 +468,13 @@ impl Client {
         Err(refused)
     }
 
-    /// Removes the subscription to that URI; `None` if there is none.
+    /// Removes the subscription to this URI; `None` if there is none.
     pub(crate) fn unsubscribe(&self, uri: &str) -> Option<ResourceSubscription> {
         let subscription = self.subscriptions.lock().as_mut()?.remove(uri);
         subscription.filter(|subscription| subscription.subscriber().is_some())
     }
 
-    /// Whether it has subscriptions, which the proxy may renew at any time.
+    /// Whether the client has subscriptions, which the proxy may renew at any time.
     pub(super) fn has_subscriptions(&self) -> bool {
         let subscriptions = self.subscriptions.lock();
         let mut kept = subscriptions.iter().flatten();
@@ -485,7 +485,7 @@ impl Client {
         self.subscriber(uri).is_some()
     }
 
-    /// Subscription of the client to that URI.
+    /// Subscription of the client to this URI.
     pub(crate) fn subscriber(&self, uri: &str) -> Option<Arc<Subscriber>> {
         self.subscriptions.lock().as_ref()?.get(uri)?.subscriber().cloned()
     }
@@ -502,7 +502,7 @@ impl Client {
         Some(id)
     }
 
-    /// Whether the question with this id was asked by the server on that connection under that raw id.
+    /// Whether the question with this id was asked by the server on this connection under this raw id.
     pub(crate) fn is_asked(&self, id: u64, server: &str, generation: u64, raw_id: &[u8]) -> bool {
         let asked = self.asked.lock();
         match asked.open.get(&id) {
@@ -542,7 +542,7 @@ impl Client {
         let mut asked = self.asked.lock();
         let (question, record) = (asked.open.remove(&id), asked.records.remove(&id));
         drop(asked);
-        // Outside the lock: dropping it writes the record.
+        // Dropped outside the lock, because that writes the record.
         drop(record);
         question
     }

@@ -1,8 +1,9 @@
 //! Direct mode: each upstream tool under a name of its own (`/mcp/all`), or the tools of one server under their own
 //! names (`/mcp/server/NAME`).
 //!
-//! Calls take the same admission and pipeline as those by a call tool (FR-A2). The operation is the tool's effective side
-//! effect, since the client states no intent. The matrix therefore always fits, and only the operator's `approval` remains.
+//! Calls go through the same admission and pipeline as those through a call tool (FR-A2). The operation is the tool's
+//! effective side effect, since the client states no intent. The matrix therefore always matches, and only the
+//! operator's `approval` remains.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -225,7 +226,7 @@ pub(super) fn is_of_known_server(worker: &Worker, name: &str) -> bool {
 async fn by_own_name(on: &OnRecord<'_>, own: &str) -> Option<Arc<Tool>> {
     let proxy = &on.worker.proxy;
     proxy.catalog.load().with_own_name(own).next()?;
-    // A server that has not answered yet may have one as well.
+    // A server that has not answered yet may have a tool of this name, too.
     first_sets(on.worker, None).await;
     let snapshot = proxy.catalog.load();
     let visible = policy::visible(&on.caller.principal, &on.settings.policy);

@@ -1,11 +1,11 @@
 //! Parsing of client messages and routing of MCP methods to handlers.
 //!
-//! Owns the list of methods and the response to `initialize`. Shared by HTTP and stdio (FR-A2: one pipeline).
-//! Parsing is strict where two parsers could differ. Responses go to the server that asked.
+//! This module owns the list of methods and the response to `initialize`; HTTP and stdio share it (FR-A2: one
+//! pipeline). Parsing is strict where two parsers could differ. Responses go to the server that asked.
 //!
-//! Also determines the state that a request is bound to in a fleet (a kept result, or a server with `affinity`)
-//! before it is dispatched, so that it can be forwarded as received. An unreadable request is bound to nothing and
-//! refused where it arrived.
+//! It also determines the state that a request is bound to in a fleet (a kept result, or a server with `affinity`)
+//! before it is dispatched, so that it can be forwarded as received. An unreadable request is not bound to any state
+//! and is refused on the node where it arrived.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -147,8 +147,8 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
     }
 }
 
-/// Whether the proxy itself lists skills to the peer, namely those that its principal may read. It knows of no
-/// skills of a server that does not declare them.
+/// Whether the proxy itself lists skills to the peer, namely those that its principal may read. Skills of a server
+/// that does not declare them are not known to the proxy.
 fn lists_skills(worker: &Worker, peer: &Peer) -> bool {
     match peer.endpoint.server() {
         Some(server) => {
@@ -228,7 +228,7 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
     })
 }
 
-/// `server/discover` (MCP 2026-07-28 §Discovery).
+/// Handles `server/discover` (MCP 2026-07-28 §Discovery).
 fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
     let mut capabilities = declared_capabilities(worker, peer);
     tasks::capability::declare(&mut capabilities, worker, peer, Revision::NEWEST);
@@ -310,7 +310,7 @@ fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
     declared
 }
 
-/// Server capabilities at an endpoint for clients of that family. Includes extensions only for a single server.
+/// Server capabilities at an endpoint for clients of this family. Includes extensions only for a single server.
 pub(crate) fn capabilities(worker: &Worker, endpoint: &Endpoint, family: ProtocolFamily) -> Value {
     if let Some(server) = endpoint.server() {
         let upstream = worker.proxy.upstreams.get(server);
@@ -338,7 +338,7 @@ fn set_level(peer: &Peer, id: &Bytes, params: &[u8]) -> Reaction {
     }
 }
 
-/// Refuses unreadable params. The problem is cut, since it may quote them.
+/// Refuses unreadable params. The problem text is truncated, since it may quote the params.
 fn invalid_params(id: &Bytes, problem: &dyn std::fmt::Display) -> Reaction {
     const MAX_CHARS: usize = 512;
     let text: String = format!("Invalid params: {problem}").chars().take(MAX_CHARS).collect();
@@ -422,14 +422,15 @@ fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String)
     Reaction::Call { id, running }
 }
 
-/// Maximum nesting of a request: serde_json's limit less the envelope.
+/// Maximum nesting of a request: serde_json's limit minus the envelope.
 const MAX_REQUEST_DEPTH: usize = 120;
 
 /// A parsed request, and its ambiguity if there is one.
 #[derive(Debug)]
 pub struct Received {
     pub request: Request,
-    /// Two parsers could read it differently: the request is refused, and recorded if it is a call.
+    /// Reason why two parsers could read the request differently. If set, the request is refused, and recorded if it
+    /// is a call.
     pub(super) ambiguity: Option<String>,
 }
 
@@ -553,7 +554,7 @@ fn outcome(
     outcome
 }
 
-/// Applies the user's answer to a call of its own; the first answer from any channel counts. A dialog that was
+/// Applies the user's answer to a call of that user; the first answer from any channel counts. A dialog that was
 /// dismissed or failed is not an answer, so that other channels may still give one.
 fn approve(worker: &Worker, question: &ApprovalQuestion, response: &Response) {
     let ApprovalQuestion { id, principal } = question;
@@ -587,16 +588,16 @@ fn strict(worker: &Worker, body: &[u8]) -> Result<(), TapeFault> {
 /// State that a request is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BoundTo {
-    /// No state: any node serves it.
+    /// No state: any node can serve the request.
     Nothing,
     /// State that a server holds for the client's session.
     Session,
-    /// Result kept by the node with that number.
+    /// Result kept by the node with this number.
     Node(u32),
 }
 
-/// Binding of a request at that endpoint. May fetch lists of servers to resolve a URI, each within the time limit
-/// for lists.
+/// State that a request at this endpoint is bound to. May fetch lists of servers to resolve a URI, each within the
+/// time limit for lists.
 pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Received) -> BoundTo {
     let request = &received.request;
     if let Some(server) = endpoint.server() {
@@ -663,7 +664,7 @@ pub(crate) fn is_for_server(method: &str) -> bool {
     known.contains(&method) || tasks::is_request(method) || extensions::is_method(method)
 }
 
-/// Whether it is a task request, whose answer may contain server content.
+/// Whether the method is a task request, whose answer may contain server content.
 pub(crate) fn is_task_request(method: &str) -> bool {
     tasks::is_request(method)
 }
@@ -713,7 +714,7 @@ fn of_call(worker: &Worker, endpoint: &Endpoint, params: &[u8]) -> BoundTo {
             let server = ToolName::split(&tool).map(|(server, _)| server.to_owned());
             server.unwrap_or_default().into()
         }
-        // Those of one server are handled above.
+        // Requests at the endpoint of one server are handled above.
         Endpoint::Search | Endpoint::Server(_) => return BoundTo::Nothing,
         Endpoint::All => {
             let catalog = worker.proxy.catalog.load();

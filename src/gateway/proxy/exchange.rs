@@ -1,8 +1,8 @@
 //! Exchange: carries an upstream's answer chunks through the inspector into the reply.
 //!
-//! Owns the order of forwarding, validating and recording in each mode; inspector and schema decide what is a
-//! violation. At the end it releases the request's permits and reports to the circuit breaker. An idempotent call
-//! is repeated once if its connection failed before anything arrived (CAP-7).
+//! The exchange owns the order of forwarding, validating and recording in each mode; inspector and schema decide
+//! which answers are violations. At the end it releases the request's permits and reports to the circuit breaker. An
+//! idempotent call is repeated once if its connection failed before anything arrived (CAP-7).
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -91,11 +91,11 @@ pub(super) struct Exchange {
     foreign: u32,
     /// Prepared repetition, while nothing has arrived.
     retry: Option<Box<Retry>>,
-    /// Prepared repetition with the client's input, while the result may ask for it. Nothing is sent meanwhile.
+    /// Prepared repetition with the client's input, while the result may ask for it. Until then, nothing is sent.
     rounds: Option<InputRounds>,
     /// Arguments of a call that can be held.
     holdable: Option<Bytes>,
-    /// The server's question, once the call is to be held.
+    /// The server's question, if the call is to be held.
     held: Option<(HeldQuestion, Box<PreparedHold>)>,
     /// Facts to raise when the first part of the answer arrives.
     rise: Option<Rise>,
@@ -106,7 +106,7 @@ pub(super) struct Exchange {
     begun: bool,
     /// Whether a guard's final verdict is among the record's decisions (warn).
     breached: bool,
-    /// Part of the answer that may be about a task; not sent meanwhile.
+    /// Part of the answer that may be about a task; it is not sent until that is known.
     tasks: Option<TaskAnswer>,
     /// Rest of an answer about a task, before and after the result of its call.
     envelope: Option<Box<(Splice, Splice)>>,
@@ -117,14 +117,14 @@ pub(super) struct Exchange {
 
 /// Early end of an answer.
 enum Broken {
-    /// No or incomplete answer, with the outcome to report to the circuit breaker, if any.
+    /// Missing or incomplete answer, with the outcome to report to the circuit breaker, if any.
     Upstream(String, Option<ServerOutcome>),
     Blocked(Failure),
     /// A server asked for input that the client did not declare: the JSON-RPC error for the client, and its text.
     Unable(Bytes, String),
     /// The call is held for its client's input.
     Held,
-    /// Cut off at shutdown.
+    /// The answer was cut off at shutdown.
     CutOff,
 }
 
@@ -263,7 +263,7 @@ impl Exchange {
         }
     }
 
-    /// Receives the answer and forwards what may be forwarded.
+    /// Receives the answer and forwards the parts that may be forwarded.
     async fn receive(&mut self) -> Result<AnswerMember, Broken> {
         loop {
             let part = match self.next_part().await {
@@ -378,7 +378,7 @@ impl Exchange {
         self.inspector.end().map_err(|fault| self.faulty(fault))
     }
 
-    /// Asks the client for the input that the server wants, and repeats the request with it (PRO-37).
+    /// Asks the client for the input that the server requests, and repeats the request with it (PRO-37).
     async fn repeat_with_input(&mut self, mut rounds: InputRounds) -> Result<(), Broken> {
         if let Some(answer) = self.answer.take() {
             answer.finish();
@@ -518,7 +518,7 @@ impl Exchange {
         if state == b"null" {
             return Ok(state.into());
         }
-        // A task's state is for the call that made the task.
+        // A task's state is for the call that created the task.
         let access = match self.permit.access() {
             Access::Task(of) => &Access::Tool(of.call().clone()),
             access => access,
@@ -569,11 +569,11 @@ impl Exchange {
         let asked = AnsweringServer { server, generation, log_filter, related_to };
         match self.relay.take(message, id, &asked) {
             Step::Forward(piece) => self.reply.send(piece).await,
-            // Rare, so boxed to keep it out of every call's future.
+            // This future is rare, so it is boxed to keep it out of every call's future.
             Step::Ask(question) => Box::pin(self.ask(question, generation)).await,
             Step::Respond(raw_id, payload) => self.respond(generation, raw_id, payload).await,
             Step::Hold(question) => Box::pin(self.begin_hold(question)).await,
-            // It may be a change of the server's lists or resources, which concerns all clients.
+            // The message may report a change of the server's lists or resources, which concerns all clients.
             Step::Drop => {
                 if let Some(answer) = &self.answer {
                     answer.observe(message).await;
@@ -616,7 +616,7 @@ impl Exchange {
         self.reply.send(Piece::Data(std::mem::take(&mut self.waiting))).await;
     }
 
-    /// Strict: accounts for a held slice and fails at the first certain violation.
+    /// Accounts for a held slice in strict mode, and fails at the first certain violation.
     async fn hold(&mut self, slice: &Bytes) -> Result<(), Broken> {
         let limit = policy(&self.permit).max_held_bytes;
         if (self.waiting.len() + slice.len()) as u64 > limit {
@@ -690,7 +690,7 @@ impl Exchange {
         self.enveloped(result)
     }
 
-    /// Completes the answer: strict mode validates a result; then it is recorded and sent.
+    /// Completes the answer: strict mode validates a result; then the answer is recorded and sent.
     async fn finish(&mut self, member: AnswerMember, status: Status) {
         if self.treatment == Treatment::Hold
             && member == AnswerMember::Result
@@ -714,10 +714,11 @@ impl Exchange {
         }
     }
 
-    /// Warn: forwards the bytes and validates the document in parallel (FR-A11). The worker owns the validation, so
-    /// that a disconnecting client loses no decision. A query after the reply waits for the record (ACT-5). The
-    /// record is written before the reply unless durability is `grouped`; also if the disk lags, and if there is no
-    /// memory for the document, so that its client cannot ask for more before the validation.
+    /// Forwards the bytes in `warn` mode, and validates the document in parallel (FR-A11). The worker owns the
+    /// validation, so that no decision is lost if the client disconnects. A query after the reply waits for the
+    /// record (ACT-5). If durability is `grouped`, the record is written before the reply only if the disk lags, or
+    /// if there is no memory for the document, so that its client cannot ask for more before the validation. With any
+    /// other durability, the record is always written before the reply.
     async fn reply_and_judge(mut self, status: Status) {
         let worker = Rc::clone(&self.worker);
         let reply = self.reply.clone();
@@ -756,7 +757,7 @@ impl Exchange {
         }
     }
 
-    /// Evaluates a long `structuredContent` as it arrives, so that its end needs no further pass.
+    /// Evaluates a long `structuredContent` as it arrives, so that no further pass is needed at its end.
     fn evaluate_arrived(&mut self) {
         if self.treatment != Treatment::Forward
             && let Some(schema) = schema(&self.permit)
@@ -765,8 +766,8 @@ impl Exchange {
         }
     }
 
-    /// Warn: records a guard's violation, which is final (`requirements.md`, *verdicts*), even if the rest never
-    /// arrives or has no receiver.
+    /// Records a guard's violation in `warn` mode. The violation is final (`requirements.md`, *verdicts*), even if
+    /// the rest of the answer never arrives or has no receiver.
     fn note_breach(&mut self) {
         if !self.breached
             && let Some(breach) = self.inspector.breach()
@@ -851,7 +852,7 @@ impl Exchange {
         }
     }
 
-    /// Strict: blocks the answer, complete or not: closes the upstream's response and sends the reason.
+    /// Blocks the answer in strict mode, complete or not: closes the upstream's response and sends the reason.
     async fn block(&mut self, failure: &Failure, whole: bool) {
         let server = LinePeer::Server(self.permit.access().server());
         peer_line!(warn, server, tool = %self.permit.access(), place = %failure.schema_path, "the answer was blocked");
@@ -891,7 +892,7 @@ pub(super) struct SentRequest {
     /// Prepared repetition for a failure.
     pub(super) retry: Option<Box<Retry>>,
     pub(super) rewriter: Option<Box<AnswerRewriter>>,
-    /// Part of its answer that may be about a task.
+    /// Part of the call's answer that may be about a task.
     pub(super) tasks: Option<TaskAnswer>,
 }
 

@@ -1,7 +1,7 @@
 //! Methods outside every protocol revision, at the endpoint of one server: forwarded verbatim.
 //!
-//! Such a request is admitted as [`Access::Method`], sent through the same `Exchange` as a call, and recorded with
-//! its method as the tool. [`extensions`](mcpproxy_protocol::mcp::extensions) decides which names are forwarded.
+//! The request is admitted as [`Access::Method`], sent through the same `Exchange` as a call, and recorded with its
+//! method as the tool. [`extensions`](mcpproxy_protocol::mcp::extensions) decides which names are forwarded.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) fn forward(
         let read = ExtensionParams::read(&params).map_err(Refusal::invalid_params)?;
         let (meta, members) = (read.meta, read.brought);
         let mut extras = CallExtras { meta, members, client_capabilities, ..CallExtras::default() };
-        // Nobody knows what it holds.
+        // The content of the request is unknown.
         on.set_offer(&server, true);
         let access = Access::Method { server, method };
         let mut arguments = read.others;

@@ -1,4 +1,5 @@
-//! Held calls: calls to legacy servers whose modern client is asked by the response to its request and repeats it (PRO-42).
+//! Held calls to legacy servers (PRO-42): the modern client of a held call is asked by the response to its request,
+//! and repeats the request.
 
 pub(super) mod answer;
 pub(super) mod bounds;

@@ -76,8 +76,8 @@ pub(super) fn owner(caller: &Caller) -> ResultOwner {
     ResultOwner { principal: caller.principal.mark(), session: caller.session_id().into() }
 }
 
-/// Finds a kept result of this caller and raises the facts by its tool's exposure, since those raised by the
-/// original answer may have expired.
+/// Finds a kept result of this caller and raises the facts according to its tool's exposure, since those raised by
+/// the original answer may have expired.
 pub(super) fn find(
     results: &ResultStore,
     handle: &ResultHandle,
@@ -116,7 +116,7 @@ impl Keeping {
         }))
     }
 
-    /// Adds a slice of the result. With `counted`, its bytes are charged elsewhere.
+    /// Adds a slice of the result. If `counted` is set, its bytes are charged elsewhere.
     pub(super) fn take(
         &mut self,
         slice: &Bytes,

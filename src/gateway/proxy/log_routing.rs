@@ -25,11 +25,11 @@ use super::client::{Active, Client, DroppedMembers, Level};
 use super::relay::{ELICITATION_COMPLETE, elicitation_id, log_message};
 use super::tasks::related as related_tasks;
 
-/// Time that a client uses a server after its last call.
+/// Time after its last call during which a client counts as using a server.
 pub(crate) const PRESENT: Duration = Duration::from_secs(60);
 /// Maximum number of clients tracked per server.
 pub(crate) const MAX_USERS: usize = 1024;
-/// Time during which a server with more clients is routed to none.
+/// Time during which log messages of a server with more clients are not routed to any client.
 pub(crate) const CROWDED: Duration = Duration::from_secs(3600);
 
 /// Clients by server name.
@@ -51,7 +51,7 @@ struct LogRoute {
 #[derive(Debug, Default)]
 struct Users {
     all: Vec<User>,
-    /// Set when there were too many clients; until this time none is notified.
+    /// Set when there were too many clients; until this time, no client is notified.
     crowded: Option<Instant>,
 }
 
@@ -59,7 +59,7 @@ struct Users {
 struct User {
     client: Weak<Client>,
     active: Arc<Active>,
-    /// Id of the principal that it acts for.
+    /// Id of the principal that the client acts for.
     principal: Box<str>,
 }
 
@@ -230,7 +230,7 @@ impl Users {
 }
 
 impl User {
-    /// Whether its session has ended and awaits no answer.
+    /// Whether the client's session has ended and the client does not await an answer.
     fn has_ended(&self) -> bool {
         self.active.has_ended() && !self.active.has_calls()
     }
@@ -239,7 +239,7 @@ impl User {
         self.active.seconds_ago(now).is_some_and(|seconds| seconds <= PRESENT.as_secs())
     }
 
-    /// Whether a current log message may concern it.
+    /// Whether a current log message may concern this client.
     fn is_present(&self, now: Instant) -> bool {
         // A legacy client outlives its calls with its session; a modern one lives as long as its connection or
         // request.
@@ -247,7 +247,8 @@ impl User {
             ProtocolFamily::Legacy => client.listens() || client.has_subscriptions(),
             ProtocolFamily::Modern => true,
         };
-        // Calls are checked before the time, which an answered call records while it still counts.
+        // Calls are checked before the time of the last use, because an answered call records that time while it
+        // still counts as a call.
         self.active.has_calls()
             || self.was_active(now)
             || self.client.upgrade().is_some_and(|client| stays(&client))

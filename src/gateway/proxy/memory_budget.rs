@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 
 use crate::node_directory::MAX_FORWARDED_BYTES;
 
-/// Maximum wait for memory. Shorter than the time that a stdio upstream waits for one call to read its answer;
+/// Maximum wait for memory. It is shorter than the time that a stdio upstream waits for one call to read its answer;
 /// other calls of that server are not delayed.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(4);
 /// Time after which a younger call is refused in favor of the oldest.
@@ -40,7 +40,8 @@ const GIVE_WAY_AFTER: Duration = Duration::from_millis(500);
 /// validation: a longer backlog would only cost memory and cache misses.
 pub const MAX_JUDGING_BYTES: u64 = 32 << 20;
 
-/// Default share of a server: half of the total, divided among them, but at most one maximum answer.
+/// Default share of a server: half of the total, divided by the number of servers, but at most the size of one
+/// maximum answer.
 pub fn usual_share(total: u64, servers: usize, one_answer: u64) -> u64 {
     (total / 2 / (servers.max(1) as u64)).min(one_answer)
 }
@@ -74,7 +75,7 @@ struct Part {
 #[derive(Debug)]
 struct ServerBudget {
     own: Part,
-    /// Bytes of the common pool held by its calls.
+    /// Bytes of the common pool held by the server's calls.
     of_common: AtomicU64,
     line: Mutex<Line>,
 }
@@ -103,12 +104,12 @@ struct Taken {
     common: u64,
 }
 
-/// Reason why a call gets no memory.
+/// Reason why a call does not get memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BudgetFault {
-    /// None was released within [`MAX_WAIT`].
+    /// No memory was released within [`MAX_WAIT`].
     TimedOut,
-    /// All holders waited for each other, and this was the youngest.
+    /// All holders waited for each other, and this call was the youngest.
     Deadlock,
 }
 
@@ -185,7 +186,7 @@ impl ServerBudget {
         self.line.lock()
     }
 
-    /// Bytes held by its calls.
+    /// Bytes held by the server's calls.
     fn held(&self) -> u64 {
         self.own.used() + self.of_common.load(Ordering::SeqCst)
     }
@@ -234,7 +235,7 @@ impl MemoryBudget {
         if same { self.clone() } else { next }
     }
 
-    /// Empty holding for a call of that server.
+    /// Empty holding for a call of this server.
     pub(crate) fn share(&self, server: &str) -> Share {
         let budget = self.shared.names.get(server).copied().unwrap_or_default();
         Share { shared: Arc::clone(&self.shared), budget, taken: Taken::default(), ticket: None }
@@ -251,7 +252,7 @@ impl MemoryBudget {
         self.shared.total
     }
 
-    /// Maximum number of bytes for all calls of that server: its share and the common pool.
+    /// Maximum number of bytes for all calls of this server: its share and the common pool.
     pub(crate) fn limit_of(&self, server: &str) -> u64 {
         let shared = &self.shared;
         let budget = shared.names.get(server).and_then(|budget| shared.servers.get(*budget));
@@ -314,7 +315,7 @@ impl Shared {
             && first.since.elapsed() >= GIVE_WAY_AFTER
             && let Some(youngest) = self.leaves(line.waiting.pop_back())
         {
-            // Its bytes are returned when its call ends.
+            // The bytes of the youngest call are returned when it ends.
             let _ = youngest.sender.send(Err(BudgetFault::Deadlock));
         }
     }
@@ -361,7 +362,7 @@ impl Share {
         }
     }
 
-    /// Takes `bytes` more if they are available at once.
+    /// Takes `bytes` more if they are available immediately.
     pub(crate) fn try_grow(&mut self, bytes: u64) -> bool {
         let taken = self.budget().and_then(|budget| self.shared.try_take(budget, bytes));
         taken.inspect(|taken| self.add(*taken)).is_some()
@@ -392,7 +393,7 @@ impl Share {
             let (since, holds) = (Instant::now(), self.taken.own + self.taken.common);
             line.waiting.insert(at, Waiter { ticket, since, bytes, holds, sender });
         }
-        // Bytes may have been returned before it joined the queue.
+        // Bytes may have been returned before the call joined the queue.
         shared.serve(budget);
         if let Ok(granted_bytes) = tokio::time::timeout(GIVE_WAY_AFTER, &mut granted.granted).await
         {
@@ -497,7 +498,7 @@ impl Default for RequestBodies {
 }
 
 impl RequestBodies {
-    /// Budget for a body of that principal.
+    /// Budget for a body of this principal.
     pub fn charge(&self, principal: &Principal) -> BodyCharge<'_> {
         self.charge_of(match principal {
             Principal::Anonymous => ANYBODY,
@@ -694,7 +695,7 @@ mod tests {
                 let mut next = std::pin::pin!(second.grow(70));
                 assert!(poll!(&mut next).is_pending());
                 drop(first);
-                // Its bytes were granted but never taken.
+                // The bytes were granted to this call but never taken.
                 drop(waits);
                 next.await.unwrap();
             }

@@ -1,8 +1,8 @@
 //! Parameters of `tools/call` and of requests about resources, prompts and completions, as slices of the request.
 //! Pure functions.
 //!
-//! Parses one object level. Replaces a request's name or URI with the server's own, drops members unknown to the
-//! method, and compares parameters with the headers that repeat them.
+//! They parse one object level, replace a request's name or URI with the server's own, drop members unknown to the
+//! method, and compare parameters with the headers that repeat them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -338,7 +338,7 @@ impl<'a> AddressedRequest<'a> {
             Forward::Prompt => MAX_NAME_BYTES,
             Forward::Resource(_) | Forward::Completion => MAX_URI_PREFIX_BYTES + MAX_URI_BYTES,
         };
-        // Checked before it is parsed.
+        // Checked before the name is parsed.
         if own.len() > limit {
             return Err(OverLimit { what: path, limit: limit.min(MAX_URI_BYTES) }.into());
         }
@@ -397,8 +397,8 @@ impl<'a> AddressedRequest<'a> {
         }
     }
 
-    /// Whether it carries client-chosen data besides the target: arguments, members of an earlier round, or foreign
-    /// keys of `_meta`.
+    /// Whether the request carries client-chosen data besides the target: arguments, members of an earlier round, or
+    /// foreign keys of `_meta`.
     pub(crate) fn carries_more(&self) -> bool {
         let names = |object: &'a str| {
             let all = members(object).ok().into_iter().flatten();
@@ -442,7 +442,7 @@ impl<'a> AddressedRequest<'a> {
             (state, None),
         ];
         let edits = if same { &edits[..3] } else { &edits };
-        // Was parsed successfully before.
+        // The params were parsed successfully before.
         let sent = shapes::sift(
             shape(self.forward),
             self.revision,
@@ -595,7 +595,7 @@ mod tests {
             let raw = Bytes::from_static(raw.as_bytes());
             let refused = MemberRefused::Variant { name: name.into(), known: known.into() };
             for revision in [Revision::July2026, Revision::November2024] {
-                // With an earlier revision it is dropped completely.
+                // In an earlier revision, the member is dropped completely.
                 let read = CallParams::read(&raw, revision, ClientCapabilities::default());
                 match (revision, name.starts_with("input")) {
                     (Revision::November2024, true) => assert!(read.is_ok()),

@@ -1,10 +1,10 @@
 //! Resources, resource templates, prompts and completions of upstreams.
 //!
-//! Lists are merged from those of the upstreams ([`lists`]) under exposed names ([`mcpproxy_catalog::exposed`]).
-//! Any other request goes to the upstream named by its exposed name or URI, with that server's own one, through the
-//! same `Exchange` as a call. The answer is forwarded verbatim, including the server's URIs. Forwarded requests are
-//! recorded (ACT-1) with a type of their own (a subscription is an `internal_tool_call`) and the method as the
-//! tool. Lists are not recorded, since nothing is sent on a client's behalf.
+//! Lists are merged from those of the upstreams ([`lists`]) under exposed names ([`mcpproxy_catalog::exposed`]). Any
+//! other request goes to the upstream that its exposed name or URI determines, with the server's own name or URI
+//! instead, through the same `Exchange` as a call. The answer is forwarded verbatim, including the server's URIs.
+//! Forwarded requests are recorded (ACT-1) with a type of their own (a subscription is an `internal_tool_call`) and
+//! the method as the tool. Lists are not recorded, since nothing is sent on a client's behalf.
 
 pub mod list_cache;
 pub mod lists;
@@ -50,8 +50,9 @@ use mcpproxy_upstream::{CallExtras, SUBSCRIPTION_LIMIT, SubscriptionAnswer, Upst
 pub use super::params::Forward;
 pub use mcpproxy_catalog::listing::List;
 
-/// Capabilities of the upstreams for clients of that family, besides `tools` and `logging`. A server that has not answered
-/// since the start counts as having all: a false capability yields an empty list, while a missing one is never used.
+/// Capabilities of the upstreams for clients of this family, besides `tools` and `logging`. A server that has not
+/// answered since the start counts as having all: a false capability yields an empty list, while a missing one is
+/// never used.
 pub(crate) fn capabilities(worker: &Worker, family: ProtocolFamily) -> Map<String, Value> {
     let mut all = ServerCapabilities::default();
     for upstream in worker.proxy.upstreams.iter() {
@@ -72,11 +73,11 @@ pub(crate) fn capabilities(worker: &Worker, family: ProtocolFamily) -> Map<Strin
     offered.map(|(_, name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Members of `capabilities` that the proxy serves itself. [Tasks](super::tasks::capability) are declared apart.
+/// Members of `capabilities` that the proxy serves itself. [Tasks](super::tasks::capability) are declared separately.
 const SERVED: [&str; 6] = ["tools", "resources", "prompts", "completions", "logging", "tasks"];
 
-/// Capabilities of one server for clients of that family: those that the proxy serves in its own form, all others
-/// as declared by the server.
+/// Capabilities of one server for clients of this family: those that the proxy serves in its own form, all others as
+/// declared by the server.
 pub(crate) fn capabilities_of(upstream: &Upstream, family: ProtocolFamily) -> Map<String, Value> {
     let (offers, introduced) = (upstream.offers(), upstream.introduced());
     let others = introduced.capabilities.iter();
@@ -174,7 +175,7 @@ async fn send(
     let (upstream, own) = match resolve(worker, only, request.target()).await {
         Ok(found) => found,
         Err(text) => {
-            // For an unknown server, scope and rules apply as for a known one.
+            // Scope and rules apply to an unknown server as they do to a known one.
             let named = request.target().split().filter(|_| only.is_none());
             if let Some((server, own)) = named {
                 let access = request.access(Arc::from(&*server), &own);
@@ -245,7 +246,7 @@ async fn send(
                 let uri = uri();
                 let last = match client.unsubscribe(&uri) {
                     Some(subscription) => subscription.end(|| upstream.unsubscribed(&own)),
-                    // The server may know better.
+                    // The server may have a subscription that is not known here.
                     None => !subscribers.any(&uri),
                 };
                 // Other clients share the subscription.
@@ -263,7 +264,7 @@ async fn send(
     }
     let principal = &on.caller.principal;
     let (sent, extras) = match held::repeats::named_in(worker, principal, &extras.members) {
-        // Its members are for the held request.
+        // The repeated request's members are for the held request.
         Some(_) => (request.params(&own, b""), extras),
         None => {
             let sent = request.params(&own, &extras.members);
@@ -285,7 +286,7 @@ async fn send(
     Ok(outcome)
 }
 
-/// Whether it is a skill request (SEP-2640).
+/// Whether the request is a skill request (SEP-2640).
 fn is_of_skills(forward: Forward) -> bool {
     match forward {
         Forward::Resource(ResourceRequest::ReadDirectory | ResourceRequest::GetSkill) => true,
@@ -344,7 +345,7 @@ async fn follow(
     Err(Refusal::failed(RefusalKind::Failed, why))
 }
 
-/// Resolves a name or URI to the upstream and its own name. Refuses only unresolvable names; the upstream knows
+/// Resolves a name or URI to the upstream and its own name. Refuses only unresolvable names; the upstream decides
 /// whether the target exists.
 async fn resolve(
     worker: &Worker,

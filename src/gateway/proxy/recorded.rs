@@ -94,9 +94,9 @@ impl OnRecord<'_> {
 /// Exposure of a request for a resource, prompt or completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfferExposure {
-    /// Exposure of its answer.
+    /// Exposure of the request's answer.
     pub(super) exposure: Exposure,
-    /// Whether it sends data chosen by the client.
+    /// Whether the request sends data chosen by the client.
     pub(super) carries: bool,
 }
 
@@ -139,8 +139,8 @@ pub(super) enum ReplySource {
     },
 }
 
-/// Frame of a recorded request: begins its trace, opens its record, runs it, and closes record and reply by its outcome.
-/// The only place that opens records, and that closes all of them.
+/// Frame of a recorded request: begins its trace, opens its record, runs it, and closes record and reply by its
+/// outcome. Only this type opens records, and it closes all of them.
 #[must_use = "a request is recorded once it runs"]
 pub(super) struct RecordedRequest {
     worker: Rc<Worker>,
@@ -267,7 +267,7 @@ impl RecordedRequest {
     }
 }
 
-/// Counts a request that reached no server against its principal's rate of refusals. Beyond the rate the client
+/// Counts a request that did not reach a server against its principal's rate of refusals. Beyond the rate the client
 /// gets a throttling error, and the request is recorded in summary (ACT-10).
 fn counted(worker: &Worker, caller: &Caller, record: &mut CallRecord, stop: Stopped) -> Stopped {
     if record.was_sent() || !stop.counts() || caller.is_proxy() {
@@ -285,7 +285,7 @@ fn counted(worker: &Worker, caller: &Caller, record: &mut CallRecord, stop: Stop
     }
 }
 
-/// Records a request refused unparsed as a call of `tool`; empty if unknown.
+/// Records a request that was refused before it was parsed, as a call of `tool`, which is empty if unknown.
 pub fn rejected(worker: &Rc<Worker>, caller: Caller, tool: String, refusal: Refusal) -> Running {
     let request = RecordedRequest::begin(worker, caller, RecordKind::ToolCall(""), || None);
     request.running(async move |on: OnRecord<'_>| {
@@ -346,7 +346,7 @@ impl OnRecord<'_> {
         let mut unjudged = match self.judge_at_once(&access, arguments) {
             JudgedArguments::Settled => None,
             JudgedArguments::Later(access) => Some(access),
-            // Rare and large, so boxed to keep it out of every call's future.
+            // This future is rare and large, so it is boxed to keep it out of every call's future.
             JudgedArguments::Violate(violation) => {
                 let coerced = self.coerced_or_refused(&access, arguments, intent, &violation);
                 if let Some(coerced) = Box::pin(coerced).await? {
@@ -388,7 +388,7 @@ impl OnRecord<'_> {
                     self.release(repeated.as_ref(), queued.access(), extras)?;
                     let outcome =
                         Box::pin(self.wait_in_queue(queued, arguments, intent, None)).await?;
-                    // Validated after its queue: a call that waits for validation is in no queue.
+                    // Validated after the queue: a call that waits for validation is not in any queue.
                     let coerced = self.judge_rest(unjudged, arguments, intent).await?;
                     match (outcome, coerced) {
                         (QueueOutcome::Permit(permit), None) => break permit,
@@ -435,8 +435,8 @@ impl OnRecord<'_> {
         Ok(permit)
     }
 
-    /// Validates arguments that could not be validated at once. Returns the access if they were coerced, so that it
-    /// is decided again.
+    /// Validates arguments that could not be validated immediately. Returns the access if the arguments were coerced,
+    /// so that the access is decided again.
     async fn judge_rest(
         &mut self,
         unjudged: Option<Access>,
@@ -444,7 +444,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
     ) -> Result<Option<Access>, Refusal> {
         let Some(access) = unjudged else { return Ok(None) };
-        // Rare and large, so boxed to keep it out of every call's future.
+        // This future is rare and large, so it is boxed to keep it out of every call's future.
         match Box::pin(self.judge_later(&access, arguments, intent)).await? {
             Some(coerced) => {
                 *arguments = coerced;
@@ -454,8 +454,8 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Admits a request without arguments that is answered immediately. It awaits no server's answer and therefore
-    /// needs no slot under the limits.
+    /// Admits a request without arguments that is answered immediately. It does not wait for a server's answer and
+    /// therefore does not need a slot under the limits.
     pub(super) fn admit_at_once(&mut self, access: Access) -> Result<(), Refusal> {
         match self.decide(access, b"", None, self.record.time_of_day()) {
             Admission::Permit(permit) => {
@@ -483,8 +483,8 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Re-evaluates a new subscription if the settings were replaced since its admission; later replacements find
-    /// it in the table.
+    /// Re-evaluates a new subscription if the settings were replaced since its admission; later replacements
+    /// re-evaluate the table.
     pub(super) fn confirm(&mut self, subscription: &ResourceSubscription) -> Result<(), Refusal> {
         if self.worker.settings().is(&self.settings) {
             return Ok(());
@@ -526,7 +526,7 @@ impl OnRecord<'_> {
             Some(denial) => Refusal::rejected(RefusalKind::Gate, denial.to_string()),
             None => Refusal::no_tool(name),
         };
-        // The denial is permanent, whatever the text says.
+        // The denial is permanent, regardless of the text.
         Refusal { may_pass: false, ..refusal }.helping(self.nearest_tools(name, by_name.as_ref()))
     }
 
@@ -538,7 +538,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Refusal of an unknown tool. A denial of its name by scope or rules takes precedence, as for a known one.
+    /// Refusal of an unknown tool. A denial of its name by scope or rules takes precedence, as for a known tool.
     pub(super) fn unknown(
         &mut self,
         name: &ToolName,
@@ -607,7 +607,7 @@ impl OnRecord<'_> {
         self.rise = facts.rise(exposure);
     }
 
-    /// Raises the facts for content of that exposure that reaches the caller outside of a server's answer.
+    /// Raises the facts for content of this exposure that reaches the caller outside of a server's answer.
     pub(super) fn raise_facts(&self, exposure: Exposure) {
         if let Some(rise) = self.facts.rise(exposure) {
             rise.answered(&self.worker.proxy.principal_facts);
@@ -655,8 +655,8 @@ impl OnRecord<'_> {
         policy::forecast(&request, &self.settings.policy)
     }
 
-    /// Makes the request's `inputResponses` part of its decision and record. Those of a repeated request answer the
-    /// proxy's own question; the server gets those of the first one.
+    /// Makes the request's `inputResponses` part of its decision and record. In a repeated request, they answer the
+    /// proxy's own question; the server gets those of the first request.
     fn keep_inputs(&mut self, repeated: Option<&RepeatedRequest>, members: &Bytes) {
         let sent = match repeated {
             Some(repeated) => self.worker.proxy.approvals.first_members(&repeated.id),
@@ -721,14 +721,14 @@ impl OnRecord<'_> {
             extras.meta = meta.map(Bytes::from);
         }
         self.still_there()?;
-        // The approval may have taken long.
+        // The approval may have taken a long time.
         self.settings = self.worker.settings();
         let changed = Denial::from(ApprovalDenial::new(&access, NotApproved::Changed));
         let Some(now) = self.as_it_is(access, intent) else {
             return Err(self.record.deny(&changed).into());
         };
         let decided = match self.decide(now, arguments, intent, SystemTime::now()) {
-            // It no longer needs an approval.
+            // The request no longer needs an approval.
             Admission::Permit(permit) => Ok(LimitDecision::Permit(permit)),
             Admission::Queued(queued) => Ok(LimitDecision::Queued(queued)),
             Admission::Pending(pending) => pending.permitted_by(&approved, &self.settings.policy),
@@ -808,7 +808,7 @@ impl OnRecord<'_> {
         self.admit_again(permit, arguments, intent, approved, waited)
     }
 
-    /// Checks a permitted request again, whose arguments were coerced, and waits for a required approval.
+    /// Checks a permitted request again after its arguments were coerced, and waits for a required approval.
     async fn admit_coerced(
         &mut self,
         permit: Permit,
@@ -824,8 +824,8 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Checks a permitted request again, which keeps its slots: after a wait of `waited`, since principal, tool and
-    /// rules may have changed, or after coercion, since the arguments have.
+    /// Checks a permitted request again, which keeps its slots. This is necessary after a wait of `waited`, since
+    /// principal, tool and rules may have changed, and after coercion, since the arguments have changed.
     fn admit_again(
         &mut self,
         permit: Permit,
@@ -847,7 +847,7 @@ impl OnRecord<'_> {
             Admission::Permit(permit) => Ok(QueueOutcome::Permit(permit)),
             Admission::Pending(pending) => Ok(QueueOutcome::Asks(pending)),
             Admission::Denial(denial) => Err(self.record.deny(&denial)),
-            // It has already waited and is not queued again.
+            // The request has already waited and is not queued again.
             Admission::Queued(queued) => Err(self.record.deny(&queued.late(waited))),
         }
     }

@@ -63,17 +63,17 @@ impl Refusal {
         Self::new(Status::Error, kind, text)
     }
 
-    /// A request that cannot be read, or names what does not exist.
+    /// Refusal of a request that cannot be read, or that names something that does not exist.
     pub(super) fn unreadable(text: String) -> Self {
         Self::rejected(RefusalKind::Unreadable, text)
     }
 
-    /// A request whose params cannot be read.
+    /// Refusal of a request whose params cannot be read.
     pub(super) fn invalid_params(problem: impl fmt::Display) -> Self {
         Self::unreadable(format!("Invalid params: {problem}"))
     }
 
-    /// Wrong parameters for a built-in tool.
+    /// Refusal of wrong parameters for a built-in tool.
     pub(super) fn of_parameters(text: String) -> Self {
         Self::rejected(RefusalKind::Parameters, text)
     }
@@ -86,17 +86,17 @@ impl Refusal {
         Self::failed(RefusalKind::Unknown, format!("Server '{name}' not found"))
     }
 
-    /// Unknown tool, or one that is invisible to the caller.
+    /// Refusal of a tool that is unknown, or invisible to the caller.
     pub(super) fn no_tool(name: &ToolName) -> Self {
         Self::failed(RefusalKind::Unknown, format!("Tool '{name}' not found")).advising(FIND_TOOLS)
     }
 
-    /// Call cut off by the shutdown of the proxy.
+    /// Refusal of a call that was cut off by the shutdown of the proxy.
     pub(super) fn cut_off(server: &str, operation: &str) -> Self {
         Self::failed(RefusalKind::Unavailable, format!("{server}: {operation}: {CUT_OFF}"))
     }
 
-    /// Principal that has used up its share of the activity log (ACT-6).
+    /// Refusal for a principal that has used up its share of the activity log (ACT-6).
     pub(super) fn over_share(principal: &str, retry_after: Duration) -> Self {
         let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
         let text = format!(
@@ -188,7 +188,7 @@ impl RefusalKind {
         }
     }
 
-    /// HTTP status over REST, where the text is the error's.
+    /// HTTP status over REST, where the text is that of the error.
     pub fn rest_status(self) -> StatusCode {
         match self {
             Self::Unreadable
@@ -225,7 +225,7 @@ pub(super) enum Stopped {
 }
 
 impl Stopped {
-    /// Whether it counts against the principal. Unavailability of the proxy does not.
+    /// Whether the stop counts against the principal. Unavailability of the proxy does not.
     pub(super) fn counts(&self) -> bool {
         match self {
             Self::Refused(refusal) => refusal.kind != RefusalKind::Unavailable,
@@ -233,7 +233,7 @@ impl Stopped {
         }
     }
 
-    /// Turns it into the refusal of a throttled principal (ACT-10).
+    /// Turns the stop into the refusal of a throttled principal (ACT-10).
     pub(super) fn throttled(self, too_many: &TooManyRefusals) -> Self {
         let refusal = match self {
             Self::Refused(refusal) => refusal,
@@ -312,7 +312,7 @@ pub(super) enum RecordKind {
     /// A request about a task.
     Task {
         request: TaskRequest,
-        /// Whether it arrived at the endpoint of the call tools.
+        /// Whether the request arrived at the endpoint of the call tools.
         at_call_tools: bool,
     },
 }

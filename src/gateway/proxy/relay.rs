@@ -1,4 +1,4 @@
-//! Relay of an upstream's messages before its answer to the client of the call.
+//! Relay that forwards an upstream's messages, sent before its answer, to the client of the call.
 //!
 //! A client receives messages of its own calls only: progress under its token, log messages at its level, and
 //! requests that it declared support for, under ids of its own. Everything else is dropped, including unknown
@@ -64,7 +64,7 @@ pub(super) enum Step {
     Ask(AskedQuestion),
     /// Send this `error` or `result` member to the upstream, under the raw id.
     Respond(Bytes, Bytes),
-    /// Hold the call and ask its client by the response.
+    /// Hold the call and ask its client through the response.
     Hold(HeldQuestion),
     Drop,
 }
@@ -126,7 +126,7 @@ impl Relay {
         step
     }
 
-    /// Records that its client used a server.
+    /// Records that the call's client used a server.
     pub(super) fn note_use(&self, now: Instant) {
         if let Some((client, _)) = &self.client {
             client.note_use(now);
@@ -164,7 +164,7 @@ impl Relay {
                 {
                     to_client(notification(message, client.revision(), &[], asked))
                 }
-                // It may concern an earlier call of another client.
+                // The message may concern an earlier call of another client.
                 Some(_) | None => Step::Drop,
             },
             ("notifications/progress", None) => {
@@ -240,7 +240,7 @@ impl Relay {
         client.filter(|client| client.family == ProtocolFamily::Legacy)
     }
 
-    /// Requests that the client can be sent beside its call.
+    /// Requests that can be sent to the client during its call.
     pub(super) fn client_capabilities(&self) -> ClientCapabilities {
         match &self.client {
             Some((client, Channel::Stream)) if client.family == ProtocolFamily::Legacy => {
@@ -486,9 +486,9 @@ pub(super) fn note_elicitations(client: &Client, server: &Arc<str>, error: &str)
 /// Maximum number of URLs per error that a client is asked to open.
 pub(super) const MAX_URLS: usize = 16;
 
-/// Result that asks a modern client to open the URLs of error -32042, which its revision lacks (MCP 2026-07-28
-/// §Multi Round-Trip Requests). It has no request state: the repeated request is a new call. `None` without URLs,
-/// with too many, or if one is not the params of a URL elicitation.
+/// Result that asks a modern client to open the URLs of error -32042, which its revision lacks (MCP 2026-07-28 §Multi
+/// Round-Trip Requests). It has no request state: the repeated request is a new call. `None` if there are no URLs, if
+/// there are too many, or if one of them is not the params of a URL elicitation.
 pub(super) fn input_for_urls(error: &str, client: &Client) -> Option<String> {
     let asked = member(error, "data").and_then(|data| member(data, "elicitations"))?;
     let mut requests = String::new();

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 /// Cacheability of a result (MCP 2026-07-28 §Caching).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caching {
-    /// Not cacheable.
+    /// The result is not cacheable.
     No,
     Milliseconds(u64),
 }

@@ -39,7 +39,7 @@ pub enum Piece {
     Begin(AnswerMember),
     /// Next bytes of the answer's value.
     Data(Splice),
-    /// No answer; its form depends on the transport.
+    /// Refusal in place of an answer; its form depends on the transport.
     Refused(Refusal),
 }
 
@@ -172,7 +172,7 @@ impl Running {
         poll_fn(|cx| self.poll_piece(cx)).await
     }
 
-    /// Drops the call as canceled by its client; recorded as such.
+    /// Drops the call as canceled by its client, and records it as canceled.
     pub(crate) fn cancel(self) {
         self.reply.shared.canceled.set(true);
     }
@@ -182,7 +182,7 @@ impl Running {
         *self.reply.shared.capacity.borrow_mut() = Some(CapacityCheck(Box::new(capacity)));
     }
 
-    /// Drops the call because its answer has no receiver; recorded as such.
+    /// Drops the call because its answer has no receiver, and records this reason.
     pub(crate) fn give_up(self, why: String) {
         *self.reply.shared.given_up.borrow_mut() = Some(why);
     }
@@ -196,7 +196,7 @@ impl Running {
 /// Outcome of a client's message.
 #[derive(Debug)]
 pub enum Reaction {
-    /// Accepted; there is no response.
+    /// The message was accepted; there is no response.
     Noted,
     /// Complete response with a result.
     Answer(Bytes),
@@ -240,7 +240,7 @@ pub struct NotificationFilter {
     pub resources_list_changed: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_subscriptions: Vec<String>,
-    /// From the tasks extension.
+    /// Ids of tasks, from the tasks extension.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub task_ids: Vec<String>,
 }

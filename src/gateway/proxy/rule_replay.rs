@@ -80,7 +80,7 @@ struct LoggedMetadata<'a> {
     client_name: Cow<'a, str>,
     #[serde(default)]
     groups: Vec<Box<str>>,
-    /// Answered by a question; the repeated call has its own record.
+    /// True if the request was answered by a question; the repeated call has its own record.
     #[serde(default)]
     input_required: bool,
 }
@@ -89,11 +89,11 @@ struct LoggedMetadata<'a> {
 pub(crate) struct ReplayCounts {
     /// Requests evaluated by both sets.
     pub calls: u64,
-    /// Refused by the new rules only; not a request that was refused for another reason when it was made.
+    /// Requests refused by the new rules only, except those refused for another reason when they were made.
     pub newly_refused: u64,
-    /// Refused by the present rules only; not a request that was refused for another reason when it was made.
+    /// Requests refused by the present rules only, except those refused for another reason when they were made.
     pub newly_allowed: u64,
-    /// The log lacks data that a rule needs.
+    /// Requests for which the log lacks data that a rule needs.
     pub undecidable: u64,
     /// Rules with a different decision, at most 20.
     #[schema(value_type = Vec<String>)]

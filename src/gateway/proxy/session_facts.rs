@@ -194,7 +194,7 @@ impl PrincipalFacts {
         cell
     }
 
-    /// Facts of a principal, outside of a request: does not restart their expiry.
+    /// Returns the facts of a principal, outside of a request, without restarting their expiry.
     pub(super) fn peek(&self, principal: &Principal) -> SessionFacts {
         let table = self.table.lock();
         let cell = table.cells.get(&principal.mark()).unwrap_or(&self.common);
@@ -379,7 +379,7 @@ mod tests {
         let late = FIRST_SECOND + 1 + WINDOW_SECONDS;
         assert!(!table.get(mark(usize::MAX), late).get().open_world_seen);
         assert_eq!(table.table.lock().cells.len(), 1);
-        // A principal that shared it recently keeps its facts.
+        // A principal that recently shared the cell keeps its facts.
         common.used(late);
         common.answered(OPEN);
         assert!(table.get(mark(usize::MAX - 1), late).get().open_world_seen);

@@ -57,8 +57,8 @@ pub struct Settings {
     pub kept_results: Option<StoreBounds>,
     /// Servers whose calls within a session go through a single fleet node (`affinity`).
     pub session_servers: BTreeSet<Arc<str>>,
-    /// Memory held by strict mode over all calls. Shared by all holders of these settings; calls begun under
-    /// earlier settings return their bytes to the earlier budget.
+    /// Memory held by strict mode over all calls. The budget is shared by all holders of these settings; calls begun
+    /// under earlier settings return their bytes to the earlier budget.
     pub held: MemoryBudget,
     /// Memory for documents that warn mode validates after the reply.
     pub judging_budget: MemoryBudget,

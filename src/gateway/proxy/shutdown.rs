@@ -1,8 +1,8 @@
 //! Cut-off of calls in flight at shutdown.
 //!
 //! A call that is cut off reports to its client and in its record that the proxy ended it, not that the client
-//! disconnected. The server triggers the cut-off. Cheap while no call waits: a flag is checked when a call is
-//! polled, and each task of calls registers once to be woken.
+//! disconnected. The server triggers the cut-off. The mechanism is cheap while no call waits: a flag is checked when
+//! a call is polled, and each task of calls registers once to be woken.
 
 use std::cell::Cell;
 use std::future::poll_fn;

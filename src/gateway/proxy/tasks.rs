@@ -3,8 +3,8 @@
 //!
 //! The proxy keeps nothing about a task: the id that a client gets is [sealed](mcpproxy_policy::approvals) and
 //! contains server, tool and the server's own id. A request about it is admitted as [`Access::Task`], sent to that
-//! server and recorded beside the call; [`exchange`](super::exchange) parses the answer. Servers are offered a
-//! client's tasks only if both have declared them, in the same protocol family.
+//! server and recorded in addition to the call; [`exchange`](super::exchange) parses the answer. Servers are offered
+//! a client's tasks only if both have declared them, in the same protocol family.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ const META: &str = "_meta";
 const TASK_ID: &str = "taskId";
 const INPUTS: &str = "inputResponses";
 
-/// Task request that a client of that revision makes by `method`.
+/// Task request that a client of `revision` makes with `method`.
 pub(crate) fn request_of(method: &str, revision: Revision) -> Option<TaskRequest> {
     let (own, extension) = (revision.has_tasks(), revision.has_tasks_extension());
     Some(match method {
@@ -71,7 +71,7 @@ pub(crate) fn undeclared_subscription(params: &[u8]) -> Option<String> {
     (!declared).then(|| format!("{why} {TASKS_EXTENSION}"))
 }
 
-/// Whether it is the method of a task request, in any revision.
+/// Whether `method` is that of a task request, in any revision.
 pub(crate) fn is_request(method: &str) -> bool {
     [Revision::November2025, Revision::NEWEST]
         .into_iter()
@@ -142,7 +142,7 @@ async fn send(
     deliver(on, task, delivery).await
 }
 
-/// Opens a sealed id of the caller and records it. Refuses if no such task is visible to the caller at that endpoint.
+/// Opens a sealed id of the caller and records it. Refuses if the task is not visible to the caller at this endpoint.
 pub(super) fn opened(
     on: &mut OnRecord<'_>,
     endpoint: &Endpoint,
@@ -207,15 +207,15 @@ pub(super) async fn access(
     on.set_offer(server, request == TaskRequest::Update);
     let access = TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(&**id));
     if on.caller.is_proxy() {
-        // It concerns the server's own answer, whatever the client's family.
+        // The request concerns the server's own answer, regardless of the client's family.
         return Ok(Access::Task(access.by_proxy()));
     }
     of_same_family(on, server).await?;
     Ok(Access::Task(access))
 }
 
-/// Refuses a request about a task of the other protocol family, a client error: tasks of the two families differ,
-/// and the server would not understand it.
+/// Refuses a request about a task of the other protocol family. This is a client error, because tasks of the two
+/// families differ, and the server would not support the request.
 async fn of_same_family(on: &OnRecord<'_>, server: &str) -> Result<(), Refusal> {
     let Some(upstream) = on.worker.proxy.upstreams.get(server) else { return Ok(()) };
     let _ = tokio::time::timeout(SETTLE_WAIT, upstream.settled()).await;

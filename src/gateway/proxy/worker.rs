@@ -1,8 +1,8 @@
 //! State of a worker thread, shared state of all workers, busy polling, and blocking pools.
 //!
-//! [`BusyPoll`] keeps a worker's thread polling briefly after each event of a call, yielding to other threads.
-//! Waking a sleeping thread costs both peers more CPU than a call does, which dominates sequential calls. With many
-//! open calls the thread sleeps, since the next event is near.
+//! [`BusyPoll`] keeps a worker's thread polling briefly after each event of a call, yielding to other threads. Waking
+//! a sleeping thread costs both peers more CPU than a call does, which dominates sequential calls. If many calls are
+//! open, the thread sleeps, since the next event is near.
 //!
 //! [`ValidationPool`] moves validations that take longer than about a millisecond off the worker; large documents
 //! have permits of their own. [`ResultPool`] reads and writes kept results on a bounded number of threads, since a
@@ -232,8 +232,8 @@ pub struct Proxy {
     pub hash_key: u64,
 }
 
-/// Busy-poll duration: longer than a local server, or an agent with its next request ready, takes to answer. A
-/// longer wait does not pay off.
+/// Busy-poll duration. It is longer than a local server takes to answer, and than an agent takes to send a request
+/// that is ready. A longer wait does not pay off.
 const LINGER: Duration = Duration::from_micros(50);
 /// Maximum number of open calls for busy polling.
 const FEW_CALLS: usize = 2;
@@ -313,7 +313,8 @@ pub struct ValidationPool {
 }
 
 impl ValidationPool {
-    /// Validates at most `seats` small documents at once, and as many large ones, on `runtime`'s blocking threads.
+    /// Validates at most `seats` small documents concurrently, and as many large ones, on `runtime`'s blocking
+    /// threads.
     pub fn new(runtime: tokio::runtime::Handle, seats: usize) -> Self {
         Self {
             runtime,
@@ -371,7 +372,7 @@ pub(super) fn is_large(document: &[Bytes]) -> bool {
     document.iter().map(Bytes::len).sum::<usize>() > LARGE_DOCUMENT_BYTES
 }
 
-/// Maximum number of files read or written at once.
+/// Maximum number of files read or written concurrently.
 const SEATS: usize = 4;
 
 /// Pool for work on kept results. The memory budget of its callers bounds the queue.

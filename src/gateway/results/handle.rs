@@ -17,7 +17,7 @@ const NODE_DIGITS: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ResultHandle {
     random: [u8; DIGITS / 2],
-    /// Number of the node that keeps it; 0 without a fleet.
+    /// Number of the node that keeps the result; 0 without a fleet.
     node: u32,
 }
 

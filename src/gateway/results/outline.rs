@@ -1,6 +1,6 @@
 //! Outline of a result: a map of its structure with sizes, and the beginning of its text. Pure functions.
 //!
-//! Contains member names as the server wrote them, and no values except in the head; both are bounded.
+//! An outline contains member names as the server wrote them, and no values except in the head; both are bounded.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ pub struct Outline {
     pub head: String,
     /// Source of the head, for display.
     pub head_of: &'static str,
-    /// Whether it has `structuredContent`.
+    /// Whether the result has `structuredContent`.
     pub is_structured: bool,
 }
 

@@ -27,7 +27,7 @@ pub struct ResultPart {
     pub note: String,
 }
 
-/// Reason why there is no such part, with the content found instead.
+/// Reason why the requested part does not exist, with the content found instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoPart {
     #[error("pointer must be empty or begin with a slash, like /content/0/text")]
@@ -213,7 +213,7 @@ const MAX_SEARCH_BYTES: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartQuery {
     pub handle: ResultHandle,
-    /// Location within the result; absent: its text.
+    /// Location within the result; if absent, the text of the result.
     pub pointer: Option<String>,
     pub selection: Selection,
     /// Bytes to skip; for a search, hits.
@@ -226,7 +226,7 @@ pub struct PartQuery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     All,
-    /// Lines from 1; without an end up to the last.
+    /// Range of line numbers, starting at 1; without an end, up to the last line.
     Lines(u64, Option<u64>),
     Search(String),
 }

@@ -2,7 +2,7 @@
 //! evict it.
 //!
 //! The index is in memory only, so nothing outlives the process; the next start removes leftovers of a killed
-//! process. A file is removed after its last reader. Functions that block on the disk say so.
+//! process. A file is removed after its last reader. Each function that blocks on the disk is documented as blocking.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -118,7 +118,7 @@ struct State {
     bytes: u64,
     results: usize,
     kept: HashMap<ResultId, (u64, Arc<KeptResult>)>,
-    /// By age, with the principal of each.
+    /// Results by age, each with its principal.
     order: BTreeMap<u64, (ResultId, PrincipalMark)>,
     principals: HashMap<PrincipalMark, Holding>,
 }
@@ -150,8 +150,9 @@ impl State {
         Some(kept)
     }
 
-    /// Selects the result to evict for a newcomer of that principal and size: the oldest of the principal that uses
-    /// most of the exhausted resource, so that no principal loses results to one that has more.
+    /// Selects the result to evict for a newcomer of this principal and size: the oldest result of the principal that
+    /// uses the largest part of the exhausted resource, so that no principal loses results to a principal that has
+    /// more.
     fn first_to_go(
         &self,
         newcomer: PrincipalMark,
@@ -182,8 +183,8 @@ impl State {
     }
 }
 
-/// Removes leftovers in `folder`; if results `will_be_kept`, verifies that the folder is writable. Only for the
-/// process that owns the data folder. Blocks on the disk.
+/// Removes leftovers in `folder`; if results `will_be_kept`, verifies that the folder is writable. May only be called
+/// by the process that owns the data folder. Blocks on the disk.
 pub fn clean(folder: &Path, will_be_kept: bool) -> io::Result<()> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -221,8 +222,8 @@ impl ResultStore {
         Self { folder, state: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Keeps a result under the new `handle` from `now` on. If the bounds require it, evicts the oldest results of
-    /// the heaviest principal. After an error nothing is kept. Blocks on the disk.
+    /// Keeps a result under the new `handle` starting at `now`. If the bounds require it, evicts the oldest results
+    /// of the heaviest principal. After an error nothing is kept. Blocks on the disk.
     pub(crate) fn keep(
         &self,
         handle: ResultHandle,
@@ -281,7 +282,7 @@ impl ResultStore {
     }
 
     fn write(&self, path: &Path, result: &[Bytes]) -> io::Result<()> {
-        // The folder may be missing, or may have been removed meanwhile.
+        // The folder may be missing, or may have been removed in the meantime.
         private::folder(&self.folder)?;
         let mut file = private::create(path)?;
         result.iter().try_for_each(|part| file.write_all(part))
@@ -545,7 +546,7 @@ mod tests {
             |keep| KeepTerms { owner: owner("p", "s"), server: "s".into(), exposure: OPEN, keep };
         let parts = [Bytes::from_static(b"{}")];
         store.keep(handle(1), &parts, terms(Duration::from_secs(3600)), WIDE, now).unwrap();
-        // It has passed already: the task sleeps until the other one and is notified of this one.
+        // This expiry has already passed: the task sleeps until the other expiry and is notified of this one.
         store.keep(handle(2), &parts, terms(Duration::ZERO), WIDE, now).unwrap();
         let gone = async {
             while files(&store) > 1 {

@@ -12,7 +12,7 @@
 //! a tool's first call.
 //!
 //! Histograms have eight buckets per power of two, so that a quantile is off by at most 6 %. Counts by tool are
-//! bounded in tools and series, and kept only for existing tools, so that invented names take no memory.
+//! bounded in tools and series, and kept only for existing tools, so that invented names do not take memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -134,7 +134,7 @@ impl Tally {
         self.0.begun.add(1);
     }
 
-    /// Counts the end of a call; `server` is the one that it was sent to.
+    /// Counts the end of a call; `server` is the server that the call was sent to.
     pub fn ended(&self, server: Option<ServerId>, outcome: Outcome, took: CallDuration) {
         self.0.all.ended(outcome, took);
         if let Some(counts) = server.and_then(|server| self.0.servers.of(server)) {
@@ -182,7 +182,7 @@ impl Calls {
         self.named.lock().sums(&tools, max)
     }
 
-    /// Sums over all workers. Calls that end meanwhile may be included in some numbers only.
+    /// Sums over all workers. Calls that end during the read may be included in some numbers only.
     pub fn read(&self) -> Totals {
         let sheets = self.sheets.lock();
         let mut totals = Totals::default();
@@ -306,15 +306,15 @@ pub enum RefusalKind {
     Headers,
     /// The intent is missing, malformed or differs from the variant.
     Intent,
-    /// Denied by the annotations, the capability, the token, the catalog, a rule or a person.
+    /// The request was denied by the annotations, the capability, the token, the catalog, a rule or a person.
     Gate,
     /// The arguments violate the tool's schema.
     Arguments,
-    /// Too many requests in parallel, or per time.
+    /// There are too many requests in parallel, or per unit of time.
     Limited,
-    /// Too many refused requests of the principal, or its share of the log is used up. Not recorded individually.
+    /// The principal has too many refused requests, or has used up its share of the log. Not recorded individually.
     Throttled,
-    /// No such server or tool.
+    /// The server or tool does not exist.
     Unknown,
     Upstream,
     /// A request other than a tool call failed; client and server errors are not distinguished.
@@ -540,7 +540,7 @@ const MAX_TOOLS: usize = 16 * 1024;
 const PORTION: usize = 256;
 /// Label of tools beyond the bounds, and of a tool with this very name.
 pub(crate) const OTHER: &str = "other";
-/// Kinds of calls: by a call tool, by the tool's own name, or a request other than a tool call.
+/// Kinds of calls: through a call tool, through the tool's own name, or a request other than a tool call.
 const VARIANTS: [&str; 5] =
     ["call_tool_read", "call_tool_write", "call_tool_destructive", "direct", ""];
 
@@ -552,7 +552,7 @@ pub(super) struct ToolCalls(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// In order of arrival, so that they can be read in portions.
+    /// Rows in order of arrival, so that they can be read in portions.
     rows: Vec<Row>,
     /// Index in `rows`.
     places: HashMap<ServerId, HashMap<Arc<str>, usize>>,
@@ -595,7 +595,7 @@ impl ToolCalls {
         }
     }
 
-    /// Visits each row. Calls that end meanwhile may be missed.
+    /// Visits each row. Calls that end during the read may be missed.
     fn read(&self, mut each: impl FnMut(&Row)) {
         let (mut from, mut portion) = (0, Vec::with_capacity(PORTION));
         loop {

@@ -67,9 +67,9 @@ pub struct ExportCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
     QueueFull,
-    /// The collector did not accept it in time.
+    /// The collector did not accept the item in time.
     NotTaken,
-    /// The collector rejected it permanently.
+    /// The collector rejected the item permanently.
     Refused,
 }
 
@@ -145,7 +145,7 @@ impl ExportCounts {
 
 impl<T: Exported> ExportReceiver<T> {
     /// Waits for the first item, then up to [`GATHER`] for more, and moves at most [`Exported::BATCH`] items to
-    /// `batch`. Cancel-safe. Pending forever once all senders are dropped.
+    /// `batch`. Cancel-safe. Waits forever once all senders are dropped.
     pub async fn gather(&mut self, batch: &mut Vec<T>) {
         if batch.is_empty() {
             match self.receiver.recv().await {

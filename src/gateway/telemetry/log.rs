@@ -5,7 +5,7 @@
 //!
 //! [`LogFilter`] changes the level at run time. Its decision is cached per callsite until the level changes.
 //!
-//! [`LogTap`] copies lines, with bounded texts, into a bounded [export queue](super::export_queue). Switched off,
+//! [`LogTap`] copies lines, with bounded texts, into a bounded [export queue](super::export_queue). If switched off,
 //! it costs one atomic load per line. A line logged within a recorded trace carries its trace and span ids.
 
 use std::collections::VecDeque;

@@ -15,7 +15,7 @@ use super::log::LogRecord;
 
 /// Content type of export requests.
 pub const PROTOBUF: &str = "application/x-protobuf";
-/// Span flags: it is known whether the parent is remote, and it is.
+/// Span flags: whether the parent is remote is known, and the parent is remote.
 const PARENT_IS_KNOWN: u32 = 0x100;
 const PARENT_IS_REMOTE: u32 = 0x200;
 

@@ -43,7 +43,7 @@ impl Following {
         Self { follower, now: 0, taken: Vec::new(), steps: 0, is_swapped: false, displaced: 0 }
     }
 
-    /// Runs until the store has nothing new. At most `max` objects are listed at once.
+    /// Runs until the store has nothing new. Each listing contains at most `max` objects.
     fn follow(&mut self, store: &Store, max: usize) {
         let verifier = sealed_by("a", Hash([0; 32]), None).verifier.clone();
         // Listing one object at a time takes one round per object.
@@ -196,7 +196,7 @@ fn late_segment_is_not_a_fault() {
     let mut following = Following::new();
     let mut store = whole.clone();
     store.remove(1);
-    // It is retried until the fault would settle, and no longer.
+    // The follower retries until just before the fault would settle.
     while following.now == 0 {
         match following.follower.step(0) {
             FollowStep::Wait(until) => following.now = until - 1,
@@ -219,7 +219,7 @@ fn late_segment_is_not_a_fault() {
 fn chain_whose_first_segment_is_late_is_accepted_from_the_start() {
     let whole = stored(&chain(&mut ExampleLog::new(1), &[3, 1, 5], None));
     let mut following = Following::new();
-    // It is listed and fetched, but not accepted: its checkpoint names a predecessor.
+    // The later segment is listed and fetched, but not accepted: its checkpoint names a predecessor.
     for _ in 0..3 {
         step(&mut following, &whole[1..].to_vec());
     }
@@ -227,7 +227,7 @@ fn chain_whose_first_segment_is_late_is_accepted_from_the_start() {
     following.follow(&whole, 1000);
     assert_eq!(following.taken, [(1, 3), (4, 4), (5, 9)]);
     assert!(following.now < 2 * SETTLE_MS + 10_000, "{}", following.now);
-    // A first segment is accepted at once.
+    // The first segment of a chain is accepted immediately.
     let mut following = Following::new();
     for _ in 0..2 {
         step(&mut following, &whole);
@@ -360,7 +360,7 @@ fn damaged_mark_is_rejected() {
 }
 
 /// Follows a store that is temporarily replaced by one with only the `shown` segments, after the first two were
-/// accepted. With `is_reported` the follower can detect the swap.
+/// accepted. If `is_reported` is set, the follower can detect the swap.
 fn over_a_swap(whole: &Store, shown: &[usize], is_reported: bool) -> Following {
     let mut following = Following::new();
     following.follow(&whole[..2].to_vec(), 1000);

@@ -138,7 +138,7 @@ async fn invalid_object_is_reported_and_known_facts_are_kept() {
         assert!(faults["facts/said/b"].contains(words), "{faults:?}");
         assert_eq!(value(&a, "t").as_deref(), Some("1"));
     }
-    // Invalid under another name as well.
+    // The object is invalid under another name, too.
     store.put("facts/said/c", &whole);
     round(&a, &bucket).await;
     a.stand(&Ok(()));
@@ -169,7 +169,7 @@ async fn unreadable_object_blocks_neither_upload_nor_other_reads() {
     let standing = a.standing();
     assert!(standing.faults["facts/said/b"].contains("cannot be read"), "{standing:?}");
     assert!(standing.failing.is_none() && standing.published, "{standing:?}");
-    // Its own object must be read before it uploads another.
+    // The node's own object must be read before the node uploads another.
     broken_reads::are(&["facts/said/a"]);
     set_value(&a, "d", "1");
     a.round(&bucket).await.unwrap();
@@ -211,7 +211,7 @@ async fn stray_objects_are_reported_within_bounds_and_do_not_hide_nodes() {
     let all = &standing.faults[SAID];
     assert!(all.starts_with("1000 stray objects: X0"), "{all}");
     assert!(all.ends_with("more objects are skipped"), "{all}");
-    // More objects than are listed: their selection is up to the store, and nothing is undone because of it.
+    // There are more objects than a listing includes: the store chooses the listed ones, and this undoes nothing.
     for at in 0..MAX_LISTED_FACTS {
         store.put(&format!("facts/said/Y{at:05}"), b"");
     }

@@ -1,7 +1,7 @@
 //! Coercion of stringified arguments: models send `"[\"a\"]"` for an array and `"5"` for an integer. Pure function.
 //!
-//! A string at the location of a misfit has exactly one reading as another JSON value, if it is one JSON text. The
-//! caller validates the result, so that a reading counts only where the schema requires it.
+//! A string at the location of a misfit can be read as another JSON value in exactly one way, if it is one JSON text.
+//! The caller validates the result, so that a reading counts only where the schema requires it.
 
 use bytes::Bytes;
 
@@ -14,8 +14,8 @@ use mcpproxy_schema::misfit::{Misfit, MisfitFault, Misfits};
 /// Maximum depth of a value within a string.
 const MAX_DEPTH: usize = 64;
 
-/// Replaces the string at each listed misfit by the JSON value that it contains; `None` if one of them is not such
-/// a string.
+/// Replaces the string at each listed misfit by the JSON value that it contains; `None` if a misfit has no such
+/// string.
 pub(crate) fn coerced(
     arguments: &Bytes,
     misfits: &Misfits,
@@ -34,7 +34,7 @@ pub(crate) fn coerced(
     (!misfits.listed.is_empty()).then(|| text.into())
 }
 
-/// Kind (with its article) of the JSON value in the string at a misfit; `None` if it is not such a string.
+/// Kind (with its article) of the JSON value in the string at a misfit; `None` if there is no such string.
 pub(crate) fn contained(arguments: &str, misfit: &Misfit) -> Option<&'static str> {
     let inner = string(written(arguments, misfit)?)?;
     let inner = inner.trim_matches(is_space);

@@ -1,7 +1,7 @@
 //! `describe_tool`: one complete tool definition with an example call, and a preflight for given arguments.
 //!
-//! The preflight sends nothing, counts under no limit and asks nobody: it uses [`policy::forecast`]. An invisible
-//! tool is reported like an unknown one.
+//! The preflight does not send anything, count under a limit or ask anyone: it uses [`policy::forecast`]. An
+//! invisible tool is reported like an unknown one.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -141,7 +141,7 @@ struct Described<'a> {
     preflight: Option<Preflight>,
 }
 
-/// Example call by one of the call tools.
+/// Example call through one of the call tools.
 #[derive(Clone, Debug, Serialize)]
 struct ExampleCall {
     tool: &'static str,

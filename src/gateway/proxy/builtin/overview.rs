@@ -1,8 +1,8 @@
 //! Overview of the servers for agents: names and subjects of the tools.
 //!
 //! A server's own description is not repeated: it is unreviewed and would appear among an agent's instructions.
-//! Subjects are the most frequent words in tool names, so that the text is short and stable and contains no foreign
-//! sentence. Tools in quarantine are ignored.
+//! Subjects are the most frequent words in tool names, so that the text is short and stable and does not contain
+//! foreign sentences. Tools in quarantine are ignored.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -57,8 +57,8 @@ impl OverviewCache {
         text
     }
 
-    /// Overview for a restricted caller. With rules, a server is listed by the visible tools of a small sample,
-    /// spread evenly over its list.
+    /// Overview for a restricted caller. If there are rules, a server is listed by the visible tools of a small
+    /// sample, spread evenly over its list.
     pub(crate) fn visible(&self, snapshot: &Arc<Snapshot>, visible: Visibility<'_>) -> Arc<str> {
         if visible.is_all() {
             return self.of(snapshot);
@@ -242,7 +242,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(" and 20 more."), "{text}");
-        // Also if no tool is visible.
+        // This also holds if no tool is visible.
         let mut asked = 0;
         let none = overview(
             &snapshot,

@@ -1,7 +1,8 @@
 //! `retrieve_tools`: finds tools by a query in plain words and returns how to call them (FR-021..024).
 //!
-//! Owns the result at three levels of detail. Server-provided JSON (input schemas, annotations) is embedded
-//! verbatim; the text block has short lines with all that a call needs. Pure functions; the catalog ranks.
+//! This module owns the result at three levels of detail. Server-provided JSON (input schemas, annotations) is
+//! embedded verbatim; the text block has short lines with all that a call needs. The functions are pure; the catalog
+//! ranks the tools.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -50,7 +51,7 @@ pub(crate) const MAX_QUERY_BYTES: usize = 4096;
 pub(crate) enum Detail {
     /// Name, signature and call tool.
     Signature,
-    /// Also the first sentence of the description, and the annotations.
+    /// The data of `Signature`, the first sentence of the description, and the annotations.
     #[default]
     Compact,
     /// Everything, with the input schema.
@@ -95,7 +96,7 @@ pub struct Shown<'a> {
     /// The server's name in the config.
     #[schema(value_type = String)]
     pub server: &'a str,
-    /// The server's title for it.
+    /// The server's title for the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub title: Option<&'a str>,
@@ -178,7 +179,7 @@ struct BriefTool<'a> {
 enum ListedDetail {
     Signature,
     Compact,
-    /// Abbreviated instead of complete.
+    /// The tool is abbreviated instead of complete.
     CutShort,
     Whole,
 }

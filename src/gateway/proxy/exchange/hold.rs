@@ -37,7 +37,8 @@ use crate::proxy::reply::{Aborted, Piece};
 use crate::proxy::shutdown::CUT_OFF;
 use crate::proxy::worker::Worker;
 
-/// Extra time of the wait for the server over the wait for the client, so that the server's does not end first.
+/// Time by which the wait for the server exceeds the wait for the client, so that the wait for the server does not
+/// end first.
 const HELD_SLACK: Duration = Duration::from_secs(60);
 
 impl Exchange {
@@ -60,7 +61,7 @@ impl Exchange {
         if question.request.len() > MAX_HELD_QUESTION_BYTES {
             return Err(NotHeld::TooLong);
         }
-        // A response that has begun cannot ask.
+        // A response that has begun cannot carry a question.
         if self.begun || !self.waiting.is_empty() || !self.worker.may_defer() {
             return Err(NotHeld::Unavailable);
         }
@@ -165,7 +166,7 @@ struct HeldWait {
     asked: (&'static str, Bytes),
     began: Instant,
     timeout: Duration,
-    /// Slot and draft of the record of its end.
+    /// Slot and draft of the record of the wait's end.
     ends: Option<(Slot, Draft)>,
     /// The client, counted as a user of the server while the call is held (PRO-6).
     _user: Option<ActiveCall>,

@@ -1,9 +1,9 @@
 //! Input rounds: a modern server asks a legacy client for input (PRO-37).
 //!
-//! A modern server asks by its result (`input_required`; MCP 2026-07-28 §Multi Round-Trip Requests), which a legacy
-//! client cannot interpret. Within its call the client is sent requests of its own revision instead, and the
-//! request to the server is repeated with the answers and the server's state, verbatim. Rounds, questions, bytes
-//! and time are bounded, and a fault names the side that caused it.
+//! A modern server asks through its result (`input_required`; MCP 2026-07-28 §Multi Round-Trip Requests), which a
+//! legacy client cannot interpret. Instead, the client is sent requests of its own revision within its call, and the
+//! request to the server is repeated with the answers and the server's state, verbatim. Rounds, questions, bytes and
+//! time are bounded, and a fault names the side that caused it.
 //!
 //! ```text
 //! server ── input_required ─▶ read ─▶ lacking ─▶ Refused (-32021)
@@ -46,16 +46,17 @@ use crate::proxy::worker::Worker;
 pub(crate) const MAX_ROUNDS: u32 = 10;
 /// Maximum number of questions of one round.
 pub(crate) const MAX_QUESTIONS: usize = 16;
-/// Maximum size of a result that asks, in bytes. A longer one without a `resultType` before this position is not held back.
+/// Maximum size of a result that asks for input, in bytes. A longer one without a `resultType` before this position
+/// is not held back.
 const MAX_QUESTION_BYTES: usize = 1024 * 1024;
 /// Maximum size of the answers of one round, in bytes.
 const MAX_ANSWERS_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum nesting of a result that asks: serde_json's limit less the envelope.
+/// Maximum nesting of a result that asks for input: serde_json's limit minus the envelope.
 const MAX_QUESTION_DEPTH: usize = 120;
 /// Maximum length of a compared `resultType` as written, in bytes: each character may be escaped.
 const MAX_TYPE_BYTES: usize = 6 * 16;
 
-/// Reason why a request is not repeated with the client's input. Follows server and tool in a message.
+/// Reason why a request is not repeated with the client's input. The text follows server and tool in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum InputFault {
     #[error("the server asked its client for input more than {MAX_ROUNDS} times for one request")]
@@ -121,7 +122,7 @@ impl InputRounds {
         Self { call, count: 0, is_asked: false }
     }
 
-    /// Whether the result may ask; `waiting` is all of it that has arrived.
+    /// Whether the result may ask; `waiting` is the part that has arrived so far.
     pub(crate) fn may_ask(
         &mut self,
         inspector: &Inspector,
@@ -176,7 +177,7 @@ impl InputRounds {
     }
 }
 
-/// Whether the value at that location (start and length) is this string, in any spelling.
+/// Whether the value at this location (start and length) is this string, in any spelling.
 pub(crate) fn is_type(waiting: &Splice, (start, len): (usize, usize), expected: &str) -> bool {
     let mut value = [0; MAX_TYPE_BYTES];
     let Some(value) = value.get_mut(..len) else { return false };
@@ -261,7 +262,7 @@ impl<'a> InputRequired<'a> {
         lacking.fold(ClientCapabilities::default(), ClientCapabilities::with)
     }
 
-    /// Number of its requests.
+    /// Number of requests.
     pub(crate) fn count(&self) -> usize {
         self.requests.len()
     }
@@ -418,7 +419,8 @@ impl<'a> InputRequest<'a> {
                     && shapes::knows(method, revision, ELICITATION_ID)
                     && member(&params, ELICITATION_ID).is_none()
                 {
-                    // Required in that revision and removed later. The object has at least the member `mode`.
+                    // The member is required in this revision and was removed later. The object has at least the
+                    // member `mode`.
                     params.truncate(params.len().saturating_sub(1));
                     params.push_str(&format!(r#","{ELICITATION_ID}":"mcpproxy-{id}"}}"#));
                 }
@@ -448,8 +450,8 @@ impl<'a> InputRequest<'a> {
 /// Member of an elicitation with a URL; in 2025-11-25 only.
 const ELICITATION_ID: &str = "elicitationId";
 
-/// Error text for a client that `lacks` capabilities for the server's questions: it has not declared them, or it
-/// did but cannot be sent requests beside its call.
+/// Error text for a client that `lacks` capabilities for the server's questions: either it has not declared them, or
+/// it has, but it cannot be sent requests during its call.
 pub(crate) fn refusal(lacks: ClientCapabilities, declared: ClientCapabilities) -> String {
     let needs = [
         (lacks.elicitation_forms, declared.elicitation_forms, "elicitation.form"),
@@ -473,7 +475,7 @@ pub(crate) fn refusal(lacks: ClientCapabilities, declared: ClientCapabilities) -
     )
 }
 
-/// JSON-RPC error with this text for a client without those capabilities (MCP 2026-07-28 §Error Codes).
+/// JSON-RPC error with this text for a client without these capabilities (MCP 2026-07-28 §Error Codes).
 pub(crate) fn missing(lacks: ClientCapabilities, text: &str) -> Bytes {
     let code = Code::MissingCapability as i32;
     let message = Value::from(text);

@@ -1,5 +1,5 @@
-//! Connection that breaks before the answer: the call is repeated if nothing has arrived (CAP-7), and its client
-//! gets an event stream while the server's stream is being resumed (PRO-7).
+//! Handling of a connection that breaks before the answer: the call is repeated if nothing has arrived (CAP-7), and
+//! its client gets an event stream while the server's stream is being resumed (PRO-7).
 
 use mcpproxy_schema::output::Inspector;
 use mcpproxy_upstream::CallError;
@@ -8,7 +8,7 @@ use super::{Broken, Exchange, policy};
 use crate::proxy::held::answer::AnswerStream;
 
 impl Exchange {
-    /// Repeats the request if nothing has arrived and the connection is to blame (CAP-7).
+    /// Repeats the request if nothing has arrived and the connection caused the failure (CAP-7).
     pub(super) async fn retry_call(&mut self, error: CallError) -> Result<(), Broken> {
         if error.cause.quotes_server() {
             self.mark_answered();

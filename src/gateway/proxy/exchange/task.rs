@@ -107,8 +107,8 @@ impl From<RelationEdit> for Edit {
 }
 
 impl Exchange {
-    /// Retains the server's own bytes of a result that may be a task or a question, from its first change on, since
-    /// locations in the result refer to them.
+    /// Retains the server's own bytes of a result that may be a task or a question, starting at its first change,
+    /// since locations in the result refer to these bytes.
     pub(super) fn keep_original(&mut self, slice: &Bytes, is_adapted: bool) {
         if self.tasks.is_none() && self.rounds.is_none() {
             self.original = None;
@@ -201,7 +201,7 @@ impl Exchange {
             Some(TaskAnswer::MayBe { declared }) => {
                 let created = self.created(declared);
                 if created.is_err() {
-                    // A task in it is canceled.
+                    // A task in the result is canceled.
                     self.tasks = Some(TaskAnswer::MayBe { declared });
                 }
                 created
@@ -329,7 +329,7 @@ impl Exchange {
         let at = range_in(text, result);
         let result = answer.slice(at.clone());
         self.inspect(&result)?;
-        // The members beside the result also reach the client.
+        // The members next to the result also reach the client.
         self.call_record.note_response(masked.as_ref().unwrap_or(&answer));
         let whole = ended(spliced(&answer, 0..answer.len(), &edits), ending);
         let is_changed = !edits.is_empty();
@@ -347,7 +347,8 @@ impl Exchange {
     /// Adds a legacy server's task to the table of tasks that its client can list.
     fn note_known(&self, task: &str, id: &str, sealed: &str) {
         let Some(client) = self.relay.active_client() else { return };
-        // In milliseconds; negative or not a number means unlimited; the table caps long ones.
+        // `ttl` is in milliseconds. A negative value, or one that is not a number, means unlimited; the table limits
+        // long ones.
         let ttl = member(task, "ttl").and_then(|ttl| ttl.parse::<f64>().ok());
         let ttl = ttl.and_then(|ttl| Duration::try_from_secs_f64(ttl / 1e3).ok());
         let (principal, server) = (self.permit.principal(), self.permit.access().server());
@@ -459,7 +460,7 @@ fn quoted(sealed: &str) -> Bytes {
     format!("\"{sealed}\"").into()
 }
 
-/// Extracts that range of `bytes` and applies the edits within it.
+/// Extracts this range of `bytes` and applies the edits within it.
 fn spliced(bytes: &Bytes, range: Range<usize>, edits: &[Edit]) -> Splice {
     let mut within: Vec<&Edit> = edits
         .iter()

@@ -1,9 +1,9 @@
-//! Cancellation of tasks that a server created for a call but that its client does not receive (PRO-43). They are
-//! canceled at the server on behalf of the call's principal, since no client could fetch or cancel them.
+//! Cancellation of tasks that a server created for a call but that the call's client does not receive (PRO-43). They
+//! are canceled at the server on behalf of the call's principal, since no client could fetch or cancel them.
 //!
-//! Runs at the end of every exchange: an answer that fails, is blocked or breaks off may contain a task, and so may
-//! one whose client has disconnected. A cancellation is a request of its own with a record; the reply does not wait
-//! for it. It is repeated with backoff, a limited number of times, until the server answers.
+//! It runs at the end of every exchange: an answer that fails, is blocked or breaks off may contain a task, and so may
+//! an answer whose client has disconnected. A cancellation is a separate request with its own record; the reply does
+//! not wait for it. It is repeated with backoff, a limited number of times, until the server answers.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -238,7 +238,7 @@ fn digits(sealed: &str) -> String {
 fn task_id(result: &[u8], is_modern: bool) -> Option<Box<str>> {
     let text = match std::str::from_utf8(result) {
         Ok(text) => text,
-        // It may be truncated within a character.
+        // The result may be truncated within a character.
         Err(invalid) => std::str::from_utf8(result.get(..invalid.valid_up_to())?).ok()?,
     };
     let task = match is_modern {

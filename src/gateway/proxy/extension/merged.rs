@@ -39,8 +39,9 @@ pub(crate) fn offers(upstream: &Upstream, extension: Extension) -> bool {
     MergedExtensions::has(&upstream.introduced().capabilities, extension)
 }
 
-/// Member `extensions` of the capabilities; `None` if no server declares a known extension. A server that has not answered
-/// since the start counts as declaring all: clients ask only once, and an unsupported declaration does no harm.
+/// Member `extensions` of the capabilities; `None` if no server declares a known extension. A server that has not
+/// answered since the start counts as declaring all extensions: clients ask only once, and an unsupported declaration
+/// does no harm.
 pub(crate) fn declared(worker: &Worker, principal: &Principal) -> Option<Value> {
     let mut merged = MergedExtensions::default();
     for upstream in worker.proxy.upstreams.iter() {

@@ -2,7 +2,7 @@
 //!
 //! An [`Answer`] belongs to the worker that sent its call, but the client may return on a connection of any other
 //! worker. A pump therefore keeps the answer on its worker and passes its parts through a bounded channel to a
-//! [`HeldAnswer`], whose owner can change. Dropping that cancels the call.
+//! [`HeldAnswer`], whose owner can change. Dropping the [`HeldAnswer`] cancels the call.
 //!
 //! ```text
 //! worker A:  Answer ── pump ──┐ parts        ┌── commands
@@ -175,10 +175,10 @@ pub(crate) struct HeldAnswer {
     ended: CallError,
     parts: mpsc::Receiver<Part>,
     commands: mpsc::Sender<Command>,
-    /// Whether the response was received; then dropping this cancels nothing.
+    /// Whether the response was received; in that case, dropping this value does not cancel the call.
     finished: Arc<AtomicBool>,
     collected: Collected,
-    /// Rounds so far.
+    /// Number of rounds so far.
     pub(crate) rounds: u32,
     /// The call's share of the bounds.
     _place: HeldPlace,
@@ -243,7 +243,7 @@ impl HeldAnswer {
         self.command(Command::ExtendWait(limit));
     }
 
-    /// Sends a command; the pump reads commands in every state. One beyond the channel's capacity is lost.
+    /// Sends a command; the pump reads commands in every state. A command beyond the channel's capacity is lost.
     fn command(&self, command: Command) {
         let _ = self.commands.try_send(command);
     }
@@ -255,7 +255,8 @@ impl HeldAnswer {
     /// Begins a wait for the answer to the question with this raw id.
     pub(crate) fn waits_for(&mut self, raw_id: &Bytes) {
         let stash = std::mem::take(&mut self.collected.stash);
-        // From an earlier wait and not reached yet: its end may belong to a message that continues in the channel.
+        // The stash is from an earlier wait and has not been read completely: its end may belong to a message that
+        // continues in the channel.
         let is_full = self.collected.is_full && !stash.is_empty();
         self.collected = Collected {
             requests: stash.iter().filter(|part| matches!(part, Ok(Some(AnswerPart::End)))).count(),
@@ -310,7 +311,7 @@ fn part_len(part: &Part) -> usize {
 enum Taken {
     Kept,
     Refused(Refused),
-    /// Notification that no client receives; only observed.
+    /// Notification that no client receives; it is only observed.
     Notification(Bytes),
 }
 
@@ -322,7 +323,7 @@ impl Collected {
                 self.bytes += data.len() + size_of::<Part>();
                 self.message.push(data);
                 if self.bytes > MAX_STASH_BYTES {
-                    // The answer, or an excess of other messages: it waits for the client.
+                    // The answer, or a surplus of other messages, waits for the client.
                     self.fill(None);
                 }
                 Taken::Kept
@@ -412,7 +413,7 @@ async fn pump(
                 Some(Command::ExtendWait(limit)) => answer.extend_wait(limit),
                 Some(Command::Distrust) => answer.distrust(),
                 Some(Command::Observe(message)) => answer.observe(&message),
-                // Its owner was dropped.
+                // The owner of the held answer was dropped.
                 None => break,
             },
             reserved = parts.reserve(), if permit.is_none() && !is_over => match reserved {

@@ -52,7 +52,7 @@ pub(crate) struct PreparedHold {
     pub(crate) id: ApprovalId,
     /// The request state for the client.
     pub(crate) state: String,
-    /// The call's share of the bounds; `None` if it was held before.
+    /// The call's share of the bounds; `None` if the call was held before.
     pub(crate) place: Option<HeldPlace>,
     /// Slot for the record of a call whose client does not return.
     pub(crate) slot: Slot,

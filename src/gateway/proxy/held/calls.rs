@@ -1,8 +1,8 @@
 //! Table of calls to legacy servers that wait for the input of a modern client (PRO-42).
 //!
-//! A legacy server asks within a call, by a request of its own; a modern client is asked by the response to its request.
-//! The call to the server is therefore held while its client is away: the client gets `input_required` with a request state
-//! that names the held call, and its repeated request takes the call over. The server sees one call.
+//! A legacy server asks within a call, through its own request; a modern client is asked through the response to its
+//! request. The call to the server is therefore held while its client is away: the client gets `input_required` with
+//! a request state that names the held call, and its repeated request takes the call over. The server sees one call.
 //!
 //! ```text
 //!                question            taken by its repeated request
@@ -41,7 +41,7 @@ pub(crate) const QUESTION: &str = "question";
 /// Member of `metadata` with the id of a held call.
 pub(crate) const HELD_CALL: &str = "held_call";
 
-/// Reason why a request takes over no held call; due to the client or to elapsed time.
+/// Reason why a request does not take over a held call. The cause is the client or elapsed time.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum NotTakenOver {
     #[error(

@@ -57,7 +57,7 @@ pub(crate) struct HeldCallRepeat<'a> {
     pub(crate) principal: &'a Principal,
     pub(crate) access: &'a Access,
     pub(crate) arguments: &'a [u8],
-    /// Members beside the arguments, raw JSON joined by commas.
+    /// Members other than the arguments, raw JSON joined by commas.
     pub(crate) members: &'a [u8],
 }
 

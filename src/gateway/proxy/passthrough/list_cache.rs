@@ -96,7 +96,7 @@ pub(crate) struct CachedList {
 }
 
 impl CachedList {
-    /// The element with that name or URI.
+    /// The element with this name or URI.
     pub(crate) fn find(&self, key: &str) -> Option<&Listed> {
         let at = self.elements.binary_search_by(|listed| (*listed.key).cmp(key)).ok()?;
         self.elements.get(at)

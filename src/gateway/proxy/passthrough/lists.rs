@@ -1,9 +1,9 @@
 //! Upstreams' lists, read on demand and merged.
 //!
-//! A list is read if the cached one is stale: older than [`FRESH_MS`](super::list_cache::FRESH_MS), changed
-//! according to its server, or from an earlier connection. All servers are read concurrently, each for at most
-//! [`LIST_WAIT`]; one that is slow, broken or unavailable delays the others no longer than that and is represented
-//! by its last known list. One request at a time reads a server's list; others wait for it.
+//! A list is read if the cached one is stale: older than [`FRESH_MS`](super::list_cache::FRESH_MS), changed according
+//! to its server, or from an earlier connection. All servers are read concurrently, each for at most [`LIST_WAIT`]; a
+//! server that is slow, broken or unavailable delays the others by at most that time and is represented by its last
+//! known list. One request at a time reads a server's list; others wait for it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(crate) async fn of_server(worker: &Worker, server: &str, list: List) -> Vec<
     }
 }
 
-/// Elements from `start` on, at least one page, in key order, for which `shown` holds by server and own name.
+/// Elements in key order, starting at `start`, at least one page. `shown` selects them by server and own name.
 pub(crate) fn merged<'a>(
     sets: &'a [Arc<CachedList>],
     start: &Start,
@@ -148,7 +148,7 @@ async fn fresh(
     let before = changes(upstream, list);
     if let Err(reason) = upstream.reached(Instant::now() + AWAY_WAIT).await {
         peer_line!(warn, upstream, reason, "failed to read a server's list");
-        // Its lists will have changed when it reconnects.
+        // The server's lists will have changed when it reconnects.
         return slot.keep(ListRead::Failed { retry_after: AWAY_WAIT }, before);
     }
     let read = read(worker, upstream, list).await;
@@ -166,7 +166,7 @@ async fn fresh(
     slot.keep(read, before)
 }
 
-/// Change counter of that list.
+/// Change counter of this list.
 fn changes(upstream: &Upstream, list: List) -> u64 {
     let changes = *upstream.changes().borrow();
     match list {
@@ -292,7 +292,7 @@ async fn read_page(
     let answer = answer.map_err(|error| PageFailure::Other(Unread::from(&error.cause)))?;
     match whole(answer, worker.proxy.hash_key).await {
         Ok((AnswerMember::Result, result)) => {
-            // Everything received counts, whatever it contains.
+            // All received bytes count, regardless of their content.
             *bytes += result.len();
             if *bytes > MAX_LIST_BYTES {
                 return Err(PageFailure::TooLong);
@@ -340,7 +340,7 @@ async fn whole(mut answer: Answer, hash_key: u64) -> Result<(AnswerMember, Vec<u
     }
 }
 
-/// Servers with resources need not have templates.
+/// Whether the error reports an unknown method. Servers with resources need not have templates.
 fn is_unknown(error: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct RpcError {

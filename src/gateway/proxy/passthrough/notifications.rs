@@ -1,8 +1,8 @@
 //! Change notifications of upstreams for lists and resources, and the resource subscriptions of modern clients.
 //!
-//! Maps a server's changes to the proxy's lists and the clients' URIs, and paces notifications: a list that changes
-//! constantly is forwarded less and less often ([`Pace`]), and changes of several servers are merged. Downstream
-//! selects the receivers.
+//! This module maps a server's changes to the proxy's lists and the clients' URIs, and paces notifications: a list
+//! that changes constantly is forwarded less and less often ([`Pace`]), and changes of several servers are merged.
+//! Downstream selects the receivers.
 //!
 //! [`Watch`] holds the resources of one subscription (MCP 2026-07-28 §Subscriptions).
 
@@ -193,7 +193,7 @@ async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
                 }
                 let now = *changes.borrow_and_update();
                 let offers = upstream.offers();
-                // A server without this list that reconnects changes nothing.
+                // A reconnecting server without this list changes nothing.
                 if now.resources != known.resources && (offers.resources || before.resources) {
                     warn_restless(upstream, "resources", resources.changed(Instant::now()));
                 }
@@ -201,7 +201,7 @@ async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
                     warn_restless(upstream, "prompts", prompts.changed(Instant::now()));
                 }
                 (known, before) = (now, offers);
-                // At each connection: subscriptions may have been dropped meanwhile.
+                // Done at each connection, because subscriptions may have been dropped in the meantime.
                 for uri in upstream.subscriptions() {
                     let known = exposed::uri(upstream.name(), &uri);
                     let subscribers = &proxy.list_cache.subscribers;
@@ -290,7 +290,7 @@ impl Watch {
         self.resources.iter().any(|resource| **resource.uri() == *uri)
     }
 
-    /// Whether its client may be notified of updates of that resource now. If not, the subscription ends.
+    /// Whether its client may be notified of updates of this resource now. If not, the subscription ends.
     pub(crate) fn receives(&self, uri: &str) -> bool {
         let watched = self.resources.iter().find(|resource| **resource.uri() == *uri);
         watched.and_then(ResourceSubscription::subscriber).is_some_and(|subscriber| {
@@ -300,7 +300,7 @@ impl Watch {
         })
     }
 
-    /// Waits until its last resource is revoked; forever if it has none.
+    /// Waits until the watch's last resource is revoked; waits forever if the watch has no resources.
     pub(crate) async fn emptied(&mut self) {
         while self.resources.iter().any(|resource| resource.subscriber().is_some()) {
             if self.revocations.changed().await.is_err() {

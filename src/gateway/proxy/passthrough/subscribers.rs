@@ -48,9 +48,9 @@ pub(crate) struct Subscribing {
     pub(crate) principal: Principal,
     pub(crate) session_id: Arc<str>,
     pub(crate) client_name: Arc<str>,
-    /// Facts of its session when it subscribed.
+    /// Facts of the client's session when it subscribed.
     pub(crate) facts: SessionFacts,
-    /// Whether a person approved it.
+    /// Whether a person approved the subscription.
     pub(crate) is_approved: bool,
 }
 
@@ -104,7 +104,7 @@ impl Subscribers {
         self.table.lock().clients.contains_key(uri)
     }
 
-    /// Runs `end` unless a client is subscribed to the URI. Excludes new subscriptions meanwhile.
+    /// Runs `end` unless a client is subscribed to the URI. Excludes new subscriptions while `end` runs.
     pub(crate) fn unless_wanted(&self, uri: &str, end: impl FnOnce()) {
         let table = self.table.lock();
         if !table.clients.contains_key(uri) {
@@ -206,8 +206,8 @@ impl ResourceSubscription {
         self.subscriber.is_live().then_some(&self.subscriber)
     }
 
-    /// Ends it at the client's request, which notifies the server itself. If no other client has it, runs `last`
-    /// and returns true. Excludes new subscriptions meanwhile.
+    /// Ends the subscription because of its client's request, which itself notifies the server. If no other client
+    /// has the subscription, runs `last` and returns true. Excludes new subscriptions while `last` runs.
     pub(crate) fn end(self, last: impl FnOnce()) -> bool {
         let mut table = self.all.table.lock();
         let charge = table.live.remove(&self.subscriber.id);

@@ -1,8 +1,9 @@
 //! Record of a server's question to a client during a call, and of the client's answer (ACT-13).
 //!
-//! Opened before the question is sent, so that nothing is asked while the log has no capacity. Written when the
-//! question is answered, withdrawn by its server, or void because its call or session has ended. An open question
-//! may wait for a person, so it is charged to the principal's account and holds no log capacity that calls need.
+//! The record is opened before the question is sent, so that nothing is asked while the log has no capacity. It is
+//! written when the question is answered, withdrawn by its server, or void because its call or session has ended. An
+//! open question may wait for a person, so it is charged to the principal's account and does not hold log capacity
+//! that calls need.
 
 use std::fmt;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl QuestionRecord {
         Ok(Self { activity, record, call: call.into(), sizes, asked: None })
     }
 
-    /// Notes that `message`, a request of that method, is sent to the client now.
+    /// Notes that `message`, a request of method `method`, is sent to the client now.
     pub(crate) fn asks(&mut self, method: &str, message: &[u8]) {
         let Some((draft, _)) = &mut self.record else { return };
         self.asked = Some(Instant::now());

@@ -35,7 +35,7 @@ impl Departure {
 }
 
 /// Hashing granularity: 16 chunks, which fill the widest SIMD registers. With smaller pieces, chunks at slice
-/// boundaries would be hashed one at a time, at the cost of sixteen.
+/// boundaries would be hashed one at a time, at the cost of sixteen chunks.
 const BLOCK_BYTES: usize = 16 * blake3::CHUNK_LEN;
 
 /// Capacity for the text of any receipt.

@@ -1,7 +1,7 @@
 //! Record of a request in progress, written in every outcome (ACT-1, ACT-2), with the [receipt](super::receipt) of the answer.
 //!
-//! Owns the draft and its log slot, and submits it when the request ends or is dropped. Also fills in the request's
-//! tracing span.
+//! [`CallRecord`] owns the draft and its log slot, and submits the draft when the request ends or is dropped. It also
+//! fills in the request's tracing span.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -65,15 +65,15 @@ pub(crate) struct CallRecord {
     sent: Option<Instant>,
     /// Server that the request was sent to.
     server: Option<ServerId>,
-    /// Server of an existing tool or other request; such calls are counted by name.
+    /// Server of an existing tool, or of another request; these calls are counted by name.
     found: Option<ServerId>,
     /// Time at which the answer was complete or failed.
     pub(crate) answered: Option<Instant>,
     /// Number of times that a modern server asked a legacy client for input (PRO-37).
     pub(crate) input_rounds: u32,
-    /// The reply, which knows whether a dropped call was canceled by its client.
+    /// Reply, which shows whether a dropped call was canceled by its client.
     reply: Reply,
-    /// Whether it was cut off at shutdown.
+    /// Shows whether the call was cut off at shutdown.
     ending: Ending,
     tally: Tally,
 }
@@ -220,7 +220,8 @@ impl CallRecord {
         self.trace.carried()
     }
 
-    /// Replaces the client's trace by one of the proxy's own towards the server, and records its identifier.
+    /// Replaces, in the request to the server, the client's trace by one of the proxy's own, and records the new
+    /// identifier.
     pub(crate) fn restart_trace(&mut self, ids: &TraceIds) {
         if let Some(trace_id) = self.trace.restart(ids) {
             self.add_metadata("upstream_trace_id", &format!("\"{trace_id:032x}\""));
@@ -266,7 +267,7 @@ impl CallRecord {
         entry.draft.keep(Raw::Metadata, &metadata, MAX_METADATA_BYTES);
     }
 
-    /// Adds a request member beside the arguments, [`META`] or [`INPUTS`], to the metadata.
+    /// Adds a request member other than the arguments, [`META`] or [`INPUTS`], to the metadata.
     pub(crate) fn keep_member(&mut self, name: &str, value: &str) {
         self.add_metadata(name, &recorded_member(value));
     }
@@ -297,7 +298,7 @@ impl CallRecord {
         UNIX_EPOCH + Duration::from_micros(started)
     }
 
-    /// Notes the send to that server at `now`.
+    /// Notes that the request is sent to this server at `now`.
     pub(crate) fn sends(&mut self, upstream: &Upstream, now: Instant) {
         self.sent = Some(now);
         self.arguments = None;
@@ -394,7 +395,7 @@ impl CallRecord {
         }
     }
 
-    /// Discards the result so far: it was a question that the proxy asks itself.
+    /// Discards the result so far: it was a question that the proxy itself puts to the client.
     pub(crate) fn discard_response(&mut self) {
         self.receipt = None;
         if let Some((_, entry)) = &mut self.record {
@@ -426,7 +427,7 @@ impl CallRecord {
         self.add_metadata("queued_ms", &waited.as_millis().to_string());
     }
 
-    /// Whether the rest of the answer can be delivered; if not, records why (its connection broke).
+    /// Whether the rest of the answer can be delivered; if not, records the reason (the connection broke).
     pub(crate) fn delivers(&mut self, rest: &Splice) -> bool {
         let Some(why) = self.reply.undelivered(rest) else { return true };
         self.add_metadata(UNDELIVERED, &serde_json::json!(why).to_string());
@@ -470,7 +471,7 @@ impl CallRecord {
         self.add_metadata("rules", &serde_json::json!(rules).to_string());
     }
 
-    /// Records a denial: the request rejected, and one decision (ACT-1).
+    /// Records a denial: marks the request as rejected, and adds one decision (ACT-1).
     pub(crate) fn deny(&mut self, denial: &Denial) -> Refusal {
         let (decision, kind) = refusal::decision_about(denial);
         self.decide(decision);
@@ -479,8 +480,8 @@ impl CallRecord {
         refusal
     }
 
-    /// Writes a marker before the call is sent to `tool`: if this process is killed meanwhile, the call is recorded
-    /// as unknown (ACT-1).
+    /// Writes a marker before the call is sent to `tool`: if this process is killed during the call, the call is
+    /// recorded as unknown (ACT-1).
     pub(crate) async fn begin(&mut self, tool: &ToolName) -> Result<(), Refusal> {
         let Some((slot, entry)) = &mut self.record else { return Ok(()) };
         slot.begin(entry).await.map_err(|refused| {

@@ -38,7 +38,7 @@ impl OnRecord<'_> {
             if let Some(id) =
                 held::repeats::named_in(self.worker, &self.caller.principal, &extras.members)
             {
-                // Rare and large, so boxed to keep it out of every call's future.
+                // This future is rare and large, so it is boxed to keep it out of every call's future.
                 return Box::pin(self.take_over(permit, (body, holdable), extras, &id)).await;
             }
             let (worker, caller, user) = (self.worker, self.caller, self.user);
@@ -61,7 +61,7 @@ impl OnRecord<'_> {
             };
             let upstream = Arc::clone(&guard);
             if task_capability::must_settle(&upstream, &extras) {
-                // Rare and large, so boxed to keep it out of every call's future.
+                // This future is rare and large, so it is boxed to keep it out of every call's future.
                 Box::pin(task_capability::settled(&upstream)).await;
             }
             let access = permit.access();
@@ -117,7 +117,7 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Continues a held call with the client's answer instead of sending it (PRO-42).
+    /// Continues a held call with the client's answer instead of sending the call (PRO-42).
     async fn take_over(
         self,
         permit: Permit,
@@ -138,7 +138,7 @@ impl OnRecord<'_> {
             arguments: &arguments,
             members: &extras.members,
         };
-        // Before the client of the held call stops counting as a user of the server.
+        // Done before the client of the held call stops counting as a user of the server.
         if let Some(user) = user {
             worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
         }

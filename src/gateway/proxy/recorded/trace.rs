@@ -21,10 +21,10 @@ pub(super) enum CallTrace {
     /// Tracing is off: trace context is forwarded as received.
     #[default]
     Off,
-    /// Part of an unsampled trace.
+    /// The call is part of an unsampled trace.
     Carried {
         carried: Arc<PropagatedContext>,
-        /// Whether the client chose it.
+        /// Whether the client chose the trace.
         is_foreign: bool,
     },
     Recorded(Box<RecordedTrace>),
@@ -72,7 +72,7 @@ pub(super) struct EndedCall<'a> {
 }
 
 impl CallTrace {
-    /// Begins the trace of a call with that `method`. `meta` is called only if tracing is on.
+    /// Begins the trace of a call with method `method`. `meta` is called only if tracing is on.
     pub(super) fn begin<'a>(
         worker: &Worker,
         caller: &Caller,
@@ -130,8 +130,8 @@ impl CallTrace {
         }
     }
 
-    /// Replaces a trace chosen by the client, in what is sent to the server, by one of the proxy's own: its
-    /// identifier and vendor data would reach the server unreviewed (APR-1). Returns the identifier.
+    /// Replaces, in the request to the server, a trace chosen by the client by one of the proxy's own, because the
+    /// client's identifier and vendor data would reach the server unreviewed (APR-1). Returns the new identifier.
     pub(super) fn restart(&mut self, ids: &TraceIds) -> Option<u128> {
         let (carried, is_foreign) = match self {
             Self::Off => return None,

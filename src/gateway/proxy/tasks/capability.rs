@@ -1,7 +1,7 @@
 //! Tasks capability, on both sides of the proxy (PRO-43).
 //!
 //! Clients are offered tasks if a server that they can see supports them. A server is offered a client's tasks if
-//! both have declared them, in the same protocol family. Also defines the names of record members.
+//! both have declared them, in the same protocol family. This module also defines the names of record members.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) struct CreatedIds {
 }
 
 impl TaskAnswer {
-    /// Classifies an answer to `access`: about the task with that sealed id, or to a call that `creates` tasks.
+    /// Classifies an answer to `access`: about the task with this sealed id, or to a call that `creates` tasks.
     pub(crate) fn of(
         sealed: Option<Box<str>>,
         access: &Access,
@@ -70,7 +70,7 @@ impl TaskAnswer {
         match self {
             Self::About(sealed) => Some(Self::About(sealed)),
             Self::MayBe { declared } => Self::of(None, access, answer, declared),
-            // Belongs to an answer that has already arrived.
+            // The task belongs to an answer that has already arrived.
             Self::Created(_) => None,
         }
     }
@@ -81,7 +81,7 @@ pub(crate) fn required() -> Value {
     json!({"requiredCapabilities": {EXTENSIONS: {TASKS_EXTENSION: {}}}})
 }
 
-/// JSON-RPC error for such a client.
+/// JSON-RPC error for a client that did not declare tasks.
 pub(crate) fn missing(text: &str) -> Bytes {
     let error =
         json!({"code": Code::MissingCapability as i32, "message": text, "data": required()});

@@ -9,7 +9,7 @@
 //! change ─▶ due ── request ──▶ state for the client, the last one if the task has ended
 //!            ▲         ├─ refused for a reason that may pass ─▶ due after a backoff, a limited number of times
 //!            │         └─ refused otherwise ─▶ nothing until the next change
-//!            └─ still due if it changed meanwhile, or if the stream ended before the state was there
+//!            └─ still due if it changed during the request, or if the stream ended before the state was there
 //! ```
 
 use std::sync::Arc;
@@ -123,14 +123,15 @@ pub(super) enum Fetched {
     State(TaskState),
     /// Temporary refusal, with its delay if known.
     RefusedForNow(Option<Duration>),
-    /// No state for the client.
+    /// There is no state for the client.
     Nothing,
     /// The task does not exist, or no longer.
     Gone,
 }
 
 impl Fetched {
-    /// Parses the last piece of the answer about the task with that sealed id. `last` is `None` if the answer broke off.
+    /// Parses the last piece of the answer about the task with this sealed id. `last` is `None` if the answer broke
+    /// off.
     pub(super) fn of(last: Option<Piece>, sealed: &str, max_bytes: usize) -> Self {
         match last {
             Some(Piece::Whole(AnswerMember::Result, result)) => {
@@ -256,7 +257,7 @@ mod tests {
             let mut due = FetchDue::default();
             assert_eq!(refused(&mut due, now, Some(Duration::from_secs(asked))), Ok(()));
             assert_eq!(due.at, Some(now + Duration::from_secs(expected)));
-            // A change does not hasten it, but may be repeated as often as the first.
+            // A change does not bring the repetition forward, but resets the number of repetitions.
             due.changed(now);
             assert_eq!((due.at, due.refused), (Some(now + Duration::from_secs(expected)), 0));
         }

@@ -3,10 +3,11 @@
 //!
 //! One credential at a server represents many principals, so neither its task list nor its status notifications can
 //! be forwarded unchanged. The table maps a server's task to its principal, session and sealed id; requests about a
-//! task do not need it. Bounded: the oldest task of the principal with the most is evicted, and is then no longer
-//! listed or notified.
+//! task do not need it. The table is bounded: the oldest task of the principal with the most tasks is evicted. It is
+//! then no longer listed or notified.
 //!
-//! A change stays here until its state is fetched for the session's stream, even while there is none.
+//! A change stays in the table until the task's state is fetched for the session's stream, even while there is no
+//! stream.
 //!
 //! Lookups scan the table, which is small and only used for tasks.
 
@@ -48,9 +49,9 @@ struct KnownTask {
     sealed: Arc<str>,
     /// The client that is notified.
     client: Weak<Client>,
-    /// Schedule for fetching its state for that client.
+    /// Schedule for fetching the task's state for that client.
     due: FetchDue,
-    /// Whether the client received its final state.
+    /// Whether the client received the task's final state.
     is_over: bool,
     ends: Instant,
 }
@@ -142,7 +143,7 @@ impl KnownTasks {
         tasks.push_back(KnownTask { number, ..task });
     }
 
-    /// Tasks of a client at its endpoint, after that position.
+    /// Tasks of a client at its endpoint, after position `after`.
     pub(crate) fn page(&self, peer: &Peer, after: u64, now: Instant) -> TaskPage {
         let owner = Owner::of(&peer.principal, &peer.client);
         let tasks = self.tasks.lock();
@@ -178,7 +179,8 @@ impl KnownTasks {
         known.filter(|known| known.owner == owner).map(|known| Arc::clone(&known.sealed))
     }
 
-    /// Records that a client asked about a task with a sealed id it may use. It replaces a session that has ended.
+    /// Records that a client asked about a task with a sealed id it may use. The client replaces one whose session
+    /// has ended.
     pub(crate) fn asked(&self, sealed: &str, principal: &Principal, client: &Arc<Client>) {
         let mut tasks = self.tasks.lock();
         if let Some(known) = tasks.iter_mut().find(|known| *known.sealed == *sealed)
@@ -186,7 +188,7 @@ impl KnownTasks {
         {
             known.owner = Owner::of(principal, client);
             known.client = Arc::downgrade(client);
-            // It receives the state by its own request.
+            // The client receives the state through its own request.
             known.due = FetchDue::default();
         }
     }
@@ -219,7 +221,7 @@ impl KnownTasks {
     ) -> Result<Option<TaskState>, NotRepeated> {
         let mut tasks = self.tasks.lock();
         let known = tasks.iter_mut().find(|known| known.sealed == outcome.sealed);
-        // A task evicted meanwhile is not requested again.
+        // A task that was evicted in the meantime is not requested again.
         let Some(known) = known else { return FetchDue::default().take(outcome, now.into()) };
         if outcome.fetched == Fetched::Gone {
             tasks.retain(|known| known.sealed != outcome.sealed);
@@ -265,7 +267,7 @@ mod tests {
         Principal::Token(Arc::new(AgentToken::new(name, 1, Scope::default())))
     }
 
-    /// A client of that principal, with its session.
+    /// A client of this principal, with its session.
     fn peer(principal: Principal) -> Peer {
         let (client, endpoint) = (Client::of_test(), Endpoint::All);
         Peer { client, principal, endpoint, channel: Channel::Answer, headers: None, trace: None }
@@ -308,7 +310,7 @@ mod tests {
         Some(at.into_std())
     }
 
-    /// Whether a task change was recorded for that client, which then gets its state.
+    /// Whether a task change was recorded for this client, which then gets its state.
     fn is_noted(table: &KnownTasks, peer: &Peer, now: Instant) -> bool {
         let state = TaskState::of_test(r#""taskId":"x""#, false);
         fetched(table, peer, Fetched::State(state), now).is_some()

@@ -35,7 +35,7 @@ pub(crate) enum NotCanceled {
 }
 
 impl PendingCancellations {
-    /// Counts one more cancellation at that server.
+    /// Counts one more cancellation at this server.
     pub(crate) fn enter(
         self: &Rc<Self>,
         server: &Arc<str>,

@@ -1,9 +1,9 @@
 //! Relation of a message to a task: `_meta["io.modelcontextprotocol/related-task"]` (MCP 2025-11-25 §Related Task
 //! Metadata; PRO-43).
 //!
-//! A client knows a task by its sealed id, the server by its own. The relation is therefore opened in a client's
-//! messages and sealed in a server's; a relation to a foreign task is removed. Pure functions: the caller supplies
-//! the keys and the table.
+//! A client identifies a task by its sealed id, the server by its own id. The relation is therefore opened in a
+//! client's messages and sealed in a server's; a relation to a foreign task is removed. Pure functions: the caller
+//! supplies the keys and the table.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -39,8 +39,8 @@ pub(crate) fn range_in(text: &str, part: &str) -> Range<usize> {
     start..start + part.len()
 }
 
-/// Replaces the relation in the `_meta` of `object`, a part of `text`, by one to the task that `other` finds for
-/// its id, or by none. `None` if there is no relation.
+/// Replaces the relation in the `_meta` of `object`, a part of `text`, by a relation to the task that `other` finds
+/// for its id, or removes it. `None` if there is no relation.
 pub(crate) fn replaced(
     text: &str,
     object: &str,
@@ -88,7 +88,7 @@ pub(crate) fn open(
     }
 }
 
-/// Opens relations to the task of that sealed id in a client's `inputResponses`, raw JSON.
+/// Opens relations to the task of this sealed id in a client's `inputResponses`, raw JSON.
 pub(crate) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
     let mut opened = inputs.to_owned();
     let own = |id: &str| (id == sealed).then(|| own.to_owned());
@@ -102,8 +102,8 @@ pub(crate) fn opened_inputs(inputs: &str, sealed: &str, own: &str) -> String {
     opened
 }
 
-/// Seals the relation in a server's message to a client, to the task that `sealed` finds; also returns the server's
-/// id of that task.
+/// Seals the relation to a task in a server's message to a client; `sealed` finds the sealed id. Also returns the
+/// server's id of the task.
 pub(crate) fn sealed_message(
     message: &Bytes,
     sealed: impl FnOnce(&str) -> Option<String>,

@@ -20,7 +20,7 @@ use crate::proxy::reply::{Piece, Running};
 use crate::proxy::tasks;
 use crate::proxy::worker::Worker;
 
-/// Minimum time between two requests for one client's stream, however often its servers report changes.
+/// Minimum time between two requests for one client's stream, regardless of how often its servers report changes.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Requests the state of a task on behalf of the client, under the raw id of the client's request.

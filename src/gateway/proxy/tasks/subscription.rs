@@ -153,7 +153,7 @@ async fn follow(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, sealed: String) ->
         on.admit_at_once(access)?;
         let proxy = &worker.proxy;
         let upstream = proxy.upstreams.get(&task.server);
-        // Its tool is known, so its family is as well.
+        // The task's tool is known, so the server's family is known, too.
         let may_notify = |it: &Arc<Upstream>| it.family() == ProtocolFamily::Modern;
         let upstream = upstream.filter(may_notify);
         let upstream = upstream.ok_or_else(|| Refusal::no_server(&task.server))?;
