@@ -1,8 +1,8 @@
 //! Cursor over JSON text: white space, strings, whole values.
 //!
-//! Shared by all code that examines text without a tape. Accepts any bytes and reports unusual string content; the callers decide what to
-//! refuse. `plain` accepts only text that all parsers read the same way, `members` expects text that was checked before, and redaction
-//! accepts any text.
+//! Shared by all code that examines text without a tape. Accepts any bytes and reports unusual string content; the
+//! callers decide what to refuse. `plain` accepts only text that all parsers read the same way, `members` expects text
+//! that was checked before, and redaction accepts any text.
 
 use super::scan::{container_len, string_run};
 
@@ -118,7 +118,8 @@ impl<'a> TextCursor<'a> {
         }
     }
 
-    /// Skips a value without checking its content, and returns its text; `None` if no value begins here or the value is incomplete.
+    /// Skips a value without checking its content, and returns its text; `None` if no value begins here or the value is
+    /// incomplete.
     pub(crate) fn value(&mut self) -> Option<&'a [u8]> {
         let start = self.at;
         match self.peek()? {

@@ -104,8 +104,8 @@ impl FoldedNames {
     }
 }
 
-/// Folds by upper case and then lower case: `ſ` and `s` have the same upper case, `K` and `k` the same lower case, and the upper case of
-/// `ß` and `ﬁ` has two letters.
+/// Folds by upper case and then lower case: `ſ` and `s` have the same upper case, `K` and `k` the same lower case, and
+/// the upper case of `ß` and `ﬁ` has two letters.
 fn upper_and_back(c: char) -> impl Iterator<Item = char> {
     c.to_uppercase().flat_map(char::to_lowercase)
 }

@@ -314,8 +314,7 @@ mod tests {
         #[test]
         fn members_equal_those_of_serde_json(value in value(), pretty: bool) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };
-            // Parsed from the text, because a float that is printed and parsed may differ in its
-            // last bit.
+            // Parsed from the text, because a float that is printed and parsed may differ in its last bit.
             let Value::Object(expected) = serde_json::from_str(&text).unwrap() else {
                 prop_assert_eq!(read(&text), Err(NotAnObject));
                 return Ok(());

@@ -11,8 +11,7 @@ const MAX_BYTES: usize = 4096;
 const MAX_OPEN: usize = 16;
 /// Maximum number of keys in the open objects together.
 const MAX_KEYS: usize = 32;
-/// Maximum number of digits on either side of the point; a number within this limit never overflows
-/// a double.
+/// Maximum number of digits on either side of the point; a number within this limit never overflows a double.
 const MAX_DIGITS: usize = 15;
 
 /// Returns true if `text` is certainly one JSON value in UTF-8, without a duplicate key and not nested deeper than

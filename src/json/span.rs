@@ -18,8 +18,7 @@ impl Span {
         Self { start, end: end.max(start) }
     }
 
-    /// Span of `part`, a slice of `whole`; an empty span at the start if `part` is not a slice of
-    /// `whole`.
+    /// Span of `part`, a slice of `whole`; an empty span at the start if `part` is not a slice of `whole`.
     pub fn of(whole: &[u8], part: &[u8]) -> Self {
         let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
         match start.checked_add(part.len()) {

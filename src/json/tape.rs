@@ -552,8 +552,7 @@ fn list(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Opt
     None
 }
 
-/// Sorts the keys of a wide object, so that duplicates are adjacent; returns a duplicate if there
-/// is one.
+/// Sorts the keys of a wide object, so that duplicates are adjacent; returns a duplicate if there is one.
 #[inline(never)]
 fn sort(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
     let first = keys.len();

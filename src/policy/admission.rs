@@ -156,8 +156,7 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
     if let Access::Task(task) = &request.access
         && !task.sends_input()
     {
-        // Rules and approvals have already decided about the call, and this request adds nothing to
-        // it.
+        // Rules and approvals have already decided about the call, and this request adds nothing to it.
         return Ok(Checked { warnings, rules: decided_by, approval_need });
     }
     if let Some(tool) = request.access.tool() {

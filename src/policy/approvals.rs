@@ -295,7 +295,8 @@ pub enum AnswerError {
     TooMany(usize),
 }
 
-/// `text` with control, invisible and bidirectional characters escaped. If longer than `limit` bytes, it is truncated and marked.
+/// `text` with control, invisible and bidirectional characters escaped. If longer than `limit` bytes, it is truncated
+/// and marked.
 pub fn shown(text: &str, limit: usize) -> String {
     let head = text.get(..text.floor_char_boundary(limit)).unwrap_or(text);
     let mut shown = String::with_capacity(head.len());

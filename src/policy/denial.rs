@@ -77,8 +77,8 @@ pub enum NotApproved {
         /// Maximum size in bytes.
         limit: usize,
     },
-    /// Keys of the arguments differ only by case from each other or from parameters of the tool, so the server may read a different value
-    /// than the one shown.
+    /// Keys of the arguments differ only by case from each other or from parameters of the tool, so the server may read
+    /// a different value than the one shown.
     #[error(
         "approval cannot be asked for arguments with keys that differ only by case from each other, or from \
          parameters of the tool: write each as the tool's schema does"

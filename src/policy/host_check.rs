@@ -1,8 +1,7 @@
-//! `Host` and `Origin` checks that run before every endpoint, and the settings that admit an HTTP
-//! request.
+//! `Host` and `Origin` checks that run before every endpoint, and the settings that admit an HTTP request.
 //!
-//! Keeps foreign web pages (DNS rebinding, cross-site requests) away from a proxy on loopback. Independent of API keys, which are a second
-//! check and not a substitute. Pure.
+//! Keeps foreign web pages (DNS rebinding, cross-site requests) away from a proxy on loopback. Independent of API keys,
+//! which are a second check and not a substitute. Pure.
 
 use core::net::SocketAddr;
 use std::fmt;
@@ -113,7 +112,8 @@ impl HostCheck {
         self
     }
 
-    /// Checks one request. `authority` is the authority of an absolute request target; it must be allowed in addition to the `Host` header.
+    /// Checks one request. `authority` is the authority of an absolute request target; it must be allowed in addition
+    /// to the `Host` header.
     ///
     /// # Errors
     /// The first violation; [`HostRefused::status`] is the status of the response.
@@ -142,8 +142,8 @@ impl HostCheck {
 }
 
 impl HostCheck {
-    /// Origin of the page that caused an allowed request. Another port of the same host counts as foreign, even if `allowed_origins` allows
-    /// it.
+    /// Origin of the page that caused an allowed request. Another port of the same host counts as foreign, even if
+    /// `allowed_origins` allows it.
     pub fn asking(&self, headers: &HeaderMap) -> AskingOrigin {
         let Ok(Some(origin)) = only(headers, ORIGIN) else { return AskingOrigin::Unstated };
         let text = |bytes| std::str::from_utf8(bytes).ok();
@@ -162,8 +162,8 @@ impl HostCheck {
         if is_host || is_named { AskingOrigin::Own } else { AskingOrigin::Foreign }
     }
 
-    /// `host:port` under which a browser reaches `address`: `address` itself if its host is
-    /// allowed, otherwise the first allowed name.
+    /// `host:port` under which a browser reaches `address`: `address` itself if its host is allowed, otherwise the
+    /// first allowed name.
     pub fn address_for_browsers(&self, address: SocketAddr) -> String {
         let text = address.to_string();
         let host = HostPort::parse(&text);

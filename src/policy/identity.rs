@@ -6,9 +6,9 @@
 //! JWKS ─ KeySet ─▶ JwtVerifier ──────────┘
 //! ```
 //!
-//! Credentials are read without a lock. The gateway decides where a request carries its token, and whether the API key takes precedence;
-//! the rest of this crate authorizes. Key sets are fetched by the root package (`server::identity_watch`): this module does not use the
-//! network.
+//! Credentials are read without a lock. The gateway decides where a request carries its token, and whether the API key
+//! takes precedence; the rest of this crate authorizes. Key sets are fetched by the root package
+//! (`server::identity_watch`): this module does not use the network.
 //!
 //! [`Proven`] is the result of authentication. The texts of its failures are a contract; the clock is an argument.
 

@@ -75,8 +75,7 @@ pub enum ArgumentError {
 }
 
 impl ArgumentError {
-    /// Whether the parameters are missing or ambiguous between parsers, so that no correction is
-    /// suggested.
+    /// Whether the parameters are missing or ambiguous between parsers, so that no correction is suggested.
     pub fn is_malformed(&self) -> bool {
         matches!(self, Self::NotAnObject | Self::ArgsJson(TapeFault::DuplicateKey { .. }))
     }

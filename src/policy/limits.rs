@@ -234,8 +234,7 @@ impl CallLimits {
 
     /// Counts a denied request of `principal`.
     ///
-    /// Returns [`TooManyRefusals`] above the principal's rate: such denials are not recorded one by
-    /// one.
+    /// Returns [`TooManyRefusals`] above the principal's rate: such denials are not recorded one by one.
     pub fn refuse(&self, principal: &Principal) -> Result<(), TooManyRefusals> {
         let Some((limit, burst)) = self.refusals else { return Ok(()) };
         let (id, nodes) = (principal.id(), self.nodes());

@@ -35,8 +35,8 @@ pub(super) struct Cleared {
     pub(super) rules: Vec<Box<str>>,
 }
 
-/// Permission to send one request, as a type: only admission creates it, and the upstream requires it. It holds the slots that the request
-/// occupies and releases them when dropped.
+/// Permission to send one request, as a type: only admission creates it, and the upstream requires it. It holds the
+/// slots that the request occupies and releases them when dropped.
 #[derive(Debug)]
 pub struct Permit {
     cleared: Cleared,
@@ -95,7 +95,8 @@ impl Permit {
         Self { cleared, ..self }
     }
 
-    /// Releases the slots and reports the outcome to the server's breaker. `None` means that the outcome is not evidence about the server.
+    /// Releases the slots and reports the outcome to the server's breaker. `None` means that the outcome is not
+    /// evidence about the server.
     pub fn settle(&mut self, outcome: Option<ServerOutcome>) -> Option<BreakerChange> {
         match outcome {
             Some(outcome) => self.occupied.settle(outcome),
@@ -155,8 +156,8 @@ pub struct PendingApproval {
     kind: KindDigest,
 }
 
-/// Subject of a standing approval, regardless of the arguments: a principal, and either a tool in its current definition with an operation,
-/// or a resource or prompt.
+/// Subject of a standing approval, regardless of the arguments: a principal, and either a tool in its current
+/// definition with an operation, or a resource or prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalSubject {
     principal: Principal,
@@ -188,7 +189,8 @@ impl Approved {
 }
 
 impl PendingApproval {
-    /// Binds a cleared request to the exact call. Fails if the arguments are too long to be judged, or if keys differ only by case.
+    /// Binds a cleared request to the exact call. Fails if the arguments are too long to be judged, or if keys differ
+    /// only by case.
     pub(super) fn bind(
         cleared: Cleared,
         request: &AdmissionRequest<'_>,

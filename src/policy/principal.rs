@@ -1,8 +1,8 @@
 //! Principals, the originators of requests, and the accounts of memory kept on their behalf.
 //!
-//! A principal has one account for all of its sessions, subscriptions and replay buffers. Every allocation is charged before it is kept,
-//! and its [`StateCharge`] releases the bytes when dropped. A principal that exhausted its account is rejected; others are unaffected as
-//! long as the total has space. Uses no clock and no I/O.
+//! A principal has one account for all of its sessions, subscriptions and replay buffers. Every allocation is charged
+//! before it is kept, and its [`StateCharge`] releases the bytes when dropped. A principal that exhausted its account
+//! is rejected; others are unaffected as long as the total has space. Uses no clock and no I/O.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -50,8 +50,8 @@ impl Principal {
         }
     }
 
-    /// Share of `all` slots that one principal may use, at least one. Anonymous and admin represent many indistinguishable clients, so they
-    /// may use all slots.
+    /// Share of `all` slots that one principal may use, at least one. Anonymous and admin represent many
+    /// indistinguishable clients, so they may use all slots.
     pub fn share(&self, all: usize) -> usize {
         match self {
             Self::Anonymous | Self::Admin => all,
@@ -59,8 +59,7 @@ impl Principal {
         }
     }
 
-    /// 128-bit mark of the principal, equal on all nodes and stable over time; other principals
-    /// have other marks.
+    /// 128-bit mark of the principal, equal on all nodes and stable over time; other principals have other marks.
     pub fn mark(&self) -> [u8; 16] {
         let (kind, made) = match self {
             Self::Anonymous => (0, 0),
@@ -87,8 +86,7 @@ impl Principal {
 #[derive(Clone, Debug)]
 pub struct AgentToken {
     id: Box<str>,
-    /// Creation time in microseconds since 1970: a new token with the same name is another
-    /// principal.
+    /// Creation time in microseconds since 1970: a new token with the same name is another principal.
     made: u64,
     scope: Scope,
 }
@@ -205,8 +203,8 @@ pub enum StateFull {
     },
 }
 
-/// Holder of the most entries in a full table, and their number: the one to evict (max-min fairness). `holders` yields one item per entry;
-/// of equal holders, the first one counts.
+/// Holder of the most entries in a full table, and their number: the one to evict (max-min fairness). `holders` yields
+/// one item per entry; of equal holders, the first one counts.
 pub fn heaviest<H: Eq + Hash>(holders: impl Iterator<Item = H>) -> Option<(H, usize)> {
     let mut held: HashMap<H, (usize, Reverse<usize>)> = HashMap::new();
     for (at, holder) in holders.enumerate() {

@@ -5,6 +5,8 @@
 //! them per principal, tool and action, evaluates simple conditions as Cedar does (`condition`), and combines the effects. Files, logging
 //! and reload are left to the callers.
 //!
+//! # Vocabulary
+//!
 //! * `principal`: `Agent::"anonymous"`, `"admin"`, `"token:NAME"`, `"jwt:SUBJECT"`, `"cert:NAME"`, in `Group::"NAME"`
 //! * `action`: `read`, `write`, `destructive` (calls of tools: the greater of the stated operation and the one
 //!   recommended for the tool, which is also `intent.operation_type`), `list`, `read_resource` (also to subscribe, and to
@@ -212,8 +214,8 @@ impl RuleSet {
     /// Reads and checks rules. Names of servers and tools that do not exist are warnings, because whether they exist may
     /// change at any time.
     ///
+    /// # Errors
     /// All problems, including warnings, up to 200.
-    /// Everything that is wrong, warnings included, up to 200 problems.
     pub fn check(
         texts: &[RuleText],
         options: RuleOptions,
@@ -533,8 +535,7 @@ struct Plan {
     /// Inputs of all rules that apply.
     inputs_of: RuleInputs,
     types: InputMembers,
-    /// `None` if no rule is open, or if Cedar rejects the names; in the latter case, open rules
-    /// err.
+    /// `None` if no rule is open, or if Cedar rejects the names; in the latter case, open rules err.
     entities: Option<RequestEntities>,
 }
 

@@ -1,7 +1,7 @@
 //! Scope of an agent token (servers, tool patterns, operations), and the visibility of lists for a principal.
 //!
-//! The operation of a call is the greater of the stated one and the one recommended for the tool: a token limits an agent, which cannot
-//! widen its scope by stating less.
+//! The operation of a call is the greater of the stated one and the one recommended for the tool: a token limits an
+//! agent, which cannot widen its scope by stating less.
 
 use std::sync::Arc;
 
@@ -78,8 +78,8 @@ impl Scope {
         self.has_server(&name.server) && (self.tools.is_empty() || self.tools.iter().any(fits))
     }
 
-    /// Part of the scope that excludes a request to this server, tried in this order: servers, tools, operations. `tool` is the tool of a
-    /// call.
+    /// Part of the scope that excludes a request to this server, tried in this order: servers, tools, operations.
+    /// `tool` is the tool of a call.
     fn limit_of(&self, server: &str, tool: Option<&ToolName>) -> String {
         let is_in_tools = match tool {
             Some(name) => self.has_tool(name),
@@ -207,8 +207,9 @@ impl Visibility<'_> {
         self.scope.is_none_or(|scope| scope.has_tool(name))
     }
 
-    /// Whether the server with these tools may be revealed to the principal: true if any of its tools, resources or prompts could be shown.
-    /// Evaluates rules once for its resources, once for its prompts, and for at most `max_evaluated` tools.
+    /// Whether the server with these tools may be revealed to the principal: true if any of its tools, resources or
+    /// prompts could be shown. Evaluates rules once for its resources, once for its prompts, and for at most
+    /// `max_evaluated` tools.
     pub fn server(&self, server: &str, tools: &[Arc<Tool>], max_evaluated: usize) -> bool {
         let offers = self.scope.is_none_or(|scope| scope.has_offers(server));
         match self.rules {

@@ -1,7 +1,7 @@
 //! Facts about earlier requests that rules read, and the atomic cell that keeps them for a session or principal.
 //!
-//! A cell is one atomic word, updated without a lock. Facts never decrease during a session; the facts of a principal are kept until
-//! [`WINDOW_SECONDS`] pass without a request. The caller assigns cells.
+//! A cell is one atomic word, updated without a lock. Facts never decrease during a session; the facts of a principal
+//! are kept until [`WINDOW_SECONDS`] pass without a request. The caller assigns cells.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -131,7 +131,8 @@ impl FactsCell {
         });
     }
 
-    /// Raises the sensitivity to the one stated for a permitted request that is counted elsewhere. Returns whether it changed.
+    /// Raises the sensitivity to the one stated for a permitted request that is counted elsewhere. Returns whether it
+    /// changed.
     pub fn stated(&self, sensitivity: Option<Sensitivity>) -> bool {
         self.raise(|facts| SessionFacts {
             max_sensitivity: Sensitivity::higher(facts.max_sensitivity, sensitivity),

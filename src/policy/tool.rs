@@ -48,8 +48,7 @@ pub enum OutputSchema {
 }
 
 impl OutputSchema {
-    /// Current state. Replaces [`Compiling`](Self::Compiling) with the outcome once it is
-    /// available.
+    /// Current state. Replaces [`Compiling`](Self::Compiling) with the outcome once it is available.
     pub fn now(&self) -> &Self {
         match self {
             Self::Compiling(awaited) => awaited.get().unwrap_or(self),

@@ -70,8 +70,7 @@ impl Classify for Avx2 {
 
     #[inline(always)]
     fn running_parity(self, bits: u64) -> u64 {
-        // A carry-less multiplication by all ones yields the parity of all bits at or below each
-        // position.
+        // A carry-less multiplication by all ones yields the parity of all bits at or below each position.
         // SAFETY: `self` proves that the machine has carry-less multiply.
         unsafe {
             let bits = _mm_set_epi64x(0, bits.cast_signed());
@@ -123,8 +122,7 @@ fn skip_avx512(kernel: Avx512, skip: &mut Skip, bytes: &[u8]) -> Skipped {
 impl Classify for Avx512 {
     #[inline(always)]
     fn classify(self, block: &[u8; BLOCK]) -> Bits {
-        // SAFETY: the array has the 64 bytes that are read, the load needs no alignment, and `self`
-        // proves that the machine has AVX-512BW.
+        // SAFETY: the array has the 64 bytes that are read, the load needs no alignment, and `self` proves that the machine has AVX-512BW.
         unsafe {
             let bytes = _mm512_loadu_si512(block.as_ptr().cast());
             let folded = _mm512_or_si512(bytes, _mm512_set1_epi8(0x20));
@@ -161,8 +159,8 @@ impl Avx512Vbmi {
         has.then_some(Self(()))
     }
 
-    /// See [`translate`](super::translate::translate). Returns the number of bytes written, or
-    /// `None` if `out` has no space for the text and one stride.
+    /// See [`translate`](super::translate::translate). Returns the number of bytes written, or `None` if `out` has no space for the text
+    /// and one stride.
     pub(super) fn translate(self, text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
         // SAFETY: `self` proves that the machine has the features the function is compiled for.
         unsafe { translate_vbmi(text, table, out) }

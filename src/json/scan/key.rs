@@ -131,8 +131,7 @@ impl KeyReader {
         if self.folded.is_some() { None } else { self.buffer.get(..self.len) }
     }
 
-    /// A hash of the whole decoded name. Equal names have equal hashes under one seed; `scope`
-    /// separates the names of different objects.
+    /// A hash of the whole decoded name. Equal names have equal hashes under one seed; `scope` separates the names of different objects.
     pub(super) fn hash(&self, scope: u64) -> u64 {
         let head = self.folded.unwrap_or_default();
         self.mix(head ^ scope, self.buffer.get(..self.len).unwrap_or_default())

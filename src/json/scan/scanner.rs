@@ -128,8 +128,7 @@ impl Scanner {
     ///
     /// # Errors
     ///
-    /// The fault at the first byte that makes the message unusable. Later calls return the same
-    /// error.
+    /// The fault at the first byte that makes the message unusable. Later calls return the same error.
     pub fn feed(&mut self, chunk: &[u8]) -> Result<(), ScanError> {
         if let Some(error) = self.failed {
             return Err(error);

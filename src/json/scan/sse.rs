@@ -8,7 +8,8 @@ use core::arch::x86_64::{
 /// Bytes in a vector.
 const VECTOR: usize = 16;
 
-/// Length of the run of plain string bytes if it ends in a whole block; otherwise `Err` with the bytes after the last whole block.
+/// Length of the run of plain string bytes if it ends in a whole block; otherwise `Err` with the bytes after the last
+/// whole block.
 ///
 /// Reads two vectors at a time: nearly all strings end in the first block, so the branch is predictable.
 #[inline(always)]

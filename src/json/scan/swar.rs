@@ -55,8 +55,7 @@ pub(super) fn bits(block: &[u8; 64], fold: u8, wanted: u8) -> u64 {
     for (index, &word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(word) | (ONES * u64::from(fold));
         let differ = word ^ (ONES * u64::from(wanted));
-        // The high bit of a byte is set unless the byte is zero; no carry crosses into another
-        // byte.
+        // The high bit of a byte is set unless the byte is zero; no carry crosses into another byte.
         let nonzero = ((differ & !HIGHS) + !HIGHS) | differ;
         let equal = (!nonzero & HIGHS) >> 7;
         // Gathers the eight low bits in the top byte: bit 8i goes to bit 56 + i.

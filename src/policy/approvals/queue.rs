@@ -390,8 +390,7 @@ impl ApprovalQueue {
         claimed.map(|unclaimed| unclaimed.members)
     }
 
-    /// Payload of the first request of a call that its client retries; empty if the payload was
-    /// dropped.
+    /// Payload of the first request of a call that its client retries; empty if the payload was dropped.
     pub fn first_members(&self, id: &ApprovalId) -> Bytes {
         let state = self.state.lock();
         let waiting = state.number(id.as_str()).and_then(|number| state.waiting.get(&number));
@@ -404,8 +403,7 @@ impl ApprovalQueue {
         self.end(number, |_| Outcome::Withdrawn)
     }
 
-    /// Ends a wait that timed out; `None` if the call was already decided and the answer is on its
-    /// way.
+    /// Ends a wait that timed out; `None` if the call was already decided and the answer is on its way.
     pub(super) fn expire(&self, number: u64) -> Option<Outcome> {
         self.end(number, |timeout| Outcome::TimedOut { after: timeout })
     }

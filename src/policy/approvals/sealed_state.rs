@@ -1,14 +1,15 @@
 //! Sealed request states: a server's `requestState` on its way through its client (MCP 2026-07-28 §Multi Round-Trip
 //! Requests).
 //!
-//! A server sees one client, the proxy, so it cannot distinguish the principals that share its credentials. The proxy binds each state to
-//! principal, server, method, target and expiry by a keyed hash and verifies it before anything is sent. The key belongs to
-//! [`StateKey`](super::request_state), which the nodes of a fleet share.
+//! A server sees one client, the proxy, so it cannot distinguish the principals that share its credentials. The proxy
+//! binds each state to principal, server, method, target and expiry by a keyed hash and verifies it before anything is
+//! sent. The key belongs to [`StateKey`](super::request_state), which the nodes of a fleet share.
 //!
-//! `mcpproxy-state.KEY.EXPIRY.HASH.STATE`: the name of the key, hexadecimal seconds since 1970, the hash, and the server's JSON value
-//! verbatim, in base64url. Its content is not hidden, because the server sent it to this client. Arguments are not covered, because a
-//! client may spell them differently when it repeats a call. A server that depends on them has to check them, as it does without a proxy;
-//! rules and approvals decide about the arguments of each request.
+//! `mcpproxy-state.KEY.EXPIRY.HASH.STATE`: the name of the key, hexadecimal seconds since 1970, the hash, and the
+//! server's JSON value verbatim, in base64url. Its content is not hidden, because the server sent it to this client.
+//! Arguments are not covered, because a client may spell them differently when it repeats a call. A server that depends
+//! on them has to check them, as it does without a proxy; rules and approvals decide about the arguments of each
+//! request.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,12 +1,12 @@
 //! Sealed task ids: a server's task id on its way through its client (MCP Tasks extension; MCP 2025-11-25 §Tasks).
 //!
-//! Servers see one client, the proxy, and two servers may choose the same id. Therefore the id that a client gets names the server, the
-//! tool and the server's id, and is bound to principal and expiry by the keyed hash of a [request state](super::sealed_state). The proxy
-//! stores nothing: the id contains all the data it needs.
+//! Servers see one client, the proxy, and two servers may choose the same id. Therefore the id that a client gets names
+//! the server, the tool and the server's id, and is bound to principal and expiry by the keyed hash of a [request
+//! state](super::sealed_state). The proxy stores nothing: the id contains all the data it needs.
 //!
-//! `mcpproxy-task.KEY.EXPIRY.HASH.TASK`: as in a request state, with server, tool and id, each preceded by its length, in base64url. An id
-//! that was not issued to the principal, was altered or has expired yields `None`, without a reason: the client learns only that the task
-//! does not exist.
+//! `mcpproxy-task.KEY.EXPIRY.HASH.TASK`: as in a request state, with server, tool and id, each preceded by its length,
+//! in base64url. An id that was not issued to the principal, was altered or has expired yields `None`, without a
+//! reason: the client learns only that the task does not exist.
 
 use std::time::{Duration, SystemTime};
 
@@ -82,7 +82,8 @@ pub fn server_named_in(sealed: &str) -> Option<Box<str>> {
     Some(OpenedTask::decode(task)?.server)
 }
 
-/// Digits that identify a sealed id's task in records, unverified: part of the hash, from which the id cannot be derived.
+/// Digits that identify a sealed id's task in records, unverified: part of the hash, from which the id cannot be
+/// derived.
 pub fn task_digits(sealed: &str) -> Option<&str> {
     parts(after_key(sealed)?)?.1.get(..DIGITS)
 }

@@ -1,8 +1,8 @@
-//! Standing approvals. Each covers every call of one tool with one operation by one principal, regardless of the arguments, or every
-//! request for one resource or prompt.
+//! Standing approvals. Each covers every call of one tool with one operation by one principal, regardless of the
+//! arguments, or every request for one resource or prompt.
 //!
-//! A standing approval covers only the definition that the tool had when it was given. It ends at its deadline, with its session, with this
-//! process (in a fleet it survives the process), or when it is revoked.
+//! A standing approval covers only the definition that the tool had when it was given. It ends at its deadline, with
+//! its session, with this process (in a fleet it survives the process), or when it is revoked.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -59,8 +59,8 @@ pub(super) const MAX_ENDED: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct StandingApprovals {
     standing: Vec<StandingApproval>,
-    /// Revocations still to be shared with the fleet, oldest first: of revoked approvals, and of expired ones whose deadline is in the
-    /// future by the wall clock.
+    /// Revocations still to be shared with the fleet, oldest first: of revoked approvals, and of expired ones whose
+    /// deadline is in the future by the wall clock.
     ended: Vec<StandingApproval>,
     /// Keys of ignored approvals of other nodes whose lifetime exceeds the maximum.
     too_long: BTreeSet<SharedApprovalKey>,
@@ -172,8 +172,8 @@ impl StandingApprovals {
         self.ended.push(approval);
     }
 
-    /// Adopts standing approvals of other nodes. A node with a wrong clock cannot extend one beyond its lifetime or the maximum; one that
-    /// would exceed the maximum is skipped. Returns the ids that are skipped for the first time.
+    /// Adopts standing approvals of other nodes. A node with a wrong clock cannot extend one beyond its lifetime or the
+    /// maximum; one that would exceed the maximum is skipped. Returns the ids that are skipped for the first time.
     pub(super) fn adopt(
         &mut self,
         approvals: impl IntoIterator<Item = SharedApproval>,
@@ -231,8 +231,9 @@ impl StandingApprovals {
         self.standing.clone()
     }
 
-    /// Removes expired approvals. If an expired approval's deadline is in the future by the wall clock, that clock was set back or lags
-    /// behind the granting node. Such an approval is revoked for the whole fleet, which would otherwise bring it back.
+    /// Removes expired approvals. If an expired approval's deadline is in the future by the wall clock, that clock was
+    /// set back or lags behind the granting node. Such an approval is revoked for the whole fleet, which would
+    /// otherwise bring it back.
     fn sweep(&mut self, now: Now) {
         let over = self.standing.extract_if(.., |approval| approval.ends <= now.instant);
         let turned_back: Vec<_> = over.filter(|approval| approval.given_until > now.time).collect();

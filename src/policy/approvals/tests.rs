@@ -501,7 +501,8 @@ fn expired_approval_is_not_adopted_after_a_clock_step_back() {
     let (instant, time) = (Instant::now(), SystemTime::now());
     let approval = approval_of_another(1, time + 60 * MINUTE);
     assert_eq!(standing.adopt([approval.clone()], |_| false, Now { instant, time }).len(), 0);
-    // The clock, which was a day ahead, is corrected an hour later: without the cap, the approval would last a day longer.
+    // The clock, which was a day ahead, is corrected an hour later: without the cap, the approval would last a day
+    // longer.
     let now = Now { instant: instant + 60 * MINUTE, time: time - MAX_STANDING };
     standing.adopt([approval.clone()], |_| false, now);
     assert_eq!(standing.all(now).len(), 0);

@@ -1,7 +1,7 @@
 //! Messages of the approval webhook and their signature (CAP-8). Sending is left to the root package.
 //!
-//! A message holds neither the arguments nor the reason: approvers read them where they answer. The signature covers time and body, so that
-//! messages can be neither forged nor replayed.
+//! A message holds neither the arguments nor the reason: approvers read them where they answer. The signature covers
+//! time and body, so that messages can be neither forged nor replayed.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Credentials in force, replaced by an atomic swap, and their changes.
 //!
-//! Workers read credentials like their settings: through a cached pointer that is replaced only at a change, without a lock or an atomic
-//! write. Each worker caches verified JWTs until the next change.
+//! Workers read credentials like their settings: through a cached pointer that is replaced only at a change, without a
+//! lock or an atomic write. Each worker caches verified JWTs until the next change.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -167,8 +167,8 @@ impl Identity {
         Ok(changed)
     }
 
-    /// Replaces the agent tokens with the result of `next`, first on disk and then in force, under the file lock. `next` gets `None` if
-    /// there is no file. Returns whether the tokens changed. Blocks.
+    /// Replaces the agent tokens with the result of `next`, first on disk and then in force, under the file lock.
+    /// `next` gets `None` if there is no file. Returns whether the tokens changed. Blocks.
     ///
     /// On a [`TokenFileError`], the current tokens stay in force.
     pub fn reconcile(
@@ -408,7 +408,8 @@ impl TokenTable {
         self.tokens.is_empty()
     }
 
-    /// Authenticates a token at wall-clock time `now`. Expiry is checked every time, so that a corrected clock takes effect immediately.
+    /// Authenticates a token at wall-clock time `now`. Expiry is checked every time, so that a corrected clock takes
+    /// effect immediately.
     pub fn prove(&self, token: &[u8], now: SystemTime) -> Result<Proven, TokenRefused> {
         let hash = hash_of(token).ok_or(TokenRefused::Malformed)?;
         let (found_by, rest) = halves(&hash).ok_or(TokenRefused::Malformed)?;

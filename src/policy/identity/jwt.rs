@@ -1,11 +1,11 @@
 //! Verification of JWTs of an identity provider (RFC 7519, RFC 9068).
 //!
-//! The signature is verified first, with the key that the token names and an allowed algorithm that fits the key. The claims are checked
-//! next: issuer, audience and expiry are required, and every claim that is read must have its type. The clock is an argument.
-//! clock is an argument.
-//! The keys come from the identity provider (JWKS, RFC 7517). Keys of other types, keys for encryption and malformed keys are skipped.
-//! Pure.
-//! skipped. Pure.
+//! The signature is verified first, with the key that the token names and an allowed algorithm that fits the key. The
+//! claims are checked next: issuer, audience and expiry are required, and every claim that is read must have its type.
+//! The clock is an argument.
+//!
+//! The keys come from the identity provider (JWKS, RFC 7517). Keys of other types, keys for encryption and malformed
+//! keys are skipped. Pure.
 
 use std::path::PathBuf;
 use std::sync::Arc;

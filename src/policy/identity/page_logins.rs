@@ -6,8 +6,8 @@
 //! key (typed by hand)  ──exchanged───────▶
 //! ```
 //!
-//! Only BLAKE3 hashes are kept: secrets are 256 random bits, which cannot be guessed. `admin` handles the cookies and decides which
-//! requests a session authorizes.
+//! Only BLAKE3 hashes are kept: secrets are 256 random bits, which cannot be guessed. `admin` handles the cookies and
+//! decides which requests a session authorizes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

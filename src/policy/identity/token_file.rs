@@ -1,8 +1,7 @@
-//! Token file: `tokens.json` in the data folder. Only its owner can read it, and it does not
-//! contain the secrets.
+//! Token file: `tokens.json` in the data folder. Only its owner can read it, and it does not contain the secrets.
 //!
-//! A state file with a checksum and a backup copy ([`state_file`]). A change holds a separate lock file, so that processes do not overwrite
-//! each other's changes. Functions block.
+//! A state file with a checksum and a backup copy ([`state_file`]). A change holds a separate lock file, so that
+//! processes do not overwrite each other's changes. Functions block.
 //!
 //! [`TokenChange`] creates, rotates and revokes tokens. Pure.
 
@@ -82,7 +81,8 @@ pub enum TokenFileError {
     Io { file: PathBuf, error: io::Error },
 }
 
-/// Identifies a file's state without reading the file. Includes the permissions, so that a file is read again once they are repaired.
+/// Identifies a file's state without reading the file. Includes the permissions, so that a file is read again once they
+/// are repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     inode: u64,
@@ -247,8 +247,8 @@ const SECRET_BYTES: usize = 32;
 /// Number of bytes of a token: 32 random bytes are 43 base64 characters.
 const TOKEN_BYTES: usize = PREFIX.len() + 43;
 
-/// An agent token: 256 random bits with a prefix, shown once and stored as its BLAKE3 hash. A slow hash is unnecessary, since the secret
-/// cannot be guessed. `Debug` does not show it.
+/// An agent token: 256 random bits with a prefix, shown once and stored as its BLAKE3 hash. A slow hash is unnecessary,
+/// since the secret cannot be guessed. `Debug` does not show it.
 pub struct AgentSecret(String);
 
 impl std::fmt::Debug for AgentSecret {

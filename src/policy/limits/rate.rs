@@ -1,5 +1,5 @@
-//! Token bucket (GCRA) for calls per minute, with a burst of the same size, and for denials per second, with a separate burst; and the
-//! bounded table of buckets by key.
+//! Token bucket (GCRA) for calls per minute, with a burst of the same size, and for denials per second, with a separate
+//! burst; and the bounded table of buckets by key.
 //!
 //! Uses the monotonic clock, so steps of the wall clock have no effect.
 
@@ -39,8 +39,7 @@ impl Rate {
         Self::starting(clock::lately(), Duration::from_secs(1), limit, burst)
     }
 
-    /// Bucket that adds `limit` tokens per `period`, at most a minute. The bucket is full at
-    /// `start`.
+    /// Bucket that adds `limit` tokens per `period`, at most a minute. The bucket is full at `start`.
     fn starting(start: Instant, period: Duration, limit: NonZeroU32, burst: NonZeroU32) -> Self {
         let interval = (nanoseconds(period) / u64::from(limit.get())).max(1);
         Self { start, full_at: AtomicU64::new(0), interval, limit, burst }

@@ -1,7 +1,7 @@
 //! Mapping of a call's raw JSON arguments to the values that rules read. The parent module defines the mapping.
 //!
-//! One pass over the text: keys are compared at every depth, but values are built only where a rule reads them. Recursion is bounded by
-//! [`MAX_NESTING`]; malformed JSON is an error.
+//! One pass over the text: keys are compared at every depth, but values are built only where a rule reads them.
+//! Recursion is bounded by [`MAX_NESTING`]; malformed JSON is an error.
 
 use std::borrow::Cow;
 use std::fmt;

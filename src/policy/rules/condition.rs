@@ -1,7 +1,8 @@
-//! Evaluator of simple conditions without Cedar: comparisons of request values with literals. Most conditions are of this kind.
+//! Evaluator of simple conditions without Cedar: comparisons of request values with literals. Most conditions are of
+//! this kind.
 //!
-//! A condition is compiled from its syntax tree once. Anything outside this subset, including type errors, is left to Cedar, so the result
-//! always equals Cedar's. A test compares both.
+//! A condition is compiled from its syntax tree once. Anything outside this subset, including type errors, is left to
+//! Cedar, so the result always equals Cedar's. A test compares both.
 
 use serde_json::Value;
 
@@ -72,8 +73,7 @@ impl Condition {
         all.try_fold(first, |before, next| Some(Term::And(Box::new((before, next?))))).map(Self)
     }
 
-    /// Evaluates the condition; `None` if only Cedar can evaluate it, or if Cedar has to report the
-    /// error.
+    /// Evaluates the condition; `None` if only Cedar can evaluate it, or if Cedar has to report the error.
     pub(super) fn holds(
         &self,
         asked: &RuleRequest<'_>,
@@ -107,8 +107,7 @@ impl Term {
             "." => Self::Member(path(node, depth)?),
             "has" => {
                 let of = path(operand.get("left")?, depth)?;
-                // Presence elsewhere in `context` depends on the inputs that the rule reads, not on
-                // the request.
+                // Presence elsewhere in `context` depends on the inputs that the rule reads, not on the request.
                 if of.first().is_none_or(|first| **first != *"args") {
                     return None;
                 }
@@ -302,8 +301,7 @@ impl<'f> Facts<'f> {
     }
 }
 
-/// Whether any answer is true; `None` if any is `None`, since one element with an error makes the
-/// whole set an error.
+/// Whether any answer is true; `None` if any is `None`, since one element with an error makes the whole set an error.
 fn any(mut answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     answers.try_fold(false, |before, next| Some(before | next?))
 }

@@ -62,7 +62,8 @@ impl Wanted {
 pub(super) struct RuleNeeds {
     /// `context.args`
     pub(super) args: Option<Wanted>,
-    /// Names of argument members that the condition reads, at any depth. Over-approximated if a base is known only at evaluation.
+    /// Names of argument members that the condition reads, at any depth. Over-approximated if a base is known only at
+    /// evaluation.
     pub(super) names: FoldedNames,
     /// `context.intent`
     pub(super) intent: bool,
@@ -90,8 +91,8 @@ const CALL_MEMBERS: [&str; 3] = ["args", "intent", "capability"];
 struct CallMembers {
     /// Whether one of them is read.
     read: bool,
-    /// Whether the condition distinguishes actions itself: it tests whether one of them is present, reads the whole context, or names the
-    /// action.
+    /// Whether the condition distinguishes actions itself: it tests whether one of them is present, reads the whole
+    /// context, or names the action.
     distinguished: bool,
 }
 
@@ -115,7 +116,8 @@ impl RuleNeeds {
             || self.now
     }
 
-    /// Whether the condition can be evaluated only for calls, because it reads members that other requests lack, without testing for them.
+    /// Whether the condition can be evaluated only for calls, because it reads members that other requests lack,
+    /// without testing for them.
     pub(super) fn calls_only(&self) -> bool {
         self.call_members.read && !self.call_members.distinguished
     }
@@ -348,8 +350,7 @@ fn of_value(schema: &Value, root: &Value, wanted: &Wanted, level: usize) -> Inpu
     }
 }
 
-/// The values of `type` without `null`. If `type` is absent, `properties`, `enum` or `const` imply
-/// it.
+/// The values of `type` without `null`. If `type` is absent, `properties`, `enum` or `const` imply it.
 fn kinds(schema: &Value) -> Vec<&str> {
     match schema.get("type") {
         Some(Value::String(word)) => return vec![word],
@@ -450,8 +451,7 @@ fn write_type(
         InputType::Record(members) => written(members, wanted.unwrap_or(&none), guesses),
         InputType::Any => match wanted.filter(|wanted| !wanted.members.is_empty()) {
             None => guesses.next().unwrap_or("String").to_owned(),
-            // A member whose own members are read is a record, and they are as certain as the
-            // member itself.
+            // A member whose own members are read is a record, and they are as certain as the member itself.
             Some(wanted) => {
                 let any = InputMember { value: InputType::Any, required: member.required };
                 let members = wanted.members.keys().map(|name| (name.clone(), any.clone()));

@@ -1,5 +1,5 @@
-//! Requests in the form that rules read: subject, action, target, the Cedar entities and context made of them, and the scopes that select
-//! rules.
+//! Requests in the form that rules read: subject, action, target, the Cedar entities and context made of them, and the
+//! scopes that select rules.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -62,7 +62,8 @@ impl RuleAction {
         }
     }
 
-    /// Actions that a call of the tool can have, from least to most; the operation recommended for the tool is the least.
+    /// Actions that a call of the tool can have, from least to most; the operation recommended for the tool is the
+    /// least.
     pub(super) fn calls_of(tool: &Tool) -> impl Iterator<Item = Self> {
         let min = Operation::recommended(tool.capability);
         Operation::ALL.into_iter().filter(move |operation| *operation >= min).map(Self::from)
@@ -79,8 +80,8 @@ impl RuleAction {
 }
 
 impl RuleRequest<'_> {
-    /// The request with its effective action. For a tool call, this is the greater of the stated operation and the one recommended for the
-    /// tool, so that an agent cannot avoid a rule by stating less than the tool does.
+    /// The request with its effective action. For a tool call, this is the greater of the stated operation and the one
+    /// recommended for the tool, so that an agent cannot avoid a rule by stating less than the tool does.
     pub(super) fn with_effective_action(self) -> Self {
         let stated = match self.action {
             RuleAction::Read => Operation::Read,
@@ -182,8 +183,8 @@ pub struct RuleRequest<'a> {
     pub client: &'a str,
     /// Facts of the session joined with those of the principal.
     pub session: SessionFacts,
-    /// Whether a request for a resource or prompt sends data chosen by the client to a server of the open world. For a tool call, the
-    /// tool's exposure decides this.
+    /// Whether a request for a resource or prompt sends data chosen by the client to a server of the open world. For a
+    /// tool call, the tool's exposure decides this.
     pub carries_out: bool,
     /// Wall-clock time.
     pub now: SystemTime,

@@ -139,8 +139,7 @@ impl ParsedRule {
         })
     }
 
-    /// Generated name with the column, because two rules can begin on one line. `None` if `@id`
-    /// names the rule.
+    /// Generated name with the column, because two rules can begin on one line. `None` if `@id` names the rule.
     pub(super) fn name_with_column(&self) -> Option<Box<str>> {
         let made_up = self.policy.annotation("id").is_none();
         made_up.then(|| format!("{}:{}", self.name, self.column).into())

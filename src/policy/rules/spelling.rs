@@ -1,10 +1,11 @@
-//! Detection of targets that are other spellings of one that a rule names. Servers read one URI in many spellings, and some ignore the case
-//! of prompt names, whereas rules compare text. A request for another spelling of a named target makes the rule err. Over-approximates,
-//! since servers differ.
+//! Detection of targets that are other spellings of one that a rule names. Servers read one URI in many spellings, and
+//! some ignore the case of prompt names, whereas rules compare text. A request for another spelling of a named target
+//! makes the rule err. Over-approximates, since servers differ.
 //!
-//! URIs are compared after the normalization of RFC 3986 §6 (case of scheme and host, percent-encoding, dot segments, default port). In
-//! addition, empty path segments are removed, `\` in a path becomes `/`, the host of a `file` URI is ignored, and white space is removed,
-//! since WHATWG parsers drop it. A query or fragment is compared only if the rule names one.
+//! URIs are compared after the normalization of RFC 3986 §6 (case of scheme and host, percent-encoding, dot segments,
+//! default port). In addition, empty path segments are removed, `\` in a path becomes `/`, the host of a `file` URI is
+//! ignored, and white space is removed, since WHATWG parsers drop it. A query or fragment is compared only if the rule
+//! names one.
 
 use std::cell::OnceCell;
 

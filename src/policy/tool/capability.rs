@@ -113,8 +113,7 @@ impl Capability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idempotence {
     No,
-    /// Derived, because the tool is read-only (CAP-2). Not retried if the call may have ended the
-    /// server.
+    /// Derived, because the tool is read-only (CAP-2). Not retried if the call may have ended the server.
     Derived,
     /// Stated by the server (`idempotentHint`) or the operator.
     Stated,
@@ -345,8 +344,8 @@ impl Pattern {
         rest.ends_with(tail)
     }
 
-    /// Sort key from vague to exact: names rank above patterns, then patterns by their number of literal characters. The text breaks ties,
-    /// so that the order does not depend on the file's order.
+    /// Sort key from vague to exact: names rank above patterns, then patterns by their number of literal characters.
+    /// The text breaks ties, so that the order does not depend on the file's order.
     fn specificity(&self) -> (bool, usize, &str) {
         let stars = self.0.matches('*').count();
         (stars == 0, self.0.len() - stars, &self.0)

@@ -1,6 +1,7 @@
 //! Partial reader of input schemas: the keywords that describe a value, for signatures and example arguments. Pure.
 //!
-//! Bounds how far references are followed. Does not validate. Builds no tree: a node consists of slices of the server's text.
+//! Bounds how far references are followed. Does not validate. Builds no tree: a node consists of slices of the server's
+//! text.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -106,8 +107,8 @@ impl<'a> SchemaRoot<'a> {
         self.resolve(self.text)
     }
 
-    /// Keywords of the subschema `text`. Follows references within the root; keywords next to a reference are included. A non-object has no
-    /// keywords.
+    /// Keywords of the subschema `text`. Follows references within the root; keywords next to a reference are included.
+    /// A non-object has no keywords.
     pub(super) fn resolve(&self, text: &'a str) -> SchemaNode<'a> {
         let mut node = SchemaNode::read(text);
         for _ in 0..MAX_CHAIN {

@@ -121,8 +121,7 @@ impl ClientCapabilities {
         out.push(b'}');
     }
 
-    /// The capabilities plus the one that `request` needs; a request with an unknown mode needs
-    /// none.
+    /// The capabilities plus the one that `request` needs; a request with an unknown mode needs none.
     #[must_use]
     pub fn with(self, request: ServerRequest) -> Self {
         match request {

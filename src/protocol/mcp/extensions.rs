@@ -1,8 +1,9 @@
 //! Extensions: names of methods and notifications that no revision of the protocol defines, and that can be forwarded
 //! unread. Pure.
 //!
-//! A name that a receiver could take for a method of the protocol does not count as an extension, because the proxy handles such methods
-//! itself. The first word of the name decides, regardless of its case and of punctuation before it.
+//! A name that a receiver could take for a method of the protocol does not count as an extension, because the proxy
+//! handles such methods itself. The first word of the name decides, regardless of its case and of punctuation before
+//! it.
 
 use super::bounds::MAX_METHOD_BYTES;
 

@@ -53,7 +53,7 @@ pub enum HeaderMismatch {
 }
 
 impl HeaderMismatch {
-    /// Mismatch of two revisions, of which only printable characters are shown.
+    /// Mismatch of two revisions, shown truncated and escaped.
     pub fn of_versions(header: &[u8], body: &str) -> Self {
         let shown = |text: &str| -> Box<str> {
             let text: String = text.chars().take(MAX_SHOWN_CHARS).collect();

@@ -73,8 +73,9 @@ fn whole(value: f64) -> Option<u64> {
     ((0.0..=MAX_EXACT).contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }
 
-/// Completes an error object that lacks an integer `code` or a string `message`; `None` if it has both. Clients discard a response whose
-/// error they cannot read, and some of them then wait until their time limit. Other members keep their bytes.
+/// Completes an error object that lacks an integer `code` or a string `message`; `None` if it has both. Clients discard
+/// a response whose error they cannot read, and some of them then wait until their time limit. Other members keep their
+/// bytes.
 pub fn conforming_error(error: &str) -> Option<String> {
     const NO_MESSAGE: &str = "\"the server's error has no message\"";
     let all: Vec<_> = members(error).ok()?.collect::<Result<_, _>>().ok()?;
@@ -112,9 +113,9 @@ pub fn requires_url_elicitation(error: &str) -> bool {
         && member(error, "code") == Some(URL_ELICITATION_REQUIRED)
 }
 
-/// Replaces an error code that the modern revision has retired (MCP 2026-07-28 §Error Codes); `None` for any other code. A missing resource
-/// becomes an invalid parameter (SEP-2164). A URL to be opened first has no counterpart and becomes an internal error. Everything else
-/// keeps its bytes.
+/// Replaces an error code that the modern revision has retired (MCP 2026-07-28 §Error Codes); `None` for any other
+/// code. A missing resource becomes an invalid parameter (SEP-2164). A URL to be opened first has no counterpart and
+/// becomes an internal error. Everything else keeps its bytes.
 pub fn modern_error(error: &str) -> Option<String> {
     let raw = member(error, "code")?;
     let code = match raw {

@@ -134,8 +134,7 @@ pub fn of_hop(meta: &[u8]) -> Option<String> {
     selected(meta, |key| OF_THE_HOP.contains(&key) && !TRACE.contains(&key))
 }
 
-/// A `_meta` without the client's `traceparent` and `tracestate`. `None` if it contains nothing
-/// else.
+/// A `_meta` without the client's `traceparent` and `tracestate`. `None` if it contains nothing else.
 pub fn without_trace(meta: &[u8]) -> Option<String> {
     selected(meta, |key| key != trace_context::PARENT && key != trace_context::STATE)
 }
