@@ -174,7 +174,7 @@ const CHECK_BYTES: usize = 16;
 /// The name and magic number of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileKind {
-    /// Name in the log's folder.
+    /// File name in the log's folder.
     pub name: &'static str,
     /// The first bytes of each slot.
     pub magic: [u8; MAGIC_BYTES],
@@ -208,7 +208,7 @@ impl<const N: usize> AlternatingFile<N> {
     const PLACE_BYTES: usize = MAGIC_BYTES + N + CHECK_BYTES;
     const FILE_BYTES: usize = STRIDE + Self::PLACE_BYTES;
 
-    /// Opens or creates the file in `dir`, with space for both slots, and reads it.
+    /// Opens or creates the file in `dir` with space for both slots, and reads it.
     pub fn open(dir: &Path, kind: FileKind) -> io::Result<(Self, SlotContents<N>)> {
         let path = dir.join(kind.name);
         let mut file =
@@ -260,7 +260,7 @@ impl<const N: usize> AlternatingFile<N> {
         let raw = [place(0), place(STRIDE)];
         let places = raw.map(|place| decode(place, kind));
         let between = bytes.get(Self::PLACE_BYTES..STRIDE).unwrap_or_default();
-        // A shorter file may have been interrupted while it was created.
+        // The creation of a shorter file may have been interrupted.
         let length = empty(bytes) || bytes.len() == Self::FILE_BYTES;
         let torn = !length
             || !empty(between)
@@ -333,7 +333,7 @@ mod tests {
         }
         for length in 0..sound.len() {
             fs::write(&path, &sound[..length]).unwrap();
-            // A file that lost only its checksum still has its body.
+            // A file that lost only its checksum still contains its body.
             let is_whole = matches!(length.checked_sub(BODY.len()), Some(0 | 1));
             assert_eq!(usable(), before.clone().filter(|_| is_whole), "cut at {length}");
         }
