@@ -119,7 +119,8 @@ impl LoginSession {
         }
     }
 
-    /// Runs the login after a successful [`claim`](Self::claim), until `canceled` resolves with a reason.
+    /// Runs the login after a successful [`claim`](Self::claim) until it ends, or until `canceled` resolves with a
+    /// reason.
     pub(crate) async fn run(
         &self,
         server: &str,
