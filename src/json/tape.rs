@@ -204,7 +204,7 @@ pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Res
 /// Reason why bytes are not a document that all parsers read the same way (`requirements.md`, *verdicts*).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TapeFault {
-    /// Nothing but white space.
+    /// The bytes are only white space.
     #[error("is empty")]
     Empty,
     /// A byte order mark before the value.

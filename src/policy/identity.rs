@@ -114,7 +114,7 @@ impl AuthorityStanding {
 /// Reason why a token is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TokenRefused {
-    /// Not shaped like an agent token.
+    /// The text does not have the shape of an agent token.
     #[error("Token is malformed")]
     Malformed,
     #[error("Token is unknown, or was revoked")]
@@ -130,7 +130,7 @@ pub enum TokenRefused {
 /// Reason why a JWT is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum JwtRefused {
-    /// Not shaped like a JWT.
+    /// The text does not have the shape of a JWT.
     #[error("Bearer token is no JWT: {0}")]
     Malformed(&'static str),
     /// The algorithm is not allowed.

@@ -778,7 +778,7 @@ fn key(set: u64, asked: &RuleRequest<'_>) -> u64 {
         RuleTarget::NamedTool { server, tool } => {
             xxh3_64_with_seed(tool.as_bytes(), xxh3_64(server.as_bytes()))
         }
-        // Not cached.
+        // These plans are not cached.
         RuleTarget::Resource { .. } | RuleTarget::Prompt { .. } => 0,
     };
     let subject = asked.subject;

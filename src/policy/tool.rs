@@ -62,7 +62,7 @@ impl OutputSchema {
 pub enum Trust {
     #[default]
     Given,
-    /// In quarantine until an operator approves it: agents neither see nor call the tool.
+    /// The tool is in quarantine until an operator approves it: agents neither see nor call it.
     Withheld,
 }
 

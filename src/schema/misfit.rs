@@ -420,7 +420,7 @@ mod tests {
             assert_eq!(found(&schema, &wrong).count, 1);
             assert_eq!(misfits(&schema, &format!("{{{nulls}}}")), ["/z missing"]);
         }
-        // Alternatives that are violated only by such nulls may be accepted.
+        // Alternatives that are violated only by these nulls may be accepted.
         let either = r#"{"anyOf":[{"properties":{"a":{"type":"string"}}},{"required":["k"]}]}"#;
         assert_eq!(misfits(either, r#"{"a":null}"#), [""; 0]);
     }

@@ -69,7 +69,7 @@ pub struct Policy {
     pub max_depth: u32,
     /// Action of strict mode without `structuredContent`.
     pub missing: MissingContent,
-    /// Maximum size of one held result in bytes, strict only.
+    /// Maximum size of one held result in bytes; strict mode only.
     pub max_held_bytes: u64,
 }
 

@@ -236,7 +236,7 @@ impl Indexing<'_> {
                 continue;
             }
             loop {
-                // The catalog lives as long as the proxy.
+                // The catalog exists as long as the proxy.
                 if swaps.changed().await.is_err() {
                     return;
                 }

@@ -148,7 +148,7 @@ impl<T: Exported> ExportTask<T> {
     async fn run(mut self) {
         let mut ending = self.ending.clone();
         let ends = async move {
-            // The sender lives until then.
+            // The sender exists until then.
             let _ = ending.wait_for(|ends| *ends).await;
         };
         tokio::select! {

@@ -89,7 +89,7 @@ impl ForcedShutdown {
 
     /// Waits until a forced shutdown is requested.
     pub async fn requested(&self) {
-        // The sender lives as long as `self`.
+        // The sender exists as long as `self`.
         let _ = self.requested.subscribe().wait_for(|requested| *requested).await;
     }
 

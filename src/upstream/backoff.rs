@@ -132,7 +132,7 @@ impl ConnectRequests {
     pub(super) async fn wait_until_due(&self, after: u64, due: Due) -> bool {
         let mut requested = self.0.subscribe();
         let called = async {
-            // The sender lives as long as `self`.
+            // The sender exists as long as `self`.
             let _ = requested.wait_for(|requested| requested.attempt > after).await;
             let at_once = requested.wait_for(|requested| requested.at_once > after);
             let _ = timeout_at(due.earliest.into(), at_once).await;

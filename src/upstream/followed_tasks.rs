@@ -142,7 +142,7 @@ impl TaskFollower {
     /// # Errors
     /// The task lost its slot and is no longer followed.
     pub async fn changed(&mut self) -> Result<(), GivenUp> {
-        // The sender lives as long as its followers, unless the task is evicted.
+        // The sender exists as long as its followers, unless the task is evicted.
         self.changes.changed().await.map_err(|_| GivenUp)
     }
 }

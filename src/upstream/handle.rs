@@ -199,7 +199,7 @@ impl Upstream {
 
     /// Waits until the server is retired.
     pub async fn retired(&self) {
-        // The sender lives as long as `self`.
+        // The sender exists as long as `self`.
         let _ = self.life.subscribe().wait_for(|life| *life != Life::Active).await;
     }
 
@@ -250,7 +250,7 @@ impl Upstream {
 
     /// Waits until the server's task has ended.
     pub(super) async fn over(&self) {
-        // The sender lives as long as `self`.
+        // The sender exists as long as `self`.
         let _ = self.life.subscribe().wait_for(|life| *life == Life::Over).await;
     }
 

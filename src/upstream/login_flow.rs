@@ -110,7 +110,7 @@ impl LoginSession {
         let mut standing = self.standing.subscribe();
         let known = standing.wait_for(|standing| *standing != LoginStanding::Beginning);
         let known = timeout(BEGIN_LIMIT, known).await.map_err(|_| NoLogin::Late)?;
-        // The sender lives as long as `self`.
+        // The sender exists as long as `self`.
         let known = known.map_err(|_| NoLogin::Late)?.clone();
         match known {
             LoginStanding::Waiting(login) => Ok(login),

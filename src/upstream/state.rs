@@ -433,7 +433,7 @@ impl StateCell {
                 return it;
             }
             if changes.changed().await.is_err() {
-                // The sender lives as long as `self`.
+                // The sender exists as long as `self`.
                 std::future::pending::<()>().await;
             }
         }

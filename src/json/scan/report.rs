@@ -14,7 +14,7 @@ pub struct ScanLimits {
 }
 
 impl ScanLimits {
-    /// No bounds.
+    /// Limits that bound nothing.
     pub const NONE: Self = Self { max_bytes: u64::MAX, max_depth: u32::MAX };
 }
 

@@ -75,7 +75,7 @@ impl fmt::Display for Unmappable {
             UnmappableReason::CaseTwins => {
                 return f.write_str("the arguments have two keys that differ only by case");
             }
-            // The key is untrusted text and is not repeated.
+            // The key is untrusted text and is not quoted.
             UnmappableReason::Variant { read, .. } => {
                 return write!(
                     f,

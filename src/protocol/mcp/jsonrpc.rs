@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0: error codes, envelopes of our own messages, and a routing view of a received one.
+//! JSON-RPC 2.0: error codes, envelopes of the proxy's own messages, and a routing view of a received message.
 //!
 //! Ids are the raw bytes that the peer wrote, never re-encoded. Independent of methods.
 

@@ -16,9 +16,9 @@ use super::revisions::{LEGACY, MODERN};
 
 /// Notification that ends the handshake of a legacy revision.
 pub const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-/// Maximum size of a server's `instructions` in bytes; longer ones are left out.
+/// Maximum size of a server's `instructions` in bytes; longer instructions are omitted.
 pub const MAX_INSTRUCTIONS_BYTES: usize = 64 * 1024;
-/// Maximum size in bytes of a server's declared capabilities that are shown to clients; larger ones are left out.
+/// Maximum size in bytes of a server's declared capabilities that are shown to clients; larger ones are omitted.
 pub const MAX_CAPABILITIES_BYTES: usize = 64 * 1024;
 /// Maximum number of deviations that are reported.
 const MAX_DEVIATIONS: usize = 8;
@@ -44,7 +44,7 @@ impl OpeningRequest {
     /// requests that the client behind a call does not support are refused individually.
     pub fn message(self, id: u64) -> Vec<u8> {
         let everything = String::from_utf8_lossy(EVERYTHING);
-        // The object is not empty: its members follow ours.
+        // The object is not empty: its members follow the preceding ones.
         let members = everything.strip_prefix('{').unwrap_or_default();
         let params = match self {
             Self::Discover => format!(r#"{{"_meta":{{{OURS},{members}}}"#),

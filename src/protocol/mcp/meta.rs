@@ -31,7 +31,7 @@ pub const OURS: &str = concat!(
 );
 /// Additional member, with its comma, that declares no capabilities: for a request without a client, or with a client that supports none.
 pub const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
-/// `_meta` of our own requests: all capabilities and known extensions, so that a server hides nothing from its lists.
+/// `_meta` of the proxy's own requests: all capabilities and known extensions, so that a server hides nothing from its lists.
 pub const EVERYTHING: &[u8] = concat!(
     r#"{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{},"#,
     r#""extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"#,

@@ -82,7 +82,7 @@ impl Left {
     }
 }
 
-/// `path.name`, truncated because a sender's text becomes part of our message.
+/// `path.name`, truncated because a sender's text becomes part of the proxy's message.
 fn joined(path: &str, name: &str) -> String {
     let dot = if path.is_empty() { "" } else { "." };
     [path, dot, name].iter().flat_map(|part| part.chars()).take(MAX_NAME_CHARS).collect()

@@ -44,7 +44,7 @@ pub enum BadUnixPath {
     /// A relative path, which would depend on the working directory.
     #[error("the socket path must be absolute, like \"unix:/run/mcpproxy.sock\"")]
     NotWhole,
-    /// Longer than the operating system accepts.
+    /// The path is longer than the operating system accepts.
     #[error("the socket's path is longer than {MAX_UNIX_PATH_BYTES} bytes: choose a shorter one")]
     TooLong,
     /// A NUL would end the path early.

@@ -60,7 +60,7 @@ pub struct CertificateFacts {
 /// Reason why a certificate has no usable name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unnamed {
-    /// No name of an accepted kind.
+    /// The certificate has no name of an accepted kind.
     #[error("it has neither a common name nor an alternative one")]
     Absent,
     /// The certificate has several names, which is ambiguous.

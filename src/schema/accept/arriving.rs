@@ -1,8 +1,8 @@
 //! Evaluation of a document while it arrives.
 //!
 //! An item that is incomplete at the end of a slice is kept and read again with the next slice. The same applies to a scalar that is
-//! refused, since the two cannot be distinguished. If an item is too long, or too much is read again, the pass gives up, and the complete
-//! document is judged in the usual way.
+//! refused, since it cannot be distinguished from an incomplete one. If an item is too long, or too much is read again, the pass gives up,
+//! and the complete document is judged in the usual way.
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! Compilation of a normalized schema for the accept-only evaluator.
 //!
 //! A keyword without a rule drops the rules of the JSON types that it applies to, so that the evaluator is never
-//! certain of such values.
+//! certain of these values.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

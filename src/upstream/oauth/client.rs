@@ -187,8 +187,8 @@ pub(super) struct LoginTransport {
     pub(super) throttle: Arc<TokenThrottle>,
 }
 
-/// Time before which the token endpoint must not be asked again (`Retry-After`, RFC 9110 §10.2.3). Only the endpoint of
-/// a server that set such a time last is tracked.
+/// Time before which the token endpoint must not be asked again (`Retry-After`, RFC 9110 §10.2.3). For each
+/// server, only the endpoint that last set a time is tracked.
 #[derive(Default)]
 pub(super) struct TokenThrottle {
     until: Mutex<Option<(String, Instant)>>,

@@ -685,7 +685,7 @@ impl tracing::Subscriber for Lines {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Counts the log lines of this thread while the returned value exists.
+/// Counts the log lines of this thread until the returned value is dropped.
 ///
 /// The second subscriber is needed: with only one, a log statement that another test reaches first is disabled for all
 /// threads, since tracing asks only the subscriber of that thread.
