@@ -162,8 +162,8 @@ impl HostCheck {
         if is_host || is_named { AskingOrigin::Own } else { AskingOrigin::Foreign }
     }
 
-    /// `host:port` under which a browser reaches `address`: `address` itself if its host is allowed, otherwise the
-    /// first allowed name.
+    /// `host:port` under which a browser reaches `address`: the first allowed name, or `address` itself if its host is
+    /// allowed or the list is empty.
     pub fn address_for_browsers(&self, address: SocketAddr) -> String {
         let text = address.to_string();
         let host = HostPort::parse(&text);
