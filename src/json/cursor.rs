@@ -1,8 +1,8 @@
 //! Cursor over JSON text: white space, strings, whole values.
 //!
 //! Shared by all code that examines text without a tape. Accepts any bytes and reports unusual string content; the
-//! callers decide what to refuse. `plain` accepts only text that every parser reads alike, `members` expects text that
-//! was checked before, and redaction takes anything.
+//! callers decide what to refuse. `plain` accepts only text that all parsers read the same way, `members` expects text
+//! that was checked before, and redaction accepts any text.
 
 use super::scan::{container_len, string_run};
 
@@ -21,7 +21,7 @@ pub struct QuotedString<'a> {
     pub inner: &'a [u8],
     /// Whether the closing quotation mark is present.
     pub closed: bool,
-    /// Kinds of escapes in it.
+    /// Kinds of escapes in the string.
     pub spelling: Spelling,
 }
 
@@ -42,7 +42,7 @@ impl<'a> TextCursor<'a> {
         Self { text, at: 0 }
     }
 
-    /// Cursor before byte `at` of `text`, at most at its end.
+    /// Cursor at offset `at` of `text`, clamped to its length.
     pub(crate) fn at(text: &'a [u8], at: usize) -> Self {
         Self { text, at: at.min(text.len()) }
     }
@@ -57,7 +57,7 @@ impl<'a> TextCursor<'a> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// True at the text's end.
+    /// Whether the cursor is at the end of the text.
     pub fn is_at_end(&self) -> bool {
         self.at == self.text.len()
     }
@@ -72,7 +72,7 @@ impl<'a> TextCursor<'a> {
         self.at = self.text.len().min(self.at + count);
     }
 
-    /// Skips `byte` if it is next; returns whether it was.
+    /// Skips `byte` if it is the next byte; returns whether it was.
     pub fn take(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
@@ -86,7 +86,7 @@ impl<'a> TextCursor<'a> {
         }
     }
 
-    /// Reads a string; `None` if none begins here.
+    /// Reads a string; `None` if no string begins here.
     pub fn string(&mut self) -> Option<QuotedString<'a>> {
         if !self.take(b'"') {
             return None;
@@ -118,8 +118,8 @@ impl<'a> TextCursor<'a> {
         }
     }
 
-    /// Skips a value without checking its content, and returns its text; `None` if none begins here or it does not
-    /// end.
+    /// Skips a value without checking its content, and returns its text; `None` if no value begins here or the value is
+    /// incomplete.
     pub(crate) fn value(&mut self) -> Option<&'a [u8]> {
         let start = self.at;
         match self.peek()? {

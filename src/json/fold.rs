@@ -52,11 +52,11 @@ pub fn hash(name: &str) -> u64 {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoldedNames(BTreeMap<u64, Spellings>);
 
-/// Names of a set that are the [`same`].
+/// Names of a set that are equal by [`same`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Spellings {
     names: BTreeSet<Box<str>>,
-    /// Subset that is in every merged set with any of `names`.
+    /// Names that are in every merged set with any of `names`.
     in_all: BTreeSet<Box<str>>,
 }
 
@@ -67,7 +67,7 @@ impl FoldedNames {
         known.in_all.insert(name.into());
     }
 
-    /// Merges a set: a key is then a variant if it is one in either set.
+    /// Merges another set: a key is then a variant if it is a variant in either set.
     pub fn merge(&mut self, other: &Self) {
         for (hash, theirs) in &other.0 {
             match self.0.get_mut(hash) {
@@ -90,7 +90,7 @@ impl FoldedNames {
         self.0.values().any(|known| known.names.len() > 1)
     }
 
-    /// A name of the set of which `key` is a variant, whether or not `key` itself is in the set.
+    /// Name in the set of which `key` is a variant, whether or not `key` itself is in the set.
     pub fn other_spelling(&self, key: &str) -> Option<&str> {
         let known = self.0.get(&hash(key))?;
         known.names.iter().map(|name| &**name).find(|name| *name != key)
@@ -104,13 +104,13 @@ impl FoldedNames {
     }
 }
 
-/// Folds by upper case and then lower case: `ſ` and `s` share an upper case, `K` and `k` a lower case, and the upper
-/// case of `ß` and `ﬁ` has two letters.
+/// Folds by upper case and then lower case: `ſ` and `s` have the same upper case, `K` and `k` the same lower case, and
+/// the upper case of `ß` and `ﬁ` has two letters.
 fn upper_and_back(c: char) -> impl Iterator<Item = char> {
     c.to_uppercase().flat_map(char::to_lowercase)
 }
 
-/// Drops the combining dot: some readers lower `İ` to `i`, others to `i` with a dot.
+/// Maps `İ` to `i`: some readers lower it to `i`, others to `i` with a combining dot.
 fn undotted(c: char) -> char {
     if c == '\u{130}' { 'i' } else { c }
 }

@@ -60,7 +60,7 @@ impl<'a> Iterator for KeyEvents<'a> {
     }
 }
 
-/// Whether two keys of one object, at any depth, are [equal](fold::same) to a case-insensitive reader.
+/// Whether a case-insensitive reader treats two keys of one object, at any depth, as [equal](fold::same).
 pub fn has_case_twins(text: &[u8]) -> bool {
     let (mut open, mut keys) = (Vec::new(), Vec::new());
     for event in KeyEvents::new(text) {

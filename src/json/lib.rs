@@ -1,7 +1,7 @@
 //! JSON as bytes: spans, the streaming scanner, and the tape of one span.
 //!
-//! Everything that reads JSON text without a document tree. Independent of MCP, apart from the member names that the scanner
-//! looks for.
+//! Contains all code that reads JSON text without a document tree. Independent of MCP, except for the member names that the scanner looks
+//! for.
 
 pub mod cursor;
 pub mod fold;

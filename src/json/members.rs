@@ -1,7 +1,7 @@
 //! Iterators over the members of one object and over the elements of one array, as slices of its text.
 //!
-//! For text that `tape` has accepted as valid JSON: values are skipped, not read a second time. Other text does not cause a
-//! panic: iteration stops with an error where the structure breaks, and faults inside a value pass.
+//! For text that `tape` has accepted as valid JSON: values are skipped, not read a second time. Other text does not cause a panic:
+//! iteration stops with an error where the structure breaks, and faults inside a value are not detected.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -23,7 +23,7 @@ pub type Member<'a> = (Cow<'a, str>, &'a str);
 #[derive(Clone, Debug)]
 pub struct Members<'a> {
     text: &'a str,
-    /// Offset of the next member; past the end when all were read.
+    /// Offset of the next member; past the end once all members were read.
     at: usize,
     first: bool,
 }
@@ -43,7 +43,7 @@ pub fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     members.find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
-/// Moves to the next member or element: false if the text ends after `close`, `None` if it is broken.
+/// Advances to the next member or element. Returns false if the text ends after `close`, `None` if the text is malformed.
 fn advance(cursor: &mut TextCursor<'_>, close: u8, first: &mut bool) -> Option<bool> {
     cursor.skip_space();
     if cursor.take(close) {
@@ -71,10 +71,10 @@ pub fn string(value: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Whether an escape in this JSON text, which may end early, is a surrogate without its other half.
+/// Whether this JSON text, which may be truncated, has an escaped surrogate without its other half.
 pub fn has_lone_surrogate(json: &[u8]) -> bool {
     static ESCAPED_UNIT: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\\u"));
-    // Most escapes are of other kinds: JSON within a text has one at each quote.
+    // Most escapes are of other kinds: JSON embedded in a string has one at each quote.
     if ESCAPED_UNIT.find(json).is_none() {
         return false;
     }
@@ -157,7 +157,7 @@ pub struct NotAnArray;
 #[derive(Clone, Debug)]
 pub struct ArrayElements<'a> {
     text: &'a str,
-    /// Offset of the next element; past the end when all were read.
+    /// Offset of the next element; past the end once all elements were read.
     at: usize,
     first: bool,
 }
@@ -314,7 +314,7 @@ mod tests {
         #[test]
         fn members_equal_those_of_serde_json(value in value(), pretty: bool) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };
-            // Read from the text: a float that is printed and parsed may differ in its last bit.
+            // Parsed from the text, because a float that is printed and parsed may differ in its last bit.
             let Value::Object(expected) = serde_json::from_str(&text).unwrap() else {
                 prop_assert_eq!(read(&text), Err(NotAnObject));
                 return Ok(());

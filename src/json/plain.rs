@@ -1,4 +1,4 @@
-//! Fast accept-only check of small documents that every parser reads alike.
+//! Fast accept-only check for small documents that all parsers read the same way.
 //!
 //! Nearly every request passes it; building a tape takes several times as long. Invariant: the tape accepts every document that
 //! [`is_plain`] accepts (tested). A document that is not accepted may still be valid: the tape decides and names the fault.
@@ -11,7 +11,7 @@ const MAX_BYTES: usize = 4096;
 const MAX_OPEN: usize = 16;
 /// Maximum number of keys in the open objects together.
 const MAX_KEYS: usize = 32;
-/// Maximum number of digits on either side of the point: no such number overflows a double.
+/// Maximum number of digits on either side of the point; a number within this limit never overflows a double.
 const MAX_DIGITS: usize = 15;
 
 /// Returns true if `text` is certainly one JSON value in UTF-8, without a duplicate key and not nested deeper than
@@ -23,7 +23,7 @@ pub(super) fn is_plain(text: &[u8], max_depth: usize) -> bool {
 #[derive(Clone, Copy, Default)]
 struct Open {
     is_object: bool,
-    /// Index of its first key among those of the open objects.
+    /// Index of the container's first key among the keys of the open objects.
     first: usize,
 }
 
@@ -78,7 +78,7 @@ fn read(text: &[u8], max_depth: usize) -> Option<()> {
             b'n' => word(&mut cursor, b"null")?,
             _ => number(&mut cursor)?,
         }
-        // The value has ended, and with it perhaps its containers.
+        // The value has ended, and possibly its containers too.
         loop {
             cursor.skip_space();
             let Some(container) = depth.checked_sub(1).and_then(|inmost| open.get(inmost)) else {

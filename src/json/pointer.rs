@@ -5,11 +5,11 @@ use super::members::{elements, members};
 /// Reason why a pointer resolves to no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointerFault<'t> {
-    /// Neither empty nor beginning with a slash.
+    /// The pointer is neither empty nor begins with a slash.
     NoSlash,
     /// A `~` is not followed by `0` or `1`.
     Escape,
-    /// Only a prefix resolves.
+    /// Only a prefix of the pointer resolves.
     Nothing {
         /// Length of that prefix, in bytes.
         found: usize,
@@ -17,7 +17,7 @@ pub enum PointerFault<'t> {
     },
 }
 
-/// Resolves `pointer` in `text`. The last of several members with one name counts, as in most JSON readers.
+/// Resolves `pointer` in `text`. Of several members with the same name, the last one counts, as in most JSON readers.
 pub fn value_at<'t>(text: &'t str, pointer: &str) -> Result<&'t str, PointerFault<'t>> {
     if !pointer.is_empty() && !pointer.starts_with('/') {
         return Err(PointerFault::NoSlash);
@@ -138,7 +138,7 @@ mod tests {
             }
             let text = value.to_string();
             let ours = value_at(&text, &pointer).ok().map(|found| serde_json::from_str::<Value>(found).unwrap());
-            // serde_json accepts what RFC 6901 calls an error.
+            // serde_json accepts escapes that RFC 6901 calls an error.
             prop_assume!(!matches!(value_at(&text, &pointer), Err(PointerFault::Escape)));
             prop_assert_eq!(ours.as_ref(), value.pointer(&pointer));
         }

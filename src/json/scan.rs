@@ -1,7 +1,6 @@
 //! Streaming scanner, and other passes over JSON text at memory speed.
 //!
-//! The vector kernels hold the only unsafe code of the workspace. There is no NEON kernel: no machine was available to test
-//! it on.
+//! The vector kernels hold the only unsafe code of the workspace. There is no NEON kernel, because no machine was available to test one.
 
 #[cfg(target_arch = "x86_64")]
 mod avx;

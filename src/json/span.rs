@@ -1,5 +1,5 @@
-//! Byte range inside one message. Offsets count from the message's first byte, so a span is independent of the chunking; it
-//! holds no bytes and no borrow.
+//! Byte range inside one message. Offsets count from the message's first byte, so a span is independent of the chunking; it holds neither
+//! bytes nor a borrow.
 
 use bytes::Bytes;
 
@@ -18,7 +18,7 @@ impl Span {
         Self { start, end: end.max(start) }
     }
 
-    /// Span of `part`, a slice of `whole`; an empty span at the start if it is not one.
+    /// Span of `part`, a slice of `whole`; an empty span at the start if `part` is not a slice of `whole`.
     pub fn of(whole: &[u8], part: &[u8]) -> Self {
         let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
         match start.checked_add(part.len()) {
@@ -39,7 +39,7 @@ impl Span {
         self.end - self.start
     }
 
-    /// True when the span covers no byte.
+    /// Whether the span covers no byte.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }

@@ -1,13 +1,12 @@
-//! Tape of one value: copied once into a reused buffer, parsed in place, and checked for content that two parsers could
-//! read differently.
+//! Tape of one value. The value is copied once into a reused buffer, parsed in place, and checked for content that two parsers could read
+//! differently.
 //!
-//! Strict: exactly one value, UTF-8 without a byte order mark, no lone surrogate, no number beyond a double, no
-//! duplicate key at any depth, bounded depth. Independent of schemas. Has no offsets into the original bytes, which are
-//! forwarded unchanged.
+//! Strict: exactly one value, UTF-8 without a byte order mark, no lone surrogate, no number that overflows a double, no duplicate key at
+//! any depth, bounded depth. Independent of schemas. Has no offsets into the original bytes, which are forwarded unchanged.
 //!
-//! Node 0 is the root, and a container is followed by its content. The key index detects duplicates and looks members
-//! up. It is not a hash table, because short lists and sorted lists have no collisions that a document could provoke. A
-//! refused document is diagnosed in a second pass, slow by design.
+//! Node 0 is the root, and a container is followed by its content. The key index detects duplicates and looks up members. It uses short
+//! lists and sorted lists instead of a hash table, so a document cannot provoke collisions. A refused document is diagnosed in a second
+//! pass, which is slow by design.
 
 use std::cmp::Ordering;
 
@@ -19,14 +18,14 @@ use super::plain::is_plain;
 /// Scratch memory above this size is released after the document that needed it.
 pub(crate) const SCRATCH_MAX: usize = 128 << 20;
 
-/// A scratch buffer more than four times too large for this many documents in a row is released, so that one large document does
-/// not hold its memory forever.
+/// Number of consecutive documents after which a scratch buffer more than four times too large for them is released, so that one large
+/// document does not hold its memory forever.
 pub(crate) const SCRATCH_IDLE_DOCUMENTS: u32 = 64;
 
 /// Scratch memory below this size is never released.
 const SCRATCH_MIN: usize = 1 << 20;
 
-/// Reused buffers for reading documents, one set per worker. Allocates nothing after the first documents of a size.
+/// Reused buffers for reading documents, one set per worker. Does not allocate after the first documents of a given size.
 pub struct Scratch {
     bytes: Vec<u8>,
     buffers: Buffers,
@@ -89,8 +88,8 @@ impl Scratch {
         outcome
     }
 
-    /// Passes the bytes of `slices` to `look`, copied only if there are several, and returns its result. If that is
-    /// false, the document is expected to be read next.
+    /// Passes the bytes of `slices` to `look`, copied only if there are several slices, and returns the result of `look`. If it is false,
+    /// the document is expected to be read next.
     pub fn look_at<'s>(
         &mut self,
         slices: impl IntoIterator<Item = &'s [u8], IntoIter: Clone>,
@@ -118,7 +117,7 @@ impl Scratch {
 
     /// Memory held, in bytes; the parser's own buffers are estimated from the document buffer.
     pub fn footprint(&self) -> usize {
-        /// The parser has a string buffer, and at most one offset for each byte.
+        /// Parser memory per document byte: one byte of string buffer and at most one offset.
         const PARSER: usize = 1 + size_of::<u32>();
         self.bytes.capacity() * (1 + PARSER)
             + self.nodes.capacity() * size_of::<Node<'static>>()
@@ -185,14 +184,14 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Document of one string, for validating a property name.
+/// Document that consists of one string; used to validate a property name.
 pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
     static EMPTY: KeyIndex = KeyIndex::empty();
     Document { nodes: node, index: &EMPTY }
 }
 
-/// Checks that `json` is exactly one value that every parser reads alike, not nested deeper than `max_depth`. For
-/// request bodies, which servers parse again.
+/// Checks that `json` is exactly one value that all parsers read the same way, not nested deeper than `max_depth`. Used for request bodies,
+/// which servers parse again.
 pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Result<(), TapeFault> {
     if is_plain(json, max_depth) {
         scratch.settle(json.len());
@@ -202,10 +201,10 @@ pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Res
     if deep { Err(TapeFault::TooDeep) } else { Ok(()) }
 }
 
-/// Reason why bytes are not a document that every parser reads alike (`requirements.md`, *verdicts*).
+/// Reason why bytes are not a document that all parsers read the same way (`requirements.md`, *verdicts*).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TapeFault {
-    /// Nothing but white space.
+    /// The bytes are only white space.
     #[error("is empty")]
     Empty,
     /// A byte order mark before the value.
@@ -338,7 +337,7 @@ pub fn depth(nodes: &[Node<'_>]) -> usize {
     deepest
 }
 
-/// Containers around the current node, during an in-order traversal.
+/// Containers that enclose the current node, during a traversal in document order.
 #[derive(Clone)]
 pub struct OpenContainers {
     ends: [usize; MAX_DEPTH + 1],
@@ -346,7 +345,7 @@ pub struct OpenContainers {
 }
 
 impl OpenContainers {
-    /// Enters the container at `at` with `count` nodes, and returns its depth, from 1.
+    /// Enters the container at `at` with `count` nodes, and returns its depth, counted from 1.
     pub fn enter(&mut self, at: usize, count: usize) -> usize {
         self.leave(at);
         if let Some(slot) = self.ends.get_mut(self.len) {
@@ -432,7 +431,7 @@ fn pointer(nodes: &[Node<'_>], target: u32) -> String {
 /// Number of members above which the keys of an object are sorted.
 const NARROW: usize = 16;
 
-/// Multiplier that spreads marks over the bits (golden ratio, odd).
+/// Odd multiplier (golden ratio) that spreads marks over the bits.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Name prepared for look-ups in many objects.
@@ -451,16 +450,16 @@ impl Name {
 
 /// Keys of all objects of one document.
 struct KeyIndex {
-    /// Index of the first key, by the node of each object; arbitrary at other nodes.
+    /// Index of each object's first key, by the object's node; arbitrary at other nodes.
     places: Vec<u32>,
-    /// Keys, object by object: in document order, or sorted where there are many.
+    /// Keys, object by object: in document order, or sorted in wide objects.
     keys: Vec<Key>,
 }
 
-/// Indexed key: a number in which most names differ, and its node.
+/// Indexed key: its node, and a number that differs for most names.
 #[derive(Clone, Copy)]
 struct Key {
-    /// The [`mark`], or the [`prefix`] where keys are sorted.
+    /// The [`mark`], or the [`prefix`] if the keys are sorted.
     mark: u64,
     node: u32,
 }
@@ -529,12 +528,12 @@ impl KeyIndex {
     }
 }
 
-/// Lists the keys of a narrow object; returns a duplicate. A function of its own for register allocation.
+/// Lists the keys of a narrow object; returns a duplicate if there is one. A separate function for better register allocation.
 #[inline(never)]
 fn list(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
     let first = keys.len();
     let mut node = object + 1;
-    // A bit for each key: a key whose bit is free needs no comparison.
+    // One bit per key: a key whose bit is free needs no comparison.
     let mut taken = 0_u64;
     for _ in 0..len {
         let name = key_at(nodes, node);
@@ -553,7 +552,7 @@ fn list(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Opt
     None
 }
 
-/// Sorts the keys of a wide object, so that duplicates are adjacent; returns a duplicate.
+/// Sorts the keys of a wide object, so that duplicates are adjacent; returns a duplicate if there is one.
 #[inline(never)]
 fn sort(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
     let first = keys.len();
@@ -574,7 +573,7 @@ fn order(nodes: &[Node<'_>], key: &Key, prefix: u64, name: &str) -> Ordering {
     key.mark.cmp(&prefix).then_with(|| key_at(nodes, key.node).cmp(name))
 }
 
-/// The first eight bytes, so that comparing the numbers compares the strings.
+/// The first eight bytes as a number; comparing the numbers compares the strings.
 fn prefix(name: &str) -> u64 {
     let mut head = [0; 8];
     for (to, from) in head.iter_mut().zip(name.bytes()) {
@@ -583,7 +582,7 @@ fn prefix(name: &str) -> u64 {
     u64::from_be_bytes(head)
 }
 
-/// Length, first and last bytes in one number; equal for equal names, and similar names usually differ in one of them.
+/// Length, first and last bytes in one number. Equal names have equal marks; the marks of similar names usually differ.
 fn mark(name: &str) -> u64 {
     let bytes = name.as_bytes();
     let (head, tail) = if let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) {
@@ -753,7 +752,7 @@ mod tests {
             scratch.read([&b"[]"[..]], |_| ()).unwrap();
         }
         assert!(scratch.footprint() < SCRATCH_MIN, "{held} → {}", scratch.footprint());
-        // Documents read elsewhere count as well.
+        // Documents that the fast path accepts count as well.
         check_unique(large.as_bytes(), 1, &mut scratch).unwrap();
         for _ in 0..=SCRATCH_IDLE_DOCUMENTS {
             assert!(is_plain(b"[]", 1));

@@ -1,7 +1,7 @@
-//! Admission: decides whether a request to a server may be sent, waits, or is denied.
+//! Admission: decides whether a request to a server may be sent, has to wait, or is denied.
 //!
-//! Every entry point uses it: call tools, `/mcp/all`, REST, the command line, resources, prompts, completions.
-//! [`check`] runs the checks in order; the first that denies is reported.
+//! Used by every entry point: call tools, `/mcp/all`, REST, the command line, resources, prompts, completions. [`check`] runs the checks in
+//! order; the first denial is reported.
 
 use super::denial::{ApprovalDemand, Denial, Mismatch, RuleDenial, Warning};
 use super::intent::{self, Operation, Unannotated};
@@ -20,7 +20,7 @@ pub enum Admission {
     Permit(Permit),
     /// A person has to approve it first.
     Pending(PendingApproval),
-    /// Waits for a slot under the limits.
+    /// The request waits for a slot under the limits.
     Queued(Box<Queued>),
     Denial(Denial),
 }
@@ -51,7 +51,7 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
 /// Result of [`admit`] without its effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forecast {
-    /// Would be sent, limits aside.
+    /// The request would be sent, ignoring limits.
     Allowed {
         /// Warnings that would be recorded.
         warnings: Vec<Warning>,
@@ -61,12 +61,12 @@ pub enum Forecast {
         /// Warnings that would be recorded.
         warnings: Vec<Warning>,
     },
-    /// Would be denied.
+    /// The request would be denied.
     Refused(Denial),
 }
 
-/// Runs the checks of [`admit`] without sending, counting or asking. Limits are ignored, since they change until the
-/// request is made.
+/// Runs the checks of [`admit`] without sending, counting or asking. Limits are ignored, because their state may change before the request
+/// is made.
 pub fn forecast(request: &AdmissionRequest<'_>, settings: &Settings) -> Forecast {
     let Checked { warnings, rules, approval_need } = match check(request, settings) {
         Ok(checked) => checked,
@@ -81,8 +81,8 @@ pub fn forecast(request: &AdmissionRequest<'_>, settings: &Settings) -> Forecast
     }
 }
 
-/// Runs all checks but the limits again for a request that has received its slot: rules, scope, definition and approval may
-/// have changed while it waited. `approved` is its approval, if it needed one. A denied request gives its slot back.
+/// Runs all checks except the limits again for a request that has received its slot: rules, scope, definition and approval may have changed
+/// while it waited. `approved` is its approval, if it needed one. A denied request releases its slot.
 pub fn admit_again(
     request: AdmissionRequest<'_>,
     permit: Permit,
@@ -123,7 +123,7 @@ fn bind(
     PendingApproval::bind(cleared, request, version)
 }
 
-/// Version of the rules if there are none.
+/// Version that stands for a missing rule set.
 const NO_RULES: [u8; 32] = [0; 32];
 
 /// A request that passed all checks.
@@ -156,7 +156,7 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
     if let Access::Task(task) = &request.access
         && !task.sends_input()
     {
-        // Rules and approvals have decided about the call, and this adds nothing to it.
+        // Rules and approvals have already decided about the call, and this request adds nothing to it.
         return Ok(Checked { warnings, rules: decided_by, approval_need });
     }
     if let Some(tool) = request.access.tool() {
@@ -182,8 +182,8 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
     Ok(Checked { warnings, rules: decided_by, approval_need })
 }
 
-/// Validation matrix: compares the variant with the tool's effective side effect (FR-015..020, FR-043, CAP-5). The
-/// intent was compared with the variant before.
+/// Validation matrix: compares the variant with the tool's effective side effect (FR-015..020, FR-043, CAP-5). The intent was already
+/// compared with the variant.
 fn check_variant(
     call: &ToolAccess,
     settings: &intent::Settings,
@@ -208,20 +208,20 @@ fn check_variant(
     }
 }
 
-/// Comparison of a tool's effective side effect with the variant it is called by.
+/// Comparison of a tool's effective side effect with the variant used to call it.
 enum Mark {
     Fits,
-    /// The tool is not marked read-only or destructive, and is called by the read variant.
+    /// The tool is not marked read-only or destructive, and is called through the read variant.
     None,
-    /// The tool only reads and is called by the write variant.
+    /// The tool only reads and is called through the write variant.
     Less,
-    /// The tool does more; this is the least variant that may call it.
+    /// The tool does more than the variant allows; holds the least variant that may call it.
     More(Operation),
 }
 
 fn mark(tool: &Tool, variant: Operation) -> Mark {
     match (variant, tool.capability.side_effect, tool.side_effect_by) {
-        // FR-019: any marking.
+        // FR-019: permitted with any marking.
         (Operation::Destructive, _, _) => Mark::Fits,
         (Operation::Read | Operation::Write, SideEffect::Destructive, _) => {
             Mark::More(Operation::Destructive)
@@ -243,7 +243,7 @@ fn check_trust(tool: &Tool) -> Result<(), Denial> {
     }
 }
 
-/// The rules' part in the decision to send a request.
+/// Result of the rules for a request that they do not block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct RulesVerdict {
     /// The rules that permit it; empty if the default did.
@@ -287,9 +287,9 @@ fn rule_target(access: &Access) -> (RuleAction, RuleTarget<'_>) {
         | Access::Completion { server, of: Reference::Resource(uri) } => resource(server, uri),
         Access::Prompt { server, name }
         | Access::Completion { server, of: Reference::Prompt(name) } => prompt(server, name),
-        // Rules treat it as a resource whose URI is the method: the rules about a server's resources apply.
+        // Rules treat a method as a resource whose URI is the method name: the rules about a server's resources apply.
         Access::Method { server, method } => resource(server, method),
-        // The input is a part of the call. Its arguments are not known any more.
+        // The input is a part of the call, whose arguments are no longer known.
         Access::Task(task) => {
             (task.call().operation().into(), RuleTarget::Tool(task.call().tool()))
         }
@@ -326,7 +326,7 @@ mod tests {
         } else {
             ("intent", format!(r#"{{"operation_type":{word:?}}}"#))
         };
-        // Parsed values borrow it; a test may leak it.
+        // Parsed values borrow the text; a test may leak it.
         Stated::parse(&[(name.into(), json.leak())])
     }
 
@@ -724,7 +724,7 @@ mod tests {
         assert!(matches!(got, Err((DenialKind::Gate, _))), "{got:?}");
     }
 
-    /// Result for a request that waited for a slot, with the tool as it is defined then.
+    /// Result for a request that waited for a slot; `tool` is its definition at that time.
     fn again(tool: Arc<Tool>, approved: Option<&Approved>) -> Outcome {
         let permit = match decide(
             &Principal::Anonymous,

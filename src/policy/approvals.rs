@@ -50,9 +50,9 @@ pub use sealed_state::{BoundRequest, MAX_SERVER_STATE_BYTES, STATE_LIFETIME, Sta
 pub use sealed_task::{MAX_TASK_ID_BYTES, OpenedTask, TASK_LIFETIME, server_named_in, task_digits};
 pub use standing::{MAX_SHARED_APPROVALS, SharedApproval, SharedApprovalKey, StandingApproval};
 
-/// Random bytes of an id, so that ids cannot be guessed.
+/// Number of random bytes in an id, so that ids cannot be guessed.
 const ID_BYTES: usize = 10;
-/// Digits without look-alikes.
+/// Alphabet of ids, without look-alikes.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// Separates the node part of an id.
@@ -63,7 +63,7 @@ const OF_NODE: char = '-';
 pub struct ApprovalId(Arc<str>);
 
 impl ApprovalId {
-    /// Random id of a call that waits on that node; `None` if the system provides no random bytes.
+    /// Random id for a call that waits on `node`; `None` if the system provides no random bytes.
     fn fresh(node: Option<&str>) -> Option<Self> {
         let mut random = [0_u8; ID_BYTES];
         getrandom::fill(&mut random).ok()?;
@@ -84,7 +84,7 @@ impl ApprovalId {
         id.split_once(OF_NODE).map(|(_, node)| node)
     }
 
-    /// The id with this text, whether or not such an approval exists.
+    /// Id with this text, whether or not the approval exists.
     fn of_text(text: &str) -> Self {
         Self(text.into())
     }
@@ -103,7 +103,7 @@ impl fmt::Display for ApprovalId {
 /// A call that needs approval, as shown to the people who may give it.
 #[derive(Clone, Debug)]
 pub struct AskedCall {
-    /// The request it is bound to.
+    /// The request that the approval is bound to.
     pub pending: PendingApproval,
     /// Operation of a tool call.
     pub operation: Option<Operation>,
@@ -119,14 +119,14 @@ pub struct AskedCall {
     pub inputs: Box<str>,
     /// The MCP session, or empty.
     pub session: Box<str>,
-    /// The client's name for itself, or empty.
+    /// The client's own name as it states it, or empty.
     pub client: Box<str>,
-    /// Request id of its activity record.
+    /// Request id in the call's activity record.
     pub request_id: Box<str>,
 }
 
 impl AskedCall {
-    /// Bytes counted against the limits.
+    /// Number of bytes counted against the limits.
     fn bytes(&self) -> usize {
         let Self { reason, arguments, meta, inputs, session, client, request_id, .. } = self;
         let texts = [reason, arguments, meta, inputs, session, client, request_id];
@@ -166,7 +166,7 @@ impl AnswerChannel {
 pub struct Answerer {
     pub principal: Box<str>,
     pub channel: AnswerChannel,
-    /// Node that received the answer, if the call waits on another.
+    /// Node that received the answer, if the call waits on another node.
     pub node: Option<Box<str>>,
 }
 
@@ -180,9 +180,9 @@ impl Answerer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApprovalExtent {
     Once,
-    /// Every call of this tool by this operation and principal, for at most `MAX_STANDING`.
+    /// Every call of this tool with this operation by this principal, for at most `MAX_STANDING`.
     For(Duration),
-    /// The same, limited to the client's session.
+    /// The same calls, limited to the client's session.
     Session,
 }
 
@@ -197,7 +197,7 @@ pub enum ApprovalVerdict {
 pub struct ApprovalAnswer {
     pub verdict: ApprovalVerdict,
     pub by: Answerer,
-    /// Digest of the call that was shown to them, if they state it.
+    /// Digest of the call that was shown to the answerer, if the answer states it.
     pub seen: Option<Box<str>>,
 }
 
@@ -254,7 +254,7 @@ pub struct Decided {
 }
 
 impl std::fmt::Display for Decided {
-    /// `denied by admin over cli`
+    /// Formats as `denied by admin over cli`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.outcome {
             Outcome::Approved { by, .. } | Outcome::Denied { by } => {
@@ -272,7 +272,7 @@ impl std::fmt::Display for Decided {
     }
 }
 
-/// Reason an answer is rejected. Nothing has changed.
+/// Reason why an answer is rejected. The queue is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AnswerError {
     /// Unknown or forgotten approval.
@@ -287,7 +287,7 @@ pub enum AnswerError {
     /// The call has no session.
     #[error("Approval {0} is for a call outside of a session: it cannot count for the session")]
     NoSession(ApprovalId),
-    /// Longer than the maximum lifetime.
+    /// The requested lifetime exceeds the maximum.
     #[error("'for' must be {} hours at most", MAX_STANDING.as_secs() / 3600)]
     TooLong,
     /// Too many standing approvals.
@@ -295,7 +295,8 @@ pub enum AnswerError {
     TooMany(usize),
 }
 
-/// `text` with control, invisible and bidirectional characters escaped, truncated after `limit` bytes with a mark.
+/// `text` with control, invisible and bidirectional characters escaped. If longer than `limit` bytes, it is truncated
+/// and marked.
 pub fn shown(text: &str, limit: usize) -> String {
     let head = text.get(..text.floor_char_boundary(limit)).unwrap_or(text);
     let mut shown = String::with_capacity(head.len());

@@ -6,7 +6,7 @@ use super::intent::{IntentError, Operation};
 use super::request::Access;
 use super::tool::{StatedBy, ToolName};
 
-/// Reason a request is denied. The agent reads its text.
+/// Reason why a request is denied. The agent reads its text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
     /// The intent is missing, unreadable, or does not match the variant.
@@ -15,13 +15,13 @@ pub enum Denial {
     /// The tool is marked as doing more than the variant allows (FR-015..018, CAP-5).
     #[error(transparent)]
     Gate(#[from] Mismatch),
-    /// A read of a tool that is not marked read-only, and `intent_declaration.unannotated` is `write` (FR-043).
+    /// The tool is read but not marked read-only, and `intent_declaration.unannotated` is `write` (FR-043).
     #[error("Tool '{0}' is not marked read-only, use call_tool_write")]
     Unannotated(ToolName),
-    /// Not approved by a person (CAP-8).
+    /// No person has approved the request (CAP-8).
     #[error(transparent)]
     Approval(#[from] ApprovalDenial),
-    /// Outside the scope of the principal's token.
+    /// The request is outside the scope of the principal's token.
     #[error("Token '{token}' does not allow {access}: it is limited to {limit}")]
     Scope {
         token: Box<str>,
@@ -41,7 +41,7 @@ pub enum Denial {
     Quarantined(ToolName),
     #[error(transparent)]
     Rule(#[from] RuleDenial),
-    /// A limit on concurrency, rate or failures.
+    /// The request exceeds a limit on concurrency, rate or failures.
     #[error(transparent)]
     Limit(#[from] LimitReached),
 }
@@ -62,13 +62,13 @@ pub enum NotApproved {
     Denied,
     #[error("approval timed out after {}", short(*.0))]
     TimedOut(Duration),
-    /// The tool, its arguments or the rules changed since.
+    /// The tool, its arguments or the rules have changed since the approval was requested.
     #[error("what was approved is not what is asked now")]
     Changed,
-    /// Retried with a request state that was used, has expired or is unknown.
+    /// The call was retried with a request state that was used, has expired or is unknown.
     #[error("its approval was used already, or is not known any more")]
     Spent,
-    /// Retried, and the approval belongs to another node that cannot be reached.
+    /// The call was retried, and its approval belongs to another node that cannot be reached.
     #[error("its approval was asked for at node '{node}', which cannot be asked: repeat the call")]
     Elsewhere { node: Box<str> },
     /// The arguments are too long to be judged.
@@ -77,8 +77,8 @@ pub enum NotApproved {
         /// Maximum size in bytes.
         limit: usize,
     },
-    /// Keys of the arguments differ only by case from each other or from parameters of the tool, so that the server
-    /// may read another value than the one shown.
+    /// Keys of the arguments differ only by case from each other or from parameters of the tool, so the server may read
+    /// a different value than the one shown.
     #[error(
         "approval cannot be asked for arguments with keys that differ only by case from each other, or from \
          parameters of the tool: write each as the tool's schema does"
@@ -90,10 +90,10 @@ pub enum NotApproved {
         /// Queue size.
         limit: usize,
     },
-    /// No channel for an answer: the proxy does not listen.
+    /// Nobody can answer, because the proxy does not listen.
     #[error("approval is required, and nobody can be asked: no `mcpproxy serve` is running")]
     Nobody,
-    /// Requested by a filter, which is answered immediately.
+    /// A filter requested the call, and filters are answered immediately.
     #[error("a filter cannot wait for approval")]
     ByFilter,
     /// The proxy is shutting down.
@@ -118,7 +118,7 @@ impl ApprovalDenial {
     }
 }
 
-/// A duration as written in the config: `5m`, `1h30m`, `90s` as `1m30s`.
+/// Formats a duration as in the config: `5m`, `1h30m`, and 90 seconds as `1m30s`.
 fn short(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
@@ -170,7 +170,7 @@ pub enum LimitReached {
         of: Box<str>,
         /// Maximum number of concurrent calls.
         limit: usize,
-        /// Calls that may wait.
+        /// Maximum number of calls that may wait.
         queue: usize,
         /// Time waited without a slot; `None` if the queue was full.
         waited: Option<Duration>,
@@ -179,7 +179,7 @@ pub enum LimitReached {
     #[error("Server '{server}' is set aside after {failures} failures, next try in {}s", seconds(*retry_after))]
     Breaker {
         server: Box<str>,
-        /// Consecutive failures.
+        /// Number of consecutive failures.
         failures: u32,
         /// Time until the next probe.
         retry_after: Duration,
@@ -205,16 +205,16 @@ pub struct TooManyRefusals {
     pub of: Box<str>,
     /// Maximum number of denials per second.
     pub limit: u32,
-    /// Time until the next denial is recorded by itself.
+    /// Time until the next denial gets its own record.
     pub retry_after: Duration,
 }
 
-/// Whole seconds, rounded up, so that a retry is never early.
+/// Whole seconds, rounded up, so that a retry is never too early.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// Suffix of the message that names the time waited for a slot.
+/// Suffix of the message that states the time waited for a slot.
 fn without_slot(waited: Option<Duration>) -> String {
     let Some(waited) = waited else { return String::new() };
     let millis = waited.as_millis();
@@ -238,7 +238,7 @@ impl Denial {
         }
     }
 
-    /// The rules that decided, if any.
+    /// Names of the rules that decided, if any.
     pub fn rules(&self) -> &[Box<str>] {
         match self {
             Self::Rule(denial) => &denial.rules,
@@ -259,7 +259,7 @@ impl Denial {
 pub enum DenialKind {
     /// Wrong input by the caller: REST 400.
     Intent,
-    /// The tool is marked as doing more: REST 403.
+    /// The tool is marked as doing more than the variant allows: REST 403.
     Gate,
     /// Not approved: REST 403.
     Approval,
@@ -273,25 +273,25 @@ pub enum DenialKind {
     Limit,
 }
 
-/// Warning about a request that is sent nevertheless. Its text is for log and record.
+/// Warning about a request that is sent nevertheless. Its text appears in the log and the record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// The annotation forbids it, and `strict_server_validation` is off (FR-042).
+    /// The annotation forbids the call, and `strict_server_validation` is off (FR-042).
     #[error("{0}; allowed, because strict_server_validation is false")]
     Mismatch(Mismatch),
-    /// The read variant on a tool that is not marked read-only (FR-043).
+    /// The read variant was used for a tool that is not marked read-only (FR-043).
     #[error(
         "Tool '{0}' is not marked read-only and was called by call_tool_read, call_tool_write is recommended"
     )]
     ReadOnUnannotated(ToolName),
-    /// The write variant on a read-only tool.
+    /// The write variant was used for a read-only tool.
     #[error("Tool '{tool}' is marked read-only by {by}, call_tool_read would do")]
     WriteOnReadOnly {
         tool: ToolName,
         /// Origin of the read-only mark.
         by: StatedBy,
     },
-    /// The rules deny it, and `policy.mode` is shadow.
+    /// The rules deny the request, and `policy.mode` is `shadow`.
     #[error("{0}; allowed, because policy.mode is shadow")]
     Shadow(RuleDenial),
     /// `approval: suggest` (CAP-8).
@@ -303,7 +303,7 @@ pub enum Warning {
 #[error("Tool '{tool}' is marked {} by {by}, use {}", needed.as_str(), needed.variant())]
 pub struct Mismatch {
     pub tool: ToolName,
-    /// Minimum variant that may call it.
+    /// Least variant that may call the tool.
     pub needed: Operation,
     pub by: StatedBy,
 }

@@ -1,7 +1,7 @@
-//! `Host` and `Origin` checks before every endpoint, and the settings that admit an HTTP request.
+//! `Host` and `Origin` checks that run before every endpoint, and the settings that admit an HTTP request.
 //!
 //! Keeps foreign web pages (DNS rebinding, cross-site requests) away from a proxy on loopback. Independent of API keys,
-//! which are a second check and no substitute. Pure.
+//! which are a second check and not a substitute. Pure.
 
 use core::net::SocketAddr;
 use std::fmt;
@@ -19,7 +19,7 @@ const SHOWN_BYTES: usize = 100;
 /// Origin of the page that caused a request, as the browser states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskingOrigin {
-    /// Not stated: a program, or a request that changes nothing.
+    /// Not stated: the request comes from a program, or changes nothing.
     Unstated,
     /// Our own page: the requested `Host`, or an origin listed in full in the config.
     Own,
@@ -50,10 +50,10 @@ impl BadEntry {
     }
 }
 
-/// Reason a request is rejected before anything else is read.
+/// Reason why a request is rejected before anything else is read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostRefused {
-    /// Neither `Host` nor an authority in the request line.
+    /// The request has neither `Host` nor an authority in the request line.
     #[error("Host header is missing")]
     NoHost,
     /// The header is repeated.
@@ -112,11 +112,11 @@ impl HostCheck {
         self
     }
 
-    /// Checks one request. `authority` is that of an absolute request target, which must be allowed in addition to
-    /// the `Host` header.
+    /// Checks one request. `authority` is the authority of an absolute request target; it must be allowed in addition
+    /// to the `Host` header.
     ///
     /// # Errors
-    /// The first violation; [`HostRefused::status`] is the answer's status.
+    /// The first violation; [`HostRefused::status`] is the status of the response.
     pub fn check(
         &self,
         headers: &HeaderMap,
@@ -142,7 +142,7 @@ impl HostCheck {
 }
 
 impl HostCheck {
-    /// Origin of the page that caused an allowed request. Another port of the same host is foreign, even if
+    /// Origin of the page that caused an allowed request. Another port of the same host counts as foreign, even if
     /// `allowed_origins` allows it.
     pub fn asking(&self, headers: &HeaderMap) -> AskingOrigin {
         let Ok(Some(origin)) = only(headers, ORIGIN) else { return AskingOrigin::Unstated };
@@ -162,7 +162,8 @@ impl HostCheck {
         if is_host || is_named { AskingOrigin::Own } else { AskingOrigin::Foreign }
     }
 
-    /// `host:port` under which a browser reaches `address`: itself, or else the first allowed name.
+    /// `host:port` under which a browser reaches `address`: the first allowed name, or `address` itself if its host is
+    /// allowed or the list is empty.
     pub fn address_for_browsers(&self, address: SocketAddr) -> String {
         let text = address.to_string();
         let host = HostPort::parse(&text);
@@ -175,7 +176,7 @@ impl HostCheck {
     }
 }
 
-/// `name[:port]`, lower case; an entry without a port covers any.
+/// `name[:port]`, lower case; an entry without a port covers any port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HostPort {
     name: String,
@@ -183,7 +184,7 @@ struct HostPort {
 }
 
 impl HostPort {
-    /// Strict: no user info, no trailing dot, no white space, no empty port.
+    /// Parses strictly: no user info, trailing dot, white space or empty port.
     fn parse(text: &str) -> Option<Self> {
         let end = match text.strip_prefix('[') {
             Some(rest) => rest.find(']')? + 2,
@@ -214,7 +215,7 @@ impl HostPort {
     }
 }
 
-/// `scheme://name[:port]` as a browser sends it; `null` is not one.
+/// `scheme://name[:port]` as a browser sends it; `null` is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Origin {
     scheme: String,
@@ -246,7 +247,7 @@ impl Origin {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum AllowedOrigin {
-    /// This host by `http` or `https`.
+    /// This host with `http` or `https`.
     Host(HostPort),
     Exact(Origin),
 }
@@ -292,7 +293,7 @@ fn shown(value: &[u8]) -> String {
 /// Settings that admit an HTTP request before its body is read. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpAuth {
-    /// API key for `/api/v1` and `/events`; an empty one admits nothing.
+    /// API key for `/api/v1` and `/events`; an empty key admits nothing.
     pub api_key: Box<str>,
     /// `require_mcp_auth`: whether `/mcp` requires the key too.
     pub require_mcp_auth: bool,

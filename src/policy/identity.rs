@@ -6,9 +6,9 @@
 //! JWKS ─ KeySet ─▶ JwtVerifier ──────────┘
 //! ```
 //!
-//! Credentials are read without a lock. Where a request carries its token, and the precedence of the API key, belong
-//! to the gateway; authorization to the rest of this crate. Key sets are fetched by the root package
-//! (`server::identity_watch`): nothing here uses the network.
+//! Credentials are read without a lock. The gateway decides where a request carries its token, and whether the API key
+//! takes precedence; the rest of this crate authorizes. Key sets are fetched by the root package
+//! (`server::identity_watch`): this module does not use the network.
 //!
 //! [`Proven`] is the result of authentication. The texts of its failures are a contract; the clock is an argument.
 
@@ -48,19 +48,19 @@ pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proven {
     pub principal: Principal,
-    /// Start of validity by the wall clock; `None`: unlimited.
+    /// Start of validity by the wall clock; `None` if unlimited.
     pub from: Option<SystemTime>,
-    /// End of validity; `None`: unlimited.
+    /// End of validity; `None` if unlimited.
     pub until: Option<SystemTime>,
 }
 
 impl Proven {
-    /// A principal of unlimited validity.
+    /// A principal with unlimited validity.
     pub fn lasting(principal: Principal) -> Self {
         Self { principal, from: None, until: None }
     }
 
-    /// Whether it is valid now. The clock is read only if validity is limited.
+    /// Whether the principal is valid now. The clock is read only if validity is limited.
     pub fn holds(&self, now: impl FnOnce() -> SystemTime) -> bool {
         match (self.from, self.until) {
             (None, None) => true,
@@ -76,7 +76,7 @@ impl Proven {
 #[derive(Clone, Debug)]
 pub struct CertifiedClient {
     pub proven: Proven,
-    /// Revocation of its authority.
+    /// Revocation state of the certificate's authority.
     pub authority: AuthorityStanding,
 }
 
@@ -91,7 +91,7 @@ struct RevocationState {
 }
 
 impl AuthorityStanding {
-    /// Revokes the authorities for good.
+    /// Revokes the authorities permanently.
     pub fn take_back(&self) {
         self.0.is_taken_back.store(true, Ordering::Release);
         self.0.notify.notify_waiters();
@@ -103,7 +103,7 @@ impl AuthorityStanding {
 
     /// Completes when the authorities are revoked.
     pub async fn taken_back(&self) {
-        // Registered before the flag is read, so that no wake-up is lost.
+        // The waiter is registered before the flag is read, so that no wake-up is lost.
         let notified = self.0.notify.notified();
         if !self.is_taken_back() {
             notified.await;
@@ -111,10 +111,10 @@ impl AuthorityStanding {
     }
 }
 
-/// Reason a token is rejected.
+/// Reason why a token is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TokenRefused {
-    /// Not shaped like an agent token.
+    /// The text does not have the shape of an agent token.
     #[error("Token is malformed")]
     Malformed,
     #[error("Token is unknown, or was revoked")]
@@ -127,10 +127,10 @@ pub enum TokenRefused {
     Jwt(#[from] JwtRefused),
 }
 
-/// Reason a JWT is rejected.
+/// Reason why a JWT is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum JwtRefused {
-    /// Not shaped like a JWT.
+    /// The text does not have the shape of a JWT.
     #[error("Bearer token is no JWT: {0}")]
     Malformed(&'static str),
     /// The algorithm is not allowed.

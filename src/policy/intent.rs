@@ -1,11 +1,11 @@
 //! Intent of a call: the operation, sensitivity and reason that the agent states, and the parameters of the call
 //! tools.
 //!
-//! [`CallArguments::parse`] reads the parameters of a call tool, [`Stated`] holds the intent in whichever form it
-//! came, and [`Stated::check`] turns it into an [`Intent`] that agrees with the call tool, so that a bad intent is
-//! rejected before the tool is looked up. Whether the call may be sent is decided by [`admit`](crate::admit). Pure.
+//! [`CallArguments::parse`] reads the parameters of a call tool, [`Stated`] holds the intent in any of its forms, and [`Stated::check`]
+//! turns it into an [`Intent`] that agrees with the call tool, so that a bad intent is rejected before the tool is looked up. Whether the
+//! call may be sent is decided by [`admit`](crate::admit). Pure.
 //!
-//! A stated intent is an object, flat strings, or both if they agree (FR-006..014). An unreadable intent is kept as it came,
+//! A stated intent is an object, flat strings, or both if they agree (FR-006..014). An unreadable intent is kept in its original form,
 //! because invalid intents are recorded too (ACT-1).
 
 use std::borrow::Cow;
@@ -35,7 +35,7 @@ pub const NO_CALL_TOOL: &str = "Tool 'call_tool' not found. Use call_tool_read, 
 const PARAMETERS: &str = "name, args_json, args, intent, and intent_operation_type, \
      intent_data_sensitivity, intent_reason";
 
-/// Maximum number of intent parameters: the object beside the arguments and among them, and the flat ones.
+/// Maximum number of intent parameters: the object next to the arguments, the object among them, and the flat ones.
 const MAX_STATED: usize = 5;
 
 /// Parameters of a call tool.
@@ -49,7 +49,7 @@ pub struct CallArguments<'a> {
     pub intent: Stated<'a>,
 }
 
-/// Reason the parameters of a call tool are rejected. The caller's fault.
+/// Reason why the parameters of a call tool are rejected. The error is the caller's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     #[error("arguments must be a JSON object")]
@@ -75,18 +75,17 @@ pub enum ArgumentError {
 }
 
 impl ArgumentError {
-    /// Whether the parameters are missing or ambiguous between parsers: not worth a suggestion.
+    /// Whether the parameters are missing or ambiguous between parsers, so that no correction is suggested.
     pub fn is_malformed(&self) -> bool {
         matches!(self, Self::NotAnObject | Self::ArgsJson(TapeFault::DuplicateKey { .. }))
     }
 }
 
 impl<'a> CallArguments<'a> {
-    /// Reads `raw`, one JSON object without duplicate keys. An `intent` beside it, as in the REST call, must agree with
-    /// one inside.
+    /// Reads `raw`, one JSON object without duplicate keys. An `intent` next to it, as in the REST call, must agree with one inside.
     ///
     /// # Errors
-    /// Anything ambiguous, and an unknown parameter. A wrong *intent* is not an error here: see [`Stated::check`].
+    /// Any ambiguity, or an unknown parameter. A wrong *intent* is not an error here: see [`Stated::check`].
     pub fn parse(
         raw: &'a Bytes,
         intent: Option<&'a str>,
@@ -123,8 +122,8 @@ impl<'a> CallArguments<'a> {
         Ok(Self { name, arguments, intent: Stated::parse(&stated) })
     }
 
-    /// Best guess at parameters that [`parse`](Self::parse) rejects: the arguments may be under another key, or encoded
-    /// as text. For suggestions only, never to be called. `None` if no tool is named.
+    /// Best guess at parameters that [`parse`](Self::parse) rejects: the arguments may be under another key, or encoded as text. Used only
+    /// for suggestions, never to call a tool. `None` if no tool is named.
     pub fn guess(raw: &'a Bytes) -> Option<Self> {
         let text = std::str::from_utf8(raw).ok()?;
         let (mut name, mut arguments) = (None, None);
@@ -185,7 +184,7 @@ pub const MAX_REASON_CHARS: usize = 1000;
 /// Maximum length of a caller's value quoted in an error, in characters.
 const MAX_ECHO_CHARS: usize = 64;
 
-/// An intent that agrees with its call tool. Only [`Stated::check`] makes one.
+/// An intent that agrees with its call tool. Created only by [`Stated::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intent<'a> {
     operation: Operation,
@@ -224,7 +223,7 @@ fn spelled(operation: Operation, sensitivity: Option<Sensitivity>, reason: Optio
     Value::Object(members).to_string()
 }
 
-/// Reason an intent is rejected. The texts are a contract.
+/// Reason why an intent is rejected. The texts are a contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IntentError {
     #[error("Intent mismatch: tool is {} but intent declares {}", variant.variant(), stated.as_str())]
@@ -270,7 +269,7 @@ impl Field {
         }
     }
 
-    /// From `operation_type` or `intent_operation_type`, and so on.
+    /// Parses `operation_type` or `intent_operation_type`, and so on.
     fn parse(key: &str) -> Option<Self> {
         let key = key.strip_prefix(FLAT_PREFIX).unwrap_or(key);
         Self::ALL.into_iter().find(|field| field.name() == key)
@@ -286,14 +285,14 @@ const FLAT_PREFIX: &str = "intent_";
 /// Name and valid JSON value of a call tool's parameter.
 pub(crate) type Parameter<'a> = (Cow<'a, str>, &'a str);
 
-/// An unchecked intent in whichever form it came; see [`Stated::check`].
+/// An unchecked intent in any of its forms; see [`Stated::check`].
 #[derive(Clone, Debug)]
 pub struct Stated<'a> {
     words: Result<Words<'a>, IntentError>,
     record: Option<String>,
 }
 
-/// Fields merged over the forms, as the agent spelled them.
+/// Fields merged from all forms, as the agent spelled them.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Words<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -313,8 +312,7 @@ impl<'a> Stated<'a> {
         name == OBJECT || (name.starts_with(FLAT_PREFIX) && Field::parse(name).is_some())
     }
 
-    /// Merges `intent` and `intent_*` parameters. A `null` counts as not stated. Never fails: errors are reported by
-    /// `check`.
+    /// Merges `intent` and `intent_*` parameters. A `null` counts as not stated. Never fails: `check` reports the errors.
     pub fn parse(parameters: &[Parameter<'a>]) -> Self {
         let words = Words::parse(parameters);
         let record = match &words {
@@ -325,13 +323,12 @@ impl<'a> Stated<'a> {
         Self { words, record }
     }
 
-    /// Stated intent as JSON for the record: the three fields if readable, otherwise the raw parameters. `None` if
-    /// nothing was stated.
+    /// Stated intent as JSON for the record: the three fields if readable, otherwise the raw parameters. `None` if no intent was stated.
     pub fn record(&self) -> Option<&str> {
         self.record.as_deref()
     }
 
-    /// The stated operation type, if valid, whether or not it fits the variant.
+    /// The stated operation type if it is valid, even if it does not fit the variant.
     pub fn operation(&self) -> Option<Operation> {
         self.words.as_ref().ok()?.operation_type.as_deref().and_then(Operation::from_word)
     }
@@ -443,7 +440,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The raw parameters: a lone `intent` as its value, otherwise by name.
+/// The raw parameters: the value of `intent` if it is the only one, otherwise an object by name.
 fn as_given(parameters: &[Parameter<'_>]) -> String {
     if let [(name, value)] = parameters
         && name == OBJECT
@@ -582,7 +579,7 @@ pub enum Requirement {
     /// Required: variant and statement must agree.
     #[default]
     Required,
-    /// If absent, taken from the variant.
+    /// If absent, the type is taken from the variant.
     Inferred,
 }
 
@@ -716,7 +713,7 @@ mod tests {
         unannotated: Unannotated::Warn,
     };
 
-    /// The intent parameters of a call, given as one JSON object.
+    /// Parses the intent parameters of a call from one JSON object.
     fn stated(json: &str) -> Stated<'_> {
         let members: Result<Vec<_>, _> = members(json).unwrap().collect();
         Stated::parse(&members.unwrap())

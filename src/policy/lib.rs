@@ -1,21 +1,21 @@
-//! Admission: the identity behind a request and the decision whether it may be sent. Pure.
+//! Admission: identifies the principal behind a request and decides whether the request may be sent. Pure.
 //!
-//! [`admit`] decides about every request to a server, whichever entry point it came by, and nothing else makes a
-//! [`Permit`]; the approval queue turns a [`PendingApproval`] into one. Records and replies are left to the caller.
+//! [`admit`] decides about every request to a server, regardless of its entry point. Only it creates a [`Permit`]; the
+//! approval queue turns a [`PendingApproval`] into one. Records and replies are left to the caller.
 //!
-//! [`forecast`] runs the same checks for a request that is not made yet.
+//! [`forecast`] runs the same checks for a request that is not sent.
 //!
 //! Before a request is read, the API key and the names of hosts and origins are checked ([`HttpAuth`],
 //! [`host_check`]); tokens are in [`identity`].
 //!
 //! The operator's rules (Cedar) are in [`rules`]; [`visible`] decides what a principal sees in lists.
 //!
-//! [`limits`] come last: a permit holds the slots that its request occupies, and a request that finds none waits
-//! ([`Queued`]). After a wait, for a slot or a person, the request is checked again ([`admit_again`]).
+//! [`limits`] come last: a permit holds the slots that its request occupies, and a request that finds no free slot
+//! waits ([`Queued`]). After a wait, for a slot or a person, the request is checked again ([`admit_again`]).
 //!
 //! Memory kept on behalf of a principal is charged to its account ([`StateAccounts`]).
 //!
-//! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`], called in its place in
+//! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`]; add its call to
 //! [`admission`](self).
 
 mod admission;

@@ -1,7 +1,7 @@
 //! Limits on concurrency, rates and failing servers: the last check of admission.
 //!
-//! Owns the order of the limits and what a request occupies until its response. How long a request waits is up to the
-//! caller; counting is done by [`Gate`](mcpproxy_runtime::io::gate), `rate` and `breaker`.
+//! Owns the order of the limits and the slots that a request occupies until its response. The caller decides how long a request waits;
+//! [`Gate`](mcpproxy_runtime::io::gate), `rate` and `breaker` count.
 //!
 //! Order: the server's breaker; rates, narrowest first (tool, principal, server, all); then concurrency, narrowest
 //! first, so that a request waiting for one tool holds nothing that others need. The fixed order prevents deadlock. A
@@ -9,8 +9,8 @@
 //!
 //! `parallel_safe: false` is a concurrency limit of 1 (CAP-6).
 //!
-//! A request that the proxy itself makes on behalf of a principal is subject to the server's breaker and concurrency, and to
-//! that of all servers, but to no rate and no limit of the principal.
+//! A request that the proxy itself makes on behalf of a principal is subject to the server's breaker and concurrency, and to the
+//! concurrency of all servers, but not to rates or to limits of the principal.
 //!
 //! In a fleet limits apply to all nodes together: each node enforces its share, the limit divided by the number of
 //! live nodes, at least one ([`CallLimits::share_among`]). Breakers are per node.
@@ -44,8 +44,7 @@ pub use self::config::{
 /// Name of the global limit in denials.
 const ALL: &str = "all servers";
 
-/// The limits in force and their usage. The limits of the next config keep the counts of those that are equal
-/// ([`CallLimits::next`]).
+/// The limits in force and their usage. The limits of the next config keep the counts of equal limits ([`CallLimits::next`]).
 pub struct CallLimits {
     /// Whether any limit is set; if not, only tools that are not parallel-safe are limited.
     configured: Configured,
@@ -53,9 +52,9 @@ pub struct CallLimits {
     servers: HashMap<Arc<str>, ServerLimit>,
     tool_rules: Rules<Limit>,
     principal_rules: Rules<Limit>,
-    /// Denials per principal: per second, and burst.
+    /// Denials per principal: rate per second, and burst.
     refusals: Option<(NonZeroU32, NonZeroU32)>,
-    /// Config number, from 0.
+    /// Config number, counted from 0.
     number: u64,
     counted: Arc<Counted>,
 }
@@ -124,7 +123,7 @@ pub(super) enum Entrance {
     Queued(Queue),
 }
 
-/// A request waiting at a gate, with its slots so far and the gates that follow.
+/// A request that waits at a gate, with the slots it already has and the gates that follow.
 #[derive(Debug)]
 pub(super) struct Queue {
     at: (Scope, Arc<Gate>),
@@ -204,8 +203,8 @@ impl CallLimits {
         }
     }
 
-    /// Number of nodes that share these and all later limits, including this one. Applies from the next request on;
-    /// taken slots are kept.
+    /// Sets the number of nodes, including this one, that share these and all later limits. Applies from the next request on; taken slots
+    /// are kept.
     pub fn share_among(&self, nodes: usize) {
         let others = u32::try_from(nodes.saturating_sub(1)).unwrap_or(u32::MAX - 1);
         self.counted.others.store(others.min(u32::MAX - 1), Ordering::Relaxed);
@@ -235,7 +234,7 @@ impl CallLimits {
 
     /// Counts a denied request of `principal`.
     ///
-    /// [`TooManyRefusals`] above its rate: such denials are not recorded one by one.
+    /// Returns [`TooManyRefusals`] above the principal's rate: such denials are not recorded one by one.
     pub fn refuse(&self, principal: &Principal) -> Result<(), TooManyRefusals> {
         let Some((limit, burst)) = self.refusals else { return Ok(()) };
         let (id, nodes) = (principal.id(), self.nodes());
@@ -450,7 +449,7 @@ impl Occupied {
 }
 
 impl Queue {
-    /// Waits for a slot under every limit. Canceled and polled again, it requeues at the end.
+    /// Waits for a slot under every limit. If canceled and polled again, it requeues at the end.
     pub(super) async fn acquire(
         &mut self,
         principal: &Principal,
@@ -470,7 +469,7 @@ impl Queue {
         Ok(occupied)
     }
 
-    /// Passes the following gates; true if it has to wait again.
+    /// Passes the following gates; returns true if it has to wait again.
     fn next(&mut self, principal: &Principal, access: &Access) -> Result<bool, LimitReached> {
         while !self.following.is_empty() {
             let (scope, gate) = self.following.remove(0);
@@ -718,7 +717,7 @@ mod tests {
         let expected =
             "Too many calls to 's:t' at a time: limit 1, queue 256; none was free within 1s";
         assert_eq!(text, expected);
-        // Half are canceled, the others get a slot one after another.
+        // Half of them are canceled, the others get a slot one after another.
         let mut place = Some(first);
         for (at, mut queue) in waiting.into_iter().enumerate() {
             if at % 2 == 0 {
@@ -829,7 +828,7 @@ mod tests {
         let (access, other) = (tool("s:t", "{}"), tool("s:other", "{}"));
         let alone: Vec<_> = (0..6).map(|_| free(&limits, ADMIN, &other)).collect();
         limits.share_among(3);
-        // Taken slots stay; no new one until fewer than two are taken.
+        // Taken slots stay; a new slot is available only when fewer than two are taken.
         let full = "Too many calls to 's' at a time: limit 2, queue 0";
         assert_eq!(refused(&limits, ADMIN, &other), full);
         drop(alone);

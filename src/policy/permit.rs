@@ -21,11 +21,11 @@ pub struct Settings {
     pub intent: intent::Settings,
     /// Config section `policy`: the rules in force; `None` allows everything.
     pub rules: Option<Arc<RuleSet>>,
-    /// Config section `limits`, and those of servers.
+    /// Config section `limits`, and the `limits` of servers.
     pub limits: Arc<CallLimits>,
 }
 
-/// A request that passed every check but the limits.
+/// A request that passed every check except the limits.
 #[derive(Clone, Debug)]
 pub(super) struct Cleared {
     pub(super) principal: Principal,
@@ -35,7 +35,7 @@ pub(super) struct Cleared {
     pub(super) rules: Vec<Box<str>>,
 }
 
-/// Permission to send one request, as a type: only admission makes one, and the upstream requires one. It holds the
+/// Permission to send one request, as a type: only admission creates it, and the upstream requires it. It holds the
 /// slots that the request occupies and releases them when dropped.
 #[derive(Debug)]
 pub struct Permit {
@@ -50,12 +50,12 @@ pub struct Queued {
     queue: Queue,
 }
 
-/// Result of the limits.
+/// Result of applying the limits.
 #[derive(Debug)]
 pub enum LimitDecision {
     /// The request may be sent.
     Permit(Permit),
-    /// Waits for a slot.
+    /// The request waits for a slot.
     Queued(Box<Queued>),
 }
 
@@ -80,7 +80,7 @@ impl Permit {
         &self.cleared.access
     }
 
-    /// Warnings to log and record, one decision each (ACT-1).
+    /// Warnings to log and record, one per decision (ACT-1).
     pub fn warnings(&self) -> &[Warning] {
         &self.cleared.warnings
     }
@@ -95,8 +95,8 @@ impl Permit {
         Self { cleared, ..self }
     }
 
-    /// Releases the slots and reports the outcome to the server's breaker; `None` if the outcome says nothing about
-    /// the server.
+    /// Releases the slots and reports the outcome to the server's breaker. `None` means that the outcome is not
+    /// evidence about the server.
     pub fn settle(&mut self, outcome: Option<ServerOutcome>) -> Option<BreakerChange> {
         match outcome {
             Some(outcome) => self.occupied.settle(outcome),
@@ -113,7 +113,7 @@ impl Queued {
         &self.cleared.access
     }
 
-    /// Waits for a slot. Canceled and polled again, it waits at the end of the queue.
+    /// Waits for a slot. If canceled and polled again, it waits at the end of the queue.
     ///
     /// # Errors
     /// The reason why the request is denied after its wait.
@@ -123,7 +123,7 @@ impl Queued {
         Ok(Permit { cleared: self.cleared.clone(), occupied })
     }
 
-    /// The denial after waiting this long without a slot.
+    /// The denial of a request that waited for `waited` without a slot.
     pub fn late(&self, waited: Duration) -> Denial {
         let Cleared { principal, access, .. } = &self.cleared;
         self.queue.late(principal, access, waited).into()
@@ -133,7 +133,7 @@ impl Queued {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApprovalNeed {
     Nobody,
-    /// A person has to approve it.
+    /// A person has to approve the request.
     Required,
 }
 
@@ -156,8 +156,8 @@ pub struct PendingApproval {
     kind: KindDigest,
 }
 
-/// Subject of a standing approval: a principal, and the tool as now defined with this operation, or a resource or
-/// prompt, regardless of the arguments.
+/// Subject of a standing approval, regardless of the arguments: a principal, and either a tool in its current
+/// definition with an operation, or a resource or prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalSubject {
     principal: Principal,
@@ -173,24 +173,24 @@ impl ApprovalSubject {
     }
 }
 
-/// Proof that a request is approved. Only the approval queue makes one.
+/// Proof that a request is approved. Created only by the approval queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Approved {
     Call(CallDigest),
-    /// Calls of this subject.
+    /// Approves all calls of this subject.
     Standing(ApprovalSubject),
 }
 
 impl Approved {
-    /// Whether it is for one exact call, which was shown to the approver.
+    /// Whether the approval is for one exact call, which was shown to the approver.
     pub fn is_for_one_call(&self) -> bool {
         matches!(self, Self::Call(_))
     }
 }
 
 impl PendingApproval {
-    /// Binds a cleared request to the exact call. Fails if the arguments are too long to be judged or have keys that
-    /// differ only by case.
+    /// Binds a cleared request to the exact call. Fails if the arguments are too long to be judged, or if keys differ
+    /// only by case.
     pub(super) fn bind(
         cleared: Cleared,
         request: &AdmissionRequest<'_>,
@@ -202,7 +202,7 @@ impl PendingApproval {
         let digest = digest.map_err(|ArgumentsTooLong { limit }| {
             ApprovalDenial::new(access, NotApproved::TooLong { limit })
         })?;
-        // The server may read another value than the one shown to the approver.
+        // The server may read a different value than the one shown to the approver.
         let is_unclear = has_case_twins(request.arguments)
             || access
                 .called_tool()
@@ -235,7 +235,7 @@ impl PendingApproval {
     /// Applies the limits if the approval is for this call.
     ///
     /// # Errors
-    /// [`Denial::Approval`]: something else was approved; [`Denial::Limit`].
+    /// [`Denial::Approval`] if something else was approved; [`Denial::Limit`].
     pub fn permitted_by(
         self,
         approved: &Approved,

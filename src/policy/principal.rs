@@ -1,8 +1,8 @@
 //! Principals, the originators of requests, and the accounts of memory kept on their behalf.
 //!
-//! One account per principal over all of its sessions, subscriptions and replay buffers. Every allocation is charged
+//! A principal has one account for all of its sessions, subscriptions and replay buffers. Every allocation is charged
 //! before it is kept, and its [`StateCharge`] releases the bytes when dropped. A principal that exhausted its account
-//! is rejected; others are unaffected as long as the total has space. No clock, no I/O.
+//! is rejected; others are unaffected as long as the total has space. Uses no clock and no I/O.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::intent::Operation;
 use crate::tool::Pattern;
 
-/// Principal of a request, as far as it is authenticated. Part of each request and its record.
+/// Principal of a request, as authenticated. Part of each request and its record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Principal {
     /// Unauthenticated: loopback without a key, or a pipe.
@@ -51,7 +51,7 @@ impl Principal {
     }
 
     /// Share of `all` slots that one principal may use, at least one. Anonymous and admin represent many
-    /// indistinguishable clients, so that they may use all slots.
+    /// indistinguishable clients, so they may use all slots.
     pub fn share(&self, all: usize) -> usize {
         match self {
             Self::Anonymous | Self::Admin => all,
@@ -59,7 +59,7 @@ impl Principal {
         }
     }
 
-    /// 128-bit mark that is equal on all nodes and at all times for the same principal only.
+    /// 128-bit mark of the principal, equal on all nodes and stable over time; other principals have other marks.
     pub fn mark(&self) -> [u8; 16] {
         let (kind, made) = match self {
             Self::Anonymous => (0, 0),
@@ -86,7 +86,7 @@ impl Principal {
 #[derive(Clone, Debug)]
 pub struct AgentToken {
     id: Box<str>,
-    /// Creation time in microseconds since 1970: a new token of the same name is another principal.
+    /// Creation time in microseconds since 1970: a new token with the same name is another principal.
     made: u64,
     scope: Scope,
 }
@@ -106,7 +106,7 @@ impl AgentToken {
     }
 }
 
-/// Scope of a token; an empty list does not limit.
+/// Scope of a token; an empty list does not limit it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Server names in the config.
@@ -118,7 +118,7 @@ pub struct Scope {
     pub operations: Vec<Operation>,
 }
 
-/// A rotated token is the same principal.
+/// Compares the principals: a rotated token is the same principal.
 impl PartialEq for AgentToken {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id && self.made == other.made
@@ -148,13 +148,13 @@ impl JwtSubject {
         Self { id: format!("{SUBJECT}{sub}").into(), groups: groups.into(), until }
     }
 
-    /// Expiry of the JWT: a stream opened with it is closed then.
+    /// Expiry of the JWT, at which a stream opened with it is closed.
     pub(crate) fn until(&self) -> SystemTime {
         self.until
     }
 }
 
-/// A change of groups does not change the identity.
+/// Compares the principals: a change of groups does not change the identity.
 impl PartialEq for JwtSubject {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id
@@ -169,7 +169,7 @@ impl Hash for JwtSubject {
     }
 }
 
-/// Divisor of all slots for the share of one principal.
+/// Divisor that yields the share of one principal from all slots.
 const SHARES: usize = 4;
 const TOKEN: &str = "token:";
 const SUBJECT: &str = "jwt:";
@@ -180,7 +180,7 @@ pub(super) const MAX_STATE_BYTES_PER_PRINCIPAL: usize = 64 << 20;
 /// Maximum size of the state of all principals: 256 MiB.
 pub(super) const MAX_STATE_BYTES: usize = 256 << 20;
 
-/// Reason more state is rejected.
+/// Reason why more state is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StateFull {
     /// The principal's account is exhausted.
@@ -204,7 +204,7 @@ pub enum StateFull {
 }
 
 /// Holder of the most entries in a full table, and their number: the one to evict (max-min fairness). `holders` yields
-/// one item per entry; of equals, the first one counts.
+/// one item per entry; of equal holders, the first one counts.
 pub fn heaviest<H: Eq + Hash>(holders: impl Iterator<Item = H>) -> Option<(H, usize)> {
     let mut held: HashMap<H, (usize, Reverse<usize>)> = HashMap::new();
     for (at, holder) in holders.enumerate() {
@@ -233,7 +233,7 @@ struct Ledger {
     accounts: Mutex<HashMap<Principal, Weak<StateAccount>>>,
 }
 
-/// Account of one principal, shared by everything kept on its behalf.
+/// Account of one principal, shared by all state kept on its behalf.
 #[derive(Debug)]
 pub struct StateAccount {
     principal: Principal,
@@ -241,7 +241,7 @@ pub struct StateAccount {
     ledger: Arc<Ledger>,
 }
 
-/// Charged bytes, released when dropped.
+/// Charged bytes, which are released when dropped.
 #[derive(Debug)]
 pub struct StateCharge {
     account: Arc<StateAccount>,
@@ -255,7 +255,7 @@ impl Default for StateAccounts {
 }
 
 impl StateAccounts {
-    /// Empty accounts with these limits in bytes.
+    /// Creates empty accounts with these limits in bytes.
     pub fn of_at_most(of_principal: usize, of_all: usize) -> Self {
         let limits = Limits { of_principal, of_all };
         Self(Arc::new(Ledger { limits, bytes: AtomicUsize::new(0), accounts: Mutex::default() }))
@@ -275,7 +275,7 @@ impl StateAccounts {
         account
     }
 
-    /// Bytes charged over all accounts.
+    /// Number of bytes charged over all accounts.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes.load(Ordering::Relaxed)
@@ -291,7 +291,7 @@ impl StateAccounts {
 impl Drop for StateAccount {
     fn drop(&mut self) {
         let mut accounts = self.ledger.accounts.lock();
-        // A new account may have replaced it meanwhile.
+        // A new account may have replaced this one since.
         if accounts.get(&self.principal).is_some_and(|account| account.strong_count() == 0) {
             accounts.remove(&self.principal);
         }
@@ -299,7 +299,7 @@ impl Drop for StateAccount {
 }
 
 impl StateAccount {
-    /// Bytes charged to it.
+    /// Number of bytes charged to the account.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -350,14 +350,14 @@ impl StateCharge {
     /// Charges `bytes` more of dispensable state, which may use at most half of the account.
     ///
     /// # Errors
-    /// [`StateFull`]; nothing more is charged.
+    /// [`StateFull`]; no bytes are charged in that case.
     pub fn grow_spare(&mut self, bytes: usize) -> Result<(), StateFull> {
         self.account.take(bytes, self.account.ledger.limits.of_principal / 2)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Releases `bytes` of it, or all if it is less.
+    /// Releases `bytes`, or the whole charge if it is smaller.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;

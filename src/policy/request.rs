@@ -1,9 +1,9 @@
 //! One request to a server with all inputs of its decision, and the digest of an exact call.
 //!
-//! An approval is bound to the BLAKE3 digest of a call (CAP-8). It covers principal, target, operation, hash of the tool's
+//! An approval is bound to the BLAKE3 digest of a call (CAP-8). The digest covers principal, target, operation, hash of the tool's
 //! definition, version of the rules, arguments, the relevant members of `_meta` and `inputResponses`, in canonical form: members sorted by
-//! name, names and strings unescaped, white space between tokens removed. Everything else, such as the spelling of numbers,
-//! counts as written. Every part is preceded by its length, so that different calls never produce the same input.
+//! name, names and strings unescaped, white space between tokens removed. Everything else, such as the spelling of numbers, counts as
+//! written. Every part is preceded by its length, so that different calls never produce the same input.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ pub struct AdmissionRequest<'a> {
     /// Members of `_meta` that are part of the request ([`meta::asked`](mcpproxy_protocol::mcp::meta::asked)), or
     /// empty.
     pub meta: &'a [u8],
-    /// The request's `inputResponses`, raw JSON, or empty: a client may send some that its server never asked for.
+    /// The request's `inputResponses`, raw JSON, or empty. A client may send responses that its server never asked for.
     pub inputs: &'a [u8],
     /// Stated intent; `None` if the request cannot state one.
     pub intent: Option<Intent<'a>>,
     /// Client name as the client states it, unverified, or empty.
     pub client: &'a str,
-    /// Facts of its session joined with those of its principal.
+    /// Facts of the session joined with those of the principal.
     pub session: SessionFacts,
-    /// Whether a request other than a tool call sends data chosen by the client to a server of the open world. A tool
-    /// call's follows from the tool's exposure.
+    /// Whether a request other than a tool call sends data chosen by the client to a server of the open world. For a tool call, the tool's
+    /// exposure decides this.
     pub carries_out: bool,
     /// Wall-clock time.
     pub now: SystemTime,
@@ -72,7 +72,7 @@ pub enum Access {
         /// Owner of the completed argument.
         of: Reference,
     },
-    /// A method that no revision of the protocol has, at the endpoint of one server.
+    /// A method that no revision of the protocol defines, at the endpoint of one server.
     Method {
         /// The server's name in the config.
         server: Arc<str>,
@@ -82,12 +82,12 @@ pub enum Access {
     Task(TaskAccess),
 }
 
-/// Request about the task that a server made of a tool call.
+/// Request about a task that a server created for a tool call.
 #[derive(Clone, Debug)]
 pub struct TaskAccess {
     call: ToolAccess,
     request: TaskRequest,
-    /// The server's own id of the task.
+    /// The server's own task id.
     id: Arc<str>,
     is_by_proxy: bool,
 }
@@ -137,13 +137,12 @@ pub enum Reference {
 }
 
 impl ToolAccess {
-    /// Call by one of the call tools, with the intent's operation.
+    /// Call through one of the call tools, with the intent's operation.
     pub fn declared(tool: Arc<Tool>, intent: &Intent<'_>) -> Self {
         Self { tool, operation: intent.operation() }
     }
 
-    /// Call under the tool's own name, which states no intent: the operation follows from the effective side effect
-    /// (CAP-5).
+    /// Call under the tool's own name, without a stated intent: the operation follows from the effective side effect (CAP-5).
     pub fn direct(tool: Arc<Tool>) -> Self {
         let operation = Operation::recommended(tool.capability);
         Self { tool, operation }
@@ -175,14 +174,14 @@ impl TaskAccess {
         Self { call, request, id, is_by_proxy: false }
     }
 
-    /// The same request, made by the proxy itself on behalf of the principal: its number is bounded elsewhere, so that
-    /// rates and the limits of principals do not apply to it.
+    /// The same request, made by the proxy itself on behalf of the principal. The number of these requests is bounded elsewhere, so rates
+    /// and the limits of principals do not apply.
     #[must_use]
     pub fn by_proxy(self) -> Self {
         Self { is_by_proxy: true, ..self }
     }
 
-    /// The call that the task is of. Its operation is the one recommended for the tool.
+    /// The call that created the task. Its operation is the one recommended for the tool.
     pub fn call(&self) -> &ToolAccess {
         &self.call
     }
@@ -192,12 +191,12 @@ impl TaskAccess {
         self.request
     }
 
-    /// The server's own id of the task.
+    /// The server's own task id.
     pub fn id(&self) -> &Arc<str> {
         &self.id
     }
 
-    /// Whether it sends the server data that the client chooses.
+    /// Whether the request sends the server data that the client chooses.
     pub fn sends_input(&self) -> bool {
         match self.request {
             TaskRequest::Update => true,
@@ -244,7 +243,7 @@ impl Access {
         }
     }
 
-    /// The method, if the protocol has it.
+    /// The method, if the protocol defines it.
     pub fn known_method(&self) -> Option<&'static str> {
         match self {
             Self::Tool(_) => Some(TOOLS_CALL),
@@ -285,7 +284,7 @@ impl Access {
         }
     }
 
-    /// Label beside the server in records and messages: the tool name, otherwise the method.
+    /// Label shown with the server in records and messages: the tool name, otherwise the method.
     pub fn label(&self) -> &str {
         match self {
             Self::Tool(call) => &call.tool.name.tool,
@@ -293,7 +292,7 @@ impl Access {
         }
     }
 
-    /// The tool whose result the answer may hold, if any: the called one, or that of a task.
+    /// The tool whose result the answer may hold, if any: the called tool, or the tool of a task.
     pub fn tool(&self) -> Option<&Arc<Tool>> {
         match self {
             Self::Tool(call) | Self::Task(TaskAccess { call, .. }) => Some(&call.tool),
@@ -316,7 +315,7 @@ impl Access {
 }
 
 impl fmt::Display for Access {
-    /// `server:label`
+    /// Formats as `server:label`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.server(), self.label())
     }
@@ -324,19 +323,19 @@ impl fmt::Display for Access {
 
 /// Maximum number of bytes of arguments, `_meta` members and `inputResponses` that are presented for approval.
 pub const MAX_ARGUMENTS_BYTES: usize = 256 * 1024;
-/// Maximum nesting in canonical form; requests that are deeper are rejected earlier. Deeper values count as written.
+/// Maximum nesting in canonical form; requests with deeper nesting are rejected earlier. Deeper values are hashed as written.
 const MAX_DEPTH: usize = 128;
 
 /// Digest of one exact call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallDigest(blake3::Hash);
 
-/// Digest of calls of one kind: the same regardless of the arguments and rules.
+/// Digest of calls of one kind; independent of the arguments and rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KindDigest(blake3::Hash);
 
 impl fmt::Display for KindDigest {
-    /// 64 hexadecimal digits.
+    /// Formats as 64 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.to_hex())
     }
@@ -352,7 +351,7 @@ pub(super) struct ArgumentsTooLong {
 }
 
 impl fmt::Display for CallDigest {
-    /// 64 hexadecimal digits.
+    /// Formats as 64 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.to_hex())
     }
@@ -364,7 +363,7 @@ impl fmt::Debug for CallDigest {
     }
 }
 
-/// Hash of a tool's definition; other targets have none but their name.
+/// Hash of a tool's definition; other targets are defined by their name alone.
 pub(super) fn definition(access: &Access) -> DefinitionHash {
     let mut hasher = Hasher::new_derive_key("mcpproxy 2026-11 approval: definition of a tool");
     if let Some(tool) = access.tool() {
@@ -471,7 +470,7 @@ fn value(hasher: &mut Hasher, text: &str, depth: usize) {
     }
 }
 
-/// Hashes an object; `None`, without hashing anything, if `text` is not one.
+/// Hashes an object; `None`, without hashing anything, if `text` is not an object.
 fn object(hasher: &mut Hasher, text: &str, depth: usize) -> Option<()> {
     let mut all: Vec<_> = members(text).ok()?.collect::<Result<_, _>>().ok()?;
     all.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));

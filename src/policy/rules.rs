@@ -1,9 +1,9 @@
 //! Authorization rules in Cedar: who may do what with which tool, resource or prompt.
 //!
-//! [`RuleSet::load`] reads and checks `policy.files`; [`RuleSet::decide`] answers one request. Only this folder uses
-//! Cedar, and only its language (parser, validator, evaluator of one condition). Rules that apply to a request are
-//! selected by scope, here, and cached per principal, tool and action; simple conditions are evaluated here, as Cedar
-//! does (`condition`); so is the combination of effects. Files, logging and reload are left to the callers.
+//! [`RuleSet::load`] reads and checks `policy.files`; [`RuleSet::decide`] decides one request. Only this folder uses Cedar, and only its
+//! language (parser, validator, evaluator of one condition). This module itself selects the rules that apply to a request by scope, caches
+//! them per principal, tool and action, evaluates simple conditions as Cedar does (`condition`), and combines the effects. Files, logging
+//! and reload are left to the callers.
 //!
 //! # Vocabulary
 //!
@@ -28,17 +28,16 @@
 //!
 //! # Arguments as records
 //!
-//! Strings, booleans and integers from -2^63 to 2^63-1 map to themselves, objects to records, arrays of one kind to
-//! sets. Not mappable: `null`, other numbers (also `1.0` and `1e3`), mixed arrays, values deeper than [`MAX_DEPTH`]
-//! or longer than [`MAX_STRING_BYTES`] or [`MAX_ELEMENTS`], and values of another type than the tool's input schema
-//! states. A rule that reads an unmappable value denies; so does one that reads any argument if two keys of one
-//! object, at any depth, differ only by case, since servers differ in which they read. For the same reason a rule
-//! errs if a key, at any depth, differs only by case (`json::fold`) from a name that the rule reads and is not itself
-//! such a name: a server that ignores case reads `Path` as `path`. That another rule reads the key does not matter.
-//! Likewise a rule errs for a resource or prompt that is another spelling of one that it names (`spelling`).
+//! Strings, booleans and integers from -2^63 to 2^63-1 map to themselves, objects to records, and arrays of one kind to sets. The following
+//! cannot be mapped: `null`, other numbers (also `1.0` and `1e3`), mixed arrays, values deeper than [`MAX_DEPTH`] or longer than
+//! [`MAX_STRING_BYTES`] or [`MAX_ELEMENTS`], and values of a different type than the tool's input schema states. A rule that reads an
+//! unmappable value denies. A rule that reads any argument also denies if two keys of one object, at any depth, differ only by case, since
+//! servers differ in which one they read. For the same reason, a rule errs if a key, at any depth, differs only by case (`json::fold`) from
+//! a name that the rule reads and is not itself such a name: a server that ignores case reads `Path` as `path`. Whether another rule reads
+//! the key does not matter. Likewise, a rule errs for a resource or prompt that is another spelling of one that it names (`spelling`).
 //!
-//! An evaluation plan holds, for a principal, tool and action, the rules that apply, those decided already, and those that
-//! need the rest of the request. Plans are cached per thread.
+//! An evaluation plan holds, for a principal, tool and action, the rules that apply, the rules already decided, and the rules that need the
+//! rest of the request. Plans are cached per thread.
 
 mod arguments;
 mod condition;
@@ -79,14 +78,14 @@ pub const MAX_FILE_BYTES: usize = 1024 * 1024;
 pub const MAX_TOTAL_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of rules of all files.
 pub const MAX_RULES: usize = 5_000;
-/// Maximum number of problems reported at once.
+/// Maximum number of problems in one report.
 const MAX_PROBLEMS: usize = 200;
 
-/// Name under which `policy.default` decides.
+/// Rule name that stands for `policy.default` in decisions.
 pub const DEFAULT_RULE: &str = "default";
 
-/// Preset `no-exfiltration`: after private data and open-world content, sending data to the open world requires
-/// approval: by a tool, the URI of a resource, prompt arguments, or completion input.
+/// Preset `no-exfiltration`: after private data and open-world content, sending data to the open world requires approval, whether by a
+/// tool, the URI of a resource, prompt arguments, or completion input.
 pub const NO_EXFILTRATION: &str = "\
 @id(\"no-exfiltration\")
 @message(\"private data and content from outside came together\")
@@ -172,11 +171,11 @@ pub struct ListedRule<'a> {
     pub effect: &'static str,
     /// Message to the agent, or empty.
     pub message: &'a str,
-    /// Whether an approval lifts its denial.
+    /// Whether an approval lifts the rule's denial.
     pub approval: ApprovalDemand,
     /// File of the rule.
     pub file: &'a str,
-    /// First line, from 1.
+    /// First line, counted from 1.
     pub line: usize,
     pub text: &'a str,
 }
@@ -202,7 +201,7 @@ impl RuleSet {
     /// Reads and checks rules. Problems that depend on `known` are marked [`Basis::Catalog`] or [`Basis::Name`].
     ///
     /// # Errors
-    /// Everything that is wrong, up to 200 problems.
+    /// All problems, up to 200.
     pub fn load(
         texts: &[RuleText],
         options: RuleOptions,
@@ -216,7 +215,7 @@ impl RuleSet {
     /// change at any time.
     ///
     /// # Errors
-    /// Everything that is wrong, warnings included, up to 200 problems.
+    /// All problems, including warnings, up to 200.
     pub fn check(
         texts: &[RuleText],
         options: RuleOptions,
@@ -236,8 +235,7 @@ impl RuleSet {
         }
     }
 
-    /// Parses rules without checking them against known tools: those that can be parsed, and the problems of the
-    /// others.
+    /// Parses rules without checking them against known tools. Returns the rules that can be parsed, and the problems of the others.
     fn read(
         texts: &[RuleText],
         options: RuleOptions,
@@ -358,8 +356,7 @@ impl RuleSet {
     pub fn decide(&self, asked: &RuleRequest<'_>) -> Ruling {
         let asked = &asked.with_effective_action();
         let plan = self.plan(asked);
-        // An unconditional denial is final; one that an approval would lift may be denied unconditionally by another
-        // rule.
+        // An unconditional denial is final. If an approval would lift a denial, another rule may still deny unconditionally.
         let refused = plan.fixed.forbids.iter().any(|rule| rule.approval == ApprovalDemand::None);
         if plan.open.is_empty() || refused {
             return self.ruling(&plan.fixed, asked);
@@ -406,7 +403,7 @@ impl RuleSet {
                 now: std::time::SystemTime::UNIX_EPOCH,
             })
         };
-        // A request that a person may approve can be made.
+        // A request counts as possible if a person may approve it.
         let refuses = |plan: &Plan| {
             let mut forbids = plan.fixed.forbids.iter();
             plan.fixed.error.is_some() || forbids.any(|rule| rule.approval == ApprovalDemand::None)
@@ -453,7 +450,7 @@ impl RuleSet {
                 rule: first.name.clone(),
                 message: first.message.clone(),
                 rules: names(&holding.forbids),
-                // A rule that errs cannot be lifted by approval.
+                // Approval cannot lift the denial of a rule that errs.
                 approval: match asks && holding.error.is_none() {
                     true => ApprovalDemand::Asked,
                     false => ApprovalDemand::None,
@@ -489,7 +486,7 @@ fn too_long(bytes: usize, max: usize) -> String {
 enum Truth {
     Yes,
     No,
-    /// Rule that cannot be evaluated.
+    /// The rule cannot be evaluated; holds the reason.
     Error(String),
 }
 
@@ -538,7 +535,7 @@ struct Plan {
     /// Inputs of all rules that apply.
     inputs_of: RuleInputs,
     types: InputMembers,
-    /// `None` if no rule is open, or Cedar rejects the names; then open rules err.
+    /// `None` if no rule is open, or if Cedar rejects the names; in the latter case, open rules err.
     entities: Option<RequestEntities>,
 }
 
@@ -634,7 +631,7 @@ impl Plan {
     }
 }
 
-/// The Cedar form of a request, or the reason there is none.
+/// The Cedar form of a request, or the reason why it cannot be built.
 struct CedarRequest<'c>(Result<(Request, &'c RequestEntities), String>);
 
 impl<'c> CedarRequest<'c> {
@@ -700,8 +697,7 @@ struct Known {
     plan: Arc<Plan>,
 }
 
-/// Tool of a plan. A catalog tool is identified by address, kept valid by the weak reference; a new definition has
-/// another.
+/// Tool of a plan. A catalog tool is identified by its address, which the weak reference keeps valid; a new definition has another address.
 #[derive(Debug)]
 enum PlannedTool {
     Known(Weak<Tool>),
@@ -782,7 +778,7 @@ fn key(set: u64, asked: &RuleRequest<'_>) -> u64 {
         RuleTarget::NamedTool { server, tool } => {
             xxh3_64_with_seed(tool.as_bytes(), xxh3_64(server.as_bytes()))
         }
-        // Not cached.
+        // These plans are not cached.
         RuleTarget::Resource { .. } | RuleTarget::Prompt { .. } => 0,
     };
     let subject = asked.subject;
@@ -794,7 +790,7 @@ fn key(set: u64, asked: &RuleRequest<'_>) -> u64 {
 /// Decision of the rules about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// Permitted by these rules, or by the default if empty.
+    /// Permitted by these rules, or by the default if the list is empty.
     Permitted(Vec<Box<str>>),
     Refused(RuleDenial),
 }
@@ -815,13 +811,13 @@ pub struct RuleTrace {
     pub rule: Box<str>,
     /// File of the rule.
     pub file: Arc<str>,
-    /// First line, from 1.
+    /// First line, counted from 1.
     pub line: usize,
     /// `permit` or `forbid`.
     pub effect: &'static str,
     /// Result of its condition.
     pub outcome: RuleOutcome,
-    /// Paths it reads with their values in Cedar syntax; `None` if absent.
+    /// Paths that the rule reads, with their values in Cedar syntax; `None` if absent.
     pub values: Vec<(String, Option<String>)>,
 }
 

@@ -1,7 +1,7 @@
 //! Scope of an agent token (servers, tool patterns, operations), and the visibility of lists for a principal.
 //!
-//! The operation of a call is the greater of the stated one and the one recommended for the tool: a token bounds an
-//! agent, which cannot widen it by stating less.
+//! The operation of a call is the greater of the stated one and the one recommended for the tool: a token limits an
+//! agent, which cannot widen its scope by stating less.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::tool::{Pattern, Tool, ToolName};
 /// Maximum number of names of a scope that a denial shows.
 const MAX_SHOWN: usize = 5;
 
-/// Scope that limits the principal; `None` if nothing does.
+/// Scope that limits the principal; `None` if its access is not limited by a scope.
 pub(super) fn of(principal: &Principal) -> Option<&Scope> {
     match principal {
         Principal::Anonymous
@@ -44,11 +44,11 @@ impl Scope {
         match access {
             Access::Tool(call) => self.has_call(call.tool(), call.operation()),
             Access::Task(task) => self.has_call(task.call().tool(), task.call().operation()),
-            // Unsubscribing, too: an answer would confirm that the server exists.
+            // Unsubscribing is checked too, because an answer would confirm that the server exists.
             Access::Resource { server, .. }
             | Access::Prompt { server, .. }
             | Access::Completion { server, .. } => self.has_offers(server),
-            // Its effect is unknown, as for a tool without annotations.
+            // The effect of a method is unknown, as for a tool without annotations.
             Access::Method { server, .. } => {
                 self.has_offers(server) && self.has_operation(Operation::Write)
             }
@@ -78,8 +78,8 @@ impl Scope {
         self.has_server(&name.server) && (self.tools.is_empty() || self.tools.iter().any(fits))
     }
 
-    /// The part of the scope that excludes a request on this server: servers, else tools, else operations. `tool` is
-    /// the tool of a call.
+    /// Part of the scope that excludes a request to this server, tried in this order: servers, tools, operations.
+    /// `tool` is the tool of a call.
     fn limit_of(&self, server: &str, tool: Option<&ToolName>) -> String {
         let is_in_tools = match tool {
             Some(name) => self.has_tool(name),
@@ -151,7 +151,7 @@ pub(super) fn subject(principal: &Principal) -> Subject<'_> {
     Subject { id: principal.id(), groups: principal.groups() }
 }
 
-/// Filter of lists for one principal: hides what it could not request, as far as that is known in advance.
+/// Filter of lists for one principal: hides entries that it could not request, as far as this is known in advance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Visibility<'a> {
     /// Scope of the principal's token; `None` if unlimited.
@@ -207,8 +207,8 @@ impl Visibility<'_> {
         self.scope.is_none_or(|scope| scope.has_tool(name))
     }
 
-    /// Whether the server, which has these tools, may be revealed to the principal: whether any of its tools, resources
-    /// or prompts could be shown. Evaluates rules once for its resources, once for its prompts, and for at most
+    /// Whether the server with these tools may be revealed to the principal: true if any of its tools, resources or
+    /// prompts could be shown. Evaluates rules once for its resources, once for its prompts, and for at most
     /// `max_evaluated` tools.
     pub fn server(&self, server: &str, tools: &[Arc<Tool>], max_evaluated: usize) -> bool {
         let offers = self.scope.is_none_or(|scope| scope.has_offers(server));
@@ -285,7 +285,7 @@ mod tests {
             (token(&["a"], &["get_*"], &[]), "b:get_x", UNMARKED, Write, Some("server 'a'")),
             (token(&[], &[], &[Read]), "a:x", READ_ONLY, Read, None),
             (token(&[], &[], &[Read]), "a:x", READ_ONLY, Write, Some("operation 'read'")),
-            // Stating read does not make an unmarked tool read-only.
+            // The stated operation `read` does not make an unmarked tool read-only.
             (token(&[], &[], &[Read]), "a:x", UNMARKED, Read, Some("operation 'read'")),
             (token(&[], &[], &[Read, Write]), "a:x", UNMARKED, Read, None),
             (

@@ -1,7 +1,7 @@
 //! Facts about earlier requests that rules read, and the atomic cell that keeps them for a session or principal.
 //!
-//! A cell is one atomic word, updated without a lock. Facts only rise: for the lifetime of a session, and for a principal
-//! until [`WINDOW_SECONDS`] pass without a request. The caller assigns cells.
+//! A cell is one atomic word, updated without a lock. Facts never decrease during a session; the facts of a principal
+//! are kept until [`WINDOW_SECONDS`] pass without a request. The caller assigns cells.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,15 +11,15 @@ use crate::tool::{Exposure, World};
 /// Facts of a session before a request, as rules read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionFacts {
-    /// Highest sensitivity stated or marked so far. Never falls.
+    /// Highest sensitivity stated or marked so far. Never decreases.
     pub max_sensitivity: Option<Sensitivity>,
     /// Whether content came from an open-world tool (`openWorldHint`).
     pub open_world_seen: bool,
-    /// Requests to servers that were permitted.
+    /// Number of permitted requests to servers.
     pub calls: u64,
 }
 
-/// Seconds without a request after which the facts of a principal end.
+/// Seconds without a request after which the facts of a principal are reset.
 pub const WINDOW_SECONDS: u32 = 3600;
 
 /// Maximum number of calls that are counted.
@@ -51,7 +51,7 @@ impl SessionFacts {
             | self.calls.min(MAX_CALLS)
     }
 
-    /// Maximum of a session's facts and its principal's. `calls` stays the session's.
+    /// Maximum of a session's facts and its principal's. `calls` is taken from the session.
     pub fn joined(self, principal: Self) -> Self {
         Self {
             max_sensitivity: Sensitivity::higher(self.max_sensitivity, principal.max_sensitivity),
@@ -65,7 +65,7 @@ impl SessionFacts {
         self.max_sensitivity.is_some() || self.open_world_seen
     }
 
-    /// Facts after content of this exposure.
+    /// Facts after content with this exposure.
     pub fn after(self, exposure: Exposure) -> Self {
         Self {
             max_sensitivity: Sensitivity::higher(self.max_sensitivity, exposure.sensitivity),
@@ -131,7 +131,8 @@ impl FactsCell {
         });
     }
 
-    /// Raises the sensitivity to the one stated for a permitted request that is counted elsewhere. True if it changed.
+    /// Raises the sensitivity to the one stated for a permitted request that is counted elsewhere. Returns whether it
+    /// changed.
     pub fn stated(&self, sensitivity: Option<Sensitivity>) -> bool {
         self.raise(|facts| SessionFacts {
             max_sensitivity: Sensitivity::higher(facts.max_sensitivity, sensitivity),
@@ -139,7 +140,7 @@ impl FactsCell {
         })
     }
 
-    /// Raises the facts by a response of this exposure. True if they changed.
+    /// Raises the facts by a response with this exposure. Returns whether they changed.
     pub fn answered(&self, exposure: Exposure) -> bool {
         self.raise(|facts| facts.after(exposure))
     }
@@ -233,7 +234,7 @@ mod tests {
         cell.answered(OPEN);
         let facts = cell.used(10 + WINDOW_SECONDS);
         assert_eq!(facts.max_sensitivity, Some(Sensitivity::Private));
-        // Another thread's clock may be a little behind.
+        // Another thread's clock may be slightly behind.
         assert!(cell.used(5).open_world_seen && !cell.is_over(5));
         let late = 11 + 2 * WINDOW_SECONDS;
         assert!(cell.is_over(late));

@@ -1,5 +1,5 @@
-//! An upstream's tool: name, annotations, capability, schemas, and how its results and arguments are validated; the
-//! parameters that HTTP headers repeat; and the compact id of its server.
+//! An upstream's tool: its name, annotations, capability and schemas, and how its results and arguments are validated; the parameters that
+//! HTTP headers repeat; and the compact id of its server.
 //!
 //! [`ParameterHeaders`] reads the annotation `x-mcp-header` of an input schema once, at discovery, and extracts the header
 //! values of a call (MCP 2026-07-28 §Custom Headers from Tool Parameters). [`mcpproxy_protocol::mcp::headers`] encodes and
@@ -38,17 +38,17 @@ pub use input_schema::example;
 /// State of a tool's declared output schema.
 #[derive(Clone, Debug)]
 pub enum OutputSchema {
-    /// None declared: results are not validated (FR-A7).
+    /// No schema is declared: results are not validated (FR-A7).
     Absent,
     Compiled(Arc<Schema>),
-    /// Declared but unusable, with the reason in one line (FR-A9).
+    /// The schema is declared but unusable, with the reason in one line (FR-A9).
     Unusable(Arc<str>),
-    /// Being compiled; the outcome is stored here. Calls whose results are to be validated wait for it.
+    /// The schema is being compiled; the outcome is stored here. Calls whose results must be validated wait for it.
     Compiling(Arc<OnceLock<OutputSchema>>),
 }
 
 impl OutputSchema {
-    /// Current state: the outcome instead of [`Compiling`](Self::Compiling), once there is one.
+    /// Current state. Replaces [`Compiling`](Self::Compiling) with the outcome once it is available.
     pub fn now(&self) -> &Self {
         match self {
             Self::Compiling(awaited) => awaited.get().unwrap_or(self),
@@ -62,11 +62,11 @@ impl OutputSchema {
 pub enum Trust {
     #[default]
     Given,
-    /// In quarantine until an operator approves it: agents neither see nor call the tool.
+    /// The tool is in quarantine until an operator approves it: agents neither see nor call it.
     Withheld,
 }
 
-/// Immutable entry of the catalog; a new definition makes a new one.
+/// Immutable entry of the catalog; a new definition creates a new entry.
 #[derive(Clone, Debug)]
 pub struct Tool {
     pub name: ToolName,
@@ -84,11 +84,11 @@ pub struct Tool {
     pub annotations: Annotations,
     /// The effective capability (CAP-2, CAP-3).
     pub capability: Capability,
-    /// Whether a failed call may be retried, and the origin of that.
+    /// Whether a failed call may be retried, and the source of this information.
     pub idempotence: Idempotence,
     /// Origin of the effective side effect.
     pub side_effect_by: StatedBy,
-    /// Sensitivity of its data, and whether it reaches the open world.
+    /// Sensitivity of the tool's data, and whether the tool reaches the open world.
     pub exposure: Exposure,
     /// Schema of its results.
     pub schema: OutputSchema,
@@ -96,11 +96,11 @@ pub struct Tool {
     pub policy: Policy,
     /// Validation of its arguments.
     pub input: Input,
-    /// Size above which an agent gets a part of the result and a handle for the rest; `None`: unlimited.
+    /// Size above which an agent gets a part of the result and a handle for the rest; `None` if unlimited.
     pub result_limit: Option<ResultLimit>,
     /// Parameters that HTTP headers repeat; `None` if there are none or the annotations are invalid.
     pub parameter_headers: Option<Arc<ParameterHeaders>>,
-    /// Whether only apps may use it: it is hidden from models (SEP-1865, `visibility`).
+    /// Whether only apps may use the tool: it is hidden from models (SEP-1865, `visibility`).
     pub is_app_only: bool,
     /// Whether its definition is trusted.
     pub trust: Trust,
@@ -114,7 +114,7 @@ impl Tool {
         self.input.key_conflict(self.input_schema.get().as_bytes(), arguments)
     }
 
-    /// A tool with a name, annotations and operator overrides, and nothing else.
+    /// Creates a tool that has only a name, annotations and operator overrides.
     pub fn named(
         name: ToolName,
         annotations: Annotations,
@@ -147,7 +147,7 @@ impl Tool {
         }
     }
 
-    /// Whether neither its server's annotations nor the operator's capabilities mark it read-only or destructive (FR-043).
+    /// Whether neither the server's annotations nor the operator's capabilities mark the tool read-only or destructive (FR-043).
     pub fn is_unannotated(&self) -> bool {
         let Annotations { read_only_hint, destructive_hint, .. } = self.annotations;
         self.side_effect_by == StatedBy::Server
@@ -189,7 +189,7 @@ impl Tool {
 
 /// Full name `server:tool`, under which agents call a tool (FR-005).
 ///
-/// Server names hold no colon, so the first one separates.
+/// Server names do not contain a colon, so the first colon is the separator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ToolName {
     /// Server name in the config.
@@ -199,7 +199,7 @@ pub struct ToolName {
 }
 
 impl ToolName {
-    /// Splits at the first colon; `None` without one or with an empty half.
+    /// Splits at the first colon; `None` if there is no colon, or if one of the parts is empty.
     pub fn parse(name: &str) -> Option<Self> {
         let (server, tool) = Self::split(name)?;
         Some(Self { server: server.into(), tool: tool.into() })
@@ -227,13 +227,13 @@ pub struct InputPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InputMode {
-    /// Not validated.
+    /// Arguments are not validated.
     Off,
-    /// Sent, and the violation is recorded.
+    /// Arguments are sent, and the violation is recorded.
     Warn,
-    /// Arguments that no server could accept ([`misfit`](mcpproxy_schema::misfit)) are not sent, others as in `warn`.
+    /// Arguments that no server could accept ([`misfit`](mcpproxy_schema::misfit)) are not sent; others are treated as in `warn`.
     Strict,
-    /// As `strict`, but a string that contains the JSON value which the schema requires is sent as that value.
+    /// Same as `strict`, but a string that contains the JSON value that the schema requires is sent as that value.
     #[default]
     Coerce,
 }
@@ -264,7 +264,7 @@ pub struct Input {
     pub policy: InputPolicy,
     /// Shared by all versions of the tool with the same schema.
     schema: Arc<OnceLock<InputSchema>>,
-    /// Declared names, read at first use; shared likewise.
+    /// Declared names, read at first use; shared in the same way.
     declared: Arc<OnceLock<DeclaredNames>>,
 }
 
@@ -272,12 +272,12 @@ pub struct Input {
 #[derive(Clone, Debug)]
 pub enum InputSchema {
     Compiled(Arc<Schema>),
-    /// Unusable, with the reason in one line: arguments are sent unvalidated.
+    /// The schema is unusable, with the reason in one line: arguments are sent unvalidated.
     Unusable(Arc<str>),
 }
 
 impl Input {
-    /// Validation under a policy, by a schema that is not compiled yet.
+    /// Validation under a policy, with a schema that is not compiled yet.
     pub fn new(policy: InputPolicy) -> Self {
         Self { policy, ..Self::default() }
     }
@@ -297,7 +297,7 @@ impl Input {
         self.schema.get()
     }
 
-    /// The schema, compiled by `compile` at first use, and whether that happened now. Concurrent callers block.
+    /// The schema, compiled by `compile` at first use, and whether this call compiled it. Concurrent callers block.
     pub fn compiled(&self, compile: impl FnOnce() -> InputSchema) -> (&InputSchema, bool) {
         let mut new = false;
         let schema = self.schema.get_or_init(|| {
@@ -308,7 +308,7 @@ impl Input {
     }
 }
 
-/// Id of a server, dense from 0 in the order in which names became known.
+/// Dense id of a server, counted from 0 in the order in which names became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(u32);
 
@@ -369,13 +369,13 @@ struct HeaderNode {
 /// Value of a parameter as a header repeats it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterValue<'a> {
-    /// Comparison of a header value with it.
+    /// Encoding of the header value, which also determines the comparison.
     pub form: Form,
     /// Text that the header must encode.
     pub text: Cow<'a, str>,
 }
 
-/// Reason the annotations of a schema, and so the tool, are invalid.
+/// Reason why the annotations of a schema, and therefore the tool, are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InvalidHeaderAnnotation {
     #[error("{ANNOTATION} cannot be read: {0}")]
@@ -391,8 +391,7 @@ pub enum InvalidHeaderAnnotation {
 }
 
 impl ParameterHeaders {
-    /// Reads the annotations of an input schema; `None` if there are none. Fails at the first rule that one of them
-    /// breaks.
+    /// Reads the annotations of an input schema; `None` if there are none. Fails at the first rule that an annotation breaks.
     pub fn read(input_schema: &RawValue) -> Result<Option<Self>, InvalidHeaderAnnotation> {
         let text = input_schema.get();
         // A key may be spelled with escapes.
@@ -407,7 +406,7 @@ impl ParameterHeaders {
         Ok((!found.headers.is_empty()).then_some(found))
     }
 
-    /// Headers with the values they must repeat from the arguments (raw JSON without duplicate keys); `None` if a
+    /// Headers with the values that they must repeat from the arguments (raw JSON without duplicate keys). A value of `None` means that the
     /// header must not be sent.
     pub fn of<'a>(
         &'a self,
@@ -450,7 +449,7 @@ impl<'a> ParameterValue<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SchemaLocation {
     Root,
-    /// Reached from the root through `properties` alone.
+    /// Reached from the root only through `properties`.
     Property,
     Elsewhere,
 }
@@ -531,7 +530,7 @@ fn header(
     Ok(header)
 }
 
-/// Minimum of `bytes` other than 0: the replacement of a longer result is nearly as large.
+/// Minimum of `bytes` unless it is 0: the replacement for a longer result is nearly as large.
 pub const MIN_LIMIT_BYTES: u64 = 4096;
 pub(crate) const DEFAULT_KEEP: Duration = Duration::from_secs(15 * 60);
 const MAX_KEEP: Duration = Duration::from_secs(24 * 3600);
@@ -539,7 +538,7 @@ const MAX_KEEP: Duration = Duration::from_secs(24 * 3600);
 /// Maximum size of a result that is sent whole, and the time for which the rest is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultLimit {
-    /// Maximum size of a `result` that is sent whole, in bytes; 0: unlimited.
+    /// Maximum size of a `result` that is sent whole, in bytes; 0 for unlimited.
     pub bytes: u64,
     /// Time for which a longer result can be read by its handle.
     pub keep: Duration,
@@ -552,7 +551,7 @@ impl Default for ResultLimit {
 }
 
 impl ResultLimit {
-    /// `None` if unlimited.
+    /// Returns the limit; `None` if unlimited.
     pub fn limits(self) -> Option<Self> {
         (self.bytes > 0).then_some(self)
     }
@@ -604,7 +603,7 @@ mod tests {
         let [a, b, c] = ["a", "b", "c"].map(Arc::<str>::from);
         let of_a = ids.assign(&a);
         let of_c = ids.assign(&c);
-        // Another config: one server removed, one added in between.
+        // Another config: one server is removed, and one is added between the others.
         assert_eq!([&b, &c].map(|name| ids.assign(name).index()), [2, 1]);
         assert_eq!(
             (ids.assign(&a), ids.get("a")),
@@ -640,7 +639,7 @@ mod tests {
             json!({}),
             json!({"description": "x-mcp-header"}),
             with(json!({"type": "string", "description": "\u{1}"})),
-            // Names and data, no annotations.
+            // Names and data that are not annotations.
             with(json!({"properties": {"x-mcp-header": {"type": "string"}}})),
             with(json!({"default": {"x-mcp-header": "A"}, "enum": [{"x-mcp-header": "A"}]})),
         ] {

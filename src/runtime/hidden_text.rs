@@ -1,11 +1,11 @@
-//! Characters that a reader cannot see or that change how others are displayed: control characters, invisible ones, and
-//! those that reverse the order of text. With any of them one text can be mistaken for another. The list is Unicode's
-//! (`icu_properties`).
+//! Characters that a reader cannot see or that change how others are displayed: control characters, invisible
+//! characters, and characters that reverse the order of text. Any of them can make one text look like another. The list
+//! is Unicode's (`icu_properties`).
 
 use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
 use icu_properties::{CodePointMapData, CodePointSetData};
 
-/// True for an invisible character and for one that changes how others are displayed. Line ends and tabs count.
+/// Whether a character is invisible or changes how others are displayed. Line ends and tabs count.
 pub fn is_hidden(letter: char) -> bool {
     use GeneralCategory::{
         Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, Surrogate, Unassigned,

@@ -17,7 +17,7 @@ struct Counts<K> {
     by_key: HashMap<K, usize>,
 }
 
-/// One use, counted until dropped.
+/// One use, which counts until dropped.
 #[derive(Debug)]
 pub struct CountedUse<K: Eq + Hash> {
     counts: Arc<KeyedCounts<K>>,

@@ -5,7 +5,7 @@ pub mod keyed_counts;
 pub mod nearest;
 pub mod secrets;
 
-/// Network I/O for either side of a connection. Independent of MCP, apart from the session id header.
+/// Network I/O for either side of a connection. Independent of MCP, except for the session id header.
 pub mod io {
     pub mod address;
     pub mod background_task;

@@ -1,15 +1,15 @@
 //! Fuzzy matching: the known word that is most similar to a mistyped one (config keys, tool names, parameters). Pure.
 
-/// Maximum length of a word to look up, in characters. Nothing is similar to a longer one.
+/// Maximum length of a word to look up, in characters. A longer word has no similar words.
 const MAX_WORD_CHARS: usize = 256;
 
 /// Number of characters of each word that are compared.
 const MAX_COMPARED_CHARS: usize = 64;
 
-/// Maximum length of a known word, in bytes. A longer one is similar to nothing.
+/// Maximum length of a known word, in bytes. A longer word is never similar.
 const MAX_KNOWN_BYTES: usize = 4 * MAX_WORD_CHARS;
 
-/// Maximum number of table cells (one character of one word against one of the other) filled in for one lookup: a few
+/// Maximum number of table cells (one character of one word against one of the other) computed for one lookup: a few
 /// milliseconds, regardless of the number and length of the known words.
 pub(crate) const MAX_CELLS: usize = 1 << 20;
 
@@ -30,7 +30,7 @@ impl Effort {
         self.0
     }
 
-    /// Spends `cells` of the budget; false if fewer are left, which uses up the rest.
+    /// Spends `cells` of the budget. Returns false if fewer are left, and then the rest is used up.
     fn spend(&mut self, cells: usize) -> bool {
         let left = self.0.checked_sub(cells);
         self.0 = left.unwrap_or_default();
@@ -38,13 +38,13 @@ impl Effort {
     }
 }
 
-/// The most similar of the `known` words, if one is similar at all: up to a third of the letters may be wrong, or `word`
-/// is a part of the known one.
+/// The most similar of the `known` words, if any is similar enough: up to a third of the letters may be wrong, or
+/// `word` is a part of the known word.
 pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     nearest_within(&mut Effort::default(), word, known)
 }
 
-/// [`nearest`], within a budget shared by several lookups.
+/// Same as [`nearest`], within a budget shared by several lookups.
 pub fn nearest_within<'k>(
     effort: &mut Effort,
     word: &str,
@@ -59,8 +59,8 @@ pub fn nearest_within<'k>(
     distances.min().map(|(_, known)| known)
 }
 
-/// At most `count` of the `known` words, most similar first, with no limit on the distance: candidates for a choice that
-/// has to be made. If there are very many, only the first are compared.
+/// At most `count` of the `known` words, most similar first, without a limit on the distance: candidates for a choice
+/// that has to be made. If there are very many words, only the first are compared.
 pub fn nearest_few<'k>(
     word: &str,
     known: impl IntoIterator<Item = &'k str>,
@@ -94,14 +94,14 @@ impl Wanted {
         fits.then(|| Self { text: beginning(word), chars })
     }
 
-    /// The edit distance to `known`; `None` if it was not compared: the lengths differ by more than `max`, the budget is
+    /// Edit distance to `known`; `None` if they were not compared: the lengths differ by more than `max`, the budget is
     /// spent, or the word is too long.
     fn distance(&self, known: &str, max: Option<usize>, effort: &mut Effort) -> Option<usize> {
         if known.len() > MAX_KNOWN_BYTES {
             return None;
         }
         let begins = beginning(known);
-        // A word that is part of a name means that name.
+        // A word that is a part of a name is taken to mean that name.
         if self.text.len() > 3 && self.chars <= MAX_COMPARED_CHARS && begins.contains(&self.text) {
             return Some(1);
         }
@@ -158,7 +158,7 @@ mod tests {
         let names = || known.iter().map(String::as_str);
         assert_eq!(nearest_within(&mut effort, &word, names()), None);
         assert_eq!(effort.left(), MAX_CELLS, "the lengths alone rule all of them out");
-        // Equal lengths: compared until the budget is spent.
+        // Words of equal length are compared until the budget is spent.
         let alike: Vec<String> =
             (0..1000).map(|at| format!("{at:04}{}", "ab".repeat(98))).collect();
         let table = MAX_COMPARED_CHARS * MAX_COMPARED_CHARS;

@@ -1,8 +1,7 @@
-//! Masking of secrets in foreign text: the secret values of the config, the tokens of logins, and this server's own
-//! key.
+//! Masking of secrets in foreign text: the secret values of the config, the tokens of logins, and this server's own key.
 //!
-//! Finds a value in the encodings that programs use, and replaces it. Matches exact values only: text that merely looks
-//! like a credential is redacted by `activity::redact`, and `config` decides which values are secret. Pure.
+//! Finds a value in the encodings that programs use, and replaces it. Only exact values match: text that merely looks like a credential is
+//! redacted by `activity::redact`, and `config` decides which values are secret. Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,8 +20,7 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 pub const MASKED: &str = "[redacted]";
 /// Minimum length of a masked value. Shorter ones would match too many ordinary words and numbers.
 pub const MIN_BYTES: usize = 6;
-/// Number of values remembered besides those of the config: tokens are replaced, and a response may still quote the
-/// previous one.
+/// Number of values remembered in addition to those of the config: tokens are replaced, and a response may still quote the previous one.
 pub(crate) const MAX_LEARNED: usize = 256;
 /// Maximum length of a quotation of foreign text, in characters.
 pub(crate) const QUOTED_CHARS: usize = 200;
@@ -41,7 +39,7 @@ const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC
 /// The characters that must be encoded in a query.
 const QUERY: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>');
 
-/// All secrets of one process. `Debug` shows no value.
+/// All secrets of one process. `Debug` does not show their values.
 #[derive(Default)]
 pub struct Secrets {
     known: Mutex<Known>,
@@ -64,7 +62,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Makes `values` secret permanently. Those shorter than [`MIN_BYTES`] are left out.
+    /// Makes `values` secret permanently. Values shorter than [`MIN_BYTES`] are ignored.
     pub fn new(values: impl IntoIterator<Item = String>) -> Self {
         let fixed: BTreeSet<_> = values.into_iter().filter(|it| it.len() >= MIN_BYTES).collect();
         let known = Known { fixed, ..Known::default() };
@@ -72,8 +70,8 @@ impl Secrets {
         Self { known: Mutex::new(known), mask }
     }
 
-    /// Replaces the permanent secrets. The previous ones stay secret like learned ones: text from before the change may
-    /// still arrive.
+    /// Replaces the permanent secrets. The previous ones stay secret like learned values, because text from before the change may still
+    /// arrive.
     pub fn replace(&self, values: impl IntoIterator<Item = String>) {
         let fixed: BTreeSet<_> = values.into_iter().filter(|it| it.len() >= MIN_BYTES).collect();
         let mut known = self.known.lock();
@@ -86,8 +84,8 @@ impl Secrets {
         self.renew(&known, is_new || is_dropped);
     }
 
-    /// Makes `values` secret as long as `holder` holds them. The holder's previous values stay secret like learned ones. With
-    /// no values, the holder is removed.
+    /// Makes `values` secret for as long as `holder` holds them. The holder's previous values stay secret like learned ones. If `values` is
+    /// empty, the holder is removed.
     pub fn hold(&self, holder: u64, values: impl IntoIterator<Item = String>) {
         let values: BTreeSet<_> = values.into_iter().filter(|it| it.len() >= MIN_BYTES).collect();
         let mut known = self.known.lock();
@@ -128,8 +126,8 @@ impl Secrets {
         }
     }
 
-    /// Masks each secret in the text. `cut` means that the text may have been truncated, so that the beginning of a secret at
-    /// its end is masked as well.
+    /// Masks each secret in the text. `cut` means that the text may have been truncated, so that a partial secret at its end is masked as
+    /// well.
     pub fn mask<'a>(&self, text: &'a [u8], cut: bool) -> Cow<'a, [u8]> {
         let mask = self.mask.load();
         let hidden = mask.hidden(text, cut);
@@ -152,7 +150,7 @@ impl Secrets {
         self.quote_cut(words, false)
     }
 
-    /// [`quote`](Self::quote), for a text that may have been truncated.
+    /// Same as [`quote`](Self::quote), for a text that may have been truncated.
     pub fn quote_cut(&self, words: &[u8], cut: bool) -> Arc<str> {
         let masked = self.mask(words, cut);
         let line = one_line(&String::from_utf8_lossy(&masked));
@@ -193,7 +191,7 @@ impl Known {
         self.stays(value) || self.learned.iter().any(|it| it == value)
     }
 
-    /// Moves values that are no longer permanent or held to the learned ones. True if older learned ones had to be dropped to
+    /// Moves values that are no longer permanent or held to the learned ones. Returns true if older learned values had to be dropped to
     /// make room.
     fn retire(&mut self, before: BTreeSet<String>) -> bool {
         let mut learned = std::mem::take(&mut self.learned);
@@ -260,7 +258,7 @@ impl Mask {
     }
 }
 
-/// The length of the longest proper prefix of `form` that the text ends with.
+/// Length of the longest proper prefix of `form` with which the text ends.
 fn begun(text: &[u8], form: &[u8]) -> usize {
     let longest = form.len().saturating_sub(1).min(text.len());
     let ends = |length: &usize| form.get(..*length).is_some_and(|start| text.ends_with(start));
@@ -279,7 +277,7 @@ fn forms(value: &str) -> Vec<Vec<u8>> {
         forms.push(encoded.into_bytes());
     }
     let once = json(value);
-    // JSON text inside a JSON string.
+    // JSON text inside a JSON string:
     let twice = once.iter().flat_map(|text| json(text)).collect::<Vec<_>>();
     forms.extend(once.into_iter().chain(twice).map(String::into_bytes));
     for quote in ["&#39;", "&#x27;", "&apos;"] {
@@ -288,8 +286,8 @@ fn forms(value: &str) -> Vec<Vec<u8>> {
         forms.push(text.replace('"', "&quot;").replace('\'', quote).into_bytes());
         forms.push(text.replace('"', "&#34;").replace('\'', quote).into_bytes());
     }
-    // In a longer text the value begins at one of three positions in a base64 group; the characters that it shares with its
-    // neighbors are left out.
+    // Within a longer text, the value begins at one of three positions of a base64 group; the characters that it shares with its neighbors
+    // are left out.
     for (before, shared) in [(0, 0), (1, 2), (2, 3)] {
         let mut group = vec![0; before];
         group.extend_from_slice(bytes);
@@ -314,8 +312,8 @@ fn lower_hex(encoded: &str) -> String {
     lower.collect()
 }
 
-/// A string's content as JSON encoders write it: with the fewest escapes, with HTML characters escaped, with slashes
-/// escaped, and in ASCII only.
+/// Content of a string as JSON encoders write it: with the fewest escapes, with HTML characters escaped, with slashes escaped, and in ASCII
+/// only.
 fn json(value: &str) -> Vec<String> {
     let write = |escape: &dyn Fn(char) -> bool| {
         let mut text = String::new();
@@ -406,7 +404,7 @@ mod tests {
             |values: [&str; 2]| is_rebuilt(&|| secrets.replace(values.map(str::to_owned)));
         assert!(!replaced(["fixed-value", "held-value"]));
         assert!(replaced(["fixed-value", "other-value"]));
-        // One more than the maximum of learned values: the oldest is dropped.
+        // One value more than the maximum of learned values, so that the oldest is dropped.
         let more: Vec<String> = (0..MAX_LEARNED).map(|n| format!("token-{n}!")).collect();
         assert!(is_rebuilt(&|| secrets.learn(more.iter().map(String::as_str))));
         assert!(!is_rebuilt(&|| secrets.learn(more.iter().map(String::as_str))));
@@ -473,7 +471,7 @@ mod tests {
                         let encoded = alphabet.encode(&text);
                         let shown = masked(&secrets, &encoded);
                         assert!(shown.contains(MASKED), "{text}: {shown}");
-                        // At most the characters shared with the neighbors are left.
+                        // Only the characters shared with the neighbors may be left.
                         let left = encoded.len() - (4 * value.len()).div_ceil(3).saturating_sub(3);
                         assert!(shown.len() - MASKED.len() <= left, "{text}: {shown}");
                     }

@@ -1,14 +1,14 @@
 //! Accept-only evaluator: one pass over the bytes of a document, without a tape (FR-A14).
 //!
-//! A schema of common keywords compiles to a graph of [rules](rules), one node for each conjunction of subschemas that can apply to a
-//! value: `$ref` and `allOf` are merged, `anyOf` becomes alternatives, and `oneOf` the alternatives that exclude the others. The
+//! A schema of common keywords compiles to a graph of [rules](rules), with one node for each conjunction of subschemas that can apply to a
+//! value: `$ref` and `allOf` are merged, `anyOf` becomes alternatives, and `oneOf` becomes those alternatives that exclude the others. The
 //! [pass](pass) checks grammar, duplicate keys, depth and rules together.
 //!
-//! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Documents of which it is not
-//! certain (a keyword without a rule, an escape in a compared string, a number too close to a limit, two keys of equal hash) are left
-//! to the tape pass. Its time is linear in the document; alternatives that fail, and patterns, use up a budget of steps.
+//! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Documents of which it is not certain
+//! (a keyword without a rule, an escape in a compared string, a number too close to a limit, two keys with equal hashes) are left to the
+//! tape pass. Its time is linear in the document; alternatives that fail, and patterns, use up a budget of steps.
 //!
-//! A document that arrives in several slices is read [as it arrives](arriving), under the first alternative of each container alone.
+//! A document that arrives in several slices is read [as it arrives](arriving), using only the first alternative of each container.
 
 mod alternatives;
 mod arriving;
@@ -39,7 +39,7 @@ mod tests {
         schema.accept.as_ref().is_some_and(|program| {
             let mut scratch = AcceptScratch::default();
             let first = program.accepts(document, &mut scratch);
-            // Predicted names change no result.
+            // Predicted names do not change the result.
             assert_eq!(first, program.accepts(document, &mut scratch));
             let (head, tail) = document.split_at(document.len() / 2);
             let bytes: Vec<_> = document.chunks(1).collect();
@@ -61,13 +61,13 @@ mod tests {
         arriving.accepts(&document)
     }
 
-    /// Whether boon, which decides alone with its engine setting, finds `document` valid.
+    /// Whether boon, which decides alone under its engine setting, finds `document` valid.
     fn conforms(schema: &Schema, document: &[u8]) -> bool {
         let document = [Bytes::copy_from_slice(document)];
         schema.judge(&document, &mut JudgeScratch::new()).verdict == Verdict::Conforms
     }
 
-    /// Checks that `schema` accepts the documents of `accepted` and is not certain of those of `left`, and that no accepted document violates
+    /// Checks that `schema` accepts the documents in `accepted`, is not certain of those in `left`, and that no accepted document violates
     /// the schema.
     #[track_caller]
     fn check(schema: &str, accepted: &[&str], left: &[&str]) {
@@ -201,7 +201,7 @@ mod tests {
             &["{\"k\":\"a\",\"v\":1}", "{\"v\":\"\",\"k\":\"c\"}"],
             &["{\"k\":\"a\",\"v\":\"\"}", "{\"k\":\"b\",\"v\":1}", "{\"v\":1}"],
         );
-        // A number conforms to both.
+        // A number conforms to both branches.
         check(r#"{"oneOf":[{"type":"integer"},{"type":"number"}]}"#, &[], &["1", "1.5"]);
         check(
             r#"{"oneOf":[{"type":"integer"},{"type":"string"},{"const":null}]}"#,
@@ -258,7 +258,7 @@ mod tests {
         check(&format!("{{{D4},\"minimum\":1,\"exclusiveMinimum\":false}}"), &["1"], &["0"]);
         check(&format!("{{{D4},\"const\":1}}"), &[], &["1", "2"]);
         check(r#"{"$ref":"b.json","$defs":{"b":{"$id":"b.json","type":"integer"}}}"#, &[], &["1"]);
-        // The characters of a name are not read as text around it.
+        // The characters of a name are not taken for the text around it.
         check(r#"{"properties":{"a\":1,\"b":true}}"#, &[], &[r#"{"a":1,"b":2}"#]);
     }
 
@@ -266,7 +266,7 @@ mod tests {
     fn fr_a14_depth_and_steps_are_bounded() {
         let nest = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         check("true", &[&nest(127)], &[&nest(128), &nest(100_000)]);
-        // Alternatives that fail late at each level.
+        // Alternatives that fail late at each level:
         let fork = r##"{"anyOf":[{"type":"array","items":{"$ref":"#"},"maxItems":1},{"type":"array","items":{"$ref":"#"}}]}"##;
         let wide = |depth: usize| format!("{}0{}", "[".repeat(depth), ",0]".repeat(depth));
         let schema = compiled(Engine::Tape, fork);
@@ -309,7 +309,7 @@ mod tests {
         ),
     ];
 
-    /// Checks that a document that `program` accepts conforms for boon and for the tape.
+    /// Checks that a document that `program` accepts also conforms for boon and the tape.
     #[track_caller]
     fn agrees(program: &Schema, boon: &Schema, document: &[u8]) -> bool {
         let accepted = accepts(program, document);
@@ -363,13 +363,13 @@ mod tests {
             let slices: Vec<_> = document.as_bytes().chunks(1000).collect();
             assert_eq!(accepts_arriving(&schema, &slices), accepted, "{count}");
         }
-        // Read again with each byte: the sum grows with the square of the item's length.
+        // The item is read again with each byte, so the sum grows with the square of its length.
         for (len, accepted) in [(100, true), (2000, false)] {
             let document = text(len);
             let slices: Vec<_> = document.as_bytes().chunks(1).collect();
             assert_eq!(accepts_arriving(&schema, &slices), accepted, "{len} one by one");
         }
-        // Not UTF-8, in the first slice and across two.
+        // Not UTF-8, in the first slice and across two slices:
         for invalid in [&b"\xC3("[..], b"\xE2\x82"] {
             let document = [b"[\"", invalid, b"\",1]"].concat();
             for at in 0..document.len() {

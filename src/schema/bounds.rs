@@ -1,11 +1,12 @@
 //! Static cost analysis: upper bound of an evaluation, computed when a schema is compiled.
 //!
-//! The graph of subschemas, and its worst case: the number of visits to a value at each depth of a document, and their nesting. Both
-//! engines recurse and cannot be interrupted; this analysis keeps them within time and stack. Keywords that could end an evaluation
-//! early are ignored.
+//! Builds the graph of subschemas and determines its worst case: the number of visits to a value at each depth of a document, and their
+//! nesting. Both engines recurse and cannot be interrupted; this analysis bounds their time and stack. Keywords that could end an
+//! evaluation early are ignored.
 //!
-//! The tape engine compiles a subschema once per path to its resource, since a dynamic reference depends on the path; these are
-//! counted too. With resources that refer to each other, paths double at each. Counting stops at a limit, which bounds its time.
+//! The tape engine compiles a subschema once per path to its resource, since a dynamic reference depends on the path; these copies are
+//! counted too. If resources refer to each other, each of them doubles the number of paths. Counting stops at a limit, which bounds its
+//! time.
 
 mod walk;
 
@@ -18,7 +19,7 @@ use mcpproxy_json::tape::MAX_DEPTH;
 
 pub use walk::{MAX_PLACES, WalkLimits, follow};
 
-/// Limits on one schema. A schema beyond any of them is not used (FR-A9).
+/// Limits on one schema. A schema that exceeds any of them is not used (FR-A9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Maximum size of the schema's text in bytes.
@@ -30,13 +31,13 @@ pub struct Bounds {
     pub targets: usize,
     /// Maximum number of subschemas to compile, each counted once per path to its resource.
     pub compiled: u64,
-    /// Number of subschemas above which boon is not used: the time of its compiler is quadratic in them.
+    /// Number of subschemas above which boon is not used: its compiler takes quadratic time.
     pub boon_subschemas: u64,
     /// Maximum length of a regular expression in bytes.
     pub pattern_bytes: usize,
     /// Maximum compiled size of all regular expressions together, in bytes.
     pub pattern_program: usize,
-    /// Maximum number of visits to one value: applicator branches multiplied along `$ref` paths, cycles counted once.
+    /// Maximum number of visits to one value: applicator branches multiplied along `$ref` paths; cycles are counted once.
     pub expansion: u64,
     /// Maximum number of simultaneously open visits to one value: both engines recurse.
     pub nesting: u64,
@@ -85,7 +86,7 @@ pub struct Graph<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     Outside(Url),
-    /// Target missing in the schema.
+    /// The target does not exist in the schema.
     Nothing(String),
     /// A part of the schema has the name of a meta-schema.
     Claimed(String),
@@ -94,21 +95,21 @@ pub enum Lost {
 /// Edges of one subschema.
 #[derive(Default)]
 struct Sub {
-    /// Applied to the same value.
+    /// Subschemas applied to the same value.
     here: Vec<usize>,
-    /// One of them is applied to a member.
+    /// Subschemas of which one is applied to a member.
     properties: Vec<usize>,
-    /// Each of them may be applied to a member as well.
+    /// Subschemas each of which may be applied to a member as well.
     patterns: Vec<usize>,
-    /// Applied to members without a property or pattern.
+    /// Subschemas applied to members without a property or pattern.
     rest: Vec<usize>,
-    /// Additionally applied to any member.
+    /// Subschemas applied to any member in addition.
     members: Vec<usize>,
-    /// One of them is applied to an item.
+    /// Subschemas of which one is applied to an item.
     positions: Vec<usize>,
-    /// Additionally applied to any item.
+    /// Subschemas applied to any item in addition.
     items: Vec<usize>,
-    /// Leads out of the schema.
+    /// Whether a reference leads out of the schema.
     leaves: bool,
     /// Additional cost of a visit: comparison with the values of an `enum`.
     extra: u64,
@@ -150,7 +151,7 @@ impl<'a> Graph<'a> {
         self.overflowed
     }
 
-    /// Regular expressions, each with whether it may be matched against names of members.
+    /// Regular expressions, each with a flag whether it may be matched against names of members.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = (&'a str, bool)> {
         let of_strings = !self.names.is_empty();
         self.patterns.iter().map(move |&(pattern, of_names)| (pattern, of_names || of_strings))
@@ -166,7 +167,7 @@ struct Entry {
 }
 
 impl Graph<'_> {
-    /// Number of subschemas to compile, each counted once per path; any number above `limit` if there are more.
+    /// Number of subschemas to compile, each counted once per path; any number above `limit` if there are more than `limit`.
     pub(crate) fn compiled(&self, limit: u64) -> u64 {
         let mut entries: HashMap<usize, Entry> = HashMap::new();
         let mut pending = vec![0];
@@ -259,18 +260,18 @@ impl Cost {
     }
 }
 
-/// Cost of a reference out of the schema: it can only lead into a standard meta-schema, whose vocabularies share no property.
+/// Cost of a reference out of the schema: it can lead only into a standard meta-schema, whose vocabularies do not share properties.
 const META_SCHEMA_VISITS: u64 = 64;
 
-/// Subschemas in topological order: each after those that it applies to the same value.
+/// Subschemas in topological order: each comes after those that it applies to the same value.
 struct Order {
     subs: Vec<usize>,
-    /// Whether some are cyclic on the same value.
+    /// Whether some of them are cyclic on the same value.
     circular: bool,
 }
 
 impl Graph<'_> {
-    /// Maximum number of visits of the schema, or any part of it, to a single value; `u64::MAX` if branching cycles leave no bound.
+    /// Maximum number of visits of the schema, or any part of it, to a single value; `u64::MAX` if branching cycles make it unbounded.
     pub(crate) fn expansion(&self) -> u64 {
         let Some(order) = self.order() else { return u64::MAX };
         let mut visits = vec![0; self.subs.len()];
@@ -291,7 +292,7 @@ impl Graph<'_> {
         names.fold(self.named_patterns, u64::saturating_add)
     }
 
-    /// Whether a reference may be cyclic on the same value. The specifications leave its meaning open, so that one engine has to decide.
+    /// Whether a reference may be cyclic on the same value. The specifications do not define its meaning, so one engine has to decide.
     pub(crate) fn is_circular(&self) -> bool {
         self.order().is_none_or(|order| order.circular)
     }
@@ -379,8 +380,8 @@ impl Graph<'_> {
         self.here(at).iter().map(|&next| get(of, next)).max().unwrap_or(0)
     }
 
-    /// Topological order of the subschemas. A simple cycle is cut where it closes. `None` for a branching cycle, whose
-    /// number of paths has no useful bound.
+    /// Topological order of the subschemas. A simple cycle is cut at its closing edge. `None` for a branching cycle, whose number of paths
+    /// has no useful bound.
     fn order(&self) -> Option<Order> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
@@ -409,7 +410,7 @@ impl Graph<'_> {
                         Mark::Done => {}
                         Mark::Open => {
                             order.circular = true;
-                            // From the end: the cycle without the path to it.
+                            // Searches from the end, to get the cycle without the path to it.
                             let from = path.iter().rposition(|(sub, _)| *sub == next)?;
                             let ways = path.iter().skip(from).map(|(sub, _)| self.here(*sub).len());
                             if ways.max() > Some(1) {
@@ -473,7 +474,7 @@ mod tests {
                 .collect();
             expansion(&json!({"$defs": defs, "$ref": "#/$defs/d0"}))
         };
-        // Each level is visited, and each of its two references.
+        // Each level is visited, as is each of its two references.
         assert_eq!(chain(1), 1 + 1 + 2 * 2);
         assert!(chain(20) > 1 << 20);
         assert!(chain(200) > 1 << 60);
@@ -518,7 +519,7 @@ mod tests {
         assert!(circular(ring));
         assert!(circular(json!({"allOf": [{"$ref": "#"}]})));
         assert!(!circular(json!({"properties": {"next": {"$ref": "#"}}})));
-        // Found by the fuzz target `validate`: up to draft 7 the identifier means nothing here.
+        // Found by the fuzz target `validate`: up to draft 7, the identifier has no meaning here.
         assert!(circular(json!({"$ref": "#/$defs/b",
             "$defs": {"b": {"$id": "b.json", "$ref": "#/$defs/b"}}})));
     }

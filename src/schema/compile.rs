@@ -1,7 +1,7 @@
 //! Compilation of a schema for both engines, or the reason why it is unusable.
 //!
-//! Dialects, bounds, and a configuration in which both engines agree. Fetches nothing: a reference out of the schema, other than to a
-//! standard meta-schema, makes it unusable.
+//! Handles dialects, bounds, and a configuration in which both engines agree. Fetches nothing: a reference out of the schema makes it
+//! unusable, unless it leads to a standard meta-schema.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -34,7 +34,7 @@ pub(super) const BASE: &str = "json-schema:///";
 pub const STACK: usize = 16 << 20;
 
 /// Maximum size in bytes of a schema, without patterns, whose boon form is compiled lazily: boon is rarely needed, compiling takes less
-/// than a millisecond, and that form is three quarters of a compiled schema's memory.
+/// than a millisecond, and this form is three quarters of a compiled schema's memory.
 const RESTING_BYTES: usize = 4 << 10;
 
 pub struct Schema {
@@ -46,21 +46,21 @@ pub struct Schema {
     /// Whether references are cyclic on one value; boon decides their meaning.
     pub(super) circular: bool,
     pub(super) names: NameCost,
-    /// Steps per byte of text of the slowest pattern; 0 if all are fast.
+    /// Steps per byte of text for the slowest pattern; 0 if all are fast.
     pub(super) steps_per_byte: u64,
-    /// Required members of its objects.
+    /// Required members of the schema's objects.
     pub(super) required: RequiredMembers,
-    /// Accept-only form, for the tape engine's schemas that have one.
+    /// Accept-only form, for those schemas of the tape engine that have one.
     pub(super) accept: Option<AcceptProgram>,
     gaps: BTreeSet<&'static str>,
 }
 
 /// boon's form of the schema.
 enum Boon {
-    /// No form: boon refuses a pattern, or would take too long to compile.
+    /// No form exists: boon refuses a pattern, or would take too long to compile.
     Refuses,
     Ready(Arbiter),
-    /// Compiled lazily from this text, which is known to compile.
+    /// The form is compiled lazily from this text, which is known to compile.
     Resting {
         form: Box<str>,
         draft: Draft,
@@ -115,8 +115,8 @@ impl fmt::Debug for Schema {
 
 /// Compiles `raw` within the default [`Bounds`].
 ///
-/// Takes seconds for the largest schema and cannot be interrupted: call it off the call path, on a thread with [`STACK`] bytes of stack if
-/// `raw` may be large. The error is the reason in the warning of FR-A9.
+/// Takes seconds for the largest schema and cannot be interrupted, so it must not run on the call path; if `raw` may be large, it needs a
+/// thread with [`STACK`] bytes of stack. The error is the reason in the warning of FR-A9.
 pub fn compile(raw: &[u8], settings: &Settings) -> Result<Schema, Unusable> {
     compile_with(raw, settings, &Bounds::default(), &Remotes::default())
 }
@@ -257,7 +257,7 @@ fn parse(raw: &[u8], bounds: &Bounds) -> Result<Value, Unusable> {
 struct Patterns<'a> {
     /// Patterns that only a backtracking engine supports.
     beyond_boon: HashSet<&'a str>,
-    /// Steps per byte of text of the slowest linear pattern.
+    /// Steps per byte of text for the slowest linear pattern.
     slow: u64,
     /// Cost of all patterns per name of an object.
     names: NameCost,
@@ -265,7 +265,7 @@ struct Patterns<'a> {
 
 /// Checks that the patterns are bounded.
 fn check_patterns<'a>(graph: &Graph<'a>, bounds: &Bounds) -> Result<Patterns<'a>, Unusable> {
-    /// Size limits tried in turn.
+    /// Size limits, tried in this order.
     const TIERS: [usize; 4] = [4 << 10, 16 << 10, 128 << 10, PROGRAM_MAX];
     let mut patterns: Vec<_> = graph.patterns().collect();
     patterns.sort_unstable();

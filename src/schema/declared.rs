@@ -1,8 +1,8 @@
 //! Case variants of declared properties among the keys of arguments.
 //!
-//! A case-insensitive server reads `Path` as the property `path`, whereas the engines treat it as another member. One pass over the
-//! keys rules out nearly all arguments; only for the rest are schema and arguments traversed in parallel. Where the traversal cannot
-//! tell which properties are declared, because a reference is not resolved here, a key is compared with all names of the schema.
+//! A case-insensitive server reads `Path` as the property `path`, whereas the engines treat it as another member. One pass over the keys
+//! clears nearly all arguments; only for the others are schema and arguments traversed in parallel. If the traversal cannot determine which
+//! properties are declared, because a reference is not resolved here, a key is compared with all names of the schema.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
@@ -38,20 +38,20 @@ const UNREADABLE: &str = "nested deeper than 127 levels, or values that not all 
 #[derive(Clone, Debug, Default)]
 pub struct DeclaredNames(FoldedNames);
 
-/// Reason to refuse the keys of arguments.
+/// Reason why the keys of arguments are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyConflict {
     Variant(CaseVariant),
-    /// Some key may be a case variant, and cannot be compared for this reason.
+    /// Some key may be a case variant but cannot be compared for this reason.
     Uncompared(&'static str),
 }
 
 /// Key that is a case variant of a declared property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaseVariant {
-    /// JSON pointer to the member in the arguments, cut at 512 bytes.
+    /// JSON pointer to the member in the arguments, truncated to 512 bytes.
     pub place: String,
-    /// The name that the schema declares, cut at 128 bytes.
+    /// The name that the schema declares, truncated to 128 bytes.
     pub declared: String,
 }
 
@@ -86,7 +86,7 @@ impl DeclaredNames {
     }
 }
 
-/// Adds all declared names. Over-approximates: a property may itself be called `properties`, and with `propertyNames` every `enum` may
+/// Adds all declared names. Over-approximates: a property may itself be called `properties`, and with `propertyNames`, every `enum` may
 /// list names.
 fn collect(schema: &Value, names: &mut FoldedNames) {
     let lists_names = any_object(schema, &mut |members| members.contains_key("propertyNames"));
@@ -122,7 +122,7 @@ fn listed(schema: &Map<String, Value>) -> impl Iterator<Item = &str> {
     strings(schema.get("enum")).chain(schema.get("const").and_then(Value::as_str))
 }
 
-/// Whether a subschema has an identifier of its own, so that references in it may not start at the root.
+/// Whether a subschema has its own identifier, so that references in it may not start at the root.
 fn has_resources(root: &Value) -> bool {
     let dialect = root.get("$schema").and_then(Value::as_str).unwrap_or_default();
     let keyword = if dialect.contains("draft-04") { "id" } else { "$id" };
@@ -137,7 +137,7 @@ fn has_resources(root: &Value) -> bool {
 /// Subschemas that apply to a value.
 struct Schemas<'s> {
     known: Vec<&'s Value>,
-    /// Others may apply: a reference is not resolved.
+    /// Whether others may apply, because a reference is not resolved.
     unresolved: bool,
 }
 
@@ -145,7 +145,7 @@ struct Schemas<'s> {
 struct Search<'s> {
     root: &'s Value,
     names: &'s FoldedNames,
-    /// Whether subschemas have identifiers of their own.
+    /// Whether subschemas have their own identifiers.
     has_resources: bool,
     steps: usize,
     place: String,
@@ -205,7 +205,7 @@ impl<'s> Search<'s> {
         self.within(name, |search| search.value(value, &schemas))
     }
 
-    /// The declared name of which `name`, which is not a property, is a variant.
+    /// The declared name of which `name`, an undeclared name, is a variant.
     fn variant(
         &mut self,
         name: &str,
@@ -242,7 +242,7 @@ impl<'s> Search<'s> {
         found
     }
 
-    /// The schemas, and those that they apply to the same value.
+    /// The schemas, and the subschemas that they apply to the same value.
     fn of_value(&self, schemas: &Schemas<'s>) -> Result<Schemas<'s>, KeyConflict> {
         let mut all = Schemas { known: Vec::new(), ..*schemas };
         let mut open = schemas.known.clone();
@@ -284,7 +284,7 @@ fn is_container(value: &Value) -> bool {
     value.is_object() || value.is_array()
 }
 
-/// Subschemas under the keywords: a single one, or those of an array or an object of them.
+/// Subschemas under the keywords: a single subschema, or those in an array or an object.
 fn below<'s>(schemas: &[&'s Value], keywords: &[&str]) -> Vec<&'s Value> {
     let mut found = Vec::new();
     for (schema, keyword) in
@@ -430,7 +430,7 @@ mod tests {
                 "{schema}"
             );
         }
-        // Of a value whose schema is known, nothing more is compared than before.
+        // If a value's schema is known, no more names are compared than before.
         let schema = r##"{"$defs":{"p":{"$anchor":"A","properties":{"cmd":{}}}},
             "properties":{"o":{"$ref":"#A"},"free":{"examples":[{"id":"x","$ref":"#A"}]}}}"##;
         assert_eq!(conflict(schema, r#"{"free":{"Cmd":1},"o":{"cmd":1}}"#), None);

@@ -1,7 +1,8 @@
-//! Dialect of a schema, by its `$schema`; the documents that references may lead to; and one meaning of `format` for both engines.
+//! Dialect of a schema, given by its `$schema`; the documents that references may lead to; and a single meaning of `format` for both
+//! engines.
 //!
-//! Nothing is fetched: other documents do not exist. boon uses the formats of the tape engine's crate, which follow the
-//! specifications more closely, so that the engines never disagree about a format.
+//! Nothing is fetched: other documents do not exist. boon uses the formats of the tape engine's crate, which follow the specifications more
+//! closely, so the engines never disagree about a format.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -54,8 +55,7 @@ pub(super) fn identifier(draft: Draft) -> &'static str {
     if draft == Draft::V4 { "id" } else { "$id" }
 }
 
-/// First of `dialects` that identifies resources by another keyword than `id`: its references resolve differently in different
-/// validators.
+/// First of `dialects` that identifies resources by a keyword other than `id`: validators differ in how they resolve its references.
 pub(super) fn mixed<'a>(dialects: &'a [String], id: &str) -> Option<&'a str> {
     let other = |uri: &&String| {
         Draft::from_url(uri.trim_end_matches('#')).is_some_and(|draft| identifier(draft) != id)
@@ -200,7 +200,7 @@ mod formats_tests {
                 verdicts.entry(name).or_default()[usize::from(expected)] = true;
             }
         }
-        // A name that no draft has.
+        // No draft defines this name.
         assert_eq!(verdicts.remove("period"), Some([false, true]));
         assert_eq!(verdicts.len(), 19);
         assert!(verdicts.values().all(|it| *it == [true, true]), "{verdicts:?}");

@@ -1,11 +1,11 @@
 //! Normalized form of a schema for both engines.
 //!
-//! Defines where a schema has subschemas, maps of them, and values that only look like schemas. Drops unreachable parts, so that they
-//! cannot make a schema unusable, and writes references as URIs. The meaning of the schema, and the schema that agents see, are
-//! unchanged.
+//! Defines where a schema has subschemas, maps of subschemas, and values that only look like schemas. Drops unreachable parts, so that they
+//! cannot make a schema unusable, and writes references as URIs. Neither the meaning of the schema nor the schema that agents see is
+//! changed.
 //!
-//! Generators write references that are not valid URIs (`#/$defs/Page<Item>`), and other validators accept them: they are encoded
-//! with the same meaning.
+//! Generators write references that are not valid URIs (`#/$defs/Page<Item>`), and other validators accept them: they are encoded without a
+//! change of meaning.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -98,13 +98,13 @@ impl LocationKind {
 /// Normalized schema.
 pub(super) struct ReachedSchema {
     pub(super) schema: Value,
-    /// All `$schema` keywords in it.
+    /// All `$schema` keywords in the schema.
     pub(super) dialects: Vec<String>,
 }
 
 impl ReachedSchema {
-    /// Reduces `schema` to the `reached` subschemas and their parents. `id` is the keyword of its dialect that identifies a resource. The
-    /// nesting of schemas bounds the recursion.
+    /// Reduces `schema` to the `reached` subschemas and their parents. `id` is the keyword of its dialect that identifies a resource.
+    /// Recursion is bounded by the nesting of schemas.
     pub(super) fn of(schema: &Value, reached: &HashSet<*const Value>, id: &str) -> Self {
         let mut keep = Keep { reached, leading: HashSet::new(), id, dialects: Vec::new() };
         keep.lead(schema);
@@ -115,7 +115,7 @@ impl ReachedSchema {
 
 struct Keep<'a> {
     reached: &'a HashSet<*const Value>,
-    /// Values that are reached or contain a reached value.
+    /// Values that are reached or that contain a reached value.
     leading: HashSet<*const Value>,
     id: &'a str,
     dialects: Vec<String>,
@@ -223,7 +223,7 @@ impl Keep<'_> {
     }
 }
 
-/// Keywords of drafts 6 and 7 that boon applies beside a reference.
+/// Keywords of drafts 6 and 7 that boon applies next to a reference.
 const BESIDE_REFERENCE: [&str; 10] = [
     "const",
     "contains",
@@ -237,9 +237,8 @@ const BESIDE_REFERENCE: [&str; 10] = [
     "contentMediaType",
 ];
 
-/// Removes from a schema the parts that boon refuses or misreads: unsupported patterns, the one format that cannot be
-/// redefined, and a keyword of another dialect. Values that only look like keywords are unchanged. The nesting of
-/// schemas bounds the recursion.
+/// Removes from a schema the parts that boon refuses or misreads: unsupported patterns, the one format that cannot be redefined, and a
+/// keyword of another dialect. Values that only look like keywords are unchanged. Recursion is bounded by the nesting of schemas.
 pub(super) fn prepare(schema: &mut Value, draft: Draft, beyond_boon: &HashSet<&str>) {
     let members = match schema {
         Value::Object(members) => members,
@@ -261,7 +260,7 @@ pub(super) fn prepare(schema: &mut Value, draft: Draft, beyond_boon: &HashSet<&s
         members.remove("$recursiveRef");
     }
     if matches!(draft, Draft::V6 | Draft::V7) && members.get("$ref").is_some_and(Value::is_string) {
-        // Keywords beside a reference are ignored; boon does so in draft 4 only.
+        // Keywords next to a reference are ignored; boon does so only in draft 4.
         members.retain(|keyword, _| !BESIDE_REFERENCE.contains(&keyword.as_str()));
     }
     if let Some(Value::Object(named)) = members.get_mut("patternProperties") {
@@ -298,11 +297,11 @@ const OUTSIDE: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// Characters that must be encoded in a fragment: also a second number sign.
+/// Characters that must be encoded in a fragment, including a second number sign.
 const OUTSIDE_FRAGMENT: &AsciiSet = &OUTSIDE.add(b'#');
 
-/// Percent-encodes the characters of `reference` that a URI reference cannot contain. Encoded characters are unchanged; a percent sign
-/// that encodes nothing becomes `%25`.
+/// Percent-encodes the characters of `reference` that a URI reference cannot contain. Encoded characters are unchanged; a percent sign that
+/// is not part of an encoding becomes `%25`.
 pub(super) fn encoded(reference: &str) -> Cow<'_, str> {
     let (head, fragment) = match reference.split_once('#') {
         Some((head, fragment)) => (head, Some(fragment)),

@@ -1,4 +1,4 @@
-//! Verdict on one document: the accept-only pass; the tape pass where that is not certain; boon where the tape pass does not accept.
+//! Verdict on one document: by the accept-only pass; if it is not certain, by the tape pass; if the tape pass does not accept, by boon.
 //!
 //! Chooses the engine and sets the budgets of an evaluation. Independent of modes and of the consequences of a verdict.
 
@@ -27,7 +27,7 @@ pub(crate) const BOON_VISITS: u64 = 100_000;
 /// Additional visits of boon per byte of a document.
 pub(crate) const BOON_VISITS_PER_BYTE: u64 = 4;
 
-/// Visit budget of boon for the largest document: a few seconds, and some hundred megabytes if each visit is a violation.
+/// Visit budget of boon for the largest document: a few seconds, and several hundred megabytes if each visit is a violation.
 pub(crate) const BOON_VISITS_MAX: u64 = 2_000_000;
 
 /// Step budget of an evaluation on a worker thread: about a millisecond.
@@ -81,7 +81,7 @@ pub enum Verdict {
 pub struct Judgment {
     /// Whether the document may pass.
     pub verdict: Verdict,
-    /// Whether the engines disagreed; the verdict is boon's.
+    /// Whether the engines disagreed; in that case the verdict is boon's.
     pub disagreement: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct Judgment {
 struct Budget {
     steps: u64,
     boon_visits: u64,
-    /// Whether exceeding it ends the evaluation without a verdict.
+    /// Whether exceeding the budget ends the evaluation without a verdict.
     quick: bool,
 }
 
@@ -116,7 +116,7 @@ enum Pass {
     /// The budget on a worker thread is exceeded.
     TooLong,
     Done(Verdict),
-    /// boon decides; the tape pass has an opinion only where it is certain.
+    /// boon decides; the opinion of the tape pass is present only if it is certain.
     AskBoon {
         opinion: Option<bool>,
     },
@@ -129,15 +129,15 @@ impl Schema {
     pub fn judge(&self, document: &[Bytes], scratch: &mut JudgeScratch) -> Judgment {
         let len = document.iter().map(Bytes::len).sum::<usize>() as u64;
         let judged = self.judge_within(Budget::of(len), document, scratch);
-        // Only a limited budget ends without a verdict.
+        // Only a limited budget can end without a verdict.
         judged.unwrap_or_else(|| Judgment {
             verdict: Verdict::Violates(Violation::of_steps()),
             disagreement: false,
         })
     }
 
-    /// [`judge`](Self::judge) on a worker thread: `None` after a millisecond or two if it would take longer; `judge`
-    /// then decides. For small documents, since parsing counts as well.
+    /// Same as [`judge`](Self::judge), on a worker thread. Returns `None` after a millisecond or two if it would take longer; `judge` then
+    /// decides. For small documents, since parsing counts as well.
     pub fn judge_quickly(
         &self,
         document: &[Bytes],
@@ -146,14 +146,14 @@ impl Schema {
         self.judge_within(Budget::quick(), document, scratch)
     }
 
-    /// Whether the accept-only pass alone decides that `document` conforms (FR-A14). For tests and benchmarks.
+    /// Whether the accept-only pass alone decides that `document` conforms (FR-A14). Used by tests and benchmarks.
     pub fn accepts_in_one_pass(&self, document: &[u8], scratch: &mut JudgeScratch) -> bool {
         let program = self.accept.as_ref();
         program.is_some_and(|program| program.accepts(document, &mut scratch.accept))
     }
 
-    /// Reads the slices of `document` that have arrived since the last time, in one pass without a tape. Takes up to
-    /// some nanoseconds per byte, regardless of the schema.
+    /// Reads the slices of `document` that have arrived since the last time, in one pass without a tape. Takes at most a few nanoseconds
+    /// per byte, regardless of the schema.
     pub fn read_arriving(
         &self,
         arriving: &mut ArrivingDocument,
@@ -263,7 +263,7 @@ impl Schema {
         }
     }
 
-    /// Maximum number of boon's visits to the values of `document`: each visit to a container also iterates over its content.
+    /// Maximum number of boon's visits to the values of `document`; each visit to a container also iterates over its content.
     fn boon_visits(&self, document: Document<'_>) -> u64 {
         let text_visits = |text: &str| {
             let len = text.len() as u64;
@@ -325,7 +325,7 @@ mod tests {
             (r#"{"type":["null","string"]}"#, "null", true),
             (r#"{"const":9007199254740993}"#, "9007199254740992", false),
             (r#"{"const":9007199254740993}"#, "9007199254740993", true),
-            // Beyond 2^64 boon and the schema have only doubles: neighbors are equal.
+            // Beyond 2^64, boon and the schema have only doubles: neighbors are equal.
             (r#"{"const":18446744073709551616}"#, "18446744073709551614", true),
             (r#"{"const":18446744073709551614}"#, "18446744073709551615", false),
             (r#"{"multipleOf":18446744073709551614}"#, "111065529218483954", false),

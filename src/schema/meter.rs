@@ -11,13 +11,13 @@ pub(super) const BACKTRACK_MAX: usize = 1_000;
 /// Number of bytes that a backtracking engine reads per step.
 const BYTES_PER_BACKTRACKING_STEP: u64 = 16;
 
-/// Step counter of one evaluation; also records what the tape could not decide exactly.
+/// Step counter of one evaluation; also records decisions that the tape could not make exactly.
 ///
-/// Once the steps are used up, every container reads as empty and every scalar as null: an evaluation cannot be interrupted, but then ends
-/// soon. Its result is discarded.
+/// Once the steps are used up, every container reads as empty and every scalar as null: an evaluation cannot be interrupted, but it then
+/// ends soon. Its result is discarded.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Steps left; at most zero once used up. Signed, so that taking one is a single instruction.
+    /// Number of steps left; at most zero once used up. Signed, so that taking one is a single instruction.
     left: Cell<i64>,
     names: NameCost,
     /// Whether values are materialized for error messages.
@@ -39,10 +39,10 @@ pub(crate) struct NameCost {
 }
 
 impl NameCost {
-    /// Steps per visit, with a match.
+    /// Steps per visit, including a match.
     const STEPS_PER_VISIT: u64 = 4;
 
-    /// Upper bound of visits and of steps per byte: more than any evaluation may take, and small enough that no name overflows the sum.
+    /// Upper bound of visits and of steps per byte: more than any evaluation may take, but small enough that no name overflows the sum.
     const MAX: u64 = 1 << 31;
 
     pub(crate) fn new(visits: u64, steps_per_byte: u64, backtrack: bool) -> Self {
@@ -62,7 +62,7 @@ impl NameCost {
 }
 
 impl Meter {
-    /// Resets the meter to `steps`. Each name costs `names` in addition, since engines read names without the meter. Errors are created
+    /// Resets the meter to `steps`. Each name additionally costs `names`, since engines read names without the meter. Errors are created
     /// without values, which are never shown.
     pub(crate) fn start(&mut self, steps: u64, names: NameCost) {
         self.left.set(i64::try_from(steps).unwrap_or(i64::MAX));
@@ -71,7 +71,7 @@ impl Meter {
         self.inexact.set(false);
     }
 
-    /// Spends `steps`; false once they are used up.
+    /// Spends `steps`; returns false once they are used up.
     pub(crate) fn spend(&self, steps: u64) -> bool {
         let left = self.left.get().saturating_sub_unsigned(steps).max(-1);
         self.left.set(left);
@@ -104,7 +104,7 @@ impl Meter {
         self.inexact.set(true);
     }
 
-    /// Whether a number at or beyond 2^53 was compared by size: the engines round differently there, so that boon has to decide.
+    /// Whether a number at or beyond 2^53 was compared by size: the engines round differently there, so boon has to decide.
     pub(crate) fn inexact(&self) -> bool {
         self.inexact.get()
     }
@@ -122,8 +122,8 @@ impl Default for Meter {
     }
 }
 
-/// Worst case of a backtracking match against `len` bytes, in steps: from each start, and at each backtracking step, it may read the whole
-/// text.
+/// Worst case of a backtracking match against `len` bytes, in steps: from each start, and at each backtracking step, the match may read the
+/// whole text.
 pub(super) fn backtracking_steps(len: usize) -> u64 {
     let len = len as u64;
     len.saturating_mul(BACKTRACK_MAX as u64 + len) / BYTES_PER_BACKTRACKING_STEP

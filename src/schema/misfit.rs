@@ -1,8 +1,8 @@
-//! Misfits: violations that no program behind the schema can accept, namely a value of a wrong type, a missing required member and a
+//! Misfits: violations that no program behind the schema can accept. These are a value of a wrong type, a missing required member and a
 //! member that is not allowed. A null for an optional member is not a misfit.
 //!
-//! Other violations (`enum`, `pattern`, bounds, `not`, …) are not misfits: a schema is often narrower than its program. Extracted from the
-//! engines' reports on a refused document; nothing is evaluated here, and no text is made.
+//! Other violations (`enum`, `pattern`, bounds, `not`, …) are not misfits, because a schema is often narrower than its program. Misfits are
+//! extracted from the engines' reports on a refused document; nothing is evaluated here, and no text is produced.
 
 use boon::{ErrorKind, ValidationError};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
@@ -13,19 +13,19 @@ use super::required::RequiredMembers;
 use super::unusable::{MAX_NAME_BYTES, MAX_PLACE_BYTES, cut};
 use mcpproxy_json::pointer::token;
 
-/// Maximum number of listed misfits of one document; further ones are only counted.
+/// Maximum number of listed misfits of one document; further misfits are only counted.
 pub(crate) const MAX_MISFITS: usize = 8;
 
-/// Keyword of boon's reports on values left unevaluated by a failed evaluation: not misfits by themselves.
+/// Keyword of boon's reports on values that a failed evaluation left unevaluated: these are not misfits by themselves.
 const UNEVALUATED: &str = "/unevaluated";
 
 /// Misfit at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// JSON pointer into the document, cut at `MAX_PLACE_BYTES`; for a missing member, its place.
+    /// JSON pointer into the document, truncated to `MAX_PLACE_BYTES`; for a missing member, the place where it belongs.
     pub place: String,
-    /// JSON pointer to the violated subschema; for a member, that of its object. `None` if it is outside of the schema (a meta-schema) or
-    /// very long.
+    /// JSON pointer to the violated subschema; for a member, the subschema of its object. `None` if it is outside of the schema (a
+    /// meta-schema) or very long.
     pub schema: Option<String>,
     /// Kind of the misfit.
     pub fault: MisfitFault,
@@ -34,29 +34,29 @@ pub struct Misfit {
 /// Kind of a misfit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MisfitFault {
-    /// Value of another type.
+    /// The value has another type.
     Type {
         /// Allowed types.
         expected: Vec<&'static str>,
         /// Actual type; `None` if it is not reported.
         got: Option<&'static str>,
     },
-    /// Missing required member of this name.
+    /// The required member with this name is missing.
     Missing(String),
-    /// Member of this name that is not allowed.
+    /// The member with this name is not allowed.
     Unknown(String),
-    /// Case variant of this declared property.
+    /// The key is a case variant of this declared property.
     CaseVariant(String),
-    /// A key may be a case variant and cannot be compared, for this reason.
+    /// A key may be a case variant but cannot be compared, for this reason.
     Uncompared(&'static str),
-    /// Misfit in every alternative.
+    /// Every alternative has a misfit.
     Alternatives,
 }
 
 /// Misfits of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
-    /// The first [`MAX_MISFITS`] of them.
+    /// The first [`MAX_MISFITS`] misfits.
     pub listed: Vec<Misfit>,
     /// Number of misfits.
     pub count: usize,
@@ -78,7 +78,7 @@ impl Misfits {
         Self { listed: vec![Misfit { place, schema: None, fault }], count: 1 }
     }
 
-    /// Misfits in boon's report; `base` is the schema's base URI for boon, `required` its required members.
+    /// Misfits in boon's report. `base` is the schema's base URI for boon, `required` its required members.
     pub(super) fn of_boon(
         error: &ValidationError<'_, '_>,
         base: &str,
@@ -89,7 +89,7 @@ impl Misfits {
         found
     }
 
-    /// Misfits in the tape engine's one error; `null_at` returns whether the document has a null at a place.
+    /// Misfits in the single error of the tape engine; `null_at` returns whether the document has a null at a place.
     pub(super) fn of_tape(
         error: &jsonschema::ValidationError<'_>,
         required: &RequiredMembers,
@@ -153,7 +153,7 @@ impl Misfits {
         null_at: &dyn Fn(&str) -> bool,
     ) {
         use ValidationErrorKind as Kind;
-        // The keyword is its last part.
+        // The keyword is the last part of the path.
         let (schema, keyword) = error.schema_path().as_str().rsplit_once('/').unzip();
         let at = || Spot::new(error.instance_path().as_str().to_owned(), schema);
         match error.kind() {
@@ -200,7 +200,7 @@ impl Misfits {
         }
     }
 
-    /// Adds the misfit of all `branches` at a place; nothing if one of them has none.
+    /// Adds the misfit of all `branches` at a place; does nothing if one of them has none.
     fn add_alternatives(&mut self, branches: Vec<Self>, at: Spot) {
         if branches.is_empty() || branches.iter().any(Self::is_empty) {
             return;
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Short form of the misfits.
+    /// Misfits in short form.
     fn misfits(schema: &str, document: &str) -> Vec<String> {
         let found = found(schema, document);
         let word = |misfit: &Misfit| match &misfit.fault {
@@ -309,7 +309,7 @@ mod tests {
         found.listed.iter().map(|misfit| format!("{} {}", misfit.place, word(misfit))).collect()
     }
 
-    /// [`misfits`] with a pattern that boon refuses, so that only the tape engine is used.
+    /// Same as [`misfits`], with a pattern that boon refuses, so that only the tape engine is used.
     fn misfits_by_tape(schema: &str, document: &str) -> Vec<String> {
         let rest = schema.strip_prefix('{').unwrap();
         let schema = format!(r#"{{"allOf":[{{"pattern":"^(?!never)"}}],{rest}"#);
@@ -392,7 +392,7 @@ mod tests {
             let left = found(schema, document);
             assert_eq!((left.count, left.listed.len()), (count, count), "{document}: {left:?}");
         }
-        // The tape engine reports one.
+        // The tape engine reports only one.
         for (document, listed) in
             [(r#"{"a":null}"#, None), (r#"{"need":null}"#, Some("/need integer"))]
         {
@@ -420,7 +420,7 @@ mod tests {
             assert_eq!(found(&schema, &wrong).count, 1);
             assert_eq!(misfits(&schema, &format!("{{{nulls}}}")), ["/z missing"]);
         }
-        // Alternatives that only such nulls violate may be accepted.
+        // Alternatives that are violated only by these nulls may be accepted.
         let either = r#"{"anyOf":[{"properties":{"a":{"type":"string"}}},{"required":["k"]}]}"#;
         assert_eq!(misfits(either, r#"{"a":null}"#), [""; 0]);
     }

@@ -1,7 +1,7 @@
-//! Policy for answers: modes, limits, findings, and their descriptions for record and agent.
+//! Policy for answers: modes, limits, findings, and their descriptions for the record and the agent.
 //!
-//! The [`inspector`] follows an answer as it arrives, under the limits of `guards`. Callers run the evaluation, which needs scheduling
-//! for large documents.
+//! The [`inspector`] reads an answer as it arrives, under the limits of `guards`. Callers run the evaluation, which has to be scheduled for
+//! large documents.
 
 mod ending;
 pub mod inspector;
@@ -37,7 +37,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Word in the config and in records.
+    /// Name in the config and in records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -69,7 +69,7 @@ pub struct Policy {
     pub max_depth: u32,
     /// Action of strict mode without `structuredContent`.
     pub missing: MissingContent,
-    /// Maximum size of one held result in bytes, strict only.
+    /// Maximum size of one held result in bytes; strict mode only.
     pub max_held_bytes: u64,
 }
 
@@ -88,11 +88,11 @@ impl Default for Policy {
 /// Treatment of an answer's bytes while they arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// Forwarded at once, not validated (FR-A7, mode off).
+    /// Forwarded immediately, not validated (FR-A7, mode off).
     Forward,
-    /// Forwarded at once; `structuredContent` is buffered for validation (FR-A11).
+    /// Forwarded immediately; `structuredContent` is buffered for validation (FR-A11).
     ForwardAndJudge,
-    /// Held until the verdict.
+    /// Held until the verdict is known.
     Hold,
 }
 
@@ -111,8 +111,7 @@ pub enum Finding {
 pub struct Failure {
     /// Description for the record; may quote the document.
     pub reason: String,
-    /// Description for the agent: without values, and without property names that the schema does not have (`requirements.md`,
-    /// *verdicts*).
+    /// Description for the agent: without values, and without property names that are not in the schema (`requirements.md`, *verdicts*).
     pub for_agent: String,
     /// JSON pointer into the document.
     pub instance_path: String,
@@ -133,7 +132,7 @@ impl Failure {
         }
     }
 
-    /// Held result larger than `max_held_bytes`.
+    /// Failure of a held result that is larger than `max_held_bytes`.
     pub fn held(limit: u64) -> Self {
         Self::plain(
             format!("the result is larger than max_held_bytes {limit}"),
@@ -141,22 +140,22 @@ impl Failure {
         )
     }
 
-    /// Failed evaluation; an answer that was not evaluated does not count as valid.
+    /// Failure of an evaluation; an answer that was not evaluated does not count as valid.
     pub fn unjudged() -> Self {
         Self::plain("the validator failed, so the answer was not validated".into(), None)
     }
 
-    /// The call ended before its evaluation, and no task is left to finish it.
+    /// Failure of a call that ended before its evaluation, without a task left to finish it.
     pub fn given_up() -> Self {
         Self::plain("the call ended before its answer was validated".into(), None)
     }
 
-    /// No `structuredContent`, though the tool declares an output schema.
+    /// Failure of an answer without `structuredContent` although the tool declares an output schema.
     pub(crate) fn missing() -> Self {
         Self::plain("structuredContent is missing, and the tool declares a schema".into(), None)
     }
 
-    /// Answer that parsers read differently, at the place in `text`.
+    /// Failure of an answer that parsers read differently, at the place in `text`.
     pub(crate) fn ambiguous(text: &str) -> Self {
         Self::plain(text.into(), None)
     }

@@ -1,9 +1,9 @@
 //! Regular expressions, matched in bounded time.
 //!
-//! Most patterns are a prefix or a small DFA that is run here: starting a full engine costs more than a short string. Linear patterns with a
-//! large automaton pay for all of its states at each byte. Patterns whose only look-around is a look-ahead at the start are split into
-//! linear ones; the rest is run by a backtracking engine with a limit of [`BACKTRACK_MAX`]. Slow patterns are charged their worst case in
-//! advance.
+//! Most patterns are a prefix or a small DFA that is run here: starting a full engine costs more than matching a short string. A linear
+//! pattern with a large automaton costs time for all of its states at each byte. Patterns whose only look-around is a look-ahead at the
+//! start are split into linear ones; all others are run by a backtracking engine with a limit of [`BACKTRACK_MAX`]. Slow patterns are
+//! charged their worst case in advance.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -27,8 +27,8 @@ pub(super) const PROGRAM_MAX: usize = 1 << 20;
 /// Start-up time of the backtracking engine, in visits to a name.
 const VISITS_TO_START: u64 = 6;
 
-/// Maximum size in bytes of the DFA of a fast pattern, and of its construction. The engine's cache is a few times as large, so that it
-/// needs no slower method.
+/// Maximum size in bytes of the DFA of a fast pattern, and of its construction. The engine's cache is several times as large, so the engine
+/// never falls back to a slower method.
 const AUTOMATON_MAX: usize = PROGRAM_MAX / 4;
 
 /// Maximum size in bytes of a DFA that is run here.
@@ -52,7 +52,7 @@ fn states(translated: &str) -> Option<NFA> {
     thompson::Compiler::new().configure(limit).build(translated).ok()
 }
 
-/// DFA of an unanchored search, if it and its construction take at most `size` bytes each.
+/// DFA of an unanchored search, if the DFA and its construction take at most `size` bytes each.
 fn automaton(nfa: &NFA, size: usize) -> Option<dense::DFA<Vec<u32>>> {
     let config = dense::Config::new()
         .dfa_size_limit(Some(size))
@@ -64,13 +64,13 @@ fn automaton(nfa: &NFA, size: usize) -> Option<dense::DFA<Vec<u32>>> {
 
 /// Cost of a split pattern per name.
 pub(super) struct Apart {
-    /// Visits, for starting the engine and each part.
+    /// Number of visits, for starting the engine and for each part.
     pub(super) visits: u64,
-    /// Steps per byte of the name, unless all parts are fast.
+    /// Steps per byte of the name; 0 if all parts are fast.
     pub(super) steps_per_byte: u64,
 }
 
-/// Cost of `pattern` in the backtracking engine against names, if that needs no backtracking: the engine passes each part of a [`split`]
+/// Cost of `pattern` in the backtracking engine against names, if it needs no backtracking: the engine passes each part of a [`split`]
 /// pattern to a linear engine, anchored at the start of the name. `None` for other patterns.
 pub(super) fn apart(pattern: &str) -> Option<Apart> {
     let parts = split(pattern)?;
@@ -102,7 +102,7 @@ fn capturing(pattern: &str) -> bool {
 
 /// Split pattern.
 pub(super) struct CompiledPattern {
-    /// Parts that must match, or must not.
+    /// Parts that must match or must not match.
     parts: Vec<Part>,
 }
 
@@ -171,12 +171,12 @@ impl CompiledPattern {
         Ok(Self { parts })
     }
 
-    /// Whether [`matches`](Self::matches) decides about every text.
+    /// Whether [`matches`](Self::matches) can decide about every text.
     pub(super) fn is_quick(&self) -> bool {
         self.parts.iter().all(|part| matches!(part.engine, Engine::Prefix(_) | Engine::Walked(..)))
     }
 
-    /// Whether `text`, which is UTF-8, matches; `None` if that needs an engine.
+    /// Whether `text`, which must be UTF-8, matches; `None` if an engine is needed.
     pub(super) fn matches(&self, text: &[u8]) -> Option<bool> {
         for part in &self.parts {
             if part.engine.quick_match(text)? != part.expected {
@@ -199,7 +199,7 @@ impl<'i> Keyword<'i, TapeJson> for Arc<CompiledPattern> {
 }
 
 impl Engine {
-    /// Whether `text` matches; `None` if that needs an engine.
+    /// Whether `text` matches; `None` if an engine is needed.
     fn quick_match(&self, text: &[u8]) -> Option<bool> {
         match self {
             Self::Prefix(prefix) => Some(text.starts_with(prefix.as_bytes())),
@@ -278,7 +278,7 @@ fn prefix(pattern: &str) -> Option<&str> {
 fn walked(pattern: &str) -> Option<Engine> {
     let translated = jsonschema_regex::to_rust_regex(pattern).ok()?;
     let nfa = states(&translated)?;
-    // The DFA runs over bytes: nothing, not even the empty string, may match within a character.
+    // The DFA runs over bytes, so it must not match within a character, not even the empty string.
     if nfa.has_empty() && nfa.look_set_any().contains_word() {
         return None;
     }
@@ -376,7 +376,7 @@ pub(super) fn is_backtracking(pattern: &str, size: usize) -> bool {
     builds(&options.build(&as_name(pattern)))
 }
 
-/// Schema with `pattern` at a place that no meta-schema checks.
+/// Schema with `pattern` at a place that meta-schemas do not check.
 pub(super) fn as_name(pattern: &str) -> Value {
     json!({ "patternProperties": { pattern: true } })
 }

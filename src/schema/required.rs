@@ -7,11 +7,11 @@ use mcpproxy_json::pointer::token;
 
 /// Applicators whose subschemas apply to the same value as their schema.
 const SAME_VALUE: [&str; 3] = ["anyOf", "oneOf", ALL_OF];
-/// The applicator all of whose subschemas must hold.
+/// The applicator whose subschemas must all hold.
 const ALL_OF: &str = "allOf";
 
-/// Required members, as hashes of the object's place and the member's name. A collision makes an optional null count as required; it is
-/// then validated as written.
+/// Required members, as hashes of the object's place and the member's name. After a collision, an optional null counts as required and is
+/// validated as written.
 #[derive(Debug, Default)]
 pub(super) struct RequiredMembers(Box<[u64]>);
 
@@ -26,10 +26,10 @@ impl RequiredMembers {
     }
 
     /// Whether a null at `place` of a document, refused by the subschema at `schema`, counts as an absent optional member. Many clients
-    /// write absent members as null, and servers accept it (MCP 2026-07-28 §Custom Headers from Tool Parameters treats them alike).
+    /// write absent members as null, and servers accept this (MCP 2026-07-28 §Custom Headers from Tool Parameters treats both the same).
     pub(super) fn may_lack(&self, place: &str, schema: Option<&str>) -> bool {
         let Some((_, name)) = place.rsplit_once('/') else { return false };
-        // If the member's schema is elsewhere ($ref), the object's schema is known for the root only.
+        // If the member's schema is elsewhere (`$ref`), the object's schema is known only for the root.
         let within = schema.map(of_value).and_then(|at| {
             at.strip_suffix(name).and_then(|object| object.strip_suffix("/properties/"))
         });
@@ -61,12 +61,12 @@ fn is_index(text: &str) -> bool {
 /// Hash of the schema's root.
 const ROOT: u64 = 0;
 
-/// Hash of a name at a place, from the hash of its parent, so that a long name is hashed once.
+/// Hash of a name at a place, derived from the hash of its parent, so that a long name is hashed only once.
 fn below(place: u64, name: &str) -> u64 {
     xxh3_64_with_seed(name.as_bytes(), place)
 }
 
-/// Hash of the place at a pointer. A subschema of [`ALL_OF`] has the place of its schema.
+/// Hash of the place that a pointer refers to. A subschema of [`ALL_OF`] has the place of its schema.
 fn place(pointer: &str) -> u64 {
     let mut tokens = pointer.split('/').skip(1).peekable();
     let mut place = ROOT;
@@ -79,7 +79,7 @@ fn place(pointer: &str) -> u64 {
     place
 }
 
-/// Recursion is bounded by the nesting of schemas.
+/// Collects the required members. Recursion is bounded by the nesting of schemas.
 fn collect(value: &Value, at: u64, found: &mut Vec<u64>) {
     match value {
         Value::Object(members) => {
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// Takes hours if the whole place is hashed for each name.
+    /// Would take hours if the whole place were hashed for each name.
     #[test]
     fn long_name_above_many_required_members_is_hashed_once() {
         let long = "n".repeat(4 << 20);

@@ -5,7 +5,7 @@ use std::fmt;
 /// Engine that decides (`output_validation.engine`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// The tape pass accepts; boon decides about the rest.
+    /// The tape pass accepts; boon decides about all other documents.
     #[default]
     Tape,
     /// boon decides about every document.

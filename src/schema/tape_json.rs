@@ -1,7 +1,7 @@
-//! jsonschema's `Json` traits over the borrowed tape, with metered access.
+//! Implementation of jsonschema's `Json` traits over the borrowed tape, with metered access.
 //!
-//! Detects numbers that the tape cannot represent exactly. Allocates nothing before a verdict, and builds no tree. Numbers are
-//! equal as in boon.
+//! Detects numbers that the tape cannot represent exactly. Allocates nothing before a verdict, and builds no tree. Numbers are compared as
+//! in boon.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,7 +18,7 @@ use mcpproxy_json::tape::{Document, Name, lone_string};
 /// Maximum length of an array whose items are compared pairwise.
 const FEW_ITEMS: usize = 8;
 
-/// Representation: simd-json tape.
+/// Marker type of the representation: simd-json tape.
 pub(crate) enum TapeJson {}
 
 /// Document with the meter of its evaluation.
@@ -42,7 +42,7 @@ impl<'a> MeteredDocument<'a> {
         TapeNode { at: 0, view: self }
     }
 
-    /// Whether a null is at a place; also true once the steps are used up.
+    /// Whether the value at a place is null; also true once the steps are used up.
     pub(super) fn null_at(&self, pointer: &str) -> bool {
         let mut node = self.root();
         for name in names(pointer) {
@@ -301,7 +301,7 @@ impl<'a> Array<'a, TapeJson> for TapeArray<'a> {
         Elements { item: self.node.sibling(self.node.at + 1), left: self.len }
     }
 
-    /// Items are first compared by a hash that ignores bracketing, as boon's does, so that a document with provoked collisions uses up its
+    /// Items are first compared by a hash that ignores bracketing, as in boon, so that a document with provoked collisions uses up its
     /// steps here.
     fn is_unique(&self) -> bool {
         if self.len <= FEW_ITEMS {
@@ -346,7 +346,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Number of characters of `text`: all bytes but continuation bytes. Counted in byte-sized lanes, in blocks that cannot overflow them.
+/// Number of characters of `text`, which are all bytes except continuation bytes. Counted in byte-sized lanes, in blocks that cannot
+/// overflow them.
 fn characters(text: &str) -> u64 {
     const COUNTED_AT_ONCE: usize = 240;
     let starts =
@@ -415,7 +416,7 @@ fn hash(node: TapeNode<'_>, state: &mut DefaultHasher) {
 /// Magnitude from which doubles do not represent every integer.
 const EXACT: u64 = 1 << 53;
 
-/// Number on the tape: exact between -2^63 and 2^64 if written without fraction and exponent, else a double.
+/// Number on the tape: exact between -2^63 and 2^64 if written without fraction and exponent, otherwise a double.
 #[derive(Clone, Copy)]
 pub(crate) struct TapeNumber<'a> {
     digits: Digits,
@@ -517,7 +518,7 @@ impl Digits {
         }
     }
 
-    /// Equality as in boon: exact for two integers, else by double.
+    /// Equality as in boon: exact for two integers, otherwise by double.
     fn equals(self, other: &Number) -> bool {
         if let (Some(a), Some(b)) = (self.unsigned(), other.as_u64()) {
             return a == b;
@@ -539,7 +540,7 @@ impl Digits {
     }
 }
 
-/// Number at a node, if it is one.
+/// Number at a node, if the node is a number.
 fn number(raw: Raw<'_>) -> Option<Digits> {
     match raw {
         Raw::Static(StaticNode::I64(n)) => Some(Digits::Signed(n)),

@@ -12,7 +12,7 @@ pub(super) const EXPLANATION_MAX: usize = 300;
 /// Reason why a schema is unusable, in one line (FR-A9).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unusable {
-    /// More text than [`Bounds::bytes`](super::bounds::Bounds::bytes).
+    /// The text is longer than [`Bounds::bytes`](super::bounds::Bounds::bytes).
     #[error("the schema has {bytes} bytes, more than {limit}")]
     TooLarge {
         /// Length in bytes.
@@ -20,30 +20,32 @@ pub enum Unusable {
         /// The bound in bytes.
         limit: usize,
     },
-    /// Not JSON that every parser reads alike.
+    /// The text is not JSON that all parsers read the same way.
     #[error("the schema {0}")]
     NotJson(TapeFault),
-    /// Neither an object nor a boolean.
+    /// The schema is neither an object nor a boolean.
     #[error("the schema is neither an object nor a boolean")]
     NotASchema,
-    /// Nested deeper than [`Bounds::depth`](super::bounds::Bounds::depth).
+    /// The text is nested deeper than [`Bounds::depth`](super::bounds::Bounds::depth).
     #[error("the schema is nested deeper than {limit}")]
     TooDeep { limit: usize },
-    /// More than [`Bounds::subschemas`](super::bounds::Bounds::subschemas).
+    /// The number of subschemas exceeds [`Bounds::subschemas`](super::bounds::Bounds::subschemas).
     #[error("the schema has more than {limit} subschemas")]
     TooManySubschemas { limit: usize },
-    /// More than [`Bounds::targets`](super::bounds::Bounds::targets).
+    /// The number of reference targets exceeds [`Bounds::targets`](super::bounds::Bounds::targets).
     #[error("the references of the schema lead to more than {limit} places")]
     TooManyTargets { limit: usize },
-    /// More than [`Bounds::compiled`](super::bounds::Bounds::compiled).
+    /// The number of subschemas to compile exceeds
+    /// [`Bounds::compiled`](super::bounds::Bounds::compiled).
     #[error(
         "the schema has more than {limit} subschemas, counted once per path through its resources"
     )]
     Ways { limit: u64 },
-    /// A name that occurs in more than [`MAX_PLACES`](super::bounds::MAX_PLACES) places, or could.
+    /// A name occurs, or could occur, in more than [`MAX_PLACES`](super::bounds::MAX_PLACES)
+    /// places.
     #[error("a name occurs in more than {limit} places of the schema")]
     Names { limit: usize },
-    /// A regular expression longer than
+    /// A regular expression is longer than
     /// [`Bounds::pattern_bytes`](super::bounds::Bounds::pattern_bytes).
     #[error("a pattern of the schema has {bytes} bytes, more than {limit}")]
     PatternTooLong {
@@ -52,14 +54,14 @@ pub enum Unusable {
         /// The bound in bytes.
         limit: usize,
     },
-    /// Regular expressions that compile to more than
+    /// The regular expressions compile to more than
     /// [`Bounds::pattern_program`](super::bounds::Bounds::pattern_program).
     #[error("the patterns of the schema compile to more than {limit} bytes")]
     PatternsTooLarge {
-        /// Maximum size of all together, in bytes.
+        /// Maximum size of all programs together, in bytes.
         limit: usize,
     },
-    /// Regular expression that no engine supports, or only with too large a program.
+    /// A regular expression is supported by no engine, or only with too large a program.
     #[error(
         "the pattern '{pattern}' is not a regular expression, or compiles to more than {limit} bytes"
     )]
@@ -68,7 +70,7 @@ pub enum Unusable {
         /// Maximum size of its program in bytes.
         limit: usize,
     },
-    /// More than [`Bounds::expansion`](super::bounds::Bounds::expansion).
+    /// The number of visits exceeds [`Bounds::expansion`](super::bounds::Bounds::expansion).
     #[error("evaluating one value could take {} steps (limit {limit}): nested alternatives multiply the work", or_unlimited(*visits))]
     Expansion {
         /// Maximum number of visits; `u64::MAX` if unbounded.
@@ -90,18 +92,18 @@ pub enum Unusable {
     /// Unknown `$schema`.
     #[error("the dialect '{0}' is not supported")]
     Dialect(String),
-    /// Nested `$schema` of a dialect that identifies resources by another keyword.
+    /// A nested `$schema` names a dialect that identifies resources by another keyword.
     #[error(
         "the dialect '{0}' within the schema identifies resources by another keyword than the schema's own, and is not supported there"
     )]
     MixedDialects(String),
-    /// Reference out of the schema.
+    /// A reference leads out of the schema.
     #[error("the reference to '{0}' leaves the schema and is not fetched")]
     RemoteReference(String),
-    /// Reference to a missing place of the schema.
+    /// A reference leads to a place that does not exist in the schema.
     #[error("the reference to '{0}' does not resolve within the schema")]
     DanglingReference(String),
-    /// Name on the meta-schemas' host, which no schema may claim.
+    /// The schema claims a name on the meta-schemas' host.
     #[error("the schema claims the name '{0}' of a meta-schema")]
     Claimed(String),
     /// Compilation takes too long.
@@ -110,7 +112,7 @@ pub enum Unusable {
         /// The bound in seconds.
         limit: u64,
     },
-    /// Refused by an engine, with its explanation.
+    /// An engine refused the schema, with this explanation.
     #[error("the schema is not valid: {0}")]
     Invalid(String),
 }
@@ -132,7 +134,7 @@ pub(super) const MAX_PLACE_BYTES: usize = 512;
 /// Maximum length of a name in bytes.
 pub(super) const MAX_NAME_BYTES: usize = 128;
 
-/// At most `limit` bytes of `text`, cut on a character boundary.
+/// At most `limit` bytes of `text`, truncated at a character boundary.
 pub(super) fn cut(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }

@@ -1,6 +1,6 @@
 //! Descriptions of a violation: detailed for the record, restricted for the agent.
 //!
-//! The agent receives (`requirements.md`, *verdicts*) the keyword, its place in the schema, types and limits, and nothing from the
+//! The agent receives (`requirements.md`, *verdicts*) the keyword, its place in the schema, types and limits, but nothing from the
 //! document: its content may be an attack and must not reach the agent through the error.
 
 use std::fmt::{self, Display, Write};
@@ -35,12 +35,12 @@ pub enum ViolationReason {
     Document(TapeFault),
     /// The evaluation exceeded its steps: guard `time`.
     Steps,
-    /// Schema and document nest deeper than the stack allows: guard `time` as well, since no engine would finish.
+    /// Schema and document nest deeper than the stack allows: also guard `time`, since no engine would finish.
     Nesting,
 }
 
 impl ViolationReason {
-    /// Word in records and counters.
+    /// Name in records and counters.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Schema => "schema",
@@ -75,7 +75,7 @@ impl ViolationReason {
 pub struct Violation {
     /// Kind of the violation.
     pub reason: ViolationReason,
-    /// JSON pointer into the document. For the record only: it has names of the document.
+    /// JSON pointer into the document. Only for the record, because it contains names from the document.
     pub instance_path: String,
     /// JSON pointer into the schema, from its root or a URI.
     pub schema_path: String,
@@ -93,7 +93,7 @@ impl Violation {
         &self.record
     }
 
-    /// Description for the agent, without values and without names that the schema does not have. At most [`AGENT_MAX`] bytes, truncated at a
+    /// Description for the agent, without values and without names that are not in the schema. At most [`AGENT_MAX`] bytes, truncated at a
     /// character boundary.
     pub fn for_agent(&self) -> &str {
         &self.agent
@@ -207,8 +207,7 @@ impl Violation {
         }
     }
 
-    /// Violation as reported by the tape engine, where only it is used. Without values: its errors are created without
-    /// them.
+    /// Violation as reported by the tape engine if only this engine is used. Without values, because its errors are created without them.
     pub(super) fn of_tape(
         error: &jsonschema::ValidationError<'_>,
         required: &RequiredMembers,
@@ -241,14 +240,14 @@ impl Display for Violation {
     }
 }
 
-/// Innermost violations: the first ones, and the number of all.
+/// Innermost violations: the first few, and the total number.
 struct Leaves<'e, 's, 'v> {
     shown: Vec<&'e ValidationError<'s, 'v>>,
     count: usize,
 }
 
 impl<'e, 's, 'v> Leaves<'e, 's, 'v> {
-    /// Failed alternatives are reported as one violation, since the intended one is unknown.
+    /// Collects the innermost violations. Failed alternatives are reported as one violation, since the intended one is unknown.
     fn collect(&mut self, error: &'e ValidationError<'s, 'v>) {
         let own = match error.kind {
             ErrorKind::AnyOf | ErrorKind::OneOf(_) | ErrorKind::PropertyName { .. } => true,
@@ -345,7 +344,7 @@ fn tape_limit(to: &mut Bounded, kind: &ValidationErrorKind) -> fmt::Result {
     }
 }
 
-/// Names of the document for the record.
+/// Names from the document, for the record.
 fn tape_names(to: &mut Bounded, kind: &ValidationErrorKind) -> fmt::Result {
     use ValidationErrorKind as Kind;
     match kind {

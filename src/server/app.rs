@@ -1,6 +1,6 @@
-//! Lifecycle of a proxy: its components are opened, it listens, and everything is closed in order.
+//! Lifecycle of a proxy: opens its components, listens, and closes everything in order.
 //!
-//! Also variants that do not listen: to try out servers, and to answer queries of a log that no process has open.
+//! Also has variants that do not listen: to try out servers, and to answer queries of a log that no process has open.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -122,8 +122,8 @@ enum StartedUpstreams<'a> {
 }
 
 impl App {
-    /// Opens the components of a proxy and starts its upstreams without waiting for them. `handles` are those of the process's log.
-    /// The config is reloaded from `source`, if there is one.
+    /// Opens the components of a proxy and starts its upstreams without waiting for them. `handles` belong to the process's log. The config
+    /// is reloaded from `source`, if present.
     pub fn start(
         config: Config,
         handles: LogHandles,
@@ -132,8 +132,8 @@ impl App {
         Self::open(config, handles, source, &StartedUpstreams::All)
     }
 
-    /// Opens a proxy for one command, which starts no upstream but `server`. The others count as disabled; their tools are those of
-    /// the catalog on disk, which is read on return.
+    /// Opens a proxy for one command, which starts no upstream except `server`. The others count as disabled; their tools come from the
+    /// catalog on disk, which has been read on return.
     pub fn start_only(
         config: Config,
         handles: LogHandles,
@@ -155,7 +155,7 @@ impl App {
         let folder = &config.data_dir;
         startup::open_data_folder(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
-        // Before the log is opened, because the number of files it may open depends on this limit.
+        // The limit is raised before the log is opened, because the number of files that the log may open depends on it.
         descriptors::raise();
         FleetEntry::rejoin(&config)?;
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
@@ -168,7 +168,7 @@ impl App {
             }
             None => config,
         };
-        // The log is locked by this process, and with it the data folder.
+        // This process holds the lock on the log, and with it the data folder.
         let folder = config.results_folder();
         results::clean(&folder, config.keeps_results())
             .map_err(|error| StartError::Results { folder, error })?;
@@ -223,7 +223,7 @@ impl App {
         let instance: Box<str> = format!("{:016x}", u64::from_ne_bytes(seed)).into();
         let mut exporting =
             vec![OtlpExport::start(otlp.traces(), ended, instance.clone(), &control)];
-        // Only one proxy of a process exports its log.
+        // Only one proxy per process exports its log.
         if let Some(lines) = handles.tap.receiver() {
             exporting.push(OtlpExport::start(otlp.logs(), lines, instance, &control));
         }
@@ -339,7 +339,7 @@ impl App {
         })
     }
 
-    /// The state that requests are served from.
+    /// State from which requests are served.
     pub fn shared(&self) -> &Arc<AppState> {
         &self.shared
     }
@@ -389,7 +389,7 @@ impl App {
         Ok(Server { app: self, address, tls, file, watching_tls, worker_threads, accepting })
     }
 
-    /// Ends the upstreams with their child processes, flushes the log, and closes everything. An error if records could not be
+    /// Ends the upstreams with their child processes, flushes the log, and closes everything. Returns an error if records could not be
     /// written.
     pub fn close(self) -> Result<(), StoreError> {
         let Self {
@@ -408,7 +408,7 @@ impl App {
             fleet,
             ..
         } = self;
-        // Before the upstreams are ended, because a reload may start some.
+        // Ended before the upstreams, because a reload may start some.
         reloading.abort();
         let _ = control.block_on(reloading);
         notifying.abort();
@@ -424,7 +424,7 @@ impl App {
         let deadline = Instant::now() + timeout;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         let unreported = control.block_on(shared.proxy.catalog.close(deadline));
-        // All calls have ended.
+        // All calls have ended at this point.
         control.block_on(join_all(exporting.into_iter().map(|export| export.end(patient))));
         if !writer.is_read_only() {
             for (server, change) in unreported {
@@ -454,7 +454,7 @@ impl Server {
         self.tls.as_ref()
     }
 
-    /// The state that requests are served from.
+    /// State from which requests are served.
     pub fn shared(&self) -> &Arc<AppState> {
         &self.app.shared
     }
@@ -482,8 +482,8 @@ impl Server {
         Ok(Signals::listen()?)
     }
 
-    /// Serves until SIGINT, SIGTERM or the closing of its terminal, then [closes](Self::close). Returns the exit code of a forced
-    /// shutdown.
+    /// Serves until SIGINT, SIGTERM or the closing of its terminal, then [closes](Self::close). Returns the exit code if the shutdown was
+    /// forced.
     pub fn run(self, signals: Signals) -> Result<Option<u8>, StartError> {
         let config = &self.app.shared.api.config;
         self.app.control.block_on(signals.shutdown_requested(|| config.reload_on_signal()));
@@ -492,11 +492,11 @@ impl Server {
         Ok(forced.exit_code())
     }
 
-    /// Lets calls in flight finish for up to [`DRAIN_TIMEOUT`], and closes everything. An error if records could not be written.
+    /// Lets calls in flight finish for up to [`DRAIN_TIMEOUT`], and closes everything. Returns an error if records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
         let Self { app, address: _, tls, file, watching_tls, worker_threads, accepting } = self;
         accepting.abort();
-        // No client can connect any more.
+        // From now on, no client can connect.
         drop(file);
         if let Some(watching_tls) = watching_tls {
             watching_tls.abort();
@@ -522,8 +522,8 @@ impl Server {
 }
 
 impl App {
-    /// Opens a proxy that starts its upstreams and stores its log and catalog in `scratch`. Logins and stderr logs are those of the
-    /// data folder.
+    /// Opens a proxy that starts its upstreams and stores its log and catalog in `scratch`. Uses the logins and stderr logs of the data
+    /// folder.
     pub fn try_out(
         mut config: Config,
         scratch: &Path,
@@ -539,8 +539,8 @@ impl App {
 }
 
 impl App {
-    /// Opens a proxy without upstreams that answers queries of the catalog from a copy in `scratch`, by the rules in force. Nothing
-    /// in the data folder changes.
+    /// Opens a proxy without upstreams that answers queries of the catalog from a copy in `scratch`, by the rules in force. Does not change
+    /// the data folder.
     pub fn browse(mut config: Config, scratch: &Path, log: LogHandles) -> Result<Self, StartError> {
         let settings = settings_of(&config)?;
         let copy = scratch.join("catalog");
@@ -559,7 +559,7 @@ impl App {
     }
 }
 
-/// Copies the files of a folder, which may not exist.
+/// Copies the files of a folder, which need not exist.
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     private::new_folder(to)?;
     let entries = match std::fs::read_dir(from) {
@@ -576,7 +576,7 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 impl App {
-    /// Opens a proxy without upstreams that answers queries of the log from a copy in `scratch`. Nothing in the data folder changes.
+    /// Opens a proxy without upstreams that answers queries of the log from a copy in `scratch`. Does not change the data folder.
     pub fn read(mut config: Config, scratch: &Path, log: LogHandles) -> Result<Self, StartError> {
         config.servers.clear();
         config.rules = RuleFiles::default();

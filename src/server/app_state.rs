@@ -10,7 +10,7 @@ use mcpproxy_gateway::downstream::session_table::Sessions;
 use mcpproxy_gateway::proxy::Proxy;
 use mcpproxy_runtime::io::clock;
 
-/// State that requests are served from.
+/// State from which requests are served.
 #[derive(Debug)]
 pub struct AppState {
     pub proxy: Arc<Proxy>,
@@ -19,7 +19,7 @@ pub struct AppState {
     /// State of the REST interface.
     pub api: api::State,
     pub(super) wrong_protocol: WrongProtocolWarnings,
-    /// Origin of session times.
+    /// Time from which session times are counted.
     pub started: Instant,
 }
 

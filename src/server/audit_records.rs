@@ -1,8 +1,8 @@
 //! Activity records of events at upstreams: server state, catalog changes, definition changes, scan findings and logins.
 //!
-//! Each event is turned into records by pure functions. Per event and kind of change at most [`MAX_DETAILED`] tools have records
-//! of their own, and the rest are counted, so that a server that changes all its tools at once does not fill the log. Warnings
-//! are also logged, up to [`MAX_LOGGED`] lines per event.
+//! Pure functions turn each event into records. For each event and kind of change, at most [`MAX_DETAILED`] tools have their own records
+//! and the rest are counted, so that a server that changes all its tools together does not fill the log. Warnings are also logged, up to
+//! [`MAX_LOGGED`] lines per event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use mcpproxy_upstream::supervisor::{Event, LoginOutcome, ServerState, Status as 
 /// Maximum number of bytes of metadata that describe differences of tools; the rest lists their names.
 const MAX_DIFFERENCES_BYTES: usize = MAX_METADATA_BYTES / 2;
 
-/// Returns the records of an event: one for the server or its tool list, and those of new or changed definitions and of unusable
-/// schemas (FR-A9).
+/// Returns the records of an event: one for the server or its tool list, and one each for new or changed definitions and unusable schemas
+/// (FR-A9).
 pub(super) fn entries(event: &Event) -> Vec<Entry> {
     match event {
         Event::Server(state) => vec![server_change(state).into()],
@@ -46,11 +46,11 @@ const BURST: u32 = 1000;
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum interval between records about omitted records of a server.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(3600);
-/// Maximum number of servers with a budget of their own; further ones share one.
+/// Maximum number of servers with their own budget; further servers share one.
 const MAX_SERVERS: usize = 1024;
 
-/// Budget of records of each server's events: a server that constantly changes its tools must not push the records of calls out
-/// of the log (ACT-12). Records beyond it are counted.
+/// Budget of records for each server's events: a server that constantly changes its tools must not push the records of calls out of the log
+/// (ACT-12). Records beyond the budget are counted.
 #[derive(Default)]
 pub(super) struct RecordBudgets(Mutex<HashMap<Box<str>, RecordBudget>>);
 
@@ -61,7 +61,7 @@ struct RecordBudget {
 }
 
 impl RecordBudgets {
-    /// The records that the budgets of their servers allow, with records about those left out.
+    /// The records that the budgets of their servers allow, and records about the omitted ones.
     pub(super) fn within(&self, entries: Vec<Entry>, now: Instant) -> Vec<Entry> {
         let mut budgets = self.0.lock();
         let mut kept = Vec::with_capacity(entries.len());
@@ -169,7 +169,7 @@ fn server_change(state: &ServerState) -> Draft {
         "protocol_version": state.protocol_version,
         "server_info": state.server_info,
     });
-    // The reason for a lost connection or a missing login is not an error.
+    // The reason for a lost connection or a missing login does not count as an error.
     if let (Some(members), false) =
         (metadata.as_object_mut(), state.reason.is_empty() || status == Status::Error)
     {
@@ -200,7 +200,7 @@ fn keep_metadata(draft: &mut Draft, json: &str) {
     draft.keep(Raw::Metadata, json.as_bytes(), MAX_METADATA_BYTES);
 }
 
-/// Maximum number of tools with records of their own, per event and kind of change.
+/// Maximum number of tools with their own records, per event and kind of change.
 const MAX_DETAILED: usize = 100;
 /// Maximum number of names in the text of a record.
 const MAX_NAMED: usize = 10;
@@ -273,9 +273,9 @@ fn action_text(action: ChangeAction) -> &'static str {
 
 fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change) -> Option<Draft> {
     match event {
-        // Summarized in one record.
+        // Summarized in one record elsewhere.
         PinEvent::FirstSight(_) => None,
-        // Part of the record of the tool list.
+        // Included in the record of the tool list.
         PinEvent::Changed { action: ChangeAction::Accept, .. } => None,
         PinEvent::Changed { grade, parts, action } => {
             let named: Vec<&str> = parts.iter().map(|part| part.part).collect();
@@ -314,7 +314,7 @@ fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change)
     }
 }
 
-/// The record of a tool that is quarantined because another node of the fleet quarantined its definition.
+/// Record of a tool that is quarantined because another node of the fleet quarantined its definition.
 pub(super) fn held_elsewhere(server: &str, tool: &str) -> Draft {
     let follows = action_text(ChangeAction::Quarantine);
     let text = format!("its definition is quarantined on another node of the fleet; {follows}");
@@ -323,7 +323,7 @@ pub(super) fn held_elsewhere(server: &str, tool: &str) -> Draft {
     draft
 }
 
-/// The record of a tool that is released because another node of the fleet had pinned its definition.
+/// Record of a tool that is released because another node of the fleet had pinned its definition.
 pub(super) fn known_elsewhere(server: &str, tool: &str) -> Draft {
     let mut draft = Draft::new(Type::CatalogChange, Source::Internal, Status::Success);
     draft.set(Text::Server, server);
@@ -364,12 +364,12 @@ pub(super) fn put(log: &Activity, entries: Vec<Entry>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Logged {
     Whole,
-    /// As a line that refers to the activity log.
+    /// Logged as a line that refers to the activity log.
     Last,
     Not,
 }
 
-/// Decides whether a record is logged. `warnings` counts those of one event.
+/// Decides whether a record is logged. `warnings` counts the warnings of one event.
 fn logged(draft: &Draft, warnings: &mut usize) -> Logged {
     if draft.status != Status::Warning || draft.text(Text::Error).is_empty() {
         return Logged::Not;

@@ -1,5 +1,5 @@
-//! A client connection: without TLS the fast path first, then hyper for the rest of its life; over TLS the handshake, then
-//! HTTP/1.1 or HTTP/2 as negotiated by ALPN (RFC 7301). Requests are dispatched by `route`.
+//! Client connection. Without TLS, it starts on the fast path and may be handed to hyper for the rest of its life; over TLS, it starts with
+//! the handshake and then uses HTTP/1.1 or HTTP/2 as negotiated by ALPN (RFC 7301). `route` dispatches requests.
 //!
 //! During the handshake the connection counts as idle, so it may be closed to free a slot. A connection with a client
 //! certificate is drained when the certificate expires or its authority is no longer trusted; requests that arrive after that
@@ -138,7 +138,7 @@ async fn serve_hyper<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     Ok(served.await?)
 }
 
-/// Settings and credentials that a request head was accepted with.
+/// Settings and credentials with which a request head was accepted.
 struct Admitted {
     settings: CurrentSettings,
     credentials: CurrentCredentials,
@@ -170,7 +170,7 @@ async fn fast_path<S: AsyncRead + AsyncWrite + Unpin>(
         if headers.contains_key(ORIGIN) {
             return None; // Responses to pages need more headers.
         }
-        // A repeated head has the same principal.
+        // The principal of a repeated head is the same.
         connection.principal.replace(proven.principal.clone());
         Some(Admitted { settings, credentials, proven })
     };
@@ -197,16 +197,16 @@ async fn fast_path<S: AsyncRead + AsyncWrite + Unpin>(
 
 /// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent handshakes of a worker; a further one aborts the oldest.
+/// Maximum number of concurrent handshakes of a worker; another one aborts the oldest.
 const MAX_HANDSHAKES: usize = 256;
-/// Bytes read from a client that does not speak TLS, so that unread data does not discard the response.
+/// Number of bytes read from a client that does not speak TLS, so that unread data does not discard the response.
 const STRAY_BYTES: usize = 4096;
 
 const NOT_TLS: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\
     content-length: 47\r\n\r\nThis port speaks HTTPS: write https://, please\n";
 
-/// Reason for ending a TLS connection.
+/// Reason why a TLS connection is ended.
 #[derive(Debug, Error)]
 enum HandshakeFailed {
     #[error("the client did not start a TLS handshake")]
@@ -315,7 +315,7 @@ pub(super) async fn serve_tls(
     }
 }
 
-/// Waits until the given time; forever if there is none.
+/// Waits until the given time; waits forever for `None`.
 async fn expiry(moment: Option<SystemTime>) {
     match moment {
         Some(moment) => {

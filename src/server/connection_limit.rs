@@ -1,7 +1,7 @@
 //! Limits on client connections, in total and per address, and eviction of idle ones.
 //!
-//! If no slot is free, the connection that has been idle longest is closed: one of the newcomer's address first, so that clients
-//! that open many connections evict their own, else any. If none is idle, the newcomer is rejected.
+//! If no slot is free, the connection that has been idle longest is closed: first one from the newcomer's address, so that clients that
+//! open many connections evict their own, otherwise any. If none is idle, the newcomer is rejected.
 //!
 //! The table is locked when a connection opens or closes. A request touches only the [`IdleState`] of its own connection, one
 //! atomic word. A connection is idle while no request is being read or answered.
@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 
 use mcpproxy_gateway::downstream::source::Source;
 
-/// Number of slots of a source per additional connection evicted at a time. Evicting several at once saves most newcomers the
+/// Number of slots of a source per additional connection that is evicted at a time. Evicting several together saves most newcomers the
 /// search of the table.
 const EVICTION_SHARE: usize = 128;
 /// Timeout for an evicted connection to free its slot.
@@ -48,7 +48,7 @@ struct Table {
 struct Entry {
     source: Source,
     idle: Arc<IdleState>,
-    /// The task that serves it, once it is running.
+    /// The task that serves the connection, once it is running.
     task: Option<AbortHandle>,
 }
 
@@ -118,7 +118,7 @@ impl ConnectionSlots {
 }
 
 impl Table {
-    /// Retires up to `count` connections, those idle longest first; false if none is idle or closing.
+    /// Retires up to `count` connections, those idle longest first; returns false if none is idle or closing.
     fn evict(&mut self, count: usize, of: impl Fn(&Entry) -> bool) -> bool {
         let theirs = || self.open.iter().filter(|(_, entry)| of(entry));
         if theirs().any(|(_, entry)| entry.idle.is_retired()) {
@@ -145,7 +145,7 @@ impl ConnectionSlot {
     pub(super) fn served_by(slots: &ConnectionSlots, number: u64, task: AbortHandle) {
         let mut table = slots.table.lock();
         let Some(entry) = table.open.get_mut(&number) else { return };
-        // It may have been retired before the task started.
+        // The connection may have been retired before the task started.
         if entry.idle.is_retired() {
             task.abort();
         }
@@ -176,7 +176,7 @@ impl Drop for ConnectionSlot {
 
 const BUSY: u64 = 0;
 const RETIRED: u64 = 1;
-/// Added to the millisecond of the idle start, so that no time equals the other states.
+/// Offset added to the millisecond at which the idle period starts, so that no time equals the other states.
 const IDLE: u64 = 2;
 
 /// State of a connection.
@@ -198,7 +198,7 @@ impl IdleState {
         state
     }
 
-    /// Marks the connection as busy; false if it is retired and no request may start.
+    /// Marks the connection as busy; returns false if it is retired and no request may start.
     pub(super) fn set_busy(&self) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
@@ -222,13 +222,13 @@ impl IdleState {
         }
     }
 
-    /// Start of the idle period; `None` if it is not idle.
+    /// Start of the idle period; `None` if the connection is not idle.
     pub(super) fn idle_since(&self) -> Option<IdleSince> {
         let word = self.word.load(Ordering::Relaxed);
         (word >= IDLE).then_some(IdleSince(word))
     }
 
-    /// Retires the connection if it has been idle since then, without a request in between.
+    /// Retires the connection if it has been idle since `since`, without a request in between.
     pub(super) fn retire(&self, since: IdleSince) -> bool {
         let set =
             self.word.compare_exchange(since.0, RETIRED, Ordering::Relaxed, Ordering::Relaxed);

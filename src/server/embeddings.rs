@@ -1,6 +1,6 @@
-//! Requests to the endpoint of `search.embeddings`: vectors of queries, which searches wait for, and of tools, in the background.
+//! Requests to the endpoint of `search.embeddings`: vectors of queries, for which searches wait, and vectors of tools, in the background.
 //!
-//! Two tasks, so that no query waits behind the tools. Missing vectors of tools are requested in small batches, with retries, and
+//! Two tasks are used, so that queries do not wait for tools. Missing vectors of tools are requested in small batches, with retries, and
 //! stored on disk. The format of responses is in [`embeddings`](mcpproxy_catalog::embeddings). The key is sent as a header and never
 //! logged; invalid responses are not quoted.
 
@@ -48,7 +48,7 @@ impl EmbeddingTasks {
         Self([control.spawn(queries), control.spawn(indexing)])
     }
 
-    /// Aborts the tasks. Missing vectors are requested after the next start.
+    /// Aborts the tasks. Missing vectors are requested again after the next start.
     pub(super) fn end(self) {
         for task in self.0 {
             task.abort();
@@ -77,11 +77,11 @@ impl std::fmt::Debug for EmbeddingsClient {
 }
 
 impl EmbeddingsClient {
-    /// Creates a client. An error if the key cannot be read or the URL is invalid.
+    /// Creates a client. Returns an error if the key cannot be read or the URL is invalid.
     pub async fn of(settings: &EmbeddingsSettings) -> Result<Self, String> {
         let authorization = match settings.api_key.clone() {
             None => None,
-            // May read a file.
+            // Reading the key may block on a file.
             Some(key) => Some(
                 tokio::task::spawn_blocking(move || authorization(&key))
                     .await
@@ -95,15 +95,15 @@ impl EmbeddingsClient {
         Ok(Self { endpoint, model, connection: None })
     }
 
-    /// Requests the vectors of `texts`, in their order, with the given number of dimensions if known. The caller sets the timeout: if
-    /// the future is dropped, the next request uses a new connection. Errors quote nothing from the endpoint.
+    /// Requests the vectors of `texts`, in their order, with the given number of dimensions if known. The caller sets the timeout: if the
+    /// future is dropped, the next request uses a new connection. Errors never quote the endpoint.
     pub async fn vectors(
         &mut self,
         texts: &[impl AsRef<str>],
         dimensions: Option<usize>,
     ) -> Result<Vec<UnitVector>, String> {
         let body = wire::request(&self.model, texts);
-        // Stored again once the response was read.
+        // Stored again once the response has been read.
         let kept = self.connection.take();
         let (answer, kept) = self.endpoint.post(kept, body).await?;
         if !answer.status().is_success() {
@@ -111,14 +111,14 @@ impl EmbeddingsClient {
         }
         self.connection = kept;
         let (body, count) = (answer.into_body(), texts.len());
-        // Parsing many numbers takes some milliseconds.
+        // Parsing many numbers takes several milliseconds.
         let read = tokio::task::spawn_blocking(move || wire::vectors(&body, count, dimensions));
         read.await.map_err(|error| error.to_string())?.map_err(|bad| bad.to_string())
     }
 }
 
 impl EmbeddingsEndpoint {
-    /// Sends a request over the open connection, or over a new one if there is none or it was just closed.
+    /// Sends a request over the open connection, or over a new one if none is open or it was just closed.
     async fn post(
         &self,
         kept: Option<HttpConnection>,
@@ -164,8 +164,8 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Time to wait for further changes of the catalog.
 const SETTLING: Duration = Duration::from_millis(100);
-/// New vectors are applied and written after this many, and then after each increase by a quarter, because each time costs as
-/// much as applying all known vectors.
+/// Number of new vectors after which they are first applied and written, and then again after each increase by a quarter, because each time
+/// costs as much as applying all known vectors.
 const FIRST_BATCH: usize = 256;
 const BATCH_SHARE: usize = 4;
 
@@ -199,7 +199,7 @@ struct Batch<'a> {
     has_failed: bool,
 }
 
-/// Indexing with the settings of one endpoint.
+/// State of indexing with the settings of one endpoint.
 struct Indexing<'a> {
     embedder: &'a QueryEmbedder,
     catalog: &'a Catalog,
@@ -208,7 +208,7 @@ struct Indexing<'a> {
 }
 
 impl Indexing<'_> {
-    /// Returns only if a blocking thread panicked.
+    /// Indexes until dropped. Returns only if a blocking thread panicked.
     async fn run(self) {
         let mut swaps = self.catalog.swaps();
         let (folder, model) = (Arc::clone(&self.folder), self.settings.model.clone());
@@ -232,11 +232,11 @@ impl Indexing<'_> {
                     return;
                 };
                 store = filled;
-                // Further tools may have been added meanwhile.
+                // More tools may have been added in the meantime.
                 continue;
             }
             loop {
-                // The catalog lives as long as the proxy.
+                // The catalog exists as long as the proxy.
                 if swaps.changed().await.is_err() {
                     return;
                 }
@@ -249,7 +249,7 @@ impl Indexing<'_> {
         }
     }
 
-    /// Applies the known vectors of the current tools. Returns the missing ones.
+    /// Applies the known vectors of the current tools. Returns the tools whose vectors are missing.
     async fn arrange(
         &self,
         mut store: VectorStore,
@@ -266,7 +266,7 @@ impl Indexing<'_> {
         Some((store, missing))
     }
 
-    /// Requests missing vectors until they are complete or the tools change. A failed batch is halved, so that one text rejected by the
+    /// Requests missing vectors until none are missing or the tools change. A failed batch is halved, so that one text rejected by the
     /// endpoint does not block others.
     async fn fill(
         &self,
@@ -283,7 +283,7 @@ impl Indexing<'_> {
             if let Err(why) = self.attempt(&mut client, &mut store, texts).await {
                 client = None;
                 self.embedder.report_missing(left, &why);
-                // The next success may take long.
+                // The next success may take a long time.
                 store = self.apply(store, snapshot, new).await?;
                 new = 0;
                 let (first, second) = texts.split_at(texts.len() / 2);
@@ -379,7 +379,7 @@ fn is_another(now: &Snapshot, next: &Snapshot) -> bool {
     !std::ptr::eq(now.tools(), next.tools()) || !now.servers().eq(next.servers())
 }
 
-/// Timeout of a request for the vector of a query. A search waits less; a later one uses the result.
+/// Timeout of a request for the vector of a query. A search waits for a shorter time; a later search uses the result.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An idle client with its settings.

@@ -1,8 +1,8 @@
-//! Fast path of a client connection: plain POSTs of JSON-RPC messages, one after another, without hyper.
+//! Fast path of a client connection: handles plain POSTs of JSON-RPC messages, one after another, without hyper.
 //!
-//! A connection starts here and is handed to hyper, with the bytes read so far and for the rest of its life, at the first request
-//! that is not a plain POST of a message. This saves work that a general server does and a call does not need: a task's worth
-//! of state between socket and service, a timer per request, and rebuilt headers per response.
+//! A connection starts here. At the first request that is not a plain POST of a message, it is handed to hyper for the rest of its life,
+//! together with the bytes read so far. This saves work that a general server does but a call does not need: a task's worth of state
+//! between socket and service, a timer per request, and rebuilt headers per response.
 //!
 //! ```text
 //! idle ─ first byte ▶ head ─ plain ▶ body ─ whole ▶ answering ─ written ▶ idle
@@ -43,11 +43,11 @@ pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// Maximum size of a head in bytes; longer ones are left to hyper to reject.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// Bytes read at once, and read ahead while a request is being answered.
+/// Number of bytes per read, and of read-ahead while a request is being answered.
 const READ_BYTES: usize = 16 * 1024;
 /// A buffer with less free capacity is grown or replaced before a read.
 const MIN_FREE_BYTES: usize = READ_BYTES / 4;
-/// Bytes of a response gathered into one write.
+/// Maximum number of response bytes gathered into one write.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
 /// Maximum number of slices per write.
 const MAX_SLICES: usize = 64;
@@ -60,7 +60,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) enum End {
     Closed,
-    /// The next request is for hyper; these bytes of it were read.
+    /// The next request must be handled by hyper; holds the bytes of it that were read.
     Other(Bytes),
 }
 
@@ -82,7 +82,7 @@ enum Received {
 /// A connection on the fast path.
 pub(super) struct FastPath<'a, S> {
     socket: &'a mut WriteTimeout<TrackedSocket<S>>,
-    /// Read but not consumed.
+    /// Bytes read but not consumed.
     input: BytesMut,
     /// Response heads; the memory is reused once they are sent.
     output: BytesMut,
@@ -91,20 +91,19 @@ pub(super) struct FastPath<'a, S> {
     date: Date,
 }
 
-/// Shutdown signal of the server. The channel is shared by all connections, so the task registers its waker once instead of per
-/// request.
+/// Shutdown signal of the server. All connections share the channel, so the task registers its waker once instead of per request.
 struct Draining {
     signal: watch::Receiver<bool>,
     registered: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Draining {
-    /// The channel changes only once.
+    /// Whether the shutdown has begun. The channel changes only once.
     fn has_begun(&self) -> bool {
         self.signal.has_changed().unwrap_or(true)
     }
 
-    /// Ready once the shutdown has begun; registers the waker until then. For one task only.
+    /// Ready once the shutdown has begun; registers the waker until then. Must be polled by one task only.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.registered.is_none() {
             let mut signal = self.signal.clone();
@@ -113,7 +112,7 @@ impl Draining {
             };
             let _ = self.registered.insert(Box::pin(waits)).as_mut().poll(cx);
         }
-        // Checked after the registration, so that no signal is missed.
+        // Checked after the registration, so that the signal is not missed.
         if self.has_begun() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -133,10 +132,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         }
     }
 
-    /// Serves until the connection closes or a request is not for the fast path. `admit` checks a head that differs from the
-    /// previous one or whose admission no longer `holds`; heads that it rejects are left to hyper's service. `charge` reserves
-    /// memory for bodies that are not small. `answer` computes the response; its second argument is true if the head is the
-    /// previous one with a valid admission. Its future is dropped when the client disconnects.
+    /// Serves until the connection closes or a request does not fit the fast path. `admit` checks a head that differs from the previous one
+    /// or whose admission no longer `holds`; heads that it rejects are left to hyper's service. `charge` reserves memory for bodies that
+    /// are not small. `answer` computes the response; its second argument is true if the head equals the previous one and its admission is
+    /// valid. Its future is dropped when the client disconnects.
     pub(super) async fn serve<'r, A>(
         mut self,
         admit: impl Fn(&Parts) -> Option<A>,
@@ -153,7 +152,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
             self.input.advance(post.head.len());
             let (reply, last) = match self.body(post.length, &charge).await? {
                 Received::Whole(body) => {
-                    // Pinned here, since it is large and would be copied.
+                    // The future is pinned here because it is large and would otherwise be copied.
                     let work = pin!(answer(&post.parts, repeated, body));
                     (self.unless_gone(work).await?, false)
                 }
@@ -170,8 +169,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         }
     }
 
-    /// Waits for the next head, which becomes `last`; true if it equals the previous one. `None` if the connection has closed, or
-    /// if the head is not for the fast path and stays in `input`.
+    /// Waits for the next head, which becomes `last`; returns true if it equals the previous one. Returns `None` if the connection has
+    /// closed, or if the head does not fit the fast path and stays in `input`.
     async fn head<'b, A>(
         &mut self,
         last: &'b mut Option<(Box<PostHead>, A)>,
@@ -205,7 +204,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
             let now = || if idle { clock::lately() } else { clock::now() };
             let until = *deadline.get_or_insert_with(|| now() + limit);
             match self.read_until(until, idle, usize::MAX).await? {
-                // The head's own timeout starts with its first bytes.
+                // The timeout of the head starts with its first bytes.
                 Read::Some if idle => deadline = None,
                 Read::Some => {}
                 Read::Ended | Read::Late => {
@@ -233,7 +232,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
                 Read::Late => return Ok(Received::Late),
             }
             if let Some(charge) = charge.as_mut().filter(|charge| !charge.has(self.input.len()))
-                // Boxed because it is rare and large, to keep idle connections small.
+                // Boxed because it is rarely used and large, which keeps idle connections small.
                 && let Err(none) = Box::pin(charge.reach(self.input.len())).await
             {
                 self.discard(length).await?;
@@ -246,13 +245,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
             Some(charge) => charge.keep(body),
         };
         if length > READ_BYTES {
-            // A later read into the same buffer would keep the whole body alive.
+            // Otherwise a later read into the same buffer would keep the whole body alive.
             self.input = BytesMut::from(&*self.input);
         }
         Ok(Received::Whole(body))
     }
 
-    /// Discards the rest of a body of `length` bytes for up to [`UNREAD_TIMEOUT`], because unread data may discard the response.
+    /// Discards the rest of a body of `length` bytes for up to [`UNREAD_TIMEOUT`], because unread data can cause the response to be
+    /// discarded.
     async fn discard(&mut self, length: usize) -> io::Result<()> {
         let deadline = clock::now() + UNREAD_TIMEOUT;
         let mut left = length;
@@ -298,7 +298,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         .await
     }
 
-    /// Ready when the client has disconnected. Data that arrives meanwhile is buffered up to a limit.
+    /// Ready when the client has disconnected. Data that arrives while waiting is buffered up to a limit.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.input.len() < READ_BYTES {
             if ready!(poll_read(self.socket, &mut self.input, usize::MAX, cx))? == 0 {
@@ -308,7 +308,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         Poll::Pending
     }
 
-    /// Writes a response; an error if its body fails or the client has disconnected.
+    /// Writes a response; returns an error if its body fails or the client has disconnected.
     async fn reply(&mut self, reply: Response<Body>, last: bool) -> io::Result<()> {
         let (head, body) = reply.into_parts();
         let mut body = pin!(body);
@@ -343,7 +343,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
                         }
                     }
                     Some(Some(Err(aborted))) => {
-                        // Data received so far is sent; the missing last chunk marks the response as incomplete.
+                        // Data received so far is sent; the missing last chunk shows that the response is incomplete.
                         out.push_front(std::mem::take(&mut head));
                         self.write(&mut out).await?;
                         return Err(io::Error::other(aborted));
@@ -429,7 +429,7 @@ fn poll_read<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
     REQUESTS.with(|pool| pool.lend(input));
-    // The buffer grows as data arrives, whatever length is announced.
+    // The buffer grows as data arrives, regardless of the announced length.
     if input.capacity() - input.len() < MIN_FREE_BYTES {
         input.reserve(READ_BYTES.max(input.len()));
     }
@@ -440,7 +440,7 @@ fn poll_read<S: AsyncRead + Unpin>(
     read
 }
 
-/// Current time as a `Date` header (RFC 9110 §5.6.7), rendered once per second.
+/// Current time as a `Date` header (RFC 9110 §5.6.7), formatted once per second.
 #[derive(Default)]
 struct Date {
     until: Option<Instant>,
@@ -476,7 +476,7 @@ mod tests {
     use mcpproxy_gateway::proxy::reply::Aborted;
     use mcpproxy_policy::Principal;
 
-    /// Client behavior after it has sent everything.
+    /// Behavior of the client after it has sent everything.
     #[derive(Clone, Copy, PartialEq)]
     enum Then {
         Leaves,
@@ -541,7 +541,7 @@ mod tests {
         received: Rc<RefCell<Vec<u8>>>,
         then: Then,
         waits: bool,
-        /// Number of the current admission; 0 rejects all heads.
+        /// Number of the current admission; with 0, all heads are rejected.
         admission: Cell<u32>,
         /// Number of calls of `admit`.
         looked: Cell<u32>,

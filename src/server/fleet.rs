@@ -1,5 +1,5 @@
-//! Lifecycle of a fleet node: joining before the program starts, the background tasks in the order in which they start and end, and
-//! the division of limits among living nodes.
+//! Lifecycle of a fleet node: joining before the program starts, the order in which background tasks start and end, and the division of
+//! limits among living nodes.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ impl FleetEntry {
         Ok(())
     }
 
-    /// The config of the fleet, which replaces the node's own; `None` if the fleet has none.
+    /// The fleet's config, which replaces the node's own; `None` if the fleet has none.
     pub(super) fn config(
         &self,
         own: &Config,
@@ -181,15 +181,15 @@ pub(super) struct FleetTasks {
     ledger: FleetLedger,
     /// Follows the other nodes' segments, if this node keeps an index.
     follower: Option<FleetFollower>,
-    /// Exchanges shared state, if the nodes have a key.
+    /// Exchanges shared state if the nodes have a key.
     sharing: Option<FleetSharing>,
     shares: JoinHandle<()>,
-    /// Watches the names of the others' segments.
+    /// Watches the names of the other nodes' segments.
     chains: JoinHandle<()>,
 }
 
 impl FleetTasks {
-    /// Ends the tasks after all calls. Remaining state is shared and sealed within a time limit if `patient`.
+    /// Ends the tasks after all calls. If `patient`, shares and seals the remaining state within a time limit.
     pub(super) async fn end(self, activity: &Activity, patient: bool) {
         let Self { ledger, follower, sharing, shares, chains } = self;
         for task in [shares, chains] {
@@ -300,7 +300,7 @@ async fn keep_tokens(identity: Arc<Identity>, facts: FleetFacts) {
                 );
                 return;
             }
-            // A step that writes is followed by one that does nothing.
+            // After a step that writes, the next step does nothing.
             seen = Some(now);
         }
         tokio::select! {
@@ -321,11 +321,11 @@ const SHARE_EVERY: Duration = Duration::from_millis(250);
 /// File in `data_dir/fleet` with the last number of nodes in decimal digits.
 const FILE: &str = "sharing";
 const NEW_FILE: &str = "sharing.new";
-/// Maximum size of that file in bytes.
+/// Maximum size of the file in bytes.
 const MAX_FILE_BYTES: u64 = 16;
 
-/// Divides the limits among the living nodes until aborted. `folder` is `data_dir/fleet`. Until the node has read the heartbeats, it
-/// uses the last known number of nodes, so that it does not take the whole limit while the store is unreachable.
+/// Divides the limits among the living nodes until aborted. `folder` is `data_dir/fleet`. Until the node has read the heartbeats, it uses
+/// the last known number of nodes, so that it does not take the whole limit while the store is unreachable.
 pub(super) async fn share_limits(proxy: Arc<Proxy>, node: Arc<FleetNode>, folder: PathBuf) {
     let folder = Arc::new(folder);
     let read = Arc::clone(&folder);
@@ -333,7 +333,7 @@ pub(super) async fn share_limits(proxy: Arc<Proxy>, node: Arc<FleetNode>, folder
     let mut sharing = SharingNodes { last: remembered.unwrap_or_default(), has_seen: false };
     loop {
         let (count, is_new) = sharing.count(&node.living());
-        // Also if unchanged, because the config may have changed.
+        // Applied even if unchanged, because the config may have changed.
         proxy.settings.share_limits(count);
         if is_new {
             let folder = Arc::clone(&folder);
@@ -349,7 +349,7 @@ pub(super) async fn share_limits(proxy: Arc<Proxy>, node: Arc<FleetNode>, folder
 /// Number of nodes that share the limits.
 #[derive(Debug)]
 struct SharingNodes {
-    /// Last known number, possibly of an earlier run; 0 if unknown.
+    /// Last known number, possibly from an earlier run; 0 if unknown.
     last: usize,
     /// Whether heartbeats were read in this run.
     has_seen: bool,

@@ -1,16 +1,16 @@
 //! HTTP/2 connection of a client (RFC 9113), negotiated over TLS: its limits and its shutdown. Requests are dispatched by `route`.
 //!
-//! Requests of a connection run concurrently, so each has a `ClientConnection` of its own: a credential proven by one request does
-//! not apply to another.
+//! Requests of a connection run concurrently, so each has its own `ClientConnection`: a credential proven by one request does not apply to
+//! another.
 //!
 //! ```text
 //! streams ── one task each, in the connection's own set ── dropped with the connection
 //! every few seconds: idle for too long ▶ GOAWAY ▶ closed;  a response not read for too long ▶ its stream reset
 //! ```
 //!
-//! Attacks beyond the limits named here: frames that require an answer (PING, SETTINGS) are not read while the previous answer is
-//! unsent, so [`CLIENT_STALL_LIMIT`] disconnects a client that reads nothing. Heads spread over too many CONTINUATION frames, and
-//! many nearly empty DATA frames, are rejected by h2.
+//! Attacks beyond the limits named here: frames that require an answer (PING, SETTINGS) are not read while the previous answer is unsent,
+//! so [`CLIENT_STALL_LIMIT`] disconnects a client that does not read. h2 rejects heads spread over too many CONTINUATION frames, and many
+//! nearly empty DATA frames.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -56,11 +56,11 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
 /// Maximum buffered size of a response in bytes; one chunk may exceed it.
 const MAX_SEND_BYTES: usize = 256 * 1024;
-/// Maximum size of a chunk in bytes. A client that reads one per [`CLIENT_STALL_LIMIT`] is not disconnected.
+/// Maximum size of a chunk in bytes. A client that reads at least one chunk per [`CLIENT_STALL_LIMIT`] is not disconnected.
 const MAX_CHUNK_BYTES: usize = 64 * 1024;
-/// Requests reset by the client before they were accepted; more close the connection.
+/// Maximum number of requests reset by the client before they were accepted; more close the connection.
 const MAX_PENDING_RESETS: usize = 32;
-/// Requests reset for protocol errors of the client; more close the connection.
+/// Maximum number of requests reset for protocol errors of the client; more close the connection.
 const MAX_ERROR_RESETS: usize = 256;
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let exchanges = socket.exchanges();
     exchanges.multiplex();
     let socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
-    // The only owner, because each stream's task holds the executor.
+    // This is the only owner, because each stream's task holds the executor.
     let tasks = Rc::<RefCell<JoinSet<()>>>::default();
     let (waiting, requests) = (Waiting::default(), exchanges.clone());
     let streams = Streams {
@@ -192,7 +192,8 @@ fn set_host<B>(request: &mut Request<B>) {
 /// Executor that runs the requests of a connection as tasks that end with it.
 #[derive(Clone)]
 struct Streams {
-    /// At most [`MAX_STREAMS`] running tasks, and those that ended since the last one started. Weak, since every task holds this.
+    /// At most [`MAX_STREAMS`] running tasks, and the tasks that have ended since the last one started. Weak, because every task holds this
+    /// value.
     tasks: Weak<RefCell<JoinSet<()>>>,
     ending: Ending,
     waiting: Waiting,
@@ -209,25 +210,25 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
             let Some(handed) = handed else { return stream.await };
             tokio::select! {
                 () = stream => {}
-                // Dropping it resets only its stream.
+                // Dropping the future resets only its stream.
                 () = handed.stalled.notified() => {}
             }
         }));
     }
 }
 
-/// The started responses of a connection, and since when each waits for the client.
+/// The started responses of a connection, and the time since which each waits for the client.
 #[derive(Clone, Default)]
 struct Waiting {
     all: Rc<RefCell<Vec<Rc<PendingResponse>>>>,
-    /// The response registered last, until its task starts.
+    /// The most recently registered response, until its task starts.
     newest: Rc<Cell<Option<Rc<PendingResponse>>>>,
 }
 
 /// A response being sent.
 #[derive(Default)]
 struct PendingResponse {
-    /// When the last chunk was handed to h2, until the next one is requested; `None` while the client waits for us.
+    /// Time at which the last chunk was handed to h2, until the next one is requested; `None` while the client waits for the server.
     since: Cell<Option<Instant>>,
     /// Notified when the client has not read for too long.
     stalled: Notify,
@@ -243,7 +244,7 @@ impl Waiting {
         handed
     }
 
-    /// Whether no request has arrived so far.
+    /// Whether no request has arrived yet.
     fn is_unused(&self) -> bool {
         self.all.borrow().is_empty()
     }
@@ -263,7 +264,7 @@ impl Waiting {
 /// A response body in chunks of at most [`MAX_CHUNK_BYTES`].
 struct StreamBody {
     body: Body,
-    /// Data of the body that is not handed to h2 yet.
+    /// Data of the body that has not been handed to h2 yet.
     rest: Splice,
     handed: Rc<PendingResponse>,
     _exchange: Exchange,
@@ -429,7 +430,7 @@ mod tests {
     /// Opens a connection, with a request if `asks`, and answers the PINGs selected by `answers` until it closes.
     async fn speak(mut stream: DuplexStream, asks: bool, answers: impl Fn(&[u8]) -> bool) {
         const PING: u8 = 6;
-        // GET, https, / and an authority (RFC 7541, appendix A), with the flags END_STREAM and END_HEADERS.
+        // Fields: GET, https, / and an authority (RFC 7541, appendix A), with the flags END_STREAM and END_HEADERS.
         const ASKED: &[u8] = b"\0\0\x06\x01\x05\0\0\0\x01\x82\x87\x84\x41\x01h";
         let begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
         stream.write_all(&[&begin[..], if asks { ASKED } else { b"" }].concat()).await.unwrap();

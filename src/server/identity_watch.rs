@@ -1,6 +1,6 @@
-//! Refresh of JWT signing keys from a file or an issuer, and of agent tokens. The change of the token file is detected by `reload`.
+//! Refresh of JWT signing keys from a file or an issuer, and of agent tokens. `reload` detects changes of the token file.
 //!
-//! One fetch is in progress at a time. Failures are logged and the previous keys stay in force, for a bounded time ([`KeysLease`]).
+//! Only one fetch is in progress at a time. Failures are logged, and the previous keys stay in force for a bounded time ([`KeysLease`]).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const KEYS_FRESH: Duration = Duration::from_secs(15 * 60);
 /// Timeout for the keys of a new issuer before its config is applied.
 const FIRST_KEYS_WAIT: Duration = Duration::from_secs(5);
-/// Minimum interval between fetches, whatever tokens arrive.
+/// Minimum interval between fetches, regardless of the tokens that arrive.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time that keys stay valid after their issuer first published a set without usable keys, as during a two-step rotation.
+/// Time for which keys stay valid after their issuer first published a set without usable keys, as during a two-step rotation.
 const EMPTY_SET_GRACE: Duration = Duration::from_secs(15 * 60);
-/// Time that keys stay valid if they cannot be refreshed for any reason.
+/// Time for which keys stay valid if they cannot be refreshed for any reason.
 const MAX_KEYS_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// Reloads the agent tokens if their file changed. Blocks.
@@ -119,7 +119,7 @@ impl KeysLease {
         }
     }
 
-    /// Whether the lease ends now; true once.
+    /// Whether the lease ends now; returns true only once.
     fn ends(&mut self, now: Instant) -> bool {
         let is_past = |since: Option<Instant>, bound: Duration| {
             since.is_some_and(|since| now.saturating_duration_since(since) >= bound)
@@ -145,7 +145,7 @@ impl Keys {
         }
     }
 
-    /// Removes the keys from force when their lease ends.
+    /// Takes the keys out of force when their lease ends.
     fn end(&mut self, identity: &Identity, now: Instant) {
         if self.lease.ends(now) {
             tracing::error!(

@@ -1,8 +1,7 @@
 //! Server assembly: opens the components, runs the threads, listens, and shuts everything down in order.
 //!
-//! Data plane: worker threads, each with a single-threaded runtime. A connection is handed to the least busy worker and stays
-//! there, so a call crosses no thread on its way through. Control plane: one small multi-threaded runtime for upstream
-//! supervision, child processes and timers.
+//! Data plane: worker threads, each with a single-threaded runtime. A connection is handed to the least busy worker and stays there, so a
+//! call never crosses threads. Control plane: one small multi-threaded runtime for upstream supervision, child processes and timers.
 //!
 //! ```text
 //! app ─┬─ startup ─ audit_records

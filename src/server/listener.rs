@@ -1,12 +1,12 @@
 //! The listener: a TCP address or a Unix socket, and its TLS settings, which are reloaded when their files change.
 //!
-//! Clients of a Unix socket have the source [`Source::Loopback`] and no principal until they authenticate. Access is restricted by
-//! the permissions of the socket's file.
+//! Clients of a Unix socket have the source [`Source::Loopback`] and no principal until they authenticate. The permissions of the socket's
+//! file restrict access.
 //!
-//! TLS files are read again when they change ([`ListenerTls::reload_if_changed`]). Invalid files are reported and the previous ones
-//! stay in force; they are retried, because a certificate may only be not valid yet. Open connections keep their settings, except
-//! that a connection with a client certificate is closed, and its requests are rejected, when other authorities become trusted. TLS
-//! sessions are not resumed across a change.
+//! TLS files are read again when they change ([`ListenerTls::reload_if_changed`]). Invalid files are reported and the previous ones stay in
+//! force; the files are retried, because a certificate may simply not be valid yet. Open connections keep their settings, except that a
+//! connection with a client certificate is closed, and its requests are rejected, when other authorities become trusted. TLS sessions are
+//! not resumed across a change.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
@@ -59,7 +59,7 @@ pub struct UnixSocketListener {
     file: SocketFile,
 }
 
-/// The file of a bound socket. Removed when dropped, unless it was replaced by another file.
+/// File of a bound socket. Removed when dropped, unless it was replaced by another file.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: Arc<Path>,
@@ -67,8 +67,7 @@ pub(super) struct SocketFile {
 }
 
 impl Listener {
-    /// Binds the address, replacing the file of a socket without a listener; [`ErrorKind::AddrInUse`] if another process
-    /// listens.
+    /// Binds the address, replacing a socket file without a listener. Returns [`ErrorKind::AddrInUse`] if another process listens.
     pub fn bind(address: &Address) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => StdListener::bind(address).map(Self::Tcp),
@@ -126,7 +125,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             "the path exists and is not a socket",
         ));
     }
-    // Must not block on a process that does not accept.
+    // Connecting must not block on a process that does not accept.
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
@@ -238,12 +237,12 @@ pub(super) struct ClientTrust {
     /// Checked by requests on connections that are being closed.
     pub(super) standing: AuthorityStanding,
     over: watch::Sender<bool>,
-    /// Becomes true when other authorities become trusted or the server shuts down. Only clones of it are polled.
+    /// Becomes true when other authorities become trusted or the server shuts down. Only clones of the receiver are polled.
     pub(super) ends: watch::Receiver<bool>,
 }
 
 impl ListenerTls {
-    /// Reads the files; an error names the first unusable one.
+    /// Reads the files; an error names the first unusable file.
     pub fn load(named: TlsFiles) -> Result<Self, TlsFileProblem> {
         let seen = stamps(&named);
         let (terms, until) = TlsTerms::load(&named, None)?;
@@ -282,7 +281,7 @@ impl ListenerTls {
         let trust = Arc::clone(&old.trust);
         self.terms.store(Arc::new(terms));
         if !same_trust {
-            // After the new ones are in force, so that no connection is accepted by the old ones meanwhile.
+            // Done after the new settings are in force, so that no connection is accepted under the old ones in between.
             trust.standing.take_back();
             trust.over.send_replace(true);
         }

@@ -1,9 +1,9 @@
 //! Export of traced calls and log lines to the configured OTLP collector, over HTTP in protobuf.
 //!
-//! One task per signal sends batches from a bounded queue; calls never wait for it. Failed batches are
-//! retried with exponential backoff, not before the collector's `Retry-After`, until they are too old (OTLP §OTLP/HTTP Response,
-//! §Retryable Response Codes). Meanwhile the queue may fill up; further items are dropped and counted. An unavailable collector is
-//! reported once until it recovers. At shutdown the rest is sent within [`FLUSH_LIMIT`].
+//! One task per signal sends batches from a bounded queue; calls never wait for it. Failed batches are retried with exponential backoff,
+//! not before the collector's `Retry-After`, until they are too old (OTLP §OTLP/HTTP Response, §Retryable Response Codes). While retries
+//! continue, the queue may fill up; further items are dropped and counted. An unavailable collector is reported once until it recovers. At
+//! shutdown the remaining items are sent within [`FLUSH_LIMIT`].
 //!
 //! Headers may contain secrets and are never logged.
 
@@ -37,7 +37,7 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 struct ExportTimeouts {
     /// Timeout of an attempt.
     attempt: Duration,
-    /// Minimum and maximum backoff, before jitter. A collector may request a longer one, up to `max_requested`.
+    /// Minimum and maximum backoff, before jitter. A collector may request a longer backoff, up to `max_requested`.
     backoff: (Duration, Duration),
     max_requested: Duration,
     /// Time after which a batch is dropped.
@@ -116,7 +116,7 @@ impl OtlpExport {
         }))
     }
 
-    /// Ends the export. The rest is sent within [`FLUSH_LIMIT`] if `patient`, else dropped.
+    /// Ends the export. If `patient`, the remaining items are sent within [`FLUSH_LIMIT`], otherwise they are dropped.
     pub(super) async fn end(self, patient: bool) {
         self.0.end_within(if patient { FLUSH_LIMIT } else { Duration::ZERO }).await;
     }
@@ -128,7 +128,7 @@ struct ExportTask<T> {
     instance: Box<str>,
     ending: watch::Receiver<bool>,
     timeouts: ExportTimeouts,
-    /// The collector, or why it is unusable, with the target it was created for.
+    /// The collector or the reason why it is unusable, with the target for which it was created.
     collector: Option<(OtlpTarget, Result<Collector, String>)>,
     batch: Vec<T>,
     /// Whether the collector's unavailability was reported.
@@ -139,7 +139,7 @@ struct ExportTask<T> {
 #[derive(Debug)]
 enum Delivery {
     Accepted(ExportAck),
-    /// May be retried after the requested delay.
+    /// The batch may be retried after the requested delay.
     Retry(String, Option<Duration>),
     Rejected(String),
 }
@@ -148,7 +148,7 @@ impl<T: Exported> ExportTask<T> {
     async fn run(mut self) {
         let mut ending = self.ending.clone();
         let ends = async move {
-            // The sender lives until then.
+            // The sender exists until then.
             let _ = ending.wait_for(|ends| *ends).await;
         };
         tokio::select! {
@@ -322,7 +322,7 @@ impl Collector {
         Ok(Self { origin, path, headers, connection: None })
     }
 
-    /// Posts a batch over the open connection, or over a new one if there is none or it was just closed.
+    /// Posts a batch over the open connection, or over a new one if none is open or it was just closed.
     async fn post(&mut self, body: Bytes) -> Result<Response<Bytes>, String> {
         let request = |body| request(&self.origin, &self.path, &self.headers, body);
         if let Some(mut connection) = self.connection.take()
@@ -374,8 +374,8 @@ mod tests {
     const TAKES: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
 
-    /// A collector that sends these responses per connection and then closes it, and hangs after the last. Also returns the number of
-    /// connections.
+    /// A collector that sends these responses on each connection and then closes it; after the last one, it hangs. Also returns the number
+    /// of connections.
     async fn collector(answers: Vec<&'static [&'static str]>) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());

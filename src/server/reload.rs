@@ -1,4 +1,4 @@
-//! Config reload: on a changed file, on SIGHUP and on request; applied without a restart.
+//! Config reload on a changed file, on SIGHUP and on request; changes are applied without a restart.
 //!
 //! ```text
 //! files ──┐
@@ -6,15 +6,14 @@
 //! REST ───┘                                   └─ any error ─▶ nothing changes ─▶ record, log, status, result
 //! ```
 //!
-//! One task owns the config in force, so changes are applied one after another. It also watches the files of rules and agent
-//! tokens. Environment and flags are those of the start and take precedence over the file. A file without an API key keeps the
-//! one in force.
+//! One task owns the config in force, so changes are applied one after another. The task also watches the files of rules and agent tokens.
+//! Environment and flags are those of the start and take precedence over the file. If a file has no API key, the key in force is kept.
 //!
-//! The settings of the call path are one value that is swapped first: a new server or tool is subject to the new rules from its
-//! first call on. Then the catalog is reconfigured, then the servers are replaced. Calls in flight keep their settings and server.
+//! The settings of the call path are one value that is swapped first, so a new server or tool is subject to the new rules from its first
+//! call. Then the catalog is reconfigured, and finally the servers are replaced. Calls in flight keep their settings and server.
 //!
-//! A rejected config is retried until it or another one is in force, because the reason may disappear without a change of the file:
-//! a rules file, or a file that holds a value. Each reason is logged and recorded once.
+//! A rejected config is retried until it or another one is in force, because the reason may disappear without a change of the config file:
+//! it may be in a rules file, or in a file that holds a value. Each reason is logged and recorded once.
 
 mod file_watch;
 mod proposal;
@@ -50,14 +49,14 @@ use mcpproxy_policy::intent::Requirement;
 use mcpproxy_policy::rules::RuleProblem;
 use mcpproxy_upstream::supervisor::ServerPlan;
 
-/// Time for which the file may be missing before this is reported, because it may be about to be replaced.
+/// Time for which the file may be missing before this is reported, because the file may be in the process of being replaced.
 const MISSING_GRACE: Duration = Duration::from_secs(2);
 /// Maximum number of logged problems of a config.
 const MAX_LOGGED: usize = 20;
 
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
-    /// The file, which may not exist.
+    /// Path of the file, which need not exist.
     pub path: PathBuf,
     /// Command-line flags.
     pub flags: Flags,
@@ -82,14 +81,14 @@ pub(super) struct Reload {
 struct WatchState {
     folders: WatchedFolders,
     rules: RuleWatch,
-    /// Stamp of the config file that was read last.
+    /// Stamp of the config file that was last read.
     config: Option<FileStamp>,
-    /// Stamps, before the last read, of files that hold values of the config.
+    /// Stamps of files that hold values of the config, taken before the last read.
     named: BTreeMap<PathBuf, Option<FileStamp>>,
-    /// Time since which the config file is missing.
+    /// Time since which the config file has been missing.
     missing_since: Option<Instant>,
     refusals: Refusals,
-    /// Servers whose TLS files changed and that are not reconnected yet.
+    /// Servers whose TLS files changed and that have not been reconnected yet.
     renewed: Vec<Arc<str>>,
 }
 
@@ -180,7 +179,7 @@ impl Reload {
             .unwrap_or_else(|_| failed(record::whole("reading the config failed unexpectedly")))
     }
 
-    /// Checks all files once. `None` if that panicked.
+    /// Checks all files once. Returns `None` if the check panicked.
     async fn check_files(&mut self, mut watch_state: WatchState) -> Option<WatchState> {
         let proxy = Arc::clone(&self.proxy);
         let config = self.source.as_ref().map(|source| source.path.clone());
@@ -222,7 +221,7 @@ impl Reload {
         }
     }
 
-    /// Reads the config and applies it, or reports why not. No state is returned if that panicked.
+    /// Reads the config and applies it, or reports why it cannot be applied. Returns no state if this panicked.
     async fn reload(
         &mut self,
         watch_state: WatchState,
@@ -247,7 +246,7 @@ impl Reload {
         let Ok(mut watch_state) = checked.await else {
             return (None, Err(record::whole("checking the TLS files failed unexpectedly")));
         };
-        // Independent of the config.
+        // Done independently of the config.
         let renewed = std::mem::take(&mut watch_state.renewed);
         self.reconnect(&renewed).await;
         let Some(source) = self.source.clone() else {
@@ -258,7 +257,7 @@ impl Reload {
         let named = now.named_files.clone();
         let start = Instant::now();
         let read = tokio::task::spawn_blocking(move || {
-            // Taken before the read, so that a write meanwhile is detected.
+            // Taken before the read, so that a concurrent write is detected.
             watch_state.config = file_stamp(&source.path);
             watch_state.named = stamps(&named);
             watch_state.missing_since = None;
@@ -346,7 +345,7 @@ impl Reload {
         Ok(reloaded)
     }
 
-    /// Marks the config as rejected because changed rules files are invalid, which is recorded already.
+    /// Marks the config as rejected because changed rules files are invalid, which has already been recorded.
     fn reject_rules(&self, watch_state: &mut WatchState, problems: &[RuleProblem]) {
         if self.source.is_none() {
             return;
@@ -372,7 +371,7 @@ impl Reload {
         self.proxy.activity.note(record::rejected(trigger, principal, refused));
     }
 
-    /// Sets the warnings of the rules in force in the status.
+    /// Stores the warnings of the rules in force in the status.
     fn set_rule_warnings(&self, warnings: &[RuleProblem]) {
         let before = self.handle.standing();
         let rule_warnings: Vec<_> = warnings.iter().map(record::shown_rule).collect();
@@ -382,7 +381,7 @@ impl Reload {
         }
     }
 
-    /// Sets the reason why the config files are not in force in the status.
+    /// Stores the reason why the config files are not in force in the status.
     fn set_rejected(&self, refused: ReloadRefused) {
         let before = self.handle.standing();
         let since = match &before.rejected {
@@ -403,7 +402,7 @@ impl WatchState {
         self.renewed.extend(proxy.upstreams.reload_tls(Instant::now(), SystemTime::now()));
     }
 
-    /// Whether the config file, which now has this stamp, has to be read. A missing file is given some time to reappear.
+    /// Whether the config file, which now has this stamp, must be read. A missing file is given some time to reappear.
     fn config_changed(&mut self, now: Option<FileStamp>) -> bool {
         if now == self.config {
             self.missing_since = None;
@@ -428,7 +427,7 @@ fn stamps(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStamp>> {
     files.iter().map(|file| (file.clone(), file_stamp(file))).collect()
 }
 
-/// Reads and validates the config with its rules. Blocks.
+/// Reads and validates the config, including its rules. Blocks.
 fn read(
     source: &ConfigSource,
     now: &Config,
@@ -473,7 +472,7 @@ impl Reload {
         rules: RulesRead,
     ) -> Result<(), BadEntry> {
         let (proxy, now) = (&self.proxy, &self.in_force);
-        // Tokens of a new issuer are accepted at once.
+        // Tokens of a new issuer are accepted immediately.
         let source = next.jwt.as_ref().map(|jwt| &jwt.keys);
         let keys = match source.filter(|_| now.jwt.as_ref().map(|jwt| &jwt.keys) != source) {
             Some(source) => identity_watch::first_keys(source).await,
@@ -597,9 +596,9 @@ impl Reload {
     }
 }
 
-/// Retry interval of a rejected config; [`RETRY_SHARE`] times the duration of the read if that is longer.
+/// Retry interval of a rejected config, or [`RETRY_SHARE`] times the duration of the read if that is longer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Inverse of the maximum fraction of the time that retries take.
+/// Inverse of the maximum fraction of time that retries take.
 const RETRY_SHARE: u32 = 10;
 /// Maximum number of remembered reasons: a flaky source may alternate between two.
 const MAX_REASONS: usize = 8;
@@ -608,21 +607,21 @@ const MAX_REASONS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RefusalReport {
     Always,
-    /// Those with a new reason.
+    /// Only rejections with a new reason.
     IfNew,
 }
 
 /// Rejections since a config was last applied.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// `None` without a rejection.
+    /// Time of the next retry; `None` without a rejection.
     retry_at: Option<Instant>,
     /// The newest distinct reasons, at most [`MAX_REASONS`].
     reasons: Vec<ReloadRefused>,
 }
 
 impl Refusals {
-    /// Whether a config was rejected, and none applied since.
+    /// Whether a config was rejected and none has been applied since.
     pub(super) fn is_any(&self) -> bool {
         self.retry_at.is_some()
     }
@@ -632,7 +631,7 @@ impl Refusals {
         self.retry_at.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Adds a rejection after a read of this duration; true if the reason is new.
+    /// Adds a rejection after a read of this duration; returns true if the reason is new.
     pub(super) fn add(&mut self, refused: &ReloadRefused, took: Duration) -> bool {
         let after = RETRY_INTERVAL.max(took.saturating_mul(RETRY_SHARE));
         self.retry_at = Some(Instant::now() + after);
@@ -657,7 +656,7 @@ mod tests {
         let mut refusals = Refusals::default();
         assert!(!refusals.is_any() && !refusals.is_due());
         let reason = |at: usize| record::whole(format!("reason {at}"));
-        // Two alternating reasons, as of a keyring that does not answer.
+        // Two alternating reasons, for example from a keyring that does not answer.
         for (at, is_new) in [(0, true), (1, true), (0, false), (1, false), (0, false)] {
             assert_eq!(refusals.add(&reason(at), Duration::ZERO), is_new, "{at}");
         }

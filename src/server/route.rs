@@ -1,7 +1,7 @@
-//! Dispatch of HTTP requests: fleet peers, then, after the checks of `Host`, `Origin` and credentials, the page, MCP and REST.
+//! Dispatch of HTTP requests: first fleet peers; then, after the checks of `Host`, `Origin` and credentials, the page, MCP and REST.
 //!
-//! Requests under the peer path that are not authenticated as those of a fleet node are dispatched like any others, as if the path
-//! did not exist. A peer's request is answered in authenticated frames (`fleet::peer_wire`). Its handlers never query a third node:
+//! Requests under the peer path that are not authenticated as coming from a fleet node are dispatched like any others, as if the path did
+//! not exist. A peer's request is answered in authenticated frames (`fleet::peer_wire`). Its handlers never query a third node:
 //! [`Hop::Last`](mcpproxy_fleet::peers::Hop).
 //!
 //! Browsers get cross-origin access to MCP: preflight responses, and the headers that let a page read a response. This requires an `Origin`
@@ -57,7 +57,7 @@ where
     B: http_body::Body<Data = bytes::Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    // A peer may use any `Host`, and authenticates itself.
+    // A peer may use any `Host`; it authenticates separately.
     let request = match answer_peer(shared, worker, request).await {
         ControlFlow::Break(answer) => return answer,
         ControlFlow::Continue(request) => request,
@@ -141,7 +141,7 @@ struct PeerCall {
     body: Bytes,
 }
 
-/// Answers a request of another node, or returns the request if it is not one.
+/// Answers a request of another node; any other request is returned.
 pub(super) async fn answer_peer<B>(
     shared: &AppState,
     worker: &Rc<Worker>,
@@ -175,9 +175,9 @@ where
     ControlFlow::Break(framed(frames, answered))
 }
 
-/// Receives the body of a peer's request. Reserves memory for the announced size at once, so that several requests do not wait for
-/// each other with a part each. A body without memory is read and discarded, because the peer could mistake a TCP reset for the
-/// response, and would suspect this node without knowing whether the request was processed.
+/// Receives the body of a peer's request. Reserves memory for the full announced size, so that several requests do not wait for each other
+/// with a part each. If there is no memory, the body is read and discarded, because the peer could mistake a TCP reset for the response,
+/// and would suspect this node without knowing whether the request was processed.
 async fn whole<B>(bodies: &RequestBodies, body: B) -> Result<Bytes, BodyError>
 where
     B: HttpBody<Data = Bytes>,
@@ -267,8 +267,8 @@ impl FramedAnswer {
     }
 }
 
-/// Answers a peer's query of records in this node's log and its copies: 400 if malformed, 503 if there are too many queries or pending
-/// records are not stored in time.
+/// Answers a peer's query of records in this node's log and its copies. Returns 400 if the query is malformed, and 503 if there are too
+/// many queries or pending records are not stored in time.
 pub(super) async fn answer_record_question(shared: &AppState, asked: &Bytes) -> Response<Body> {
     let Some(index) = shared.api.fleet_index.get() else {
         return empty_response(StatusCode::SERVICE_UNAVAILABLE);
@@ -281,7 +281,7 @@ pub(super) async fn answer_record_question(shared: &AppState, asked: &Bytes) -> 
     let logs = FleetLogs::new(activity.clone(), Some(index.clone()), None);
     let is_forward = matches!(question, RecordQuestion::Forward { .. });
     let read = move || {
-        // Held until the read ends, even if the peer no longer waits.
+        // Held until the read ends, even if the peer has stopped waiting.
         let _slot = slot;
         fleet_logs::answer(&logs, question)
     };
@@ -310,7 +310,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, DELETE");
 /// Response headers that a page may read.
 const EXPOSED: [HeaderName; 3] =
     [HeaderName::from_static(SESSION_ID), RETRY_AFTER, WWW_AUTHENTICATE];
-/// Seconds for which a browser may reuse a preflight response.
+/// Number of seconds for which a browser may reuse a preflight response.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 /// Maximum length of the list of request headers in a preflight, in bytes.
 const MAX_HEADER_LIST_BYTES: usize = 4096;
@@ -336,7 +336,7 @@ pub(super) fn preflight(method: &Method, asked: &HeaderMap) -> Option<Response<B
     Some(response)
 }
 
-/// Lets the page at `origin` read a response; does nothing outside browsers.
+/// Lets the page at `origin` read a response; has no effect outside browsers.
 pub(super) fn allow(response: &mut Response<Body>, origin: Option<HeaderValue>) {
     let Some(origin) = origin else { return };
     let headers = response.headers_mut();
@@ -360,7 +360,7 @@ mod tests {
 
     const FRAME_BYTES: usize = 64 * 1024;
 
-    /// A body of `left` frames with its size announced.
+    /// A body of `left` frames that announces its size.
     struct Announced {
         left: usize,
         read: Rc<Cell<usize>>,

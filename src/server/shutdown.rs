@@ -1,4 +1,4 @@
-//! Shutdown of a server: signals, the time limit of each step, and the forced shutdown by a second signal.
+//! Shutdown of a server: signals, the time limit of each step, and the shutdown forced by a second signal.
 //!
 //! ```text
 //! signal ─▶ drain: no new connections, calls finish ── DRAIN_TIMEOUT ─▶ abort ── CUT_GRACE ─▶
@@ -8,8 +8,8 @@
 //! second signal ─▶ abort at once ── 2 × CUT_GRACE ─▶ children killed ── FORCED_EXIT_DELAY ─▶ the process exits
 //! ```
 //!
-//! SIGINT and SIGTERM shut the server down. SIGHUP shuts it down only if the terminal that it was started from has closed; otherwise
-//! it reloads the config. A process started with SIGHUP ignored (`nohup`) keeps ignoring it.
+//! SIGINT and SIGTERM shut the server down. SIGHUP shuts it down only if the terminal from which it was started has closed; otherwise it
+//! reloads the config. A process started with SIGHUP ignored (`nohup`) keeps ignoring it.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -40,7 +40,7 @@ const BY_SIGNAL: i32 = 128;
 /// Forced shutdown, requested by a second signal. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ForcedShutdown {
-    /// The signal number, 0 before there is one.
+    /// Number of the signal; 0 until there is one.
     signal: Arc<AtomicI32>,
     requested: watch::Sender<bool>,
 }
@@ -52,9 +52,9 @@ impl Default for ForcedShutdown {
 }
 
 impl ForcedShutdown {
-    /// Logs the first signal and starts to wait for the next SIGINT or SIGTERM on a thread of its own, so that it is handled even if
-    /// everything else is blocked; the thread is listening when this returns. After the signal, waiters are woken, `kill` is called
-    /// once aborted calls have responded, and then the process exits.
+    /// Logs the first signal and starts to wait for the next SIGINT or SIGTERM on a separate thread, so that it is handled even if
+    /// everything else is blocked. The thread is listening when this returns. After the signal, waiters are woken, `kill` is called once
+    /// aborted calls have responded, and then the process exits.
     pub fn watch(&self, kill: impl FnOnce() + Send + 'static) {
         let (listens, listening) = mpsc::sync_channel(1);
         let forced = self.clone();
@@ -73,7 +73,7 @@ impl ForcedShutdown {
             thread::sleep(FORCED_EXIT_DELAY);
             std::process::exit(BY_SIGNAL + again.as_raw_value());
         };
-        // The thread ends with the process. Without it the limits of the first signal apply.
+        // The thread ends with the process. If it cannot be started, the limits of the first signal apply.
         if thread::Builder::new().name("signals".into()).spawn(watching).is_ok() {
             let _ = listening.recv();
         }
@@ -89,7 +89,7 @@ impl ForcedShutdown {
 
     /// Waits until a forced shutdown is requested.
     pub async fn requested(&self) {
-        // The sender lives as long as `self`.
+        // The sender exists as long as `self`.
         let _ = self.requested.subscribe().wait_for(|requested| *requested).await;
     }
 
@@ -130,7 +130,7 @@ pub async fn ended_by_signal() -> io::Result<()> {
     Ok(())
 }
 
-/// The signals that shut down a server. Signals are received from its creation on.
+/// The signals that shut down a server. They are received from the creation of this value.
 pub struct Signals {
     ends: EndSignals,
     hangups: Hangups,
@@ -141,7 +141,7 @@ impl Signals {
         Ok(Self { ends: EndSignals::listen()?, hangups: Hangups::listen()? })
     }
 
-    /// Waits until the server has to shut down; calls `reload` for each request to reload the config.
+    /// Waits until the server must shut down; calls `reload` for each request to reload the config.
     pub(super) async fn shutdown_requested(mut self, reload: impl Fn()) {
         tokio::select! {
             _ = self.ends.next() => {}
@@ -154,7 +154,7 @@ impl Signals {
 }
 
 struct Hangups {
-    /// `None` if it is ignored.
+    /// The signal; `None` if it is ignored.
     signal: Option<Signal>,
     had_terminal: bool,
 }
@@ -166,7 +166,7 @@ impl Hangups {
         Ok(Self { signal, had_terminal: terminal().is_ok() })
     }
 
-    /// Waits for the SIGHUP of a closed terminal; calls `other` for each other one.
+    /// Waits for the SIGHUP of a closed terminal; calls `other` for every other SIGHUP.
     async fn terminal_closed(&mut self, other: impl Fn()) {
         loop {
             match &mut self.signal {
@@ -184,14 +184,14 @@ impl Hangups {
 /// Meaning of a SIGHUP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hangup {
-    /// The terminal that the server was started from has closed.
+    /// The terminal from which the server was started has closed.
     TerminalClosed,
-    /// Sent to reload the config.
+    /// The signal requests a reload of the config.
     Reload,
 }
 
 impl Hangup {
-    /// Derives the meaning from whether there was a terminal at the start, and whether there is one now.
+    /// Derives the meaning from whether there was a terminal at startup, and whether there is one now.
     fn means(had_terminal: bool, has_terminal: bool) -> Self {
         if had_terminal && !has_terminal { Self::TerminalClosed } else { Self::Reload }
     }

@@ -1,5 +1,5 @@
-//! Startup steps: the data folder, the runtimes, upstream supervision, records of approvals orphaned by a crash, and the errors
-//! that prevent a start.
+//! Startup steps: the data folder, the runtimes, upstream supervision, records of approvals orphaned by a crash, and the errors that
+//! prevent startup.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -29,25 +29,25 @@ use mcpproxy_upstream::reaper::Reaper;
 use mcpproxy_upstream::stderr_log::StderrLog;
 use mcpproxy_upstream::supervisor::{Event, Supervisor};
 
-/// Reason why a proxy cannot start. Nothing is left half-started.
+/// Reason why a proxy cannot start. No component is left running.
 #[derive(Debug, Error)]
 pub enum StartError {
     #[error("the data folder {} cannot be used: {error}", folder.display())]
     Folder { folder: PathBuf, error: io::Error },
     #[error("results cannot be stored in {}: {error}; set result_limit.bytes to 0 or repair the folder", folder.display())]
     Results {
-        /// `data_dir/results`
+        /// Path of `data_dir/results`.
         folder: PathBuf,
         error: io::Error,
     },
     #[error(transparent)]
     Activity(#[from] StoreError),
-    /// `allowed_hosts` or `allowed_origins`.
+    /// An entry in `allowed_hosts` or `allowed_origins` is invalid.
     #[error(transparent)]
     HostCheck(#[from] BadEntry),
     #[error("this node cannot join its fleet: {0}")]
     Fleet(#[from] JoinError),
-    /// The locally stored copy of the fleet's shared state.
+    /// The locally stored copy of the fleet's shared state is unusable.
     #[error(
         "the local copy of the fleet's shared state is unusable: {0}; delete it to read it again from the store"
     )]
@@ -57,18 +57,18 @@ pub enum StartError {
         "this new node cannot read the shared state of its fleet, and does not serve without it: {0}"
     )]
     FactsUnavailable(String),
-    /// A new node could not read the config of the fleet.
+    /// A new node could not read the fleet's config.
     #[error(
         "version {version} of the fleet's config cannot be read: {error}; this new node does not serve with its own config"
     )]
     FleetConfigAway { version: u64, error: BucketError },
-    /// A new node cannot use the config of the fleet.
+    /// A new node cannot use the fleet's config.
     #[error(
         "version {version} of the fleet's config is invalid on this node: {reason}; this new node does not serve with its own \
          config"
     )]
     FleetConfigRefused { version: u64, reason: String },
-    /// Invalid rules, one per line.
+    /// The rules are invalid; one problem per line.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Rules(Vec<RuleProblem>),
     #[error("tls.{}: {_0}", _0.key.as_str())]
@@ -80,13 +80,13 @@ pub enum StartError {
 
 /// Prefixes of names in the data folder whose permissions are corrected recursively.
 const RECURSIVE: [&str; 6] = ["activity", "catalog", "address", "stderr", "results", "embeddings"];
-/// Folder whose own permissions are corrected, but not those of its files: a login that others could read is not made safe
-/// by restricting it later, and is rejected instead.
+/// Folder whose own permissions are corrected, but not those of its files: restricting a login later does not make it safe if others could
+/// already read it, so it is rejected instead.
 const LOGINS: &str = "oauth";
 
 /// Creates the data folder if necessary, and restricts the permissions of the program's own files in it.
 ///
-/// The folder itself may serve other purposes of the operator, so wide permissions of it are reported, not changed.
+/// The operator may use the folder itself for other purposes, so wide permissions on it are reported but not changed.
 pub(super) fn open_data_folder(folder: &Path) -> io::Result<()> {
     private::folder(folder)?;
     if let Some(mode) = private::wider(folder) {
@@ -118,8 +118,8 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// Blocking threads beyond one per core: for files and compilation, while the others validate large results. More threads would
-/// cost heap memory and be no faster.
+/// Number of blocking threads in addition to one per core: for files and compilation, while the others validate large results. More threads
+/// would cost heap memory without being faster.
 const BLOCKING_THREADS: usize = 8;
 
 /// Number of worker threads: one per core.
@@ -194,13 +194,13 @@ pub(super) fn supervise(
     Supervisor::start(servers, reaper, catalog, secrets, stderr, noted, control.handle())
 }
 
-/// Maximum number of records examined for orphaned approvals: more than can wait at once, with decisions in between.
+/// Maximum number of records examined for orphaned approvals: more than can wait at a time, including the decisions in between.
 const MAX_RECORDS: usize = 4096;
-/// Number of records read at once.
+/// Number of records per read.
 const PORTION: usize = 100;
 
-/// Records, in the background, approvals that an earlier process left undecided because it was killed. Their calls ended with
-/// their connections.
+/// Records approvals that an earlier process left undecided because it was killed. Runs in the background. Their calls ended with their
+/// connections.
 pub(super) fn record_orphaned_approvals(activity: &Activity, control: &Runtime) {
     let activity = activity.clone();
     control.spawn_blocking(move || {
@@ -223,8 +223,8 @@ fn orphaned_approvals(activity: &Activity) -> Vec<Draft> {
         let Ok(listing) = activity.list(&filter, &page) else { break };
         for record in &listing.records {
             if record.head.kind != Type::Approval {
-                // Newest first: this run's own start precedes the records of the previous run, which begin at the next start. A
-                // run that stopped in order has left no approval undecided.
+                // Newest first: this run's own start precedes the records of the previous run, which end at that run's start. A run that
+                // stopped in order has left no approval undecided.
                 if starts > 0 || record.head.kind == Type::SystemStop {
                     return found;
                 }

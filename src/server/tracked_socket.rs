@@ -1,7 +1,7 @@
-//! A client's socket that updates the [`IdleState`] of its connection, so that idle ones can be evicted.
+//! A client's socket that updates the [`IdleState`] of its connection, so that idle connections can be evicted.
 //!
-//! The first byte of a request marks it busy. It is idle again when the fast path waits for the next request or, with hyper,
-//! when the last byte of the last open [`Exchange`] is flushed.
+//! The first byte of a request marks the connection as busy. The connection is idle again when the fast path waits for the next request or,
+//! with hyper, when the last byte of the last open [`Exchange`] is flushed.
 
 use std::cell::Cell;
 use std::io;
@@ -25,16 +25,16 @@ use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::address::Reached;
 use mcpproxy_runtime::io::clock;
 
-/// A client that reads nothing of its response for this long is disconnected.
+/// Time after which a client that does not read its response is disconnected.
 pub(super) const CLIENT_STALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Properties of a client at the time its connection is accepted.
 #[derive(Debug)]
 pub(super) struct AcceptedClient {
     pub(super) source: Source,
-    /// The address it connected to.
+    /// The address that the client connected to.
     pub(super) reached: Option<Reached>,
-    /// The client that its certificate identifies.
+    /// The client that the certificate identifies.
     pub(super) certificate: Option<CertifiedClient>,
 }
 
@@ -59,7 +59,7 @@ impl<S> TrackedSocket<S> {
         Self { stream, idle, exchanges: Exchanges::default() }
     }
 
-    /// Marks the connection as idle: no request is partly received, and no response partly sent.
+    /// Marks the connection as idle. At this point, no request may be partly received and no response partly sent.
     pub(super) fn set_idle(&self, now: Instant) {
         self.idle.set_idle(now);
     }
@@ -126,9 +126,9 @@ pub(super) struct Exchanges(Rc<Count>);
 #[derive(Debug, Default)]
 struct Count {
     open: Cell<usize>,
-    /// A response has ended since the last check.
+    /// Whether a response has ended since the last check.
     ended: Cell<bool>,
-    /// HTTP/2: several responses may be open, and bytes arrive that belong to no request.
+    /// Whether the connection uses HTTP/2: several responses may be open, and some bytes belong to no request.
     multiplexed: Cell<bool>,
 }
 
@@ -139,7 +139,7 @@ impl Exchanges {
         Exchange(self.clone())
     }
 
-    /// Marks the connection as HTTP/2: it is idle whenever no response is open, not only after one, because frames arrive that
+    /// Marks the connection as HTTP/2: it is idle whenever no response is open, not only after one has ended, because frames arrive that
     /// belong to no request.
     pub(super) fn multiplex(&self) {
         self.0.multiplexed.set(true);

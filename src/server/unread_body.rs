@@ -1,9 +1,9 @@
 //! Discards the unread rest of a request body before its response is sent.
 //!
-//! A client that is rejected for its head may still be sending the body. An HTTP/2 server that responds at once then resets the
-//! stream, as RFC 9113 §8.1 permits, but a client may take the reset for a failure and lose the response (curl 7.88 reports
-//! "stream error" instead of 401). An HTTP/1.1 server closes the connection and answers further data with a TCP reset, which may
-//! overtake the response (RFC 9112 §9.6).
+//! A client whose request is rejected because of its head may still be sending the body. An HTTP/2 server that responds immediately then
+//! resets the stream, as RFC 9113 §8.1 permits, but a client may take the reset for a failure and lose the response (curl 7.88 reports
+//! "stream error" instead of 401). An HTTP/1.1 server closes the connection and answers further data with a TCP reset, which may overtake
+//! the response (RFC 9112 §9.6).
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use http_body_util::BodyExt;
 
 use mcpproxy_fleet::peer_wire::MAX_REQUEST_BYTES;
 
-/// Maximum number of bytes read and discarded. No accepted body is larger.
+/// Maximum number of bytes read and discarded. Accepted bodies are never larger.
 const MAX_UNREAD_BYTES: usize = MAX_REQUEST_BYTES;
 /// Maximum delay of the response.
 pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -28,12 +28,12 @@ pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyTiming {
     AtOnce,
-    /// After `100 Continue`, which is sent when the body is read (RFC 9110 §10.1.1).
+    /// After `100 Continue`, which is sent when the server reads the body (RFC 9110 §10.1.1).
     WhenAsked,
 }
 
 impl BodyTiming {
-    /// Derives the time from the head of an HTTP/1.1 request.
+    /// Derives the timing from the head of an HTTP/1.1 request.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         if headers.contains_key(EXPECT) { Self::WhenAsked } else { Self::AtOnce }
     }
@@ -75,7 +75,7 @@ pub(super) async fn discard<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, li
             }
         }
     };
-    // A slower client is answered anyway, and the rest is then reset.
+    // A slower client is answered nevertheless, and the rest is then reset.
     let _ = tokio::time::timeout(limit, rest).await;
 }
 

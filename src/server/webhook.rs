@@ -1,7 +1,7 @@
 //! Delivery of approval events to the configured webhook, one message after another.
 //!
-//! Failed deliveries are retried with exponential backoff until the message is too old; further messages wait in a bounded queue. No
-//! call waits for a delivery. The secret and the URL, whose path may be secret, are never logged. Redirects are not followed.
+//! Failed deliveries are retried with exponential backoff until the message is too old; further messages wait in a bounded queue. Calls
+//! never wait for a delivery. The secret and the URL, whose path may be secret, are never logged. Redirects are not followed.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

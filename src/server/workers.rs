@@ -1,4 +1,4 @@
-//! Accepts connections within their limits, and serves them on worker threads, each with a runtime of its own.
+//! Accepts connections within their limits, and serves them on worker threads, each with its own runtime.
 //!
 //! Each connection is handed to the least busy worker and stays there. If the system provides no descriptor, accepting backs off
 //! exponentially; the connection limit should prevent this (`os::descriptors`). At shutdown a worker lets calls finish, and aborts
@@ -130,7 +130,7 @@ struct Rejections {
 }
 
 impl Rejections {
-    /// Counts one. Returns the number since the last warning if a warning is due.
+    /// Counts one rejection. Returns the number since the last warning if a warning is due.
     fn add(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         let due = self
@@ -187,7 +187,7 @@ impl WorkerThread {
         Ok(Self { sockets, connections, thread })
     }
 
-    /// A worker with a number of connections, whose queue is read by the test.
+    /// A worker with a number of connections, whose queue the test reads.
     #[cfg(test)]
     pub(super) fn without_a_thread(connections: usize) -> (Self, mpsc::Receiver<Arrived>) {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
@@ -209,7 +209,7 @@ impl WorkerThread {
     }
 }
 
-/// The listener of a worker's connections.
+/// Listener of a worker's connections.
 #[derive(Clone, Debug)]
 pub(super) struct WorkerEndpoint {
     pub(super) address: Address,
@@ -231,7 +231,7 @@ impl Socket {
     }
 }
 
-/// The two stages of a worker's shutdown: calls may finish, then they are aborted.
+/// Signals for the two stages of a worker's shutdown: calls may finish, then they are aborted.
 pub(super) struct ShutdownSignals {
     pub(super) drain: watch::Receiver<bool>,
     pub(super) forced: ForcedShutdown,
@@ -318,11 +318,11 @@ async fn work(
         in_time || tokio::time::timeout(CUT_GRACE, rest).await.is_ok()
     };
     if !finished {
-        // Dropped calls still write their records; an abandoned thread would not.
+        // Dropped calls still write their records, unlike an abandoned thread.
         connections.shutdown().await;
     }
     lingering.abort();
-    // Aborted above.
+    // The task was aborted above.
     let _ = lingering.await;
 }
 

@@ -1,12 +1,12 @@
 //! Streamed response to a request, over any transport.
 //!
-//! Messages are passed through unparsed: the reader must check that a response's id is [`Answer::id`], so that no
-//! client receives another client's bytes. Dropping an answer early cancels its call.
+//! Messages are passed through unparsed, so the reader must check that a response's id is [`Answer::id`]; otherwise a
+//! client could receive another client's bytes. Dropping an answer early cancels its call.
 //!
-//! [`HttpSource`] reads one HTTP response stream, resumes it where it broke, and cancels. A [`DualStreamCall`] also
-//! receives messages from the session's GET stream, where legacy servers may send requests and progress even before
-//! they start to respond. Such a call is sent while both streams are polled; the [notification
-//! router](crate::notifications) selects its messages. Calls without notifications do not pay for this.
+//! [`HttpSource`] reads one HTTP response stream, resumes it after an interruption, and cancels it. A
+//! [`DualStreamCall`] also receives messages from the session's GET stream, where legacy servers may send requests and
+//! progress even before they start to respond. Such a call is sent while both streams are polled; the [notification
+//! router](crate::notifications) selects its messages. Calls without notifications do not have this cost.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -39,7 +39,7 @@ pub struct Answer {
     upstream: CallGuard,
     /// Keeps the second connection open, if the call uses it.
     _second: Option<SecondUse>,
-    /// Tool name, or the method of any other request.
+    /// Tool name; for any other request, the method.
     what: Arc<str>,
     repeatable: Option<Box<RepeatableCall>>,
 }
@@ -47,10 +47,10 @@ pub struct Answer {
 /// Sent request, and the source of its answer.
 pub(super) struct SentCall {
     pub(super) source: AnswerSource,
-    /// Generation of its connection.
+    /// Generation of the connection.
     pub(super) generation: u64,
     pub(super) family: ProtocolFamily,
-    /// Use of the second connection.
+    /// Guard that counts the use of the second connection.
     pub(super) second: Option<SecondUse>,
     pub(super) repeatable: Option<Box<RepeatableCall>>,
 }
@@ -82,7 +82,7 @@ impl Answer {
         }
     }
 
-    /// Generation of its connection, for `Upstream::respond` to a server request among its messages.
+    /// Generation of the connection, for `Upstream::respond` to a server request among the messages.
     pub fn generation(&self) -> u64 {
         match &self.source {
             AnswerSource::DualStream(call) => call.generation(),
@@ -90,7 +90,7 @@ impl Answer {
         }
     }
 
-    /// Protocol family of its connection; may change until the answer begins, if the session is lost.
+    /// Protocol family of the connection; may change until the answer begins, if the session is lost.
     pub fn family(&self) -> ProtocolFamily {
         match &self.source {
             AnswerSource::DualStream(call) => call.family(),
@@ -98,8 +98,8 @@ impl Answer {
         }
     }
 
-    /// Takes the call, once, if it asked for that ([`CallExtras::repeatable`](super::CallExtras::repeatable)) and a
-    /// modern server answers.
+    /// Takes the call, once, if it was requested to be repeatable
+    /// ([`CallExtras::repeatable`](super::CallExtras::repeatable)) and a modern server answers.
     pub fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
         match &self.source {
             AnswerSource::DualStream(call) => call.take_repeatable(),
@@ -107,8 +107,8 @@ impl Answer {
         }
     }
 
-    /// Whether no byte of the response was received: over HTTP not even the head, over a pipe not even the
-    /// beginning of a line that could belong to it (CAP-7).
+    /// Whether no byte of the response was received: over HTTP not even the head, over a pipe not even the beginning of
+    /// a line that could belong to the response (CAP-7).
     pub fn received_nothing(&self) -> bool {
         match &self.source {
             AnswerSource::Http(_) => false,
@@ -117,7 +117,7 @@ impl Answer {
         }
     }
 
-    /// Whether the call may have crashed the server: over a pipe, if it was written. Unknown over HTTP.
+    /// Whether the call may have crashed the server: over a pipe, if the call was written. Unknown over HTTP.
     pub fn may_have_crashed_server(&self) -> bool {
         match &self.source {
             AnswerSource::Http(_) | AnswerSource::DualStream(_) => false,
@@ -144,7 +144,8 @@ impl Answer {
         next.map_err(|failed| self.error(failed))
     }
 
-    /// Observes a message on the call's own stream that concerns no client: a change of the server's lists or resources.
+    /// Processes a message on the call's own stream that concerns no client: a change of the server's lists or
+    /// resources.
     pub fn observe(&self, message: &[u8]) {
         self.upstream.server_events.observe(message);
     }
@@ -199,7 +200,7 @@ pub(crate) struct SendState {
 }
 
 impl SendState {
-    /// State of a call about to be sent over a connection of that family.
+    /// State of a call that is about to be sent over a connection of this family.
     pub(crate) fn new(family: ProtocolFamily) -> Self {
         Self { family: Cell::new(family), ..Self::default() }
     }
@@ -222,7 +223,7 @@ impl SendState {
     }
 }
 
-/// Attempt over one connection; the call stays registered with the router until this is dropped.
+/// Attempt over one connection; the call stays registered with the router until the attempt is dropped.
 pub(crate) struct Attempt {
     _place: Registration,
     send_state: Rc<SendState>,
@@ -241,7 +242,7 @@ pub(crate) struct DualStreamCall {
     messages: mpsc::Receiver<Bytes>,
     phase: Phase,
     last: Last,
-    /// Deadline of the first byte of the next message on its own stream.
+    /// Deadline of the first byte of the next message on the call's own stream.
     time: Allowance,
     timer: Deadline,
     head_received: bool,
@@ -256,7 +257,7 @@ enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Whole,
-    /// Part of a message on its own stream.
+    /// Part of a message on the call's own stream.
     Part,
     /// Whole message of the GET stream; its end is reported next.
     Aside,
@@ -394,7 +395,7 @@ pub(crate) struct HttpSource {
     pool: Rc<Pool>,
     key: u64,
     cancel: Cancel,
-    /// Whether the connection has delivered no unsolicited data so far.
+    /// Whether the connection has not delivered any unsolicited data.
     pub(crate) trusted: bool,
 }
 
@@ -402,12 +403,12 @@ enum Stage {
     Streaming(HttpExchange),
     /// The stream ended before the response and is being resumed.
     Resuming(Resuming),
-    /// The connection was returned to the pool, or broke.
+    /// The connection was returned to the pool, or is broken.
     Over,
 }
 
-/// Drop guard that sends the server a cancellation while armed. Closing the connection does not cancel a call in
-/// legacy revisions.
+/// Drop guard that, while armed, sends the server a cancellation. In legacy revisions, closing the connection does not
+/// cancel a call.
 pub(crate) struct Cancel {
     upstream: Arc<Upstream>,
     generation: u64,
@@ -420,12 +421,12 @@ pub(crate) struct Cancel {
 pub(crate) struct CountedCall {
     router: Arc<NotificationRouter>,
     session: Option<CallSession>,
-    /// For a call that is not registered with the router.
+    /// Count of a call that is not registered with the router.
     _counted: Option<Counted>,
 }
 
 impl CountedCall {
-    /// With `is_routed`, the call is registered with the router.
+    /// Creates the entry. If `is_routed`, the call is registered with the router.
     pub(crate) fn new(
         router: &Arc<NotificationRouter>,
         session: Option<CallSession>,
@@ -437,7 +438,7 @@ impl CountedCall {
 }
 
 impl Cancel {
-    /// Guard for a call of this generation and id; not `armed` if closing the connection cancels the call.
+    /// Guard for a call with this generation and id; not `armed` if closing the connection cancels the call.
     pub(crate) fn new(
         upstream: Arc<Upstream>,
         (generation, id): (u64, u64),
@@ -518,7 +519,7 @@ impl HttpSource {
                         self.cursor = Some(cursor);
                     }
                     Err(cause) => {
-                        // The server may still work on the call, so the guard stays armed.
+                        // The server may still be working on the call, so the guard stays armed.
                         self.stage = Stage::Over;
                         return Err(cause);
                     }
@@ -554,7 +555,7 @@ impl HttpSource {
     }
 }
 
-/// Legacy session of that connection, while it is live.
+/// Legacy session of this connection, while it is live.
 fn session_of(upstream: &Upstream, generation: u64) -> Option<Arc<Session>> {
     let live = upstream.state.live()?;
     match &live.link {

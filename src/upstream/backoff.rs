@@ -3,8 +3,8 @@
 //! [`Backoff`] grows from [`MIN_BACKOFF`] to [`MAX_BACKOFF`]. A call that needs the server ends the wait early
 //! ([`ConnectRequests`]), but causes at most one start per [`MIN_START_INTERVAL`].
 //!
-//! [`Pace`] coalesces change notifications of one list: all that arrive while a refresh is due count as one, and
-//! the delay doubles up to a bound while the list keeps changing.
+//! [`Pace`] coalesces change notifications of one list: all that arrive while a refresh is due count as one, and the
+//! delay doubles up to a bound as long as the list keeps changing.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ use mcpproxy_runtime::io::delays::RetryDelays;
 const MIN_BACKOFF: Duration = Duration::from_millis(500);
 /// Maximum delay between automatic attempts, before jitter, which may double it.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// Lifetime after which a lost connection is retried at once.
+/// Lifetime after which a lost connection is retried immediately.
 pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// Minimum interval between two starts of a server caused by calls.
 pub(super) const MIN_START_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum wait of a call for a server that is connecting, counted from the start of the attempt, so that an
-/// unresponsive server costs one wait, not one per call. Most servers need a few seconds to start.
+/// unresponsive server costs one wait in total instead of one per call. Most servers need a few seconds to start.
 pub(super) const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// Exponential backoff between the connection attempts of one server.
@@ -62,7 +62,7 @@ pub(super) struct AttemptEnd {
 /// Schedule of the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
-    /// Earliest time at which a call may trigger it.
+    /// Earliest time at which a call may trigger the attempt.
     pub(super) earliest: Instant,
     /// Time of the attempt if no call triggers it.
     pub(super) next: Instant,
@@ -83,21 +83,22 @@ impl Due {
     }
 }
 
-/// Requested connection attempts.
+/// Connection attempts that were requested.
 #[derive(Debug, Default)]
 pub(super) struct ConnectRequests(watch::Sender<Requested>);
 
 /// Highest requested attempt numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Requested {
-    /// By calls or by an operator.
+    /// Requested by calls or by an operator.
     attempt: u64,
-    /// By an operator; not paced.
+    /// Requested by an operator; not paced.
     at_once: u64,
 }
 
 impl ConnectRequests {
-    /// Requests the attempt with this number for a call: made at the earliest time of [`Due`]. Idempotent.
+    /// Requests the attempt with this number for a call. The attempt is made at the earliest time of [`Due`].
+    /// Idempotent.
     pub(super) fn request(&self, attempt: u64) {
         self.0.send_if_modified(|requested| {
             let later = requested.attempt < attempt;
@@ -106,7 +107,7 @@ impl ConnectRequests {
         });
     }
 
-    /// Requests the attempt with this number for an operator: made at once. Idempotent.
+    /// Requests the attempt with this number for an operator. The attempt is made immediately. Idempotent.
     pub(super) fn request_at_once(&self, attempt: u64) {
         self.0.send_modify(|requested| {
             requested.attempt = attempt.max(requested.attempt);
@@ -114,7 +115,7 @@ impl ConnectRequests {
         });
     }
 
-    /// Clears an operator's request for an attempt after a successful one.
+    /// Clears an operator's request for an attempt after an attempt has succeeded.
     pub(super) fn forget_at_once(&self) {
         self.0.send_if_modified(|requested| {
             requested.at_once = 0;
@@ -131,7 +132,7 @@ impl ConnectRequests {
     pub(super) async fn wait_until_due(&self, after: u64, due: Due) -> bool {
         let mut requested = self.0.subscribe();
         let called = async {
-            // The sender lives as long as `self`.
+            // The sender exists as long as `self`.
             let _ = requested.wait_for(|requested| requested.attempt > after).await;
             let at_once = requested.wait_for(|requested| requested.at_once > after);
             let _ = timeout_at(due.earliest.into(), at_once).await;
@@ -146,7 +147,7 @@ pub(crate) const MIN_DELAY: Duration = Duration::from_millis(250);
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(30);
 /// Multiple of the last delay after which a list without changes counts as calm: 2 s at first.
 const CALM_FACTOR: u32 = 8;
-/// Delay from which on the server is reported in the log.
+/// Delay above which the server is reported in the log.
 const WARN_DELAY: Duration = Duration::from_secs(4);
 
 /// Refresh schedule of one list.
@@ -164,12 +165,12 @@ pub struct Refresh {
     pub after: Duration,
     /// Whether the list was calm before.
     pub calm: bool,
-    /// Whether to log that the list changes too often: once, until it is calm again.
+    /// Whether to log that the list changes too often; true once, until the list is calm again.
     pub warn: bool,
 }
 
 impl Pace {
-    /// Schedules a refresh after a change, if none is due.
+    /// Schedules a refresh after a change, if none is scheduled.
     pub fn changed(&mut self, now: Instant) -> Refresh {
         let calm = self
             .due

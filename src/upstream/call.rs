@@ -1,8 +1,8 @@
-//! Sending of a request to a server, over either transport.
+//! Sends requests to a server, over either transport.
 //!
-//! Owns the wait for a connection (including the reconnect that a call may trigger) and the only automatic resend,
-//! after a lost session. Retries by policy are [`CallAttempt::Retry`]. Concurrency limits belong to
-//! [`policy`](mcpproxy_policy), the response to [`crate::answer`], connection attempts to [`crate::server_task`].
+//! Owns the wait for a connection (including the reconnect that a call may trigger) and the only automatic resend, which follows a lost
+//! session. Retries by policy are [`CallAttempt::Retry`]. Concurrency limits belong to [`policy`](mcpproxy_policy), the response to
+//! [`crate::answer`], connection attempts to [`crate::server_task`].
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
 
-/// Time limit for the head of a dual-stream call, beyond every other limit, since the call has its own.
+/// Time limit for the head of a dual-stream call, above every other limit, because the call has its own deadline.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// A permitted request of a client.
@@ -52,8 +52,8 @@ pub struct PermittedCall<'p> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallAttempt {
     First,
-    /// A retry on a fresh connection after the call failed before any byte of its response arrived (CAP-7). Over
-    /// stdio, on a connection newer than this generation, on which the first attempt failed.
+    /// A retry on a fresh connection, after the call failed before any byte of its response arrived (CAP-7). Over stdio, the connection
+    /// must be newer than this generation, on which the first attempt failed.
     Retry(Option<u64>),
 }
 
@@ -61,15 +61,15 @@ pub enum CallAttempt {
 struct Purpose<'a> {
     /// `None` for requests on the proxy's own behalf.
     call: Option<(CallClient, &'a Access)>,
-    /// Further requests that the client of a call can answer, on a legacy connection.
+    /// Additional requests that the client of a call can answer, on a legacy connection.
     held_capabilities: ClientCapabilities,
     attempt: CallAttempt,
-    /// [`CallExtras::repeatable`].
+    /// Same as [`CallExtras::repeatable`].
     is_repeatable: bool,
 }
 
 impl Purpose<'_> {
-    /// Client of a call over a connection of that family.
+    /// Client of a call over a connection of this family.
     fn client(&self, family: ProtocolFamily) -> Option<CallClient> {
         let (client, _) = self.call?;
         let is_held = family == ProtocolFamily::Legacy
@@ -80,7 +80,7 @@ impl Purpose<'_> {
         })
     }
 
-    /// The call for repetition, if it was sent over a modern connection.
+    /// The call to repeat, if it was sent over a modern connection.
     fn repeatable(&self, family: ProtocolFamily, params: Params) -> Option<Box<RepeatableCall>> {
         let (client, _) = self.call?;
         let is_repeatable = self.is_repeatable && family == ProtocolFamily::Modern;
@@ -99,7 +99,7 @@ fn repeatable(params: Params, client: CallClient) -> Box<RepeatableCall> {
         meta,
         members: Bytes::new(),
         client_capabilities,
-        // Only modern clients have these, and their calls are not repeated.
+        // Only modern clients have held capabilities, and their calls are not repeated.
         held_capabilities: ClientCapabilities::default(),
         session: client.session,
         trace,
@@ -118,17 +118,16 @@ struct HttpRequest<'a> {
     attempt: CallAttempt,
     /// The client of a call.
     client: Option<CallClient>,
-    /// Whether it is registered for messages of the GET stream.
+    /// Whether the call is registered for messages of the GET stream.
     is_routed: bool,
 }
 
 impl CallGuard {
     /// Sends a permitted request. The guard is held until the response has ended.
     ///
-    /// `call_timeout` counts to the first byte of the response and includes admission, waiting for a connection (at most
-    /// 10 seconds), a new session and a resend. A message before the response restarts it; within a message no gap may
-    /// exceed [`http::STALL_LIMIT`]. Returns when the head of the response was received (HTTP) or the request is queued
-    /// (stdio).
+    /// `call_timeout` runs until the first byte of the response and includes admission, waiting for a connection (at most 10 seconds), a
+    /// new session and a resend. A message before the response restarts it; within a message no gap may exceed [`http::STALL_LIMIT`].
+    /// Returns when the head of the response was received (HTTP) or the request is queued (stdio).
     pub fn call<'a>(
         self,
         pool: &'a Rc<Pool>,
@@ -144,7 +143,7 @@ impl CallGuard {
             log_level,
             extensions,
             tasks,
-            // Already a member of the call, if the server supports tasks.
+            // The task is already a member of the call, if the server supports tasks.
             task: _,
             repeatable: is_repeatable,
         } = extras;
@@ -162,7 +161,7 @@ impl CallGuard {
                 (name.clone(), Some(name.clone()), fields)
             }
             Access::Resource { uri, request, .. } => {
-                // `Mcp-Name` is for methods of the protocol.
+                // `Mcp-Name` applies only to methods of the protocol.
                 let name = match request {
                     ResourceRequest::Read
                     | ResourceRequest::Subscribe
@@ -261,7 +260,7 @@ impl Upstream {
                     client.capabilities != ClientCapabilities::default() && second::serves(access);
                 let subscribes = second::subscribes(access) && !self.offers().resource_updates;
                 if is_asked || subscribes {
-                    // Boxed: a rare and large future.
+                    // Boxed, because the future is large and rarely needed.
                     let opening = self.second_connection(time.until, params.log_level);
                     match Box::pin(opening).await {
                         Some((open, its_use)) => (live, second) = (open, Some(its_use)),
@@ -321,7 +320,7 @@ impl Upstream {
                         Err(failed) if !link.has_ended() => return Err(failed),
                         Err(failed) => failed,
                     };
-                    // Boxed: the child ended before anything was sent, which is rare. Its task is about to reconnect.
+                    // Boxed, because it is rare that the child ends before anything was sent. Its task is about to reconnect.
                     let successor = Box::pin(self.successor(generation, time.until));
                     let again = successor.await.map_err(unsent)?;
                     let Carrier::Stdio(link) = &again.link else { return Err(failed) };
@@ -370,9 +369,8 @@ impl Upstream {
         DualStreamCall::new(id, send_state, messages, Box::pin(sending), time)
     }
 
-    /// Posts a request, and once more if the session was lost: a server that does not know the session executed
-    /// nothing, so this is the only automatic resend. `register` is called with each used connection; its result is
-    /// kept while the response is received.
+    /// Posts a request, and posts it again if the session was lost: a server that does not know the session executed nothing, so this is
+    /// the only automatic resend. `register` is called with each connection used; its result is kept while the response is received.
     async fn post<P>(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
@@ -409,7 +407,7 @@ impl Upstream {
                         refused
                     }
                     None => {
-                        // Reads ahead, so only where a session can be lost.
+                        // This reads ahead, so it is done only if a session can be lost.
                         let denied = match is_legacy && !is_resent && session.has_id() {
                             true => exchange.denied_session().await,
                             false => None,
@@ -435,7 +433,7 @@ impl Upstream {
                 }
                 return Err((refused.cause, refused.sent));
             }
-            // Boxed: rare.
+            // Boxed, because it is rarely needed.
             let renewed = Box::pin(self.renewed(live.generation, time.until));
             live = renewed.await.map_err(unsent)?;
             is_resent = true;
@@ -470,7 +468,7 @@ const TENTH: Duration = Duration::from_millis(100);
 enum Next {
     Use(Arc<LiveConnection>),
     Fail(Cause),
-    /// Wait for a state change, at most [`CONNECT_WAIT`] from `since`.
+    /// Wait for a state change, for at most [`CONNECT_WAIT`] from `since`.
     Wait {
         since: Instant,
     },
@@ -486,7 +484,7 @@ impl Upstream {
         }
     }
 
-    /// Waits until the server is reachable, triggering an attempt like a call. The error is one line that names the server.
+    /// Waits until the server is reachable; triggers an attempt as a call would. The error is one line that names the server.
     pub async fn reached(&self, until: Instant) -> Result<(), String> {
         self.live(until).await.map(|_| ()).map_err(|cause| self.named(&cause))
     }
@@ -515,8 +513,8 @@ impl Upstream {
         format!("{}: {cause}", self.name)
     }
 
-    /// Returns the live connection. Without one, triggers an attempt (unless one was just made) and waits for it,
-    /// at most [`CONNECT_WAIT`] and not past `until`.
+    /// Returns the live connection. Without one, triggers an attempt (unless one was just made) and waits for it, at most [`CONNECT_WAIT`]
+    /// and no longer than until `until`.
     pub(super) async fn live(&self, until: Instant) -> Result<Arc<LiveConnection>, Cause> {
         match self.state.live() {
             Some(live) => Ok(live),
@@ -525,15 +523,15 @@ impl Upstream {
         }
     }
 
-    /// Opens the second connection, for a call whose client the server can ask. Takes at most half of the time
-    /// until `until`, so that the call can still use the first one. `None`: the call must use the first one.
+    /// Opens the second connection, for a call whose client the server can ask. Takes at most half of the time until `until`, so that the
+    /// call can still use the first one. `None` means that the call must use the first one.
     async fn second_connection(
         &self,
         until: Instant,
         log_level: Option<&'static str>,
     ) -> Option<(Arc<LiveConnection>, SecondUse)> {
         let second = self.second.as_ref()?;
-        // Before the lookup, so that the connection is not closed in between.
+        // Counted before the lookup, so that the connection is not closed in between.
         let used = second.enter();
         let now = Instant::now();
         let live = second.open(now + until.saturating_duration_since(now) / 2).await?;
@@ -543,8 +541,8 @@ impl Upstream {
         Some((live, used))
     }
 
-    /// Opens the second connection for subscriptions of legacy clients, if the first one reports no resource
-    /// changes. `None` if the second one does not either. It stays open while the value is alive.
+    /// Opens the second connection for subscriptions of legacy clients, if the first one does not report resource changes. `None` if the
+    /// second one does not either. The connection stays open until the value is dropped.
     pub async fn legacy_subscriptions(&self, until: Instant) -> Option<impl Sized + use<>> {
         if self.offers().resource_updates {
             return None;
@@ -553,8 +551,8 @@ impl Upstream {
         self.holds_legacy_subscriptions().then_some(used)
     }
 
-    /// Determines whether the server reports resource changes only in the legacy family: opens the second connection if
-    /// that is unknown, with a time limit. A server that lists no legacy revision is assumed to have none.
+    /// Determines whether the server reports resource changes only in the legacy family. If this is unknown, opens the second connection,
+    /// with a time limit. A server that lists no legacy revision is assumed not to report them there.
     pub async fn learn_legacy_updates(&self, until: Instant) {
         let (offers, second) = (self.offers(), self.second.as_ref());
         let is_unknown = second.is_some_and(|second| second.legacy_updates().is_none());
@@ -587,7 +585,7 @@ impl Upstream {
         generation: u64,
         until: Instant,
     ) -> Result<Arc<LiveConnection>, Cause> {
-        // Until the server's task has removed the old connection.
+        // Waits until the server's task has removed the old connection.
         let taken = self.state.wait_for(|state| {
             let is_old = state.live().is_some_and(|live| live.generation == generation);
             (!is_old).then_some(())
@@ -602,7 +600,7 @@ impl Upstream {
 
     async fn awaited(&self, until: Instant) -> Result<Arc<LiveConnection>, Cause> {
         let asked = Instant::now();
-        // Number of the awaited attempt.
+        // Number of the attempt being awaited.
         let mut awaited = None;
         let mut changes = self.state.changes();
         loop {
@@ -645,7 +643,7 @@ impl Upstream {
     }
 }
 
-/// Reason why there is no connection; with `just`, includes when the next attempt is allowed.
+/// Reason why there is no connection. If `just` is given, includes when the next attempt is allowed.
 fn unavailable(state: &UpstreamState, just: Option<Waiting>) -> Cause {
     let reason = match (state.status(), just) {
         (Status::Disabled, _) => return Cause::Disabled,

@@ -45,7 +45,7 @@ pub enum Protocol {
     StreamableHttp,
 }
 
-/// Fleet node that sends a server's calls.
+/// Selects the fleet node that sends a server's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerAffinity {
@@ -60,16 +60,16 @@ pub enum ServerAffinity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtocolEra {
-    /// Modern if the server supports it. Clients that it can ask only in the legacy family use a second connection.
+    /// Modern if the server supports it. Clients that the server can ask only in the legacy family use a second connection.
     #[default]
     Auto,
-    /// `initialize`, without a probe.
+    /// Uses `initialize`, without a probe.
     Legacy,
-    /// `server/discover` only.
+    /// Uses only `server/discover`.
     Modern,
 }
 
-/// The key `proxy`, as messages name it.
+/// Name of the key `proxy` in messages.
 const PROXY_SETTING: &str = "proxy of the server";
 
 /// Entry of one server. `Debug` shows the names of `env` and `headers`, never their values.
@@ -86,37 +86,37 @@ pub struct Config {
     pub url: Option<String>,
     /// Headers of every request. References are resolved.
     pub headers: BTreeMap<String, String>,
-    /// False: known but never started.
+    /// Whether the server is started; a disabled server is known but never started.
     pub enabled: bool,
     /// Transport; also accepted as `type`, the key used by other products.
     #[serde(alias = "type")]
     pub protocol: Protocol,
-    /// Maximum time from start or connect until the server is initialized.
+    /// Maximum time from the start or connection attempt until the server is initialized.
     #[serde(deserialize_with = "duration")]
     pub init_timeout: Duration,
-    /// Maximum time from a call to the first byte of its response, including all waits; an earlier message restarts it.
+    /// Maximum time from a call to the first byte of its response, including all waits; a message before the response restarts it.
     #[serde(deserialize_with = "duration")]
     pub call_timeout: Duration,
     /// Maximum number of concurrent calls: the older name of `limits.concurrent`.
     pub max_concurrent: Option<NonZeroUsize>,
-    /// Concurrency, rate and circuit breaker limits, enforced before a call gets here.
+    /// Concurrency, rate and circuit breaker limits, enforced before a call reaches this crate.
     pub limits: limits::ServerConfig,
     pub affinity: ServerAffinity,
     pub protocol_era: ProtocolEra,
     /// Time without a call after which the second connection is closed.
     #[serde(deserialize_with = "duration")]
     pub second_idle_timeout: Duration,
-    /// TLS settings; absent: the system's certificate authorities and no client certificate.
+    /// TLS settings; if absent, the system's certificate authorities and no client certificate.
     pub tls: Option<ServerTls>,
-    /// Egress proxy for the server and its authorization server: a URL, or `none`. Absent: as set in the
-    /// environment. References are resolved.
+    /// Egress proxy for the server and its authorization server: a URL, or `none`. If absent, the environment's setting applies. References
+    /// are resolved.
     pub proxy: Option<String>,
     /// OAuth client settings, for servers without dynamic client registration.
     pub oauth: Option<OauthSettings>,
     /// Digest of the resolved references at the time the config was read ([`look_up`](Self::look_up)).
     #[serde(skip)]
     pub named: Option<NamedValues>,
-    /// Directory of stored logins, from the config as a whole. Absent: logins are not stored.
+    /// Directory of stored logins, from the config as a whole. If absent, logins are not stored.
     #[serde(skip)]
     pub data_dir: Option<PathBuf>,
 }
@@ -127,7 +127,7 @@ const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 const SECOND_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Minimum time for a package manager to install and start a server, unless `init_timeout` is set.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(180);
-/// Programs that install the server they start.
+/// Programs that install the server before starting it.
 const INSTALLERS: [&str; 7] = ["npx", "uvx", "bunx", "pnpx", "pipx", "uv", "docker"];
 
 impl Default for Config {
@@ -171,7 +171,7 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Whether a server started with this entry may keep running under `other`: they differ at most in how calls reach it.
+    /// Whether a server started with this entry may keep running under `other`: they may differ only in how calls reach it.
     pub fn runs_as(&self, other: &Self) -> bool {
         let other = Self {
             call_timeout: self.call_timeout,
@@ -246,7 +246,7 @@ impl Config {
         self.named = reference::digest(self.referring_values(), lookup);
     }
 
-    /// Resolves the entry; `lookup` reads environment variables. Blocks, possibly for long if a keyring is involved.
+    /// Resolves the entry; `lookup` reads environment variables. Blocks, possibly for a long time if a keyring is involved.
     pub(super) fn target(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -276,10 +276,10 @@ impl Config {
         Egress::parse(proxy.as_deref(), PROXY_SETTING).map_err(|why| Invalid::Proxy { why })
     }
 
-    /// Description of the egress to the server; `None` if no proxy is set for it, or if that would require a keyring.
+    /// Description of the egress to the server; `None` if no proxy is set for it, or if describing it would require a keyring.
     ///
     /// # Errors
-    /// Fails if the setting that applies is invalid.
+    /// Fails if the applicable setting is invalid.
     pub fn egress_summary(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -298,7 +298,7 @@ impl Config {
         })
     }
 
-    /// Transport, as far as the keys determine it; reads no references.
+    /// Transport, as far as the keys determine it. Does not read references.
     pub(super) fn transport(&self) -> Transport {
         match self.kind() {
             Ok(Kind::Stdio) => Transport::Stdio,
@@ -307,8 +307,8 @@ impl Config {
         }
     }
 
-    /// `init_timeout` for a start that may first install the server: [`INSTALL_TIMEOUT`] for a command like `npx`,
-    /// unless another time is configured.
+    /// Effective `init_timeout` for a start that may first install the server: [`INSTALL_TIMEOUT`] for a command like `npx`, unless another
+    /// time is configured.
     pub fn first_init_timeout(&self) -> Duration {
         let command = self.command.as_deref().unwrap_or_default();
         let program = Path::new(command).file_stem().and_then(|name| name.to_str());
@@ -330,7 +330,7 @@ impl Config {
         self.referring_values().any(refers_to_keyring)
     }
 
-    /// Transport by the present keys.
+    /// Transport that follows from the present keys.
     fn kind(&self) -> Result<Kind, Invalid> {
         match (self.protocol, &self.command, &self.url) {
             (Protocol::Auto, None, None) => Err(Invalid::Neither),
@@ -353,7 +353,7 @@ impl Config {
         secret.map(|secret| fill(secret, "oauth.client_secret", lookup)).transpose()
     }
 
-    /// Resolved client of the grant `client_credentials`; `None` with another grant.
+    /// Resolved client of the grant `client_credentials`; `None` for another grant.
     fn client_credentials(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -422,7 +422,7 @@ fn fill_all(
         .collect()
 }
 
-/// Parses `"30s"`, `"2m"`, `"1h 30m"`; rejects zero.
+/// Parses durations such as `"30s"`, `"2m"` and `"1h 30m"`; rejects zero.
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     use serde::de::Error;
     let text = String::deserialize(deserializer)?;
@@ -435,7 +435,7 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::E
         })
 }
 
-/// OAuth grant by which a server's tokens are obtained.
+/// OAuth grant that is used to obtain a server's tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OauthGrant {
@@ -455,20 +455,20 @@ impl OauthGrant {
     }
 }
 
-/// Client of the grant `client_credentials`. No `Debug`: it contains the secret.
+/// Client of the grant `client_credentials`. Does not implement `Debug`, because it contains the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct ClientCredentials {
     pub(super) settings: ClientSettings,
     pub(super) secret: String,
 }
 
-/// Client settings that tokens depend on. Tokens of other settings are not used.
+/// Client settings that tokens depend on. Tokens obtained with other settings are not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClientSettings {
     pub(super) id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) issuer: Option<String>,
-    /// Empty: the scopes that the server asks for.
+    /// Requested scopes; if empty, the scopes that the server asks for.
     pub(super) scopes: Vec<String>,
 }
 
@@ -481,17 +481,17 @@ pub struct OauthSettings {
     pub client_id: Option<String>,
     /// Client secret. References are resolved.
     pub client_secret: Option<String>,
-    /// Authorization server where the client is registered; id and secret are sent to no other. Absent: the first one used.
+    /// Authorization server where the client is registered; id and secret are never sent to another. If absent, the first one used.
     pub issuer: Option<String>,
-    /// Https URL of the client's metadata document, which is its id at authorization servers that support such documents;
-    /// with others it registers dynamically.
+    /// Https URL of the client's metadata document, which is the client's id at authorization servers that support such documents; at
+    /// others, the client registers dynamically.
     pub client_metadata_url: Option<String>,
-    /// Requested scopes; empty: those the server asks for.
+    /// Requested scopes; if empty, the scopes that the server asks for.
     pub scopes: Vec<String>,
 }
 
 impl OauthSettings {
-    /// Key that the grant `client_credentials` requires and that is missing or empty.
+    /// Key that the grant `client_credentials` requires but that is missing or empty.
     fn missing_credential(&self) -> Option<&'static str> {
         let is_missing = |value: &Option<String>| value.as_ref().is_none_or(String::is_empty);
         let keys = [("client_id", &self.client_id), ("client_secret", &self.client_secret)];

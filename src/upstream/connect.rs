@@ -1,6 +1,6 @@
-//! Establishing and closing an initialized connection to one server.
+//! Establishes and closes an initialized connection to one server.
 //!
-//! Owns the parts of a connection besides its transport: for a child, its process and the tasks on its pipes.
+//! Owns the parts of a connection in addition to its transport: for a child, its process and the tasks on its pipes.
 //! [`crate::server_task`] decides when to connect.
 
 use std::sync::{Arc, OnceLock};
@@ -45,7 +45,7 @@ pub(super) struct ConnectOptions<'a> {
     pub(super) server_events: &'a Arc<ServerEvents>,
     /// Ends the child if this process is killed.
     pub(super) reaper: &'a Arc<Reaper>,
-    /// OAuth tokens of the server, if it may have some.
+    /// OAuth tokens of the server, if it may have any.
     pub(super) login: Option<&'a oauth::LoginTokens>,
     /// Router of the previous HTTP connection, whose calls the server may still be working on.
     pub(super) before: Option<&'a NotificationRouter>,
@@ -57,7 +57,7 @@ pub(super) struct ConnectFailure {
     pub(super) next: Start,
     /// Number of server starts in the attempt.
     pub(super) starts: u32,
-    /// Set if the server limits its requests, with the requested delay, if any.
+    /// Set if the server limits its requests; holds the requested delay, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -66,7 +66,7 @@ impl ConnectFailure {
         Self { reason, next: Start::Probe, starts: 1, throttled: None }
     }
 
-    /// Counts one more start.
+    /// Counts one additional start.
     fn again(self) -> Self {
         Self { starts: self.starts + 1, ..self }
     }
@@ -91,7 +91,7 @@ pub(super) async fn establish(
         Err(Unstarted::Ended(_)) if start == Start::Probe => {
             again(Start::Known(ProtocolFamily::Legacy)).await
         }
-        // A modern server that started slowly was sent `initialize`: not a failure.
+        // A modern server that started slowly received `initialize`; this is not a failure.
         Err(Unstarted::Other(ConnectFailure {
             next: next @ Start::Known(ProtocolFamily::Modern),
             ..
@@ -231,7 +231,7 @@ async fn reach(
     let (tls, peer) = (options.tls.clone(), options.peer.clone());
     let own_tls = options.own_tls.cloned();
     let (url, egress) = (url.to_owned(), egress.clone());
-    // Reads certificates the first time.
+    // Reads certificates at the first call.
     let endpoint = tokio::task::spawn_blocking(move || {
         Endpoint::parse(&url, &peer, &egress, move || match &own_tls {
             None => Ok(tls.get_or_init(system_connector).clone()),
@@ -279,7 +279,7 @@ async fn reach(
 
 pub(super) struct ServerConnection {
     pub(super) carrier: Carrier,
-    /// Transport for the subscriptions of a modern server.
+    /// Transport for subscriptions to a modern server.
     pub(super) line: listen::Line,
     pub(super) router: Arc<NotificationRouter>,
     pub(super) greeting: Greeting,
@@ -293,7 +293,7 @@ impl ServerConnection {
     /// Waits until the connection is lost; returns the reason.
     pub(super) async fn lost(&mut self) -> Arc<str> {
         let Some(reason) = self.losses.recv().await else {
-            // No remaining task could report a loss; failing calls will.
+            // None of the remaining tasks could report a loss; failing calls will.
             return std::future::pending().await;
         };
         match &mut self.child {
@@ -302,7 +302,7 @@ impl ServerConnection {
         }
     }
 
-    /// The connection as calls use it.
+    /// The connection in the form that calls use.
     pub(super) fn live(&self, generation: u64) -> Arc<LiveConnection> {
         Arc::new(LiveConnection {
             generation,
@@ -352,11 +352,11 @@ struct Child {
 }
 
 impl Child {
-    /// Adds the exit status and the stderr line with the error to a reason.
+    /// Adds the exit status, and the stderr line that contains the error, to a reason.
     async fn explain(&mut self, reason: String) -> String {
         let deadline = tokio::time::Instant::now() + EXIT_WAIT;
         let exit = self.process.ended(deadline).await;
-        // Its last output may still be unread.
+        // The child's last output may still be unread.
         if !self.stderr.is_finished() {
             let _ = tokio::time::timeout_at(deadline, &mut self.stderr).await;
         }
@@ -368,7 +368,7 @@ impl Child {
     }
 
     async fn stop(mut self, deadline: tokio::time::Instant) {
-        // Closes the child's input, which asks it to exit.
+        // Closes the child's input, which asks the child to exit.
         self.writer.abort();
         self.process.stop(deadline).await;
         self.stderr.abort();

@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection to an upstream, driven by the task that uses it.
 //!
-//! A call writes its request and reads its response in its own task, without a connection task, channel or wake-up
-//! in between. Reads yield slices of the read buffer. Pooling and response semantics are handled elsewhere.
+//! A call writes its request and reads its response in its own task: there is no connection task, channel or wake-up in
+//! between. Reads yield slices of the read buffer. Pooling and response semantics are handled elsewhere.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -40,7 +40,7 @@ thread_local! {
     static READ_BUFFERS: BufferPool = BufferPool::default();
 }
 
-/// A request ready to be written; sending does not consume it.
+/// A request that is ready to be written; sending does not consume it.
 #[derive(Clone, Debug)]
 pub(super) struct HttpRequest {
     /// Head and first slice of the body.
@@ -70,7 +70,7 @@ impl HttpRequest {
         Self { start: [head, b"\r\n"].concat(), rest: Default::default() }
     }
 
-    /// The same request to another endpoint, with request target, host and proxy credentials replaced.
+    /// The same request for another endpoint, with request target, host and proxy credentials replaced.
     pub(super) fn moved_to(&self, endpoint: &Endpoint) -> Self {
         let (line, rest) = split_line(&self.start);
         let method = line.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -149,7 +149,8 @@ pub(super) enum SendError {
 }
 
 impl Connection {
-    /// Connects within [`CONNECT_TIMEOUT`], trying all addresses of the host. Boxed, since a call moves it many times.
+    /// Connects within [`CONNECT_TIMEOUT`], trying all addresses of the host. Boxed, because a call moves it many
+    /// times.
     pub(super) async fn open(endpoint: &Endpoint) -> Result<Box<Self>, Cause> {
         let failed = |reason: &str| Cause::Connect {
             host: format!("{endpoint:?}").into(),
@@ -184,8 +185,8 @@ impl Connection {
         }))
     }
 
-    /// Sends a request and waits until `deadline` for the head of its response, which may arrive before the request
-    /// was sent completely. `limit` is the duration named in the error.
+    /// Sends a request and waits until `deadline` for the head of its response, which may arrive before the request has
+    /// been sent completely. `limit` is the duration that the error names.
     pub(super) async fn send_request(
         &mut self,
         request: &HttpRequest,
@@ -258,7 +259,7 @@ impl Connection {
         }
     }
 
-    /// Note on an error status that may come from the forwarding proxy itself; empty for others.
+    /// Note about an error status that may come from the forwarding proxy itself; empty for other statuses.
     pub(super) fn proxy_note(&self, status: u16) -> Arc<str> {
         match &self.proxy {
             Some(proxy) if matches!(status, 403 | 500..=599) => {
@@ -307,16 +308,16 @@ impl Connection {
         }
     }
 
-    /// Reserves read capacity. Slices pin their whole buffer, so it is filled before a new one is allocated: small
-    /// chunks cost little memory.
+    /// Reserves read capacity. Slices pin their whole buffer, so the buffer is filled before a new one is allocated;
+    /// small chunks therefore cost little memory.
     fn reserve_input(&mut self) {
         if self.input.capacity() - self.input.len() < self.read_bytes / 4 {
             self.input.reserve(self.read_bytes);
         }
     }
 
-    /// Prepares the buffer for a new response, reusing the memory of an earlier response of any connection if no
-    /// slice of it is held. Responses share no memory, except in the remaining capacity of a grown buffer.
+    /// Prepares the buffer for a new response, reusing the memory of an earlier response of any connection if no slice
+    /// of that memory is held. Responses share no memory, except in the remaining capacity of a grown buffer.
     fn lend_input(&mut self) {
         if self.input.is_empty() {
             READ_BUFFERS.with(|pool| pool.lend(&mut self.input));
@@ -332,7 +333,7 @@ impl Connection {
         }
     }
 
-    /// Reads once into the buffer; 0 once the peer has closed.
+    /// Reads once into the buffer; returns 0 once the peer has closed.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let read = ready!(pin!(self.stream.read_buf(&mut self.input)).poll(cx));
         match read {
@@ -354,7 +355,7 @@ impl Connection {
         }
     }
 
-    /// TLS alert that ended a connection before it accepted any byte, if there was one.
+    /// TLS alert that ended a connection before it accepted any byte, if any.
     pub(super) fn refused_with_alert(&mut self) -> Option<Cause> {
         match self.poll_read(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(read) => alerted(&read, &self.peer),
@@ -375,12 +376,12 @@ impl Connection {
         self.body.has_ended()
     }
 
-    /// Whether another request may be sent, as far as known without a system call.
+    /// Whether another request may be sent, as far as this is known without a system call.
     pub(super) fn is_clean(&self) -> bool {
         self.keep_alive && self.body.has_ended() && self.input.is_empty()
     }
 
-    /// Checks that the connection is open and has no unsolicited data. Asks the system, since the runtime learns of
+    /// Checks that the connection is open and has no unsolicited data. Makes a system call, because the runtime detects
     /// received data only when it polls for events.
     pub(super) fn check_idle(&mut self) -> IdleStatus {
         if !self.input.is_empty() {
@@ -424,7 +425,7 @@ impl Connection {
     /// Releases the memory of an idle connection.
     pub(super) fn release_memory(&mut self) {
         self.return_input();
-        // The rest of an event stream may have arrived already.
+        // The rest of an event stream may already have arrived.
         if self.input.is_empty() {
             self.input = BytesMut::new();
             self.read_bytes = MIN_READ_BYTES;
@@ -436,7 +437,7 @@ impl Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleStatus {
     Silent,
-    /// Delivered unsolicited data.
+    /// The connection delivered unsolicited data.
     Unsolicited,
     Closed,
 }
@@ -513,7 +514,7 @@ mod tests {
             connection.release_memory();
             assert_eq!(connection.input.capacity(), 0, "an idle connection holds no memory");
             places.push(data.as_ptr());
-            // All stay open, so that none frees its memory by closing.
+            // All connections stay open, so that none of them frees its memory by closing.
             open.push(connection);
             if n == 2 {
                 held = Some(data);
@@ -576,7 +577,7 @@ mod tests {
         let request = HttpRequest::new([b"POST /a HTTP/1.1\r\n", b""], body);
         let moved = String::from_utf8(request.moved_to(&endpoint).after(0).concat()).unwrap();
         assert!(moved.ends_with("\r\n\r\nhost: not a header\r\n12"), "{moved}");
-        // NET-9: credentials of the proxy are for the proxy alone.
+        // NET-9: the proxy's credentials are sent only to the proxy.
         let proxied = moved_to(&Egress::parse(Some("http://u:pw@p"), "proxy").unwrap());
         let request = HttpRequest::without_body(b"GET /a HTTP/1.1\r\nhost: old\r\n");
         let forwarded = request.moved_to(&proxied);

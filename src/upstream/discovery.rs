@@ -29,7 +29,7 @@ const MAX_PAGES: usize = 1000;
 const MAX_TOOLS: usize = 20_000;
 /// Maximum size of all pages together, in bytes.
 pub(super) const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum size of a cursor, which is sent back, in bytes.
+/// Maximum size in bytes of a cursor, which the proxy sends back.
 const MAX_CURSOR_BYTES: usize = 64 * 1024;
 
 #[derive(Deserialize)]
@@ -49,7 +49,7 @@ pub(super) enum Headers {
     Ignore,
 }
 
-/// Tools of a server, as far as they were read.
+/// Tools of a server that were read.
 #[derive(Debug, Default)]
 pub(super) struct ReadTools {
     pub(super) tools: Vec<DiscoveredTool>,
@@ -60,7 +60,7 @@ pub(super) struct ReadTools {
 /// Reason why only the first pages of a list were read.
 #[derive(Debug)]
 pub(super) struct Partial {
-    /// One line.
+    /// Reason in one line.
     pub(super) reason: String,
     /// Set if a later attempt may read the rest.
     pub(super) failure: Option<ListFailure>,
@@ -69,11 +69,11 @@ pub(super) struct Partial {
 /// Reason why a list, or one of its pages, could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListFailure {
-    /// One line.
+    /// Reason in one line.
     pub(super) reason: String,
-    /// The session or the connection is lost.
+    /// Whether the session or the connection is lost.
     pub(super) ends_connection: bool,
-    /// Set if the server limits its requests, with the requested delay, if any.
+    /// Set if the server limits its requests; holds the requested delay, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -93,7 +93,7 @@ impl From<FetchFailure> for ListFailure {
     }
 }
 
-/// A read page, or the reason why the list ends before it.
+/// A page that was read, or the reason why the list ends before it.
 enum PageOutcome {
     Page(Vec<u8>),
     /// The server has no tools.
@@ -102,10 +102,10 @@ enum PageOutcome {
     Full,
 }
 
-/// Reads the list of tools. `fetch` sends one request and returns a response of at most that many bytes. Malformed
-/// tools are skipped with a warning. A list that exceeds [`MAX_LIST_BYTES`], [`MAX_TOOLS`] or [`MAX_PAGES`], or
-/// whose cursor or further page is unusable, is cut there and marked as partial. Fails if the first page cannot be
-/// read or the connection is lost.
+/// Reads the list of tools. `fetch` sends one request and returns a response of at most the given number of bytes.
+/// Malformed tools are skipped with a warning. A list that exceeds [`MAX_LIST_BYTES`], [`MAX_TOOLS`] or [`MAX_PAGES`],
+/// or whose cursor or later page is unusable, is truncated there and marked as partial. Fails if the first page cannot
+/// be read or the connection is lost.
 pub(super) async fn discover<F>(
     peer: &Peer,
     greeting: &Greeting,
@@ -218,7 +218,7 @@ where
     Err(format!("it refused {METHOD}: {}", peer.quote(error.message)).into())
 }
 
-/// Parses the list on a page, and its length in bytes.
+/// Parses the list on a page. Returns the list and its length in bytes.
 fn parse_page<'a>(peer: &Peer, page: &'a [u8]) -> Result<(List<'a>, usize), ListFailure> {
     let unreadable = |error: serde_json::Error| {
         let reason = peer.quote(error.to_string());
@@ -263,7 +263,7 @@ mod tests {
     use crate::state::About;
     use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
 
-    /// Names, and why the list is partial.
+    /// Names, and the reason why the list is partial.
     type Names = (Vec<String>, Option<String>);
 
     fn names(read: ReadTools) -> Names {
@@ -271,7 +271,7 @@ mod tests {
         (names, read.partial.map(|partial| partial.reason))
     }
 
-    /// Discovers from these pages; returns the names or the error, and the requested params.
+    /// Discovers from these pages. Returns the names or the error, and the requested params.
     async fn discovered(pages: &[&str]) -> (Result<Vec<String>, String>, Vec<String>) {
         let (read, requested) = discovered_by(Headers::Ignore, pages).await;
         (read.map(|(names, _)| names), requested)

@@ -1,9 +1,9 @@
 //! HTTP endpoint of a server: address, request target and TLS.
 //!
 //! [`ServerTls`] is a server's own `tls` section. Its files are watched ([`OwnTls::reload`]): new contents apply to
-//! later connections, and the server reconnects. If files are unusable, the previous ones stay in force; the
-//! problem is reported and the load retried, since a certificate may only not be valid yet. Reading files may block
-//! for long on a hanging mount, so it never happens on a worker; [`OwnTls::problem`] never blocks.
+//! later connections, and the server reconnects. If files are unusable, the previous ones stay in force. The problem is
+//! reported and the load is retried, since a certificate may simply not be valid yet. Reading files may block for a
+//! long time on a hanging mount, so it never happens on a worker; [`OwnTls::problem`] never blocks.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -39,13 +39,13 @@ pub(super) struct Endpoint {
     pub(super) path: Uri,
     /// Value of the `Host` header.
     pub(super) host_header: HeaderValue,
-    /// For plain http: the TLS settings to use if the server redirects to https.
+    /// TLS settings to use if the server redirects from plain http to https.
     pub(super) upgrade: Option<TlsSource>,
     /// Egress setting that determined the route.
     pub(super) egress: Egress,
 }
 
-/// Provides a server's TLS settings. Reads files: must not run on a worker's thread.
+/// Provides a server's TLS settings. Reads files, so it must not run on a worker thread.
 pub(super) type TlsSource = Arc<dyn Fn() -> Result<TlsConnector, String> + Send + Sync>;
 
 #[derive(Clone)]
@@ -192,7 +192,7 @@ impl ServerTls {
         }
     }
 
-    /// Missing one of `cert` and `key`, if only one is set.
+    /// The missing one of `cert` and `key`, if only one of them is set.
     pub(super) fn missing_half(&self) -> Option<TlsKey> {
         match (&self.cert, &self.key) {
             (Some(_), None) => Some(TlsKey::Key),
@@ -205,7 +205,7 @@ impl ServerTls {
         [&self.ca, &self.cert, &self.key].into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// Loads the files. Fails with the first unusable one.
+    /// Loads the files. Fails with the first unusable file.
     pub(super) fn load(&self, now: SystemTime) -> Result<ConnectTerms, TlsFileProblem> {
         let (roots, authorities) = match &self.ca {
             Some(file) => {
@@ -250,7 +250,7 @@ impl ConnectTerms {
 /// Live TLS settings of one server: those of the last successful load.
 pub(super) struct OwnTls {
     named: ServerTls,
-    /// Locked while files are read: lock it only where blocking is allowed.
+    /// Locked while files are read, so it may be locked only where blocking is allowed.
     watch: Mutex<FileWatch>,
     /// Settings in force; `None` until the first successful load.
     terms: ArcSwapOption<ConnectTerms>,
@@ -260,9 +260,9 @@ pub(super) struct OwnTls {
 
 #[derive(Default)]
 struct FileWatch {
-    /// File stamps at the last load; `None` before the first.
+    /// File stamps at the last load; `None` before the first load.
     seen: Option<Stamps>,
-    /// Time since which the files are unusable, and the reason.
+    /// Time since which the files have been unusable, and the reason.
     unusable: Option<(Instant, String)>,
 }
 
@@ -299,7 +299,7 @@ impl OwnTls {
             return Ok(connector);
         }
         let mut watch = self.watch.lock();
-        // Another thread may have loaded them meanwhile.
+        // Another thread may have loaded them in the meantime.
         if let Some(connector) = self.in_force() {
             return Ok(connector);
         }
@@ -316,12 +316,12 @@ impl OwnTls {
         self.terms.load().as_ref().map(|terms| terms.connector.clone())
     }
 
-    /// Reloads the files after a change, or when unusable ones are due for a retry. Blocks.
+    /// Reloads the files after a change, or when a retry of unusable files is due. Blocks.
     pub(super) fn reload(&self, now: Instant, time: SystemTime) -> TlsReload {
         let mut watch = self.watch.lock();
         let since = watch.unusable.as_ref().map(|(since, _)| *since);
         let again = since.is_some_and(|since| now.duration_since(since) >= RETRY_INTERVAL);
-        // Never loaded so far.
+        // The files have never been loaded.
         let Some(before) = watch.seen else { return TlsReload::Same };
         let seen = self.named.stamps();
         if seen == before && !again {
@@ -365,7 +365,7 @@ impl OwnTls {
 /// Description of a TLS alert that ended a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TlsAlert {
-    /// Failure of our certificate: later connections will fail the same way.
+    /// Failure of the proxy's certificate: later connections will fail the same way.
     OurCertificate(String),
     /// Failure that may concern only this connection.
     Other(String),
@@ -381,7 +381,7 @@ pub(super) fn alert(error: &io::Error) -> Option<TlsAlert> {
     })
 }
 
-/// Message of an alert about our certificate; `None` for other alerts.
+/// Message of an alert about the proxy's certificate; `None` for other alerts.
 fn about_our_certificate(alert: Alert) -> Option<String> {
     let what = match alert {
         Alert::CertificateRequired => "it requires a client certificate (tls.cert and tls.key)",
@@ -401,7 +401,7 @@ fn describe_alert(alert: Alert) -> String {
     about_our_certificate(alert).unwrap_or_else(|| format!("TLS: it sent the alert {alert:?}"))
 }
 
-/// Error if the server does not respond to the handshake.
+/// Error text if the server does not respond to the handshake.
 pub(super) const UNANSWERED: &str =
     "no answer to the TLS handshake (does it speak TLS there? http:// instead of https://?)";
 
@@ -597,13 +597,13 @@ mod tests {
         folder.write("ca.pem", "");
         let TlsReload::Unusable(message) = reload(&tls) else { panic!() };
         let tls = Arc::new(tls);
-        // Like a read on a hanging mount.
+        // Simulates a read on a hanging mount.
         let _reads = tls.watch.lock();
         let (sender, receiver) = mpsc::channel();
         let asked = Arc::clone(&tls);
         thread::spawn(move || {
             let can_connect = asked.connector(SystemTime::now()).is_ok();
-            // The test may have given up.
+            // The test may have timed out already.
             let _ = sender.send((asked.problem(), can_connect));
         });
         let (problem, can_connect) = receiver.recv_timeout(PATIENCE).expect("no call blocks");

@@ -8,15 +8,15 @@ use thiserror::Error;
 
 use mcpproxy_protocol::mcp::revisions::Revision;
 
-/// Revision with the unsupported HTTP+SSE transport.
+/// Revision that defines the unsupported HTTP+SSE transport.
 const FIRST: &str = Revision::November2024.name();
 
 /// Whether any byte of the request may have reached the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// Certainly not: the call was not executed.
+    /// Certainly not, so the call was not executed.
     No,
-    /// Possibly: the call may have been executed.
+    /// Possibly, so the call may have been executed.
     Maybe,
 }
 
@@ -36,14 +36,14 @@ impl CallError {
     }
 }
 
-/// Reason why a call failed. The texts reach agents and records: they contain no headers, no address but the
+/// Reason why a call failed. The texts reach agents and records, so they contain no headers, no address except the
 /// configured host, and of the server's output only a bounded, printable excerpt without secrets (`peer`).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Cause {
     #[error("the server is disabled")]
     Disabled,
-    /// No connection; the reason comes from the server's task.
+    /// There is no connection; the reason comes from the server's task.
     #[error("the server is not connected: {reason}")]
     NotConnected { reason: Arc<str> },
     #[error("the server is still connecting after a wait of {}", Human(*waited))]
@@ -75,7 +75,7 @@ pub enum Cause {
         /// Details; may be empty.
         reason: Arc<str>,
     },
-    /// The server ended TLS before the first byte of the response, because it rejects or requires our certificate.
+    /// The server ended TLS before the first byte of the response, because it rejects or requires a client certificate.
     /// Other alerts may concern only that connection: [`NoAnswerAtAll`](Cause::NoAnswerAtAll).
     #[error("the server ended the connection without an answer: {alert}")]
     Alert {
@@ -95,8 +95,8 @@ pub enum Cause {
     #[error("the server answered HTTP {status}{}", After(message))]
     Status {
         status: u16,
-        /// Message of the JSON-RPC error in the body, made printable; may be empty. Other parts of an unvalidated
-        /// body are not quoted, since they would reach agents.
+        /// Message of the JSON-RPC error in the body, made printable; may be empty. Other parts of an unvalidated body
+        /// are not quoted, because they would reach agents.
         message: Arc<str>,
     },
     /// A redirect that is not followed.
@@ -105,7 +105,7 @@ pub enum Cause {
         status: u16,
         /// Target without user, password and query, made printable.
         location: Arc<str>,
-        /// Violated rule and the next step.
+        /// The violated rule and the next step.
         why: &'static str,
     },
     /// The server limits its requests: HTTP 429, or 503 with a retry time.
@@ -117,10 +117,10 @@ pub enum Cause {
         /// Message of the JSON-RPC error in the body, made printable; may be empty.
         message: Arc<str>,
     },
-    /// The server requires a login, or further scopes.
+    /// The server requires a login, or additional scopes.
     #[error("{reason}")]
     NeedsLogin {
-        /// Missing scope and the next step, on one line.
+        /// Missing scope and the next step, in one line.
         reason: Arc<str>,
     },
     /// A successful status with a body that is neither JSON nor an event stream.
@@ -162,7 +162,7 @@ pub enum Cause {
         /// Details with the limit.
         reason: Arc<str>,
     },
-    /// The client read nothing of the response within the limit.
+    /// The client did not read any of the response within the limit.
     #[error("the client read nothing of the answer for {}", Human(*limit))]
     NotTaken { limit: Duration },
     /// The client read the response too slowly while other calls waited for the pipe.
@@ -173,7 +173,7 @@ pub enum Cause {
     )]
     HeldUp {
         limit: Duration,
-        /// Buffered pieces.
+        /// Number of buffered pieces.
         kept: usize,
     },
 }
@@ -194,7 +194,7 @@ impl Cause {
         matches!(self, Self::NoAnswerAtAll { .. }) || self.affects_later_connections()
     }
 
-    /// Whether later connections will fail the same way: the server is unreachable, or rejects our certificate.
+    /// Whether later connections will fail the same way: the server is unreachable, or rejects the proxy's certificate.
     pub(super) fn affects_later_connections(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Alert { .. })
     }
@@ -237,7 +237,7 @@ impl Cause {
         }
     }
 
-    /// Whether its text may contain server output, to which its reader is then exposed.
+    /// Whether the text may contain server output, to which its reader is then exposed.
     pub fn quotes_server(&self) -> bool {
         match self {
             Self::NotConnected { .. }

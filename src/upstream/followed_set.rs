@@ -1,5 +1,5 @@
-//! Streams for a changing set of resources or tasks of a modern server. A stream reports only the keys that it was
-//! opened for, so each changed set needs a new `subscriptions/listen`.
+//! Streams for a changing set of resources or tasks of a modern server. A stream reports only the keys for which it was
+//! opened, so each changed set needs a new `subscriptions/listen`.
 //!
 //! ```text
 //! set changes ─▶ opening ── confirmed ──▶ current ── ends ──▶ backoff ─▶ opening
@@ -7,11 +7,11 @@
 //!                  └─ refused ─▶ the one before it stays; its keys are tried in halves
 //! ```
 //!
-//! A server that has forgotten one task refuses each set containing it as a whole. A key that is refused alone is
+//! A server that has forgotten one task refuses each set that contains it as a whole. A key that is refused alone is
 //! excluded until no follower requests it, so that it does not block other keys.
 //!
-//! The previous stream is closed once the new one is confirmed, so that nothing is missed when the set changes, and
-//! other followers are not affected.
+//! The previous stream is closed once the new one is confirmed, so that changes of the set do not cause missed
+//! notifications and do not affect other followers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{pending, ready};
@@ -31,12 +31,13 @@ use crate::notifications::{Followed, SUBSCRIPTION_LIMIT, WantedResources};
 
 /// Time limit for a server to confirm a stream while the set changes.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(10);
-/// Number of refusals after which the next attempt waits, as after the end of a stream.
+/// Number of refusals after which the next attempt is delayed, as after the end of a stream.
 const MAX_REFUSALS: u32 = 32;
-/// Number of keys refused alone, without a confirmed stream, after which a server counts as not supporting such streams.
+/// Number of keys refused alone, without a confirmed stream, after which a server counts as not supporting these
+/// streams.
 const MAX_ALONE: u32 = 8;
 
-/// Filter members.
+/// Members of the filter.
 const RESOURCES: &str = "resourceSubscriptions";
 const TASKS: &str = "taskIds";
 
@@ -45,7 +46,8 @@ type Keys = BTreeSet<Arc<str>>;
 type Honored = Option<Keys>;
 type Stream = Pin<Box<dyn Future<Output = ListenEnd> + Send>>;
 
-/// Follows the subscribed resources of a modern server. Clients read resources after subscribing.
+/// Follows the subscribed resources of a modern server. Clients read resources after subscribing, so new keys are not
+/// notified.
 pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
         member: RESOURCES,
@@ -60,7 +62,7 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     until_retired(&upstream, set.follow(wanted)).await;
 }
 
-/// Follows the tasks of a modern server that clients follow. Tasks may have changed before that.
+/// Follows the tasks of a modern server that clients follow. Tasks may have changed before they are followed.
 pub(super) async fn follow_tasks(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
         member: TASKS,
@@ -86,7 +88,7 @@ fn stream(
         let (opened, is_open) = oneshot::channel();
         let confirming = async {
             if let Ok(honored) = is_open.await {
-                // Fails if the confirmation is no longer awaited.
+                // Fails if nothing awaits the confirmation any more.
                 let _ = confirm.send(honored);
             }
             pending::<ListenEnd>().await
@@ -101,8 +103,8 @@ fn stream(
     })
 }
 
-/// Keys in the `member` of an acknowledgment: those that the server agreed to follow (MCP 2026-07-28
-/// §Subscriptions). `None` if unstated.
+/// Keys in the `member` of an acknowledgment: the keys that the server agreed to follow (MCP 2026-07-28
+/// §Subscriptions). `None` if the member is missing.
 fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
     #[derive(Deserialize)]
     struct Acknowledgment {
@@ -115,7 +117,7 @@ fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
     let Acknowledgment { params: Agreed { mut notifications } } =
         serde_json::from_slice(acknowledgment).ok()?;
     let keys = match notifications.remove(member) {
-        // Not a member of the core protocol, so the acknowledging layer may not know it.
+        // The member is not part of the core protocol, so the acknowledging layer may not know it.
         None if member == TASKS => return None,
         keys => keys.unwrap_or_default(),
     };
@@ -123,7 +125,7 @@ fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
     Some(keys.iter().filter_map(Value::as_str).map(Arc::from).collect())
 }
 
-/// Ends `following` when the server's entry is replaced; the replacement server is asked from then on.
+/// Ends `following` when the server's entry is replaced; from then on, the replacement server is asked.
 async fn until_retired(upstream: &Upstream, following: impl Future<Output = ()>) {
     tokio::select! {
         () = upstream.retired() => {}
@@ -131,14 +133,14 @@ async fn until_retired(upstream: &Upstream, following: impl Future<Output = ()>)
     }
 }
 
-/// Changing set, and the effects of following it.
+/// A changing set, and callbacks for following it.
 struct FollowedSet<Of, Open, Notify, Publish> {
-    /// Member of the filter with the keys.
+    /// Member of the filter that holds the keys.
     member: &'static str,
     keys: fn(&Of) -> Keys,
     /// Whether a new key may have changed before it was followed.
     notifies_of_new: bool,
-    /// Time limit for the server to confirm a stream; after that, a changed set replaces the attempt.
+    /// Time limit for the server to confirm a stream; after it, a changed set replaces the attempt.
     confirm_limit: Duration,
     /// Opens a stream with these params, which sends its confirmation.
     open: Open,
@@ -158,7 +160,7 @@ struct OpenStream {
 }
 
 enum Progress {
-    /// Confirmed for its keys, except these.
+    /// The stream is confirmed for its keys, except these.
     Confirmed(Keys),
     Ended(ListenEnd),
 }
@@ -179,7 +181,7 @@ impl OpenStream {
         };
         self.confirmed = None;
         if let Some(end) = ended {
-            // The stream ended at once.
+            // The stream ended immediately.
             self.stream = Box::pin(ready(end));
         }
         let Some(honored) = honored else { return Progress::Confirmed(Keys::new()) };
@@ -208,11 +210,11 @@ impl OpenStream {
 /// Keys refused by the server, and the bisection of refused sets.
 #[derive(Debug, Default)]
 struct RefusedKeys {
-    /// Refused alone: excluded until no follower requests them.
+    /// Keys refused alone, which are excluded until no follower requests them.
     keys: Keys,
-    /// Excluded while the other keys of a refused set are tried.
+    /// Keys excluded while the other keys of a refused set are tried.
     held_back: Keys,
-    /// Keys of a stream confirmed during the bisection: not the refused ones.
+    /// Keys of a stream confirmed during the bisection; the refused keys are not among them.
     trusted: Keys,
     /// Number of refusals since the last pause.
     refusals: u32,
@@ -225,7 +227,7 @@ struct RefusedKeys {
 enum AfterRefusal {
     TryOthers,
     Pause,
-    /// The server does not support such streams.
+    /// The server does not support these streams.
     GiveUp,
 }
 
@@ -234,7 +236,7 @@ impl RefusedKeys {
         Self { alone: Some(0), ..Self::default() }
     }
 
-    /// Wanted keys to be followed now.
+    /// Wanted keys that should be followed now.
     fn without(&mut self, wanted: Keys) -> Keys {
         // A key that is wanted again is another allocation of the same text, and is tried again.
         let is_wanted = |key: &Arc<str>| wanted.get(key).is_some_and(|it| Arc::ptr_eq(it, key));
@@ -253,7 +255,7 @@ impl RefusedKeys {
         self.alone = None;
     }
 
-    /// The server's answers, with a confirmed stream for these keys.
+    /// The server's answers, given a confirmed stream for these keys.
     fn beside(&self, confirmed: Keys) -> Followed {
         Followed::Answered { confirmed, refused: self.keys.clone() }
     }
@@ -270,7 +272,7 @@ impl RefusedKeys {
         suspects.sort_by_key(|key| current.is_some_and(|keys| keys.contains(key)));
         self.refusals += 1;
         match suspects.len() {
-            // It was accepted a moment ago.
+            // The set was accepted a moment ago.
             0 => {
                 self.trusted.clear();
                 return AfterRefusal::Pause;
@@ -295,7 +297,7 @@ impl RefusedKeys {
     }
 }
 
-/// Records the time since which keys wait for a stream.
+/// Records since when each key has been waiting for a stream.
 fn note_waiting(waiting: &mut BTreeMap<Arc<str>, Instant>, all: &Keys, followed: Option<&Keys>) {
     let waits = |key: &Arc<str>| followed.is_none_or(|followed| !followed.contains(key));
     waiting.retain(|key, _| all.contains(key) && waits(key));
@@ -317,15 +319,15 @@ where
     Notify: Fn(&str),
     Publish: Fn(Followed),
 {
-    /// Follows `wanted` until the connection is lost or the server proves not to support it.
+    /// Follows `wanted` until the connection is lost or the server turns out not to support it.
     async fn follow(&self, mut wanted: watch::Receiver<Of>) {
         (self.publish)(Followed::None);
-        // Keys whose changes may have been missed, also on the previous connection.
+        // Keys whose changes may have been missed, including on the previous connection.
         let mut missed = (self.keys)(&wanted.borrow());
         let (mut current, mut opening) = (None::<OpenStream>, None::<OpenStream>);
         let (mut backoff, mut retry_at) = (ReopenBackoff::default(), None);
         let mut refused = RefusedKeys::new();
-        // Keys without a stream, each with the time since when.
+        // Keys without a stream, each with the time since which it has had none.
         let mut waiting = BTreeMap::<Arc<str>, Instant>::new();
         loop {
             let all = (self.keys)(&wanted.borrow_and_update());
@@ -371,7 +373,7 @@ where
                 },
                 progress = progress(&mut opening) => match (opening.take(), progress) {
                     (Some(opened), Progress::Confirmed(others)) => {
-                        // No subscriber waits that long for the confirmation.
+                        // Subscribers do not wait this long for the confirmation.
                         let late = waiting.iter().filter(|(_, at)| at.elapsed() >= SUBSCRIPTION_LIMIT);
                         missed.extend(late.map(|(key, _)| Arc::clone(key)));
                         missed.retain(|key| {
@@ -384,7 +386,7 @@ where
                         refused.confirmed(&opened.keys, others);
                         (self.publish)(refused.beside(opened.keys.clone()));
                         if let Some(before) = current.replace(opened) {
-                            // Held-back keys have no stream for a while.
+                            // Held-back keys have no stream for some time.
                             missed.extend(before.keys_beside(current.as_ref()));
                         }
                         continue;
@@ -408,7 +410,7 @@ where
                         continue;
                     }
                     (Some(failed), Progress::Ended(end)) => {
-                        // They may change until the next attempt.
+                        // The keys may change until the next attempt.
                         missed.extend(failed.keys_beside(current.as_ref()));
                         (failed.began.elapsed(), end)
                     }
@@ -426,7 +428,7 @@ where
             };
             let asked = match end {
                 ListenEnd::Ended(asked) => asked,
-                // From a confirmed stream.
+                // Refused by a confirmed stream.
                 ListenEnd::Refused => None,
                 ListenEnd::Disconnected => return,
             };
@@ -456,11 +458,11 @@ mod tests {
     struct Opened {
         keys: Vec<String>,
         confirm: oneshot::Sender<Honored>,
-        /// Ends the stream; closed once the proxy has dropped it.
+        /// Ends the stream; the channel closes once the proxy has dropped the stream.
         end: oneshot::Sender<ListenEnd>,
     }
 
-    /// Follows a set until `script` ends, which gets the set, the opened streams and the notified keys.
+    /// Follows a set until `script` ends. `script` gets the set, the opened streams and the notified keys.
     async fn following(
         (notifies_of_new, confirm_limit): (bool, Duration),
         script: impl AsyncFnOnce(
@@ -495,7 +497,7 @@ mod tests {
     }
 
     thread_local! {
-        /// Keys of this test, so that a key that stays wanted is the same allocation.
+        /// Keys of this test, so that a key that stays wanted keeps its allocation.
         static KNOWN: RefCell<Keys> = RefCell::default();
     }
 
@@ -565,7 +567,7 @@ mod tests {
             first.confirm.send(None).unwrap();
             turn().await;
             taken(notified);
-            // It ends while the next one is being opened.
+            // The stream ends while the next one is being opened.
             wanted.send_replace(keys(&["a", "b", "c"]));
             let second = streams.recv().await.unwrap();
             first.end.send(ListenEnd::Ended(None)).unwrap();
@@ -632,7 +634,7 @@ mod tests {
             let both = streams.recv().await.unwrap();
             both.confirm.send(Some(keys(&["b"]))).unwrap();
             turn().await;
-            // It was removed and added again before the set was read.
+            // The key was removed and added again before the set was read.
             let both = keys(&["b"]).into_iter().chain([Arc::from("a")]).collect();
             wanted.send_replace(both);
             assert_eq!(streams.recv().await.unwrap().keys, ["a", "b"]);
@@ -693,11 +695,11 @@ mod tests {
         .await;
     }
 
-    /// Confirmed stream: its keys, and its end, which is retained.
+    /// Confirmed stream: its keys, and the sender of its end, which is retained.
     type Opening = (Vec<String>, oneshot::Sender<ListenEnd>);
 
-    /// Confirms streams for `known` keys only, until no further one is opened. Returns the keys followed then, and
-    /// the number of attempts.
+    /// Confirms only streams for `known` keys, until no further stream is opened. Returns the keys followed at the end
+    /// and the number of attempts.
     async fn served(
         streams: &mut mpsc::UnboundedReceiver<Opened>,
         standing: &mut Vec<Opening>,
@@ -728,7 +730,7 @@ mod tests {
             let all = served(&mut streams, &mut standing, &["a", "b"]).await;
             assert_eq!(all.0, ["a", "b"]);
             taken(notified);
-            // `a` is forgotten while its stream is open.
+            // The server forgets `a` while its stream is open.
             wanted.send_replace(keys(&["a", "b", "c"]));
             let all = served(&mut streams, &mut standing, &["b", "c"]).await;
             assert_eq!(all.0, ["b", "c"], "after {} attempts", all.1);

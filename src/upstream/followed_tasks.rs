@@ -1,11 +1,11 @@
-//! Tasks of the servers whose changes clients follow (MCP Tasks extension §Task Status Notifications).
+//! Server tasks whose changes clients follow (MCP Tasks extension §Task Status Notifications).
 //!
-//! Like sealed task ids, they belong to a server's name in the config: each connection of a server of that name
-//! requests their changes ([`crate::listen`]), also after its entry was replaced, or removed and added again. A
-//! follower pins neither connection nor entry.
+//! Like sealed task ids, they belong to a server's name in the config: each connection of a server with this name
+//! requests their changes ([`crate::listen`]), even after its entry was replaced, or removed and added again. A
+//! follower pins neither a connection nor an entry.
 //!
-//! One principal may use all free slots. When the server is full, a newcomer takes the slot of the oldest task of
-//! the principal with the most (max-min fairness).
+//! One principal may use all free slots. If the server has none left, a newcomer takes the slot of the oldest task of
+//! the principal with the most tasks (max-min fairness).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ const MAX_FOLLOWED_TASKS: usize = 1024;
 /// Followed tasks by the server's id.
 pub(super) type FollowedById = BTreeMap<Arc<str>, FollowedTask>;
 
-/// Followed tasks of the servers of one name.
+/// Followed tasks of all servers with one name.
 #[derive(Debug, Default)]
 pub(super) struct FollowedTasks {
     tasks: watch::Sender<FollowedById>,
@@ -34,7 +34,7 @@ pub(super) struct FollowedTasks {
 pub(super) struct FollowedTask {
     /// Position in the order of following; never reused.
     number: u64,
-    /// Principal charged for the slot: its first follower.
+    /// Principal charged for the slot: the task's first follower.
     owner: Principal,
     followers: usize,
     /// Number of changes so far.
@@ -53,7 +53,7 @@ pub struct TooManyFollowed;
 pub struct GivenUp;
 
 impl FollowedTasks {
-    /// Follows the changes of a task from now on.
+    /// Starts to follow the changes of a task.
     pub(super) fn follow(
         self: &Arc<Self>,
         task: Arc<str>,
@@ -112,8 +112,8 @@ impl FollowedTasks {
     }
 }
 
-/// Evicts the oldest task of the principal with the most, if that principal keeps at least as many as the newcomer
-/// gets (max-min fairness). Two principals therefore never evict each other's tasks in turn.
+/// Evicts the oldest task of the principal with the most tasks, if that principal keeps at least as many as the
+/// newcomer gets (max-min fairness). Two principals therefore never evict each other's tasks in turn.
 fn give_way(tasks: &mut FollowedById, newcomer: &Principal) -> bool {
     let mut by_age: Vec<_> = tasks.values().map(|it| (it.number, &it.owner)).collect();
     by_age.sort_unstable_by_key(|(number, _)| *number);
@@ -142,7 +142,7 @@ impl TaskFollower {
     /// # Errors
     /// The task lost its slot and is no longer followed.
     pub async fn changed(&mut self) -> Result<(), GivenUp> {
-        // The sender lives as long as its followers, unless the task is evicted.
+        // The sender exists as long as its followers, unless the task is evicted.
         self.changes.changed().await.map_err(|_| GivenUp)
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(seen(), (true, 0));
     }
 
-    /// Principal that follows up to that many more tasks, as many as it can.
+    /// Principal that follows up to this many more tasks, as many as it can.
     fn following(
         followed: &Arc<FollowedTasks>,
         name: &str,
@@ -249,7 +249,7 @@ mod tests {
         });
         assert_eq!(gone.collect::<Vec<_>>(), oldest);
         assert_eq!(heavy.each_mut().map(given_up), [51; 4]);
-        // None of them evicts a task of one with as many, nor of the newcomer.
+        // They evict no task of a principal with as many, nor of the newcomer.
         assert_eq!(followed.tasks.borrow().len(), MAX_FOLLOWED_TASKS);
         for name in ["a", "b", "c", "d"] {
             let again =
@@ -257,7 +257,7 @@ mod tests {
             assert_eq!(again.map(|_| ()), Err(TooManyFollowed), "{name}");
         }
         assert!(followed.follow("one more".into(), &newcomer).is_err());
-        // A principal with few tasks keeps them, regardless of how many others come.
+        // A principal with few tasks keeps them, regardless of how many other principals come.
         for n in 0..MAX_FOLLOWED_TASKS {
             new.extend(following(&followed, &format!("n{n}"), 1).1);
         }

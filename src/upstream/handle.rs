@@ -10,7 +10,7 @@
 //!   calls enter            calls enter                                     calls are rejected
 //! ```
 //!
-//! A call costs two atomic operations on a word that is touched only by calls of its server.
+//! A call costs two atomic operations on a word that only calls of its server access.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,7 +46,7 @@ use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 /// Maximum wait to enqueue a client's response to a server request.
 pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
 
-/// Upper bound of `call_timeout`: a longer one cannot be added to a clock.
+/// Upper bound of `call_timeout`: a longer time cannot be added to a clock.
 const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Handle to one server, shared by all workers.
@@ -54,16 +54,16 @@ pub struct Upstream {
     pub(super) name: Arc<str>,
     pub(super) peer: Arc<Peer>,
     pub(super) id: ServerId,
-    /// Unique number, also among earlier servers of the same name.
+    /// Unique number, even among earlier servers with the same name.
     pub(super) key: u64,
     pub(super) transport: Transport,
     pub(super) call_timeout: CallTimeout,
     pub(super) state: StateCell,
-    /// TLS of its own `tls` section.
+    /// TLS settings from the server's own `tls` section.
     pub(super) own_tls: Option<Arc<OwnTls>>,
     pub(super) connect_requests: ConnectRequests,
     pub(super) control: mpsc::Sender<Control>,
-    /// `None` if the config sets its protocol family, or it is disabled.
+    /// `None` if the config sets the server's protocol family, or if the server is disabled.
     pub(super) second: Option<Arc<SecondConnection>>,
     pub(super) server_events: Arc<ServerEvents>,
     /// Resources whose changes the server was asked to report.
@@ -125,7 +125,7 @@ pub(super) struct ServerStop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WhyStopped {
     ProxyEnds,
-    /// Retired server whose calls have ended or timed out.
+    /// The server is retired, and its calls have ended or timed out.
     Retired,
 }
 
@@ -192,14 +192,14 @@ impl Upstream {
         self.key
     }
 
-    /// Whether it was removed from or replaced in the config; it still finishes its calls.
+    /// Whether the server was removed from the config or replaced; it still finishes its calls.
     pub(crate) fn is_retired(&self) -> bool {
         *self.life.borrow() != Life::Active
     }
 
-    /// Waits until it is retired.
+    /// Waits until the server is retired.
     pub async fn retired(&self) {
-        // The sender lives as long as `self`.
+        // The sender exists as long as `self`.
         let _ = self.life.subscribe().wait_for(|life| *life != Life::Active).await;
     }
 
@@ -216,22 +216,22 @@ impl Upstream {
         }
     }
 
-    /// Whether it is disabled in the config.
+    /// Whether the server is disabled in the config.
     pub fn is_disabled(&self) -> bool {
         self.state.load().status() == Status::Disabled
     }
 
-    /// Retires it: only calls already on their way may still enter.
+    /// Retires the server: only calls already on their way may still enter.
     pub(super) fn retire(&self) {
         self.advance(Life::Retired);
     }
 
-    /// Marks its task as ended.
+    /// Marks the server's task as ended.
     pub(super) fn ended(&self) {
         self.advance(Life::Over);
     }
 
-    /// Ends it with the proxy by `deadline`; replaces an earlier deadline, but not an earlier reason.
+    /// Ends the server with the proxy by `deadline`. Replaces an earlier deadline, but not an earlier reason.
     pub(super) fn end_with_proxy(&self, deadline: tokio::time::Instant) {
         self.stop.send_modify(|stop| {
             let why = stop.map_or(WhyStopped::ProxyEnds, |stop| stop.why);
@@ -248,9 +248,9 @@ impl Upstream {
         });
     }
 
-    /// Waits until its task has ended.
+    /// Waits until the server's task has ended.
     pub(super) async fn over(&self) {
-        // The sender lives as long as `self`.
+        // The sender exists as long as `self`.
         let _ = self.life.subscribe().wait_for(|life| *life == Life::Over).await;
     }
 
@@ -262,8 +262,8 @@ impl Upstream {
         });
     }
 
-    /// Restarts and reconnects since the proxy started, for any cause: loss, failure, operator, token, config.
-    /// Includes those of its predecessors under the same name.
+    /// Number of restarts and reconnects since the proxy started, for any cause: loss, failure, operator, token,
+    /// config. Includes the restarts of its predecessors with the same name.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
@@ -272,18 +272,18 @@ impl Upstream {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Continues the count of the server that it replaces.
+    /// Continues the count of the server that this one replaces.
     pub(super) fn continue_count_of(&self, earlier: &Self) {
         let both_run = !self.is_disabled() && !earlier.is_disabled();
         self.restarts.fetch_add(earlier.restarts() + u64::from(both_run), Ordering::Relaxed);
     }
 
-    /// Refreshes its tools if it is connected, since other settings may apply to them.
+    /// Refreshes the tools if the server is connected, since other settings may apply to them.
     pub fn refresh_tools(&self) {
         self.server_events.tools.notify_one();
     }
 
-    /// Id that belongs to its name.
+    /// Id that belongs to the server's name.
     pub fn id(&self) -> ServerId {
         self.id
     }
@@ -303,22 +303,22 @@ impl Upstream {
         shown
     }
 
-    /// Sets or clears the fault of one of its lists other than tools; shown with its state while connected.
+    /// Sets or clears the fault of a list other than tools; shown with the server's state while it is connected.
     pub fn report_list(&self, method: &'static str, fault: Option<String>) {
         self.list_faults.set(method, fault);
     }
 
-    /// Whether it was discovered or has failed once.
+    /// Whether the server was discovered or has failed once.
     pub fn is_settled(&self) -> bool {
         self.state.load().is_settled()
     }
 
-    /// Whether it has a connection, of a known protocol family.
+    /// Whether the server has a connection with a known protocol family.
     pub fn is_connected(&self) -> bool {
         self.state.load().live().is_some()
     }
 
-    /// Waits until it was discovered or has failed once.
+    /// Waits until the server was discovered or has failed once.
     pub async fn settled(&self) {
         self.state.wait_for(|state| state.is_settled().then_some(())).await;
     }
@@ -328,40 +328,40 @@ impl Upstream {
         self.peer.quote(words)
     }
 
-    /// Takes a token from the server's log budget. Without one, the line is counted and the count reported later.
+    /// Takes a token from the server's log budget. If there is none, the line is counted and the count reported later.
     pub fn may_log(&self) -> bool {
         self.peer.may_log()
     }
 
-    /// Protocol family of its current or last connection.
+    /// Protocol family of the current or last connection.
     pub fn family(&self) -> ProtocolFamily {
         self.state.load().about().family
     }
 
-    /// Capabilities of its current or last connection.
+    /// Capabilities of the current or last connection.
     pub fn offers(&self) -> ServerCapabilities {
         self.state.load().about().offers
     }
 
-    /// Whether it reports resource changes to clients of that family; to legacy ones also over its second
-    /// connection, as far as [that is known](Self::learn_legacy_updates).
+    /// Whether the server reports resource changes to clients of this family; to legacy clients also over its second
+    /// connection, as far as [this is known](Self::learn_legacy_updates).
     pub fn reports_updates_to(&self, family: ProtocolFamily) -> bool {
         let second = self.second.as_ref().filter(|_| family == ProtocolFamily::Legacy);
         self.offers().resource_updates
             || second.is_some_and(|second| second.legacy_updates() == Some(true))
     }
 
-    /// Introduction of its current or last connection whose tools were read; empty before.
+    /// Introduction of the current or last connection whose tools were read; empty before the first.
     pub fn introduced(&self) -> Arc<Introduced> {
         Arc::clone(self.state.load().introduced())
     }
 
-    /// Tools left out of its last list, with the reason.
+    /// Tools omitted from the last list, with the reason.
     pub fn list_notes(&self) -> ListNotes {
         self.peer.list_notes()
     }
 
-    /// Change counters of its resource and prompt lists.
+    /// Change counters of the server's resource and prompt lists.
     pub fn changes(&self) -> watch::Receiver<Changes> {
         self.server_events.changes.subscribe()
     }
@@ -376,12 +376,13 @@ impl Upstream {
         self.server_events.changed_tasks.subscribe()
     }
 
-    /// Installs the consumer of log messages outside of calls. Call once at start; the consumer must not block.
+    /// Installs the consumer of log messages outside of calls. Must be called once at startup; the consumer must not
+    /// block.
     pub fn log_to(&self, reader: impl Fn(&Bytes) -> LogDelivery + Send + Sync + 'static) {
         self.server_events.consume_log(reader);
     }
 
-    /// State of its second connection; `None` while there is none.
+    /// State of the second connection; `None` while it does not exist.
     pub fn second(&self) -> Option<SecondState> {
         self.second.as_ref().and_then(|second| second.state())
     }
@@ -405,9 +406,9 @@ impl Upstream {
         live.is_some_and(|live| live.generation == generation)
     }
 
-    /// Sends a client's response back to the server. `generation` is that of the `Answer` with the request, `id`
-    /// the request's raw id, `outcome` the raw member `"result":…` or `"error":…`. Waits at most [`RESPOND_WAIT`]
-    /// for space in the queue, not for the delivery.
+    /// Sends a client's response back to the server. `generation` is that of the `Answer` that contained the request,
+    /// `id` is the request's raw id, and `outcome` is the raw member `"result":…` or `"error":…`. Waits at most
+    /// [`RESPOND_WAIT`] for space in the queue, not for the delivery.
     pub async fn respond(
         &self,
         generation: u64,
@@ -426,7 +427,7 @@ impl Upstream {
         }
     }
 
-    /// Subscribes to changes of a resource, also on later connections. `asked` is the generation of the connection
+    /// Subscribes to changes of a resource, including on later connections. `asked` is the generation of the connection
     /// over which the client's own request has already subscribed.
     pub fn subscribe(&self, uri: &str, asked: Option<u64>) {
         self.subscriptions.add(uri, asked);
@@ -451,7 +452,7 @@ impl Upstream {
         self.subscriptions.uris()
     }
 
-    /// Follows the changes of a task, by the server's id, at all servers of this name, present and future.
+    /// Follows the changes of a task, by the server's id, on all present and future servers with this name.
     ///
     /// # Errors
     /// Too many tasks are followed, and no principal has more of them than this one would have.
@@ -464,7 +465,7 @@ impl Upstream {
     }
 }
 
-/// Guard of a call, needed to send it: the server does not end before the guard is dropped or the drain times out.
+/// Guard that is needed to send a call: the server does not end before the guard is dropped or the drain times out.
 pub struct CallGuard(Arc<Upstream>);
 
 impl CallGuard {
@@ -494,7 +495,7 @@ impl fmt::Debug for CallGuard {
     }
 }
 
-/// Set once no call may enter.
+/// Set once calls may no longer enter.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 /// Set while a task waits for the last call.
 const RETIRING: usize = 1 << (usize::BITS - 2);
@@ -509,7 +510,7 @@ pub(super) struct ActiveCalls {
 }
 
 impl ActiveCalls {
-    /// Counts a call; false if the server is closed.
+    /// Counts a call; returns false if the server is closed.
     pub(super) fn enter(&self) -> bool {
         let entered = self.state.fetch_add(1, Ordering::AcqRel) & CLOSED == 0;
         if !entered {
@@ -525,7 +526,7 @@ impl ActiveCalls {
         }
     }
 
-    /// Waits until no call is active and closes the counter. Called by a single task only.
+    /// Waits until no call is active, and closes the counter. Must be called by a single task.
     pub(super) async fn drained(&self) {
         self.state.fetch_or(RETIRING, Ordering::AcqRel);
         loop {
@@ -553,7 +554,7 @@ impl ActiveCalls {
 pub enum NotRestarted {
     #[error("it is disabled in the config: `mcpproxy upstream enable NAME` enables it")]
     Disabled,
-    /// The server is stopped for good.
+    /// The server is stopped permanently.
     #[error("it cannot be restarted: {0}")]
     Stopped(Arc<str>),
     /// The server's control queue is full.
@@ -571,7 +572,7 @@ impl Upstream {
                 Phase::Disabled => return Err(NotRestarted::Disabled),
                 Phase::Stopped => return Err(NotRestarted::Stopped(state.reason())),
                 Phase::Waiting(Waiting { attempt, .. }) => (*attempt, None),
-                // If the attempt in progress fails, another one follows at once.
+                // If the attempt in progress fails, another one follows immediately.
                 Phase::Connecting { attempt, .. } if state.status() == Status::Failed => {
                     (*attempt, None)
                 }
@@ -583,7 +584,7 @@ impl Upstream {
         };
         let Some(generation) = generation else {
             self.connect_requests.request_at_once(last + 1);
-            // Until the attempt has begun, the state is that of the last one.
+            // Until the attempt has begun, the state belongs to the previous attempt.
             return self
                 .await_state(|now| match now.phase() {
                     Phase::Waiting(Waiting { attempt, .. }) => *attempt > last,

@@ -9,8 +9,8 @@
 //!   └────────── notifications/initialized ◀─────┘ ──────▶ legacy
 //! ```
 //!
-//! Legacy servers refuse the probe in many ways: an error, any HTTP status, a foreign id, an unrelated result,
-//! legacy revisions only, silence. A modern error, a missing login and a throttled request end the handshake
+//! Legacy servers refuse the probe in many ways: an error, any HTTP status, a foreign id, an unrelated result, a list
+//! with only legacy revisions, or silence. A modern error, a missing login or a throttled request ends the handshake
 //! instead. The server's task decides how the next one starts.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use mcpproxy_protocol::mcp::revisions::{MODERN, NEWEST_LEGACY, ProtocolFamily};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
 /// Maximum wait for the response to the probe. Most servers have started by then, even if an installer fetches them
-/// first; a late response of a slower one is recognized, and the server is started again. Below
+/// first. A late response of a slower server is recognized, and the server is started again. Shorter than
 /// [`CONNECT_WAIT`](crate::backoff::CONNECT_WAIT), for servers that ignore unknown requests.
 pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(8);
 
@@ -53,13 +53,13 @@ pub(super) struct Greeting {
 /// Start mode of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// Protocol family unknown: probe.
+    /// The protocol family is unknown, so the handshake probes.
     Probe,
-    /// Protocol family remembered, or detected by the last attempt.
+    /// The protocol family is remembered, or was detected by the last attempt.
     Known(ProtocolFamily),
 }
 
-/// Introduction as clients may see it.
+/// Introduction in the form that clients may see.
 fn introduced(peer: &Peer, introduction: &Introduction) -> Introduced {
     let instructions = introduction.instructions.as_deref().unwrap_or_default();
     let capabilities = Value::from(introduction.declared.clone()).to_string();
@@ -72,9 +72,9 @@ fn introduced(peer: &Peer, introduction: &Introduction) -> Introduced {
 /// Reason why the handshake failed.
 #[derive(Debug)]
 pub(super) struct HandshakeFailure {
-    /// One line.
+    /// Reason in one line.
     pub(super) reason: String,
-    /// Set if the server limits its requests, with the requested delay, if any.
+    /// Set if the server limits its requests; holds the requested delay, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -103,13 +103,13 @@ pub(super) enum LifecycleChannel {
 /// A child's pipes, before calls use them.
 pub(super) struct PipeLifecycle {
     pub(super) link: Arc<ChildLink>,
-    /// Messages that respond to no call.
+    /// Messages that are not responses to calls.
     pub(super) inbox: mpsc::Receiver<Bytes>,
     /// Maximum wait for space in the queue to the child.
     pub(super) limit: Duration,
     /// Id of the probe once its response is no longer awaited.
     pub(super) given_up: Option<u64>,
-    /// Whether a presumed legacy server has responded late that it is modern.
+    /// Whether a late response of a presumed legacy server showed that it is modern.
     pub(super) late: bool,
 }
 
@@ -118,8 +118,8 @@ impl PipeLifecycle {
         Self { link, inbox, limit, given_up: None, late: false }
     }
 
-    /// Sends a request and waits for its response. Any response refuses the probe, since legacy servers answer it
-    /// under foreign ids.
+    /// Sends a request and waits for its response. Any response refuses the probe, since legacy servers answer it under
+    /// foreign ids.
     async fn ask(&mut self, opening: OpeningRequest, id: u64) -> Result<Bytes, Cause> {
         self.link.send(opening.message(id), self.limit).await?;
         loop {
@@ -150,7 +150,7 @@ impl PipeLifecycle {
     }
 }
 
-/// Id of the first request; ids of calls are far above.
+/// Id of the first request; ids of calls are much higher.
 const FIRST_ID: u64 = 1;
 
 struct Handshake<'a> {
@@ -162,7 +162,7 @@ struct Handshake<'a> {
 /// Outcome of the probe.
 enum Probed {
     Modern(Introduction),
-    /// Not a modern server, for this reason.
+    /// The server is not modern, for this reason.
     Legacy(String),
 }
 
@@ -220,7 +220,7 @@ pub(super) async fn perform(
     })
 }
 
-/// Part of the handshake's limit for the probe: at most half.
+/// Part of the handshake's time limit that the probe may use: at most half.
 fn probe_limit(limit: Duration) -> Duration {
     PROBE_LIMIT.min(limit / 2)
 }
@@ -236,8 +236,8 @@ impl Handshake<'_> {
         Ok((id, message))
     }
 
-    /// Asks for the modern revisions. A server that refuses the request although it supports its revision is asked
-    /// once more (MCP 2026-07-28 §Protocol Version Header).
+    /// Requests the modern revisions. If a server refuses the request although it supports the request's revision, it
+    /// is asked once more (MCP 2026-07-28 §Protocol Version Header).
     async fn probe(&mut self, limit: Duration, is_retry: bool) -> Result<Probed, HandshakeFailure> {
         let id = self.next_id;
         let until = Instant::now() + limit;
@@ -320,7 +320,7 @@ impl Handshake<'_> {
                 },
             };
             let older = match error.message.is_empty() && error.code == 0 {
-                // A text with HTTP 400 is not parsed.
+                // A text in an HTTP 400 response is not parsed.
                 true => lifecycle::next_older(proposed),
                 false => lifecycle::older_revision(proposed, &error),
             };

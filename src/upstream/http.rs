@@ -10,8 +10,8 @@
 //! ```
 //!
 //! An event stream that ends before its response is resumed by a GET with the id of its last event (MCP 2025-11-25
-//! §Resumability and Redelivery); the request itself is never repeated. Resumption is bounded by the time limit of
-//! the awaited message and by [`MAX_RESUMES`]. `gateway::downstream::replay` is its counterpart for clients.
+//! §Resumability and Redelivery); the request itself is never repeated. Resumption is bounded by the time limit of the
+//! awaited message and by [`MAX_RESUMES`]. `gateway::downstream::replay` is the counterpart for clients.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -60,19 +60,19 @@ pub const STALL_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct Limits {
     /// Deadline of the first byte of the first message, including the connection.
     pub(super) first: Instant,
-    /// Limit for the first byte of each further message.
+    /// Time limit for the first byte of each further message.
     pub(super) answer: Duration,
-    /// Limit between the bytes of a message.
+    /// Time limit between the bytes of a message.
     stall: Duration,
 }
 
 impl Limits {
-    /// The rest of `time` for the first message, all of it for each further one.
+    /// Limits with the rest of `time` for the first message, and all of it for each further message.
     pub(crate) fn of(time: Allowance) -> Self {
         Self { first: time.until, answer: time.whole, stall: STALL_LIMIT }
     }
 
-    /// This time for each message, starting now.
+    /// Limits with this time for each message, starting now.
     pub(crate) fn now(answer: Duration) -> Self {
         Self::of(Allowance::now(answer))
     }
@@ -109,7 +109,7 @@ pub(super) enum Framing {
 }
 
 impl HttpExchange {
-    /// Response whose head was read.
+    /// Exchange for a response whose head was read.
     pub(super) fn new(connection: Box<Connection>, framing: Framing, limits: Limits) -> Self {
         let deadline = Some(limits.first);
         Self {
@@ -125,13 +125,13 @@ impl HttpExchange {
         }
     }
 
-    /// Replaces the body of an HTTP error by a complete message.
+    /// Replaces the body of an HTTP error with a complete message.
     pub(super) fn with_body(self, body: Bytes, status: u16) -> Self {
         Self { framing: Framing::Fixed { body: Some(body), status }, ..self }
     }
 
-    /// Refusal of an HTTP error whose JSON-RPC error has a foreign id, `None` otherwise. Its message is reported with
-    /// the status.
+    /// Refusal for an HTTP error whose JSON-RPC error has a foreign id; `None` otherwise. The error's message is
+    /// reported with the status.
     pub(crate) fn foreign_error(&self, id: u64) -> Option<HttpRefused> {
         let Framing::Fixed { body: Some(body), status } = &self.framing else { return None };
         let error = RpcError::read(body).filter(|error| error.request_id() != Some(id))?;
@@ -139,8 +139,8 @@ impl HttpExchange {
         Some(HttpRefused::new(Cause::Status { status: *status, message }, Sent::Maybe))
     }
 
-    /// Next piece of the response, `None` at its end. A resumable event stream whose connection breaks between two
-    /// events counts as ended.
+    /// Next piece of the response; `None` at its end. If a resumable event stream's connection breaks between two
+    /// events, the stream counts as ended.
     pub(crate) async fn next(&mut self) -> Result<Option<AnswerPart>, Cause> {
         if let Some(first) = self.first.take() {
             return first;
@@ -153,12 +153,13 @@ impl HttpExchange {
     }
 
     /// Reads the first part ahead to detect an error for an unknown session; some servers send it with status 200, as a
-    /// body or as the first event. Returns the server's message then. Waits at most [`DENIAL_WAIT`] for the first event.
+    /// body or as the first event. In this case, returns the server's message. Waits at most [`DENIAL_WAIT`] for the
+    /// first event.
     pub(crate) async fn denied_session(&mut self) -> Option<Arc<str>> {
         if matches!(self.framing, Framing::Fixed { .. }) {
             return None;
         }
-        // A session is denied at once; a tool may be silent for any time.
+        // A session is denied immediately, whereas a tool may be silent for any time.
         let is_event_stream = self.is_event_stream();
         let first = poll_fn(|cx| self.poll_next(cx));
         let first = match is_event_stream {
@@ -263,7 +264,7 @@ impl HttpExchange {
                             }
                         }
                         sse::Item::End => {
-                            // An event with empty data only carries an id to resume from.
+                            // An event with empty data only carries an id from which to resume.
                             let message = std::mem::take(&mut self.inside);
                             if !std::mem::take(skip) && message {
                                 return Ok(Some(AnswerPart::End));
@@ -301,7 +302,7 @@ impl HttpExchange {
         if self.inside { Cause::Stalled { limit } } else { Cause::NoAnswer { limit } }
     }
 
-    /// Sets the deadline of the next message; each further one gets the whole time.
+    /// Sets the deadline of the next message; each further message gets the whole time.
     pub(crate) fn wait_until(&mut self, time: Allowance) {
         self.limits.answer = time.whole;
         self.deadline = Some(time.until);
@@ -326,7 +327,7 @@ impl HttpExchange {
         }
     }
 
-    /// Whether the whole body was read.
+    /// Whether the whole body has been read.
     pub(crate) fn is_complete(&self) -> bool {
         self.ended && !matches!(self.framing, Framing::Fixed { .. })
     }
@@ -376,7 +377,7 @@ pub(crate) async fn exchange(
                 let answered = (connection, head);
                 let following = follow(session, request, limits, answered);
                 let Redirected { mut connection, head, .. } = Box::pin(following).await?;
-                // It may lead to a different path or port than the pool's other connections.
+                // This connection may lead to a different path or port than the pool's other connections.
                 connection.close_after_response();
                 return accept(session, connection, &head, limits).await;
             }
@@ -385,7 +386,7 @@ pub(crate) async fn exchange(
             Err(SendError::Failed(cause)) => return Err(HttpRefused::new(cause, Sent::Maybe)),
         }
     }
-    // Boxed: this rare future is large and would be part of every waiting call.
+    // Boxed, because this rarely used future is large and would be part of every waiting call.
     Box::pin(fresh(session, request, limits)).await
 }
 
@@ -413,7 +414,7 @@ pub(crate) async fn send(
     Ok((connection, head))
 }
 
-/// Like [`send`], but also returns the endpoint to which the request was redirected.
+/// Same as [`send`], but also returns the endpoint to which the request was redirected.
 pub(crate) async fn send_and_follow(
     session: &Session,
     request: &HttpRequest,
@@ -472,7 +473,7 @@ async fn send_once(
     limits: Limits,
 ) -> Result<(Box<Connection>, ResponseHead), HttpRefused> {
     let opening = Connection::open(endpoint);
-    // An already expired deadline says nothing about the server.
+    // A deadline that has already expired is not evidence about the server.
     let opened = tokio::time::timeout_at(limits.first.into(), opening).await;
     let late = |_| Err(Cause::NoAnswer { limit: limits.answer });
     let mut connection = opened.unwrap_or_else(late).map_err(HttpRefused::unsent)?;
@@ -511,7 +512,7 @@ pub(crate) async fn accept(
         return refused(Cause::AcceptedOnly { status: head.status });
     }
     if let (300..=399, Some(location)) = (head.status, &head.location) {
-        // Other redirects were refused before.
+        // Other redirects were refused earlier.
         let why = "only 307 and 308 keep the request; set url to its target";
         let cause = redirect::refusal(&session.endpoint, head.status, location, why);
         return refused(cause);
@@ -568,8 +569,8 @@ pub(crate) async fn next_message(
     Ok(None)
 }
 
-/// Sends a request of the proxy's own and returns the response, of at most `room` bytes. `events` observe the other
-/// messages of its stream.
+/// Sends a request on the proxy's own behalf and returns the response, at most `room` bytes. `events` receives the
+/// other messages of its stream.
 pub(crate) async fn fetch(
     session: &Session,
     events: &ServerEvents,
@@ -601,7 +602,7 @@ pub(crate) async fn fetch(
     Err(failed(Cause::NoAnswerAtAll { reason: "its stream held no response".into() }))
 }
 
-/// Sends a notification, best effort.
+/// Sends a notification on a best-effort basis.
 pub(crate) async fn notify(session: &Session, json: Bytes) {
     let request = session.post(b"", (json.into(), Default::default()));
     let _ = tokio::time::timeout(NOTIFY_LIMIT, send(session, &request, Limits::now(NOTIFY_LIMIT)))
@@ -646,16 +647,16 @@ pub(super) async fn refusal(
     let status = head.status;
     let body = beginning(&mut exchange).await;
     let (challenged, peer) = (of.challenged(head), of.peer());
-    // Common servers report it as 400 with a text.
+    // Common servers report an unknown session as 400 with a text.
     let mentions = |word: &str| memchr::memmem::find(&body.bytes, word.as_bytes()).is_some();
     let unknown = match (status, of.kind()) {
         (404 | 410, SessionKind::Session) => true,
-        // Modern servers have no sessions: this one was replaced by a legacy server.
+        // Modern servers have no sessions, so a legacy server must have replaced this one.
         (400, SessionKind::Session | SessionKind::Modern) => {
             mentions(SESSION) || mentions(NOT_INITIALIZED)
         }
         (400, SessionKind::Neither) => mentions(NOT_INITIALIZED),
-        // The token was rejected: a new session has another.
+        // The token was rejected; a new session has another one.
         (401, _) => of.is_logged_in(),
         (_, SessionKind::Session | SessionKind::Modern | SessionKind::Neither) => false,
     };
@@ -680,8 +681,8 @@ pub(super) async fn refusal(
     Err(HttpRefused { cause, sent: Sent::Maybe, session_unknown: unknown })
 }
 
-/// Whether the server limits its requests: 429, or 503 with a retry time. Returns that time, if stated. A JSON-RPC
-/// error in the body is only quoted, since the delay is part of the refusal.
+/// Whether the server limits its requests: 429, or 503 with a retry time. Returns this time, if stated. A JSON-RPC
+/// error in the body is only quoted, because the delay is part of the refusal.
 fn throttled(head: &ResponseHead) -> Option<Option<Duration>> {
     let after = head.retry_after.as_deref();
     let after = after.and_then(|value| http1::retry_after(value, SystemTime::now()));
@@ -690,7 +691,7 @@ fn throttled(head: &ResponseHead) -> Option<Option<Duration>> {
 
 /// Reason why a long-lived stream could not be opened.
 pub(crate) enum StreamRefusal {
-    /// The server does not offer it.
+    /// The server does not offer the stream.
     Unsupported(Cause),
     Unreachable(Cause),
     /// A later attempt may succeed, after this time if the server stated one.
@@ -711,10 +712,10 @@ pub(crate) async fn open_stream(
         cause @ (Cause::NeedsLogin { .. }
         | Cause::AcceptedOnly { .. }
         | Cause::ContentType { .. }) => StreamRefusal::Unsupported(cause),
-        // With 409, the server has not noticed yet that the old stream is closed.
+        // With 409, the server has not yet detected that the old stream is closed.
         cause @ Cause::Status { status, .. } => match status {
             408 | 409 | 425 | 500 | 502..=599 => StreamRefusal::Temporary(cause, None),
-            // A token may be renewed meanwhile.
+            // A token may have been renewed since.
             401 if session.is_logged_in() => StreamRefusal::Temporary(cause, None),
             _ => StreamRefusal::Unsupported(cause),
         },
@@ -726,7 +727,7 @@ pub(crate) async fn open_stream(
     if stream.is_event_stream() {
         return Ok(stream);
     }
-    // An error in an HTTP error is a response as well.
+    // An error in an HTTP error is a response too.
     let error = match next_message(&mut stream, MAX_REFUSAL_BYTES).await {
         Ok(message) => message.and_then(|it| ServerResponse::parse(&it)?.outcome.err()),
         Err(_) => None,
@@ -740,7 +741,7 @@ pub(crate) async fn open_stream(
     })
 }
 
-/// Reads as much of the body as an error may quote; the rest is not read.
+/// Reads as much of the body as an error may quote, but not the rest.
 pub(super) async fn beginning(exchange: &mut HttpExchange) -> Beginning {
     let mut bytes = Vec::new();
     loop {
@@ -772,11 +773,11 @@ impl Beginning {
     }
 }
 
-/// Error code with which servers refuse an unknown session.
+/// Error code that servers use to refuse an unknown session.
 const SESSION_ERROR_CODE: &str = "-32001";
 /// Maximum wait for the first event of a stream, in which a server may deny its session.
 const DENIAL_WAIT: Duration = Duration::from_secs(1);
-/// Maximum size of a first part that is searched for that code. Results are usually larger, and are not searched.
+/// Maximum size of a first part that is searched for this code. Results are usually larger, and are not searched.
 const MAX_SESSION_ERROR_BYTES: usize = 512;
 /// Part of the texts with which common servers reject an unknown session ("Session not found", "No valid session ID").
 const SESSION: &str = "ession";
@@ -817,8 +818,8 @@ impl<'a> RpcError<'a> {
         Some(Self { id, is_2_0: jsonrpc.as_deref() == Some("2.0"), code, message })
     }
 
-    /// Whether it may be the response to the request; the reader compares the ids. Otherwise its message is reported
-    /// with the status.
+    /// Whether the error may be the response to the request; the reader compares the ids. If not, the message is
+    /// reported with the status.
     fn names_a_request(&self) -> bool {
         self.is_2_0 && self.request_id().is_some()
     }
@@ -827,7 +828,7 @@ impl<'a> RpcError<'a> {
         self.id.and_then(|id| jsonrpc::numeric_id(id.get().as_bytes()))
     }
 
-    /// Whether it denies the session. The code alone is not sufficient, since it also means a timeout.
+    /// Whether the error denies the session. The code alone is not sufficient, because it is also used for a timeout.
     fn denies_session(&self) -> bool {
         self.code.is_some_and(|code| code.get() == SESSION_ERROR_CODE)
             && (self.message.contains(SESSION) || self.message.contains(NOT_INITIALIZED))
@@ -846,7 +847,7 @@ const MIN_RETRY: Duration = Duration::from_millis(50);
 /// Position in an event stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cursor {
-    /// Id of the last event; never empty, valid as a header value.
+    /// Id of the last event; never empty, and valid as a header value.
     id: Vec<u8>,
     retry: Option<Duration>,
     /// Number of resumptions.
@@ -863,7 +864,7 @@ pub(crate) struct Resuming {
 }
 
 impl Cursor {
-    /// Position of an ended stream; `before` is the position at which it was resumed. `None` without event ids.
+    /// Position of an ended stream; `before` is the position at which the stream was resumed. `None` without event ids.
     pub(crate) fn of(stream: &HttpExchange, before: Option<Box<Self>>) -> Option<Box<Self>> {
         let last_id = stream.last_id()?;
         let mut cursor = match before {
@@ -934,7 +935,7 @@ async fn attempts(
     Err(failed(&format!("it ended {MAX_RESUMES} times")))
 }
 
-/// Whether a retry may succeed. With 409 the server may not have noticed yet that the old connection is closed.
+/// Whether a retry may succeed. With 409, the server may not have detected yet that the old connection is closed.
 fn is_transient(cause: &Cause) -> bool {
     match cause {
         Cause::Status { status, .. } => matches!(status, 409 | 500..=599),

@@ -1,9 +1,9 @@
 //! Lifecycle over streamable HTTP: handshake requests, the GET stream, and the end of the session.
 //!
-//! Owns the session's id and negotiated version, which calls then carry.
+//! Owns the session's id and negotiated version, which calls carry afterward.
 //!
-//! Also detects servers that support only the HTTP+SSE transport of 2024-11-05, which is not implemented, so that
-//! they fail with an explanation instead of a bare 405.
+//! Also detects servers that support only the HTTP+SSE transport of 2024-11-05, which is not implemented, so that they
+//! fail with an explanation rather than a bare 405.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct HttpLifecycle {
     lost: mpsc::Sender<Arc<str>>,
     router: Arc<NotificationRouter>,
     server_events: Arc<ServerEvents>,
-    /// The server requires a login, or rejected its token.
+    /// Whether the server requires a login, or rejected its token.
     unauthorized: AtomicBool,
 }
 
@@ -125,7 +125,7 @@ impl HttpLifecycle {
                 .await
                 .map_err(|refused| refused.cause)?;
         if let Some(endpoint) = moved {
-            // Later requests of the session go there directly.
+            // Later requests of the session go directly to the new endpoint.
             peer_line!(info, self.peer, server = %self.peer.name, path = %endpoint.path.path(), "redirected by the server");
             self.session.lock().move_to(Arc::clone(&endpoint));
             session.move_to(Arc::clone(&endpoint));
@@ -209,7 +209,7 @@ impl HttpLifecycle {
             Destination::Changed(list) => self.server_events.changed(list),
             Destination::Updated(uri) => self.server_events.updated(&uri),
             Destination::Task(task) => self.server_events.task_changed(&task),
-            // Already read as the first message of its stream.
+            // This was already read as the first message of its stream.
             Destination::Acknowledged(_) => {}
             Destination::Reply(reply) => self.reply(reply),
             Destination::Nobody(what) => self.log_debug(what),

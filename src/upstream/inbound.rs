@@ -1,15 +1,15 @@
 //! Routing of server messages on streams shared by many calls: a child's pipe and the GET stream.
 //!
-//! Sans-I/O. [`ResponseMatcher`] parses a message incrementally until it is known whether it responds to one of our
-//! calls, so that large responses are forwarded before they are complete. [`route`] decides about any other
-//! complete message. Messages within a call's own HTTP stream never come here.
+//! Sans-I/O. [`ResponseMatcher`] parses a message incrementally until it is known whether it responds to one of the proxy's calls, so that
+//! large responses are forwarded before they are complete. [`route`] decides about any other complete message. Messages within a call's own
+//! HTTP stream are handled elsewhere.
 //!
-//! A server request (sampling, elicitation, roots), log message or cancellation names no call. Invariant: it is sent to a
-//! call only if all calls that could have caused it belong to one session, that is to one client on behalf of one
-//! principal, since a guess could reveal one client's data to another. Calls count even if their client could not take the
-//! message; otherwise a client without capabilities would make another the only candidate. A call without a session is a
-//! session of its own; this includes clients of the stateless revision, since a gateway may multiplex several people. A
-//! request without a recipient is refused with the reason. Progress needs a token of ours.
+//! A server request (sampling, elicitation, roots), log message or cancellation does not name a call. Invariant: it is sent to a call only
+//! if all calls that could have caused it belong to one session, that is to one client on behalf of one principal, since a guess could
+//! reveal one client's data to another. Calls count even if their client could not accept the message; otherwise a client without
+//! capabilities would make another the only candidate. A call without a session counts as its own session; this includes clients of the
+//! stateless revision, since a gateway may multiplex several people. A request without a recipient is refused with the reason. Progress
+//! needs a token of the proxy.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ pub enum AnswerPart {
 const MAX_ID_BYTES: usize = 1024;
 /// Maximum size of a message that is delivered to a call, in bytes.
 const MAX_DELIVERED_BYTES: usize = 1024 * 1024;
-/// Maximum length of a server's method name quoted in our error, in characters.
+/// Maximum length of a server's method name quoted in an error of the proxy, in characters.
 const MAX_QUOTED_CHARS: usize = 100;
 /// First message of a subscription.
 pub(crate) const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -63,9 +63,9 @@ pub(crate) enum Destination {
     Lifecycle,
     /// Log message and its recipient, if any.
     Log(Option<u64>),
-    /// Completion of an elicitation, and the call that may deliver it: the one that a log message would go to.
+    /// Completion of an elicitation, and the call that may deliver it: the call that would receive a log message.
     Completed(Option<u64>),
-    /// Message for this call. With an id it is a request that needs a response.
+    /// Message for this call. If it has an id, it is a request that needs a response.
     Call(u64, Option<Bytes>),
     /// Message for one of these calls of one session.
     Calls(Box<[u64]>),
@@ -81,7 +81,7 @@ pub(crate) enum Destination {
     Nobody(&'static str),
 }
 
-/// Routes a complete message that responds to no call. `calls` are all that the server may be working on for a client.
+/// Routes a complete message that is not a response to a call. `calls` lists all calls that the server may be working on for a client.
 pub(crate) fn route(message: &[u8], calls: &[CallInFlight]) -> Destination {
     let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(message) else {
         return Destination::Nobody("a message that cannot be read");
@@ -132,7 +132,7 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
             Recipient::Call { id, .. } => Destination::Completed(Some(id)),
             Recipient::Nobody | Recipient::Ambiguous { .. } => Destination::Completed(None),
         },
-        // Cancels a server request. Within one session, each call knows its own requests.
+        // This cancels a server request. Within one session, each call knows its own requests.
         "notifications/cancelled" => match Recipient::of(calls) {
             Recipient::Call { .. } => {
                 let able = calls
@@ -149,7 +149,7 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
         "notifications/resources/list_changed" => Destination::Changed(ChangedList::Resources),
         "notifications/prompts/list_changed" => Destination::Changed(ChangedList::Prompts),
         "notifications/resources/updated" => match params.and_then(uri_of) {
-            // Longer URIs cannot be subscribed to.
+            // Clients cannot subscribe to longer URIs.
             Some(uri) if uri.len() > MAX_URI_BYTES => {
                 Destination::Nobody("the change of a resource with a URI that is too long")
             }
@@ -236,7 +236,7 @@ pub(crate) fn busy(id: &[u8]) -> Bytes {
     jsonrpc::error(Some(id), Code::Internal, "the client reads its messages too slowly")
 }
 
-/// Call of a progress notification: its token is our request id.
+/// Call that a progress notification belongs to: the token is the proxy's request id.
 fn progress_of(params: &RawValue) -> Option<u64> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -271,8 +271,8 @@ fn uri_of(params: &RawValue) -> Option<Box<str>> {
     serde_json::from_str::<Params>(params.get()).ok().map(|params| params.uri)
 }
 
-/// Time for which an abandoned call counts, unless the server responds earlier. Servers are sent
-/// `notifications/cancelled`, but some continue.
+/// Time for which an abandoned call counts, unless the server responds earlier. Servers receive `notifications/cancelled`, but some
+/// continue.
 pub(crate) const ABANDONED_COUNTS_FOR: Duration = Duration::from_secs(300);
 /// Maximum number of abandoned calls tracked per connection.
 const MAX_ABANDONED: usize = 256;
@@ -280,7 +280,7 @@ const MAX_ABANDONED: usize = 256;
 /// Client of a call, as relevant for routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallClient {
-    /// `None`: the call is a session of its own.
+    /// Session of the call; `None` if the call counts as its own session.
     pub(crate) session: Option<CallSession>,
     /// Capabilities of the client during this call.
     pub(crate) capabilities: ClientCapabilities,
@@ -288,19 +288,19 @@ pub(crate) struct CallClient {
     pub(crate) extensions: bool,
 }
 
-/// Call that the server may be working on.
+/// Call on which the server may be working.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallInFlight {
     pub(crate) client: CallClient,
     pub(crate) route: CallRoute,
 }
 
-/// Reachability of a call outside of its own stream.
+/// Whether a call can be reached outside of its own stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallRoute {
-    /// By its id. Later calls of a connection have a higher `order`.
+    /// Reachable by its id. Later calls of a connection have a higher `order`.
     Reachable { id: u64, order: u64 },
-    /// Not reachable: only its own stream is read.
+    /// Not reachable, because only its own stream is read.
     Unreachable,
     /// Abandoned by its client.
     Abandoned,
@@ -316,12 +316,12 @@ impl CallInFlight {
     }
 }
 
-/// Recipient of a message that names no call.
+/// Recipient of a message that does not name a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recipient {
     /// No reachable call is in flight.
     Nobody,
-    /// Call of the only session: the newest whose client has capabilities, else the newest.
+    /// Call of the only session: the newest whose client has capabilities, otherwise the newest.
     Call { id: u64, capabilities: ClientCapabilities, extensions: bool },
     /// Calls of more than one session.
     Ambiguous { calls: usize },
@@ -354,12 +354,12 @@ impl Recipient {
     }
 }
 
-/// Abandoned calls of one connection that the server may still be working on.
+/// Abandoned calls of one connection on which the server may still be working.
 #[derive(Debug, Default)]
 pub(crate) struct AbandonedCalls {
     calls: VecDeque<AbandonedCall>,
-    /// Time until which one call of an unknown session counts: more than [`MAX_ABANDONED`] were abandoned, or some
-    /// on an earlier connection.
+    /// Time until which one call of an unknown session counts: more than [`MAX_ABANDONED`] calls were abandoned, or some were abandoned on
+    /// an earlier connection.
     unknown_until: Option<Instant>,
 }
 
@@ -404,11 +404,11 @@ impl AbandonedCalls {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageRoute {
-    /// Response to the call with this id.
+    /// The message responds to the call with this id.
     Call(u64),
-    /// Another JSON object, for the lifecycle.
+    /// The message is another JSON object, for the lifecycle.
     Lifecycle,
-    /// Not a JSON object.
+    /// The message is not a JSON object.
     Garbage,
 }
 
@@ -423,7 +423,7 @@ impl ResponseMatcher {
         Self { scanner: Scanner::new(ScanLimits::NONE, seed) }
     }
 
-    /// Reads the last chunk of the message; earlier chunks were fed before. Returns the route once known.
+    /// Reads the last chunk of the message; earlier chunks must have been fed before. Returns the route once it is known.
     pub(crate) fn feed(&mut self, chunks: &[Bytes]) -> Option<MessageRoute> {
         let broken = self.scanner.feed(chunks.last()?).is_err();
         let envelope = self.scanner.envelope();
@@ -436,7 +436,7 @@ impl ResponseMatcher {
             (Some(MessageKind::Result | MessageKind::Error) | None, _) => None,
         };
         match route {
-            // That call reports errors after the route is known.
+            // The call itself reports errors after the route is known.
             Some(MessageRoute::Call(_)) => route,
             Some(MessageRoute::Lifecycle | MessageRoute::Garbage) | None if broken => {
                 Some(MessageRoute::Garbage)
@@ -445,7 +445,7 @@ impl ResponseMatcher {
         }
     }
 
-    /// Route of a complete message that had none so far.
+    /// Route of a complete message whose route was not known before.
     pub(crate) fn end(&self) -> MessageRoute {
         if self.scanner.finish().is_ok() { MessageRoute::Lifecycle } else { MessageRoute::Garbage }
     }
@@ -484,7 +484,7 @@ mod tests {
     };
     const ELICITATION: ClientCapabilities = ClientCapabilities { elicitation_forms: true, ..NONE };
 
-    /// Calls in flight, each of its own session.
+    /// Calls in flight, each with its own session.
     fn in_flight(calls: &[(u64, ClientCapabilities)]) -> Vec<CallInFlight> {
         let calls = calls.iter().map(|(id, capabilities)| CallInFlight {
             client: CallClient {
@@ -556,7 +556,7 @@ mod tests {
             refused(asks, &[(A, ClientCapabilities { sampling: true, roots: true, ..NONE })]);
         assert_eq!(code, -32601);
         assert_eq!(text, "elicitation/create: no client of a call in flight supports it");
-        // A's client has no capabilities, but the request may be for A.
+        // A's client has no capabilities, but the request may be intended for A.
         for capabilities in [NONE, ELICITATION] {
             let (code, text) = refused(asks, &[(A, capabilities), (B, ELICITATION)]);
             assert_eq!(code, -32603);
@@ -769,11 +769,11 @@ mod tests {
             // A call without capabilities counts.
             (vec![call(a, NONE, reachable(1)), call(b, ROOTS, reachable(2))], ambiguous(2)),
             (vec![call(b, ROOTS, reachable(2)), call(a, NONE, reachable(1))], ambiguous(2)),
-            // A call without a session is a session of its own.
+            // A call without a session counts as its own session.
             (vec![call(None, NONE, reachable(1)), call(None, ROOTS, reachable(2))], ambiguous(2)),
             (vec![call(None, NONE, reachable(1)), call(a, ROOTS, reachable(2))], ambiguous(2)),
             (vec![call(a, ROOTS, reachable(1)), call(None, NONE, unreachable)], ambiguous(2)),
-            // Within one session: the newest capable call.
+            // Within one session, the newest capable call is chosen.
             (vec![call(a, ROOTS, reachable(3)), call(a, ROOTS, reachable(2))], to(3, ROOTS)),
             (vec![call(a, ROOTS, reachable(1)), call(a, NONE, reachable(2))], to(1, ROOTS)),
             (vec![call(a, NONE, reachable(2)), call(a, NONE, reachable(1))], to(2, NONE)),

@@ -1,8 +1,8 @@
 //! Connections to the MCP servers behind the proxy.
 //!
 //! Owns the connection to each server, its lifecycle, and the bytes of a call in both directions. A call needs a
-//! [`Permit`](mcpproxy_policy::Permit). The response is forwarded as the server's own bytes, message by message, and parsed
-//! only as far as routing requires. If this process is killed, a second process, the [`reaper`], ends the child processes.
+//! [`Permit`](mcpproxy_policy::Permit). The response is forwarded as the server's own bytes, message by message, and parsed only as far as
+//! routing requires. If this process is killed, a second process, the [`reaper`], ends the child processes.
 //!
 //! ```text
 //!            workers (one thread each)            │        control runtime
@@ -69,8 +69,8 @@ pub use request::{CallExtras, CallSession, RepeatableCall};
 pub use second::{SecondState, SecondStatus};
 pub use state::Introduced;
 
-/// Log target of a library that logs servers' messages in full, without a rate limit, and the codes of logins. Only
-/// its errors may be logged.
+/// Log target of a library that logs servers' messages in full, without a rate limit, as well as the codes of logins. Only its errors may
+/// be logged.
 pub const TALKATIVE: &str = "rmcp";
 
 #[cfg(test)]

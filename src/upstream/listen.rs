@@ -1,10 +1,10 @@
 //! Streams on which a server reports changes, kept open for the life of its connection.
 //!
-//! Legacy servers: the GET stream of the session, and `resources/subscribe`, repeated on each new connection. Modern
-//! servers: `subscriptions/listen` streams. A stream that ends, or is refused for a temporary reason, is reopened with
-//! exponential backoff, not before the server's `Retry-After`; then all lists are read again, since changes in between were
-//! not reported. A stream that the server does not offer is not retried. Notifications are routed like all unsolicited
-//! messages. [`crate::followed_set`] has the streams for resources and tasks, whose sets change.
+//! Legacy servers use the GET stream of the session, and `resources/subscribe`, which is repeated on each new connection. Modern servers
+//! use `subscriptions/listen` streams. A stream that ends, or is refused for a temporary reason, is reopened with exponential backoff, not
+//! before the server's `Retry-After`; then all lists are read again, since changes in between were not reported. A stream that the server
+//! does not offer is not retried. Notifications are routed like all unsolicited messages. [`crate::followed_set`] contains the streams for
+//! resources and tasks, whose sets change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,11 +36,11 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// Interval at which the wait for a message is restarted, since a stream may be silent forever.
 const STREAM_SILENCE: Duration = Duration::from_secs(3600);
-/// Time limit over a pipe, where the response arrives when the subscription ends, or never.
+/// Time limit over a pipe, where the response arrives when the subscription ends, or never arrives.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum size of a message on the stream, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// Time after which a subscription over a pipe counts as acknowledged; less than clients and changed sets wait for it.
+/// Time after which a subscription over a pipe counts as acknowledged; shorter than the wait of clients and changed sets.
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(5);
 
 /// Transport of the stream.
@@ -53,11 +53,11 @@ pub(super) enum Line {
 /// Reason for the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListenEnd {
-    /// The server does not support it.
+    /// The server does not support the stream.
     Refused,
     /// The stream can be reopened, after this time if the server stated one.
     Ended(Option<Duration>),
-    /// The connection is lost; its task has been notified.
+    /// The connection is lost; its task has already been notified.
     Disconnected,
 }
 
@@ -71,7 +71,7 @@ impl Default for ReopenBackoff {
 }
 
 impl ReopenBackoff {
-    /// Delay after the end of a stream that lived for `lived`; at least `asked`.
+    /// Delay after the end of a stream that lasted for `lived`; at least `asked`.
     pub(super) fn delay(&mut self, lived: Duration, asked: Option<Duration>) -> Duration {
         if lived >= STABLE_AFTER {
             self.0 = RETRY.0;
@@ -81,7 +81,7 @@ impl ReopenBackoff {
         delay
     }
 
-    /// Waits after the end of a stream opened at `began`.
+    /// Waits after the end of a stream that was opened at `began`.
     async fn after(&mut self, began: Instant, asked: Option<Duration>) {
         tokio::time::sleep(self.delay(began.elapsed(), asked)).await;
     }
@@ -108,7 +108,7 @@ pub(super) async fn read_session_stream(upstream: Arc<Upstream>, http: Arc<HttpL
                     last_id = id;
                 }
                 let retry = stream.retry().map(Duration::from_millis);
-                // The server closes its streams on purpose and replays missed events.
+                // The server deliberately closes its streams and replays missed events.
                 resumed = retry.is_some() && !last_id.is_empty();
                 if resumed {
                     backoff = ReopenBackoff::default();
@@ -193,8 +193,8 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCa
     }
 }
 
-/// Runs one stream to its end; `opened` is called with the server's acknowledgment. Over a pipe, a missing
-/// acknowledgment counts as an empty one after [`UNACKNOWLEDGED_LIMIT`].
+/// Runs one stream to its end; calls `opened` with the server's acknowledgment. Over a pipe, a missing acknowledgment counts as an empty
+/// one after [`UNACKNOWLEDGED_LIMIT`].
 pub(super) async fn run_stream(
     upstream: &Upstream,
     line: &Line,
@@ -258,8 +258,8 @@ async fn over_http(
     }
 }
 
-/// Waits for the acknowledgment, at most `limit`, and for the end of the subscription. The pipe's reader routes its
-/// other messages.
+/// Waits for the acknowledgment, at most `limit`, and for the end of the subscription. The pipe's reader routes the other messages of the
+/// subscription.
 async fn over_stdio(
     link: &Arc<ChildLink>,
     params: &str,
@@ -325,7 +325,7 @@ fn outcome(message: &[u8]) -> Option<ListenEnd> {
 /// Maximum size of the (empty) response, in bytes.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// Waits until that time; forever without one.
+/// Waits until this time; waits forever for `None`.
 pub(super) async fn elapsed(at: Option<tokio::time::Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -333,8 +333,8 @@ pub(super) async fn elapsed(at: Option<tokio::time::Instant>) {
     }
 }
 
-/// Keeps a legacy server's subscriptions on one connection in line with the subscribed resources. Unanswered
-/// requests are repeated with backoff.
+/// Keeps a legacy server's subscriptions on one connection in sync with the subscribed resources. Unanswered requests are repeated with
+/// backoff.
 pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, limit: Duration) {
     let Subscriptions { wanted, followed } = &upstream.subscriptions;
     let mut changed = wanted.subscribe();
@@ -360,7 +360,7 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
             false
         });
         followed.send_replace(Followed::Answered { confirmed, refused });
-        // An earlier connection has no subscriptions left.
+        // An earlier connection no longer has subscriptions.
         ended.retain(|_, asked| *asked == generation);
         for uri in ended.into_keys() {
             send(&upstream, "resources/unsubscribe", generation, &uri, limit).await;
@@ -427,7 +427,7 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
 /// Error code of legacy servers for an unknown resource (MCP 2025-11-25 §Resources).
 const RESOURCE_NOT_FOUND: i64 = -32_002;
 
-/// Whether a legacy server refuses a subscription permanently with an error of this code.
+/// Whether a legacy server permanently refuses a subscription with an error of this code.
 fn is_refusal(code: i64) -> bool {
     lifecycle::is_lasting(code) || code == RESOURCE_NOT_FOUND
 }
@@ -479,7 +479,7 @@ mod tests {
     const LATER: Duration = Duration::from_secs(3600);
     const PIPE_BYTES: usize = 64 * 1024;
 
-    /// Pipes of a child that answers its first request with these lines, in which `ID` is the request's id.
+    /// Pipes of a child that answers its first request with these lines, where `ID` stands for the request's id.
     fn child(answer: &'static [&'static str]) -> Arc<ChildLink> {
         let (link, queue) = ChildLink::new(Arc::default(), Arc::default());
         let (stdin, requests) = duplex(PIPE_BYTES);
@@ -498,7 +498,7 @@ mod tests {
                 let line = line.replace("ID", &request["id"].to_string());
                 answers.write_all(format!("{line}\n").as_bytes()).await.unwrap();
             }
-            // It keeps its pipes open.
+            // The child keeps its pipes open.
             std::future::pending::<()>().await;
             drop((requests, answers));
         });

@@ -1,8 +1,8 @@
-//! Interactive OAuth login with one server while the proxy runs: started by the operator, finished in a browser.
+//! Interactive OAuth login with one server while the proxy runs: the operator starts it and finishes it in a browser.
 //!
-//! At most one login per server: concurrent requests get the same address. [`oauth`] implements the protocol; the
-//! server's task detects the new tokens by their file, as after `mcpproxy upstream login`. A login is canceled when
-//! its server is retired.
+//! There is at most one login per server: concurrent requests get the same address. [`oauth`] implements the protocol;
+//! the server's task detects new tokens through their file, as after `mcpproxy upstream login`. A login is canceled
+//! when its server is retired.
 //!
 //! ```text
 //! idle ── requested ──▶ beginning ── address known ──▶ waiting ── tokens stored ──▶ idle
@@ -28,7 +28,7 @@ pub(crate) const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 /// State of the login with a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LoginStanding {
-    /// Never requested, or the last one was granted.
+    /// Never requested, or the last login was granted.
     #[default]
     Idle,
     /// The server and its authorization server are being queried.
@@ -38,10 +38,10 @@ pub enum LoginStanding {
     Failed(FailedLogin),
 }
 
-/// Login that waits for the user.
+/// A login that waits for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingLogin {
-    /// URL to open in a browser on this machine: the redirect goes to its loopback interface.
+    /// URL to open in a browser on this machine, because the redirect goes to its loopback interface.
     pub address: Arc<str>,
     /// Time at which the login times out.
     pub until: SystemTime,
@@ -49,9 +49,10 @@ pub struct WaitingLogin {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedLogin {
-    /// Reason on one line, without secrets.
+    /// Reason in one line, without secrets.
     pub why: Arc<str>,
-    /// Whether the cause is permanent: the config entry, or a server that requires no login. A retry fails the same way.
+    /// Whether the cause is permanent: the config entry, or a server that does not require a login. A retry fails in
+    /// the same way.
     pub is_lasting: bool,
 }
 
@@ -84,7 +85,7 @@ impl LoginSession {
         Self { config: config.clone(), standing: watch::Sender::default() }
     }
 
-    /// Reason why no person can log in, if tokens are requested without one.
+    /// Reason why a person cannot log in, if tokens are requested without one.
     pub(crate) fn unattended(&self) -> Option<FailedLogin> {
         let why = "no login is needed: oauth.grant is client_credentials, and mcpproxy requests the tokens itself";
         self.config.is_unattended().then(|| FailedLogin::new(why, true))
@@ -94,7 +95,7 @@ impl LoginSession {
         self.standing.borrow().clone()
     }
 
-    /// Claims the right to [`run`](Self::run) a login; false while another one is running.
+    /// Claims the right to [`run`](Self::run) a login; returns false while another login is running.
     pub(crate) fn claim(&self) -> bool {
         self.standing.send_if_modified(|standing| {
             let free = matches!(standing, LoginStanding::Idle | LoginStanding::Failed(_));
@@ -109,7 +110,7 @@ impl LoginSession {
         let mut standing = self.standing.subscribe();
         let known = standing.wait_for(|standing| *standing != LoginStanding::Beginning);
         let known = timeout(BEGIN_LIMIT, known).await.map_err(|_| NoLogin::Late)?;
-        // The sender lives as long as `self`.
+        // The sender exists as long as `self`.
         let known = known.map_err(|_| NoLogin::Late)?.clone();
         match known {
             LoginStanding::Waiting(login) => Ok(login),
@@ -118,7 +119,8 @@ impl LoginSession {
         }
     }
 
-    /// Runs the login after a successful [`claim`](Self::claim), until `canceled` resolves with a reason.
+    /// Runs the login after a successful [`claim`](Self::claim) until it ends, or until `canceled` resolves with a
+    /// reason.
     pub(crate) async fn run(
         &self,
         server: &str,

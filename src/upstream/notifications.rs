@@ -1,7 +1,7 @@
 //! Delivery of unsolicited server messages: to calls reachable over HTTP, list followers and subscriptions.
 //!
 //! A child's pipe has its own table of calls; [`crate::inbound`] makes the routing decisions. [`crate::listen`]
-//! requests subscribed resources from the server. Subscriptions of individual clients are tracked elsewhere.
+//! requests the subscribed resources from the server. Subscriptions of individual clients are tracked elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -21,26 +21,26 @@ use crate::request::CallSession;
 
 /// Capacity of a call's queue for messages outside of its own stream.
 pub(super) const QUEUED_MESSAGES: usize = 32;
-/// Capacity of the channel of changed resources; a slow follower learns that it missed some.
+/// Capacity of the channel of changed resources; a slow follower is notified that it missed some.
 const QUEUED_UPDATES: usize = 256;
 
 /// Counters of a server's list changes. The catalog reports tool changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// `notifications/resources/list_changed`, and each new connection.
+    /// Number of `notifications/resources/list_changed` notifications and new connections.
     pub resources: u64,
-    /// `notifications/prompts/list_changed`, and each new connection.
+    /// Number of `notifications/prompts/list_changed` notifications and new connections.
     pub prompts: u64,
 }
 
 /// Outcome of delivering a log message outside of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogDelivery {
-    /// Received or unwanted by its recipient.
+    /// The recipient received the message or does not want it.
     Delivered,
-    /// A single client uses the server: the call in flight may deliver the message, if there is only one.
+    /// A single client uses the server: if only one call is in flight, it may deliver the message.
     ViaCall,
-    /// No unique recipient: several clients, or none.
+    /// There is no unique recipient: there are several clients, or none.
     Nobody,
 }
 
@@ -99,7 +99,7 @@ impl ServerEvents {
         }
     }
 
-    /// Takes a message on a request's own stream that is not for its client: a change of the server's lists or
+    /// Processes a message on a request's own stream that is not for its client: a change of the server's lists or
     /// resources, or the completion of an elicitation.
     pub(super) fn observe(&self, message: &[u8]) {
         match inbound::route(message, &[]) {
@@ -113,7 +113,7 @@ impl ServerEvents {
         }
     }
 
-    /// Marks the tools as changed, as the server reported.
+    /// Marks the tools as changed, because the server reported it.
     pub(super) fn tools_changed(&self) {
         self.tools_reported.store(true, Ordering::Release);
         self.tools.notify_one();
@@ -124,7 +124,7 @@ impl ServerEvents {
         self.tools_reported.swap(false, Ordering::AcqRel)
     }
 
-    /// Marks all lists as changed, after a gap in which no change was reported.
+    /// Marks all lists as changed, after a gap in which changes were not reported.
     pub(super) fn missed(&self) {
         self.tools.notify_one();
         self.reconnected();
@@ -152,19 +152,19 @@ impl ServerEvents {
     }
 
     pub(super) fn updated(&self, uri: &str) {
-        // Fails without a follower.
+        // Fails if there is no follower.
         let _ = self.updates.send(uri.into());
     }
 
     pub(super) fn task_changed(&self, task: &str) {
         self.tasks.changed(task);
-        // Fails without a receiver.
+        // Fails if there is no receiver.
         let _ = self.changed_tasks.send(task.into());
     }
 }
 
-/// Calls in flight on one HTTP connection: those reachable outside of their own stream, since they want progress or
-/// their clients have capabilities; and the number of the others, which take no lock.
+/// Calls in flight on one HTTP connection. Those that want progress, or whose clients have capabilities, are reachable
+/// outside of their own stream; the others are only counted, without a lock.
 #[derive(Debug, Default)]
 pub(super) struct NotificationRouter {
     calls: Mutex<ReachableCalls>,
@@ -187,7 +187,7 @@ struct ReachableCall {
     order: u64,
 }
 
-/// Registration of a call; ends on drop.
+/// Registration of a call; ended on drop.
 #[derive(Debug)]
 pub(super) struct Registration {
     router: Arc<NotificationRouter>,
@@ -200,7 +200,7 @@ impl Drop for Registration {
     }
 }
 
-/// Count of an unreachable call; ends on drop.
+/// Count of an unreachable call; ended on drop.
 #[derive(Debug)]
 pub(super) struct Counted(Arc<NotificationRouter>);
 
@@ -220,7 +220,7 @@ impl NotificationRouter {
         router
     }
 
-    /// Whether the server may be working on a call.
+    /// Whether the server may be working on any call.
     fn has_calls(&self) -> bool {
         let calls = self.calls();
         !calls.by_id.is_empty()
@@ -247,7 +247,7 @@ impl NotificationRouter {
         Counted(self.clone())
     }
 
-    /// Records an abandoned call that the server may still be working on.
+    /// Records an abandoned call on which the server may still be working.
     pub(super) fn abandon(&self, id: u64, session: Option<CallSession>) {
         self.calls().abandoned.add(id, session, Instant::now());
     }
@@ -259,7 +259,7 @@ impl NotificationRouter {
             route: CallRoute::Reachable { id: *id, order: call.order },
         });
         let abandoned = calls.abandoned.active(Instant::now());
-        // Two are as ambiguous as more.
+        // Two calls are as ambiguous as more.
         let unreachable = self.unreachable.load(Ordering::Acquire).min(2);
         let other = CallInFlight { client: CallClient::default(), route: CallRoute::Unreachable };
         let all = reachable.chain(abandoned).chain(std::iter::repeat_n(other, unreachable));
@@ -268,7 +268,7 @@ impl NotificationRouter {
         inbound::route(message, &all)
     }
 
-    /// Delivers a message to a call; false if the call has ended or its queue is full.
+    /// Delivers a message to a call; returns false if the call has ended or its queue is full.
     pub(super) fn deliver(&self, id: u64, message: Bytes) -> bool {
         self.calls().by_id.get(&id).is_some_and(|call| call.sender.try_send(message).is_ok())
     }
@@ -288,7 +288,7 @@ const MAX_ENDED: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct WantedResources {
     pub(super) wanted: BTreeMap<Arc<str>, WantedResource>,
-    /// Ended subscriptions that the server was asked for, over connections of these generations.
+    /// Ended subscriptions, with the generation of the connection over which the server was asked.
     pub(super) ended: BTreeMap<Arc<str>, u64>,
 }
 
@@ -296,7 +296,7 @@ pub(super) struct WantedResources {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedResource {
     pub(super) since: Instant,
-    /// Generation of the connection over which the server was asked; 0 if it was not asked.
+    /// Generation of the connection over which the server was asked; 0 if it has not been asked.
     pub(super) asked: u64,
     /// The server's answer.
     pub(super) answer: SubscriptionAnswer,
@@ -308,14 +308,15 @@ pub(super) enum Followed {
     /// No subscription is confirmed.
     #[default]
     None,
-    /// The server's answers. Resources in neither set are unanswered.
+    /// The server's answers. Resources in neither set have not been answered.
     Answered { confirmed: BTreeSet<Arc<str>>, refused: BTreeSet<Arc<str>> },
-    /// Not supported on this connection.
+    /// Subscriptions are not supported on this connection.
     Refused,
 }
 
 impl Followed {
-    /// Whether the server has refused this resource since it was last added; earlier refusals are of another allocation.
+    /// Whether the server has refused this resource since it was last added; earlier refusals belong to another
+    /// allocation.
     fn refuses(&self, wanted: &Arc<str>) -> bool {
         let Self::Answered { refused, .. } = self else { return false };
         refused.get(wanted).is_some_and(|refused| Arc::ptr_eq(refused, wanted))
@@ -335,16 +336,16 @@ pub enum SubscriptionAnswer {
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     pub(super) wanted: watch::Sender<WantedResources>,
-    /// Answers of the server.
+    /// The server's answers.
     pub(super) followed: watch::Sender<Followed>,
 }
 
 impl Subscriptions {
-    /// Adds a resource. `asked` is the generation over which the server was already asked.
+    /// Adds a resource. `asked` is the generation of the connection over which the server was already asked.
     pub(super) fn add(&self, uri: &str, asked: Option<u64>) {
         let is_refused = self.key(uri).is_some_and(|key| self.followed.borrow().refuses(&key));
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
-            // The server was not yet notified of its end.
+            // The server was not yet notified of the end.
             let asked = asked.or(ended.remove(uri));
             let answer = match asked {
                 Some(_) => SubscriptionAnswer::Confirmed,
@@ -353,7 +354,7 @@ impl Subscriptions {
             match (wanted.get_mut(uri), asked) {
                 (Some(known), Some(asked)) => {
                     (known.asked, known.answer) = (asked, answer);
-                    // Its new answer is published.
+                    // The new answer is published.
                     true
                 }
                 // A refused resource is replaced by a new allocation, and requested again.
@@ -402,7 +403,7 @@ impl Subscriptions {
         answer.unwrap_or(SubscriptionAnswer::Missing)
     }
 
-    /// Removes a resource and notifies the server. Beyond [`MAX_ENDED`] the server is not notified and keeps sending.
+    /// Removes a resource and notifies the server. Beyond [`MAX_ENDED`], the server is not notified and keeps sending.
     pub(super) fn remove(&self, uri: &str) {
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
             let Some((uri, resource)) = wanted.remove_entry(uri) else { return false };

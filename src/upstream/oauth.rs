@@ -1,8 +1,8 @@
 //! OAuth 2.1 logins with upstreams, as specified by MCP (RFC 9728, 8414, 7591, 8707).
 //!
-//! Owns the login, the token files and their renewal. rmcp implements the protocol steps; the HTTP client, its
-//! address policy and the limits are ours. Calls are not delayed: a token is one of the headers of a session. It is
-//! sent only to the server that it was issued for; authorization sent by our own clients never gets here.
+//! Owns the login, the token files and their renewal. rmcp implements the protocol steps; the HTTP client, its address
+//! policy and the limits are implemented here. Calls are not delayed: a token is one of the headers of a session. It is
+//! sent only to the server for which it was issued; authorization sent by the proxy's clients never reaches this code.
 //!
 //! ```text
 //! mcpproxy upstream login ─▶ login ─▶ store ◀─ login_tokens ─▶ the server's session
@@ -10,10 +10,10 @@
 //!                              └──── client ─────┘
 //! ```
 //!
-//! With the grant `client_credentials` there is no person: [`client_credentials`] requests each token, for both
+//! With the grant `client_credentials`, no person is involved: [`client_credentials`] requests each token, for both
 //! sides of the diagram.
 //!
-//! Any request may be challenged: a server may require a login, or a further scope, only at a call. [`Challenges`]
+//! Any request may be challenged: a server may require a login, or an additional scope, only at a call. [`Challenges`]
 //! collects the challenges for the server's task, which renews tokens and reports the state.
 
 use std::sync::Arc;
@@ -50,9 +50,9 @@ const MAX_SCOPE_BYTES: usize = 256;
 /// Authentication challenge (RFC 6750 §3.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
-    /// Requires a login or another token (401). Contains the header that was sent.
+    /// The server requires a login or another token (401). Contains the header that was sent.
     Token(Option<HeaderValue>),
-    /// Requires further scopes (403, `insufficient_scope`).
+    /// The server requires additional scopes (403, `insufficient_scope`).
     Scopes(Vec<String>),
 }
 
@@ -84,7 +84,7 @@ pub(super) fn scopes(text: &str) -> Vec<String> {
         let scope = |byte| matches!(byte, 0x21 | 0x23..=0x5b | 0x5d..=0x7e);
         word.len() <= MAX_SCOPE_BYTES && word.bytes().all(scope)
     };
-    // Some servers separate scopes by commas.
+    // Some servers separate scopes with commas.
     let separates = |char: char| char.is_ascii_whitespace() || char == ',';
     let words = text.split(separates).filter(|word| !word.is_empty());
     union(words.filter(is_scope).take(MAX_SCOPES).map(str::to_owned))
@@ -139,7 +139,7 @@ impl Challenges {
         reason
     }
 
-    /// Error text for a request rejected for its token, or for having none.
+    /// Error text for a request that was rejected because its token was invalid or missing.
     pub(super) fn no_token(&self) -> String {
         match self.is_unattended {
             true => "its token was rejected, another one is requested".to_owned(),
@@ -147,7 +147,7 @@ impl Challenges {
         }
     }
 
-    /// Error text for a request that requires further scopes.
+    /// Error text for a request that requires additional scopes.
     pub(super) fn lacks_scopes(&self, scopes: &[String]) -> String {
         match (self.is_unattended, scopes) {
             (true, []) => {
@@ -168,7 +168,7 @@ impl Challenges {
         self.state().challenge.take()
     }
 
-    /// Missing scopes of the login of a connected server, as text; empty if none.
+    /// Missing scopes of the login of a connected server, as text; empty if none are missing.
     pub(super) fn notice(&self) -> Arc<str> {
         self.state().notice.clone()
     }
@@ -187,7 +187,7 @@ pub(crate) fn needs_login(server: &str) -> String {
     format!("needs login: {}", how_to_log_in(server))
 }
 
-/// Error text for a server that requires further scopes.
+/// Error text for a server that requires additional scopes.
 pub(super) fn needs_scopes(server: &str, scopes: &[String]) -> String {
     match scopes {
         [] => {

@@ -1,5 +1,5 @@
-//! Messages to a server besides calls: cancellations, and clients' responses to its requests. Sent in the
-//! background, within bounds; messages beyond them are dropped.
+//! Messages to a server other than calls: cancellations, and clients' responses to its requests. They are sent in the
+//! background within bounds; messages beyond the bounds are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ const MAX_RESPONDING: usize = 64;
 /// Maximum total size of a server's client responses in progress, in bytes, beyond the first.
 const MAX_RESPONDING_BYTES: usize = 16 * 1024 * 1024;
 
-/// Outbox of one connection; sends in progress end with it.
+/// Outbox of one connection. Messages that are still being sent end with it.
 pub(super) struct Outbox {
     peer: Arc<Peer>,
     /// Time limit of a response over a pipe.
@@ -41,7 +41,7 @@ impl Drop for RespondingBytes {
     }
 }
 
-/// Reason why a connection ends by a message to its task.
+/// Reason why a message to its task ends a connection.
 pub(super) enum ControlEnd {
     Lost(Arc<str>),
     Restart,
@@ -58,8 +58,8 @@ impl Outbox {
         }
     }
 
-    /// Handles a message to the task of the connection of that `generation`; returns why the connection ends by it, if it
-    /// does. Those about an earlier connection are ignored.
+    /// Handles a message to the task of the connection with this `generation`. Returns the reason if the message ends
+    /// the connection. Messages about an earlier connection are ignored.
     pub(super) fn handle(
         &mut self,
         control: Control,
@@ -80,7 +80,7 @@ impl Outbox {
         None
     }
 
-    /// Cancels a call over HTTP; over a pipe the call does so itself.
+    /// Cancels a call over HTTP; over a pipe, the call cancels itself.
     fn cancel(&mut self, carrier: &Carrier, id: u64) {
         while self.cancelling.try_join_next().is_some() {}
         if let Carrier::Http(session) = carrier

@@ -1,7 +1,7 @@
 //! Log budget and redaction for one server's output.
 //!
-//! All foreign text enters here: output of a server is quoted only by [`Peer::quote`], without secrets of the
-//! config. Token buckets limit the log lines that a server can cause.
+//! All foreign text enters here: a server's output is quoted only by [`Peer::quote`], without secrets of the config.
+//! Token buckets limit the log lines that a server can cause.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use mcpproxy_runtime::secrets::Secrets;
 
 /// Burst of log lines that a server may cause.
 pub(super) const LOG_BURST: u32 = line_budget::BURST;
-/// Refill interval of that budget.
+/// Refill interval of this budget.
 pub(super) const LOG_INTERVAL: Duration = line_budget::INTERVAL;
-/// Burst of logged stderr lines, which appear at debug level only.
+/// Burst of logged stderr lines, which appear only at debug level.
 pub(super) const STDERR_BURST: u32 = 1000;
-/// See [`STDERR_BURST`].
+/// Refill interval of the stderr budget; see [`STDERR_BURST`].
 pub(super) const STDERR_INTERVAL: Duration = Duration::from_millis(10);
 /// Silence after which a flood has ended and is reported.
 const FLOOD_END: Duration = Duration::from_secs(5);
@@ -30,15 +30,15 @@ const REPORT_INTERVAL: Duration = line_budget::REPORT_EVERY;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) name: Arc<str>,
-    /// Secrets of the whole config: a server may echo those of another.
+    /// Secrets of the whole config, because a server may echo those of another.
     pub(super) secrets: Arc<Secrets>,
     log: Mutex<LineBucket>,
     stderr: Mutex<LineBucket>,
-    /// Store of its stderr lines.
+    /// Store of the server's stderr lines.
     stderr_log: ServerLines,
     /// Notified when lines were dropped.
     dropped: Notify,
-    /// Tools left out of its last list.
+    /// Tools omitted from the server's last list.
     list_notes: Mutex<ListNotes>,
 }
 
@@ -59,12 +59,12 @@ impl Peer {
         Self { stderr_log, ..self }
     }
 
-    /// Stores a stderr line, whose end may have been `cut` off. Never blocks.
+    /// Stores a stderr line, whose end may have been `cut`. Never blocks.
     pub(super) fn keep_stderr(&self, words: &[u8], cut: bool) {
         self.stderr_log.keep(&self.secrets, words, cut);
     }
 
-    /// Excerpt of its output: one line, printable, bounded, without secrets.
+    /// Excerpt of the server's output: one line, printable, bounded, without secrets.
     pub(super) fn quote(&self, words: impl AsRef<[u8]>) -> Arc<str> {
         self.secrets.quote(words.as_ref())
     }
@@ -74,7 +74,7 @@ impl Peer {
         String::from_utf8_lossy(&self.secrets.mask(text.as_bytes(), false)).into_owned()
     }
 
-    /// Tools left out of its last list.
+    /// Tools omitted from the server's last list.
     pub(super) fn list_notes(&self) -> ListNotes {
         self.list_notes.lock().clone()
     }
@@ -84,12 +84,12 @@ impl Peer {
         *self.list_notes.lock() = notes;
     }
 
-    /// Takes a token from the log budget; without one, counts the line to report it later.
+    /// Takes a token from the log budget. If there is none, counts the line to report it later.
     pub(super) fn may_log(&self) -> bool {
         self.take(&self.log)
     }
 
-    /// Takes a token from the stderr budget; without one, counts the line.
+    /// Takes a token from the stderr budget. If there is none, counts the line.
     pub(super) fn may_log_stderr(&self) -> bool {
         self.take(&self.stderr)
     }

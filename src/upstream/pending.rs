@@ -9,22 +9,22 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use thiserror::Error;
 
-/// Lowest id of a call. The lifecycle counts up from 0 and never gets here.
+/// Lowest id of a call. The lifecycle counts up from 0 and never reaches this id.
 pub(crate) const FIRST_ID: u64 = 1 << 30;
 /// Highest id of a call.
 pub(crate) const LAST_ID: u64 = (1 << 31) - 1;
 /// Maximum number of pending calls per connection.
 pub(crate) const MAX_WAITING: usize = 4096;
 
-/// Answered ids, and abandoned ids, remembered per connection.
+/// Number of answered ids, and of abandoned ids, remembered per connection.
 pub(crate) const REMEMBERED: usize = 1024;
 
-/// Error of a connection with too many pending calls.
+/// Error for a connection with too many pending calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{MAX_WAITING} calls are waiting for this server")]
 pub(crate) struct Full;
 
-/// Whether an id is in the range of our calls.
+/// Whether an id is in the range of the proxy's calls.
 pub(crate) fn is_ours(id: u64) -> bool {
     (FIRST_ID..=LAST_ID).contains(&id)
 }
@@ -33,7 +33,7 @@ pub(crate) fn is_ours(id: u64) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unmatched {
     Duplicate,
-    /// Response to a call that was abandoned before.
+    /// Response to a call that was abandoned earlier.
     Late,
     Unknown,
 }
@@ -60,7 +60,7 @@ impl<W> Pending<W> {
         if self.waiting.len() >= MAX_WAITING {
             return Err(Full);
         }
-        // Terminates: far fewer ids are taken than exist.
+        // Terminates, because far fewer ids are taken than exist.
         let mut id = fresh();
         while self.waiting.contains_key(&id) {
             id = fresh();
@@ -102,7 +102,7 @@ impl<W> Pending<W> {
         Some(waiter)
     }
 
-    /// Classifies a response without a waiter. A late one counts as the response: the next one is a duplicate.
+    /// Classifies a response without a waiter. A late response counts as the response, so the next one is a duplicate.
     pub(crate) fn classify(&mut self, id: u64) -> Unmatched {
         if self.answered.has(id) {
             Unmatched::Duplicate
@@ -146,7 +146,7 @@ impl Remembered {
     }
 }
 
-/// Identity hash: ids are random and our own, so they cannot be chosen to collide.
+/// Identity hash: ids are random and chosen by the proxy, so collisions cannot be provoked.
 #[derive(Debug, Default)]
 pub(crate) struct IdHasher(u64);
 

@@ -1,4 +1,5 @@
-//! Child processes: starting and stopping a process group, including processes that left it, and draining stderr.
+//! Child processes: starting and stopping a process group, including processes that left the group, and draining
+//! stderr.
 //!
 //! If this process is killed, the [`crate::reaper`] ends the children.
 
@@ -25,7 +26,7 @@ use mcpproxy_runtime::os::marked;
 
 /// Time for a child to exit once its input is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
-/// Time for its group to exit after SIGTERM, before SIGKILL.
+/// Time for the child's group to exit after SIGTERM, before SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// Poll interval while a group is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -40,7 +41,7 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) struct Process {
     child: Box<dyn ChildWrapper>,
     group: Pid,
-    /// Environment marker inherited by all of its descendants.
+    /// Environment marker that all descendants inherit.
     mark: Arc<str>,
     reaper: Arc<Reaper>,
     stopped: bool,
@@ -53,7 +54,7 @@ pub(super) struct Pipes {
 }
 
 impl Process {
-    /// Starts a command. The error is one line that names it.
+    /// Starts a command. The error is one line that contains the command.
     pub(super) fn start(
         reaper: &Arc<Reaper>,
         child: &ChildCommand,
@@ -91,7 +92,7 @@ impl Process {
         Ok((process, Pipes { stdin, stdout, stderr }))
     }
 
-    /// Waits for the leader until the deadline; returns a description of its exit status.
+    /// Waits for the leader until the deadline. Returns a description of its exit status.
     pub(super) async fn ended(&mut self, deadline: Instant) -> Option<String> {
         let status = timeout_at(deadline, self.child.wait()).await.ok()?;
         Some(match status {
@@ -100,13 +101,13 @@ impl Process {
         })
     }
 
-    /// Ends the group and stray processes after the input was closed: waits, then sends SIGTERM, then SIGKILL. The
-    /// deadline only shortens the waits.
+    /// Ends the group and stray processes after the input was closed: waits, sends SIGTERM, then SIGKILL. The deadline
+    /// only shortens the waits.
     pub(super) async fn stop(mut self, deadline: Instant) {
         self.ended(deadline.min(Instant::now() + CLOSE_GRACE)).await;
         if self.signal(Signal::SIGTERM) {
             let until = deadline.min(Instant::now() + TERM_GRACE);
-            // Reaps the leader, which as a zombie would keep the group alive.
+            // Reaps the leader, which would keep the group alive as a zombie.
             self.ended(until).await;
             while self.alive() && Instant::now() < until {
                 sleep(LOOK_INTERVAL).await;
@@ -130,7 +131,7 @@ impl Process {
         }
     }
 
-    /// Signals all processes with the mark; returns their number.
+    /// Signals all processes with the mark; returns the number of processes.
     async fn signal_strays(&self, signal: Signal) -> usize {
         let mark = Arc::clone(&self.mark);
         // Reads files of every process.
@@ -144,7 +145,7 @@ impl Process {
         strays.await.unwrap_or_default()
     }
 
-    /// Signals the group; false if it no longer exists.
+    /// Signals the group; returns false if it no longer exists.
     fn signal(&self, signal: Signal) -> bool {
         killpg(self.group, signal).is_ok()
     }
@@ -166,7 +167,7 @@ impl Drop for Process {
 /// Maximum retained length of a stderr line, in bytes.
 const STDERR_LINE_BYTES: u64 = 4096;
 
-/// Last stderr lines that are searched for the reason of a failure.
+/// Number of last stderr lines that are searched for the reason for a failure.
 const RECENT_LINES: usize = 32;
 
 /// Last stderr lines of a child, at most [`RECENT_LINES`].
@@ -182,13 +183,14 @@ impl RecentStderr {
         lines.push_back(line);
     }
 
-    /// Line that most likely states why the child failed, with a prefix that names its kind; `None` without lines.
+    /// Line that most likely states why the child failed, with a prefix that names its kind; `None` if there are no
+    /// lines.
     pub(crate) fn reason(&self) -> Option<String> {
         let lines = self.0.lock();
         let last = lines.back()?;
         let rated = lines.iter().map(|line| (error_rank(line), line));
         let best = rated.enumerate().filter(|(_, (rank, _))| *rank > 0);
-        // The last of several errors ends the child; a package manager states its own first.
+        // Of several errors, the last one ends the child; a package manager states its own error first.
         let best = best.max_by_key(|(at, (rank, _))| match *rank {
             PACKAGE_MANAGER => (PACKAGE_MANAGER, lines.len() - at),
             rank => (rank, *at),
@@ -203,7 +205,7 @@ impl RecentStderr {
 /// Rank of a package manager's line, see [`error_rank`].
 const PACKAGE_MANAGER: u8 = 2;
 
-/// Rank of how clearly a line states an error; 0: not at all.
+/// Rank of how clearly a line states an error; 0 if it does not.
 fn error_rank(line: &str) -> u8 {
     const STATEMENT: u8 = 3;
     const MENTION: u8 = 1;
@@ -214,7 +216,7 @@ fn error_rank(line: &str) -> u8 {
         let is_detail = says_nothing.iter().any(|word| rest.starts_with(word));
         return if rest.contains(' ') && !is_detail { PACKAGE_MANAGER } else { 0 };
     }
-    // `Error: …`, `TypeError [CODE]: …`, `requests.exceptions.ConnectionError: …`, `fatal: …`.
+    // Matches `Error: …`, `TypeError [CODE]: …`, `requests.exceptions.ConnectionError: …`, `fatal: …`.
     let head = lower.split([':', ' ']).next().unwrap_or_default();
     let is_kind = ["error", "exception", "fatal", "panic"].iter().any(|word| head.ends_with(word));
     let states = is_kind && lower.get(head.len()..).is_some_and(|rest| rest.contains(':'));
@@ -228,8 +230,8 @@ fn error_rank(line: &str) -> u8 {
     if !is_frame && words.into_iter().any(mentions) { MENTION } else { 0 }
 }
 
-/// Reads stderr to its end: stores the lines, logs them at debug level, and remembers the last ones, to find the
-/// reason of a failure.
+/// Reads stderr to its end: stores the lines, logs them at debug level, and remembers the last ones to find the reason
+/// for a failure.
 pub(crate) async fn drain_stderr(
     peer: Arc<Peer>,
     mut stderr: impl AsyncRead + Unpin,

@@ -1,18 +1,18 @@
 //! Reaper: a helper process that outlives this one and ends its children if it is killed.
 //!
-//! The proxy sends it the process group of each child over a socket. When the socket closes, however the proxy
-//! ended, the reaper ends the groups, all processes with the proxy's mark ([`marked`]), and itself.
-//! `PR_SET_PDEATHSIG` is unsuitable: it must be set between fork and exec, affects only the child, and fires when
-//! the starting thread ends. [`crate::process`] ends children while the proxy is alive.
+//! The proxy sends it the process group of each child over a socket. When the socket closes, regardless of how the
+//! proxy ended, the reaper ends the groups, all processes with the proxy's mark ([`marked`]), and itself.
+//! `PR_SET_PDEATHSIG` is unsuitable: it must be set between fork and exec, affects only the child, and fires when the
+//! starting thread ends. [`crate::process`] ends children while the proxy is running.
 //!
 //! ```text
 //! proxy ── "+group" "-group" ──▶ reaper         kill -9 proxy: the socket closes
 //!   └──── starts ──▶ children ◀── SIGTERM, SIGKILL ──┘
 //! ```
 //!
-//! [`WithheldVariables`] are removed from the children's environment: credentials of the proxy, and variables that
-//! the config uses elsewhere (another server, webhook, OTLP, embeddings). All others are inherited, since servers
-//! look for their own credentials there, and an entry's `env` always applies.
+//! [`WithheldVariables`] are removed from the children's environment: credentials of the proxy, and variables that the
+//! config uses elsewhere (another server, webhook, OTLP, embeddings). All other variables are inherited, because
+//! servers look for their own credentials there, and an entry's `env` always applies.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -34,7 +34,7 @@ use mcpproxy_runtime::os::marked;
 
 /// Argument that starts this program as a reaper.
 const REAPER: &str = "reap-children";
-/// Time for children to exit by themselves once the proxy has ended and their input has closed.
+/// Time for children to exit on their own once the proxy has ended and their input has closed.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 /// Time for children to exit after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(1500);
@@ -47,9 +47,9 @@ pub const END_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum length of a line sent to the reaper.
 const MAX_LINE_BYTES: usize = 32;
 
-/// The proxy's side of its reaper, which is started before the first child.
+/// The proxy's side of its reaper. The reaper is started before the first child.
 pub struct Reaper {
-    /// Program file of this process; without it children end only on a regular exit.
+    /// Program file of this process. Without it, children are ended only on a regular exit.
     program: Option<PathBuf>,
     /// Prefix of all children's marks.
     token: String,
@@ -72,7 +72,7 @@ impl fmt::Debug for Reaper {
     }
 }
 
-/// Path to start this program again, even if its file was moved.
+/// Path for starting this program again, even if its file was moved.
 pub fn this_program() -> Option<PathBuf> {
     let here = Path::new("/proc/self/exe");
     if here.exists() { Some(here.to_owned()) } else { std::env::current_exe().ok() }
@@ -95,13 +95,13 @@ impl Reaper {
         *self.withheld.lock() = variables;
     }
 
-    /// Names of our variables that are withheld from a child whose entry refers to `own`.
+    /// Names of the proxy's variables that are withheld from a child whose entry refers to `own`.
     pub(super) fn withheld(&self, own: &BTreeSet<String>) -> Vec<OsString> {
         self.withheld.lock().among(std::env::vars_os().map(|(name, _)| name), own)
     }
 
-    /// Creates a mark for one child and its descendants. The reaper is running when this returns, so that no child
-    /// is unguarded.
+    /// Creates a mark for one child and its descendants. The reaper is running when this returns, so that every child
+    /// is guarded.
     pub(super) fn mark(&self) -> String {
         self.send(&mut self.state(), "");
         format!("{}.{}.", self.token, self.started.fetch_add(1, Ordering::Relaxed))
@@ -121,14 +121,14 @@ impl Reaper {
         }
     }
 
-    /// Kills all groups at once.
+    /// Kills all groups immediately.
     pub(super) fn kill(&self) {
         for group in &self.state().groups {
             let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);
         }
     }
 
-    /// Ends the reaper, and with it all marked processes; waits for at most [`END_LIMIT`].
+    /// Ends the reaper, and all marked processes with it; waits for at most [`END_LIMIT`].
     pub(super) async fn end(&self) {
         let Some((mut child, pipe)) = self.state().running.take() else { return };
         drop(pipe);
@@ -142,7 +142,7 @@ impl Reaper {
         self.state.lock()
     }
 
-    /// Sends a line to the reaper; one that has exited is replaced and sent all groups.
+    /// Sends a line to the reaper. A reaper that has exited is replaced, and the new one is sent all groups.
     fn send(&self, state: &mut State, line: &str) {
         let Some(program) = &self.program else { return };
         if let Some((_, pipe)) = &mut state.running
@@ -151,7 +151,7 @@ impl Reaper {
             return;
         }
         if let Some((mut child, _)) = state.running.take() {
-            // It has exited or does not read; in the latter case it finds the children by their marks.
+            // The reaper has exited or does not read; in the latter case, it finds the children by their marks.
             let _ = child.try_wait();
         }
         match start(program, &self.token, &state.groups) {
@@ -179,7 +179,7 @@ fn start(program: &Path, token: &str, groups: &BTreeSet<i32>) -> io::Result<(Chi
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Shields it from signals of the terminal.
+        // Shields the reaper from signals of the terminal.
         .process_group(0)
         .spawn()?;
     let lines: String = groups.iter().map(|group| format!("+{group}\n")).collect();
@@ -187,13 +187,13 @@ fn start(program: &Path, token: &str, groups: &BTreeSet<i32>) -> io::Result<(Chi
     Ok((child, ours))
 }
 
-/// Runs the reaper if the process was started as one.
+/// Runs the reaper if this process was started as one.
 pub fn run(typed: &[OsString]) -> Option<ExitCode> {
     let [_, word, token] = typed else { return None };
     if word != REAPER {
         return None;
     }
-    // The reaper ends only with the proxy, even if all processes of a service are signaled at once.
+    // The reaper ends only with the proxy, even if all processes of a service are signaled together.
     let _ = SigSet::all().thread_block();
     let groups = listen(io::stdin().lock());
     let mut left = LeftBehind { groups, mark: format!("{}.", token.to_str().unwrap_or_default()) };
@@ -201,7 +201,7 @@ pub fn run(typed: &[OsString]) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Reads lines until the proxy has ended; returns the remaining groups.
+/// Reads lines until the proxy has ended. Returns the remaining groups.
 fn listen(input: impl io::Read) -> BTreeSet<i32> {
     let mut input = BufReader::new(input);
     let (mut groups, mut line) = (BTreeSet::new(), String::new());
@@ -273,7 +273,7 @@ impl LeftBehind {
 /// Admin key, and directory of the service's systemd credentials.
 const OURS: [&str; 2] = ["MCPPROXY_API_KEY", "CREDENTIALS_DIRECTORY"];
 
-/// Common variables that contain no secret and that programs need.
+/// Common variables that contain no secrets and that programs need.
 const ORDINARY: [&str; 24] = [
     "DISPLAY",
     "HOME",
@@ -300,7 +300,7 @@ const ORDINARY: [&str; 24] = [
     "WINDIR",
     "no_proxy",
 ];
-/// Name prefixes of further common variables.
+/// Name prefixes of other common variables.
 const ORDINARY_PREFIXES: [&str; 2] = ["LC_", "XDG_"];
 
 /// Variables withheld from children.
@@ -308,7 +308,7 @@ const ORDINARY_PREFIXES: [&str; 2] = ["LC_", "XDG_"];
 pub struct WithheldVariables {
     /// Additional names.
     pub names: BTreeSet<String>,
-    /// Variables that the config refers to; a server gets those of its own entry.
+    /// Variables that the config refers to; a server gets only those of its own entry.
     pub named: BTreeSet<String>,
     /// Name prefixes.
     pub prefixes: &'static [&'static str],
@@ -325,7 +325,7 @@ impl WithheldVariables {
     }
 
     fn withholds(&self, name: &OsStr, own: &BTreeSet<String>) -> bool {
-        // Names that are not UTF-8 are not ours.
+        // Names that are not UTF-8 never belong to the proxy.
         name.to_str().is_some_and(|name| {
             OURS.contains(&name)
                 || self.names.contains(name)

@@ -1,9 +1,9 @@
 //! Protocol family of a server, stored on disk so that a legacy server is not probed at each start of the proxy.
 //!
-//! Only the legacy family is stored. A modern server is probed by what would be its first request anyway, while a
-//! legacy server that ignores unknown requests delays its start by [`PROBE_LIMIT`](crate::handshake::PROBE_LIMIT).
-//! A server is probed again when its entry names another program or URL, when its handshake fails, and after
-//! [`REMEMBERED_FOR`], since it may have been updated. An unusable file counts as missing.
+//! Only the legacy family is stored. A modern server is probed by its first regular request anyway, while a legacy
+//! server that ignores unknown requests delays its start by [`PROBE_LIMIT`](crate::handshake::PROBE_LIMIT). A server is
+//! probed again when its entry names another program or URL, when its handshake fails, and after [`REMEMBERED_FOR`],
+//! since it may have been updated. An unusable file counts as missing.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ const MAX_FILE_BYTES: u64 = 1024;
 /// Folder of the files in the data folder.
 const FOLDER: &str = "families";
 
-/// Content of a file; exists for legacy servers only.
+/// Content of a file; exists only for legacy servers.
 #[derive(Debug, Serialize, Deserialize)]
 struct LegacyServer {
     /// Hash of the program or URL in the entry.
@@ -35,13 +35,13 @@ struct LegacyServer {
 /// Stored family of one server. Its methods block.
 #[derive(Clone, Debug)]
 pub(super) struct FamilyMemory {
-    /// `None` if nothing is stored or probed.
+    /// Path of the file; `None` if nothing is stored or probed.
     file: Option<PathBuf>,
     entry: String,
 }
 
 impl FamilyMemory {
-    /// Stored family of the server with that entry.
+    /// Stored family of the server with this entry.
     pub(super) fn of(server: &str, config: &Config) -> Self {
         let folder = config.data_dir.as_ref().map(|data_dir| data_dir.join(FOLDER));
         let is_probed = config.protocol_era == ProtocolEra::Auto;

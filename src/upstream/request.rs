@@ -1,10 +1,10 @@
-//! Requests as bytes: our JSON-RPC envelope around the client's parameters, and request ids.
+//! Requests as bytes: the proxy's JSON-RPC envelope around the client's parameters, and request ids.
 //!
 //! Owns `_meta` on this hop. Large arguments are sent as the received slice, unparsed.
 //!
-//! A response is matched by its id alone, so a server that could predict ids could answer another client's call.
-//! Ids are the values of a counter behind a permutation with a random key: unpredictable, and distinct without a
-//! table of those in flight.
+//! A response is matched only by its id, so a server that could predict ids could answer another client's call. Ids are
+//! the values of a counter behind a permutation with a random key: they are unpredictable, and distinct without a table
+//! of the ids in flight.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -29,7 +29,7 @@ use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::mcp::trace_context::{self, PropagatedContext};
 use mcpproxy_protocol::wire::lines::one_line;
 
-/// Arguments up to this size are copied into one buffer with the envelope: one write is cheaper than three slices.
+/// Maximum size of arguments that are copied into one buffer with the envelope: one write is cheaper than three slices.
 const COPY_BYTES: usize = 4096;
 
 /// Request without its id.
@@ -44,9 +44,9 @@ pub struct Params {
     pub trace: Option<Arc<PropagatedContext>>,
     /// Minimum level of log messages for the client, replacing the one in `meta`; for modern servers only.
     pub log_level: Option<&'static str>,
-    /// Capabilities of a legacy client, declared to modern servers; without any, those in `meta` are declared.
+    /// Capabilities of a legacy client, declared to modern servers; if there are none, those in `meta` are declared.
     pub client_capabilities: ClientCapabilities,
-    /// Whether the tasks extension is declared to modern servers beside the capabilities in `meta`.
+    /// Whether the tasks extension is declared to modern servers in addition to the capabilities in `meta`.
     pub tasks: bool,
     /// Other members of `params`.
     pub fields: Fields,
@@ -59,12 +59,12 @@ pub(super) type Slices = (Vec<u8>, [Bytes; 2]);
 pub enum Fields {
     /// A tool call: raw arguments, raw further members, and the arguments to repeat in headers.
     Call { arguments: Bytes, members: Bytes, parameter_headers: Option<Arc<ParameterHeaders>> },
-    /// A raw object without `_meta`.
+    /// A raw object, without `_meta`.
     Object(Bytes),
 }
 
 impl Params {
-    /// A request of the proxy's own.
+    /// A request on the proxy's own behalf.
     pub(super) fn of(method: &'static str, params: Bytes) -> Self {
         let meta = Some(Bytes::from_static(EVERYTHING));
         let fields = Fields::Object(params);
@@ -93,8 +93,8 @@ impl Params {
         self.slices(id, family, |bytes| bytes, "")
     }
 
-    /// Header lines of the trace, and for a modern server those that repeat parts of the message (MCP 2026-07-28
-    /// §Standard Request Headers, §Custom Headers from Tool Parameters), each with its line break.
+    /// Header lines of the trace; for a modern server, also the lines that repeat parts of the message (MCP 2026-07-28
+    /// §Standard Request Headers, §Custom Headers from Tool Parameters). Each has its line break.
     pub(super) fn lines(&self, family: ProtocolFamily) -> Vec<u8> {
         let mut lines = Vec::new();
         if let Some(PropagatedContext { context, state, baggage }) = self.trace.as_deref() {
@@ -219,17 +219,17 @@ struct HopMembers<'a> {
     trace: Option<&'a PropagatedContext>,
     /// `None` for legacy servers.
     level: Option<&'static str>,
-    /// `None` for legacy servers, and if the client's own `_meta` declares them.
+    /// `None` for legacy servers, or if the client's own `_meta` declares them.
     declared: Option<ClientCapabilities>,
-    /// Whether the tasks extension is declared beside those in the client's own `_meta`.
+    /// Whether the tasks extension is declared in addition to the capabilities in the client's own `_meta`.
     tasks: bool,
 }
 
 /// Writes the member `_meta`, unless it would be empty.
 ///
-/// The client's keys are forwarded verbatim, except those of one hop: its progress token is replaced by our id,
-/// under which progress returns; client info and revision are ours. Its log level and its capabilities that the
-/// proxy bridges are forwarded only to modern servers, whose requests are forwarded to the client verbatim.
+/// The client's keys are forwarded verbatim, except those of one hop: its progress token is replaced by the proxy's id,
+/// under which progress returns; client info and revision are the proxy's. Its log level, and those of its capabilities
+/// that the proxy bridges, are forwarded only to modern servers, whose requests are forwarded to the client verbatim.
 fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
     let &HopMembers { id, family, trace, level, declared, tasks } = hop;
     let client = client.or((level.is_some() || declared.is_some()).then_some(&b"{}"[..]));
@@ -252,7 +252,7 @@ fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
         }
         return;
     };
-    // Anything but an object is ignored.
+    // Anything except an object is ignored.
     let members: Vec<Member<'_>> = std::str::from_utf8(client)
         .ok()
         .and_then(|text| members(text).ok()?.collect::<Result<_, _>>().ok())
@@ -359,16 +359,17 @@ pub(super) fn fresh_id() -> u64 {
     IDS.next()
 }
 
-/// Permuted bits of an id. The bit above them alternates with each pass of the counter, so that ids of two
-/// consecutive passes differ as well.
+/// Number of permuted bits of an id. The bit above them alternates with each pass of the counter, so that ids of two
+/// consecutive passes differ too.
 const PERMUTED_BITS: u32 = 29;
-/// Bits in the lower half of a permuted number; the upper half has the others.
+/// Number of bits in the lower half of a permuted number; the upper half has the others.
 const LOW_BITS: u32 = 14;
-/// Number of rounds. More than the four that make a permutation strong (Luby and Rackoff), since the halves are small.
+/// Number of rounds. More than the four that make a permutation strong (Luby and Rackoff), because the halves are
+/// small.
 const ROUNDS: u64 = 6;
 
-/// Id generator with one key: a counter behind a keyed permutation, an alternating Feistel network with SipHash as
-/// its round function.
+/// Id generator with one key: a counter behind a keyed permutation, which is an alternating Feistel network with
+/// SipHash as its round function.
 #[derive(Default)]
 struct Ids {
     key: RandomState,
@@ -380,14 +381,14 @@ impl Ids {
         self.nth(self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Id of that number; distinct for any two numbers less than 2^29 apart.
+    /// Id with this number; distinct for any two numbers less than 2^29 apart.
     fn nth(&self, number: u64) -> u64 {
         const LOW: u64 = (1 << LOW_BITS) - 1;
         const HIGH: u64 = (1 << (PERMUTED_BITS - LOW_BITS)) - 1;
         let pass = number >> PERMUTED_BITS;
         let (mut high, mut low) = (number >> LOW_BITS & HIGH, number & LOW);
         for round in 0..ROUNDS {
-            // Each pass has rounds of its own. One word is hashed faster than two.
+            // Each pass has its own rounds. One word is hashed faster than two.
             let of = |half: u64| self.key.hash_one((pass * ROUNDS + round) << PERMUTED_BITS | half);
             match round % 2 {
                 0 => high ^= of(low) & HIGH,
@@ -404,7 +405,7 @@ impl Ids {
 pub struct CallSession(u64);
 
 impl CallSession {
-    /// A key unique in this process.
+    /// A key that is unique in this process.
     pub fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -415,19 +416,20 @@ impl CallSession {
 #[derive(Clone, Debug, Default)]
 pub struct CallExtras {
     /// The client's `_meta`. Its `progressToken` is replaced by the id of the request
-    /// ([`Answer::id`](super::Answer::id)). Keys of a modern client's own hop are replaced by ours, except its log
-    /// level and its capabilities that the proxy bridges, which are sent to modern servers.
+    /// ([`Answer::id`](super::Answer::id)). Keys of a modern client's own hop are replaced by the proxy's, except its
+    /// log level and the capabilities that the proxy bridges, which are sent to modern servers.
     pub meta: Option<Bytes>,
-    /// Further raw members of a tool's `params`, joined by commas: `inputResponses`, `requestState`.
+    /// Additional raw members of a tool's `params`, joined by commas: `inputResponses`, `requestState`.
     pub members: Bytes,
-    /// Requests that a legacy client can be sent during the call, and its extensions; none for any other caller.
+    /// Requests that may be sent to a legacy client during the call, and its extensions; none for any other caller.
     pub client_capabilities: ClientCapabilities,
-    /// Requests of a legacy server that a modern client answers by repeating its request, while the call is held.
-    /// None for any other caller; no effect on a modern connection.
+    /// Requests of a legacy server that a modern client answers by repeating its request, while the call is held. Empty
+    /// for any other caller; no effect on a modern connection.
     pub held_capabilities: ClientCapabilities,
-    /// Session of the client. `None`: no other call is known to be of the same client (REST, CLI, stateless revision).
+    /// Session of the client; `None` if no other call is known to belong to the same client (REST, CLI, stateless
+    /// revision).
     pub session: Option<CallSession>,
-    /// Trace context for `_meta` and headers, which replaces the client's; `None`: the client's is forwarded.
+    /// Trace context for `_meta` and headers, which replaces the client's; `None` to forward the client's.
     pub trace: Option<Arc<PropagatedContext>>,
     /// Minimum level of log messages set by a legacy client, for modern servers.
     pub log_level: Option<&'static str>,
@@ -435,18 +437,19 @@ pub struct CallExtras {
     pub extensions: bool,
     /// Whether the modern client and its server both declare the tasks extension.
     pub tasks: bool,
-    /// Raw `task` of a call, by which a legacy client asks for a task instead of a result.
+    /// Raw `task` of a call, with which a legacy client requests a task instead of a result.
     pub task: Option<Bytes>,
     /// Whether the answer should include a [`RepeatableCall`], if a modern server gives it.
     pub repeatable: bool,
 }
 
-/// Call that was sent over a modern connection, for repetition with the input that its result asks for.
+/// Call that was sent over a modern connection, kept so that it can be repeated with the input that its result
+/// requests.
 #[derive(Debug)]
 pub struct RepeatableCall {
     /// As in [`PermittedCall`](super::PermittedCall).
     pub body: Bytes,
-    /// Without members beside the arguments.
+    /// The extras, without members next to the arguments.
     pub extras: CallExtras,
 }
 
@@ -476,7 +479,7 @@ mod tests {
         }
     }
 
-    /// The request as sent to a server of either protocol family.
+    /// The request as it is sent to a server of either protocol family.
     fn both(params: &Params) -> [Value; 2] {
         [ProtocolFamily::Legacy, ProtocolFamily::Modern].map(|family| {
             let line = text(&params.line(7, family));

@@ -1,14 +1,13 @@
-//! Second connection to a server of both protocol families: a legacy one, for clients that the server can ask only there.
+//! Second connection to a server that supports both protocol families: a legacy one, for clients that the server can ask only there.
 //!
-//! A server cannot ask a legacy client over a modern connection. If it also supports `initialize`, calls of legacy
-//! clients that declared a capability use a separate connection: a second child process, or a second session over
-//! HTTP. The first such call opens it. It is closed when idle, and ends with the first connection, within which its
-//! task runs (`second_task`). Subscriptions of legacy clients use it too, if the server reports resource changes
-//! only there; it is not idle while one remains, and is opened again for them. Catalog, limits and all other data
-//! about the server are shared.
+//! A server cannot ask a legacy client over a modern connection. If it also supports `initialize`, calls of legacy clients that declared a
+//! capability use a separate connection: a second child process, or a second session over HTTP. The first such call opens it. It is closed
+//! when idle, and ends with the first connection, within which its task runs (`second_task`). Subscriptions of legacy clients use it too,
+//! if the server reports resource changes only there; while such subscriptions exist, it is not idle, and it is opened again for them.
+//! Catalog, limits and all other data about the server are shared.
 //!
-//! Invariants: at most one per server. A call that cannot use it uses the first connection. Messages received over
-//! it are delivered only to calls over it ([`crate::inbound`]).
+//! Invariants: a server has at most one second connection. A call that cannot use it uses the first connection. Messages received over it
+//! are delivered only to calls over it ([`crate::inbound`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,19 +31,18 @@ use mcpproxy_protocol::mcp::capabilities::ServerCapabilities;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Upper bound of `second_idle_timeout`: a longer one cannot be added to a clock.
+/// Upper bound of `second_idle_timeout`: a longer time cannot be added to a clock.
 const MAX_IDLE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum wait of a call for `logging/setLevel`.
 const LEVEL_LIMIT: Duration = Duration::from_secs(5);
-/// Maximum size of its (empty) response, in bytes.
+/// Maximum size of the (empty) response to `logging/setLevel`, in bytes.
 const MAX_LEVEL_BYTES: usize = 64 * 1024;
 /// Levels of log messages, lowest first.
 const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// Whether a request of a client that can be asked is sent over the second connection. Excludes subscriptions (see
-/// [`subscribes`]), and calls of tools whose declared results the legacy family cannot represent because they are
-/// not objects.
+/// Whether a request of a client that can be asked is sent over the second connection. Excludes subscriptions (see [`subscribes`]), and
+/// calls of tools whose declared results the legacy family cannot represent because they are not objects.
 pub(super) fn serves(access: &Access) -> bool {
     let is_object = |schema: &str| member(schema, "type") == Some(r#""object""#);
     match access {
@@ -60,8 +58,8 @@ pub(super) fn serves(access: &Access) -> bool {
     }
 }
 
-/// Whether a request begins or ends a resource subscription. It is sent over the second connection if the first one
-/// reports no resource changes.
+/// Whether a request begins or ends a resource subscription. Such a request is sent over the second connection if the first one does not
+/// report resource changes.
 pub(super) fn subscribes(access: &Access) -> bool {
     matches!(
         access,
@@ -83,7 +81,7 @@ pub(super) fn subscribes(access: &Access) -> bool {
 ///
 /// The end of the first connection leads to Absent from every phase.
 pub(super) enum SecondPhase {
-    /// There is no first connection, or it is a legacy one.
+    /// The first connection does not exist, or is a legacy one.
     Absent,
     Closed,
     Opening {
@@ -92,7 +90,7 @@ pub(super) enum SecondPhase {
     Open(OpenSecond),
     Failed {
         reason: Arc<str>,
-        /// Time before which no call causes another attempt.
+        /// Time before which calls do not cause another attempt.
         until: Instant,
         /// Whether the server is known to support `initialize`.
         supported: bool,
@@ -114,7 +112,7 @@ pub(super) struct SecondConnection {
     /// Notified by a call that needs the connection.
     pub(super) wanted: Notify,
     uses: Mutex<Uses>,
-    /// Notified when no call uses it any longer.
+    /// Notified when no call uses the connection any longer.
     released: Notify,
     pub(super) control: mpsc::Sender<Control>,
     idle_timeout: Duration,
@@ -129,7 +127,7 @@ struct Uses {
     last: Instant,
 }
 
-/// Use by a call; the connection is not idle until this is dropped.
+/// Use by a call; the connection is not idle until this value is dropped.
 pub(super) struct SecondUse(Arc<SecondConnection>);
 
 impl Drop for SecondUse {
@@ -149,7 +147,7 @@ pub struct SecondState {
     pub status: SecondStatus,
     /// Negotiated revision, while connected.
     pub protocol_version: Option<Arc<str>>,
-    /// Reason why it could not be opened, or was lost; may be empty.
+    /// Reason why the connection could not be opened, or was lost; may be empty.
     pub reason: Arc<str>,
 }
 
@@ -166,7 +164,7 @@ pub enum SecondStatus {
 }
 
 impl SecondConnection {
-    /// Handle, and the control messages for its task.
+    /// Creates the handle, and the receiver of the control messages for its task.
     pub(super) fn new(idle_timeout: Duration) -> (Arc<Self>, mpsc::Receiver<Control>) {
         let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
         let second = Self {
@@ -193,8 +191,8 @@ impl SecondConnection {
         SecondUse(Arc::clone(self))
     }
 
-    /// Returns the connection, opening it if necessary; waits at most [`CONNECT_WAIT`] from the start of the
-    /// attempt, and not past `until`. `None`: it cannot be used.
+    /// Returns the connection, opening it if necessary. Waits at most [`CONNECT_WAIT`] from the start of the attempt, and no longer than
+    /// until `until`. `None` if the connection cannot be used.
     pub(super) async fn open(&self, until: Instant) -> Option<Arc<LiveConnection>> {
         let asked = Instant::now();
         let mut phase = self.phase.subscribe();
@@ -232,12 +230,12 @@ impl SecondConnection {
         next.ok_or_else(|| Cause::NotConnected { reason: "its second connection has ended".into() })
     }
 
-    /// Whether the server reports resource changes in the legacy family, as far as known.
+    /// Whether the server reports resource changes in the legacy family, as far as this is known.
     pub(super) fn legacy_updates(&self) -> Option<bool> {
         *self.legacy_updates.lock()
     }
 
-    /// Allows calls to open it; `lists_legacy`: whether the server listed a legacy revision.
+    /// Allows calls to open the connection. `lists_legacy` states whether the server listed a legacy revision.
     pub(super) fn begin(&self, lists_legacy: bool) {
         let mut updates = self.legacy_updates.lock();
         *updates = match (lists_legacy, *updates) {
@@ -248,13 +246,13 @@ impl SecondConnection {
         self.publish(SecondPhase::Closed);
     }
 
-    /// Ends with the first connection. `legacy_updates` is retained: a client may ask before the next connection.
+    /// Ends with the first connection. `legacy_updates` is retained, because a client may ask before the next connection.
     pub(super) fn end(&self) {
         self.publish(SecondPhase::Absent);
     }
 
     pub(super) fn publish(&self, phase: SecondPhase) {
-        // Earlier requests were for the previous phase.
+        // Earlier requests belong to the previous phase.
         let _ = self.wanted.notified().now_or_never();
         self.phase.send_replace(phase);
     }
@@ -271,7 +269,7 @@ impl SecondConnection {
         self.publish(SecondPhase::Open(OpenSecond { live, protocol_version, offers, level }));
     }
 
-    /// Whether it is open and the server reports resource changes over it.
+    /// Whether the connection is open and the server reports resource changes over it.
     pub(super) fn reports_updates(&self) -> bool {
         matches!(&*self.phase.borrow(), SecondPhase::Open(open) if open.offers.resource_updates)
     }
@@ -301,7 +299,7 @@ impl SecondConnection {
                 let uses = self.uses.lock();
                 let due = (uses.count == 0).then(|| uses.last + self.idle_timeout);
                 if due.is_some_and(|due| due <= Instant::now()) {
-                    // Under the lock: a call that enters later finds it closed.
+                    // Done under the lock, so that a call that enters later finds the connection closed.
                     self.publish(SecondPhase::Closed);
                     return;
                 }
@@ -331,8 +329,8 @@ impl SecondConnection {
         }
     }
 
-    /// Makes the server send log messages from `level` on, unless it already does. All clients share the
-    /// connection, so it uses their lowest level; each client gets only the messages at its own level.
+    /// Makes the server send log messages from `level` upward, unless it already does. All clients share the connection, so it uses their
+    /// lowest level; each client gets only the messages at its own level.
     pub(super) async fn lower_level(
         &self,
         live: &LiveConnection,

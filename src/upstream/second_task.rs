@@ -1,7 +1,7 @@
 //! Task of a server's second connection: opens it when a call needs it, serves it, and closes it when idle.
 //!
-//! Runs within the first connection ([`crate::server_task`]) and ends with it. [`crate::second`] has the state that
-//! calls see.
+//! Runs within the first connection ([`crate::server_task`]) and ends with it. [`crate::second`] contains the state
+//! that calls see.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -24,10 +24,10 @@ use crate::state::{ATTEMPTS, Control, SECOND};
 use mcpproxy_protocol::mcp::revisions::{MODERN, ProtocolFamily};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Time without another attempt after a failed one, if the server listed a legacy revision, or after the early loss
-/// of a connection.
+/// Pause before another attempt after a failed one, if the server listed a legacy revision, or after the early loss of
+/// a connection.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Time without another attempt if it listed none: it probably does not support `initialize`.
+/// Pause before another attempt if the server listed no legacy revision: it probably does not support `initialize`.
 const UNLISTED_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// State of the task that outlives one connection.
@@ -82,7 +82,7 @@ pub(super) async fn run(
             second.end();
         }
         _ => {
-            // A dropped sender means that the first connection has ended, too.
+            // A dropped sender also means that the first connection has ended.
             let _ = ending.await;
         }
     }
@@ -103,7 +103,7 @@ impl SecondTask {
         let peer = &upstream.peer;
         let server = &peer.name;
         let listed = first.lists_legacy;
-        // Whether it may report resource changes.
+        // Whether the connection may report resource changes.
         let mut may_report = true;
         loop {
             tokio::select! {
@@ -180,7 +180,7 @@ impl SecondTask {
         Err(ConnectFailure::new(format!("it answered initialize with {MODERN}")))
     }
 
-    /// Serves an open connection until it ends; an idle one is closed to calls.
+    /// Serves an open connection until it ends; an idle connection is closed to calls.
     async fn serve(
         &mut self,
         upstream: &Arc<Upstream>,
@@ -211,7 +211,7 @@ impl SecondTask {
             tokio::select! {
                 biased;
                 ended = &mut *ending => {
-                    // Without a reason: the first connection's task has ended.
+                    // If no reason is known, the first connection's task has ended.
                     let now = tokio::time::Instant::now();
                     let default = || FirstEnded { deadline: now, reason: "the proxy is shutting down".into() };
                     return End::Over(ended.unwrap_or_else(|_| default()));
@@ -220,7 +220,7 @@ impl SecondTask {
                 Some(control) = self.controls.recv() => {
                     match outbox.handle(control, generation, &connection.carrier) {
                         Some(ControlEnd::Lost(reason)) => return End::Lost(reason),
-                        // The first connection is the one that restarts.
+                        // Only the first connection restarts.
                         Some(ControlEnd::Restart) | None => {}
                     }
                 }
@@ -238,8 +238,8 @@ impl SecondTask {
     }
 }
 
-/// Waits until subscribed resources need the second connection, as the only one that reports their changes, and it
-/// may be opened.
+/// Waits until subscribed resources need the second connection because only it reports their changes, and the
+/// connection may be opened.
 async fn needed_for_subscriptions(upstream: &Upstream, second: &SecondConnection) {
     let mut wanted = upstream.subscriptions.wanted.subscribe();
     let is_needed = !upstream.offers().resource_updates
@@ -250,7 +250,7 @@ async fn needed_for_subscriptions(upstream: &Upstream, second: &SecondConnection
     }
 }
 
-/// Keeps the second connection from being idle while resources are subscribed over it. `held` is passed from the
+/// Prevents the second connection from being idle while resources are subscribed over it. `held` is passed from the
 /// start, so that a connection opened for subscriptions is not closed before this runs.
 async fn hold_for_subscriptions(upstream: Arc<Upstream>, held: SecondUse) {
     let Some(second) = &upstream.second else { return };

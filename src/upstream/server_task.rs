@@ -1,9 +1,9 @@
-//! Task of one server: connection attempts, and all work besides calls while connected.
+//! Task of one server: makes connection attempts, and does all work except calls while connected.
 //!
-//! Only writer of the server's state ([`crate::state`] has the diagram). While connected it runs discovery, sends
+//! Only writer of the server's state ([`crate::state`] contains the diagram). While connected, it runs discovery, sends
 //! cancellations and client responses, and renews the token. [`crate::supervisor`] manages all servers.
 //!
-//! Before each attempt the server's entry is resolved on a blocking thread, which may take long if a keyring
+//! Before each attempt, the server's entry is resolved on a blocking thread, which may take a long time if a keyring
 //! prompts its user; only one server at a time asks a keyring.
 
 use std::pin::Pin;
@@ -39,7 +39,7 @@ use mcpproxy_catalog::{Catalog, Change};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Delay after a failed keyring access, since each may prompt the user to unlock it.
+/// Delay after a failed keyring access, because each access may prompt the user to unlock the keyring.
 const KEYRING_RETRY: Duration = Duration::from_secs(30);
 
 /// Reason for a disconnect requested by the operator.
@@ -59,7 +59,7 @@ pub(super) struct ServerTask {
     /// Permit to ask a keyring.
     pub(super) keyring: Arc<Semaphore>,
     pub(super) generation: u64,
-    /// OAuth tokens of the server, if it may have some; `None` before its entry was resolved.
+    /// OAuth tokens of the server, if it may have any; `None` before its entry was resolved.
     pub(super) login: Option<oauth::LoginTokens>,
     /// Last failure and the number of consecutive repetitions.
     pub(super) failed: Option<(String, u64)>,
@@ -81,7 +81,7 @@ enum End {
 type Stopping = watch::Receiver<Option<ServerStop>>;
 type Discovery = Pin<Box<dyn Future<Output = Result<Refreshed, ListFailure>> + Send>>;
 
-/// List of tools that was read and published.
+/// List of tools that has been read and published.
 struct Refreshed {
     change: Change,
     partial: Option<Partial>,
@@ -104,7 +104,7 @@ impl ServerTask {
         }
     }
 
-    /// Connects and reconnects until stopped. An error is the reason why the entry names no server.
+    /// Connects and reconnects until stopped. An error is the reason why the entry does not name a server.
     async fn keep_connected(
         &mut self,
         mut controls: mpsc::Receiver<Control>,
@@ -114,7 +114,7 @@ impl ServerTask {
         let mut backoff = Backoff::new();
         let memory = FamilyMemory::of(&self.upstream.name, &self.config);
         let mut start = Self::remembered(&memory).await;
-        // Writes of the remembered family; nothing waits for them.
+        // Pending writes of the remembered family; nothing waits for them.
         let mut noting = JoinSet::new();
         let mut is_first = true;
         // Router of the last connection over HTTP.
@@ -134,7 +134,8 @@ impl ServerTask {
             let mut min_delay = Duration::ZERO;
             let resolved = match &target {
                 Some(known) if self.config.named.is_none() => Ok(known.clone()),
-                // References may now resolve differently: a renewed token, an unlocked keyring.
+                // References may now resolve differently, for example because of a renewed token or an unlocked
+                // keyring.
                 Some(_) | None => {
                     let read = tokio::select! {
                         biased;
@@ -156,7 +157,7 @@ impl ServerTask {
                     }
                 }
             };
-            // Taken after the keyring prompt, which may take long.
+            // Taken after the keyring prompt, which may take a long time.
             let began = Instant::now();
             let options = ConnectOptions {
                 peer: &self.upstream.peer,
@@ -208,8 +209,8 @@ impl ServerTask {
                 }
                 Some(Ok(mut connection)) => {
                     self.upstream.connect_requests.forget_at_once();
-                    // Remembered for legacy servers only: they may react badly to the probe, which is a modern
-                    // server's first request anyway.
+                    // Remembered only for legacy servers: they may react badly to the probe, which is a modern server's
+                    // first request anyway.
                     let family = connection.greeting.about.family;
                     if start_now == Start::Probe {
                         self.remember(&mut noting, memory.clone(), family);
@@ -308,7 +309,7 @@ impl ServerTask {
         if is_known { self.config.init_timeout } else { self.config.first_init_timeout() }
     }
 
-    /// Start mode of the first handshake, from an earlier process.
+    /// Start mode of the first handshake, as remembered from an earlier process.
     async fn remembered(memory: &FamilyMemory) -> Start {
         let memory = memory.clone();
         let read = tokio::task::spawn_blocking(move || memory.start(SystemTime::now()));
@@ -327,7 +328,7 @@ impl ServerTask {
         });
     }
 
-    /// Resolves the entry; its values count as secret from then on.
+    /// Resolves the entry. From then on, the resolved values are secret.
     async fn read(&self) -> Result<Target, NotRead> {
         let (target, secrets) = read_entry(&self.config, &self.keyring).await?;
         self.upstream.peer.secrets.hold(self.key, secrets);
@@ -350,7 +351,7 @@ impl ServerTask {
         oauth::LoginTokens::of(&self.upstream.peer, &self.config, target, &self.tls)
     }
 
-    /// Serves a connection until it ends; also returns whether it ever worked.
+    /// Serves a connection until it ends. Also returns whether it ever worked.
     async fn serve(
         &self,
         connection: &mut ServerConnection,
@@ -481,25 +482,25 @@ impl ServerTask {
         }
     }
 
-    /// Whether to renew the token that the connection ended with.
+    /// Whether to renew the token with which the connection ended.
     fn renewable(&self, connection: &ServerConnection) -> bool {
         let refused = self.login.as_ref().zip(connection.bearer());
         refused.is_some_and(|(login, bearer)| login.refuse(&bearer))
     }
 
-    /// Missing scopes of a usable login, as text; empty if none.
+    /// Missing scopes of a usable login, as text; empty if none are missing.
     fn lacking(&self) -> Arc<str> {
         self.login.as_ref().map(oauth::LoginTokens::notice).unwrap_or_default()
     }
 
-    /// Updates the missing scopes of its login while connected.
+    /// Updates the missing scopes of the server's login while it is connected.
     fn notice(&self) {
         let lacking = self.lacking();
         self.step(|state| state.notice(lacking));
     }
 
     /// Reads the list of tools after a delay and updates the catalog. A list whose rest may be read later does not
-    /// replace a known `complete` one.
+    /// replace a known `complete` list.
     fn discovery(
         &self,
         connection: &ServerConnection,
@@ -540,14 +541,14 @@ impl ServerTask {
             }
             let change = catalog.take_up(&upstream.name, tools).await?;
             if reported && !change.tools_differ() {
-                // Clients that use the server directly would be notified as well.
+                // Clients that use the server directly would be notified too.
                 catalog.report_changed();
             }
             Ok(Refreshed { change, partial })
         })
     }
 
-    /// Marks the list of tools as stale: the previous one is kept.
+    /// Marks the list of tools as stale; the previous list is kept.
     fn stale(&self, worked: bool, failure: &ListFailure) {
         let reason = &failure.reason;
         let peer = &self.upstream.peer;
@@ -569,7 +570,7 @@ impl ServerTask {
         }
     }
 
-    /// Reports a read list; returns why its rest may be read later.
+    /// Reports a list that was read. Returns the reason if its rest may be read later.
     fn discovered(
         &self,
         connection: &ServerConnection,
@@ -608,7 +609,7 @@ impl ServerTask {
         partial.and_then(|partial| partial.failure)
     }
 
-    /// Logs a failure: a new reason at once, its repetitions at powers of two from the 8th on.
+    /// Logs a failure: a new reason immediately, its repetitions at powers of two from the 8th onward.
     fn log_failure(&mut self, reason: &str) {
         let server = &self.upstream.name;
         match &mut self.failed {
@@ -627,7 +628,7 @@ impl ServerTask {
         }
     }
 
-    /// Stops for good. The shutdown of the proxy is not a failure of the server and not reported.
+    /// Stops permanently. The shutdown of the proxy is not a failure of the server and is not reported.
     fn stop(&self, why: WhyStopped) {
         match why {
             WhyStopped::ProxyEnds => {
@@ -656,7 +657,7 @@ impl ServerTask {
     }
 }
 
-/// Adds a line to the stored output of a server with a URL, which has no output of its own. Never blocks.
+/// Adds a line to the stored output of a server that has a URL and therefore no output of its own. Never blocks.
 fn note(upstream: &Upstream, line: &str) {
     match upstream.transport {
         Transport::StreamableHttp => upstream.peer.keep_stderr(line.as_bytes(), false),
@@ -664,7 +665,7 @@ fn note(upstream: &Upstream, line: &str) {
     }
 }
 
-/// State on one line.
+/// State in one line.
 fn noted(state: &ServerState) -> String {
     let ServerState { status, reason, tools, protocol_version, server_info, .. } = state;
     let mut line = status.as_str().to_owned();
@@ -680,7 +681,8 @@ fn noted(state: &ServerState) -> String {
     line
 }
 
-/// Delay before a list is read again: that of the backoff, and at least the time that the server asked for.
+/// Delay before a list is read again: the delay of the backoff, or the time that the server asked for if that is
+/// longer.
 fn retry_after(backoff: &mut Backoff, failure: &ListFailure) -> Duration {
     let delay = backoff.wait().max(failure.throttled.flatten().unwrap_or_default());
     backoff.advance();
@@ -706,16 +708,16 @@ async fn done(discovery: &mut Option<Discovery>) -> Result<Refreshed, ListFailur
     }
 }
 
-/// Reason why the entry could not be resolved, on one line.
+/// Reason why the entry could not be resolved, in one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotRead {
-    /// The entry names no server, regardless of its references.
+    /// The entry does not name a server, regardless of its references.
     NoServer(String),
-    /// A reference cannot be resolved now.
+    /// A reference cannot be resolved at the moment.
     NotNow(String),
 }
 
-/// Resolves the entry; also returns its secret values. `keyring` is the permit to ask a keyring.
+/// Resolves the entry. Also returns its secret values. `keyring` is the permit to ask a keyring.
 pub(super) async fn read_entry(
     config: &Config,
     keyring: &Arc<Semaphore>,
@@ -739,8 +741,8 @@ pub(super) async fn read_entry(
     }
 }
 
-/// Runs `read` on a blocking thread. The permit is released when it ends, even if its result is no longer awaited,
-/// since the keyring may still be prompting.
+/// Runs `read` on a blocking thread. The permit is released when `read` ends, even if its result is no longer awaited,
+/// because the keyring may still be prompting.
 async fn on_blocking_thread<T: Send + 'static>(
     asking: Option<OwnedSemaphorePermit>,
     read: impl FnOnce() -> T + Send + 'static,
@@ -762,7 +764,7 @@ mod tests {
 
     use super::*;
 
-    /// Time limit for any operation here.
+    /// Time limit for any operation in these tests.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]
@@ -795,7 +797,7 @@ mod tests {
         let asking = Arc::clone(&keyring).try_acquire_owned().unwrap();
         let mut asked = Box::pin(on_blocking_thread(Some(asking), move || answered.recv().is_ok()));
         assert!((&mut asked).now_or_never().is_none(), "it has started");
-        // Like a server that ends.
+        // Simulates a server that ends.
         drop(asked);
         assert_eq!(keyring.available_permits(), 0);
         answer.send(()).unwrap();

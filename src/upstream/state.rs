@@ -1,6 +1,6 @@
 //! State of one server: connection phases, transitions, and the status derived from them.
 //!
-//! Only the server's task makes transitions ([`crate::server_task`]); all others read, without a lock. A
+//! Only the server's task makes transitions ([`crate::server_task`]); all others read without a lock. A
 //! [`LiveConnection`] is the part of a connected state that calls use.
 
 use std::sync::Arc;
@@ -54,29 +54,29 @@ use mcpproxy_runtime::io::deadline::Allowance;
 pub(super) enum Phase {
     /// Disabled in the config.
     Disabled,
-    /// An attempt is running; attempt 0 is the time before the first.
+    /// An attempt is running; attempt 0 is the time before the first attempt.
     Connecting {
         attempt: u64,
         since: Instant,
     },
-    /// The handshake is complete and calls are possible; the tools are not known yet.
+    /// The handshake is complete and calls are possible, but the tools are not known yet.
     Discovering {
         live: Arc<LiveConnection>,
     },
     Connected {
         live: Arc<LiveConnection>,
-        /// Missing scopes of its login, as text; empty if none.
+        /// Missing scopes of the server's login, as text; empty if none are missing.
         notice: Arc<str>,
     },
     /// The lost connection is being closed.
     Closing {
-        /// Number of the attempt that led to it.
+        /// Number of the attempt that led to the connection.
         attempt: u64,
-        /// Whether its tools were read.
+        /// Whether the server's tools were read.
         worked: bool,
     },
     Waiting(Waiting),
-    /// No further attempts: the entry names no server, or the proxy is shutting down.
+    /// No more attempts are made: the entry does not name a server, or the proxy is shutting down.
     Stopped,
 }
 
@@ -85,7 +85,7 @@ pub(super) enum Phase {
 pub(super) struct Waiting {
     /// Number of the last attempt.
     pub(super) attempt: u64,
-    /// Whether that attempt failed; otherwise its connection worked and was lost.
+    /// Whether this attempt failed; otherwise its connection worked and was lost.
     pub(super) failed: bool,
     pub(super) due: Due,
 }
@@ -101,7 +101,7 @@ enum Past {
     Throttled(Arc<str>),
 }
 
-/// State of one server: its phase, and data remembered from earlier ones.
+/// State of one server: its phase, and data remembered from earlier phases.
 #[derive(Clone)]
 pub(super) struct UpstreamState {
     phase: Phase,
@@ -114,9 +114,9 @@ pub(super) struct UpstreamState {
     introduced: Arc<Introduced>,
     /// Time of the last status change.
     since: SystemTime,
-    /// Whether it was discovered or has failed once, and no longer delays readiness.
+    /// Whether the server was discovered or has failed once, and no longer delays readiness.
     settled: bool,
-    /// Whether its tools were ever read.
+    /// Whether the server's tools were ever read.
     discovered: bool,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Discovered {
     pub(super) protocol_version: Option<Arc<str>>,
     pub(super) server_info: Option<Arc<str>>,
     pub(super) introduced: Arc<Introduced>,
-    /// Missing scopes of its login, as text; empty if none.
+    /// Missing scopes of the server's login, as text; empty if none are missing.
     pub(super) notice: Arc<str>,
 }
 
@@ -220,7 +220,7 @@ impl UpstreamState {
         Ok(())
     }
 
-    /// Replaces the connection by the same one with a new token.
+    /// Replaces the connection with the same one under a new token.
     pub(super) fn renew(&mut self, other: Arc<LiveConnection>) -> Transition {
         let (Phase::Discovering { live } | Phase::Connected { live, .. }) = &mut self.phase else {
             return self.forbid("renew");
@@ -316,7 +316,7 @@ impl UpstreamState {
         self.settled
     }
 
-    /// Whether its tools were ever read.
+    /// Whether the server's tools were ever read.
     pub(super) fn is_discovered(&self) -> bool {
         self.discovered
     }
@@ -341,7 +341,7 @@ impl UpstreamState {
         }
     }
 
-    /// Reason for the status on one line; may be empty.
+    /// Reason for the status, in one line; may be empty.
     pub(super) fn reason(&self) -> Arc<str> {
         match (&self.phase, &self.past) {
             (Phase::Disabled, _) => "disabled in the config".into(),
@@ -394,7 +394,7 @@ impl StateCell {
         self.now.load().live().cloned()
     }
 
-    /// Makes a transition; returns whether the status or its reason changed. Called by a single task only.
+    /// Makes a transition; returns whether the status or its reason changed. Must be called by a single task.
     pub(super) fn make(
         &self,
         transition: impl FnOnce(&mut UpstreamState) -> Transition,
@@ -412,7 +412,7 @@ impl StateCell {
         Ok(shows)
     }
 
-    /// Notifies of a change of what is shown beside the state.
+    /// Notifies of a change of data that is shown with the state.
     pub(super) fn notify(&self) {
         self.changed.send_replace(());
     }
@@ -433,7 +433,7 @@ impl StateCell {
                 return it;
             }
             if changes.changed().await.is_err() {
-                // The sender lives as long as `self`.
+                // The sender exists as long as `self`.
                 std::future::pending::<()>().await;
             }
         }
@@ -509,7 +509,7 @@ pub struct ServerState {
     pub name: Arc<str>,
     pub transport: Transport,
     pub status: Status,
-    /// Reason for the status, on one line; when connected, the scopes that its login lacks, or the fault of its TLS
+    /// Reason for the status, in one line; if connected, the scopes that the login lacks, or the fault of the TLS
     /// files. May be empty.
     pub reason: Arc<str>,
     pub tools: usize,
@@ -519,7 +519,7 @@ pub struct ServerState {
     pub protocol_version: Option<Arc<str>>,
     /// Name and version reported by the server, once connected.
     pub server_info: Option<Arc<str>>,
-    /// Whether it was discovered or has failed once, and no longer delays readiness.
+    /// Whether the server was discovered or has failed once, and no longer delays readiness.
     pub settled: bool,
 }
 
@@ -543,7 +543,7 @@ pub enum Event {
     /// A login was requested, or has ended.
     Login {
         server: Arc<str>,
-        /// Id of the principal that requested it.
+        /// Id of the principal that requested the login.
         principal: Arc<str>,
         outcome: LoginOutcome,
     },
@@ -565,14 +565,15 @@ pub(super) struct About {
     pub(super) offers: ServerCapabilities,
 }
 
-/// Bits of a connection's generation for a server's own attempts; the server's key is above them.
+/// Number of bits of a connection's generation that count a server's own attempts; the server's key is above them.
 pub(super) const ATTEMPTS: u32 = 32;
 /// Bit of a generation that is set for second connections.
 pub(super) const SECOND: u64 = 1 << (ATTEMPTS - 1);
 /// Capacity of the control queue of a connection.
 pub(super) const CONTROL_MESSAGES: usize = 256;
 
-/// Message to a server's task. It names its connection, so that messages about an earlier one are ignored.
+/// Message to a server's task. Contains the connection's generation, so that messages about an earlier connection are
+/// ignored.
 #[derive(Debug)]
 pub(super) enum Control {
     /// The connection is broken.
@@ -587,7 +588,7 @@ pub(super) enum Control {
 
 /// Connection used by calls.
 pub(super) struct LiveConnection {
-    /// Number of the connection, by which messages about an earlier one are recognized.
+    /// Number of the connection, which identifies messages about earlier connections.
     pub(super) generation: u64,
     pub(super) family: ProtocolFamily,
     pub(super) link: Carrier,
@@ -595,11 +596,11 @@ pub(super) struct LiveConnection {
     pub(super) router: Arc<NotificationRouter>,
 }
 
-/// Reason why a request besides calls got no response.
+/// Reason why a request other than a call got no response.
 #[derive(Debug)]
 pub(super) struct FetchFailure {
     pub(super) cause: Cause,
-    /// The session is unknown to the server, or the connection is lost.
+    /// Whether the session is unknown to the server, or the connection is lost.
     pub(super) ends_connection: bool,
 }
 
@@ -623,8 +624,8 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Sends a request besides calls and returns its response, of at most `max_bytes` bytes. `sent_for` is the
-    /// party that it is sent for; over HTTP the caller counts it. `events` observe other messages of its stream.
+    /// Sends a request other than a call and returns its response, at most `max_bytes` bytes. `sent_for` is the party
+    /// on whose behalf it is sent; over HTTP the caller counts it. `events` receives other messages of its stream.
     pub(super) async fn fetch(
         &self,
         events: &ServerEvents,
@@ -668,7 +669,7 @@ impl Carrier {
         match self {
             Self::Http(session) => http::notify(&session, json.into()).await,
             Self::Stdio(link) => {
-                // Fails if the connection is closed; then the server does not wait for it.
+                // Fails if the connection is closed; in that case the server does not wait for the response.
                 let _ = link.send(lines::one_line(json.into()).into(), limit).await;
             }
         }

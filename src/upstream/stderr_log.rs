@@ -1,9 +1,9 @@
-//! Stderr of the children, stored on disk as a ring of two files per server.
+//! Stderr of child processes, stored on disk as a ring of two files per server.
 //!
-//! One thread redacts and writes the lines of a bounded queue, so that no child or call waits for a disk. Lines
-//! that do not fit into the queue or on the disk are counted, and the count is written in their place. A full file
-//! is followed by the next one, and the oldest is removed; file numbers only grow, so a [`LogPlace`] stays valid.
-//! Files of removed servers are retained for a while, since they may explain the removal.
+//! One thread redacts and writes the lines of a bounded queue, so that children and calls never wait for a disk. Lines
+//! that do not fit into the queue or on the disk are counted, and the count is written in their place. When a file is
+//! full, the next one is started and the oldest is removed. File numbers only grow, so a [`LogPlace`] stays valid.
+//! Files of removed servers are retained for some time, because they may explain the removal.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -51,12 +51,12 @@ pub struct StderrLog {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Queue handle for the lines of one server. The default one drops them.
+/// Queue handle for the lines of one server. The default handle drops them.
 #[derive(Debug, Default)]
 pub(super) struct ServerLines {
     queue: Option<SyncSender<Entry>>,
     server: Arc<str>,
-    /// Lines dropped since the last queued one.
+    /// Number of lines dropped since the last queued one.
     lost: AtomicU64,
 }
 
@@ -68,7 +68,7 @@ struct Entry {
     at: SystemTime,
     words: Box<[u8]>,
     cut: bool,
-    /// Lines dropped before it.
+    /// Number of lines dropped before this one.
     lost: u64,
 }
 
@@ -100,7 +100,7 @@ impl StderrLog {
         ServerLines { queue, server, lost: AtomicU64::new(0) }
     }
 
-    /// Waits, for a limited time, until the queue is written. Its producers must have ended.
+    /// Waits, for a limited time, until the queue is written. The producers must have ended.
     pub(super) async fn finish(&self) {
         let Some(thread) = self.thread.lock().take() else { return };
         let start = Instant::now();
@@ -168,10 +168,10 @@ struct Ring {
     file: Option<File>,
     size: u64,
     lost: u64,
-    /// Sequence number of its last line.
+    /// Sequence number of the server's last line.
     used: u64,
     refused: Option<Instant>,
-    /// The last line may be incomplete.
+    /// Whether the last line may be incomplete.
     is_torn: bool,
 }
 
@@ -214,7 +214,7 @@ impl Rings {
         }
     }
 
-    /// Redacts a line and removes control characters.
+    /// Redacts a line and removes its control characters.
     fn line(&self, entry: &Entry) -> String {
         let masked = entry.secrets.mask(&entry.words, entry.cut);
         let visible = |letter: &char| !letter.is_control() || *letter == '\t';
@@ -260,7 +260,7 @@ impl Ring {
                 let newest = there.last().copied().unwrap_or_default();
                 self.number = self.number.max(newest);
                 let path = path(folder, server, self.number);
-                // The last line of a crashed writer may have no end.
+                // The last line of a crashed writer may lack its line end.
                 let mut file = private::options().append(true).create(true).open(&path)?;
                 self.size = file.metadata()?.len();
                 if self.size >= FILE_BYTES {
@@ -340,7 +340,7 @@ pub struct KeptLines {
     pub next: LogPlace,
 }
 
-/// Reads at most `max` lines of a server: the first ones after `after`, or else the last ones.
+/// Reads at most `max` lines of a server: the first ones after `after`, or the last ones if it is not given.
 pub fn read(
     folder: &Path,
     server: &str,
@@ -357,7 +357,7 @@ pub fn read(
     for number in there.into_iter().filter(|number| *number >= from.file) {
         let mut offset = if number == from.file { from.offset } else { 0 };
         let text = match part(&path(folder, server, number), offset) {
-            // Removed meanwhile; newer files exist.
+            // Removed in the meantime; newer files exist.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             text => text?,
         };
@@ -410,7 +410,7 @@ fn path(folder: &Path, server: &str, number: u64) -> PathBuf {
     folder.join(format!("{}.{number}.{EXTENSION}", tool::server_file_stem(server)))
 }
 
-/// Content of a file from `offset`, up to the maximum file size.
+/// Content of a file starting at `offset`, up to the maximum file size.
 fn part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(offset))?;
@@ -422,7 +422,8 @@ fn part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
 /// Time for which files of removed servers are retained.
 pub const KEPT_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Removes old files that belong to none of `servers`. Blocks. A file that cannot be removed is retried the next time.
+/// Removes old files that do not belong to any of `servers`. Blocks. If a file cannot be removed, the next call tries
+/// again.
 pub fn forget<'s>(folder: &Path, servers: impl IntoIterator<Item = &'s str>, now: SystemTime) {
     let stems: HashSet<_> = servers.into_iter().map(tool::server_file_stem).collect();
     let is_of_nobody = |name: &str| {

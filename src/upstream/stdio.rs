@@ -1,9 +1,9 @@
 //! Calls to a child process: one message per line, many calls on one pipe.
 //!
-//! A response is forwarded piece by piece as soon as its call is known. Other messages go to the lifecycle or are
-//! routed by [`crate::inbound`]. Since a pipe is ordered, a response that its call reads slowly delays all
-//! following ones: [`CALL_PIECES`] may be queued per call, more if other calls are waiting, within a bound per
-//! server ([`Spill`]). The reader and its backpressure are in [`reader`].
+//! A response is forwarded piece by piece as soon as its call is known. Other messages go to the lifecycle or are routed by
+//! [`crate::inbound`]. Since a pipe is ordered, a response that its call reads slowly delays all following ones: up to [`CALL_PIECES`] may
+//! be queued per call, more if other calls are waiting, within a bound per server ([`Spill`]). The reader and its backpressure are in
+//! [`reader`].
 //!
 //! ```text
 //! StdioCall ─ line ─▶ ChildLink ─▶ writer ─▶ child
@@ -41,7 +41,7 @@ mod reader;
 
 /// Capacity of the queue to the writer, in lines.
 const OUT_LINES: usize = 64;
-/// Capacity of the queue to the lifecycle, in messages. A handshake has three responses; the rest is for stray messages.
+/// Capacity of the queue to the lifecycle, in messages. A handshake has three responses; the rest of the capacity is for stray messages.
 pub(crate) const LIFECYCLE_MESSAGES: usize = 16;
 
 /// Shared view of a child's pipes for calls: pending calls and the queue to the writer.
@@ -49,13 +49,13 @@ pub(crate) const LIFECYCLE_MESSAGES: usize = 16;
 pub(crate) struct ChildLink {
     pub(crate) peer: Arc<Peer>,
     waiting: Mutex<Pending<Waiter>>,
-    /// If both are needed, locked after `waiting`.
+    /// If both locks are needed, this one is taken after `waiting`.
     abandoned: Mutex<AbandonedCalls>,
     pub(super) server_events: Arc<ServerEvents>,
     pub(super) out: mpsc::Sender<Line>,
     /// Reason why the pipes are closed; set before waiting calls are notified.
     pub(super) ended: OnceLock<Arc<str>>,
-    /// Lines that were not messages.
+    /// Number of lines that were not messages.
     pub(super) garbage: AtomicU64,
     /// Whether the output ended within a line whose recipient was unknown.
     pub(super) ended_within_line: AtomicBool,
@@ -70,26 +70,26 @@ pub(super) struct Waiter {
     pub(super) sent_for: SentFor,
     /// Position among the requests of the link.
     pub(super) order: u64,
-    /// Whether the request was passed to the pipe; no response is possible before.
+    /// Whether the request was passed to the pipe; before that, a response is not possible.
     pub(super) written: bool,
 }
 
 /// Party on whose behalf a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentFor {
-    /// No client: it contains no client data, so messages caused by it reveal none (lists).
+    /// No client: the request contains no client data, so messages caused by it cannot reveal any (lists).
     Nobody,
-    /// No client: a stream of changes, which the server acknowledges by a message. It is always in flight, so it does not
-    /// count as a client's call, although it names resources of clients; servers of its revision send no requests.
+    /// No client: a stream of changes, which the server acknowledges with a message. The stream is always in flight, so it does not count
+    /// as a client's call, although it names resources of clients; servers of its revision do not send requests.
     Subscription,
-    /// Clients that are not reachable through it, but whose data it contains (`resources/subscribe`).
+    /// Clients that cannot be reached through the request, but whose data it contains (`resources/subscribe`).
     Clients,
     /// The client of a call.
     Caller(CallClient),
 }
 
 impl Waiter {
-    /// The request as a call in flight, if it was written and a client may be asked because of it.
+    /// The request as a call in flight, if it was written and the server may ask a client because of it.
     fn in_flight(&self, id: u64) -> Option<CallInFlight> {
         let (client, route) = match self.sent_for {
             SentFor::Nobody | SentFor::Subscription => return None,
@@ -104,12 +104,12 @@ impl Waiter {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(super) parts: [Bytes; 3],
-    /// Call of the line; the line is skipped if the call was abandoned.
+    /// Call that the line belongs to; the line is skipped if the call was abandoned.
     pub(super) call: Option<u64>,
 }
 
 impl ChildLink {
-    /// The link, and the queue for the writer.
+    /// Creates the link, and the queue for the writer.
     pub(crate) fn new(
         peer: Arc<Peer>,
         server_events: Arc<ServerEvents>,
@@ -129,7 +129,7 @@ impl ChildLink {
         (Arc::new(link), queue)
     }
 
-    /// Queues a lifecycle message: JSON on one line, without the line break.
+    /// Queues a lifecycle message: JSON in one line, without the line break.
     pub(crate) async fn send(&self, json: Vec<u8>, limit: Duration) -> Result<(), Cause> {
         let parts = [Bytes::from(json), Bytes::from_static(b"\n"), Bytes::new()];
         self.queue(Line { parts, call: None }, Allowance::now(limit)).await
@@ -153,7 +153,7 @@ impl ChildLink {
         let _ = self.ended.set(reason);
         let waiters = self.waiting().clear();
         for waiter in waiters.iter().filter(|waiter| !waiter.written) {
-            // Its queue is empty: no response was possible.
+            // The call's queue is empty, because a response was not possible.
             let _ = waiter.sender.try_send(CallPiece::Unwritten);
         }
     }
@@ -167,7 +167,7 @@ impl ChildLink {
         Cause::NotConnected { reason }
     }
 
-    /// Registers a request before it is written; returns its id.
+    /// Registers a request before it is written. Returns its id.
     pub(super) fn register(
         &self,
         sender: mpsc::Sender<CallPiece>,
@@ -178,7 +178,7 @@ impl ChildLink {
         waiting.enter(Waiter { sender, sent_for, order, written: false }, request::fresh_id)
     }
 
-    /// Calls that the child may be working on for a client.
+    /// Calls on which the child may be working for a client.
     pub(super) fn in_flight(&self, now: Instant) -> Vec<CallInFlight> {
         let waiting = self.waiting();
         let abandoned = self.abandoned.lock();
@@ -186,7 +186,7 @@ impl ChildLink {
         waiters.chain(abandoned.active(now)).collect()
     }
 
-    /// Removes a call. If the child has received it and not responded, it counts as abandoned for a while.
+    /// Removes a call. If the child has received the call but not responded, the call counts as abandoned for some time.
     pub(super) fn abandon(&self, id: u64, now: impl FnOnce() -> Instant) {
         let mut waiting = self.waiting();
         let Some(waiter) = waiting.abandon(id) else { return };
@@ -197,7 +197,7 @@ impl ChildLink {
         }
     }
 
-    /// Records the response to a call, which may have been abandoned meanwhile.
+    /// Records the response to a call, which may have been abandoned since.
     pub(super) fn answered(&self, id: u64) {
         let is_late = self.waiting().answered(id).is_none();
         if is_late {
@@ -222,7 +222,7 @@ pub(super) const SPILL_PIECES: usize = 256;
 /// Maximum number of bytes queued beyond [`CALL_PIECES`] for all calls of a server: 64 MiB.
 const SPILL_BYTES: usize = 64 << 20;
 
-/// Item in the queue of a call.
+/// Item in a call's queue.
 #[derive(Debug)]
 pub(super) enum CallPiece {
     Data(Bytes),
@@ -237,12 +237,12 @@ pub(super) enum CallPiece {
     Unwritten,
 }
 
-/// Queue of a call, with one reserved slot for the error that cuts it off.
+/// Queue of a call, with one slot reserved for the error that cuts it off.
 pub(super) fn call_queue() -> (mpsc::Sender<CallPiece>, mpsc::Receiver<CallPiece>) {
     mpsc::channel(SPILL_PIECES + 1)
 }
 
-/// Whether fewer than [`CALL_PIECES`] are queued.
+/// Whether fewer than [`CALL_PIECES`] pieces are queued.
 pub(super) fn has_room(sender: &mpsc::Sender<CallPiece>) -> bool {
     queued(sender) < CALL_PIECES
 }
@@ -262,7 +262,7 @@ pub(super) struct Spill {
 impl Spill {
     /// Wakes the reader after a piece was consumed or a call was added.
     pub(super) fn wake_reader(&self) {
-        // Either this sees that the reader waits, or the reader sees the preceding change.
+        // Either this code sees that the reader waits, or the reader sees the preceding change.
         fence(Ordering::SeqCst);
         if self.waits.load(Ordering::Relaxed) {
             self.reader_wake.notify_one();
@@ -305,10 +305,10 @@ pub(crate) struct StdioCall {
     /// Deadline of the current wait; `None` until the wait starts.
     deadline: Option<Instant>,
     state: State,
-    /// Garbage lines counted when the call was sent.
+    /// Number of garbage lines counted when the call was sent.
     garbage: u64,
     received: bool,
-    /// The request was never written, so the server has not received it.
+    /// Whether the request was never written, so that the server has not received it.
     unwritten: bool,
 }
 
@@ -317,9 +317,9 @@ enum State {
     Unsent,
     Waiting,
     Inside,
-    /// A message other than the response was returned, its end was not.
+    /// A message other than the response was returned, but not its end.
     MessageTaken,
-    /// The last bytes were returned, the end was not.
+    /// The last bytes were returned, but not the end.
     LastTaken,
     Over,
 }
@@ -379,23 +379,23 @@ impl StdioCall {
         self.id
     }
 
-    /// Whether no data was read that may belong to the response: no piece, and no unmatched line that broke off.
+    /// Whether no data was read that may belong to the response: no piece, and no unmatched line that was cut off.
     pub(crate) fn received_nothing(&self) -> bool {
         !self.received && !self.link.ended_within_line.load(Ordering::Acquire)
     }
 
-    /// Whether the child may have crashed because of this call: it may have read it.
+    /// Whether the child may have crashed because of this call, which is possible if it may have read the call.
     pub(crate) fn may_have_crashed_server(&self) -> bool {
         !self.unwritten
     }
 
-    /// Sets the limit of the next message, starting now.
+    /// Sets the time limit of the next message, starting now.
     pub(crate) fn extend_wait(&mut self, limit: Duration) {
         self.limit = limit;
         self.deadline = None;
     }
 
-    /// Next piece of the line, `None` after its end. Cancel-safe.
+    /// Next piece of the line; `None` after its end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<AnswerPart>, Cause> {
         match self.state {
             State::Over => return Ok(None),

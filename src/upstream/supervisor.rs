@@ -45,8 +45,8 @@ use mcpproxy_policy::tool::{ServerId, ServerIds};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use mcpproxy_runtime::secrets::Secrets;
 
-/// Maximum number of retired servers that finish their calls, or those of one change if it retires more. A further change
-/// waits for them.
+/// Maximum number of retired servers that finish their calls, or the number retired by one change if that is larger.
+/// Another change waits for them.
 pub(crate) const MAX_RETIRING: usize = 64;
 /// Maximum drain time of a retired server, regardless of its `call_timeout`.
 pub(crate) const MAX_DRAIN: Duration = Duration::from_secs(3600);
@@ -66,7 +66,7 @@ pub struct Supervisor {
     starter: Starter,
     ids: Mutex<ServerIds>,
     tasks: Mutex<JoinSet<()>>,
-    /// Set once all servers were settled: later ones do not delay readiness.
+    /// Set once all servers were settled; servers added later do not delay readiness.
     settled: AtomicBool,
 }
 
@@ -88,12 +88,12 @@ struct Starter {
     /// Created when the first https server is connected.
     tls: Arc<OnceLock<TlsConnector>>,
     reaper: Arc<Reaper>,
-    /// Serializes keyring access, so that the user sees one prompt at a time, and unanswered prompts do not use up
+    /// Serializes keyring access, so that the user sees only one prompt at a time, and unanswered prompts do not use up
     /// the blocking threads.
     keyring: Arc<Semaphore>,
     stderr: StderrLog,
     runtime: Handle,
-    /// Servers started so far.
+    /// Number of servers started so far.
     started: AtomicU64,
     /// Tasks whose changes clients follow.
     followed: FollowedTasksByName,
@@ -102,9 +102,9 @@ struct Starter {
 /// Plan for one server of a new config.
 #[derive(Debug)]
 pub enum ServerPlan {
-    /// Unchanged except for this `call_timeout`.
+    /// The server is unchanged except for this `call_timeout`.
     Stays(Duration),
-    /// New, or a replacement for the server with this name.
+    /// The server is new, or replaces the server with this name.
     Starts(Box<Config>),
 }
 
@@ -125,8 +125,8 @@ impl fmt::Debug for Supervisor {
 }
 
 impl Supervisor {
-    /// Starts a task for each enabled server on `runtime` and returns at once. `secrets` are those of the whole
-    /// config; tokens of logins are added. `events` is called from those tasks and must not block.
+    /// Starts a task for each enabled server on `runtime` and returns immediately. `secrets` contains the secrets of
+    /// the whole config; tokens of logins are added. `events` is called from those tasks and must not block.
     pub fn start(
         configs: Vec<(Arc<str>, Config)>,
         reaper: Reaper,
@@ -163,8 +163,8 @@ impl Supervisor {
         supervisor
     }
 
-    /// Replaces the set of servers by `plan`, in its order; missing servers are retired. Waits while
-    /// [`MAX_RETIRING`] others drain. Must be called by a single task, on a multi-threaded runtime.
+    /// Replaces the set of servers with `plan`, in its order; missing servers are retired. Waits while [`MAX_RETIRING`]
+    /// others drain. Must be called by a single task, on a multi-threaded runtime.
     pub async fn replace(&self, plan: Vec<(Arc<str>, ServerPlan)>) -> ReplacedServers {
         let before = self.in_force.load_full();
         let stays = |upstream: &Arc<Upstream>| {
@@ -173,7 +173,7 @@ impl Supervisor {
         };
         let going = before.order.iter().filter(|upstream| !stays(upstream)).count();
         let mut permits = Vec::new();
-        // Servers beyond the number of permits share one: the change must not wait for itself.
+        // Servers beyond the number of permits share one, because the change must not wait for itself.
         for _ in 0..going.min(MAX_RETIRING) {
             // The semaphore is never closed.
             permits.extend(Arc::clone(&self.permits).acquire_owned().await.ok().map(Arc::new));
@@ -204,7 +204,7 @@ impl Supervisor {
                     let upstream = self.starter.start(&name, id, *config, tls, &mut tasks);
                     if let Some(earlier) = earlier {
                         upstream.continue_count_of(earlier);
-                        // Subscriptions are inherited.
+                        // Subscriptions are inherited from the earlier server.
                         let wanted = earlier.subscriptions();
                         wanted.iter().for_each(|uri| upstream.subscribe(uri, None));
                     }
@@ -261,14 +261,15 @@ impl Supervisor {
         self.in_force.load().servers.get(name).cloned()
     }
 
-    /// Enters a call of the server with this name; the server waits for it even if it is retired meanwhile.
+    /// Enters a call of the server with this name; the server waits for the call even if it is retired before the call
+    /// ends.
     pub fn enter(&self, name: &str) -> Option<CallGuard> {
         let mut upstream = self.get(name)?;
         loop {
             if let Some(active_call) = CallGuard::enter(&upstream) {
                 return Some(active_call);
             }
-            // It was closed after its replacement.
+            // The server was closed after its replacement.
             let now = self.get(name)?;
             if Arc::ptr_eq(&now, &upstream) {
                 return None;
@@ -306,8 +307,8 @@ impl Supervisor {
         self.retiring.lock().len()
     }
 
-    /// Reloads changed files of the servers' own `tls` sections; returns the servers whose connections must be
-    /// renewed. Reports unusable files. Blocks.
+    /// Reloads changed files of the servers' own `tls` sections. Returns the servers whose connections must be renewed.
+    /// Reports unusable files. Blocks.
     pub fn reload_tls(&self, now: Instant, time: SystemTime) -> Vec<Arc<str>> {
         let mut renewed = Vec::new();
         for upstream in self.iter() {
@@ -324,18 +325,18 @@ impl Supervisor {
                 }
                 TlsReload::Recovered => {}
             }
-            // The reason in its state has changed.
+            // The reason in the server's state has changed.
             (self.starter.events)(Event::Server(upstream.state()));
         }
         renewed
     }
 
-    /// Replaces the values to redact from server output; the previous ones stay secret for a while.
+    /// Replaces the values to redact from server output; the previous values stay secret for some time.
     pub fn keep_secret(&self, values: impl IntoIterator<Item = String>) {
         self.starter.secrets.replace(values);
     }
 
-    /// Withholds these variables from children started from now on.
+    /// Withholds these variables from children started after this call.
     pub fn withhold(&self, variables: WithheldVariables) {
         self.starter.reaper.withhold(variables);
     }
@@ -353,7 +354,8 @@ impl Supervisor {
         }
     }
 
-    /// Starts a login on behalf of `principal` and returns the address to open; also for a login that is already running.
+    /// Starts a login on behalf of `principal` and returns the address to open; also works for a login that is already
+    /// running.
     pub async fn log_in(
         &self,
         upstream: &Arc<Upstream>,
@@ -387,7 +389,7 @@ impl Supervisor {
         upstream.login.address().await
     }
 
-    /// Triggers connection attempts of disconnected servers if the backoff allows it. Does not block.
+    /// Triggers connection attempts of disconnected servers where the backoff allows it. Does not block.
     pub fn nudge(&self) {
         self.in_force.load().order.iter().for_each(|upstream| upstream.nudge());
     }
@@ -422,7 +424,7 @@ impl Supervisor {
         self.starter.stderr.folder()
     }
 
-    /// Closes all connections. Children and their descendants have ended when this returns, at the latest shortly
+    /// Closes all connections. When this returns, children and their descendants have ended, at the latest shortly
     /// after `deadline`.
     pub async fn shutdown(&self, deadline: Instant) {
         let deadline = tokio::time::Instant::from_std(deadline);
@@ -438,7 +440,7 @@ impl Supervisor {
         self.starter.stderr.finish().await;
     }
 
-    /// Kills all child process groups at once, when a shutdown is cut short.
+    /// Kills all child process groups immediately, when a shutdown is cut short.
     pub fn kill(&self) {
         self.starter.reaper.kill();
     }
@@ -467,7 +469,7 @@ impl Starter {
         }
         let named = config.tls.as_ref().filter(|_| config.enabled && config.may_use_tls());
         let own_tls = named.map(|named| match earlier {
-            // The last usable settings stay in force, whatever the files contain now.
+            // The last usable settings stay in force, regardless of the files' current contents.
             Some(earlier) if earlier.has_settings(named) => Arc::clone(earlier),
             Some(_) | None => Arc::new(OwnTls::new(named.clone())),
         });

@@ -1,6 +1,6 @@
 //! Tests of upstreams against misbehaving servers, on real sockets and child processes.
 //!
-//! [`Fake`] is an HTTP server whose responses are all chosen by the test.
+//! [`Fake`] is an HTTP server whose responses the test chooses.
 
 use std::future::Future;
 use std::io;
@@ -142,7 +142,7 @@ impl Bench {
         within(self.send(&self.permit(name), arguments, extras, Instant::now())).await
     }
 
-    /// Starts a call with extras.
+    /// Starts a call with these extras.
     async fn begin_with(&self, name: &str, beside: CallExtras) -> Result<Answer, CallError> {
         let arguments = Bytes::from_static(b"{}");
         within(self.send(&self.permit(name), arguments, beside, Instant::now())).await
@@ -161,7 +161,7 @@ impl Bench {
         guard.call(&self.pool, PermittedCall { permit, body, extras, began, attempt }).await
     }
 
-    /// Messages of a call, to the end of its stream.
+    /// Returns the messages of a call, up to the end of its stream.
     async fn call(&self, name: &str, arguments: &str) -> Result<Vec<String>, CallError> {
         let mut answer = self.begin(name, arguments).await?;
         let mut messages = Vec::new();
@@ -200,7 +200,7 @@ async fn next_message(answer: &mut Answer) -> Result<Option<String>, CallError> 
     }
 }
 
-/// Reads the next request of a connection: head and body; `None` at its end.
+/// Reads the next request of a connection, with head and body; `None` at the end.
 async fn next_request(
     stream: &mut BufReader<impl AsyncRead + Unpin>,
 ) -> std::io::Result<Option<(String, Vec<u8>)>> {
@@ -223,7 +223,7 @@ async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it took too long")
 }
 
-/// Response of scripted servers to a call.
+/// Response of a scripted server to a call.
 fn result(id: u64, text: &str) -> String {
     json!({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
         .to_string()
@@ -339,7 +339,7 @@ type Answers = dyn Fn(&Request) -> Say + Send + Sync;
 struct Fake {
     url: String,
     seen: Arc<watch::Sender<Vec<Request>>>,
-    /// Connections that the peer closed during a response.
+    /// Number of connections that the peer closed during a response.
     closed: Arc<watch::Sender<usize>>,
     calling: Arc<AtomicUsize>,
 }

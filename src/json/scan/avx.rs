@@ -1,8 +1,8 @@
 //! Kernels for x86-64: AVX2 with carry-less multiply, popcount and BMI; AVX-512BW, with a whole block in one vector and comparisons
 //! that yield masks; and table look-ups of 64 bytes at a time with AVX-512 VBMI.
 //!
-//! Invariants: a value of [`Avx2`], [`Avx512`] or [`Avx512Vbmi`] proves that the processor has the instructions; every load and store is
-//! within an array of its length. No pointer is stored.
+//! Invariants: a value of [`Avx2`], [`Avx512`] or [`Avx512Vbmi`] proves that the processor has the instructions; every load and store
+//! accesses an array of the vector's length. No pointer is stored.
 #![expect(unsafe_code, reason = "vector intrinsics; the safety argument is above each use")]
 
 use core::arch::x86_64::{
@@ -39,7 +39,7 @@ impl Avx2 {
     }
 }
 
-/// [`Skip::run`], compiled with the features.
+/// [`Skip::run`], compiled for AVX2.
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1")]
 fn skip_avx2(kernel: Avx2, skip: &mut Skip, bytes: &[u8]) -> Skipped {
     skip.run(kernel, bytes)
@@ -70,7 +70,7 @@ impl Classify for Avx2 {
 
     #[inline(always)]
     fn running_parity(self, bits: u64) -> u64 {
-        // Multiplying by all ones without carries adds up, modulo 2, every bit at or below.
+        // A carry-less multiplication by all ones yields the parity of all bits at or below each position.
         // SAFETY: `self` proves that the machine has carry-less multiply.
         unsafe {
             let bits = _mm_set_epi64x(0, bits.cast_signed());
@@ -96,7 +96,7 @@ unsafe fn equal(low: __m256i, high: __m256i, wanted: u8) -> u64 {
     }
 }
 
-/// Proof that this machine has the instructions. Only [`Avx512::detect`] makes one.
+/// Proof that the CPU supports AVX-512BW. Created only by [`Avx512::detect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Avx512(Avx2);
 
@@ -113,7 +113,7 @@ impl Avx512 {
     }
 }
 
-/// [`Skip::run`], compiled with the features.
+/// [`Skip::run`], compiled for AVX-512BW.
 #[target_feature(enable = "avx512f,avx512bw,avx2,pclmulqdq,popcnt,bmi1")]
 fn skip_avx512(kernel: Avx512, skip: &mut Skip, bytes: &[u8]) -> Skipped {
     skip.run(kernel, bytes)
@@ -122,8 +122,7 @@ fn skip_avx512(kernel: Avx512, skip: &mut Skip, bytes: &[u8]) -> Skipped {
 impl Classify for Avx512 {
     #[inline(always)]
     fn classify(self, block: &[u8; BLOCK]) -> Bits {
-        // SAFETY: the array has the 64 bytes that are read, the load needs no alignment, and
-        // `self` proves that the machine has AVX-512 on bytes.
+        // SAFETY: the array has the 64 bytes that are read, the load needs no alignment, and `self` proves that the machine has AVX-512BW.
         unsafe {
             let bytes = _mm512_loadu_si512(block.as_ptr().cast());
             let folded = _mm512_or_si512(bytes, _mm512_set1_epi8(0x20));
@@ -145,7 +144,7 @@ impl Classify for Avx512 {
     }
 }
 
-/// Proof that the processor has VBMI. Only [`Avx512Vbmi::detect`] makes one.
+/// Proof that the CPU supports AVX-512 VBMI. Created only by [`Avx512Vbmi::detect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Avx512Vbmi(());
 
@@ -160,8 +159,8 @@ impl Avx512Vbmi {
         has.then_some(Self(()))
     }
 
-    /// See [`translate`](super::translate::translate). Returns the number of bytes written,
-    /// `None` if `out` has no space for the text and a stride.
+    /// See [`translate`](super::translate::translate). Returns the number of bytes written, or `None` if `out` has no space for the text
+    /// and one stride.
     pub(super) fn translate(self, text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
         // SAFETY: `self` proves that the machine has the features the function is compiled for.
         unsafe { translate_vbmi(text, table, out) }
@@ -196,7 +195,7 @@ fn translate_vbmi(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
         let changed = _mm512_mask2_permutex2var_epi8(low, bytes, ascii, high);
         let kept = wanted & _mm512_test_epi8_mask(changed, changed);
         let packed = _mm512_maskz_compress_epi8(kept, changed);
-        // SAFETY: `target` is the 64 bytes that are written, and the store needs no alignment.
+        // SAFETY: `target` has the 64 bytes that are written, and the store needs no alignment.
         unsafe { _mm512_storeu_si512(target.as_mut_ptr().cast(), packed) };
         len += kept.count_ones() as usize;
     }
@@ -207,7 +206,7 @@ fn translate_vbmi(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
 fn has_unusual_escape_vbmi(text: &[u8], usual: &Table) -> bool {
     let [low, high] = usual.as_chunks::<STRIDE>().0 else { return true };
     let (blocks, tail) = text.as_chunks::<STRIDE>();
-    // Padding that is usual after a backslash.
+    // Padding with a byte that is usual after a backslash.
     let mut last = [b'"'; STRIDE];
     if let Some(head) = last.get_mut(..tail.len()) {
         head.copy_from_slice(tail);

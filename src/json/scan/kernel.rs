@@ -18,7 +18,7 @@ enum Choice {
 }
 
 impl Kernel {
-    /// Ordinary 64-bit registers, on every processor.
+    /// Kernel for ordinary 64-bit registers; works on every processor.
     pub const PORTABLE: Self = Self(Choice::Portable);
 
     /// The fastest kernel that this processor supports. The detection is cached.
@@ -43,7 +43,7 @@ impl Kernel {
         [Some(Self::PORTABLE), None, None]
     }
 
-    /// Skips within a container until it closes or `bytes` end.
+    /// Skips within a container until it closes or `bytes` is exhausted.
     pub(super) fn skip(self, skip: &mut Skip, bytes: &[u8]) -> Skipped {
         match self.0 {
             Choice::Portable => skip.run(Portable, bytes),

@@ -3,8 +3,8 @@
 //! Stores the first [`KEY_BUFFER`] bytes of the decoded name, enough to recognize the known names, and a hash of longer names.
 //! Detects case variants of the names that decide a result's verdict.
 //!
-//! Duplicates: known names have a bit each; other names are compared by a keyed 64-bit hash. Duplicates are always detected;
-//! different keys collide once in 2^40 messages of the maximum number of keys. At most [`MAX_KEYS`] are stored; a further key is
+//! Duplicates: known names have a bit each; other names are compared by a keyed 64-bit hash. Duplicates are always detected; different keys
+//! collide about once in 2^40 messages with the maximum number of keys. At most [`MAX_KEYS`] are stored; adding another returns
 //! [`Novelty::Full`].
 
 use std::hash::{DefaultHasher, Hasher};
@@ -24,10 +24,10 @@ pub(super) struct KeyReader {
     seed: u64,
     buffer: [u8; KEY_BUFFER],
     len: usize,
-    /// Hash of the bytes beyond the buffer, in blocks of its size.
+    /// Hash of the bytes beyond the buffer, in blocks of the buffer's size.
     folded: Option<u64>,
     within: Within,
-    /// Escaped high surrogate without its low surrogate so far.
+    /// Escaped high surrogate that awaits its low surrogate.
     high: Option<u16>,
     lone_surrogate: bool,
 }
@@ -42,7 +42,7 @@ enum Within {
         left: u8,
         value: u16,
     },
-    /// In a multi-byte character: number of bytes left, and the range of the next.
+    /// In a multi-byte character: number of bytes left, and the allowed range of the next one.
     Utf8 {
         left: u8,
         low: u8,
@@ -63,7 +63,7 @@ impl KeyReader {
         }
     }
 
-    /// Resets the reader. To be called at the opening quote.
+    /// Resets the reader. Must be called at the opening quote.
     pub(super) fn begin(&mut self) {
         self.len = 0;
         self.folded = None;
@@ -72,8 +72,8 @@ impl KeyReader {
         self.lone_surrogate = false;
     }
 
-    /// Reads a chunk. `Some(n)`: the key ended with its closing quote at byte `n - 1`. `None`: the key continues. An error has
-    /// the index of the offending byte.
+    /// Reads a chunk. `Some(n)`: the key ended with its closing quote at byte `n - 1`. `None`: the key continues. An error carries the
+    /// index of the offending byte.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, (usize, ScanFault)> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..)
@@ -131,8 +131,7 @@ impl KeyReader {
         if self.folded.is_some() { None } else { self.buffer.get(..self.len) }
     }
 
-    /// A hash of the whole decoded name. Equal names have equal hashes under one seed; `scope`
-    /// keeps the names of one object apart from those of another.
+    /// A hash of the whole decoded name. Equal names have equal hashes under one seed; `scope` separates the names of different objects.
     pub(super) fn hash(&self, scope: u64) -> u64 {
         let head = self.folded.unwrap_or_default();
         self.mix(head ^ scope, self.buffer.get(..self.len).unwrap_or_default())
@@ -209,7 +208,7 @@ impl KeyReader {
         }
     }
 
-    /// Ends a pending surrogate that has no other half.
+    /// Stores a pending surrogate as a lone one.
     fn end_surrogate(&mut self) {
         if let Some(high) = self.high.take() {
             self.lone_surrogate = true;
@@ -280,8 +279,7 @@ fn hex_digit(byte: u8) -> Option<u16> {
 /// Number of unknown keys that are stored without an allocation.
 const INLINE_KEYS: usize = 16;
 
-/// Maximum number of unknown keys of one message, top level and `result` together, that are compared; more are an
-/// ambiguity.
+/// Maximum number of unknown keys of one message, top level and `result` together, that are compared; a message with more is ambiguous.
 pub const MAX_KEYS: usize = 4096;
 
 /// The keys of one message.
@@ -298,7 +296,7 @@ pub(super) struct SeenKeys {
 pub(super) enum Novelty {
     New,
     Repeated,
-    /// Unknown, and the set is full: duplicates can no longer be detected.
+    /// The key is unknown, and the set is full: duplicates can no longer be detected.
     Full,
 }
 

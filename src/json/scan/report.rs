@@ -1,6 +1,6 @@
 //! Report of the scanner: the envelope of one message, breaches, ambiguities and faults.
 //!
-//! Plain, comparable values without bytes. The inspector decides what follows from them (block, warn, skip).
+//! Consists of plain, comparable values without bytes. The inspector decides what follows from them (block, warn, skip).
 
 use crate::span::Span;
 
@@ -14,7 +14,7 @@ pub struct ScanLimits {
 }
 
 impl ScanLimits {
-    /// No bounds.
+    /// Limits that bound nothing.
     pub const NONE: Self = Self { max_bytes: u64::MAX, max_depth: u32::MAX };
 }
 
@@ -22,13 +22,13 @@ impl ScanLimits {
 /// change once it is set, apart from the end of a [`ScannedPart`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScannedMessage {
-    /// The one of `result`, `error` and `method` that the message has; it cannot have two. A `result` or `error` that is null
-    /// counts as absent.
+    /// Kind of the message by the member it has: `result`, `error` or `method`; a message cannot have two of them. A null `result` or
+    /// `error` counts as absent.
     pub kind: Option<MessageKind>,
     /// Whether the key `result` or `error` was read, regardless of its value.
     pub has_outcome: bool,
-    /// First of `result`, `error` and the result's `content` whose value is of a JSON type that the protocol does not allow: the
-    /// first two are objects, `content` is an array.
+    /// First of `result`, `error` and the result's `content` whose value has a JSON type that the protocol does not allow: the first two
+    /// must be objects, `content` must be an array.
     pub mistyped: Option<ScannedMember>,
     /// The `id`, raw: a string with its quotes, a number, or `null`.
     pub id: Option<Span>,
@@ -46,7 +46,7 @@ pub struct ScannedMessage {
     pub result_type: Option<Span>,
     /// `requestState`, a direct member of `result`, regardless of its type.
     pub request_state: Option<ScannedPart>,
-    /// State of `result` at its closing brace; never set where it is not an object.
+    /// State of `result` at its closing brace; never set if `result` is not an object.
     pub closed: Option<Closed>,
     /// `isError`, a direct member of `result`; absent if it is not a boolean.
     pub is_error: Option<bool>,
@@ -99,12 +99,12 @@ impl ScannedPart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breach {
     pub guard: Guard,
-    /// Offset of the byte that exceeded it: byte `limit + 1` of the value, or the bracket that opened level `limit + 1`. The
-    /// size counts where both fall on one byte.
+    /// Offset of the byte that exceeded it: byte `limit + 1` of the value, or the bracket that opened level `limit + 1`. If one byte
+    /// exceeds both bounds, the size is reported.
     pub at: u64,
     /// The bound, in bytes or levels.
     pub limit: u64,
-    /// Whether `isError: true` came before it; only then is the breach not final.
+    /// Whether `isError: true` preceded the breach; only in that case is the breach not final.
     pub after_is_error_true: bool,
 }
 
@@ -133,7 +133,7 @@ pub enum AmbiguityKind {
     /// `isError` is neither `true` nor `false`.
     #[error("isError is not a boolean")]
     IsErrorNotBoolean,
-    /// Key of `result` that a case-insensitive reader takes for this one.
+    /// Key of `result` that a case-insensitive reader takes for this member.
     #[error("a key that differs from {0} only by case")]
     Variant(ScannedMember),
     /// A key has an escaped surrogate without its other half.
@@ -214,19 +214,19 @@ pub struct ScanError {
 /// Kind of a [`ScanError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanFault {
-    /// Does not begin with `{` (a scalar, a byte order mark, not JSON).
+    /// The message does not begin with `{` (a scalar, a byte order mark, not JSON).
     #[error("message is not a JSON object")]
     NotAnObject,
-    /// Begins with `[`.
+    /// The message begins with `[`.
     #[error("batches are not supported")]
     Batch,
-    /// Ends before its object does.
+    /// The message ends before its object does.
     #[error("message ends early")]
     Truncated,
-    /// Something other than white space follows its object.
+    /// Something other than white space follows the message's object.
     #[error("bytes after the end of the message")]
     Trailing,
-    /// Byte that JSON does not allow at its place.
+    /// A byte that JSON does not allow at this position.
     #[error("unexpected byte")]
     Unexpected,
     /// A closing bracket of the wrong kind.

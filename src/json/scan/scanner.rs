@@ -128,7 +128,7 @@ impl Scanner {
     ///
     /// # Errors
     ///
-    /// Fault at the first byte that makes the message unusable; sticky.
+    /// The fault at the first byte that makes the message unusable. Later calls return the same error.
     pub fn feed(&mut self, chunk: &[u8]) -> Result<(), ScanError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -169,7 +169,7 @@ impl Scanner {
         &self.envelope
     }
 
-    /// Whether a key of this name was read at a place where it has a meaning; always false for [`ScannedMember::Other`].
+    /// Whether a key with this name was read where it has a meaning; always false for [`ScannedMember::Other`].
     pub fn has(&self, member: ScannedMember) -> bool {
         self.seen.has(member)
     }
@@ -179,7 +179,7 @@ impl Scanner {
         self.position
     }
 
-    /// Performs one step and returns the number of bytes of `rest` used. Invariant: zero only if the state changed, so that
+    /// Performs one step and returns the number of bytes of `rest` used. Invariant: returns zero only if the state changed, so that
     /// scanning terminates.
     fn step(&mut self, rest: &[u8]) -> Step {
         match self.state {
@@ -270,7 +270,7 @@ impl Scanner {
                     return Err((used - 1, ScanFault::Duplicate(self.member)));
                 }
                 self.note_ambiguity(AmbiguityKind::Duplicate(self.member), self.key_start);
-                // The first one counts; this one is skipped.
+                // Only the first of the duplicates counts; this one is skipped.
                 self.member = ScannedMember::Other;
             }
         }
@@ -302,7 +302,7 @@ impl Scanner {
                 return Err(ScanFault::WrongType(ScannedMember::Method));
             }
             ScannedMember::Result | ScannedMember::Error if byte == b'n' => {
-                // Counts as absent.
+                // A null value counts as absent.
                 self.member = ScannedMember::Other;
             }
             ScannedMember::Result => self.begin_body(MessageKind::Result, byte, at)?,
@@ -368,14 +368,14 @@ impl Scanner {
         }
     }
 
-    /// Records a value of the current member that does not begin like its JSON type.
+    /// Records the current member as mistyped if its value does not begin with `first`.
     fn require(&mut self, byte: u8, first: u8) {
         if byte != first {
             self.envelope.mistyped.get_or_insert(self.member);
         }
     }
 
-    /// Handles the end of a value before offset `end`.
+    /// Handles the end of a value; `end` is exclusive.
     fn end_value(&mut self, end: u64) {
         self.guard_bytes(end);
         self.bytes_end = u64::MAX;
@@ -501,7 +501,7 @@ impl Scanner {
     }
 }
 
-/// Number of bytes used, or the index of the offending byte.
+/// Number of bytes used, or the index and the fault of the offending byte.
 type Step = Result<usize, (usize, ScanFault)>;
 
 impl Level {

@@ -1,14 +1,13 @@
-//! Skipping of a container, from after its opening bracket to its closing one, 64 bytes at a time.
+//! Skips a container from after its opening bracket to its closing one, 64 bytes at a time.
 //!
-//! A block is classified into bit masks, one bit per byte: quotes, backslashes, opening and closing brackets. The
-//! backslashes at odd positions of their run escape. The running parity of the unescaped quotes gives the inside of
-//! strings. The brackets outside strings change the depth by their popcount. Where the depth could exceed its ceiling
-//! or return to zero within the block, the brackets are walked one by one, so each result is exact.
+//! A block is classified into bit masks, one bit per byte: quotes, backslashes, opening and closing brackets. In a run of backslashes, the
+//! first, third and every further odd one escapes the next byte. The running parity of the unescaped quotes marks the inside of strings.
+//! The brackets outside strings change the depth by their popcount. Where the depth could exceed its ceiling or return to zero within the
+//! block, the brackets are walked one by one, so each result is exact.
 //!
-//! Not checked: the grammar between the brackets, which kind of bracket closes which, and the inside of strings. Text
-//! that breaks those rules is refused by the tape (for `structuredContent`) or by the agent's own parser; it cannot be
-//! read as another document. A backslash outside a string is detected, because quotes after it could be counted
-//! differently.
+//! Not checked: the grammar between the brackets, whether the kinds of brackets match, and the inside of strings. Text that breaks those
+//! rules is refused by the tape (for `structuredContent`) or by the agent's own parser; it cannot be read as another document. A backslash
+//! outside a string is detected, because quotes after it could be counted differently.
 
 use super::swar;
 
@@ -108,7 +107,7 @@ impl Skip {
     /// Skips with a kernel. Inlined into kernels, so that it is compiled with their target features.
     #[inline(always)]
     pub(super) fn run<K: Classify>(&mut self, kernel: K, bytes: &[u8]) -> Skipped {
-        // A copy, so that it can be held in registers.
+        // A local copy, which can be held in registers.
         let mut skip = *self;
         let mut crossed = None;
         let (blocks, tail) = bytes.as_chunks::<BLOCK>();
@@ -148,9 +147,8 @@ impl Skip {
     ) -> Option<(usize, Stop)> {
         let bits = kernel.classify(block);
 
-        // Every second backslash of a run escapes, counted from its first. A backslash escaped by the block before
-        // starts no run. Adding the even starts of runs to the runs carries through those that start even and leaves
-        // those that start odd.
+        // In a run of backslashes, every second one escapes, beginning with the first. A backslash that the previous block escapes does not
+        // start a run. Adding the even start bits carries through the runs that start at even positions and leaves the others.
         let active = bits.backslashes & !self.escaped;
         let even_starts = active & !(active << 1) & EVEN;
         let odd_runs = active.wrapping_add(even_starts);
@@ -159,7 +157,7 @@ impl Skip {
         // The bytes past `len` are spaces, of which only the first can be escaped.
         self.escaped = if len == BLOCK { escapers >> (BLOCK - 1) } else { escaped >> len & 1 };
 
-        // From an opening quote up to the byte before the closing one.
+        // Mask from each opening quote up to the byte before its closing quote.
         let quotes = bits.quotes & !escaped;
         let inside = if quotes == 0 {
             self.in_string
@@ -184,7 +182,7 @@ impl Skip {
         self.walk(opens, closes, stray, base, crossed)
     }
 
-    /// Handles the brackets of a block one by one, where one of them matters.
+    /// Handles the brackets of a block one by one if any of them matters.
     fn walk(
         &mut self,
         opens: u64,

@@ -8,9 +8,10 @@ use core::arch::x86_64::{
 /// Bytes in a vector.
 const VECTOR: usize = 16;
 
-/// Length of the run of plain string bytes if it ends in a whole block; otherwise the bytes behind the last whole block.
+/// Length of the run of plain string bytes if it ends in a whole block; otherwise `Err` with the bytes after the last
+/// whole block.
 ///
-/// Two vectors at a time: nearly all strings end in the first block, so that the branch is predictable.
+/// Reads two vectors at a time: nearly all strings end in the first block, so the branch is predictable.
 #[inline(always)]
 pub(super) fn string_run(bytes: &[u8]) -> Result<usize, &[u8]> {
     let (blocks, tail) = bytes.as_chunks::<{ 2 * VECTOR }>();

@@ -31,7 +31,7 @@ fn run(bytes: &[u8], stop: u64) -> usize {
     let mut len = 0;
     for &word in words {
         let word = u64::from_le_bytes(word);
-        // Each term marks its bytes exactly up to the first one, and only that one is used.
+        // Each term is exact up to its first marked byte, and only the first one is used.
         let below = |bytes: u64, bound: u8| bytes.wrapping_sub(ONES * u64::from(bound)) & !bytes;
         let quote = below(word ^ (ONES * u64::from(b'"')), 1);
         let backslash = below(word ^ (ONES * u64::from(b'\\')), 1);
@@ -55,7 +55,7 @@ pub(super) fn bits(block: &[u8; 64], fold: u8, wanted: u8) -> u64 {
     for (index, &word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(word) | (ONES * u64::from(fold));
         let differ = word ^ (ONES * u64::from(wanted));
-        // The high bit of a byte is set unless the byte is zero; no carry leaves a byte.
+        // The high bit of a byte is set unless the byte is zero; no carry crosses into another byte.
         let nonzero = ((differ & !HIGHS) + !HIGHS) | differ;
         let equal = (!nonzero & HIGHS) >> 7;
         // Gathers the eight low bits in the top byte: bit 8i goes to bit 56 + i.

@@ -3,5 +3,5 @@
 /// Replacement of each ASCII byte; 0 drops the byte. Other bytes are unchanged.
 pub type Table = [u8; 128];
 
-/// Number of bytes written at a time, of which fewer may count.
+/// Number of bytes written at a time; not all of them need be part of the result.
 pub(super) const STRIDE: usize = 64;

@@ -4,8 +4,8 @@ use memchr::memchr;
 
 use super::table::{STRIDE, Table};
 
-/// Writes `text`, translated by `table`, to `out` and returns the written part. `out` grows to the longest text and is not
-/// cleared. `None` only on an internal error.
+/// Writes `text`, translated by `table`, to `out` and returns the written part. `out` grows with the longest text and is not cleared.
+/// `None` only on an internal error.
 pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if out.len() < text.len() + STRIDE {
         out.resize(text.len() + STRIDE, 0);
@@ -30,7 +30,7 @@ pub fn has_unusual_escape(text: &[u8]) -> bool {
     portable_unusual(text)
 }
 
-/// Last characters of usual escapes.
+/// Characters that follow the backslash in usual escapes.
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
 const USUAL: Table = {
     let mut usual = [0; 128];
@@ -56,7 +56,7 @@ fn portable_unusual(text: &[u8]) -> bool {
         .iter()
         .zip(after)
         .fold(0, |unusual, (byte, next)| unusual | u8::from((*byte == b'\\') & !is_usual(*next)));
-    // Eight in a row cover four bytes that begin at a multiple of four.
+    // Eight in a row include four bytes that begin at a multiple of four.
     let fours = text.as_chunks().0;
     unusual != 0 || fours.iter().fold(false, |found, four| found | (*four == [b'\\'; 4]))
 }
@@ -66,7 +66,7 @@ fn portable(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
     const EIGHT: usize = 8;
     let look_up = |byte: &u8| table.get(usize::from(*byte)).copied().unwrap_or(*byte);
     let mut len = 0;
-    // Chunks of eight: one bounds check each.
+    // Chunks of eight bytes need only one bounds check each.
     let (eights, rest) = text.as_chunks::<EIGHT>();
     for eight in eights {
         let slots: &mut [u8; EIGHT] = out.get_mut(len..)?.first_chunk_mut()?;

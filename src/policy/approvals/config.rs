@@ -24,8 +24,8 @@ pub struct Config {
     /// Time that a call waits for an answer: more than zero, at most 24 hours.
     #[serde(deserialize_with = "timeout")]
     pub timeout: Duration,
-    /// Whether the calling client is asked as well, if it declares elicitation. Default: unless it calls anonymously
-    /// or with an agent token.
+    /// Whether the calling client is asked as well, if it declares elicitation. Default: yes, unless it calls
+    /// anonymously or with an agent token.
     pub elicitation: Option<bool>,
     /// Webhook that receives approval events.
     pub webhook: Option<Webhook>,
@@ -40,8 +40,8 @@ impl Default for Config {
 impl Config {
     /// Whether a client that calls as `principal` may be asked for its own approval.
     ///
-    /// By default not with an agent token or anonymously: nothing proves that a person is behind it, and an agent
-    /// could approve its own calls.
+    /// By default, an anonymous client or one with an agent token may not: nothing proves that a person is behind it,
+    /// and an agent could approve its own calls.
     pub fn may_elicit(&self, principal: &Principal) -> bool {
         self.elicitation.unwrap_or(match principal {
             Principal::Anonymous | Principal::Token(_) => false,
@@ -50,7 +50,7 @@ impl Config {
     }
 }
 
-/// `approval.webhook`. `Debug` shows neither the secret nor the URL, whose path may be one.
+/// `approval.webhook`. `Debug` shows neither the secret nor the URL, whose path may be a secret.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Webhook {
     /// Target: https, or http to a loopback address.

@@ -51,7 +51,7 @@ pub struct ApprovalQueue {
     bounds: QueueBounds,
     events: Option<mpsc::Sender<ApprovalEvent>>,
     dropped: AtomicU64,
-    /// `None` if the system provides no random bytes; then no client is asked in the response to its request.
+    /// `None` if the system provides no random bytes; in that case no client is asked in the response to its request.
     state_key: Option<StateKey>,
     /// Node part of the ids, if this node is a member of a fleet.
     node: Option<Box<str>>,
@@ -62,7 +62,7 @@ pub struct ApprovalQueue {
 #[derive(Debug, Default)]
 struct State {
     openness: QueueState,
-    /// By order of arrival.
+    /// Waiting calls in order of arrival.
     waiting: BTreeMap<u64, Entry>,
     /// Deadlines of the waiting calls.
     deadlines: BTreeSet<(Instant, u64)>,
@@ -75,7 +75,7 @@ struct State {
     standing: StandingApprovals,
 }
 
-/// Waiting calls of one principal.
+/// Usage of the queue by one principal.
 #[derive(Clone, Copy, Debug, Default)]
 struct PrincipalUsage {
     calls: usize,
@@ -88,7 +88,7 @@ struct Entry {
     timeout: Duration,
     deadline: Instant,
     answer: oneshot::Sender<Outcome>,
-    /// Present if the request that asked is over and its client will retry it.
+    /// Present if the request that asked has ended and its client will retry the call.
     repeat: Option<Repeat>,
 }
 
@@ -105,9 +105,9 @@ pub(super) struct QueuePlace {
 /// Result of a retried call.
 #[derive(Debug)]
 pub(super) enum Claim {
-    /// Decided; carries the extra members of the first request.
+    /// The call is decided; carries the extra members of the first request.
     Over(Outcome, Bytes),
-    /// Still waiting for an answer through another channel.
+    /// The call still waits for an answer through another channel.
     Waits { number: u64, answer: oneshot::Receiver<Outcome>, members: Bytes },
     /// The client's answer is missing, and the call still waits.
     AskAgain,
@@ -126,8 +126,8 @@ fn now() -> Now {
 }
 
 impl ApprovalQueue {
-    /// Empty queue that only the calling client can answer; `events` receives each wait and each decision as long as
-    /// it keeps up.
+    /// Creates an empty queue, which only the calling client can answer; `events` receives each wait and each decision as long as its
+    /// receiver keeps up.
     pub fn new(bounds: QueueBounds, events: Option<mpsc::Sender<ApprovalEvent>>) -> Self {
         let state_key = StateKey::fresh();
         Self {
@@ -169,7 +169,7 @@ impl ApprovalQueue {
         self.state.lock().standing.find(pending, session, now())
     }
 
-    /// Checks whether one more call of the principal may wait. Called before anything is allocated for it.
+    /// Checks whether one more call of the principal may wait. Called before anything is allocated for the call.
     pub fn check(
         &self,
         principal: &Principal,
@@ -178,9 +178,8 @@ impl ApprovalQueue {
         self.state.lock().check(self.bounds, principal, client_can_be_asked)
     }
 
-    /// Enqueues a call for `timeout`, unless a standing approval covers it. `client_can_be_asked`: the calling client can be
-    /// asked. `members`: the client will retry the call, and this payload is then sent to the server with its
-    /// arguments.
+    /// Enqueues a call for `timeout`, unless a standing approval covers it. `members` is present if the client will retry the call; this
+    /// payload is then sent to the server with the arguments.
     pub(super) fn admit(
         &self,
         asked: AskedCall,
@@ -269,18 +268,18 @@ impl ApprovalQueue {
         Ok(AnsweredApproval { decided, revoked: None })
     }
 
-    /// Whether request states can be made: asking a client in the response to its request needs one.
+    /// Whether the queue can create request states, which are needed to ask a client in the response to its request.
     pub fn makes_states(&self) -> bool {
         self.state_key.is_some()
     }
 
-    /// Request state with which `principal` may retry a call; `None` if there can be none.
+    /// Request state with which `principal` may retry a call; `None` if none can be created.
     pub fn request_state(&self, id: &ApprovalId, principal: &Principal) -> Option<String> {
         self.state_key.as_ref().map(|key| key.write(id.as_str(), principal))
     }
 
-    /// Id of a call of `principal` that this node holds, and the request state with which that may be retried; `None`
-    /// if there can be none.
+    /// Creates an id for a call of `principal` that this node holds, and the request state with which the call may be retried; `None` if
+    /// they cannot be created.
     pub fn held_state(&self, principal: &Principal) -> Option<(ApprovalId, String)> {
         let key = self.state_key.as_ref()?;
         let id = ApprovalId::fresh(self.node.as_deref())?;
@@ -335,8 +334,7 @@ impl ApprovalQueue {
         keys.find_map(|key| key.open_task(sealed, principal, now))
     }
 
-    /// Resolves a client's retry of a call: its response counts as an answer if it is the first. A decided call is
-    /// consumed.
+    /// Resolves a client's retry of a call: the client's response counts as the answer if it is the first one. A decided call is consumed.
     pub(super) fn claim(
         &self,
         id: &ApprovalId,
@@ -392,7 +390,7 @@ impl ApprovalQueue {
         claimed.map(|unclaimed| unclaimed.members)
     }
 
-    /// The payload of the first request of a call that its client retries; empty if it is gone.
+    /// Payload of the first request of a call that its client retries; empty if the payload was dropped.
     pub fn first_members(&self, id: &ApprovalId) -> Bytes {
         let state = self.state.lock();
         let waiting = state.number(id.as_str()).and_then(|number| state.waiting.get(&number));
@@ -400,12 +398,12 @@ impl ApprovalQueue {
         waiting.or_else(|| state.unclaimed.members(id)).unwrap_or_default()
     }
 
-    /// Ends a wait whose client disconnected; `None` if it was decided already and the answer is on its way.
+    /// Ends a wait whose client disconnected; `None` if the call was already decided and the answer is on its way.
     pub(super) fn withdraw(&self, number: u64) -> Option<Outcome> {
         self.end(number, |_| Outcome::Withdrawn)
     }
 
-    /// Ends a wait that timed out; `None` if it was decided already and the answer is on its way.
+    /// Ends a wait that timed out; `None` if the call was already decided and the answer is on its way.
     pub(super) fn expire(&self, number: u64) -> Option<Outcome> {
         self.end(number, |timeout| Outcome::TimedOut { after: timeout })
     }
@@ -420,7 +418,7 @@ impl ApprovalQueue {
         Some(outcome)
     }
 
-    /// Ends overdue waits: a client that stopped reading cannot time out its own call.
+    /// Ends overdue waits: if a client stopped reading, its own call cannot time out.
     fn sweep(&self) {
         let now = Instant::now();
         let mut state = self.state.lock();
@@ -448,7 +446,7 @@ impl ApprovalQueue {
         self.state.lock().standing.all(now())
     }
 
-    /// The approval with this id, if it waits or is still remembered.
+    /// The approval with this id, if it waits or was decided recently.
     pub fn get(&self, id: &str) -> Option<KnownApproval> {
         self.sweep();
         let state = self.state.lock();
@@ -458,20 +456,20 @@ impl ApprovalQueue {
         state.over(id).cloned().map(KnownApproval::Over)
     }
 
-    /// Events that were dropped because the webhook did not keep up.
+    /// Number of events that were dropped because the webhook did not keep up.
     #[cfg(test)]
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Counted bytes, ids and principals.
+    /// Numbers of counted bytes, ids and principals.
     #[cfg(test)]
     pub(super) fn kept(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
         (state.bytes, state.by_id.len(), state.of_one.len())
     }
 
-    /// Decided calls that were not retried.
+    /// Number of decided calls that were not retried.
     #[cfg(test)]
     pub(super) fn unclaimed(&self) -> usize {
         self.state.lock().unclaimed.len()
@@ -532,7 +530,7 @@ impl State {
     }
 
     fn number(&self, id: &str) -> Option<u64> {
-        // An id is looked up by its text; an unknown one is allocated only for the lookup.
+        // The lookup is by text; an unknown id is allocated only for the lookup.
         self.by_id.get(&ApprovalId::of_text(id)).copied()
     }
 
@@ -589,8 +587,8 @@ impl State {
         Some(Ended { view, outcome })
     }
 
-    /// Answers an approval that no longer waits: the first answer counted, except that an operator may revoke a
-    /// standing approval; in a fleet also one that other nodes do not know to be revoked.
+    /// Answers an approval that no longer waits. The first answer counted, except that an operator may revoke a standing approval,
+    /// including a revoked one whose revocation the other nodes of the fleet do not know yet.
     fn answer_late(
         &mut self,
         id: &str,
@@ -599,7 +597,7 @@ impl State {
         in_fleet: bool,
     ) -> Result<AnsweredApproval, AnswerError> {
         match answer.verdict {
-            // The client's own user denies the call alone, not the standing approval.
+            // The client's own user denies only the call, not the standing approval.
             ApprovalVerdict::Deny if answer.by.channel != AnswerChannel::Elicitation => {
                 let revoked = self.standing.end(id, now);
                 let unshared = || self.standing.unshared(id).filter(|_| in_fleet).cloned();
@@ -617,7 +615,7 @@ impl State {
     }
 }
 
-/// Scope of a standing approval; `None` if it counts once.
+/// Scope of a standing approval; `None` for an approval that covers one call.
 fn standing_scope(
     extent: ApprovalExtent,
     asked: &AskedCall,
@@ -638,18 +636,17 @@ fn standing_scope(
 }
 
 impl ApprovalQueue {
-    /// Sets the node part of the ids: letters and digits.
+    /// Sets the node part of the ids, which consists of letters and digits.
     pub fn of_node(self, mark: &str) -> Self {
         Self { node: Some(mark.into()), ..self }
     }
 
-    /// Uses request states that all nodes of the fleet can verify, by these keys, each with its name; the first one
-    /// signs.
+    /// Uses request states that all nodes of the fleet can verify. Each key has a name; the first key signs.
     pub fn with_shared_states(self, keys: impl IntoIterator<Item = ([u8; 4], [u8; 32])>) -> Self {
         Self { state_key: StateKey::shared(keys), ..self }
     }
 
-    /// Waits for the next change of standing approvals, expiry excepted.
+    /// Waits until a standing approval is added or revoked; expiry does not count.
     pub async fn standing_changed(&self) {
         self.standing_changed.notified().await;
     }
@@ -662,7 +659,7 @@ impl ApprovalQueue {
         (standing.iter().map(StandingApproval::shared).collect(), ended)
     }
 
-    /// Revocation of that approval, if other nodes do not know of it yet.
+    /// Revocation of the standing approval with this id, if other nodes do not know of it yet.
     pub fn unshared_revocation(&self, id: &str) -> Option<SharedApprovalKey> {
         self.state.lock().standing.unshared(id).map(|approval| approval.shared().key())
     }
@@ -673,8 +670,8 @@ impl ApprovalQueue {
     }
 
     /// Adopts standing approvals of other nodes, except those that `is_revoked` reports as revoked. At most
-    /// [`MAX_SHARED_APPROVALS`](crate::approvals::MAX_SHARED_APPROVALS) exist in total; the earliest win. One whose
-    /// lifetime exceeds the maximum is skipped and logged once.
+    /// [`MAX_SHARED_APPROVALS`](crate::approvals::MAX_SHARED_APPROVALS) exist in total; the earliest are kept. An approval whose lifetime
+    /// exceeds the maximum is skipped and logged once.
     pub fn adopt(
         &self,
         standing: impl IntoIterator<Item = SharedApproval>,
@@ -694,23 +691,23 @@ impl ApprovalQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueBounds {
     pub waiting: usize,
-    /// Calls of one principal.
+    /// Maximum number of waiting calls of one principal.
     pub of_one: usize,
-    /// Bytes of all waiting calls.
+    /// Maximum number of bytes of all waiting calls.
     pub bytes: usize,
 }
 
-/// Activity-log slots of one waiting call: its own and those of its two records.
+/// Activity-log slots used by one waiting call: its own and those of its two records.
 const PLACES: usize = 3;
 
 impl QueueBounds {
-    /// Limits for an activity log with this many slots: waiting calls use at most a quarter of them.
+    /// Limits for an activity log with `places` slots: waiting calls use at most a quarter of them.
     pub fn of_log(places: usize) -> Self {
         let waiting = (places / 4 / PLACES).clamp(1, 512);
         Self { waiting, of_one: waiting.div_ceil(2), bytes: 64 * 1024 * 1024 }
     }
 
-    /// Byte limit of one principal: half of all.
+    /// Byte limit of one principal: half of the total limit.
     pub(super) fn bytes_of_one(self) -> usize {
         self.bytes / 2
     }
@@ -725,7 +722,7 @@ pub struct ApprovalEvent {
     pub until: SystemTime,
     /// Time of the event.
     pub made: Instant,
-    /// Outcome; `None` while it waits.
+    /// Outcome; `None` while the call waits.
     pub outcome: Option<Outcome>,
 }
 
@@ -758,16 +755,16 @@ pub struct AnsweredApproval {
 #[derive(Debug)]
 pub enum Entered {
     Waiting(WaitingApproval),
-    /// A standing approval covers it.
+    /// A standing approval covers the call.
     Standing {
         /// Proof of the approval.
         approved: Approved,
-        /// Id of the approval that granted it.
+        /// Id of the approval that granted the standing approval.
         of: ApprovalId,
     },
 }
 
-/// A waiting call. Dropped before its outcome, it is withdrawn.
+/// A waiting call. Withdraws the call if dropped before the outcome.
 #[derive(Debug)]
 pub struct WaitingApproval {
     queue: Arc<ApprovalQueue>,
@@ -830,7 +827,7 @@ impl WaitingApproval {
         outcome
     }
 
-    /// Withdraws the call and returns the outcome, which may be an answer that arrived meanwhile.
+    /// Withdraws the call and returns the outcome, which may be an answer that has just arrived.
     pub fn abandon(&mut self) -> Outcome {
         self.over = true;
         match self.queue.withdraw(self.place.number) {
@@ -839,7 +836,7 @@ impl WaitingApproval {
         }
     }
 
-    /// Outcome of a wait that another thread ended: it is sent at the same moment.
+    /// Outcome of a wait that another thread ended; that thread sends it at the same moment.
     fn received_outcome(&mut self) -> Outcome {
         match self.place.answer.try_recv() {
             Ok(outcome) => outcome,
@@ -872,7 +869,7 @@ pub enum Repeated {
     AskAgain,
 }
 
-/// A retried call that still waits. Dropped before its outcome, it is withdrawn.
+/// A retried call that still waits. Withdraws the call if dropped before the outcome.
 #[derive(Debug)]
 pub struct RepeatedWait {
     queue: Arc<ApprovalQueue>,
@@ -883,7 +880,7 @@ pub struct RepeatedWait {
 }
 
 impl RepeatedWait {
-    /// Resolves a retry of the call with that approval id, given the response of the client's user.
+    /// Resolves a retry of the call with this approval id, given the response of the client's user.
     pub fn enter(
         queue: &Arc<ApprovalQueue>,
         id: &ApprovalId,

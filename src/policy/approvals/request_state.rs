@@ -1,9 +1,9 @@
 //! Request states: opaque tokens with which a client retries a call that waits for approval (MCP 2026-07-28 §Multi
 //! Round-Trip Requests).
 //!
-//! A state names an approval and is bound to a principal by a keyed hash, so that only that principal can present it.
-//! Single use, deadline and identity of the call are enforced by the queue. The key is random per process; in a fleet
-//! with `cluster.key` it is derived from that, so that every node verifies every state.
+//! A state names an approval and is bound to a principal by a keyed hash, so that only that principal can present it. Single use, deadline
+//! and identity of the call are enforced by the queue. The key is random per process; in a fleet with `cluster.key` it is derived from that
+//! key, so that every node verifies every state.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,13 +18,13 @@ use crate::approvals::sealed_state::{BoundRequest, SealingKey, StateRefused};
 use crate::approvals::{ApprovalId, ApprovalVerdict, Outcome};
 use crate::{CallDigest, NotApproved, PendingApproval, Principal};
 
-/// Prefix of every state of an approval, whichever proxy made it.
+/// Prefix of every approval's state, regardless of the proxy that made it.
 const PREFIX: &str = "mcpproxy-approval";
-/// Prefix of every state of a held call.
+/// Prefix of every held call's state.
 const HELD_PREFIX: &str = "mcpproxy-held";
 /// Domain separator in the hash of a held call's state.
 const HELD_MARK: &str = "held";
-/// Maximum size of a state that is examined, in bytes; ours are shorter.
+/// Maximum size of a state that is examined, in bytes; the states of mcpproxy are shorter.
 const MAX_STATE_BYTES: usize = 256;
 /// Random bytes that distinguish this proxy's states from those of another proxy behind it.
 const PROXY_BYTES: usize = 8;
@@ -32,9 +32,9 @@ const PROXY_BYTES: usize = 8;
 /// Classification of a request state that a client presents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateRead {
-    /// Not ours: it belongs to the called server.
+    /// Not made by this proxy: it belongs to the called server.
     Foreign,
-    /// Has our prefix and was not issued to this principal.
+    /// Has this proxy's prefix but was not issued to this principal.
     Forged,
     /// Issued to this principal, for this approval.
     Ours(ApprovalId),
@@ -53,9 +53,9 @@ pub(super) struct StateKey {
 /// One key and the prefix of its states.
 struct HeadKey {
     key: [u8; 32],
-    /// `PREFIX.PROXY.`, in a fleet `PREFIX.KEY.`
+    /// `PREFIX.PROXY.`, or `PREFIX.KEY.` in a fleet.
     head: Box<str>,
-    /// The same for held calls.
+    /// Same as `head`, for held calls.
     held_head: Box<str>,
     /// Seals the states of servers.
     sealing: SealingKey,
@@ -87,7 +87,7 @@ impl StateKey {
         Some(Self { writes: HeadKey::of(key, &name), others: Box::default() })
     }
 
-    /// Keys of a fleet, each with its name; the first one signs. `None` if there are none.
+    /// Keys of a fleet, each with its name; the first one signs. `None` if `keys` is empty.
     pub(super) fn shared(keys: impl IntoIterator<Item = ([u8; 4], [u8; 32])>) -> Option<Self> {
         let name = |name| format!("{:08x}", u32::from_be_bytes(name));
         let mut keys = keys.into_iter().map(|(of, key)| HeadKey::of(key, &name(of)));
@@ -179,12 +179,12 @@ impl HeadKey {
     }
 }
 
-/// Maximum number of bytes kept of the payload beside the arguments of a first request; a client that sends more is not asked
-/// this way.
+/// Maximum size in bytes of the payload kept in addition to the arguments of a first request; a client that sends more is not asked this
+/// way.
 pub const MAX_MEMBERS_BYTES: usize = 64 * 1024;
 /// Maximum number of decided approvals kept for their client's retry; the oldest is dropped.
 const MAX_UNCLAIMED: usize = 512;
-/// Minimum time a decided approval is kept: the client may still be asking its user.
+/// Minimum time for which a decided approval is kept: the client may still be asking its user.
 const CLAIMED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Response of the client's user, as presented by the retry.
@@ -222,20 +222,20 @@ impl RepeatedCall {
 /// State of a waiting call that its client will retry.
 #[derive(Debug)]
 pub(super) struct Repeat {
-    /// Payload for the server beside the arguments of the first request.
+    /// Payload for the server in addition to the arguments of the first request.
     pub(super) members: Bytes,
-    /// The retry, while it waits for an answer through another channel.
+    /// Sender to the retry, while it waits for an answer through another channel.
     pub(super) awaited: Option<oneshot::Sender<Outcome>>,
 }
 
 impl Repeat {
-    /// True while a retry waits: there is at most one.
+    /// Whether a retry waits; there is at most one.
     pub(super) fn is_taken(&self) -> bool {
         self.awaited.as_ref().is_some_and(|awaited| !awaited.is_closed())
     }
 }
 
-/// A decision that its client has not retried yet.
+/// A decision that the client has not claimed by a retry yet.
 #[derive(Debug)]
 pub(super) struct Unclaimed {
     pub(super) id: ApprovalId,
@@ -260,7 +260,7 @@ impl UnclaimedCalls {
         self.0.push_back((ends, unclaimed));
     }
 
-    /// Removes one, if `fits` accepts it.
+    /// Removes the unclaimed decision with this id if `fits` accepts it.
     pub(super) fn claim(
         &mut self,
         id: &ApprovalId,

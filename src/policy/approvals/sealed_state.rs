@@ -2,13 +2,14 @@
 //! Requests).
 //!
 //! A server sees one client, the proxy, so it cannot distinguish the principals that share its credentials. The proxy
-//! binds each state to principal, server, method, target and expiry by a keyed hash and opens it before anything is
+//! binds each state to principal, server, method, target and expiry by a keyed hash and verifies it before anything is
 //! sent. The key belongs to [`StateKey`](super::request_state), which the nodes of a fleet share.
 //!
 //! `mcpproxy-state.KEY.EXPIRY.HASH.STATE`: the name of the key, hexadecimal seconds since 1970, the hash, and the
-//! server's JSON value as it wrote it, in base64url. Its content is not hidden: the server gave it to this client.
-//! Arguments are not covered. A client may spell them differently when it repeats a call; a server that depends on
-//! them has to check them, as it does without a proxy; rules and approvals decide about those of each request.
+//! server's JSON value verbatim, in base64url. Its content is not hidden, because the server sent it to this client.
+//! Arguments are not covered, because a client may spell them differently when it repeats a call. A server that depends
+//! on them has to check them, as it does without a proxy; rules and approvals decide about the arguments of each
+//! request.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,17 +21,17 @@ use thiserror::Error;
 
 use crate::{Access, Principal};
 
-/// Prefix of every sealed state, whichever proxy made it.
+/// Prefix of every sealed state, regardless of the proxy that made it.
 const PREFIX: &str = "mcpproxy-state";
-/// Prefix of every sealed id of a task.
+/// Prefix of every sealed task id.
 pub(super) const TASK_PREFIX: &str = "mcpproxy-task";
-/// Context of the key, which differs from that of the states of approvals.
+/// Key derivation context, which differs from that of the states of approvals.
 const CONTEXT: &str = "mcpproxy requestState of a server, 1";
 /// Time for which a state is valid.
 pub const STATE_LIFETIME: Duration = Duration::from_secs(3600);
 /// Maximum size of a server's `requestState`, in bytes as written.
 pub const MAX_SERVER_STATE_BYTES: usize = 256 * 1024;
-/// Maximum size of a sealed state: that of the longest state in base64url, and what precedes it.
+/// Maximum size of a sealed state: the longest state in base64url, and the parts before it.
 const MAX_SEALED_BYTES: usize = MAX_SERVER_STATE_BYTES.div_ceil(3) * 4 + 256;
 
 /// Request that a state belongs to.
@@ -40,10 +41,10 @@ pub struct BoundRequest<'a> {
     pub access: &'a Access,
 }
 
-/// Reason why a request state is refused. The client's fault.
+/// Reason why a request state is refused. The error is the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StateRefused {
-    /// Altered, issued for another principal or request, or not by this proxy.
+    /// Altered, issued for another principal or request, or not issued by this proxy.
     #[error(
         "requestState was not given to this client for this request by this proxy; make the request again without \
          requestState and inputResponses"
@@ -61,12 +62,12 @@ pub(super) struct SealingKey {
     key: [u8; 32],
     /// `PREFIX.KEY.`
     head: Box<str>,
-    /// The same for the ids of tasks.
+    /// Same as `head`, for task ids.
     task_head: Box<str>,
 }
 
 impl SealingKey {
-    /// Derived from the key of approvals with this name.
+    /// Derives the key from the approval key with this name.
     pub(super) fn of(key: &[u8; 32], name: &str) -> Self {
         Self {
             key: blake3::derive_key(CONTEXT, key),
@@ -123,7 +124,7 @@ impl SealingKey {
         self.hash_of(&[&mark, server, method, target, expiry.as_bytes(), state.as_bytes()])
     }
 
-    /// Prefix of the sealed ids of tasks.
+    /// Prefix of the sealed task ids.
     pub(super) fn task_head(&self) -> &str {
         &self.task_head
     }
@@ -153,7 +154,7 @@ mod tests {
     use crate::{AgentToken, ResourceRequest, Scope, ToolAccess};
 
     const AT: Duration = Duration::from_secs(1_800_000_000);
-    /// Spellings that a serializer would change.
+    /// Escapes that a serializer would spell differently.
     const STATE: &[u8] = br#""opaque \u00e9\/\ud83d\ude00 \"x\"""#;
 
     fn key(of: u8) -> SealingKey {
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(key.open(&sealed, to, last), Some(Ok(STATE.to_vec())));
         let after = now() + STATE_LIFETIME;
         assert_eq!(key.open(&sealed, to, after), Some(Err(StateRefused::Expired)));
-        // Whether a state of others has expired is not disclosed.
+        // Whether another principal's state has expired is not disclosed.
         let other = BoundRequest { principal: &Principal::Admin, ..to };
         assert_eq!(key.open(&sealed, other, after), Some(Err(StateRefused::Foreign)));
     }

@@ -1,12 +1,12 @@
-//! Sealed ids of tasks: a server's task id on its way through its client (MCP Tasks extension; MCP 2025-11-25 §Tasks).
+//! Sealed task ids: a server's task id on its way through its client (MCP Tasks extension; MCP 2025-11-25 §Tasks).
 //!
-//! Servers see one client, the proxy, and two of them may choose the same id. So the id that a client gets names server,
-//! tool and the server's id, and is bound to principal and expiry by the keyed hash of a
-//! [request state](super::sealed_state). The proxy stores nothing: the id has all that it needs.
+//! Servers see one client, the proxy, and two servers may choose the same id. Therefore the id that a client gets names
+//! the server, the tool and the server's id, and is bound to principal and expiry by the keyed hash of a [request
+//! state](super::sealed_state). The proxy stores nothing: the id contains all the data it needs.
 //!
-//! `mcpproxy-task.KEY.EXPIRY.HASH.TASK`: as in a request state, with server, tool and id, each after its length, in
-//! base64url. An id that was not issued to the principal, was altered or has expired is `None`, without a reason: the
-//! client learns no more than that there is no such task.
+//! `mcpproxy-task.KEY.EXPIRY.HASH.TASK`: as in a request state, with server, tool and id, each preceded by its length,
+//! in base64url. An id that was not issued to the principal, was altered or has expired yields `None`, without a
+//! reason: the client learns only that the task does not exist.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,25 +17,25 @@ use subtle::ConstantTimeEq;
 use super::sealed_state::{SealingKey, TASK_PREFIX, seconds};
 use crate::Principal;
 
-/// Takes the place of the method in the hash; no request state has it.
+/// Replaces the method in the hash; no request state uses this value.
 const MARK: &[u8] = b"tasks";
 /// Time for which a sealed id is valid.
 pub const TASK_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum size of a server's task id, in bytes.
 pub const MAX_TASK_ID_BYTES: usize = 1024;
-/// Maximum size of a sealed id that is examined; ours are shorter.
+/// Maximum size of a sealed id that is examined, in bytes; the ids of mcpproxy are shorter.
 const MAX_SEALED_BYTES: usize = 8192;
 /// Digits of a sealed id's hash that identify the task in records.
 const DIGITS: usize = 16;
 
-/// The content of a sealed id: a task by its server.
+/// Content of a sealed id: a task and its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedTask {
     /// The server's name in the config.
     pub server: Box<str>,
-    /// The server's own name of the called tool.
+    /// The tool's name on its server.
     pub tool: Box<str>,
-    /// The server's own id.
+    /// The server's own task id.
     pub id: Box<str>,
 }
 
@@ -63,26 +63,27 @@ impl OpenedTask {
     }
 }
 
-/// Parts of a sealed id after the name of its key: expiry, hash, task.
+/// Parts of a sealed id after the key name: expiry, hash, task.
 fn parts(rest: &str) -> Option<(&str, &str, &str)> {
     let (expiry, rest) = rest.split_once('.')?;
     let (hash, task) = rest.split_once('.')?;
     Some((expiry, hash, task))
 }
 
-/// A sealed id after the name of its key, unverified.
+/// Text of a sealed id after the key name, unverified.
 fn after_key(sealed: &str) -> Option<&str> {
     let short = Some(sealed).filter(|sealed| sealed.len() <= MAX_SEALED_BYTES)?;
     Some(short.strip_prefix(TASK_PREFIX)?.strip_prefix('.')?.split_once('.')?.1)
 }
 
-/// The server in a sealed id, unverified; `None` if no mcpproxy made it.
+/// Server named in a sealed id, unverified; `None` if no mcpproxy made the id.
 pub fn server_named_in(sealed: &str) -> Option<Box<str>> {
     let (_, _, task) = parts(after_key(sealed)?)?;
     Some(OpenedTask::decode(task)?.server)
 }
 
-/// Identification of a sealed id's task in records, unverified: part of the hash, from which no id follows.
+/// Digits that identify a sealed id's task in records, unverified: part of the hash, from which the id cannot be
+/// derived.
 pub fn task_digits(sealed: &str) -> Option<&str> {
     parts(after_key(sealed)?)?.1.get(..DIGITS)
 }

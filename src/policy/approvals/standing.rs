@@ -1,8 +1,8 @@
-//! Standing approvals: cover every call of one tool by one operation and principal, regardless of its arguments, or every
-//! request for one resource or prompt.
+//! Standing approvals. Each covers every call of one tool with one operation by one principal, regardless of the
+//! arguments, or every request for one resource or prompt.
 //!
-//! A standing approval covers the tool as it was defined when it was given. It ends by its deadline, with its
-//! session, with this process (in a fleet it survives that), or when it is revoked.
+//! A standing approval covers only the definition that the tool had when it was given. It ends at its deadline, with
+//! its session, with this process (in a fleet it survives the process), or when it is revoked.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,21 +25,21 @@ pub struct StandingApproval {
     pub of: ApprovalId,
     /// `server:tool`
     pub access: Box<str>,
-    /// Id of the principal whose calls it covers.
+    /// Id of the principal whose calls are covered.
     pub principal: Box<str>,
-    /// The session it is limited to; `None` for any.
+    /// The session that the approval is limited to; `None` for any.
     pub session: Option<Box<str>>,
     pub by: Answerer,
     /// Deadline, by the clock of this node.
     pub until: SystemTime,
-    /// Deadline by the clock of the node that gave it: part of its key in the fleet.
+    /// Deadline by the clock of the granting node: part of the approval's key in the fleet.
     given_until: SystemTime,
-    /// Lifetime it was given for.
+    /// Lifetime at the time of granting.
     time: Duration,
     /// [`ApprovalSubject::mark`](crate::ApprovalSubject::mark)
     subject: Box<str>,
     ends: Instant,
-    /// Adopted from another node, or from this one before a restart.
+    /// Whether the approval was adopted from another node, or from this one before a restart.
     adopted: bool,
 }
 
@@ -60,9 +60,9 @@ pub(super) const MAX_ENDED: usize = 1024;
 pub(super) struct StandingApprovals {
     standing: Vec<StandingApproval>,
     /// Revocations still to be shared with the fleet, oldest first: of revoked approvals, and of expired ones whose
-    /// deadline lies ahead by the wall clock.
+    /// deadline is in the future by the wall clock.
     ended: Vec<StandingApproval>,
-    /// Ignored ones of other nodes whose lifetime exceeds the maximum.
+    /// Keys of ignored approvals of other nodes whose lifetime exceeds the maximum.
     too_long: BTreeSet<SharedApprovalKey>,
 }
 
@@ -76,9 +76,9 @@ pub(super) struct Now {
 /// Scope of a standing approval.
 #[derive(Clone, Debug)]
 pub(super) struct Reach {
-    /// Session it is limited to; `None` for any.
+    /// The session that the approval is limited to; `None` for any.
     pub(super) session: Option<Box<str>>,
-    /// At most [`MAX_STANDING`](super::MAX_STANDING).
+    /// Lifetime, at most [`MAX_STANDING`](super::MAX_STANDING).
     pub(super) time: Duration,
 }
 
@@ -104,7 +104,7 @@ impl StandingApprovals {
         Some((Approved::Standing(subject), approval.of.clone()))
     }
 
-    /// Checks the limits for one more on this node; the error is the limit.
+    /// Checks whether this node may hold one more standing approval; the error is the limit.
     pub(super) fn check_limits(&mut self, now: Now) -> Result<(), usize> {
         self.sweep(now);
         let given_here = self.standing.iter().filter(|approval| !approval.adopted).count();
@@ -117,7 +117,7 @@ impl StandingApprovals {
         }
     }
 
-    /// Adds a standing approval for calls like this one.
+    /// Adds a standing approval for calls like the asked one.
     pub(super) fn add(
         &mut self,
         id: &ApprovalId,
@@ -141,7 +141,7 @@ impl StandingApprovals {
         });
     }
 
-    /// Revokes the one granted by this approval.
+    /// Revokes the standing approval granted by the approval `id`.
     pub(super) fn end(&mut self, id: &str, now: Now) -> Option<StandingApproval> {
         self.sweep(now);
         let at = self.standing.iter().position(|approval| approval.of.as_str() == id)?;
@@ -150,7 +150,7 @@ impl StandingApprovals {
         Some(ended)
     }
 
-    /// Standing approval granted by this approval, if its revocation is still to be shared with the fleet.
+    /// Standing approval granted by the approval `id`, if its revocation is still to be shared with the fleet.
     pub(super) fn unshared(&self, id: &str) -> Option<&StandingApproval> {
         self.ended.iter().find(|approval| approval.of.as_str() == id)
     }
@@ -172,8 +172,8 @@ impl StandingApprovals {
         self.ended.push(approval);
     }
 
-    /// Adopts those of other nodes. A node with a wrong clock cannot extend one beyond its lifetime or the maximum;
-    /// one that would exceed it is skipped. Returns the ids that are skipped for the first time.
+    /// Adopts standing approvals of other nodes. A node with a wrong clock cannot extend one beyond its lifetime or the
+    /// maximum; one that would exceed the maximum is skipped. Returns the ids that are skipped for the first time.
     pub(super) fn adopt(
         &mut self,
         approvals: impl IntoIterator<Item = SharedApproval>,
@@ -231,8 +231,9 @@ impl StandingApprovals {
         self.standing.clone()
     }
 
-    /// Removes expired ones. If the deadline of one lies ahead by the wall clock, that clock was set back or lags
-    /// behind the granting node. Such an approval is revoked for the whole fleet, which would bring it back otherwise.
+    /// Removes expired approvals. If an expired approval's deadline is in the future by the wall clock, that clock was
+    /// set back or lags behind the granting node. Such an approval is revoked for the whole fleet, which would
+    /// otherwise bring it back.
     fn sweep(&mut self, now: Now) {
         let over = self.standing.extract_if(.., |approval| approval.ends <= now.instant);
         let turned_back: Vec<_> = over.filter(|approval| approval.given_until > now.time).collect();
@@ -252,22 +253,22 @@ const MAX_ID: usize = 64;
 /// A standing approval without the parts that depend on one process's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedApproval {
-    /// The id of the approval that it was given for.
+    /// Id of the approval that granted it.
     pub of: Box<str>,
     /// `server:tool`
     pub access: Box<str>,
-    /// Id of the principal whose calls it covers.
+    /// Id of the principal whose calls are covered.
     pub principal: Box<str>,
-    /// The session that it counts for; `None` for any.
+    /// The session that the approval is limited to; `None` for any.
     pub session: Option<Box<str>>,
     pub by: Answerer,
-    /// Deadline by the clock of the node that gave it.
+    /// Deadline by the clock of the granting node.
     pub until: SystemTime,
-    /// Lifetime it was given for.
+    /// Lifetime at the time of granting.
     pub time: Duration,
     /// Time at which this node first received it, by its own clock, if remembered.
     pub received: Option<SystemTime>,
-    /// Mark of the principal and the calls that it covers.
+    /// Mark of the principal and the covered calls.
     pub subject: Box<str>,
 }
 
@@ -317,7 +318,7 @@ impl SharedApproval {
         SharedApprovalKey(format!("{:0TIME_DIGITS$}/{}", millis(self.until), self.of).into())
     }
 
-    /// Value shared under its [key](Self::key) by the node with this name.
+    /// Value that the node `node` shares under the approval's [key](Self::key).
     pub fn write(&self, node: &str) -> String {
         let Self { access, principal, session, by, subject, time, .. } = self.clone();
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -373,7 +374,7 @@ mod tests {
         let read = SharedApproval::read(key.as_str(), &approval.write("a")).unwrap();
         let by = Answerer { node: Some("a".into()), ..approval.by.clone() };
         assert_eq!(read, SharedApproval { by, ..approval.clone() });
-        // Forwarding does not change it.
+        // Forwarding does not change the value.
         assert_eq!(SharedApproval::read(key.as_str(), &read.write("b")), Some(read));
         let second = Duration::from_secs(1);
         assert!(SharedApprovalKey::at(approval.until - second) < key);
@@ -384,7 +385,7 @@ mod tests {
     fn remaining_lifetime_never_exceeds_the_grant() {
         let minutes = |count: u64| Duration::from_secs(60 * count);
         let approval = approval();
-        // Remaining minutes of an hour, by a clock that is `behind` minutes behind the granting node's.
+        // Remaining minutes of an approval for an hour, by a clock that is `behind` minutes behind the granting node's.
         let left = |after, behind, received: Option<u64>| {
             let at = |after| approval.until - minutes(60) + minutes(after) - minutes(behind);
             let approval = SharedApproval { received: received.map(at), ..approval.clone() };

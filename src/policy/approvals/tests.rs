@@ -161,7 +161,7 @@ async fn cap_8_standing_approval_covers_the_definition_and_is_revocable() {
     let mut changed = asked("{}", "");
     changed.pending = pending("does something else now", "{}");
     drop(enter(&queue, changed));
-    // The client's user is asked meanwhile and denies the call alone.
+    // The client's user, who was asked too, then denies only the call.
     let late = Answerer::here("anonymous", AnswerChannel::Elicitation);
     let late = ApprovalAnswer { verdict: ApprovalVerdict::Deny, by: late, seen: None };
     assert!(matches!(queue.answer(&id, late), Err(AnswerError::Over { .. })));
@@ -301,7 +301,7 @@ async fn cap_8_one_principal_cannot_fill_the_queue() {
     let refused = WaitingApproval::enter(&queue, asked("{}", ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::TooMany { limit: 2 });
     drop(first);
-    // Half of all bytes.
+    // Each argument uses half of the byte limit.
     let large = format!("{{\"a\":\"{}\"}}", "x".repeat(50_000));
     let refused = WaitingApproval::enter(&queue, asked(&large, ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::TooMany { limit: 1 });
@@ -485,7 +485,7 @@ fn clock_skew_does_not_extend_an_approval() {
     assert_eq!(standing.all(at(59))[0].until, at(60).time, "deadline by the local clock");
     assert_eq!(standing.all(at(60)).len(), 0);
     assert_eq!(standing.ended(), [approval.key()], "it is revoked for all nodes");
-    // After a restart its lifetime continues.
+    // After a restart the lifetime of the approval continues.
     let mut again = StandingApprovals::default();
     let remembered = SharedApproval { received: Some(time), ..approval };
     again.adopt([remembered.clone()], |_| false, at(30));
@@ -501,7 +501,8 @@ fn expired_approval_is_not_adopted_after_a_clock_step_back() {
     let (instant, time) = (Instant::now(), SystemTime::now());
     let approval = approval_of_another(1, time + 60 * MINUTE);
     assert_eq!(standing.adopt([approval.clone()], |_| false, Now { instant, time }).len(), 0);
-    // An hour later the clock, a day ahead before, is corrected: the approval would last a day longer.
+    // The clock, which was a day ahead, is corrected an hour later: without the cap, the approval would last a day
+    // longer.
     let now = Now { instant: instant + 60 * MINUTE, time: time - MAX_STANDING };
     standing.adopt([approval.clone()], |_| false, now);
     assert_eq!(standing.all(now).len(), 0);

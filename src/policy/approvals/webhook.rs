@@ -1,7 +1,7 @@
 //! Messages of the approval webhook and their signature (CAP-8). Sending is left to the root package.
 //!
-//! A message holds no arguments and no reason: approvers look at those where they answer. The signature covers time
-//! and body, so that messages can be neither forged nor replayed.
+//! A message holds neither the arguments nor the reason: approvers read them where they answer. The signature covers
+//! time and body, so that messages can be neither forged nor replayed.
 
 use std::time::Instant;
 
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn cap_8_a_message_is_signed_over_time_and_body() {
-        // By another implementation: printf '1700000000.{}' | openssl dgst -sha256 -hmac sixteen-characters
+        // Computed independently: printf '1700000000.{}' | openssl dgst -sha256 -hmac sixteen-characters
         let expected = "v1=33114115e2e55b04dac5b6803946389aaa860a3fde90def26a5990bbc468687f";
         assert_eq!(signature("sixteen-characters", 1_700_000_000, b"{}"), expected);
         for (secret, time, body) in [

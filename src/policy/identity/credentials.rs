@@ -1,7 +1,7 @@
-//! Credentials in force, behind one atomic swap, and their changes.
+//! Credentials in force, replaced by an atomic swap, and their changes.
 //!
-//! Workers read credentials like their settings: through a cached pointer that is replaced only at a change, without
-//! a lock or an atomic write. Each worker caches verified JWTs until the next change.
+//! Workers read credentials like their settings: through a cached pointer that is replaced only at a change, without a
+//! lock or an atomic write. Each worker caches verified JWTs until the next change.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use crate::identity::{MAX_TOKEN_BYTES, Proven, TokenRefused};
 use crate::tool::Pattern;
 use crate::{AgentToken, Principal, Scope};
 
-/// Maximum wait of a request signed with an unknown key for the issuer's current keys.
+/// Maximum time that a request signed with an unknown key waits for the issuer's current keys.
 const KEYS_WAIT: Duration = Duration::from_secs(3);
 /// Maximum number of verified tokens that one worker remembers.
 const MAX_REMEMBERED: usize = 1024;
@@ -56,12 +56,12 @@ impl Credentials {
     }
 }
 
-/// Reason the token file is not in force.
+/// Reason why the token file is not in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenFault {
     /// Consequence, cause and repair in one line.
     pub cause: String,
-    /// True if no token was loaded since the start, so that every agent token is rejected.
+    /// Whether no token was loaded since the start, so that every agent token is rejected.
     pub refuses_all: bool,
 }
 
@@ -83,7 +83,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Credentials from `file`, not loaded before [`Self::reload_tokens`], and from `jwt`.
+    /// Creates the credentials; `file` is not loaded before [`Self::reload_tokens`].
     pub fn new(file: TokenFile, jwt: Option<JwtVerifier>) -> Self {
         let credentials = Credentials { tokens: Arc::default(), jwt: jwt.map(Arc::new) };
         Self {
@@ -104,13 +104,13 @@ impl Identity {
         CredentialsReader(RefCell::new(Seen { cache, current }))
     }
 
-    /// Loads the file if it changed; true if it did. Blocks.
+    /// Loads the file if it changed; returns whether it did. Blocks.
     ///
-    /// On a [`TokenFileError`], the tokens in force stay. An error is reported once per state of the file.
+    /// On a [`TokenFileError`], the current tokens stay in force. An error is reported once per state of the file.
     pub fn reload_tokens(&self) -> Result<bool, TokenFileError> {
         let mut seen = self.seen.lock();
         let stamp = self.file.stamp();
-        // A missing file has no stamp, whether or not its backup copy exists.
+        // A missing file does not have a stamp, whether or not its backup copy exists.
         let is_missing = stamp.is_none() && self.file.is_missing();
         let is_known = self.fault.load().is_some();
         if *seen == stamp && (!is_missing || is_known) {
@@ -130,7 +130,7 @@ impl Identity {
         Ok(true)
     }
 
-    /// Reason the token file is not in force; `None` while it is.
+    /// Reason why the token file is not in force; `None` while it is.
     pub fn token_fault(&self) -> Option<Arc<TokenFault>> {
         self.fault.load_full()
     }
@@ -167,10 +167,10 @@ impl Identity {
         Ok(changed)
     }
 
-    /// Replaces the agent tokens by the result of `next`, on disk and then in force, under the file lock; `next` gets
-    /// `None` if there is no file. True if they changed. Blocks.
+    /// Replaces the agent tokens with the result of `next`, first on disk and then in force, under the file lock.
+    /// `next` gets `None` if there is no file. Returns whether the tokens changed. Blocks.
     ///
-    /// On a [`TokenFileError`], the tokens in force stay.
+    /// On a [`TokenFileError`], the current tokens stay in force.
     pub fn reconcile(
         &self,
         next: impl FnOnce(Option<&[StoredToken]>) -> Vec<StoredToken>,
@@ -216,7 +216,7 @@ impl Identity {
         self.announce_change();
     }
 
-    /// Receiver marked at each change of credentials; streams then authenticate again.
+    /// Receiver that is marked at each change of credentials; streams then authenticate again.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -236,7 +236,7 @@ impl Identity {
         }
     }
 
-    /// Replaces the JWT settings. Keys from the same source are kept; `keys` are those of a new source.
+    /// Replaces the JWT settings. If the source stays the same, its keys are kept; `keys` belong to a new source.
     pub fn set_jwt(&self, settings: Option<&Settings>, keys: Option<&KeySet>) {
         self.in_force.rcu(|old| {
             let known = old.jwt.as_ref();
@@ -268,7 +268,7 @@ impl Identity {
         self.in_force.load().jwt.clone()
     }
 
-    /// Requests a refresh of the issuer's keys and waits for it, bounded.
+    /// Requests a refresh of the issuer's keys and waits for it for a limited time.
     pub async fn renew_keys(&self) {
         let mut asked = self.keys_asked.subscribe();
         self.keys_wanted.notify_one();
@@ -280,7 +280,7 @@ impl Identity {
         self.keys_wanted.notified().await;
     }
 
-    /// Completes a refresh and wakes the waiters.
+    /// Announces a completed refresh and wakes the waiters.
     pub fn keys_asked(&self) {
         self.keys_asked.send_modify(|count| *count += 1);
     }
@@ -311,7 +311,7 @@ impl fmt::Debug for CredentialsReader {
     }
 }
 
-/// Credentials at one moment with the JWTs one thread has verified. Stays on its thread.
+/// Snapshot of the credentials, with the JWTs that one thread has verified. Stays on its thread.
 #[derive(Clone)]
 pub struct CurrentCredentials(Rc<VerifiedTokens>);
 
@@ -366,7 +366,7 @@ impl fmt::Debug for CurrentCredentials {
     }
 }
 
-/// Bytes of a hash used as the lookup key.
+/// Number of bytes of a hash used as the lookup key.
 const FOUND_BY: usize = 16;
 
 /// Immutable hash table of the agent tokens in force. Looked up by the first half of the secret's hash; the second
@@ -408,8 +408,8 @@ impl TokenTable {
         self.tokens.is_empty()
     }
 
-    /// Authenticates a token at wall-clock time `now`. Expiry is checked every time, so that a corrected clock counts
-    /// at once.
+    /// Authenticates a token at wall-clock time `now`. Expiry is checked every time, so that a corrected clock takes
+    /// effect immediately.
     pub fn prove(&self, token: &[u8], now: SystemTime) -> Result<Proven, TokenRefused> {
         let hash = hash_of(token).ok_or(TokenRefused::Malformed)?;
         let (found_by, rest) = halves(&hash).ok_or(TokenRefused::Malformed)?;
@@ -442,7 +442,7 @@ impl StoredToken {
         }
     }
 
-    /// Expiry; `None`: unlimited.
+    /// Expiry; `None` if unlimited.
     fn ends(&self) -> Option<SystemTime> {
         let end = |seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
         // An unrepresentable expiry counts as past.
@@ -595,7 +595,7 @@ mod token_table_tests {
         let refused = |token: &str| table.prove(token.as_bytes(), at(0)).unwrap_err();
         assert_eq!(refused(secret.expose()), TokenRefused::Unknown);
         assert_eq!(refused("mcpp_short"), TokenRefused::Malformed);
-        // Half of a hash is not enough.
+        // The first half of the hash is not sufficient.
         let (known, mut altered) = kept(1, None);
         altered.hash[31] ^= 1;
         let table = TokenTable::new(&[altered]);

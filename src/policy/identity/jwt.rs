@@ -1,11 +1,11 @@
 //! Verification of JWTs of an identity provider (RFC 7519, RFC 9068).
 //!
-//! The signature is verified first, with the key that the token names and an allowed algorithm that fits the key.
-//! Then the claims: issuer, audience and expiry are required, and every claim that is read must have its type. The
-//! clock is an argument.
+//! The signature is verified first, with the key that the token names and an allowed algorithm that fits the key. The
+//! claims are checked next: issuer, audience and expiry are required, and every claim that is read must have its type.
+//! The clock is an argument.
 //!
-//! The keys are those of the identity provider (JWKS, RFC 7517). Keys of other types, for encryption, or malformed are
-//! skipped. Pure.
+//! The keys come from the identity provider (JWKS, RFC 7517). Keys of other types, keys for encryption and malformed
+//! keys are skipped. Pure.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub struct Settings {
     pub groups_claim: Box<str>,
 }
 
-/// Verifier for the JWTs of one issuer. Immutable; new keys make a new one.
+/// Verifier for the JWTs of one issuer. Immutable; new keys require a new verifier.
 #[derive(Clone, Debug)]
 pub struct JwtVerifier {
     settings: Arc<Settings>,
@@ -105,7 +105,7 @@ impl JwtVerifier {
         Ok(self.judge(&claims, now)?)
     }
 
-    /// The claims, after the signature is verified.
+    /// Verifies the signature and returns the claims.
     fn claims(&self, token: &[u8]) -> Result<Map<String, Value>, JwtRefused> {
         let token =
             std::str::from_utf8(token).map_err(|_| JwtRefused::Malformed("it is not ASCII"))?;
@@ -182,7 +182,7 @@ impl JwtVerifier {
         Ok(Proven { principal: Principal::Subject(Arc::new(subject)), from, until: Some(until) })
     }
 
-    /// All groups or an error: a missing group could lift a prohibition.
+    /// Returns all groups or an error: a missing group could lift a prohibition.
     fn groups(&self, claims: &Map<String, Value>) -> Result<Vec<Box<str>>, JwtRefused> {
         let name = &self.settings.groups_claim;
         let wrong = || {
@@ -230,7 +230,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
 
 /// Installs `ring` as the signature provider of `jsonwebtoken`, without `none`, HMAC or signing. Idempotent.
 pub(super) fn install() {
-    // An earlier caller installed the same.
+    // An earlier caller has installed the same provider.
     let _ = PROVIDER.install_default();
 }
 
@@ -326,12 +326,12 @@ pub struct KeySet {
 #[derive(Clone, Debug)]
 struct SetKey {
     id: Option<Box<str>>,
-    /// Algorithms it can verify, by its type and its own `alg`.
+    /// Algorithms that the key can verify, by its type and its own `alg`.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
-/// Reason a key set is rejected.
+/// Reason why a key set is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadKeySet {
     #[error("the key set is larger than {MAX_KEY_SET_BYTES} bytes")]
@@ -425,7 +425,7 @@ impl SetKey {
     }
 }
 
-/// Signature algorithm of a JWT. There is no `none` and no HMAC.
+/// Signature algorithm of a JWT. `none` and HMAC are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Algorithm {
     #[serde(rename = "RS256")]
@@ -752,7 +752,7 @@ mod tests {
             (Some("wrap"), Algorithm::Rs256, false),
             (Some("nobody"), Algorithm::Rs256, false),
             (None, Algorithm::EdDsa, true),
-            // Two keys fit: ambiguous.
+            // Ambiguous, because two keys fit.
             (None, Algorithm::Rs512, false),
         ] {
             assert_eq!(set.find(id, algorithm).is_some(), found, "{id:?} {algorithm:?}");

@@ -6,8 +6,8 @@
 //! key (typed by hand)  ──exchanged───────▶
 //! ```
 //!
-//! Only BLAKE3 hashes are kept: secrets are 256 random bits, which cannot be guessed. Cookies, and which requests a
-//! session authorizes, belong to `admin`.
+//! Only BLAKE3 hashes are kept: secrets are 256 random bits, which cannot be guessed. `admin` handles the cookies and
+//! decides which requests a session authorizes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use subtle::{Choice, ConstantTimeEq};
 use tokio::sync::watch;
 
-/// Random bytes of a code and of a session secret.
+/// Number of random bytes in a code and in a session secret.
 pub const PAGE_SECRET_BYTES: usize = 32;
-/// Base64 characters of either.
+/// Number of base64 characters of a code or session secret.
 const SECRET_CHARS: usize = 43;
 /// Lifetime of a code.
 pub const CODE_LIFE: Duration = Duration::from_secs(10 * 60);
@@ -30,7 +30,7 @@ pub const MAX_CODES: usize = 16;
 pub const SESSION_IDLE: Duration = Duration::from_secs(8 * 60 * 60);
 /// Maximum lifetime of a session.
 pub const SESSION_LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// Maximum number of sessions; a new one replaces the one idle longest.
+/// Maximum number of sessions; a new one replaces the one that has been idle longest.
 pub const MAX_SESSIONS: usize = 64;
 
 type Hash = [u8; blake3::OUT_LEN];
@@ -58,27 +58,27 @@ impl PageSecret {
 /// A session as seen by one request.
 #[derive(Clone, Debug)]
 pub struct PageSession {
-    /// Hash of the API key it is valid for.
+    /// Hash of the API key that the session is valid for.
     key: Hash,
     /// End of the session: its sender is dropped with the session.
     ended: watch::Receiver<()>,
-    /// Latest end.
+    /// Latest time at which the session ends.
     pub until: Instant,
 }
 
 impl PageSession {
-    /// Whether it is valid for this API key.
+    /// Whether the session is valid for this API key.
     pub fn is_valid_for(&self, key: &str) -> bool {
         is(&self.key, &hash(key)).into()
     }
 
-    /// Completes when the session ends, other than by its lifetime.
+    /// Completes when the session ends for a reason other than its lifetime.
     pub async fn ended(&mut self) {
         while self.ended.changed().await.is_ok() {}
     }
 }
 
-/// All codes and sessions, valid only for the API key in force when they were made.
+/// All codes and sessions, valid only for the API key that was in force when they were made.
 #[derive(Debug, Default)]
 pub struct PageLogins(Mutex<LoginTable>);
 
@@ -118,7 +118,7 @@ impl PageLogins {
         code
     }
 
-    /// Exchanges a code, once, for a session; `None` if it is unknown or expired.
+    /// Exchanges a code, once, for a session; `None` if the code is unknown or expired.
     pub fn exchange(
         &self,
         code: &str,
@@ -141,12 +141,12 @@ impl PageLogins {
         kept.open(hash(key), random, now)
     }
 
-    /// Looks up a session by its secret and marks it used; `None` if there is none.
+    /// Looks up a session by its secret and marks it as used; `None` if it does not exist.
     pub fn session(&self, secret: &str, key: &str, now: Instant) -> Option<PageSession> {
         let (given, key) = (formed(secret)?, hash(key));
         let mut kept = self.0.lock();
         kept.expire(now);
-        // Sessions of a replaced key end.
+        // Sessions of a replaced API key end.
         kept.sessions.retain(|session| is(&session.key, &key).into());
         let found = kept.sessions.iter_mut().find(|session| is(&session.hash, &given).into())?;
         found.used = now;

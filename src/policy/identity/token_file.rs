@@ -1,6 +1,6 @@
-//! Token file: `tokens.json` in the data folder, readable by its owner only, without the secrets.
+//! Token file: `tokens.json` in the data folder. Only its owner can read it, and it does not contain the secrets.
 //!
-//! A state file with a checksum and a backup copy ([`state_file`]). A change holds the lock file beside it, so that
+//! A state file with a checksum and a backup copy ([`state_file`]). A change holds a separate lock file, so that
 //! processes do not overwrite each other's changes. Functions block.
 //!
 //! [`TokenChange`] creates, rotates and revokes tokens. Pure.
@@ -45,19 +45,19 @@ pub struct StoredToken {
     pub operations: Vec<Operation>,
     /// Creation time in microseconds since 1970.
     pub created: u64,
-    /// Expiry in seconds since 1970; `None`: never.
+    /// Expiry in seconds since 1970; `None` for never.
     pub expires: Option<u64>,
 }
 
 impl StoredToken {
-    /// Whether this stores `secret` and is not expired at `now`.
+    /// Whether this token stores `secret` and has not expired at `now`.
     pub fn is_of(&self, secret: &str, now: SystemTime) -> bool {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         hash_of(secret.as_bytes()) == Some(self.hash) && self.expires.is_none_or(|end| since < end)
     }
 }
 
-/// Reason the tokens cannot be read or written.
+/// Reason why the tokens cannot be read or written.
 #[derive(Debug, Error)]
 pub enum TokenFileError {
     #[error("{} can be read or written by users other than its owner (mode {mode:03o}): chmod 600 it", file.display())]
@@ -81,7 +81,7 @@ pub enum TokenFileError {
     Io { file: PathBuf, error: io::Error },
 }
 
-/// Identity of a file's state without reading it. Includes the permissions, so that a file is read again once they
+/// Identifies a file's state without reading the file. Includes the permissions, so that a file is read again once they
 /// are repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp {
@@ -92,7 +92,7 @@ pub struct FileStamp {
     changed: (i64, i64),
 }
 
-/// Stamp of a file; `None` if there is none.
+/// Stamp of a file; `None` if it does not exist.
 pub fn file_stamp(file: &Path) -> Option<FileStamp> {
     let found = fs::metadata(file).ok()?;
     Some(FileStamp {
@@ -116,7 +116,7 @@ pub struct TokenFile {
     file: PathBuf,
 }
 
-/// Lock of the file, released when dropped.
+/// Lock on the token file, released when dropped.
 #[derive(Debug)]
 pub(super) struct TokenLock(#[expect(dead_code, reason = "it is held, not used")] File);
 
@@ -244,11 +244,11 @@ fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 32], D::E
 /// Prefix of every agent token, for people and secret scanners.
 pub const PREFIX: &str = "mcpp_";
 const SECRET_BYTES: usize = 32;
-/// Bytes of a token: 32 random bytes are 43 base64 characters.
+/// Number of bytes of a token: 32 random bytes are 43 base64 characters.
 const TOKEN_BYTES: usize = PREFIX.len() + 43;
 
-/// An agent token: 256 random bits with a prefix, shown once and stored as its BLAKE3 hash. A slow hash is not
-/// needed, since the secret cannot be guessed. `Debug` does not show it.
+/// An agent token: 256 random bits with a prefix, shown once and stored as its BLAKE3 hash. A slow hash is unnecessary,
+/// since the secret cannot be guessed. `Debug` does not show it.
 pub struct AgentSecret(String);
 
 impl std::fmt::Debug for AgentSecret {
@@ -273,7 +273,7 @@ impl AgentSecret {
     }
 }
 
-/// Hash of a presented token; `None` if it is not shaped like one.
+/// Hash of a presented token; `None` if it does not have the shape of a token.
 pub(super) fn hash_of(token: &[u8]) -> Option<[u8; 32]> {
     let formed = token.len() == TOKEN_BYTES && token.starts_with(PREFIX.as_bytes());
     formed.then(|| *blake3::hash(token).as_bytes())
@@ -343,7 +343,7 @@ pub enum TokenChanged {
     Revoked(String),
 }
 
-/// A new secret. It is not stored, so it is shown once.
+/// A new secret, shown once because it is not stored.
 #[derive(Debug)]
 pub struct MadeToken {
     pub name: String,
@@ -352,7 +352,7 @@ pub struct MadeToken {
     pub expires: Option<u64>,
 }
 
-/// Reason a change failed.
+/// Reason why a change failed.
 #[derive(Debug, Error)]
 pub enum TokenChangeError {
     #[error(
@@ -377,7 +377,7 @@ pub enum TokenChangeError {
 }
 
 impl TokenChange {
-    /// Applies the change to `tokens`. On error `tokens` are unchanged.
+    /// Applies the change to `tokens`, which stay unchanged on error.
     pub(super) fn apply(
         self,
         tokens: &mut Vec<StoredToken>,

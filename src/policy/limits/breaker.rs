@@ -9,7 +9,7 @@
 //!    └──────────────────────────────── answered ────────────────────────────┘
 //! ```
 //!
-//! The caller defines failure. Calls that began before it opened change nothing.
+//! The caller defines failure. Calls that began before the breaker opened do not change its state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ const PROBED: Duration = Duration::from_secs(1);
 pub struct Breaker {
     server: Arc<str>,
     config: BreakerConfig,
-    /// False while closed without failures: the fast path.
+    /// False while the breaker is closed without failures: the fast path.
     troubled: AtomicBool,
     state: Mutex<State>,
 }
@@ -48,7 +48,7 @@ enum State {
 pub enum ServerOutcome {
     /// The server answered, even with an error.
     Answered,
-    /// No answer, or a broken one.
+    /// The server did not answer, or the answer was malformed.
     Failed,
 }
 
@@ -56,15 +56,15 @@ pub enum ServerOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerChange {
     Opened {
-        /// Consecutive failures.
+        /// Number of consecutive failures.
         failures: u32,
         open: Duration,
     },
     Closed,
 }
 
-/// Permission to call a server with a breaker. Dropped without an outcome, it counts neither as an
-/// answer nor as a failure; the call after a dropped probe is the next probe.
+/// Permission to call a server that has a breaker. If dropped without an outcome, it counts neither
+/// as an answer nor as a failure; the call after a dropped probe is the next probe.
 #[derive(Debug)]
 pub struct Pass {
     breaker: Arc<Breaker>,
@@ -90,7 +90,7 @@ impl Breaker {
         self.config
     }
 
-    /// Whether a call may pass at `now`. Changes nothing.
+    /// Whether a call may pass at `now`. Does not change the state.
     pub(super) fn check(&self, now: Instant) -> Result<(), LimitReached> {
         if !self.troubled.load(Ordering::Acquire) {
             return Ok(());
@@ -102,7 +102,7 @@ impl Breaker {
         }
     }
 
-    /// Lets a call pass at `now`; the first after the open time is the probe.
+    /// Lets a call pass at `now`; the first call after the open time is the probe.
     pub fn pass(self: &Arc<Self>, now: Instant) -> Result<Pass, LimitReached> {
         let mut kind = Kind::Ordinary;
         if self.troubled.load(Ordering::Acquire) {

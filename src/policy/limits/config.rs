@@ -31,16 +31,16 @@ pub(super) const MAX_OPEN: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// Concurrent calls in all.
+    /// Maximum number of concurrent calls in total.
     #[serde(deserialize_with = "concurrent")]
     pub concurrent: Option<NonZeroUsize>,
-    /// Calls that may wait for a slot.
+    /// Maximum number of calls that may wait for a slot.
     #[serde(deserialize_with = "queue")]
     pub queue: Option<usize>,
-    /// Calls per minute in all.
+    /// Maximum number of calls per minute in total.
     #[serde(deserialize_with = "rate")]
     pub rate_per_minute: Option<NonZeroU32>,
-    /// Denials per principal and second that are recorded one by one; 0: unlimited.
+    /// Denials per principal and second that are recorded one by one; 0 for unlimited.
     #[serde(deserialize_with = "refusals")]
     pub refusals_per_second: u32,
     /// Burst of denials per principal.
@@ -51,9 +51,9 @@ pub struct Config {
     pub held_timeout: Duration,
     /// Default breaker of servers.
     pub breaker: Option<BreakerConfig>,
-    /// By `server:tool` or pattern: limits per tool; rates per tool and principal.
+    /// Limits per tool by `server:tool` or pattern; rates apply per tool and principal.
     pub tools: Rules<Limit>,
-    /// By principal (`token:ci`) or pattern (`jwt:*`): limits per principal.
+    /// Limits per principal by name (`token:ci`) or pattern (`jwt:*`).
     pub principals: Rules<Limit>,
 }
 
@@ -77,13 +77,13 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Limit {
-    /// Concurrent calls.
+    /// Maximum number of concurrent calls.
     #[serde(deserialize_with = "concurrent")]
     pub concurrent: Option<NonZeroUsize>,
-    /// Calls that may wait for a slot.
+    /// Maximum number of calls that may wait for a slot.
     #[serde(deserialize_with = "queue")]
     pub queue: Option<usize>,
-    /// Calls per minute.
+    /// Maximum number of calls per minute.
     #[serde(deserialize_with = "rate")]
     pub rate_per_minute: Option<NonZeroU32>,
 }
@@ -92,13 +92,13 @@ pub struct Limit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ServerConfig {
-    /// Concurrent calls; alias `max_concurrent`.
+    /// Maximum number of concurrent calls; alias `max_concurrent`.
     #[serde(deserialize_with = "concurrent")]
     pub concurrent: Option<NonZeroUsize>,
-    /// Calls that may wait for a slot.
+    /// Maximum number of calls that may wait for a slot.
     #[serde(deserialize_with = "queue")]
     pub queue: Option<usize>,
-    /// Calls per minute.
+    /// Maximum number of calls per minute.
     #[serde(deserialize_with = "rate")]
     pub rate_per_minute: Option<NonZeroU32>,
     /// Circuit breaker.
@@ -109,10 +109,10 @@ pub struct ServerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BreakerConfig {
-    /// Consecutive failures that open it.
+    /// Number of consecutive failures that open the breaker.
     #[serde(deserialize_with = "failures")]
     pub failures: u32,
-    /// Time it stays open before a probe.
+    /// Time for which the breaker stays open before a probe.
     #[serde(deserialize_with = "open")]
     pub open: Duration,
 }
@@ -124,7 +124,7 @@ impl Default for BreakerConfig {
 }
 
 impl Limit {
-    /// These values, completed by the less specific `other`.
+    /// Returns these values, completed by those of the less specific `other`.
     pub(crate) fn over(self, other: Self) -> Self {
         Self {
             concurrent: self.concurrent.or(other.concurrent),
@@ -148,7 +148,7 @@ impl Config {
 }
 
 impl Config {
-    /// Rate and burst of denials; `None`: unlimited.
+    /// Rate and burst of denials; `None` if unlimited.
     pub(crate) fn refusals(&self) -> Option<(NonZeroU32, NonZeroU32)> {
         Some((NonZeroU32::new(self.refusals_per_second)?, self.refusals_burst))
     }
@@ -198,7 +198,7 @@ fn failures<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     bounded(u32::deserialize(from)?, 1, MAX_FAILURES)
 }
 
-/// `"30s"`, `"2m"`: more than zero, at most `MAX_OPEN`.
+/// Parses `"30s"` or `"2m"`: more than zero, at most `MAX_OPEN`.
 fn open<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     use serde::de::Error;
     let text = String::deserialize(from)?;

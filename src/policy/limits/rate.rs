@@ -1,7 +1,7 @@
-//! Token bucket (GCRA): calls per minute with a burst of the same size, and denials per second with their own burst;
-//! and the bounded table of buckets by key.
+//! Token bucket (GCRA) for calls per minute, with a burst of the same size, and for denials per second, with a separate
+//! burst; and the bounded table of buckets by key.
 //!
-//! Uses the monotonic clock, so that steps of the wall clock change nothing.
+//! Uses the monotonic clock, so steps of the wall clock have no effect.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -20,7 +20,7 @@ use mcpproxy_runtime::io::clock;
 pub(super) struct Rate {
     /// Origin of the times.
     start: Instant,
-    /// Nanoseconds since `start`.
+    /// Time at which the bucket is full again, in nanoseconds since `start`.
     full_at: AtomicU64,
     /// Nanoseconds in which one token is added.
     interval: u64,
@@ -29,17 +29,17 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Calls per minute.
+    /// Bucket for calls per minute.
     pub(super) fn new(limit: NonZeroU32) -> Self {
         Self::starting(clock::lately(), Duration::from_secs(60), limit, limit)
     }
 
-    /// Events per second with a burst.
+    /// Bucket for events per second with a burst.
     pub(super) fn per_second(limit: NonZeroU32, burst: NonZeroU32) -> Self {
         Self::starting(clock::lately(), Duration::from_secs(1), limit, burst)
     }
 
-    /// `limit` tokens per `period` of at most a minute. The bucket is full at `start`.
+    /// Bucket that adds `limit` tokens per `period`, at most a minute. The bucket is full at `start`.
     fn starting(start: Instant, period: Duration, limit: NonZeroU32, burst: NonZeroU32) -> Self {
         let interval = (nanoseconds(period) / u64::from(limit.get())).max(1);
         Self { start, full_at: AtomicU64::new(0), interval, limit, burst }
@@ -53,7 +53,7 @@ impl Rate {
         self.limit
     }
 
-    /// Share of this node among `nodes`, at least one.
+    /// This node's share of the limit among `nodes`, at least one.
     pub(super) fn limit_of(&self, nodes: NonZeroU32) -> NonZeroU32 {
         NonZeroU32::new(self.limit.get() / nodes).unwrap_or(NonZeroU32::MIN)
     }
@@ -93,7 +93,7 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Entry of a table by key.
 pub(super) trait CountedEntry {
-    /// Whether a request holds a slot of it, so that it must not be replaced.
+    /// Whether a request holds a slot of the entry, which must not be replaced in that case.
     fn is_in_use(&self) -> bool;
 
     /// Whether both have the same limit, regardless of their counts.
@@ -109,7 +109,7 @@ struct Table<T> {
     /// Size at which the next sweep runs.
     full: usize,
     swept: Option<Instant>,
-    /// Entry shared by keys beyond the bound, and the number of the config it was last compared with.
+    /// Entry shared by keys beyond the bound, and the number of the config that it was last compared with.
     common: Option<(u64, Arc<T>)>,
 }
 
@@ -117,7 +117,7 @@ struct Table<T> {
 struct Slot<T> {
     value: Arc<T>,
     asked: Instant,
-    /// Number of the config it was last compared with.
+    /// Number of the config that the entry was last compared with.
     config: u64,
 }
 
@@ -227,11 +227,11 @@ mod tests {
                 now += Duration::from_millis(100);
                 later += come(now);
             }
-            // The remainder of a share counts for the next call.
+            // The remainder of a share is added to the next call.
             let max = limit + nodes;
             assert!(later as u32 <= max, "{later} of {limit} in the minute after, {nodes} nodes");
         }
-        // More nodes than calls: one per minute on each.
+        // If there are more nodes than calls, each node allows one per minute.
         let now = clock::now();
         let (rate, many) = (per_minute(now, 2), count(9));
         assert!(rate.take_at(many, now).is_ok() && rate.take_at(many, now).is_err());

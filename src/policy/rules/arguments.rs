@@ -1,7 +1,7 @@
-//! Mapping of a call's raw JSON arguments to the values that rules read; defined in the parent module.
+//! Mapping of a call's raw JSON arguments to the values that rules read. The parent module defines the mapping.
 //!
-//! One pass over the text: keys are compared at every depth, values are built only where a rule reads them. Recursion
-//! is bounded by [`MAX_NESTING`]; malformed JSON is an error.
+//! One pass over the text: keys are compared at every depth, but values are built only where a rule reads them.
+//! Recursion is bounded by [`MAX_NESTING`]; malformed JSON is an error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,10 +24,10 @@ pub const MAX_ARGUMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Maximum depth of the arguments.
 const MAX_NESTING: usize = 128;
-/// Maximum number of keys of all objects open at once.
+/// Maximum number of keys of all simultaneously open objects.
 const MAX_KEYS: usize = 1024 * 1024;
 
-/// Reason arguments cannot be mapped.
+/// Reason why arguments cannot be mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unmappable {
     /// Path of the member; empty for the arguments as a whole.
@@ -75,7 +75,7 @@ impl fmt::Display for Unmappable {
             UnmappableReason::CaseTwins => {
                 return f.write_str("the arguments have two keys that differ only by case");
             }
-            // The key is untrusted text and is not repeated.
+            // The key is untrusted text and is not quoted.
             UnmappableReason::Variant { read, .. } => {
                 return write!(
                     f,
@@ -100,7 +100,7 @@ pub(super) enum Argument<'a> {
     Bool(bool),
     Set(Vec<Self>),
     Record(ArgumentMembers<'a>),
-    /// Present; its value is not read.
+    /// The value is present but not read.
     Present,
 }
 
@@ -168,9 +168,9 @@ struct Reader<'a, 'n> {
 /// Treatment of a value.
 #[derive(Clone, Copy)]
 enum Build<'w> {
-    /// Skipped.
+    /// The value is skipped.
     Not,
-    /// Built as far as it is read.
+    /// The parts of the value that are read are built.
     Value { wanted: &'w Wanted, of: Option<&'w InputType>, level: usize },
 }
 
@@ -420,7 +420,7 @@ fn text<'a>(string: &QuotedString<'a>) -> Result<Cow<'a, str>, UnmappableReason>
     }
 }
 
-/// Parses an integer in Cedar's range. Negative zero does not exist there.
+/// Parses an integer in Cedar's range, which does not include negative zero.
 fn whole(word: &[u8]) -> Option<i64> {
     let digits = word.strip_prefix(b"-").unwrap_or(word);
     if digits.is_empty() || word == b"-0" || !digits.iter().all(u8::is_ascii_digit) {
@@ -445,7 +445,7 @@ fn agrees(of: &InputType, kind: ValueKind) -> bool {
     }
 }
 
-/// Joins the lines of a text by spaces.
+/// Joins the lines of a text with spaces.
 pub(super) fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,8 +1,8 @@
-//! Evaluator of simple conditions without Cedar: comparisons of request values with literals, which most conditions
-//! are.
+//! Evaluator of simple conditions without Cedar: comparisons of request values with literals. Most conditions are of
+//! this kind.
 //!
-//! A condition is compiled from its syntax tree once. Anything outside this subset, type errors included, yields no
-//! answer and is left to Cedar, so the result is always Cedar's. A test compares both.
+//! A condition is compiled from its syntax tree once. Anything outside this subset, including type errors, is left to
+//! Cedar, so the result always equals Cedar's. A test compares both.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ const MAX_NESTING: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Condition(Term);
 
-/// Expression.
+/// Expression of the compiled condition.
 #[derive(Clone, Debug)]
 enum Term {
     Bool(bool),
@@ -41,7 +41,7 @@ enum Term {
 /// Pattern of `like`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
-    /// Without `*`.
+    /// Pattern without `*`.
     Exactly(Box<str>),
     /// Prefix, suffix, and substrings between them in order.
     Around { first: Box<str>, between: Box<[Box<str>]>, last: Box<str> },
@@ -59,7 +59,7 @@ enum EvalValue<'v> {
 }
 
 impl Condition {
-    /// Compiles the `conditions` of a rule's JSON form; `None` if they need Cedar.
+    /// Compiles the `conditions` of a rule's JSON form; `None` if Cedar is required.
     pub(super) fn of(conditions: &Value) -> Option<Self> {
         let mut all = conditions.as_array()?.iter().map(|condition| {
             let body = Term::of(condition.get("body")?, 0)?;
@@ -73,7 +73,7 @@ impl Condition {
         all.try_fold(first, |before, next| Some(Term::And(Box::new((before, next?))))).map(Self)
     }
 
-    /// Evaluates the condition; `None` if only Cedar can, or to let Cedar report the error.
+    /// Evaluates the condition; `None` if only Cedar can evaluate it, or if Cedar has to report the error.
     pub(super) fn holds(
         &self,
         asked: &RuleRequest<'_>,
@@ -107,7 +107,7 @@ impl Term {
             "." => Self::Member(path(node, depth)?),
             "has" => {
                 let of = path(operand.get("left")?, depth)?;
-                // Presence elsewhere in `context` depends on the inputs read, not on the request.
+                // Presence elsewhere in `context` depends on the inputs that the rule reads, not on the request.
                 if of.first().is_none_or(|first| **first != *"args") {
                     return None;
                 }
@@ -301,7 +301,7 @@ impl<'f> Facts<'f> {
     }
 }
 
-/// Whether any is true; `None` if any is `None`, since one erring element makes the set err.
+/// Whether any answer is true; `None` if any is `None`, since one element with an error makes the whole set an error.
 fn any(mut answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     answers.try_fold(false, |before, next| Some(before | next?))
 }
@@ -321,7 +321,7 @@ fn eval_value<'v>(value: &'v Argument<'v>) -> Option<EvalValue<'v>> {
     })
 }
 
-/// Values of different types are unequal; sets and records are left to Cedar.
+/// Compares two values. Values of different types are unequal; sets and records are left to Cedar.
 fn equal(a: EvalValue<'_>, b: EvalValue<'_>) -> Option<bool> {
     match (a, b) {
         (EvalValue::Bool(a), EvalValue::Bool(b)) => Some(a == b),
@@ -354,7 +354,7 @@ mod tests {
     use crate::rules::request::{RuleAction, RuleTarget, Subject};
     use crate::tool::{Annotations, Rules, Tool, ToolName};
 
-    /// Results of this evaluator and of Cedar; `None` without an answer.
+    /// Results of this evaluator and of Cedar; `None` means no result.
     fn both(condition: &str, arguments: &str) -> (Option<bool>, Option<bool>) {
         let text = format!("permit(principal, action, resource) {condition};");
         let policy = Policy::parse(None, text).unwrap();

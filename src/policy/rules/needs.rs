@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use mcpproxy_json::fold::FoldedNames;
 
-/// Maximum depth of a condition's syntax tree; Cedar's parser rejects deeper texts long before.
+/// Maximum depth of a condition's syntax tree; Cedar's parser has a much lower limit.
 const MAX_NESTING: usize = 512;
 
 /// Parts of an object that are read.
@@ -15,7 +15,7 @@ const MAX_NESTING: usize = 512;
 pub(super) struct Wanted {
     /// The whole value.
     pub(super) whole: bool,
-    /// Members by name; one that is neither whole nor has members is only tested for presence.
+    /// Members by name; a member that is neither whole nor has members is only tested for presence.
     pub(super) members: BTreeMap<Box<str>, Wanted>,
 }
 
@@ -62,8 +62,8 @@ impl Wanted {
 pub(super) struct RuleNeeds {
     /// `context.args`
     pub(super) args: Option<Wanted>,
-    /// Names of argument members that the condition reads, at any depth. Over-approximated if a base is known at
-    /// evaluation only.
+    /// Names of argument members that the condition reads, at any depth. Over-approximated if a base is known only at
+    /// evaluation.
     pub(super) names: FoldedNames,
     /// `context.intent`
     pub(super) intent: bool,
@@ -89,10 +89,10 @@ const CALL_MEMBERS: [&str; 3] = ["args", "intent", "capability"];
 /// Reads of [`CALL_MEMBERS`] by a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CallMembers {
-    /// One of them is read.
+    /// Whether one of them is read.
     read: bool,
-    /// The condition distinguishes actions itself: it tests whether one of them is present, reads the whole context,
-    /// or names the action.
+    /// Whether the condition distinguishes actions itself: it tests whether one of them is present, reads the whole
+    /// context, or names the action.
     distinguished: bool,
 }
 
@@ -116,7 +116,7 @@ impl RuleNeeds {
             || self.now
     }
 
-    /// Whether the condition can be evaluated for calls only, because it reads members that other requests lack,
+    /// Whether the condition can be evaluated only for calls, because it reads members that other requests lack,
     /// without testing for them.
     pub(super) fn calls_only(&self) -> bool {
         self.call_members.read && !self.call_members.distinguished
@@ -156,7 +156,7 @@ impl RuleNeeds {
                         self.mark(path, whole);
                         return Some(());
                     }
-                    // The base is known at evaluation only, or this is an extended `has` (`has a.b`).
+                    // The base is known only at evaluation, or this is an extended `has` (`has a.b`).
                     match operand.get("attr") {
                         Some(Value::String(name)) => self.names.insert(name),
                         Some(Value::Array(names)) => {
@@ -233,7 +233,7 @@ pub(super) enum InputType {
     Bool,
     Set(Box<InputType>),
     Record(InputMembers),
-    /// No single type is stated.
+    /// The schema does not state a single type.
     Any,
 }
 
@@ -249,9 +249,9 @@ pub(super) type InputMembers = BTreeMap<Box<str>, InputMember>;
 /// Whether all tools that a rule may apply to are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completeness {
-    /// All are known: a member that none of them has does not exist.
+    /// All are known: a member that no tool has does not exist.
     All,
-    /// Others may exist.
+    /// Other tools may exist.
     Some,
 }
 
@@ -303,7 +303,7 @@ fn names(schema: &Value) -> Vec<Box<str>> {
     properties.into_iter().flat_map(|all| all.keys().map(|name| name.as_str().into())).collect()
 }
 
-/// An object schema without named members allows any.
+/// Whether the object schema names no members, so that it allows any.
 fn is_open(schema: &Value) -> bool {
     schema.get("properties").is_none()
         && schema.get("additionalProperties") != Some(&Value::Bool(false))
@@ -350,7 +350,7 @@ fn of_value(schema: &Value, root: &Value, wanted: &Wanted, level: usize) -> Inpu
     }
 }
 
-/// The values of `type` without `null`; implied by `properties`, `enum` or `const` if absent.
+/// The values of `type` without `null`. If `type` is absent, `properties`, `enum` or `const` imply it.
 fn kinds(schema: &Value) -> Vec<&str> {
     match schema.get("type") {
         Some(Value::String(word)) => return vec![word],
@@ -393,7 +393,7 @@ fn resolved<'a>(schema: &'a Value, root: &'a Value) -> Option<&'a Value> {
     None
 }
 
-/// Types substituted in turn for an unknown one.
+/// Types that are tried in turn for an unknown type.
 pub(super) const GUESSES: [&str; 5] = ["String", "Long", "Bool", "Set<String>", "Set<Long>"];
 
 /// Number of values of unknown type, at any depth.
@@ -451,7 +451,7 @@ fn write_type(
         InputType::Record(members) => written(members, wanted.unwrap_or(&none), guesses),
         InputType::Any => match wanted.filter(|wanted| !wanted.members.is_empty()) {
             None => guesses.next().unwrap_or("String").to_owned(),
-            // Members read below it make it a record, whose members are as certain as itself.
+            // A member whose own members are read is a record, and they are as certain as the member itself.
             Some(wanted) => {
                 let any = InputMember { value: InputType::Any, required: member.required };
                 let members = wanted.members.keys().map(|name| (name.clone(), any.clone()));

@@ -1,5 +1,5 @@
-//! Requests as rules see them: subject, action, target, the Cedar entities and context made of them, and the scopes
-//! that select rules.
+//! Requests in the form that rules read: subject, action, target, the Cedar entities and context made of them, and the
+//! scopes that select rules.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use crate::intent::{Operation, Sensitivity};
 use crate::session_facts::SessionFacts;
 use crate::tool::{Approval, SideEffect, Tool, World};
 
-/// Subject: `Agent::"ID"` in Cedar, member of `Group`s.
+/// Subject: `Agent::"ID"` in Cedar; a member of `Group`s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject<'a> {
     /// Principal id, as in records.
@@ -62,13 +62,14 @@ impl RuleAction {
         }
     }
 
-    /// Actions that a call of the tool can have, from least to most: none below the operation recommended for it.
+    /// Actions that a call of the tool can have, from least to most; the operation recommended for the tool is the
+    /// least.
     pub(super) fn calls_of(tool: &Tool) -> impl Iterator<Item = Self> {
         let min = Operation::recommended(tool.capability);
         Operation::ALL.into_iter().filter(move |operation| *operation >= min).map(Self::from)
     }
 
-    /// Whether it is a call of a tool.
+    /// Whether the action is a tool call.
     pub(super) const fn is_call(self) -> bool {
         matches!(self, Self::Read | Self::Write | Self::Destructive)
     }
@@ -79,7 +80,7 @@ impl RuleAction {
 }
 
 impl RuleRequest<'_> {
-    /// The request with its effective action. For a tool call that is the greater of the stated operation and the one
+    /// The request with its effective action. For a tool call, this is the greater of the stated operation and the one
     /// recommended for the tool, so that an agent cannot avoid a rule by stating less than the tool does.
     pub(super) fn with_effective_action(self) -> Self {
         let stated = match self.action {
@@ -108,7 +109,7 @@ impl From<Operation> for RuleAction {
 #[derive(Clone, Copy, Debug)]
 pub enum RuleTarget<'a> {
     Tool(&'a Arc<Tool>),
-    /// A tool known by name only: rules that read its capability err.
+    /// A tool of which only the name is known: rules that read its capability err.
     NamedTool {
         server: &'a str,
         tool: &'a str,
@@ -145,7 +146,7 @@ impl<'a> RuleTarget<'a> {
         }
     }
 
-    /// Value of `context.carries_out`: by the exposure of a tool, else `asked`; `None` for an unknown tool.
+    /// Value of `context.carries_out`: the exposure of a tool, otherwise `asked`; `None` for an unknown tool.
     pub(super) fn carries_out(&self, asked: bool) -> Option<bool> {
         match self {
             Self::Tool(tool) => Some(tool.exposure.world == World::Open),
@@ -169,7 +170,7 @@ impl<'a> RuleTarget<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRequest<'a> {
     pub subject: Subject<'a>,
-    /// For a tool call the stated operation; rules see the effective one.
+    /// For a tool call, the stated operation; rules see the effective one.
     pub action: RuleAction,
     pub target: RuleTarget<'a>,
     /// Arguments: one raw JSON object without duplicate keys.
@@ -182,8 +183,8 @@ pub struct RuleRequest<'a> {
     pub client: &'a str,
     /// Facts of the session joined with those of the principal.
     pub session: SessionFacts,
-    /// Whether a request for a resource or prompt sends data chosen by the client to a server of the open world. A tool
-    /// call's follows from the tool's exposure.
+    /// Whether a request for a resource or prompt sends data chosen by the client to a server of the open world. For a
+    /// tool call, the tool's exposure decides this.
     pub carries_out: bool,
     /// Wall-clock time.
     pub now: SystemTime,
@@ -279,11 +280,11 @@ fn is(named: &Named, kind: EntityKind, id: &str) -> bool {
     named.kind == kind && *named.id == *id
 }
 
-/// Scope of a rule: the requests it applies to. Matched by names, without Cedar.
+/// Scope of a rule: the requests to which it applies. Matched by names, without Cedar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scope {
     principal: Constraint,
-    /// `None`: all actions.
+    /// `None` for all actions.
     actions: Option<Vec<RuleAction>>,
     resource: Constraint,
 }
@@ -320,7 +321,7 @@ impl Scope {
         Self { principal, actions, resource }
     }
 
-    /// Restricts the rule to calls of tools; returns false and changes nothing if it names no such action.
+    /// Restricts the rule to tool calls; returns false and changes nothing if it names no call action.
     pub(super) fn restrict_to_calls(&mut self) -> bool {
         let stated = self.actions.as_deref().unwrap_or(&RuleAction::ALL);
         let calls: Vec<_> = stated.iter().copied().filter(|action| action.is_call()).collect();
@@ -416,7 +417,7 @@ pub(super) struct RequestEntities {
 }
 
 impl RequestEntities {
-    /// `None` if Cedar rejects a name, which no known text causes.
+    /// Creates the entities; `None` if Cedar rejects a name, which no known text causes.
     pub(super) fn of(
         subject: Subject<'_>,
         action: RuleAction,
@@ -459,7 +460,7 @@ pub(super) fn arguments<'a>(
     wanted.map(mapped).transpose()
 }
 
-/// Cedar request with only the context that `needs` reads, and these arguments.
+/// Cedar request that contains only the context that `needs` reads, and these arguments.
 pub(super) fn request(
     asked: &RuleRequest<'_>,
     entities: &RequestEntities,

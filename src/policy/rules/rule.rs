@@ -23,7 +23,7 @@ use crate::rules::spelling::{AskedTarget, NamedTargets};
 use crate::tool::Tool;
 
 const MAX_RULE_BYTES: usize = 64 * 1024;
-/// Maximum length of a name that `@id` gives, in characters.
+/// Maximum length of the name in `@id`, in characters.
 const MAX_ID_CHARS: usize = 128;
 /// Maximum length of `@message`, in characters.
 const MAX_MESSAGE_CHARS: usize = 500;
@@ -32,7 +32,7 @@ const PROVEN: [&str; 3] = ["token:", "jwt:", "cert:"];
 
 #[derive(Clone)]
 pub(super) struct ParsedRule {
-    /// `@id`, else `FILE:LINE`.
+    /// `@id`, or `FILE:LINE` by default.
     pub(super) name: Box<str>,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
@@ -44,11 +44,11 @@ pub(super) struct ParsedRule {
     pub(super) scope: Scope,
     /// `None` if unconditional.
     pub(super) condition: Option<Expression>,
-    /// The condition in the form that is evaluated without Cedar, if it is simple.
+    /// The condition in the form evaluated without Cedar, if it is simple.
     plain: Option<Condition>,
     pub(super) needs: RuleNeeds,
     named: NamedTargets,
-    /// Whether it applies to calls only, because its condition reads members that other requests lack.
+    /// Whether the rule applies only to calls, because its condition reads members that other requests lack.
     calls_only: bool,
     pub(super) policy: Policy,
     text: Box<str>,
@@ -139,14 +139,14 @@ impl ParsedRule {
         })
     }
 
-    /// Generated name with the column: two rules can begin on one line. `None` if `@id` names it.
+    /// Generated name with the column, because two rules can begin on one line. `None` if `@id` names the rule.
     pub(super) fn name_with_column(&self) -> Option<Box<str>> {
         let made_up = self.policy.annotation("id").is_none();
         made_up.then(|| format!("{}:{}", self.name, self.column).into())
     }
 
-    /// Whether its condition is to be evaluated for a request for `target`. An error if the target is another spelling
-    /// of one that the rule names.
+    /// Whether the condition must be evaluated for a request for `target`. Returns an error if the target is another spelling of a target
+    /// that the rule names.
     pub(super) fn applies(
         &self,
         asked: &RuleRequest<'_>,
@@ -161,7 +161,7 @@ impl ParsedRule {
         }
     }
 
-    /// Evaluates its condition without Cedar; `None` if Cedar is needed.
+    /// Evaluates the condition without Cedar; `None` if Cedar is needed.
     pub(super) fn holds_plainly(
         &self,
         asked: &RuleRequest<'_>,
@@ -170,7 +170,7 @@ impl ParsedRule {
         self.plain.as_ref()?.holds(asked, members)
     }
 
-    /// Its source text.
+    /// Source text of the rule.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
@@ -263,14 +263,14 @@ fn at(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSource<'t> {
     pub(super) text: &'t str,
-    /// 1-based.
+    /// Counted from 1.
     pub(super) line: usize,
-    /// 1-based, in characters.
+    /// In characters, counted from 1.
     pub(super) column: usize,
 }
 
 impl RuleSource<'_> {
-    /// Line and column in the file of a byte offset in the rule.
+    /// Converts a byte offset in the rule to a line and column in the file.
     pub(super) fn place(&self, offset: usize) -> (usize, usize) {
         let before = self.text.get(..offset).unwrap_or(self.text);
         match before.rsplit_once('\n') {
@@ -282,8 +282,8 @@ impl RuleSource<'_> {
     }
 }
 
-/// Splits a file into rules; text after the last `;` is one more. Only strings, comments and `;` are recognized, so
-/// that each rule is parsed by itself: a broken one hides no problem of another.
+/// Splits a file into rules; text after the last `;` counts as one more rule. Only strings, comments and `;` are recognized. Because each
+/// rule is parsed separately, a broken rule does not hide problems of others.
 pub(super) fn split(text: &str) -> impl Iterator<Item = RuleSource<'_>> {
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (mut line, mut column) = (1, 1);
@@ -350,7 +350,7 @@ fn end(text: &str) -> usize {
 pub enum Basis {
     /// The text alone.
     Text,
-    /// The input schemas of the known tools: another catalog may resolve it.
+    /// The input schemas of the known tools: the problem may not exist with another catalog.
     Catalog,
     /// A server or tool that does not exist. The rule can be enforced: it applies once the server or tool exists.
     Name,
@@ -360,9 +360,9 @@ pub enum Basis {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleProblem {
     pub file: Arc<str>,
-    /// 1-based; 0 for the file as a whole.
+    /// Counted from 1; 0 for the file as a whole.
     pub line: usize,
-    /// 1-based, in characters; 0 for the file as a whole.
+    /// In characters, counted from 1; 0 for the file as a whole.
     pub column: usize,
     /// Description in one line.
     pub text: String,
@@ -382,7 +382,7 @@ impl RuleProblem {
 }
 
 impl fmt::Display for RuleProblem {
-    /// `file:line:column: text`
+    /// Formats as `file:line:column: text`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "{}: {}", self.file, self.text),
@@ -393,7 +393,7 @@ impl fmt::Display for RuleProblem {
 
 impl std::error::Error for RuleProblem {}
 
-/// Maximum number of arguments of unknown type tried in all combinations; more of them share one type.
+/// Maximum number of arguments of unknown type that are tried in all combinations; if there are more, the others share one type.
 const MAX_COMBINED: u32 = 3;
 /// Maximum number of cached validators, one per set of arguments.
 const MAX_VALIDATORS: usize = 256;
@@ -424,7 +424,7 @@ pub(super) struct Checker<'k> {
 }
 
 impl<'k> Checker<'k> {
-    /// Checks against these tools; `None`: against Cedar's types alone.
+    /// Checks against these tools; with `None`, only against Cedar's types.
     pub(super) fn new(known: Option<&'k KnownTools>) -> Self {
         let effort = Effort::default();
         Self { known, effort, schemas: HashMap::new(), validators: HashMap::new() }
@@ -494,8 +494,8 @@ impl<'k> Checker<'k> {
         self.guessed(rule, wanted, &members, completeness)
     }
 
-    /// Problems that occur whatever the types of the unknown arguments are. If a tool is unknown, so are all its
-    /// arguments, and no problem is about them.
+    /// Problems that occur for every possible type of the unknown arguments. If a tool is unknown, so are all its arguments, and problems
+    /// with them are not reported.
     fn guessed(
         &mut self,
         rule: &ParsedRule,
@@ -532,7 +532,7 @@ impl<'k> Checker<'k> {
             let found: Vec<_> = found.into_iter().map(|found| found.problem).collect();
             match &mut common {
                 None => common = Some(found),
-                // Arguments that share a guess may each be right under another one.
+                // Arguments that share a guess may each be right under a different one.
                 Some(common) if unknown > MAX_COMBINED => {
                     let again = |problem: &RuleProblem| {
                         let place = (problem.line, problem.column);
@@ -546,7 +546,7 @@ impl<'k> Checker<'k> {
         common.unwrap_or_default()
     }
 
-    /// Tools the rule may apply to, and whether all are known.
+    /// Tools to which the rule may apply, and whether all are known.
     fn tools_of(&self, rule: &ParsedRule) -> (Vec<&'k Arc<Tool>>, Completeness) {
         let Some(known) = self.known else { return (Vec::new(), Completeness::Some) };
         let mut completeness = Completeness::All;
@@ -595,7 +595,7 @@ impl<'k> Checker<'k> {
         }
         let result = validator.validate(&set, ValidationMode::Strict);
         let unknown = unknown_action_words(&rule.policy);
-        // Unknown actions are reported by their names, those of another type here.
+        // Unknown actions are reported by name elsewhere, actions of another type here.
         let is_reported = |error: &ValidationError| {
             let text = error.to_string();
             matches!(error, ValidationError::UnrecognizedActionId(_))
@@ -647,7 +647,7 @@ fn suggestion(meant: Option<&str>) -> String {
     meant.map(|name| format!(" (did you mean {name:?}?)")).unwrap_or_default()
 }
 
-/// Merges problems at one place that differ by the action alone.
+/// Merges problems at one position that differ only by the action.
 fn once_for_all_actions(found: &mut Vec<TypeProblem>) {
     let without_action = |text: &str| {
         let (before, rest) = text.split_once(" for Action::\"")?;
@@ -673,14 +673,14 @@ fn once_for_all_actions(found: &mut Vec<TypeProblem>) {
     *found = merged;
 }
 
-/// Removes the rule id from Cedar's messages, since the position is reported.
+/// Removes the rule id from Cedar's messages, because the position is already reported.
 fn without_id(text: &str, rule: &ParsedRule) -> String {
     let id = rule.policy.id();
     text.replace(&format!("for policy `{id}`, "), "")
 }
 
-/// Cedar schema of all entities and actions; `args` is the type of a call's arguments. With `calls_only` the other
-/// actions apply to nothing.
+/// Cedar schema of all entities and actions; `args` is the type of a call's arguments. With `calls_only`, the other actions do not apply to
+/// anything.
 fn schema(args: &str, calls_only: bool) -> String {
     const INTENT: &str = "{operation_type: String, data_sensitivity: String, reason: String}";
     const CAPABILITY: &str = "{side_effect: String, parallel_safe: Bool, approval: String, \

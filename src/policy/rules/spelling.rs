@@ -1,9 +1,11 @@
-//! Servers read one URI in many spellings, and some ignore the case of prompt names, whereas rules compare text. A
-//! request whose target is another spelling of a named one makes the rule err. Over-approximates, since servers differ.
+//! Detection of targets that are other spellings of one that a rule names. Servers read one URI in many spellings, and
+//! some ignore the case of prompt names, whereas rules compare text. A request for another spelling of a named target
+//! makes the rule err. Over-approximates, since servers differ.
 //!
 //! URIs are compared after the normalization of RFC 3986 §6 (case of scheme and host, percent-encoding, dot segments,
-//! default port), in a path also without empty segments and with `\` as `/`, for `file` without the host, and without
-//! white space, which WHATWG parsers drop. A query or fragment differs only where the rule names one.
+//! default port). In addition, empty path segments are removed, `\` in a path becomes `/`, the host of a `file` URI is
+//! ignored, and white space is removed, since WHATWG parsers drop it. A query or fragment is compared only if the rule
+//! names one.
 
 use std::cell::OnceCell;
 
@@ -67,7 +69,7 @@ impl NamedTargets {
     }
 }
 
-/// Target of a request; its URI is normalized once, if a rule names one of its server.
+/// Target of a request. Its URI is normalized once, if a rule names a URI of its server.
 pub(super) struct AskedTarget<'a> {
     target: RuleTarget<'a>,
     uri: OnceCell<NormalUri>,
@@ -91,7 +93,7 @@ impl<'a> AskedTarget<'a> {
     }
 }
 
-/// URI in a form in which its spellings are equal.
+/// Normalized URI: all spellings of a URI have the same form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NormalUri {
     /// Scheme, authority and path.

@@ -1,4 +1,4 @@
-//! Rules from text to ruling.
+//! Tests of rules, from text to ruling.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -263,9 +263,9 @@ fn case_variant_of_a_read_argument_refuses_under_both_evaluators() {
     let why = "it cannot be evaluated: a key of the arguments differs only by case from 'path', which \
                the rule reads: write 'path'";
     for condition in [
-        // Evaluated without Cedar.
+        // Evaluated without Cedar:
         r#"context.args has path && context.args.path like "/etc/*""#,
-        // Only Cedar can evaluate it.
+        // Only Cedar can evaluate these:
         r#"principal != Agent::"token:x" && context.args has path && context.args.path like "/etc/*""#,
         r#"if context.args has path then context.args.path like "/etc/*" else false"#,
     ] {
@@ -547,7 +547,7 @@ fn rul_9_names_that_do_not_exist_are_warnings_beside_rules_that_can_be_enforced(
             "r.cedar:2:45: Tool::\"files:raed\" can never be met: the server has no such tool (did you mean \"read\"?)",
         ]
     );
-    // An error after more warnings than are reported is found.
+    // An error is found even after more warnings than are reported.
     let many =
         "forbid(principal, action, resource in Server::\"gone\");\n".repeat(2 * MAX_PROBLEMS);
     assert_eq!(check(&many).unwrap().warnings.len(), MAX_PROBLEMS);
@@ -619,7 +619,7 @@ fn rul_7_rule_that_reads_arguments_applies_to_calls_only() {
     };
     assert_eq!(refused(&resource), None);
     assert!(rules.shows_tool(Subject { id: "admin", groups: &[] }, &read));
-    // A rule that names other actions alone is still wrong.
+    // A rule that names only other actions is still wrong.
     let listed =
         r#"forbid(principal, action == Action::"list", resource) when { context.args has path };"#;
     assert!(load(listed, RulesDefault::Allow).unwrap_err()[0].contains("args"));
@@ -688,7 +688,7 @@ fn lists_show_callable_tools() {
             RulesDefault::Allow,
             [true, true],
         ),
-        // Both tools are destructive: a call of either has no lesser action.
+        // Both tools are destructive, so a call never has a lesser action.
         (
             r#"forbid(principal, action == Action::"destructive", resource);"#,
             RulesDefault::Allow,
@@ -829,7 +829,7 @@ fn rulings_are_those_of_cedars_authorizer() {
         r#" is Tool in Server::"late""#,
     ];
     let uid = |text: &str| text.parse::<EntityUid>().unwrap();
-    // Read-only, so that the action of a call is the stated one.
+    // The tools are read-only, so that the action of a call is the stated one.
     let [read, delete] =
         ["files:read", "files:delete"].map(|name| annotated(name, r#"{"readOnlyHint":true}"#));
     let g: [Box<str>; 1] = ["g".into()];

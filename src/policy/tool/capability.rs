@@ -109,11 +109,11 @@ impl Capability {
     }
 }
 
-/// Whether a failed call may be retried, and the source of that (CAP-7).
+/// Whether a failed call may be retried, and the source of this information (CAP-7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idempotence {
     No,
-    /// Derived from read-only (CAP-2). Not retried if the call may have ended the server.
+    /// Derived, because the tool is read-only (CAP-2). Not retried if the call may have ended the server.
     Derived,
     /// Stated by the server (`idempotentHint`) or the operator.
     Stated,
@@ -156,7 +156,7 @@ pub struct CapabilityOverride {
     /// Sensitivity of the tool's results ([`Exposure`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sensitivity: Option<Sensitivity>,
-    /// Whether it reaches the open world ([`Exposure`]).
+    /// Whether the tool reaches the open world ([`Exposure`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_world: Option<bool>,
 }
@@ -181,9 +181,9 @@ impl fmt::Display for StatedBy {
 /// `privateHint` and `sensitiveHint`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exposure {
-    /// Minimum sensitivity of its results, if known.
+    /// Minimum sensitivity of the tool's results, if known.
     pub sensitivity: Option<Sensitivity>,
-    /// Whether it reaches the open world.
+    /// Whether the tool reaches the open world.
     pub world: World,
 }
 
@@ -196,7 +196,7 @@ pub enum World {
 }
 
 impl Exposure {
-    /// Derived from annotations, then overridden by every matching rule, least specific first (CAP-3).
+    /// Exposure derived from annotations, then overridden by every matching rule, least specific first (CAP-3).
     pub fn effective(
         annotations: Annotations,
         rules: &Rules<CapabilityOverride>,
@@ -344,8 +344,8 @@ impl Pattern {
         rest.ends_with(tail)
     }
 
-    /// Sort key from vague to exact: names above patterns, then more literal characters; the text breaks ties, so
-    /// that the order never depends on the file's.
+    /// Sort key from vague to exact: names rank above patterns, then patterns by their number of literal characters.
+    /// The text breaks ties, so that the order does not depend on the file's order.
     fn specificity(&self) -> (bool, usize, &str) {
         let stars = self.0.matches('*').count();
         (stars == 0, self.0.len() - stars, &self.0)

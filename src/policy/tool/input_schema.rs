@@ -1,6 +1,7 @@
 //! Partial reader of input schemas: the keywords that describe a value, for signatures and example arguments. Pure.
 //!
-//! Bounds how far references are followed. Does not validate. Builds no tree; a node is slices of the server's text.
+//! Bounds how far references are followed. Does not validate. Builds no tree: a node consists of slices of the server's
+//! text.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -106,8 +107,8 @@ impl<'a> SchemaRoot<'a> {
         self.resolve(self.text)
     }
 
-    /// Keywords of the subschema `text`. Follows references within the root; keywords beside a reference count too. A
-    /// non-object has none.
+    /// Keywords of the subschema `text`. Follows references within the root; keywords next to a reference are included.
+    /// A non-object has no keywords.
     pub(super) fn resolve(&self, text: &'a str) -> SchemaNode<'a> {
         let mut node = SchemaNode::read(text);
         for _ in 0..MAX_CHAIN {
@@ -189,7 +190,7 @@ impl<'a> SchemaNode<'a> {
         }
     }
 
-    /// Stated types, otherwise the type implied by other keywords; empty for any.
+    /// Stated types, otherwise the type implied by other keywords; empty if any type is allowed.
     pub(super) fn types(&self) -> Vec<JsonType> {
         if let Some(kind) = self.kind {
             let several = read_elements(kind).take(JsonType::ALL.len()).filter_map(JsonType::parse);
@@ -215,7 +216,7 @@ impl<'a> SchemaNode<'a> {
     }
 }
 
-/// Elements of an array as far as they parse; none for any other value.
+/// Elements of an array up to the first that does not parse; any other value yields none.
 pub(super) fn read_elements(text: &str) -> impl Iterator<Item = &str> {
     elements(text).into_iter().flatten().map_while(Result::ok)
 }

@@ -98,7 +98,7 @@ impl<'a> Line<'a> {
             // Retries a parameter that is too long without its nested parts.
             self.field(name, *required, schema, MAX_DEPTH);
             if self.is_full() {
-                // Half a parameter would mislead: it is omitted with all that follow.
+                // A truncated parameter would mislead: it is omitted, as are all that follow.
                 self.text.truncate(start);
                 return self.text.push_str(MORE);
             }
@@ -208,7 +208,7 @@ impl<'a> Line<'a> {
             if !alternatives.contains(&shown) {
                 alternatives.push(shown);
             }
-            // Alternatives split off count toward the limit too.
+            // Alternatives that are held separately count toward the limit too.
             if alternatives.iter().map(String::len).sum::<usize>() + start >= MAX_SIGNATURE_BYTES {
                 break;
             }
@@ -246,12 +246,12 @@ pub const MAX_SUMMARY_BYTES: usize = 240;
 /// Minimum number of letters of a word before a full stop that ends a sentence: excludes `e.g.`, `i.e.` and initials.
 const SHORTEST_WORD: usize = 2;
 
-/// First sentence of `description` on one line, truncated, without leading Markdown of headings and lists.
+/// First sentence of `description` on one line, truncated, without the leading Markdown of headings and lists.
 pub fn first_sentence(description: &str) -> String {
     let start = description.trim_start_matches(|letter: char| {
         letter.is_whitespace() || letter.is_control() || "#*-=_>`".contains(letter)
     });
-    // Enough to find its end after white space is collapsed.
+    // Long enough to contain the sentence's end after white space is collapsed.
     let start = start.get(..start.floor_char_boundary(4 * MAX_SUMMARY_BYTES)).unwrap_or_default();
     let paragraph = start.split("\n\n").next().unwrap_or_default();
     let words: Vec<_> = paragraph.split_whitespace().collect();

@@ -1,7 +1,6 @@
 //! Maximum lengths of the strings in a message. A longer string is refused with its limit before anything is stored.
 //!
-//! Each member has a bound of its own because a session, a subscription or a call in flight may hold it longer than the message
-//! lives.
+//! Each member has its own bound, because a session, a subscription or a call in flight may hold the member longer than the message exists.
 
 use thiserror::Error;
 
@@ -17,7 +16,7 @@ pub(crate) const MAX_METHOD_BYTES: usize = 256;
 pub const MAX_ID_BYTES: usize = 256;
 /// Maximum length of a progress token that a client gives a request, as written.
 pub const MAX_PROGRESS_TOKEN_BYTES: usize = 256;
-/// Maximum length of a cursor that a client sends: that of the longest key, in base64.
+/// Maximum length of a cursor that a client sends: the longest key in base64.
 pub const MAX_CURSOR_BYTES: usize = 16 * 1024;
 
 /// String longer than its limit.
@@ -29,7 +28,7 @@ pub struct OverLimit {
     pub limit: usize,
 }
 
-/// Checks that `text` has at most `limit` bytes; the error names it `what`.
+/// Checks that `text` has at most `limit` bytes; the error refers to it as `what`.
 pub fn within(what: &'static str, text: impl AsRef<[u8]>, limit: usize) -> Result<(), OverLimit> {
     match text.as_ref().len() > limit {
         true => Err(OverLimit { what, limit }),

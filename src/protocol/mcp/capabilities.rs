@@ -52,13 +52,13 @@ impl ClientCapabilities {
         extensions: Extensions::NONE,
     };
 
-    /// The server requests alone.
+    /// Only the server requests.
     #[must_use]
     pub fn requests(self) -> Self {
         Self { extensions: Extensions::NONE, ..self }
     }
 
-    /// The extensions alone.
+    /// Only the extensions.
     #[must_use]
     pub fn without_requests(self) -> Self {
         Self { extensions: self.extensions, ..Self::default() }
@@ -121,7 +121,7 @@ impl ClientCapabilities {
         out.push(b'}');
     }
 
-    /// The capabilities with the one that `request` needs; a request of an unknown mode needs none.
+    /// The capabilities plus the one that `request` needs; a request with an unknown mode needs none.
     #[must_use]
     pub fn with(self, request: ServerRequest) -> Self {
         match request {
@@ -133,7 +133,7 @@ impl ClientCapabilities {
         }
     }
 
-    /// Capabilities as declared by a client of that revision: before 2025-11-25 every elicitation is a form.
+    /// Capabilities as declared by a client of this revision: before 2025-11-25, every elicitation is a form.
     pub fn in_revision(self, revision: Revision) -> Self {
         match revision < Revision::November2025 {
             true => Self {

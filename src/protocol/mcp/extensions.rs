@@ -1,12 +1,13 @@
 //! Extensions: names of methods and notifications that no revision of the protocol defines, and that can be forwarded
 //! unread. Pure.
 //!
-//! A name that a receiver could take for a method of the protocol is not an extension's, because the proxy handles such
-//! methods itself. The first word of the name decides, in any case and after any punctuation.
+//! A name that a receiver could take for a method of the protocol does not count as an extension, because the proxy
+//! handles such methods itself. The first word of the name decides, regardless of its case and of punctuation before
+//! it.
 
 use super::bounds::MAX_METHOD_BYTES;
 
-/// First words of the protocol's methods, past and present, and of names close to them.
+/// First words of the protocol's methods, past and present, and of similar names.
 const RESERVED: [&str; 26] = [
     "cancelled",
     "client",

@@ -1,8 +1,8 @@
 //! MCP headers, and the check that headers and body agree (MCP 2026-07-28 §Server Validation).
 //!
-//! A modern request repeats its method, for some methods a name of its params, and for a call the parameters marked by the tool's
-//! schema in headers, so that intermediaries can route it. A receiver that reads the body must check that they agree. Callers
-//! decide the response to a mismatch, and which revisions have the check. Pure.
+//! A modern request repeats parts of its body in headers, so that intermediaries can route it: its method, for some methods a name from its
+//! params, and for a call the parameters that the tool's schema marks. A receiver that reads the body must check that headers and body
+//! agree. Callers decide how to respond to a mismatch, and in which revisions to check. Pure.
 
 use std::borrow::Cow;
 
@@ -44,16 +44,16 @@ pub enum HeaderMismatch {
     /// Header that is not visible ASCII, or has invalid base64.
     #[error("header {0} cannot be read")]
     Unreadable(Box<str>),
-    /// Different values.
+    /// Header and body have different values.
     #[error("header {0} differs from the body")]
     Different(Box<str>),
-    /// Different revisions.
+    /// Header and body have different revisions.
     #[error("header mcp-protocol-version is '{header}', the body has '{body}'")]
     Versions { header: Box<str>, body: Box<str> },
 }
 
 impl HeaderMismatch {
-    /// Different revisions, shown as far as they are printable.
+    /// Mismatch of two revisions, shown truncated and escaped.
     pub fn of_versions(header: &[u8], body: &str) -> Self {
         let shown = |text: &str| -> Box<str> {
             let text: String = text.chars().take(MAX_SHOWN_CHARS).collect();
@@ -81,9 +81,9 @@ pub fn name_member(method: &str) -> Option<&'static str> {
 pub enum Form {
     /// Plain: methods and revisions.
     Plain,
-    /// Plain, or base64 where a header cannot carry the value: names and other strings.
+    /// Plain, or base64 if a header cannot carry the value: names and other strings.
     Encodable,
-    /// [`Encodable`](Self::Encodable), compared as a number: `42.0` equals `42` (MCP 2026-07-28 §Server Validation).
+    /// Same as [`Encodable`](Self::Encodable), but compared as a number: `42.0` equals `42` (MCP 2026-07-28 §Server Validation).
     Number,
 }
 
@@ -117,7 +117,7 @@ pub fn agree<'a>(
     }
 }
 
-/// Encodes a value for a header: plain where a header can carry it, else base64.
+/// Encodes a value for a header: plain if a header can carry it, otherwise in base64.
 pub fn encode(value: &str) -> Cow<'_, str> {
     let visible = value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let looks_encoded = value.starts_with(ENCODED_START) && value.ends_with(ENCODED_END);

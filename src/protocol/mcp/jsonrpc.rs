@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0: error codes, envelopes of our own messages, and a routing view of a received one.
+//! JSON-RPC 2.0: error codes, envelopes of the proxy's own messages, and a routing view of a received message.
 //!
 //! Ids are the raw bytes that the peer wrote, never re-encoded. Independent of methods.
 
@@ -67,14 +67,14 @@ pub fn numeric_id(raw: &[u8]) -> Option<u64> {
     text.parse().ok().or_else(|| whole(text.parse().ok()?))
 }
 
-/// The value as an integer, if it is one that a double represents exactly.
+/// The value as an integer, if it is an integer that a double represents exactly.
 fn whole(value: f64) -> Option<u64> {
     const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
     ((0.0..=MAX_EXACT).contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }
 
 /// Completes an error object that lacks an integer `code` or a string `message`; `None` if it has both. Clients discard
-/// a response whose error they cannot read, and some then wait for it until their time limit. Other members keep their
+/// a response whose error they cannot read, and some of them then wait until their time limit. Other members keep their
 /// bytes.
 pub fn conforming_error(error: &str) -> Option<String> {
     const NO_MESSAGE: &str = "\"the server's error has no message\"";
@@ -104,7 +104,7 @@ pub fn conforming_error(error: &str) -> Option<String> {
 
 /// Code of a missing resource in the legacy revisions.
 const RESOURCE_NOT_FOUND: &str = "-32002";
-/// Code of MCP 2025-11-25 for a request whose client must open a URL first.
+/// Error code in MCP 2025-11-25 for a request whose client must open a URL first.
 const URL_ELICITATION_REQUIRED: &str = "-32042";
 
 /// Whether the error requires the client to open a URL first.
@@ -115,7 +115,7 @@ pub fn requires_url_elicitation(error: &str) -> bool {
 
 /// Replaces an error code that the modern revision has retired (MCP 2026-07-28 §Error Codes); `None` for any other
 /// code. A missing resource becomes an invalid parameter (SEP-2164). A URL to be opened first has no counterpart and
-/// becomes an internal error. All else keeps its bytes.
+/// becomes an internal error. Everything else keeps its bytes.
 pub fn modern_error(error: &str) -> Option<String> {
     let raw = member(error, "code")?;
     let code = match raw {
@@ -158,7 +158,7 @@ fn error_body(id: Option<&[u8]>, body: &serde_json::Value) -> Bytes {
     out.into()
 }
 
-/// Complete response around a result of our own.
+/// Complete response with a result of the proxy itself.
 pub fn response(id: &[u8], result: &[u8]) -> Bytes {
     let mut out = result_head(id).to_vec();
     out.extend_from_slice(result);

@@ -1,5 +1,5 @@
-//! Extensions of the protocol that the proxy serves between any client and any server, and the one form in which each is
-//! declared to servers and to clients. Pure.
+//! Extensions of the protocol that the proxy serves between any client and any server, and the single form in which
+//! each is declared to servers and to clients. Pure.
 //!
 //! [`KNOWN`] is the only list of them. A client's own settings are never forwarded: they are read as "supported" or "not
 //! supported", and a server gets the fixed text of the table, so that nothing chosen by the client passes unseen.
@@ -111,7 +111,7 @@ impl Extensions {
         self.push_with(false, out);
     }
 
-    /// [`push`](Self::push), with the extension for tasks if `tasks`.
+    /// Same as [`push`](Self::push), plus the extension for tasks if `tasks` is true.
     pub(super) fn push_with(self, tasks: bool, out: &mut Vec<u8>) {
         let declared = KNOWN.iter().filter(|known| self.has(known.extension));
         let declared = declared.map(|known| (known.id, known.settings));
@@ -133,7 +133,8 @@ impl Extensions {
 pub struct MergedExtensions(Map<String, Value>);
 
 impl MergedExtensions {
-    /// Adds those in a server's capabilities. Other extensions, and values that are not objects, are ignored.
+    /// Adds the known extensions in a server's capabilities. Other extensions, and values that are not objects, are
+    /// ignored.
     pub fn add(&mut self, capabilities: &Map<String, Value>) {
         let Some(Value::Object(declared)) = capabilities.get("extensions") else { return };
         for Known { id, flags, .. } in &KNOWN {

@@ -1,8 +1,7 @@
 //! Opening exchange of a client with a server: `initialize` of the legacy revisions, `server/discover` of the modern one.
 //!
-//! Reads the members that the proxy needs and tolerates the rest: real servers omit `serverInfo.version`, declare
-//! capabilities as `true` or `[]`, and write `ttlMs` as `60000.0`. Each deviation in a member that is read is named, so that
-//! an operator sees it. Pure.
+//! Reads the members that the proxy needs and tolerates the rest: real servers omit `serverInfo.version`, declare capabilities as `true` or
+//! `[]`, and write `ttlMs` as `60000.0`. Each deviation in a member that is read is reported by name, so that an operator sees it. Pure.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -17,11 +16,11 @@ use super::revisions::{LEGACY, MODERN};
 
 /// Notification that ends the handshake of a legacy revision.
 pub const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-/// Maximum size of a server's `instructions` in bytes; longer ones are left out.
+/// Maximum size of a server's `instructions` in bytes; longer instructions are omitted.
 pub const MAX_INSTRUCTIONS_BYTES: usize = 64 * 1024;
-/// Maximum size in bytes of a server's declared capabilities that are shown to clients; larger ones are left out.
+/// Maximum size in bytes of a server's declared capabilities that are shown to clients; larger ones are omitted.
 pub const MAX_CAPABILITIES_BYTES: usize = 64 * 1024;
-/// Maximum number of deviations that are named.
+/// Maximum number of deviations that are reported.
 const MAX_DEVIATIONS: usize = 8;
 
 /// Request of the handshake.
@@ -45,12 +44,12 @@ impl OpeningRequest {
     /// requests that the client behind a call does not support are refused individually.
     pub fn message(self, id: u64) -> Vec<u8> {
         let everything = String::from_utf8_lossy(EVERYTHING);
-        // A non-empty object: its members follow ours.
+        // The object is not empty: its members follow the preceding ones.
         let members = everything.strip_prefix('{').unwrap_or_default();
         let params = match self {
             Self::Discover => format!(r#"{{"_meta":{{{OURS},{members}}}"#),
             Self::Initialize(version) => {
-                // The same members, in the places of the legacy revisions.
+                // The same members, at the positions that the legacy revisions use.
                 let (client, mut capabilities) = (client_info(), Vec::new());
                 let all =
                     ClientCapabilities { extensions: Extensions::ALL, ..ClientCapabilities::ALL };
@@ -83,7 +82,7 @@ pub struct ServerResponse<'a> {
 /// Error of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RpcError {
-    /// 0 if it has none.
+    /// Error code; 0 if absent.
     pub code: i64,
     pub message: String,
     /// Revisions of `data.supported`, if it is a list.
@@ -119,8 +118,8 @@ impl<'a> ServerResponse<'a> {
         self.id.is_none()
     }
 
-    /// Whether it answers the request with this id, which may be written as a string or with a fraction of zero. A
-    /// response without an id, or an error whose id is not a number, answers the request in whose response it arrives.
+    /// Whether this response answers the request with this id, which may be written as a string or with a fraction of zero. A response
+    /// without an id, or an error whose id is not a number, answers the request in whose response it arrives.
     pub fn answers(&self, id: u64) -> bool {
         match self.id {
             None => true,
@@ -153,13 +152,13 @@ impl RpcError {
         codes.contains(&self.code) || (unsupported && !self.names_legacy_only())
     }
 
-    /// Whether it names revisions the proxy knows, but not the modern one.
+    /// Whether the error names revisions that the proxy knows, but not the modern one.
     fn names_legacy_only(&self) -> bool {
         self.supported.as_deref().is_some_and(legacy_only)
     }
 }
 
-/// Whether a repeated request gets the same error.
+/// Whether repeating the request would yield the same error.
 pub fn is_lasting(code: i64) -> bool {
     let lasting = [
         Code::MethodNotFound,
@@ -177,7 +176,7 @@ fn integer(value: &Value) -> Option<i64> {
     const SAFE: f64 = 9_007_199_254_740_991.0;
     value.as_i64().or_else(|| {
         let number = value.as_f64().filter(|it| it.fract() == 0.0 && it.abs() <= SAFE)?;
-        // Exact within that range.
+        // The conversion is exact within this range.
         #[expect(clippy::cast_possible_truncation)]
         Some(number as i64)
     })
@@ -196,8 +195,8 @@ fn has_legacy(versions: &[String]) -> bool {
     versions.iter().any(|version| LEGACY.contains(&version.as_str()))
 }
 
-/// The revision to propose after `initialize` was refused with the one `proposed`: the newest older revision that both
-/// sides know; `None` if the refusal is not about the revision.
+/// Revision to propose after `initialize` with the revision `proposed` was refused: the newest older revision that both sides know; `None`
+/// if the refusal is not about the revision.
 pub fn older_revision(proposed: &str, error: &RpcError) -> Option<&'static str> {
     let older = || LEGACY.into_iter().skip_while(|known| *known != proposed).skip(1);
     if let Some(supported) = &error.supported {
@@ -217,7 +216,7 @@ pub fn older_revision(proposed: &str, error: &RpcError) -> Option<&'static str> 
     if !about_version || !codes.contains(&error.code) {
         return None;
     }
-    // Some servers name the supported revisions in the text only, others not at all.
+    // Some servers name the supported revisions only in the text, others not at all.
     older().find(|known| text.contains(known)).or_else(|| older().next())
 }
 
@@ -231,10 +230,10 @@ pub fn next_older(proposed: &str) -> Option<&'static str> {
 pub struct Introduction {
     /// Revision of the connection, as the server wrote it.
     pub revision: String,
-    /// Name and version of the implementation, as far as they are given.
+    /// Name and version of the implementation, as far as the server states them.
     pub server: Option<String>,
     pub capabilities: ServerCapabilities,
-    /// The members of its capabilities, of at most [`MAX_CAPABILITIES_BYTES`].
+    /// Members of the server's capabilities, at most [`MAX_CAPABILITIES_BYTES`].
     pub declared: Map<String, Value>,
     /// Instructions of the server, at most [`MAX_INSTRUCTIONS_BYTES`].
     pub instructions: Option<String>,
@@ -248,9 +247,9 @@ pub struct Introduction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiscoverAnswer {
     Modern(Introduction),
-    /// Lists known legacy revisions, and not the modern one.
+    /// The server lists known legacy revisions, but not the modern one.
     LegacyOnly,
-    /// Lists only these revisions, none of which is known.
+    /// The server lists only these revisions, none of which is known.
     Unknown(Vec<String>),
 }
 
@@ -290,7 +289,7 @@ impl Introduction {
         self.server = (!words.is_empty()).then(|| words.join(" "));
     }
 
-    /// A capability is declared by any value but `null` and `false`.
+    /// Reads capabilities. Any value except `null` and `false` declares one.
     fn read_capabilities(&mut self, declared: Option<&Value>) {
         let empty = Map::new();
         let declared = match declared {
@@ -372,7 +371,7 @@ impl DiscoverAnswer {
             lists_legacy: has_legacy(&supported),
             ..Introduction::default()
         };
-        // Optional in this revision.
+        // The member is optional in this revision.
         let info = result.get("_meta").and_then(|meta| meta.get(SERVER_KEY));
         if let Some(info) = info.or_else(|| result.get("serverInfo")) {
             introduction.read_server("serverInfo", Some(info));

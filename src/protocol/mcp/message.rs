@@ -13,8 +13,7 @@ use crate::mcp::revisions::Revision;
 use crate::mcp::shapes::{self, MemberMatch, MemberRefused};
 use mcpproxy_json::members::{members, string};
 
-/// Body size in bytes above which the id is copied, because it lives until the answer ends and a slice would hold the
-/// whole body that long.
+/// Body size in bytes above which the id is copied, because the id is kept until the answer ends, and a slice would keep the whole body.
 pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
 
 /// Request or notification of a client, as slices of the body; the id of a large body is a copy.
@@ -22,7 +21,7 @@ pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
 pub struct Request {
     /// The raw id (a string with its quotes, or a number); `None` makes it a notification.
     pub id: Option<Bytes>,
-    /// Name of the method; without an allocation for the common ones.
+    /// Name of the method; not allocated for common methods.
     pub method: Cow<'static, str>,
     /// The raw `params`, if any.
     pub params: Option<Bytes>,
@@ -40,11 +39,11 @@ impl Request {
 pub enum Message {
     /// A request or a notification.
     Request(Request),
-    /// A response to a request of ours.
+    /// A response to a request from the proxy.
     Response(Response),
 }
 
-/// Response of a client, as a slice of the body apart from the member's name.
+/// Response of a client, as a slice of the body except for the member's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The raw id; an error may come without one.
@@ -153,8 +152,8 @@ impl Message {
     }
 }
 
-/// Id of a request whose body is not valid JSON; `None` for a response, and where the id cannot be read or is not valid
-/// JSON itself, so that an answer under it is always JSON.
+/// Id of a request whose body is not valid JSON. `None` for a response, or if the id cannot be read or is not valid JSON itself, so that an
+/// answer with this id is always JSON.
 pub fn id_of_invalid(body: &Bytes) -> Option<Bytes> {
     let Ok(Message::Request(request)) = Message::parse(body) else { return None };
     request.id.filter(|id| serde_json::from_slice::<serde_json::Value>(id).is_ok())

@@ -29,16 +29,16 @@ pub const OURS: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     r#""}"#
 );
-/// Further member, with its comma, that declares no capabilities: for a request without a client, or whose client supports none.
+/// Additional member, with its comma, that declares no capabilities: for a request without a client, or with a client that supports none.
 pub const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
-/// `_meta` of our own requests: all capabilities and known extensions, so that a server hides nothing from its lists.
+/// `_meta` of the proxy's own requests: all capabilities and known extensions, so that a server hides nothing from its lists.
 pub const EVERYTHING: &[u8] = concat!(
     r#"{"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{},"#,
     r#""extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"#,
     r#""io.modelcontextprotocol/skills":{},"io.modelcontextprotocol/tasks":{}}}}"#
 )
 .as_bytes();
-/// Member of capabilities with the extensions.
+/// Name of the capabilities member that holds the extensions.
 pub const EXTENSIONS: &str = "extensions";
 
 /// Whether the `_meta` of a request declares the extension for tasks.
@@ -50,15 +50,14 @@ pub fn declares_tasks(meta: &[u8]) -> bool {
     declared().is_some_and(|settings| settings.starts_with('{'))
 }
 
-/// Capabilities of a client that its server may use through the proxy, each with its parts; known extensions are added
-/// to them. Unknown ones are excluded, because a server that relies on one could give answers that the client cannot
-/// follow up.
+/// Capabilities of a client that its server may use through the proxy, each with its parts; known extensions are added to them. Unknown
+/// capabilities are excluded, because a server that relies on one could give answers that the client cannot follow up.
 const BRIDGED: [(&str, &[&str]); 3] =
     [("elicitation", &["form", "url"]), ("sampling", &["tools", "context"]), ("roots", &[])];
 
-/// Writes those of a client's declared capabilities that the proxy bridges; an empty object if there are none. Only
-/// known words are written, with empty objects as values: anything else would be a covert channel. `tasks` adds the
-/// extension for tasks, which the caller has found declared by both sides.
+/// Writes the declared capabilities of a client that the proxy bridges; an empty object if there are none. Only known words are written,
+/// with empty objects as values: anything else would be a covert channel. `tasks` adds the extension for tasks, which the caller has found
+/// declared by both sides.
 pub fn push_bridged(out: &mut Vec<u8>, declared: &str, tasks: bool) {
     out.push(b'{');
     let start = out.len();
@@ -111,9 +110,8 @@ const OF_THE_HOP: [&str; 7] = [
     trace_context::STATE,
 ];
 
-/// Members of a request's `_meta` other than those of the hop, verbatim and in order, as one JSON object. They are part
-/// of the request. `baggage`, if given, replaces that of `_meta`, because the client may have stated it elsewhere.
-/// `None` if there are none.
+/// Members of a request's `_meta` other than those of the hop, verbatim and in order, as one JSON object. They are part of the request. If
+/// `baggage` is given, it replaces the one in `_meta`, because the client may have stated it elsewhere. `None` if there are no members.
 pub fn asked(meta: Option<&[u8]>, baggage: Option<&str>) -> Option<String> {
     let is_asked = |key: &str| {
         !OF_THE_HOP.contains(&key) && (baggage.is_none() || key != trace_context::BAGGAGE)
@@ -129,19 +127,19 @@ pub fn asked(meta: Option<&[u8]>, baggage: Option<&str>) -> Option<String> {
     }
 }
 
-/// The members of a `_meta` for one hop, without the trace: for a request that must add nothing to what was approved. `None`
-/// if there are none.
+/// The members of a `_meta` for one hop, without the trace; used for a request that must not add anything to the approved one. `None` if
+/// there are none.
 pub fn of_hop(meta: &[u8]) -> Option<String> {
     const TRACE: [&str; 2] = [trace_context::PARENT, trace_context::STATE];
     selected(meta, |key| OF_THE_HOP.contains(&key) && !TRACE.contains(&key))
 }
 
-/// A `_meta` without the client's `traceparent` and `tracestate`. `None` if nothing else is in it.
+/// A `_meta` without the client's `traceparent` and `tracestate`. `None` if it contains nothing else.
 pub fn without_trace(meta: &[u8]) -> Option<String> {
     selected(meta, |key| key != trace_context::PARENT && key != trace_context::STATE)
 }
 
-/// A `_meta` without the task that the message is related to. `None` if nothing else is in it.
+/// A `_meta` without the task that the message is related to. `None` if it contains nothing else.
 pub fn without_task(meta: &[u8]) -> Option<String> {
     selected(meta, |key| key != TASK_KEY)
 }
@@ -163,7 +161,7 @@ fn selected(meta: &[u8], is_selected: impl Fn(&str) -> bool) -> Option<String> {
     selected.map(|selected| selected + "}")
 }
 
-/// Words that a server may be sent as the minimum level of log messages (RFC 5424).
+/// Words that may be sent to a server as the minimum level of log messages (RFC 5424).
 const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 

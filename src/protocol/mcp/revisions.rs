@@ -1,7 +1,7 @@
 //! Revisions of the protocol, their families (legacy and modern), and the revisions that a client is offered.
 //!
 //! Code elsewhere depends on a revision only through methods of [`Revision`] and [`ProtocolFamily`]; the members of messages are in
-//! [`shapes`](super::shapes). A request that states a revision is served in it, whatever was offered. Pure.
+//! [`shapes`](super::shapes). A request that states a revision is served in that revision, even if it was not offered. Pure.
 
 use serde::Deserialize;
 
@@ -45,7 +45,7 @@ impl Revision {
         Self::ALL.into_iter().find(|known| known.name() == version).unwrap_or(Self::NEWEST)
     }
 
-    /// Date of the revision, by which messages name it.
+    /// Date of the revision, which is its name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::November2024 => "2024-11-05",
@@ -89,10 +89,10 @@ pub enum ProtocolFamily {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Offered {
-    /// Both: clients of either family can read answers of servers of either.
+    /// Both families: clients of either one can read answers of servers of either one.
     #[default]
     Auto,
-    /// [`Auto`](Self::Auto), stated explicitly.
+    /// Same as [`Auto`](Self::Auto), stated explicitly.
     Modern,
     /// Legacy revisions only.
     Legacy,

@@ -38,7 +38,7 @@ pub fn knows(method: &str, revision: Revision, name: &str) -> bool {
     }
 }
 
-/// Reason why a message is not forwarded. The sender's fault.
+/// Reason why a message is not forwarded. The error is the sender's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MemberRefused {
     /// A case variant of a member.
@@ -46,7 +46,7 @@ pub enum MemberRefused {
     Variant {
         /// Path and name, truncated.
         name: String,
-        /// Path and name of the member it may be taken for.
+        /// Path and name of the member that the variant may be taken for.
         known: String,
     },
     /// Duplicate member.
@@ -82,7 +82,7 @@ impl Left {
     }
 }
 
-/// `path.name`, truncated because a sender's text becomes part of our message.
+/// `path.name`, truncated because a sender's text becomes part of the proxy's message.
 fn joined(path: &str, name: &str) -> String {
     let dot = if path.is_empty() { "" } else { "." };
     [path, dot, name].iter().flat_map(|part| part.chars()).take(MAX_NAME_CHARS).collect()
@@ -108,7 +108,7 @@ pub fn sift(
     Ok(sieve.out)
 }
 
-/// [`sift`] for the value of member `name`; a value of unknown shape is not copied.
+/// Same as [`sift`], for the value of member `name`; a value of unknown shape is not copied.
 pub fn sift_value<'a>(
     shape: Shape,
     revision: Revision,
@@ -154,7 +154,7 @@ struct Sieve<'a> {
 }
 
 impl Sieve<'_> {
-    /// Writes a value; one that is not an object is copied.
+    /// Writes a value; a value that is not an object is copied.
     fn value(&mut self, shape: Shape, path: &str, text: &str) -> Result<(), MemberRefused> {
         let is_object = text.trim_start().starts_with('{');
         match shape {
@@ -278,7 +278,7 @@ pub fn check_free(keys: &[&str], path: &str, text: &str) -> Result<(), MemberRef
     Ok(())
 }
 
-/// [`check_free`] for many keys.
+/// Same as [`check_free`], for many keys.
 fn check_many(keys: &[&str], path: &str, text: &str) -> Result<(), MemberRefused> {
     let mut seen = BTreeMap::new();
     for member in read(text)? {
@@ -376,7 +376,7 @@ mod tests {
             let read = read_by(params(method).unwrap(), NEWEST, text);
             assert_eq!(read, Err(refused.to_owned()), "{text}");
         }
-        // Not an object: no members that could be ambiguous.
+        // These values are not objects, so they have no members that could be ambiguous.
         for text in [r#"{"_meta":[]}"#, r#"{"inputResponses":7}"#, r#"{"name":{"Name":1}}"#] {
             assert_eq!(call(NEWEST, text), Ok((text.to_owned(), vec![])));
         }

@@ -1,6 +1,6 @@
 //! Trace context of a request, from headers (W3C Trace Context) and `_meta` (SEP-414). Pure.
 //!
-//! An invalid context counts as absent; no request is refused for it. `baggage` (W3C Baggage) is forwarded unread.
+//! An invalid context counts as absent and never causes a refusal. `baggage` (W3C Baggage) is forwarded unread.
 
 use http::HeaderMap;
 
@@ -49,8 +49,8 @@ pub struct MetaContext {
 }
 
 impl TraceContext {
-    /// Parses a `traceparent` of version 00, or the part of a later version that version 00 has (W3C Trace Context §3.2.4). `None` if it
-    /// is invalid.
+    /// Parses a `traceparent` of version 00, or the part of a later version that version 00 defines (W3C Trace Context §3.2.4). `None` if
+    /// it is invalid.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let (version, rest) = hex(text, 2)?;
         let (trace_id, rest) = hex(rest.strip_prefix(b"-")?, 32)?;
@@ -78,13 +78,13 @@ impl TraceContext {
 }
 
 impl PropagatedContext {
-    /// Context from its parts. Without a valid `traceparent`, `tracestate` is dropped.
+    /// Creates the context from its parts. Without a valid `traceparent`, `tracestate` is dropped.
     pub fn new(parent: &[u8], state: Option<&[u8]>) -> Option<Self> {
         let context = TraceContext::parse(parent)?;
         Some(Self { context, state: state.and_then(|it| line(it, MAX_STATE_BYTES)), baggage: None })
     }
 
-    /// Context of a request's headers. Several lines of `tracestate` form one list, as do those of `baggage`; several of `traceparent`
+    /// Context of a request's headers. Several `tracestate` lines form one list, as do several `baggage` lines; several `traceparent` lines
     /// are invalid.
     pub fn of_headers(headers: &HeaderMap) -> Option<Self> {
         let mut parents = headers.get_all(PARENT).iter();
@@ -130,7 +130,7 @@ fn list(headers: &HeaderMap, name: &str) -> Option<Vec<u8>> {
     (!lines.is_empty()).then(|| lines.join(&b','))
 }
 
-/// The text, if it fits a header line and the maximum size.
+/// Returns the text if it fits a header line and the maximum size.
 fn line(text: &[u8], max: usize) -> Option<Box<str>> {
     let text = std::str::from_utf8(text).ok()?.trim_ascii();
     let printable = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
@@ -177,7 +177,7 @@ mod tests {
         let unsampled = PARENT_TEXT.replace("-01", "-00");
         let read = TraceContext::parse(unsampled.as_bytes());
         assert_eq!(read, Some(TraceContext { sampled: false, ..CONTEXT }));
-        // Later flags and versions.
+        // Flags and versions that are defined later.
         for later in [
             PARENT_TEXT.replace("-01", "-ff"),
             PARENT_TEXT.replacen("00-", "cc-", 1),

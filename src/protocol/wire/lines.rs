@@ -1,8 +1,8 @@
 //! Newline framing of MCP over stdio: one message per line.
 //!
-//! The decoder returns slices of its chunks and reads each byte once: a line of 100 MB costs one pass and no memory. It does not check
-//! that a line is JSON, and leaves a trailing CR, which is white space in JSON. A byte order mark before a message, which JSON forbids
-//! (RFC 8259 §8.1) and servers on Windows write nevertheless, is skipped.
+//! The decoder returns slices of its chunks and reads each byte once: a line of 100 MB costs one pass and no memory. It does not check that
+//! a line is JSON, and keeps a trailing CR, which is white space in JSON. It skips a byte order mark before a message, which JSON forbids
+//! (RFC 8259 §8.1) but servers on Windows write.
 
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2_iter};
@@ -44,14 +44,14 @@ impl Decoder {
         Self { chunk: Bytes::new(), length: 0, limit, skipping: false }
     }
 
-    /// Adds the next chunk. The previous one must be used up.
+    /// Adds the next chunk. The previous chunk must be used up.
     pub fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "the last chunk was not read to its end");
         self.chunk = chunk;
     }
 
-    /// Returns the next item; `None` when the chunk is used up. [`TooLong`] is returned once for each such line, and the decoder stays
-    /// usable.
+    /// Returns the next item; `None` when the chunk is used up. [`TooLong`] is returned once for each line above the limit, and the decoder
+    /// stays usable.
     pub fn next_item(&mut self) -> Result<Option<Item>, TooLong> {
         loop {
             let Some(&first) = self.chunk.first() else { return Ok(None) };
@@ -77,21 +77,21 @@ impl Decoder {
         }
     }
 
-    /// Whether a line has begun and not ended.
+    /// Whether a line has begun but not ended.
     #[cfg(test)]
     pub(crate) fn inside_line(&self) -> bool {
         self.length > 0
     }
 }
 
-/// Makes JSON text fit a line: raw CR and LF become spaces. In valid JSON they occur only between tokens, so the value is the same.
-/// Shares the buffer where nothing changes.
+/// Makes JSON text fit a line: raw CR and LF become spaces. In valid JSON they occur only between tokens, so the value stays the same.
+/// Shares the buffer if nothing changes.
 pub fn one_line(json: Bytes) -> Bytes {
     let mut breaks = memchr2_iter(b'\r', b'\n', &json).peekable();
     if breaks.peek().is_none() {
         return json;
     }
-    // A copy, since the original is shared.
+    // The original is shared, so it is copied.
     let mut copy = json.to_vec();
     for at in breaks {
         if let Some(byte) = copy.get_mut(at) {
@@ -106,7 +106,7 @@ const MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 /// Skips a byte order mark at the start of a message, in any chunking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkSkipper {
-    /// Number of bytes of the mark read so far; 3 once the start is past.
+    /// Number of bytes of the mark read so far; 3 once the start has been passed.
     matched: usize,
 }
 
@@ -130,7 +130,7 @@ impl MarkSkipper {
             && let Some(byte) = chunk.first()
         {
             if byte != expected {
-                // Not a mark: the bytes matched so far belong to the message.
+                // The start is not a mark: the bytes matched so far belong to the message.
                 let begun = MARK.get(..self.matched).unwrap_or_default();
                 self.matched = MARK.len();
                 let mut whole = BytesMut::with_capacity(begun.len() + chunk.len());

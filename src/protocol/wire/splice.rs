@@ -1,6 +1,7 @@
-//! Reply as a rope of byte slices: our envelope around the original bytes.
+//! Rope of byte slices for a reply: the proxy's envelope around the original bytes.
 //!
-//! Zero-copy: the slices share the buffers they were read into and are sent by one vectored write.
+//! Zero-copy: the slices share the buffers that they were read into, and are sent by one vectored
+//! write.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -28,7 +29,7 @@ impl Splice {
         }
     }
 
-    /// Appends a slice with its last byte replaced by `ending`.
+    /// Appends a slice, replacing its last byte with `ending`.
     pub fn push_ending(&mut self, mut part: Bytes, ending: &'static [u8]) {
         part.truncate(part.len().saturating_sub(1));
         self.push(part);
@@ -52,7 +53,7 @@ impl Splice {
         }
     }
 
-    /// Removes the first `count` bytes, or all if there are fewer. Copies nothing.
+    /// Removes the first `count` bytes, or all if there are fewer. Does not copy.
     pub fn split_to(&mut self, count: usize) -> Self {
         let mut taken = Self::new();
         while taken.len < count
@@ -78,7 +79,7 @@ impl Splice {
         self.len
     }
 
-    /// Whether no byte is left.
+    /// Whether there are no bytes left.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,8 +1,8 @@
 //! Server-sent events on `Bytes`: incremental zero-copy decoder, and encoder.
 //!
-//! The decoder returns slices of its chunks; an event of several `data:` lines yields their slices with a line feed between them, so an
-//! event of any size costs no memory. Only `event`, `id` and `retry` values are stored, bounded by [`MAX_FIELD_BYTES`]. Timeouts and the
-//! meaning of the data are the callers'.
+//! The decoder returns slices of its chunks; an event with several `data:` lines yields their slices with a line feed between them, so an
+//! event of any size costs no memory. Only `event`, `id` and `retry` values are stored, bounded by [`MAX_FIELD_BYTES`]. The callers handle
+//! timeouts and interpret the data.
 
 use bytes::Bytes;
 use memchr::memchr2;
@@ -54,7 +54,7 @@ pub struct Decoder {
     event: Vec<u8>,
     id: Vec<u8>,
     id_next: Vec<u8>,
-    /// Id of the current event, if it has one; effective once the event has ended.
+    /// Id of the current event, if present; takes effect once the event has ended.
     id_begun: Vec<u8>,
     has_id: bool,
     retry_next: Vec<u8>,
@@ -67,7 +67,7 @@ enum State {
     Bom(usize),
     Line,
     Name,
-    /// After the colon, where one space is dropped.
+    /// After the colon, where one space is skipped.
     Space(Field),
     Value(Field),
 }
@@ -88,7 +88,7 @@ enum Field {
     Other,
 }
 
-/// Field name as read so far; unknown if longer than the known ones.
+/// Field name read so far; unknown if longer than all known names.
 #[derive(Debug, Default)]
 struct Name {
     bytes: [u8; 5],
@@ -120,7 +120,7 @@ impl Decoder {
         Self::default()
     }
 
-    /// Adds the next chunk. The previous one must be used up.
+    /// Adds the next chunk. The previous chunk must be used up.
     pub fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "the last chunk was not read to its end");
         self.chunk = chunk;
@@ -168,17 +168,17 @@ impl Decoder {
         &self.event
     }
 
-    /// Id of the last complete event, for `Last-Event-ID`; empty if there was none.
+    /// Id of the last complete event, for `Last-Event-ID`; empty if there is none.
     pub fn last_id(&self) -> &[u8] {
         &self.id
     }
 
-    /// Reconnection time of the stream in milliseconds, if it has one.
+    /// Reconnection time of the stream in milliseconds, if stated.
     pub fn retry(&self) -> Option<u64> {
         self.retry
     }
 
-    /// Whether an event's data has begun and not ended: a stream that ends here is truncated.
+    /// Whether an event's data has begun but not ended: a stream that ends here is truncated.
     #[cfg(test)]
     pub(crate) fn inside_event(&self) -> bool {
         self.has_data
@@ -233,7 +233,7 @@ impl Decoder {
         None
     }
 
-    /// Starts a field; a second line of data starts with the line feed between the two.
+    /// Starts a field; every `data` line after the first starts with a line feed.
     fn begin(&mut self, field: Field) -> Option<Item> {
         match field {
             Field::Data if self.has_data => return Some(Item::Data(NEWLINE)),
@@ -272,7 +272,7 @@ impl Decoder {
     /// Ends a field.
     fn finish(&mut self, field: Field) {
         match field {
-            // An id with a NUL is ignored, as is a time that is not all digits.
+            // An id that contains NUL is ignored, as is a time with any non-digit.
             Field::Id if !self.id_next.contains(&0) => {
                 std::mem::swap(&mut self.id_begun, &mut self.id_next);
                 self.has_id = true;
@@ -310,10 +310,10 @@ fn is_line_end(byte: u8) -> bool {
 
 /// Incremental encoder: frames one message as one event of type `message`.
 ///
-/// The type is the default of an event stream, but is written because some clients skip events without one.
+/// The type is the default of event streams, but it is written because some clients skip events without a type.
 ///
-/// Raw line ends, which JSON allows between tokens, split the message into several `data:` lines; a reader gets a line
-/// feed for each.
+/// Raw line ends, which JSON allows between tokens, split the message into several `data:` lines; a reader gets a line feed for each of
+/// them.
 #[derive(Debug, Default)]
 pub struct Encoder {
     state: Sent,
@@ -334,7 +334,7 @@ impl Encoder {
         Self::default()
     }
 
-    /// Head of an event: its `id` line, if it has one. The id must contain no line end.
+    /// Head of an event: its `id` line. The id must not contain a line end.
     pub fn id(id: &str) -> Bytes {
         Bytes::from(format!("id: {id}\n"))
     }

@@ -1,6 +1,6 @@
 //! A listener's address: an IP address and port, or the path of a Unix socket.
 //!
-//! Owns the form `unix:/path` and its limits. Opens nothing.
+//! Owns the form `unix:/path` and its limits. Does not open anything.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::io::tls::Fingerprint;
 
 /// The prefix of a Unix socket.
 pub const UNIX: &str = "unix:";
-/// Maximum length of a socket path in bytes: `sockaddr_un` of every supported system holds it with its terminator.
+/// Maximum length of a socket path in bytes: with its terminator, it fits into `sockaddr_un` of every supported system.
 pub(crate) const MAX_UNIX_PATH_BYTES: usize = 103;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +23,12 @@ pub enum Address {
     Unix(Arc<Path>),
 }
 
-/// The listener as a client reached it: both ends see the same value (`api::proof`).
+/// Listener address and certificate as seen by a client: both ends see the same value (`api::proof`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
     /// The address that the client connected to.
     pub address: Address,
-    /// The certificate presented to the client, with TLS.
+    /// The certificate presented to the client; `None` without TLS.
     pub certificate: Option<Fingerprint>,
 }
 
@@ -44,7 +44,7 @@ pub enum BadUnixPath {
     /// A relative path, which would depend on the working directory.
     #[error("the socket path must be absolute, like \"unix:/run/mcpproxy.sock\"")]
     NotWhole,
-    /// Longer than the operating system accepts.
+    /// The path is longer than the operating system accepts.
     #[error("the socket's path is longer than {MAX_UNIX_PATH_BYTES} bytes: choose a shorter one")]
     TooLong,
     /// A NUL would end the path early.
@@ -84,7 +84,7 @@ impl Address {
         }
     }
 
-    /// The IP address and port, unless it is a Unix socket.
+    /// The IP address and port; `None` for a Unix socket.
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A running task. Dropping it does not wait for the task, which then finds its stop channel closed.
+/// A running task. Dropping it does not wait for the task, which then detects that its stop channel is closed.
 #[derive(Debug)]
 pub struct BackgroundTask {
     task: JoinHandle<()>,
@@ -14,7 +14,7 @@ pub struct BackgroundTask {
 }
 
 impl BackgroundTask {
-    /// Starts the future that `run` returns. The receiver changes to true when the task is to end.
+    /// Starts the future that `run` returns. The receiver changes to true when the task must end.
     pub fn start<F>(runtime: &Handle, run: impl FnOnce(watch::Receiver<bool>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

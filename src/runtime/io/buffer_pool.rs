@@ -1,7 +1,7 @@
 //! The read buffer of a thread, shared by all of its connections.
 //!
-//! A connection that waits for a message needs no buffer. If each kept one, the buffers would evict each other from the
-//! CPU caches, and every message would be written to and read from cold memory.
+//! A connection that waits for a message needs no buffer. If each connection kept one, the buffers would evict each other from the CPU
+//! caches, and every message would be written to and read from cold memory.
 
 use std::cell::Cell;
 
@@ -12,8 +12,8 @@ use bytes::BytesMut;
 pub struct BufferPool(Cell<BytesMut>);
 
 impl BufferPool {
-    /// Gives memory to a buffer that has none: the rest of what the last reader returned, which may be empty or still shared
-    /// with slices in use.
+    /// Gives memory to a buffer that has no capacity: the rest of the buffer that the last reader returned, which may be empty or still
+    /// shared with slices in use.
     pub fn lend(&self, buffer: &mut BytesMut) {
         if buffer.capacity() == 0 {
             *buffer = self.0.take();

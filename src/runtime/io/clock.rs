@@ -1,7 +1,7 @@
-//! The monotonic clock: read where an exact time is needed, cached where it is not.
+//! The monotonic clock: read if an exact time is needed, otherwise cached.
 //!
-//! A call is measured with a few readings. Its other uses of the time are limits of many seconds, for which the last
-//! reading is good enough: a reading costs as much as a table lookup, and there would be a dozen of them.
+//! A call is measured with a few readings. Its other uses of time are limits of many seconds, for which the last reading is precise enough:
+//! a reading costs as much as a table lookup, and there would be about a dozen of them.
 
 use std::cell::Cell;
 use std::time::{Instant, SystemTime};
@@ -16,13 +16,13 @@ pub fn now() -> Instant {
     now
 }
 
-/// The time of this thread's last call of [`now`]. For workers, which call it for every request and, until they shut down,
-/// at least every two seconds.
+/// Time of this thread's last call to [`now`]. For workers, which call [`now`] for every request and, until they shut down, at least every
+/// two seconds.
 pub fn lately() -> Instant {
     LAST.get().unwrap_or_else(now)
 }
 
-/// Wall-clock time in milliseconds since 1970: for display, never for measuring.
+/// Wall-clock time in milliseconds since 1970. Used for display, never for measuring.
 pub fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -1,16 +1,15 @@
 //! Deadlines: a time shared by several steps, a timer that is cheap while its deadline moves later, and a time limit for
 //! writes.
 //!
-//! A connection waits nearly all the time, each time with another deadline. Setting a runtime timer for each wait costs
-//! more than the wait itself, so one timer is kept and reset only when it fires early or the deadline moves closer.
+//! A connection waits nearly all the time, and each wait has a different deadline. Setting a runtime timer for each wait costs more than
+//! the wait itself, so one timer is kept and reset only when it fires early or the deadline moves closer.
 //!
-//! While a reply cannot be written, its call makes no progress and keeps the upstream's response, its slot under
-//! `max_concurrent` and its memory. A write without progress for a given time therefore ends the connection. Reads have
-//! no limit here.
+//! While a reply cannot be written, its call makes no progress but keeps the upstream's response, its slot under `max_concurrent` and its
+//! memory. A write without progress for a given time therefore ends the connection. Reads are not limited here.
 //!
-//! Not from a library: hyper and tower-http limit heads and bodies, not writes. `tokio-io-timeout` keeps a timer for reads and
-//! one for writes in every stream, so the stream cannot be moved without a box of its own, and it sets the timer again
-//! after each wait. Here an idle connection has no timer at all, and a waiting one uses a [`Deadline`].
+//! No library offers this: hyper and tower-http limit heads and bodies, not writes. `tokio-io-timeout` keeps two timers in every stream,
+//! for reads and writes, so the stream cannot be moved unless it is boxed, and it resets the timer after each wait. Here an idle connection
+//! has no timer at all, and a waiting connection uses a [`Deadline`].
 
 use std::io;
 use std::io::IoSlice;
@@ -25,9 +24,9 @@ use tokio::time::{Sleep, sleep_until};
 /// The time shared by the steps of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// The whole duration, for messages.
+    /// The whole duration, for error messages.
     pub whole: Duration,
-    /// Time at which it expires.
+    /// Time at which the allowance expires.
     pub until: Instant,
 }
 
@@ -47,7 +46,7 @@ impl Allowance {
 pub struct Deadline {
     /// Created at the first wait.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The task to wake: one that is already registered need not be registered again.
+    /// The task to wake. A task that is already registered need not be registered again.
     waker: Option<Waker>,
 }
 
@@ -81,7 +80,7 @@ pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
     timer: Deadline,
-    /// Time at which the pending write fails; `None` if none is pending.
+    /// Time at which the pending write fails; `None` if no write is pending.
     fails_at: Option<Instant>,
     /// Bytes put back, to be read again.
     unread: Bytes,
@@ -97,7 +96,7 @@ impl<S> WriteTimeout<S> {
         &self.stream
     }
 
-    /// Puts bytes back, to be read before those of the stream. Replaces bytes put back earlier.
+    /// Puts bytes back, to be read before the stream's bytes. Replaces bytes put back earlier.
     pub fn unread(&mut self, bytes: Bytes) {
         self.unread = bytes;
     }
@@ -158,7 +157,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Pending here: data that TLS has accepted and not yet written.
+        // A flush can be pending too, if TLS has accepted data but not written it yet.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.watch(cx, flushed)
     }
@@ -185,7 +184,7 @@ mod tests {
         for _ in 0..2 {
             let far = poll_fn(|cx| Poll::Ready(timer.poll_until(cx, far))).await;
             assert!(far.is_pending());
-            // An earlier deadline than the timer was set to.
+            // The new deadline is earlier than the one that the timer was set to.
             poll_fn(|cx| timer.poll_until(cx, now)).await;
         }
     }
@@ -216,7 +215,7 @@ mod tests {
         });
     }
 
-    /// A stream that accepts writes and never flushes them.
+    /// A stream that accepts writes but never flushes them.
     struct Takes;
 
     impl AsyncWrite for Takes {

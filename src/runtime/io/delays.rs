@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Unlimited sequence of delays. The base starts at the minimum and doubles up to the maximum; each delay is the base
-/// plus a random part of it.
+/// Endless sequence of delays. The base starts at the minimum and doubles up to the maximum; each delay is the base
+/// plus a random fraction of the base.
 #[derive(Clone, Debug)]
 pub struct RetryDelays {
     base: Duration,
@@ -17,7 +17,7 @@ impl RetryDelays {
     }
 
     pub fn next_delay(&mut self) -> Duration {
-        // Keys of hash tables are random; nothing secret depends on this.
+        // Hash table keys are random, and nothing secret depends on this value.
         let random = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
         let delay = self.base.mul_f64(1.0 + random);
         self.base = (self.base * 2).min(self.max);

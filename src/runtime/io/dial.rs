@@ -1,7 +1,7 @@
 //! Connections to servers: direct, or through a tunnel of an egress proxy.
 //!
-//! Callers limit the time. A proxy has [`PROXY_TIMEOUT`] to open a tunnel, so that the error names it; the head of its
-//! response is bounded by [`MAX_HEAD_BYTES`].
+//! Callers limit the total time. A proxy has [`PROXY_TIMEOUT`] to open a tunnel, so that a timeout error can name the
+//! proxy; the head of its response is bounded by [`MAX_HEAD_BYTES`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,17 +17,17 @@ use tokio_rustls::client::TlsStream;
 
 use crate::io::egress_proxy::{EgressProxy, EgressRoute, bare_host};
 
-/// Maximum time until a proxy is connected and has opened a tunnel. Shorter than the limits of the callers.
+/// Maximum time to connect to a proxy and open a tunnel. Shorter than the callers' limits.
 pub const PROXY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum size of the head of a proxy's response in bytes.
 pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// Connects to a host, or to the proxy on the way to it, and opens a tunnel there if the route requires one. Without a
-/// proxy, only addresses that `allows` accepts are connected to; with one, the proxy resolves the name.
+/// Connects to a host, or to the proxy on the route, and opens a tunnel if the route requires one. Without a proxy,
+/// connects only to addresses that `allows` accepts; with one, the proxy resolves the name.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::AddrNotAvailable`] if no address is allowed. Errors of a proxy name it.
+/// [`io::ErrorKind::AddrNotAvailable`] if no address is allowed. Errors of a proxy contain its name.
 pub async fn connect(
     host: &str,
     port: u16,
@@ -59,7 +59,7 @@ pub async fn secure(tls: &TlsConnector, host: &str, tcp: TcpStream) -> io::Resul
     Ok(Stream::Tls(Box::new(tls.connect(name, tcp).await?)))
 }
 
-/// Limits the time, and names the proxy in errors.
+/// Limits the time, and adds the proxy's name to errors.
 async fn reach(
     proxy: &EgressProxy,
     limit: Duration,
@@ -133,7 +133,7 @@ async fn open_tunnel(proxy: &EgressProxy, host: &str, port: u16) -> Result<TcpSt
     }
 }
 
-/// Status and length of the head at the start of `input`; `None` if more must be read.
+/// Status and length of the head at the start of `input`; `None` if more input is needed.
 fn read_head(input: &[u8]) -> Result<Option<(u16, usize)>, TunnelFault> {
     const START: &[u8] = b"HTTP/1.";
     let seen = input.len().min(START.len());
@@ -250,7 +250,7 @@ mod tests {
             while !request.ends_with(b"\r\n\r\n") {
                 stream.read_buf(&mut request).await.unwrap();
             }
-            // The other side may have given up.
+            // The other side may have disconnected already.
             let _ = stream.write_all(answer).await;
             let _ = stream.shutdown().await;
             String::from_utf8(request).unwrap()

@@ -1,13 +1,13 @@
-//! Egress proxies: which HTTP proxy, if any, leads to a server.
+//! Egress proxies: selects the HTTP proxy, if any, for the route to a server.
 //!
-//! A server's own `proxy` takes precedence over the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`), which is
-//! read once per process. Lower case takes precedence over upper case. `HTTP_PROXY` is ignored where `REQUEST_METHOD` is set:
-//! in a CGI process any client could set it (CVE-2016-5385).
+//! A server's own `proxy` takes precedence over the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`), which is read once
+//! per process. Lower case takes precedence over upper case. `HTTP_PROXY` is ignored if `REQUEST_METHOD` is set: in a CGI process, any
+//! client could set it (CVE-2016-5385).
 //!
-//! Loopback and link-local destinations are never proxied. The decision is made on the name or literal address in the URL; names
-//! are not resolved, because behind a proxy often only the proxy can resolve them.
+//! Loopback and link-local destinations are never proxied. The decision uses the name or literal address in the URL; names are not
+//! resolved, because often only the proxy can resolve them.
 //!
-//! Credentials are sent to the proxy only, and shown nowhere: `Display` and `Debug` have host, port and setting.
+//! Credentials are sent only to the proxy and never shown: `Display` and `Debug` contain host, port and setting.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use http::HeaderValue;
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
-/// Value of a server's `proxy` for no proxy at all.
+/// Value of a server's `proxy` that disables proxies.
 pub const NONE: &str = "none";
 /// Maximum number of entries of `NO_PROXY`.
 pub const MAX_EXCEPTIONS: usize = 1024;
@@ -34,7 +34,7 @@ pub struct EgressProxy {
     authorization: Option<HeaderValue>,
     /// Values that must not be shown.
     secrets: Vec<String>,
-    /// The setting that names it.
+    /// The setting that configures the proxy.
     setting: Box<str>,
 }
 
@@ -55,8 +55,8 @@ impl fmt::Debug for EgressProxy {
 }
 
 impl EgressProxy {
-    /// Parses `http://[USER:PASSWORD@]HOST[:PORT]`; the scheme may be left out. `setting` is the key or variable that holds it.
-    /// The error quotes nothing but a scheme.
+    /// Parses `http://[USER:PASSWORD@]HOST[:PORT]`; the scheme is optional. `setting` is the key or variable that holds the text. The error
+    /// quotes at most the scheme.
     pub fn parse(text: &str, setting: &str) -> Result<Self, String> {
         let text = text.trim();
         let has_scheme = text.contains("://");
@@ -91,7 +91,7 @@ impl EgressProxy {
         self.authorization.as_ref()
     }
 
-    /// Credentials in the forms that others may quote.
+    /// Credentials in the forms in which others may quote them.
     pub fn secrets(&self) -> &[String] {
         &self.secrets
     }
@@ -113,9 +113,9 @@ impl EgressProxy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EgressRoute {
     Direct,
-    /// Through a tunnel that the proxy opens at `CONNECT`: for https.
+    /// Through a tunnel that the proxy opens for `CONNECT`; used for https.
     Tunnel(Arc<EgressProxy>),
-    /// By requests in absolute form (RFC 9112 §3.2.2): for plain http.
+    /// By requests in absolute form (RFC 9112 §3.2.2); used for plain http.
     Forward(Arc<EgressProxy>),
 }
 
@@ -146,7 +146,7 @@ impl EgressRoute {
 /// Egress setting of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Egress {
-    /// As the environment configures it.
+    /// The environment configures the route.
     #[default]
     Environment,
     Direct,
@@ -163,7 +163,7 @@ impl Egress {
         })
     }
 
-    /// Route to a URL. An error if the setting that applies cannot be used, because bypassing a proxy would be worse.
+    /// Route to a URL. Returns an error if the applicable setting cannot be used, because bypassing a proxy would be worse.
     pub fn route(&self, url: &Url) -> Result<EgressRoute, String> {
         match self {
             Self::Environment => EgressEnvironment::of_process().route(url),
@@ -172,7 +172,7 @@ impl Egress {
         }
     }
 
-    /// The reason why a URL is contacted directly although a proxy is set; `None` if none is set for it, or it is used.
+    /// Reason why a URL is contacted directly although a proxy is set; `None` if no proxy is set for it, or if the proxy is used.
     pub fn bypass(&self, url: &Url) -> Option<String> {
         let environment = match self {
             Self::Environment => EgressEnvironment::of_process(),
@@ -203,7 +203,7 @@ pub struct EgressEnvironment {
 }
 
 impl EgressEnvironment {
-    /// The environment at the first use.
+    /// The environment, read at first use.
     pub fn of_process() -> &'static Self {
         static ENVIRONMENT: LazyLock<EgressEnvironment> = LazyLock::new(|| {
             let variable = |name: &str| std::env::var_os(name);
@@ -212,7 +212,7 @@ impl EgressEnvironment {
         &ENVIRONMENT
     }
 
-    /// Reads the variables by `lookup`. Empty ones count as absent.
+    /// Reads the variables through `lookup`. Empty variables count as absent.
     pub fn read(lookup: &dyn Fn(&str) -> Option<String>) -> Self {
         let value = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         let proxy = |names: &[&'static str]| {
@@ -257,13 +257,13 @@ impl EgressEnvironment {
         }
     }
 
-    /// The entry of `NO_PROXY` that excepts a URL.
+    /// The entry of `NO_PROXY` that exempts a URL.
     fn exception(&self, url: &Url) -> Option<&str> {
         let (host, port) = (url.host()?, url.port_or_known_default()?);
         self.exceptions.iter().find(|it| it.has(&host, port)).map(|it| &*it.entry)
     }
 
-    /// The proxies in force, by the scheme of the URLs they are for.
+    /// The proxies in force, with the scheme of the URLs that each serves.
     pub fn proxies(&self) -> impl Iterator<Item = (&'static str, &ProxyVariable)> {
         let all = [("https", &self.https), ("http", &self.http)];
         all.into_iter().filter_map(|(scheme, proxy)| Some((scheme, proxy.as_ref()?)))
@@ -281,7 +281,7 @@ struct Exception {
     /// Entry as written.
     entry: Box<str>,
     hosts: Hosts,
-    /// `None`: every port.
+    /// `None` for every port.
     port: Option<u16>,
 }
 
@@ -290,7 +290,7 @@ enum Hosts {
     All,
     /// The domain itself and its subdomains.
     Domain(String),
-    /// Addresses that have these leading bits in common.
+    /// Addresses that share these leading bits.
     Network(IpAddr, u8),
 }
 
@@ -370,7 +370,7 @@ fn width(address: IpAddr) -> u32 {
     }
 }
 
-/// Whether a URL's host is this machine, or on its link: no proxy can reach it.
+/// Whether a URL's host is this machine or on its link, so that a proxy cannot reach it.
 fn is_local(url: &Url) -> bool {
     let address = match url.host() {
         None => return true,
@@ -385,7 +385,7 @@ fn is_local(url: &Url) -> bool {
     link_local || address.is_loopback() || address.is_unspecified()
 }
 
-/// Whether a name is one of this machine (RFC 6761 §6.3).
+/// Whether a name refers to this machine (RFC 6761 §6.3).
 pub fn is_localhost(name: &str) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     name == "localhost" || name.ends_with(".localhost")

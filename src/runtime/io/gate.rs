@@ -1,6 +1,6 @@
 //! A concurrency limit with a bounded queue, served in order of arrival.
 //!
-//! Owns the counting and the order. Timeouts, and the error for a full queue, are the caller's.
+//! Owns the counting and the order. The caller handles timeouts and the error for a full queue.
 //!
 //! ```text
 //! enter ─┬─▶ Inside(GatePlace)                 a place is free, and no one waits for it
@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Debug)]
 pub struct Gate {
     places: Arc<Semaphore>,
-    /// Maximum number of places now.
+    /// Current maximum number of places.
     limit: AtomicUsize,
     /// Number of places to remove when they are released, after the limit was lowered.
     excess: AtomicUsize,
@@ -63,7 +63,7 @@ impl Drop for GatePlace {
 pub struct QueuedSlot(Arc<Gate>);
 
 impl Gate {
-    /// A gate with `limit` places and a queue of `queue`. A limit too large to count means none.
+    /// Creates a gate with `limit` places and a queue of length `queue`. A limit too large to count means unlimited.
     pub fn new(limit: usize, queue: usize) -> Self {
         let limit = limit.min(Semaphore::MAX_PERMITS);
         Self {
@@ -81,7 +81,7 @@ impl Gate {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes the number of places. Places above a lower limit are kept until they are released, and no other is given out
+    /// Changes the number of places. If the limit is lowered, excess places are kept until they are released, and no new ones are given out
     /// before. Costs one atomic read if the limit is unchanged.
     pub fn limit_to(&self, limit: usize) {
         let limit = limit.min(Semaphore::MAX_PERMITS);
@@ -96,7 +96,7 @@ impl Gate {
             self.excess.fetch_add(fewer - forgotten, Ordering::Relaxed);
             return;
         }
-        // Places that were still to be removed are kept instead of adding new ones.
+        // Places that were to be removed are kept first, before new ones are added.
         let more = limit - before;
         let pay = |excess: usize| Some(excess - excess.min(more));
         let excess = self.excess.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
@@ -119,8 +119,7 @@ impl Gate {
         (self.limit() + excess).saturating_sub(self.places.available_permits())
     }
 
-    /// Takes a place, or a slot in the queue. A released place goes to the longest-waiting call: a later one cannot
-    /// overtake it.
+    /// Takes a place, or a slot in the queue. A released place goes to the call that has waited longest: a later call cannot overtake it.
     pub fn enter(self: &Arc<Self>) -> Arrival {
         if let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() {
             return Arrival::Inside(GatePlace { permit: Some(permit), gate: Arc::clone(self) });
@@ -134,7 +133,7 @@ impl Gate {
 }
 
 impl QueuedSlot {
-    /// Waits for a place. The order is that of the first polls, so poll it immediately. Dropping the future leaves the
+    /// Waits for a place. The order is that of the first polls, so the caller must poll it immediately. Dropping the future leaves the
     /// queue.
     pub async fn acquire(&self) -> GatePlace {
         loop {
@@ -224,7 +223,7 @@ mod tests {
         }
         inside_now.pop();
         let place = polled(acquire.as_mut()).unwrap();
-        // Raise the limit while some places are still to be removed.
+        // Raises the limit while some places are still to be removed.
         gate.limit_to(4);
         inside_now.extend((0..3).map(|_| inside(&gate)));
         gate.limit_to(2);
@@ -252,7 +251,7 @@ mod tests {
                 assert!(polled(acquire.as_mut()).is_none());
                 assert!(matches!(gate.enter(), Arrival::Full));
             }
-            // A place that was assigned but not taken.
+            // A place that was assigned but never taken.
             let slot = queued(&gate);
             {
                 let mut acquire = pin!(slot.acquire());

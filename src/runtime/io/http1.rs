@@ -1,11 +1,11 @@
-//! HTTP/1.1 framing on `Bytes` (RFC 9112): a response's head, any body, and the head of a plain POST.
+//! HTTP/1.1 framing on `Bytes` (RFC 9112): the head of a response, any body, and the head of a plain POST.
 //!
-//! Incremental and pure: bytes in, "more", a value or a fault out. Strict about where a message ends: two readings of
-//! one boundary would give one call the bytes of another. httparse splits a head into tokens; headers that have nothing
-//! to do with framing are not interpreted.
+//! Incremental and pure: takes bytes and returns "more", a value or a fault. Strict about where a message ends: if two parties read one
+//! boundary differently, one call would get the bytes of another. httparse splits a head into tokens; headers that do not affect framing
+//! are not interpreted.
 //!
-//! A POST is plain if its boundaries can be read in one way only: HTTP/1.1, a length, no coding, and no request about
-//! the connection. Any other request is left unconsumed, for a server that implements all of HTTP.
+//! A POST is plain if its boundaries can be read in only one way: HTTP/1.1, a length, no coding, and no request about the connection. Any
+//! other request is left unconsumed, for a server that implements all of HTTP.
 
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
@@ -27,22 +27,22 @@ const MAX_CHUNK_LINE_BYTES: usize = 256;
 /// Maximum size of the trailers in bytes.
 const MAX_TRAILER_BYTES: usize = 16 * 1024;
 
-/// Violation of the framing by a peer. The texts quote nothing that the peer sent.
+/// Violation of the framing by a peer. The texts never quote data that the peer sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FramingFault {
     /// The first bytes are not those of an HTTP/1 response.
     #[error("the response does not start with an HTTP/1 status line")]
     NotHttp,
-    /// Limit: [`MAX_HEAD_BYTES`].
+    /// The head exceeds [`MAX_HEAD_BYTES`].
     #[error("the head is larger than {MAX_HEAD_BYTES} bytes")]
     HeadTooLarge,
-    /// Limit: [`MAX_HEADERS`].
+    /// The head exceeds [`MAX_HEADERS`].
     #[error("the head has more than {MAX_HEADERS} lines")]
     TooManyHeaders,
     /// A syntax error in the head.
     #[error("the head is malformed: {0}")]
     Head(httparse::Error),
-    /// A response that switches protocols without a request for it.
+    /// A response switches protocols although the request did not ask for it.
     #[error("it switches protocols without a request for it")]
     Upgrade,
     /// `Content-Length` is not a number, contradicts itself, or comes together with a transfer coding.
@@ -57,7 +57,7 @@ pub enum FramingFault {
     /// A chunk does not end after the bytes of its size line.
     #[error("a chunk's length differs from its size")]
     ChunkEnd,
-    /// Limit: `MAX_TRAILER_BYTES`.
+    /// The trailers exceed `MAX_TRAILER_BYTES`.
     #[error("the trailers are larger than {MAX_TRAILER_BYTES} bytes")]
     Trailers,
 }
@@ -85,7 +85,7 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Takes a head off `input`, skipping interim responses (RFC 9110 §15.2). `None` if more input is needed.
+    /// Takes a head from `input`, skipping interim responses (RFC 9110 §15.2). `None` if more input is needed.
     pub fn take(input: &mut BytesMut) -> Result<Option<Self>, FramingFault> {
         loop {
             const START: &[u8] = b"HTTP/1.";
@@ -143,7 +143,7 @@ impl ResponseHead {
         let (mut length, mut chunked) = (None, false);
         for line in &*response.headers {
             let is = |name: &str| line.name.eq_ignore_ascii_case(name);
-            // Compared by length first: most lines are none of these.
+            // The length is compared first, because most lines are none of these.
             match line.name.len() {
                 12 if is("content-type") => head.content_type = Some(bytes.slice_ref(line.value)),
                 14 if is("content-length") => {
@@ -195,8 +195,8 @@ impl ResponseHead {
 /// Maximum wait that a peer's `Retry-After` may set.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// Wait that `Retry-After` requests: seconds, or until an HTTP date (RFC 9110 §10.2.3), at most [`MAX_RETRY_AFTER`].
-/// Zero for a date in the past.
+/// Wait that `Retry-After` requests: a number of seconds, or until an HTTP date (RFC 9110 §10.2.3), at most [`MAX_RETRY_AFTER`]. Zero for a
+/// date in the past.
 pub fn retry_after(value: &[u8], now: SystemTime) -> Option<Duration> {
     let text = std::str::from_utf8(value).ok()?.trim();
     // Some servers write a fraction.
@@ -209,7 +209,7 @@ pub fn retry_after(value: &[u8], now: SystemTime) -> Option<Duration> {
     Some(wait.min(MAX_RETRY_AFTER))
 }
 
-/// The index after the blank line that ends a head.
+/// Index after the blank line that ends a head.
 fn end_of_head(input: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', input).find_map(|at| match input.get(at + 1..)? {
         [b'\n', ..] => Some(at + 2),
@@ -218,7 +218,7 @@ fn end_of_head(input: &[u8]) -> Option<usize> {
     })
 }
 
-/// The size on a chunk's size line, without extensions (RFC 9112 §7.1). A carriage return within the line is refused: some
+/// Size on a chunk's size line, without extensions (RFC 9112 §7.1). A carriage return within the line is refused, because some
 /// implementations treat it as the end of the line.
 fn chunk_size(line: &[u8]) -> Option<u64> {
     /// Number of hexadecimal digits in 64 bits.
@@ -242,7 +242,7 @@ fn number(digits: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
 }
 
-/// The position within a body's framing (RFC 9112 §6 and §7.1).
+/// Position within a body's framing (RFC 9112 §6 and §7.1).
 ///
 /// ```text
 /// Length(n) ─ n bytes ▶ Ended        UntilClose ─ close ▶ Ended
@@ -272,8 +272,8 @@ impl FramedBody {
         if length == 0 { Self::Ended } else { Self::Length(length) }
     }
 
-    /// Takes the next bytes of the body off `input`, never an empty slice. `None` if the body has
-    /// [ended](Self::has_ended) or more input is needed.
+    /// Takes the next bytes of the body from `input`, never an empty slice. `None` if the body has [ended](Self::has_ended) or more input
+    /// is needed.
     pub fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramingFault> {
         loop {
             match self {
@@ -330,7 +330,7 @@ impl FramedBody {
         *self == Self::Ended
     }
 
-    /// Records that the peer closed the connection. True if the body is complete.
+    /// Records that the peer closed the connection. Returns whether the body is complete.
     pub fn close(&mut self) -> bool {
         if *self == Self::UntilClose {
             *self = Self::Ended;
@@ -339,14 +339,14 @@ impl FramedBody {
     }
 }
 
-/// Takes at most `left` bytes off the input and subtracts them from `left`.
+/// Takes at most `left` bytes from the input and subtracts their number from `left`.
 fn up_to(input: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
     let size = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
     *left -= size as u64;
     (size > 0).then(|| input.split_to(size).freeze())
 }
 
-/// Takes a line off the input, without its CRLF. A line longer than `limit` or with another terminator is a fault.
+/// Takes a line from the input, without its CRLF. A line longer than `limit` or with another terminator is a fault.
 fn line(
     input: &mut BytesMut,
     limit: usize,
@@ -376,16 +376,16 @@ pub enum Start {
 
 #[derive(Debug)]
 pub struct PostHead {
-    /// The parsed parts, as an HTTP server passes them on.
+    /// The parsed parts, in the form used by HTTP servers.
     pub parts: Parts,
     /// Length of the body in bytes.
     pub length: usize,
-    /// The raw head: a request that begins with the same bytes has the same head.
+    /// The raw head; requests that begin with the same bytes have the same head.
     pub head: Bytes,
 }
 
 impl Start {
-    /// Examines the unread bytes of a request and consumes none. A head longer than `limit` is [`Self::Other`].
+    /// Examines the unread bytes of a request without consuming them. A head longer than `limit` is [`Self::Other`].
     pub fn read(input: &BytesMut, paths: &[&'static str], limit: usize) -> Self {
         const METHOD: &[u8] = b"POST /";
         if !input.iter().zip(METHOD).all(|(byte, method)| byte == method) {

@@ -1,8 +1,8 @@
-//! HTTP/1.1 client over hyper, for every outgoing request but calls of MCP servers, whose connections are framed in `upstream`.
+//! HTTP/1.1 client over hyper for every outgoing request except calls of MCP servers, whose connections are framed in `upstream`.
 //!
-//! A connection carries one request at a time and has no task of its own: it makes progress only while a response is awaited or
-//! its body is read. Dropping a reply before its end closes the connection, which cancels the request. Callers limit the time and
-//! interpret statuses; redirects are not followed.
+//! A connection carries one request at a time and has no separate task: it makes progress only while a response is awaited or its body is
+//! read. Dropping a reply before its end closes the connection, which cancels the request. Callers limit the time and interpret statuses;
+//! redirects are not followed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,7 +39,7 @@ pub type OutgoingRequest = Request<Full<Bytes>>;
 pub struct HttpOrigin {
     pub url: Url,
     tls: Option<TlsConnector>,
-    /// The error is reported at each attempt to connect.
+    /// Route to the server; an error is reported at each attempt to connect.
     route: Result<EgressRoute, String>,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Debug for HttpOrigin {
 }
 
 impl HttpOrigin {
-    /// The origin of an `http` or `https` URL with the system's certificates and the proxy of the environment.
+    /// The origin of an `http` or `https` URL, with the system's certificates and the environment's proxy.
     pub async fn of(url: &str) -> Option<Self> {
         let url = Url::parse(url).ok()?;
         let tls = match url.scheme() {
@@ -61,7 +61,7 @@ impl HttpOrigin {
         Some(Self::with(url, tls, Some(&Egress::Environment)))
     }
 
-    /// An origin with these TLS settings, needed for https. Without `egress` no proxy is used.
+    /// An origin with these TLS settings, which https needs. Without `egress`, no proxy is used.
     pub fn with(url: Url, tls: Option<TlsConnector>, egress: Option<&Egress>) -> Self {
         let route = egress.map_or(Ok(EgressRoute::Direct), |egress| egress.route(&url));
         Self { url, tls, route }
@@ -77,7 +77,7 @@ impl HttpOrigin {
         self.over(self.dial(|_| true).await?).await
     }
 
-    /// Opens the transport connection. Addresses that `allows` rejects are not connected to ([`dial::connect`]).
+    /// Opens the transport connection. Does not connect to addresses that `allows` rejects ([`dial::connect`]).
     pub async fn dial(&self, allows: impl Fn(IpAddr) -> bool) -> io::Result<TcpStream> {
         let route = self.route.as_ref().map_err(|why| io::Error::other(why.as_str()))?;
         let host = self.url.host_str().ok_or_else(|| io::Error::other("the URL names no host"))?;
@@ -104,7 +104,7 @@ impl HttpOrigin {
     }
 }
 
-/// A proxy that requests are sent to in absolute form.
+/// A proxy that receives requests in absolute form.
 struct Forward {
     proxy: Arc<EgressProxy>,
     /// Scheme and authority of the requests.
@@ -145,7 +145,7 @@ pub enum HttpFault {
 #[error("{fault}")]
 pub struct SendFault {
     pub fault: HttpFault,
-    /// The request, if certainly no part of it was sent.
+    /// The request, if it is certain that no part of it was sent.
     pub unsent: Option<Box<OutgoingRequest>>,
 }
 
@@ -180,7 +180,7 @@ impl HttpConnection {
         Ok(Self { sender, driver: Some(Box::pin(driver)), forward: None })
     }
 
-    /// Drives the connection. True if it ended just now.
+    /// Drives the connection. Returns true if it ended during this call.
     fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         let ended = self.driver.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready());
         if ended {
@@ -189,13 +189,13 @@ impl HttpConnection {
         ended
     }
 
-    /// Whether another request can be sent, as far as is known without waiting.
+    /// Whether another request can be sent, as far as this is known without waiting.
     pub fn is_open(&mut self) -> bool {
         self.drive(&mut Context::from_waker(Waker::noop()));
         self.driver.is_some() && !self.sender.is_closed()
     }
 
-    /// Sends a request, and waits for the head of the response. The target is a path; `Host` is up to the caller.
+    /// Sends a request and waits for the head of the response. The target is a path; the caller sets `Host`.
     pub async fn send(mut self, mut request: OutgoingRequest) -> Result<UnreadResponse, SendFault> {
         let unsent =
             |fault: HttpFault, request| Err(SendFault { fault, unsent: Some(Box::new(request)) });
@@ -242,8 +242,8 @@ impl HttpConnection {
         }
     }
 
-    /// Sends a request and reads the response. A body longer than `max_bytes` is dropped; with 0 the body is not awaited. Also
-    /// returns the connection, if its body was read.
+    /// Sends a request and reads the response. A body longer than `max_bytes` is dropped; with 0, the body is not awaited. Also returns the
+    /// connection if its body was read.
     pub async fn fetch(
         self,
         request: OutgoingRequest,
@@ -263,9 +263,9 @@ impl HttpConnection {
 /// Pool of idle connections by destination. A connection is reused while it is open.
 #[derive(Debug)]
 pub struct IdleConnections {
-    /// Maximum number per destination.
+    /// Maximum number of connections per destination.
     max: usize,
-    /// Time after which a connection is not used again.
+    /// Age after which a connection is not used again.
     max_age: Duration,
     connections: Mutex<HashMap<String, Vec<(Instant, HttpConnection)>>>,
 }
@@ -279,7 +279,7 @@ impl IdleConnections {
         since.elapsed() < self.max_age && connection.is_open()
     }
 
-    /// Takes the connection that was used last.
+    /// Takes the most recently used connection.
     pub fn take(&self, key: &str) -> Option<HttpConnection> {
         let mut all = self.connections.lock();
         let kept = all.get_mut(key)?;
@@ -333,7 +333,7 @@ impl UnreadResponse {
         std::future::poll_fn(|cx| self.poll_data(cx)).await
     }
 
-    /// Reads the body, of at most `max_bytes`. Also returns the connection.
+    /// Reads the body, at most `max_bytes`. Also returns the connection.
     pub async fn read(mut self, max_bytes: usize) -> Result<(Bytes, HttpConnection), HttpFault> {
         let mut whole = BytesMut::new();
         while let Some(data) = self.next().await.transpose()? {

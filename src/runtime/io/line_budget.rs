@@ -1,10 +1,10 @@
-//! Log line budget per peer: a peer must not be able to fill the log with its messages.
+//! Log line budget per peer, so that a peer cannot fill the log with its messages.
 //!
-//! A token bucket for each peer: [`BURST`] lines at once, then one in [`INTERVAL`]. Lines beyond that are counted, and the
-//! count is logged at most once in [`REPORT_EVERY`]. `peer_line!` logs a line that a peer can cause;
-//! `tests/tidy/log_lines.rs` forbids any other in the code that peers drive.
+//! Each peer has a token bucket: a burst of [`BURST`] lines, then one line per [`INTERVAL`]. Lines beyond that are counted, and the count
+//! is logged at most once per [`REPORT_EVERY`]. `peer_line!` logs a line that a peer can cause; `tests/tidy/log_lines.rs` forbids any other
+//! way in code that peers drive.
 //!
-//! The budgets are per process, like the log.
+//! The budgets are per process, as is the log.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Number of lines that a peer may cause at once.
+/// Number of lines that a peer may cause in a burst.
 pub const BURST: u32 = 50;
-/// Time for one more line after that.
+/// Interval at which one more line is allowed after the burst.
 pub const INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum time between two reports of omitted lines per peer.
 pub const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -23,8 +23,8 @@ const MAX_PEERS: usize = 256;
 /// Maximum length of a peer's name as a key, in bytes. Longer names with the same beginning share a budget.
 const MAX_NAME_BYTES: usize = 128;
 
-/// Logs a line that a peer can cause, within the budget of that peer: `peer_line!(warn, peer, field = 1, "message")`. The peer
-/// is anything with a method `may_log`. A line of a disabled level costs no budget.
+/// Logs a line that a peer can cause, within the budget of that peer: `peer_line!(warn, peer, field = 1, "message")`. The peer is any value
+/// with a method `may_log`. A line of a disabled level does not use the budget.
 #[macro_export]
 macro_rules! peer_line {
     (error, $($rest:tt)+) => { $crate::peer_line!(@ error ERROR $($rest)+) };
@@ -42,20 +42,20 @@ pub use peer_line;
 /// The peer that a line is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LinePeer<'a> {
-    /// The MCP server with that name.
+    /// The MCP server with this name.
     Server(&'a str),
-    /// The principal with that id, or the client with that name.
+    /// The principal with this id, or the client with this name.
     Client(&'a str),
-    /// The fleet node with that name.
+    /// The fleet node with this name.
     Node(&'a str),
-    /// A part of this program, for lines that name no peer.
+    /// A part of this program, for lines without a peer.
     Part(&'static str),
 }
 
 /// The budgets of this process.
 static BUDGETS: LazyLock<Budgets> = LazyLock::new(Budgets::default);
 
-/// Logs the number of omitted lines of each peer whose report is due. Call it every few seconds.
+/// Logs the number of omitted lines of each peer whose report is due. Must be called every few seconds.
 pub fn report_left_out() {
     for ((kind, peer), left_out) in BUDGETS.due(Instant::now()) {
         report(kind, &peer, left_out);
@@ -128,7 +128,7 @@ impl Budget {
         })
     }
 
-    /// Whether the entry can be forgotten without effect.
+    /// Whether the entry can be removed without effect.
     fn is_fresh(&self, now: Instant) -> bool {
         self.bucket.missed == 0 && self.bucket.paid.is_none_or(|paid| paid <= now)
     }
@@ -162,13 +162,13 @@ impl Budgets {
 pub struct LineBucket {
     burst: u32,
     interval: Duration,
-    /// Time at which all tokens taken so far are refilled; `None`: none was taken.
+    /// Time at which all tokens taken so far are refilled; `None` if none was taken.
     paid: Option<Instant>,
     missed: u64,
 }
 
 impl LineBucket {
-    /// A full bucket: `burst` tokens at once, then one per `interval`.
+    /// A full bucket, which allows `burst` tokens, then one per `interval`.
     pub const fn new(burst: u32, interval: Duration) -> Self {
         Self { burst, interval, paid: None, missed: 0 }
     }
@@ -237,7 +237,7 @@ mod tests {
         let logged = names.iter().filter(|name| take(name)).count();
         assert_eq!(logged, MAX_PEERS + BURST as usize);
         assert_eq!(budgets.0.lock().len(), MAX_PEERS + 1);
-        // Peers that have not logged for a while are forgotten.
+        // Peers that have not logged for a while are removed.
         let later = now + INTERVAL;
         assert!(budgets.take(LinePeer::Client("new"), later).may_log);
         assert!(budgets.0.lock().len() < MAX_PEERS);

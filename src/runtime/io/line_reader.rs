@@ -1,4 +1,4 @@
-//! Reading a client's pipe line by line, for `mcpproxy stdio`.
+//! Reads a client's pipe line by line, for `mcpproxy stdio`.
 //!
 //! Memory is bounded by the longest line. The lines are not interpreted.
 
@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use mcpproxy_protocol::wire::lines::{Decoder, Item, TooLong};
 
-/// Longest accepted line: 16 MiB, like an HTTP body. A longer one is refused and the session continues.
+/// Maximum length of a line: 16 MiB, as for an HTTP body. A longer line is refused and the session continues.
 pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 
@@ -26,8 +26,8 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Self { input, decoder, line: BytesMut::new(), ended: false }
     }
 
-    /// The next line that is not blank, without its terminator; `None` at the end of input. The last line needs no
-    /// terminator.
+    /// The next line that is not blank, without its terminator; `None` at the end of input. The last line does not need
+    /// a terminator.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     pub async fn next(&mut self) -> std::io::Result<Option<Result<Bytes, TooLong>>> {
         loop {
             match self.decoder.next_item() {
-                // Copied: a slice would keep its chunk alive, and a line may arrive in many chunks.
+                // The data is copied: a slice would keep its chunk alive, and a line may arrive in many chunks.
                 Ok(Some(Item::Data(data))) => self.line.extend_from_slice(&data),
                 Ok(Some(Item::End)) => {
                     if let Some(line) = self.take() {

@@ -1,8 +1,8 @@
-//! TLS for both sides: certificate and key files, the certificates' contents, the connector to servers, and the
+//! TLS for both sides: certificate and key files, the contents of certificates, the connector to servers, and the
 //! authorities that this system trusts.
 //!
-//! The only module that parses X.509. Reading the files blocks: not for a worker thread. The clock is an argument.
-//! The settings of the listening side are in `server`, which also watches the files.
+//! The only module that parses X.509. Reading the files blocks, so it must not run on a worker thread. The clock is an
+//! argument. The settings of the listening side are in `server`, which also watches the files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -46,13 +46,13 @@ pub fn fingerprint(der: &[u8]) -> Fingerprint {
     Fingerprint(*blake3::hash(der).as_bytes())
 }
 
-/// Fields of a certificate that are used here.
+/// Certificate fields that are used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// Start of its validity.
+    /// Start of the validity.
     pub from: SystemTime,
     pub until: SystemTime,
-    /// The name of a principal: the only common name of the subject (RFC 5280 §4.1.2.6), or without one the first
+    /// Name of a principal: the only common name of the subject (RFC 5280 §4.1.2.6); without a common name, the first
     /// alternative name that is a host, an email address or a URI (§4.2.1.6).
     pub name: Result<Box<str>, Unnamed>,
 }
@@ -60,18 +60,18 @@ pub struct CertificateFacts {
 /// Reason why a certificate has no usable name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unnamed {
-    /// No name of an accepted kind.
+    /// The certificate has no name of an accepted kind.
     #[error("it has neither a common name nor an alternative one")]
     Absent,
-    /// Ambiguous.
+    /// The certificate has several names, which is ambiguous.
     #[error("it has several common names")]
     Several,
-    /// Could be mistaken for another name, or fill the log.
+    /// The name could be mistaken for another one, or fill the log.
     #[error("its name must be of 1 to {MAX_NAME_BYTES} bytes, without control characters")]
     Unfit,
 }
 
-/// Parses a DER-encoded certificate; `None` if it is not one.
+/// Parses a DER-encoded certificate; `None` if it is malformed.
 pub fn facts(der: &[u8]) -> Option<CertificateFacts> {
     let (rest, certificate) = X509Certificate::from_der(der).ok()?;
     if !rest.is_empty() {
@@ -136,12 +136,12 @@ pub fn connector(roots: RootCertStore, pair: Option<CertifiedPair>) -> TlsConnec
     TlsConnector::from(Arc::new(config))
 }
 
-/// The connector with the system's authorities. Reads files: not for a worker's thread.
+/// The connector with the system's authorities. Reads files, so it must not run on a worker thread.
 pub fn system_connector() -> TlsConnector {
     connector(system_roots(), None)
 }
 
-/// Maximum file size in bytes: four times that of a bundle of all public authorities.
+/// Maximum file size in bytes: four times the size of a bundle of all public authorities.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// Maximum number of certificates in a chain.
 const MAX_CHAIN: usize = 16;
@@ -284,7 +284,7 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileProblem> {
 }
 
 fn read(key: TlsKey, file: &Path) -> Result<Vec<u8>, TlsFileProblem> {
-    // A pipe is refused, even if it replaces the file between check and open: reading it would block.
+    // A pipe is refused, even if it replaces the file between check and open, because reading it would block.
     let read = bounded_file::read(file, MAX_FILE_BYTES, NamedPipes::Refused);
     let (text, _) =
         read.map_err(|error| problem(key, file, format!("it cannot be read: {error}")))?;

@@ -1,6 +1,6 @@
-//! Reading whole files with a size limit, without blocking on a pipe or device in place of the file.
+//! Reads whole files with a size limit, without blocking if the path is a pipe or device.
 //!
-//! A pipe without a writer would block forever. Where a person has just named the file and waits for the result, a pipe
+//! A pipe without a writer would block forever. If a person has just named the file and waits for the result, a pipe
 //! such as the shell's `<(…)` may be awaited for a limited time.
 
 use std::fs::{self, File, Metadata};
@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// Maximum wait for a pipe that was just named: about the time a person needs to type a password.
+/// Maximum wait for a pipe that a person has just named: about the time needed to type a password.
 pub const PIPE_WAIT: Duration = Duration::from_secs(30);
 
 /// Policy for a named pipe in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedPipes {
-    /// Not accepted.
+    /// A pipe is not accepted.
     Refused,
-    /// Read until all writers close it, for at most this long.
+    /// A pipe is read until all writers close it, for at most this long.
     Awaited(Duration),
 }
 
@@ -31,16 +31,16 @@ pub enum Unreadable {
     /// The file system's error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A folder, pipe or device.
+    /// The path is a folder, a pipe or a device.
     #[error("it is not a regular file")]
     NoFile,
-    /// A pipe whose writers did not close it in time.
+    /// The writers of a pipe did not close it in time.
     #[error("it is a pipe, and its writer has not ended within {0:?}")]
     Late(Duration),
-    /// Larger than this number of bytes.
+    /// The file is larger than this number of bytes.
     #[error("it is larger than {0} bytes")]
     TooLarge(u64),
-    /// Not UTF-8.
+    /// The file is not UTF-8.
     #[error("it is not UTF-8")]
     NoText,
 }
@@ -71,7 +71,7 @@ pub fn read(
 }
 
 fn of_file(path: &Path, max_bytes: u64) -> Result<(Vec<u8>, Metadata), Unreadable> {
-    // Opening a pipe without a writer would block as well.
+    // Opening a pipe without a writer would also block.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -83,10 +83,11 @@ fn of_file(path: &Path, max_bytes: u64) -> Result<(Vec<u8>, Metadata), Unreadabl
 fn of_pipe(path: &Path, max_bytes: u64, limit: Duration) -> Result<Vec<u8>, Unreadable> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let path = path.to_owned();
-    // Opened only once: a writer whose reader is gone would be killed. If the time ends, the thread keeps waiting.
+    // The pipe is opened only once: a writer without a reader would be killed. If the time ends, the thread keeps
+    // waiting.
     thread::Builder::new().name("pipe".to_owned()).spawn(move || {
         let read = File::open(&path).map_err(Unreadable::from);
-        // The caller may have given up.
+        // The caller may have stopped waiting.
         let _ = sender.send(read.and_then(|file| whole(file, max_bytes)));
     })?;
     receiver.recv_timeout(limit).map_err(|_| Unreadable::Late(limit))?
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     const MAX_BYTES: u64 = 100;
-    /// Longer than any test takes.
+    /// Longer than any test runs.
     const LONG: NamedPipes = NamedPipes::Awaited(Duration::from_secs(3600));
 
     #[test]

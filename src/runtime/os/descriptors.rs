@@ -1,13 +1,13 @@
-//! File descriptor budget: raising the limit, and dividing it.
+//! File descriptor budget: raises the limit and divides it.
 //!
-//! The log and the upstreams have priority over clients' connections, since a log that cannot open a file has failed.
+//! The log and the upstreams have priority over clients' connections, because the log fails if it cannot open a file.
 //! The listener gets half of the rest, because each connection may have a call that needs another connection to an
 //! upstream.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// The largest useful number within the bounds of this program. Children inherit the limit, and some do work for each
-/// possible descriptor.
+/// Largest limit that this program can use. It is bounded because children inherit the limit, and some of them do work
+/// for each possible descriptor.
 const WANTED: u64 = 65_536;
 /// Descriptors for the standard streams, signals, the listener, and occasional files.
 const RESERVED_FOR_PROCESS: usize = 32;
@@ -17,14 +17,14 @@ const RESERVED_FOR_WORKER: usize = 4;
 const RESERVED_FOR_STORE: usize = 40;
 /// Minimum and maximum number of tables that the log keeps open for reading.
 const STORE_TABLES: (usize, usize) = (24, 900);
-/// The log's tables get one in this many of all descriptors.
+/// Divisor of all descriptors that yields the share of the log's tables.
 const STORE_SHARE: usize = 8;
-/// Descriptors per server: a child's pipes, or connections for discovery and for unsolicited messages.
+/// Descriptors per server: the pipes of a child, or connections for discovery and for unsolicited messages.
 const RESERVED_FOR_SERVER: usize = 4;
 /// Minimum number of client connections, regardless of the limit.
 const MIN_CONNECTIONS: usize = 8;
 
-/// Raises the limit as far as allowed and useful. Returns the limit now in force.
+/// Raises the limit as far as allowed and useful. Returns the limit in force afterward.
 pub fn raise() -> usize {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
     let wanted = hard.min(WANTED);

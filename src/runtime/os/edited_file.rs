@@ -1,11 +1,11 @@
-//! Atomic edits of a file that users edit as well: it is read, changed as text and replaced. Readers see the old text
-//! or the new one, and no other change is lost.
+//! Atomic edits of a file that users edit as well: the file is read, changed as text and replaced. Readers see either
+//! the old text or the new one, and no other change is lost.
 //!
 //! Processes of this program exclude each other by a lock on the file itself, which only processes that may read the
-//! file can take. A lock on its folder or on a separate file could be held by anyone with access to the folder. If the
-//! file was replaced while a process waited for the lock, it locks the new file. A new file is created only if none has
-//! appeared meanwhile. Editors do not use the lock, so the file is read again just before it is replaced, and if it has
-//! changed, the edit is repeated. The contents are not interpreted here.
+//! file can take. A lock on the folder or on a separate file could be held by anyone with access to the folder. If the
+//! file was replaced while a process waited for the lock, it locks the new file. A new file is created only if no other
+//! has appeared in the meantime. Editors do not use the lock, so the file is read again just before it is replaced, and
+//! the edit is repeated if it has changed. The contents are not interpreted here.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, Write as _};
@@ -22,9 +22,9 @@ use super::private;
 
 /// Maximum wait for other processes that edit the same file.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
-/// Interval of the attempts to lock the file.
+/// Interval between the attempts to lock the file.
 const LOCK_STEP: Duration = Duration::from_millis(10);
-/// Number of attempts if the file changes meanwhile.
+/// Maximum number of attempts if the file keeps changing.
 const ATTEMPTS: u32 = 5;
 
 /// Reason why a file was not changed. The file is unmodified.
@@ -33,7 +33,7 @@ pub enum EditFailure<E> {
     /// The file system's error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The file is not text, or too large.
+    /// The file is not text, or is too large.
     #[error("{0}")]
     Unreadable(Unreadable),
     /// Another process of this program held the lock for too long.
@@ -47,9 +47,9 @@ pub enum EditFailure<E> {
     Refused(E),
 }
 
-/// Edits the file at `path` with `change`, which gets the text (`None`: there is no file) and returns the new text
-/// (`None`: no change) and a result for the caller. It may be called more than once. If `path` is a link, its target is
-/// replaced. Mode and owner are kept; a new file gets mode 0600, and a new folder 0700.
+/// Edits the file at `path` with `change`, which gets the text (`None` if there is no file) and returns the new text
+/// (`None` for no change) and a result for the caller. `change` may be called more than once. If `path` is a link, its
+/// target is replaced. Mode and owner are kept; a new file gets mode 0600, and a new folder 0700.
 pub fn edit<T, E>(
     path: &Path,
     max_bytes: u64,
@@ -60,7 +60,7 @@ pub fn edit<T, E>(
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         Some(_) | None => Path::new("."),
     };
-    // Called before anything is created: a refusal must not leave a new folder.
+    // `change` is called before anything is created: a refusal must not leave a new folder.
     if !folder.exists() {
         let (next, answer) = change(None).map_err(EditFailure::Refused)?;
         if next.is_none() {
@@ -86,7 +86,7 @@ pub fn edit<T, E>(
                 None => new.appear(&target)?,
             }
         {
-            // Syncs the file's name. Errors are ignored: a folder that cannot be synced belongs to someone else.
+            // Syncs the file's name. Errors are ignored: a folder that cannot be synced belongs to another user.
             let _ = File::open(folder).and_then(|folder| folder.sync_all());
             return Ok(answer);
         }
@@ -116,7 +116,8 @@ fn target(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Locks the file at `path` until the result is dropped; `None` if it does not exist or the file system has no locks.
+/// Locks the file at `path` until the result is dropped; `None` if it does not exist or the file system does not
+/// support locks.
 fn lock<E>(path: &Path) -> Result<Option<File>, EditFailure<E>> {
     let start = Instant::now();
     loop {
@@ -126,7 +127,7 @@ fn lock<E>(path: &Path) -> Result<Option<File>, EditFailure<E>> {
         match file.try_lock() {
             Ok(()) if is_at(&file, path) => return Ok(Some(file)),
             Err(TryLockError::Error(_)) => return Ok(None),
-            // The lock's holder replaced the file; the new one may already be locked.
+            // The holder of the lock replaced the file; the new one may already be locked.
             Ok(()) if start.elapsed() <= LOCK_WAIT => {}
             Err(TryLockError::WouldBlock) if start.elapsed() <= LOCK_WAIT => sleep(LOCK_STEP),
             Ok(()) | Err(TryLockError::WouldBlock) => return Err(EditFailure::Busy),
@@ -143,12 +144,12 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// A new file beside the one to replace; removed on drop if it was not used.
+/// A new file next to the one to replace; removed on drop if it was not used.
 struct NewFile(Option<PathBuf>);
 
 impl NewFile {
     fn write(target: &Path, text: &str, like: Option<&Metadata>) -> io::Result<Self> {
-        // Several threads of this process may edit at once.
+        // Several threads of this process may edit concurrently.
         static MADE: AtomicU64 = AtomicU64::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let mut name = target.file_name().unwrap_or_default().to_owned();
@@ -177,7 +178,7 @@ impl NewFile {
         Ok(true)
     }
 
-    /// Creates `target` if it does not exist; false if it does.
+    /// Creates `target` if it does not exist; returns false if it does.
     fn appear(self, target: &Path) -> io::Result<bool> {
         let linked = match &self.0 {
             Some(path) => fs::hard_link(path, target),
@@ -186,13 +187,13 @@ impl NewFile {
         match linked {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            // The file system has no hard links.
+            // The file system does not support hard links.
             Err(_) => self.replace(target),
         }
     }
 }
 
-/// The error of a failed replacement, with a remedy where the system's text gives none.
+/// Error of a failed replacement, with a remedy if the system's text gives none.
 fn replace_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::ResourceBusy => io::Error::other(
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn replace_mount_point_error_names_a_way_out() {
-        // The error of rename(2) for a mount point.
+        // Error of rename(2) for a mount point.
         let busy = io::Error::from_raw_os_error(libc::EBUSY);
         assert!(replace_error(busy).to_string().contains("mount its folder instead"));
         let other = io::Error::from_raw_os_error(libc::EACCES);

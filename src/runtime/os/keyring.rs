@@ -1,8 +1,8 @@
-//! Passwords from the keyring of the logged-in user: any with the Secret Service interface on the session's D-Bus
-//! (GNOME's, KDE's).
+//! Passwords from the keyring of the logged-in user. Supports any keyring with the Secret Service interface on the
+//! session's D-Bus (GNOME's, KDE's).
 //!
-//! Runs `secret-tool` of libsecret in a child process, because it speaks D-Bus and may prompt its user to unlock the
-//! keyring. The child is killed when no user would still be typing.
+//! Runs `secret-tool` of libsecret in a child process, because it handles D-Bus and may prompt the user to unlock the
+//! keyring. The child is killed after a time in which any user would have finished typing.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,20 +17,20 @@ const PROGRAM: &str = "secret-tool";
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// Interval at which the child's exit is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Time after an unanswered request in which the keyring is not asked again, because each of several servers would
+/// Time after an unanswered request in which the keyring is not asked again; otherwise each of several servers would
 /// wait.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// Maximum size of a password, and of an error text, in bytes: what fits into a pipe.
+/// Maximum size of a password, and of an error text, in bytes: the capacity of a pipe.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// Time of the last unanswered request.
 static UNANSWERED_SINCE: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Returns the password of `user` for `service`, as `secret-tool lookup service S username U` prints it. Blocks, for
-/// [`ANSWER_LIMIT`] at most.
+/// Returns the password of `user` for `service`, as `secret-tool lookup service S username U` prints it. Blocks for at
+/// most [`ANSWER_LIMIT`].
 ///
 /// # Errors
-/// The reason in one line, which quotes no password.
+/// The reason in one line, which never quotes a password.
 pub fn password(service: &str, user: &str) -> Result<String, String> {
     let unanswered = *UNANSWERED_SINCE.lock();
     if unanswered.is_some_and(|since| since.elapsed() < RETRY_AFTER) {
@@ -80,7 +80,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// The password, or the reason why there is none, from what the child printed.
+/// Returns the password, or the reason why there is none, from the child's output.
 fn answer(is_success: bool, password: &[u8], problem: &[u8]) -> Result<String, String> {
     let problem = String::from_utf8_lossy(problem);
     let problem = problem.lines().next().unwrap_or_default().trim();

@@ -1,14 +1,14 @@
 //! Thread priorities.
 //!
-//! They are only lowered: raising them again requires a privilege that this process does not have.
+//! Priorities are only lowered: raising them again requires a privilege that this process does not have.
 
-/// Niceness of a background thread relative to the threads that serve calls: when both want a core, calls get nine
+/// Niceness of a background thread relative to the threads that serve calls: if both compete for a core, calls get nine
 /// tenths of it.
 #[cfg(target_os = "linux")]
 const BACKGROUND_NICE: i32 = 10;
 
-/// Lowers the calling thread's priority below that of calls. On systems where threads have no priorities of their own
-/// nothing changes, as it would affect the whole process.
+/// Lowers the calling thread's priority below that of calls. On systems without per-thread priorities, nothing changes,
+/// because it would affect the whole process.
 pub fn lower() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::nice(BACKGROUND_NICE) {

@@ -1,4 +1,5 @@
-//! Files and folders for their owner only: modes 0600 and 0700, regardless of the umask and of the parent folder's mode.
+//! Files and folders that only their owner can access: modes 0600 and 0700, regardless of the umask and of the parent
+//! folder's mode.
 //!
 //! The owner of an existing file is not checked, and links are not followed.
 
@@ -13,7 +14,7 @@ use nix::sys::stat::{Mode, umask};
 const FILE: u32 = 0o600;
 /// Mode of a folder.
 const FOLDER: u32 = 0o700;
-/// Mode bits of everyone but the owner.
+/// Mode bits of everyone except the owner.
 const OTHERS: u32 = 0o077;
 /// Maximum depth of nested folders for [`restrict_all`].
 const MAX_DEPTH: usize = 16;
@@ -35,8 +36,8 @@ pub fn options() -> OpenOptions {
     options
 }
 
-/// Creates an empty file for writing. An existing file is removed first, so that neither its mode nor a link in its place
-/// matters.
+/// Creates an empty file for writing. An existing file is removed first, so that neither its mode nor a link in its
+/// place matters.
 pub fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -44,22 +45,22 @@ pub fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The mode of `path` if others than its owner have access; `None` also if it does not exist.
+/// The mode of `path` if others than its owner have access; also `None` if it does not exist.
 pub fn wider(path: &Path) -> Option<u32> {
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o7777;
     (mode & OTHERS != 0).then_some(mode)
 }
 
-/// Removes the access of others to `path` and everything in it.
+/// Removes others' access to `path` and everything in it.
 ///
 /// # Errors
 ///
-/// The first file system error. The remaining entries are processed nevertheless.
+/// The first file system error. The remaining entries are still processed.
 pub fn restrict_all(path: &Path) -> io::Result<()> {
     restrict_to_depth(path, MAX_DEPTH)
 }
 
-/// Removes the access of others to `path` only.
+/// Removes others' access to `path` only.
 pub fn restrict(path: &Path) -> io::Result<()> {
     restrict_to_depth(path, 0)
 }
@@ -85,10 +86,11 @@ fn restrict_to_depth(path: &Path, depth: usize) -> io::Result<()> {
     result
 }
 
-/// Runs `act` so that the files it creates are private even if it cannot set their modes: on a thread with its own umask,
-/// which the threads it starts inherit. The umask of the process is unchanged, because servers inherit it.
+/// Runs `act` so that the files it creates are private even if `act` cannot set their modes: on a thread with a
+/// separate umask, which threads started by it inherit. The umask of the process is unchanged, because servers inherit
+/// it.
 ///
-/// On systems without per-thread umasks (other than Linux, or a container that forbids them), only the mode of the parent
+/// On systems without per-thread umasks (not Linux, or a container that forbids them), only the mode of the parent
 /// folder protects the files.
 pub fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let apart = || {
@@ -103,7 +105,7 @@ pub fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Gives this thread its own umask; false if the system does not support it.
+/// Gives this thread a separate umask; returns false if the system does not support it.
 fn own_file_state() -> bool {
     #[cfg(target_os = "linux")]
     return nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).is_ok();
@@ -127,7 +129,7 @@ mod tests {
         let (own, other) = (home.path().join("own"), home.path().join("other"));
         let before = mode_of_a_new_file(&other);
         let threads = apart(|| {
-            // Threads of a library: started inside `apart`, and running on after it.
+            // Stands for a library's thread that is started inside `apart` and outlives it.
             let own = own.clone();
             std::thread::spawn(move || mode_of_a_new_file(&own))
         });

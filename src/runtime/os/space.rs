@@ -47,7 +47,7 @@ fn used_within(folder: &Path, depth: usize) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
     let sizes = entries.map(|entry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() && depth > 0 => used_within(&entry.path(), depth - 1),
-        // Journals are allocated long before they are filled: the allocated blocks count.
+        // Journals are allocated long before they are filled, so the allocated blocks count.
         Ok(metadata) if metadata.is_file() => {
             std::os::unix::fs::MetadataExt::blocks(&metadata).saturating_mul(512)
         }

@@ -1,22 +1,21 @@
-//! State files (SF-1 to SF-3): small files that decide permissions. Replaced atomically and durably, verified by a checksum
-//! whenever they are read, with a copy of the last good generation beside them.
+//! State files (SF-1 to SF-3): small files that decide permissions. They are replaced atomically and durably, and verified by a checksum at
+//! every read. A copy of the last good generation is kept next to each.
 //!
-//! A file is its body and one more line with the BLAKE3 hash of the body:
+//! A file consists of its body and a last line with the BLAKE3 hash of the body:
 //! ```text
 //! <the body>
 //! {"blake3":"<64 hexadecimal digits>"}
 //! ```
-//! The body of every such file is one JSON value, so that a file whose last line was altered is not valid JSON. A file
-//! without that line was written by an earlier version or by hand: it is accepted, and gets the line with its next write.
-//! The hash detects accidents, not deliberate changes.
+//! The body of every such file is one JSON value, so that a file whose last line was altered is not valid JSON. A file without that line
+//! was written by an earlier version or by hand: it is accepted, and the next write adds the line. The hash detects accidents, not
+//! deliberate changes.
 //!
-//! The copy (`NAME.last-good`) is written after the file, before a write returns. It is never used in place of the file:
-//! a file that fails its check is refused, and the error message suggests the copy ([`recovery`]). A missing file with an
-//! existing copy is refused as well.
+//! The copy (`NAME.last-good`) is written after the file, before a write returns. It is never used in place of the file: a file that fails
+//! its check is refused, and the error message suggests the copy ([`recovery`]). A missing file is also refused if its copy exists.
 //!
-//! An [`AlternatingFile`] is a small file that survives torn writes: two slots are written alternately, each with its own
-//! checksum, so that a torn write damages at most one of them. A slot has `N` bytes of payload. Its first eight bytes are a
-//! counter that grows with each write; the valid slot with the larger counter is current.
+//! An [`AlternatingFile`] is a small file that survives torn writes: two slots are written alternately, each with its own checksum, so that
+//! a torn write damages at most one of them. A slot has `N` bytes of payload, of which the first eight are a counter that grows with each
+//! write; the valid slot with the larger counter is current.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -48,8 +47,8 @@ pub enum StateFileError {
     Missing,
 }
 
-/// Replaces the file at `path` by one that holds `bytes`, atomically and durably, for its owner alone (0600). Blocks.
-/// On an error the old file is still there.
+/// Replaces the file at `path` with one that contains `bytes`, atomically and durably, accessible only to its owner (0600). Blocks. On an
+/// error, the old file still exists.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = suffixed(path, NEW_SUFFIX);
     let write = || {
@@ -64,23 +63,23 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Replaces the file at `path` by one with `body` and its checksum, then the copy. On return both are durable. Blocks.
+/// Replaces the file at `path` with `body` and its checksum, then the copy. On return, both are durable. Blocks.
 pub fn write(path: &Path, body: &[u8]) -> io::Result<()> {
     let hash = blake3::hash(body).to_hex();
     let bytes = [body, b"\n", CHECK_START, hash.as_bytes(), CHECK_END, b"\n"].concat();
     replace_with_copy(path, &bytes)
 }
 
-/// Replaces the file at `path` and then its copy: for files whose format has a checksum of its own. Blocks.
+/// Replaces the file at `path` and then its copy. For files whose format has its own checksum. Blocks.
 pub fn replace_with_copy(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, bytes)?;
     replace(&copy_path(path), bytes)
 }
 
-/// The body of the file at `path`, of at most `max_bytes`; `None` if neither the file nor its copy is there. Blocks.
+/// The body of the file at `path`, at most `max_bytes`; `None` if neither the file nor its copy exists. Blocks.
 ///
 /// # Errors
-/// [`StateFileError`]: it is there and cannot be used.
+/// [`StateFileError`] if the file or its copy exists but cannot be used.
 pub fn read(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>, StateFileError> {
     match bounded_file::read(path, max_bytes, NamedPipes::Refused) {
         Ok((bytes, _)) => checked(bytes).map(Some),
@@ -90,9 +89,9 @@ pub fn read(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>, StateFileErr
     }
 }
 
-/// Removes the file at `path` and its copy, durably; false if neither was there. Blocks.
+/// Removes the file at `path` and its copy, durably; returns false if neither existed. Blocks.
 pub fn remove(path: &Path) -> io::Result<bool> {
-    // The copy first: a file without its copy is intact, but a copy without its file is a fault.
+    // The copy is removed first: a file without its copy is intact, but a copy without its file is a fault.
     let copy = removed(&copy_path(path))?;
     let file = removed(path)?;
     if copy || file {
@@ -101,13 +100,13 @@ pub fn remove(path: &Path) -> io::Result<bool> {
     Ok(copy || file)
 }
 
-/// The file that holds the last good generation of the one at `path`.
+/// Path of the file that holds the last good generation of the file at `path`.
 pub fn copy_path(path: &Path) -> PathBuf {
     suffixed(path, COPY_SUFFIX)
 }
 
-/// Remedy for a damaged file, to be appended to the description of the damage: restoring the copy if `is_sound` accepts
-/// it, else `otherwise`.
+/// Remedy for a damaged file, to be appended to the description of the damage: restoring the copy if `is_sound` accepts it, otherwise
+/// `otherwise`.
 pub fn recovery(
     path: &Path,
     is_sound: impl FnOnce(&[u8]) -> bool,
@@ -175,7 +174,7 @@ const CHECK_BYTES: usize = 16;
 /// The name and magic number of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileKind {
-    /// Name in the log's folder.
+    /// File name in the log's folder.
     pub name: &'static str,
     /// The first bytes of each slot.
     pub magic: [u8; MAGIC_BYTES],
@@ -209,7 +208,7 @@ impl<const N: usize> AlternatingFile<N> {
     const PLACE_BYTES: usize = MAGIC_BYTES + N + CHECK_BYTES;
     const FILE_BYTES: usize = STRIDE + Self::PLACE_BYTES;
 
-    /// Opens or creates the file in `dir`, with space for both slots, and reads it.
+    /// Opens or creates the file in `dir` with space for both slots, and reads it.
     pub fn open(dir: &Path, kind: FileKind) -> io::Result<(Self, SlotContents<N>)> {
         let path = dir.join(kind.name);
         let mut file =
@@ -261,7 +260,7 @@ impl<const N: usize> AlternatingFile<N> {
         let raw = [place(0), place(STRIDE)];
         let places = raw.map(|place| decode(place, kind));
         let between = bytes.get(Self::PLACE_BYTES..STRIDE).unwrap_or_default();
-        // A shorter file may have been interrupted while it was created.
+        // The creation of a shorter file may have been interrupted.
         let length = empty(bytes) || bytes.len() == Self::FILE_BYTES;
         let torn = !length
             || !empty(between)
@@ -334,7 +333,7 @@ mod tests {
         }
         for length in 0..sound.len() {
             fs::write(&path, &sound[..length]).unwrap();
-            // A file that lost only its checksum still has its body.
+            // A file that lost only its checksum still contains its body.
             let is_whole = matches!(length.checked_sub(BODY.len()), Some(0 | 1));
             assert_eq!(usable(), before.clone().filter(|_| is_whole), "cut at {length}");
         }

@@ -1,7 +1,7 @@
 //! Conjunctions of subschemas as a list of alternatives, each a list of schema objects that must all hold.
 //!
-//! The branches of a `oneOf` are alternatives if no value conforms to two of them: certain by type, by a tag (an enumerated member),
-//! or by a required member that the other one does not allow.
+//! The branches of a `oneOf` are alternatives if it is certain that no value conforms to two of them: because of their types, of a tag (an
+//! enumerated member), or of a required member that the other branch does not allow.
 
 use std::collections::BTreeSet;
 use std::ptr;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 /// Maximum number of alternatives of one conjunction.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// Maximum number of steps to find them: subschemas read, and pairs of branches compared.
+/// Maximum number of steps to find the alternatives: subschemas read, and pairs of branches compared.
 const MAX_STEPS: usize = 4_000;
 
 /// Maximum number of schema objects in one alternative.
@@ -40,7 +40,7 @@ struct Partial<'a> {
 }
 
 impl<'a> SchemaSource<'a> {
-    /// Alternatives for a value to which all of `schemas` apply. An alternative that is missing can only make the evaluator less certain.
+    /// Alternatives for a value to which all of `schemas` apply. A missing alternative can only make the evaluator less certain.
     pub(super) fn alternatives(self, schemas: &[&'a Value]) -> Alternatives<'a> {
         let mut all = Alternatives::default();
         let mut partials = vec![Partial { open: schemas.to_vec(), parts: Vec::new() }];
@@ -136,7 +136,7 @@ impl<'a> SchemaSource<'a> {
         Some(certain)
     }
 
-    /// Alternatives of `if`: with `then`; or with both `then` and `else`, regardless of the condition.
+    /// Alternatives of `if`: either with `then`, or with both `then` and `else` regardless of the condition.
     fn condition(self, keywords: &'a Keywords) -> Option<Vec<Vec<&'a Value>>> {
         let condition = keywords.get("if")?;
         let then = keywords.get("then");
@@ -160,10 +160,10 @@ const ARRAY: u8 = 32;
 const OBJECT: u8 = 64;
 const ALL: u8 = 127;
 
-/// Whether each value that conforms to `a` certainly violates `b`.
+/// Whether it is certain that each value that conforms to `a` violates `b`.
 pub(super) fn excludes(source: SchemaSource<'_>, a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (source.parts(a), source.parts(b)) else {
-        // One of them accepts nothing.
+        // One of the schemas accepts nothing.
         return true;
     };
     let both = source.kinds(&a) & source.kinds(&b);
@@ -177,7 +177,7 @@ pub(super) fn excludes(source: SchemaSource<'_>, a: &Value, b: &Value) -> bool {
 }
 
 impl<'a> SchemaSource<'a> {
-    /// Schema objects that all apply to a value of `schema`, as far as `$ref` and `allOf` lead; `None` if it accepts nothing.
+    /// Schema objects that all apply to a value of `schema`, found by following `$ref` and `allOf`; `None` if the schema accepts nothing.
     fn parts(self, schema: &'a Value) -> Option<Vec<&'a Keywords>> {
         let mut open = vec![schema];
         let mut parts: Vec<&Keywords> = Vec::new();
@@ -239,7 +239,7 @@ impl<'a> SchemaSource<'a> {
         listed.into_iter().chain(constant.map(std::slice::from_ref))
     }
 
-    /// Strings that a value may be, if they are enumerated and it may be nothing else.
+    /// Strings that a value may be, if they are enumerated and nothing else is allowed.
     fn texts(self, parts: &[&'a Keywords]) -> Option<BTreeSet<&'a str>> {
         let mut lists = parts.iter().flat_map(|part| self.enumerations(part));
         lists.find_map(|values| {
@@ -318,7 +318,7 @@ impl<'a> SchemaSource<'a> {
         }
     }
 
-    /// Whether the keywords beside a reference are ignored.
+    /// Whether the keywords next to a reference are ignored.
     pub(super) fn ignores_beside_reference(self) -> bool {
         self.version() <= 7
     }

@@ -1,7 +1,8 @@
 //! Evaluation of a document while it arrives.
 //!
-//! An item that is incomplete at the end of a slice is kept and read again with the next one. So is a scalar that is refused, since the two
-//! look alike. Where an item is too long or too much is read again, the pass gives up, and the complete document is judged on the usual path.
+//! An item that is incomplete at the end of a slice is kept and read again with the next slice. The same applies to a scalar that is
+//! refused, since it cannot be distinguished from an incomplete one. If an item is too long, or too much is read again, the pass gives up,
+//! and the complete document is judged in the usual way.
 
 use bytes::Bytes;
 
@@ -11,23 +12,23 @@ use super::rules::AcceptProgram;
 /// Maximum number of hashes of an arriving document; see `MAX_HASHES` of a complete one.
 const MAX_ARRIVING_HASHES: usize = 1 << 12;
 
-/// Maximum size of an item, or the beginning of one, that extends over two slices, in bytes.
+/// Maximum size in bytes of an item, or the beginning of one, that extends over two slices.
 const MAX_OPEN_ITEM_BYTES: usize = 16 * 1024;
 
-/// Maximum number of bytes that are read again: for every document, and for each byte of it.
+/// Maximum number of bytes that are read again: for every document, and for each byte of the document.
 const MAX_REPEATED_BYTES: usize = 64 * 1024;
 const MAX_REPEATED_PER_BYTE: usize = 8;
 
 /// Minimum number of bytes that are appended to an incomplete item.
 const JOINED_BYTES: usize = 512;
 
-/// Accept-only evaluation of a document that is still arriving (FR-A14). Always of the same schema.
+/// Accept-only evaluation of a document that is still arriving (FR-A14). Always evaluates the same schema.
 #[derive(Debug)]
 pub struct ArrivingDocument {
     state: AcceptState,
     /// Number of slices read.
     slices: usize,
-    /// Incomplete item at the end of what was read.
+    /// Incomplete item at the end of the text read so far.
     open_item: Vec<u8>,
     /// Number of bytes that may still be read again.
     repeatable: usize,
@@ -45,7 +46,7 @@ impl ArrivingDocument {
         }
     }
 
-    /// Whether the slices of `document` are read, complete, and certainly conform.
+    /// Whether the slices of `document` have been read, are complete, and certainly conform.
     pub fn accepts(&self, document: &[Bytes]) -> bool {
         let is_complete = self.open_item.is_empty() && self.state.is_complete();
         is_complete && !self.given_up && self.slices == document.len()
@@ -88,7 +89,7 @@ impl ArrivingDocument {
             self.open_item.extend_from_slice(slice.get(..joined)?);
             let left = program.read_part(&self.open_item, &mut self.state, scratch)?;
             if left <= joined {
-                // The item is complete; the rest follows in the slice.
+                // The item is complete; the rest of the slice follows.
                 self.open_item.clear();
                 slice = slice.get(joined - left..)?;
             } else {
@@ -104,7 +105,7 @@ impl ArrivingDocument {
         self.check_item()
     }
 
-    /// `None` if the incomplete item is too long.
+    /// Checks the size of the incomplete item; `None` if it is too long.
     fn check_item(&self) -> Option<()> {
         (self.open_item.len() <= MAX_OPEN_ITEM_BYTES).then_some(())
     }

@@ -1,7 +1,7 @@
 //! Compilation of a normalized schema for the accept-only evaluator.
 //!
 //! A keyword without a rule drops the rules of the JSON types that it applies to, so that the evaluator is never
-//! certain of such values.
+//! certain of these values.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const MAX_NODES: usize = 10_000;
 /// Maximum number of steps of the compilation: schema objects read, and names and values in them.
 const MAX_STEPS: usize = 1_000_000;
 
-/// Number of steps for one step of the search for alternatives.
+/// Number of compilation steps that one step of the search for alternatives costs.
 const STEPS_PER_ALTERNATIVE: usize = 4;
 
 /// Maximum number of item positions with their own subschema.
@@ -45,7 +45,7 @@ pub(crate) struct AcceptBuilder<'a> {
     pub(crate) cost: &'a Cost,
 }
 
-/// Conjunction of subschemas, each once, without those that accept everything.
+/// Conjunction of distinct subschemas, without those that accept everything.
 type Conjunction<'a> = Vec<&'a Value>;
 
 struct Graph<'a> {
@@ -102,7 +102,7 @@ impl AcceptBuilder<'_> {
     }
 }
 
-/// Number of names and values in the keywords of a schema object, itself included.
+/// Number of names and values in the keywords of a schema object, including the object itself.
 fn size(part: &Keywords) -> usize {
     let sizes = part.values().map(|value| match value {
         Value::Array(items) => 1 + items.len(),
@@ -112,8 +112,8 @@ fn size(part: &Keywords) -> usize {
     1 + sizes.sum::<usize>()
 }
 
-/// Whether a subschema identifies a resource or changes the dialect, so that references are not pointers from the root. The nesting of
-/// schemas bounds the recursion.
+/// Whether a subschema identifies a resource or changes the dialect, so that references are not pointers from the root. Recursion is
+/// bounded by the nesting of schemas.
 fn names_resources(value: &Value, id: &str, is_root: bool) -> bool {
     match value {
         Value::Object(members) => {
@@ -198,7 +198,7 @@ impl<'a> Graph<'a> {
         node
     }
 
-    /// Rules of all keywords but those of members. `None` if a keyword that applies to every type has no rule.
+    /// Rules of all keywords except those of members. `None` if a keyword that applies to every type has no rule.
     fn shape(&mut self, parts: &[&'a Keywords]) -> Option<Shape<'a>> {
         let mut shape = Shape {
             null: true,
@@ -345,7 +345,7 @@ struct MemberSchemas<'a> {
 }
 
 impl<'a> MemberSchemas<'a> {
-    /// Subschemas for a declared `name`, or for another name, to which the patterns apply that `matches` returns true for.
+    /// Subschemas for a declared `name`, or for another name that matches the patterns for which `matches` returns true.
     fn schemas(
         &self,
         name: Option<&str>,
@@ -361,7 +361,7 @@ impl<'a> MemberSchemas<'a> {
 }
 
 impl<'a> Shape<'a> {
-    /// Reads a keyword of `part`; false if it applies to every type and has no rule.
+    /// Reads a keyword of `part`; returns false if it applies to every type and has no rule.
     fn read(
         &mut self,
         keyword: &str,
@@ -373,7 +373,7 @@ impl<'a> Shape<'a> {
         let handled = match keyword {
             "type" => self.read_type(value),
             "enum" | "const" => version >= 6 || keyword == "enum",
-            // Read by `alternatives`.
+            // These are read by `alternatives`.
             "$ref" | "allOf" | "anyOf" | "oneOf" => true,
             "if" => version >= 7,
             "not" | "$dynamicRef" | "$recursiveRef" => false,
@@ -422,7 +422,7 @@ impl<'a> Shape<'a> {
         true
     }
 
-    /// Reads a keyword about one type; false if it has no rule.
+    /// Reads a keyword about one type; returns false if it has no rule.
     fn read_of_type(
         &mut self,
         keyword: &str,
@@ -436,7 +436,7 @@ impl<'a> Shape<'a> {
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
                 match (&mut self.number, value.as_f64()) {
                     (None, _) => true,
-                    // Draft 4 has booleans beside the limits.
+                    // Draft 4 has booleans next to the limits.
                     (Some(_), None) => version < 6 && *value == Value::Bool(false),
                     (Some(_), Some(_)) if version < 6 && keyword.starts_with("exclusive") => false,
                     (Some(number), Some(limit)) => {
@@ -516,12 +516,12 @@ impl<'a> Shape<'a> {
                 self.object.is_none()
             }
             "then" | "else" => part.contains_key("if") || version >= 7,
-            // Read by `array` and `object`, annotations, and names without a meaning.
+            // The others are read by `array` and `object`, are annotations, or have no meaning.
             _ => true,
         }
     }
 
-    /// Drops the rule for the type that `keyword` applies to.
+    /// Drops the rule for the type to which `keyword` applies.
     fn drop_type(&mut self, keyword: &str) {
         match keyword {
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {
@@ -591,7 +591,7 @@ const GAPS: [&str; 31] = [
     "unevaluatedProperties",
 ];
 
-/// String rules for alternatives: a single one without conditions, or the enumerations as one.
+/// String rules for alternatives: a single rule if one has no conditions; enumerations are merged into one.
 fn merged(texts: Vec<TextRule>) -> Vec<TextRule> {
     if texts.iter().any(|text| text.free) {
         return vec![TextRule::default()];
@@ -607,7 +607,7 @@ fn merged(texts: Vec<TextRule>) -> Vec<TextRule> {
     others
 }
 
-/// Whether a character of a name is written with an escape.
+/// Whether a character in a name must be escaped.
 fn is_escaped(byte: u8) -> bool {
     byte < b' ' || byte == b'"' || byte == b'\\'
 }

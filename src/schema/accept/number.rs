@@ -1,12 +1,13 @@
 //! Numbers for the accept-only evaluator: parser, and conditions on the value.
 
-/// Magnitude from which doubles do not represent every integer.
+/// Magnitude from which on doubles do not represent every integer.
 pub(super) const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Maximum number of digits whose value fits an integer.
+/// Maximum number of digits whose value fits into an integer.
 pub(super) const MAX_VALUE_DIGITS: usize = 18;
 
-/// Maximum number of digits before and after the point. No such number with an exponent of two digits overflows a double.
+/// Maximum number of digits before and after the point. Within this limit, a number with an exponent of two digits does
+/// not overflow a double.
 const MAX_DIGITS: usize = 40;
 
 /// Relative distance to a limit within which a rounded number is not compared.
@@ -33,13 +34,13 @@ pub(super) struct WrittenNumber {
 /// Value of a number.
 enum Magnitude {
     Exact(f64),
-    /// Within [`MARGIN`] of the value.
+    /// The exact value is within [`MARGIN`] of this one.
     Rounded(f64),
     Unknown,
 }
 
 impl WrittenNumber {
-    /// Reads the number at the start of `text`. Returns the rest if a rule accepts it.
+    /// Reads the number at the start of `text`. Returns the rest if a rule accepts the number.
     #[inline(always)]
     pub(super) fn check<'t>(rules: &[NumberRule], text: &'t [u8]) -> Option<&'t [u8]> {
         let (negative, text) = match text.strip_prefix(b"-") {
@@ -59,7 +60,7 @@ impl WrittenNumber {
         accepted(rules, |rule| !rule.compared || rule.compares(written())).then_some(rest)
     }
 
-    /// [`check`](Self::check), continued at the point or the exponent, after the given digits.
+    /// Continues [`check`](Self::check) at the point or the exponent, after the given digits.
     #[inline(never)]
     fn check_fraction<'t>(
         rules: &[NumberRule],
@@ -109,7 +110,7 @@ impl WrittenNumber {
             return Magnitude::Unknown;
         };
         let value = signed(if self.power < 0 { digits / power } else { digits * power });
-        // One rounding at most: the double that is nearest to the number.
+        // At most one rounding takes place: the result is the double nearest to the number.
         if digits < EXACT { Magnitude::Exact(value) } else { Magnitude::Rounded(value) }
     }
 }
@@ -121,13 +122,13 @@ fn read_digits(text: &[u8]) -> (u64, usize) {
     let (mut value, mut count) = (0_u64, 0);
     while let Some(eight) = text.get(count..).and_then(|rest| rest.first_chunk::<8>()) {
         let digits = u64::from_le_bytes(*eight) ^ ZEROS;
-        // The high bits of a byte are set unless it is a digit.
+        // The high bits of a byte are set unless the byte is a digit.
         let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
         let found = (others.trailing_zeros() / 8) as usize;
         if found == 0 {
             return (value, count);
         }
-        // Replaces the bytes after the digits by leading zeros.
+        // Replaces the bytes after the digits with leading zeros.
         let part = eight_digits(digits << (8 * (8 - found)));
         value = value.wrapping_mul(scale(found)).wrapping_add(part);
         count += found;
@@ -173,7 +174,7 @@ fn scale(power: usize) -> u64 {
     SCALES.get(power).copied().unwrap_or_default()
 }
 
-/// Value of eight digits, the first one in the lowest byte.
+/// Value of eight digits, of which the first is in the lowest byte.
 #[inline]
 fn eight_digits(digits: u64) -> u64 {
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00FF_00FF_00FF_00FF;
@@ -184,15 +185,15 @@ fn eight_digits(digits: u64) -> u64 {
 /// Conditions on a number.
 #[derive(Clone)]
 pub(super) struct NumberRule {
-    /// Whether it must be written as an integer.
+    /// Whether the number must be written as an integer.
     pub(super) integer: bool,
-    /// Whether its value matters.
+    /// Whether the value is compared.
     pub(super) compared: bool,
     pub(super) at_least: f64,
     pub(super) above: f64,
     pub(super) at_most: f64,
     pub(super) below: f64,
-    /// Integer of which it must be a multiple.
+    /// Integer of which the number must be a multiple.
     pub(super) divisor: Option<u64>,
     pub(super) one_of: Option<Box<[f64]>>,
 }
@@ -224,7 +225,7 @@ impl NumberRule {
         }
     }
 
-    /// Adds a divisor; false for a second one, and for one that doubles do not represent.
+    /// Adds a divisor; returns false for a second divisor, or one that doubles do not represent.
     pub(super) fn divide(&mut self, divisor: u64) -> bool {
         self.compared = true;
         self.divisor.replace(divisor).is_none() && divisor as f64 > 0.0 && (divisor as f64) < EXACT
@@ -256,7 +257,7 @@ impl NumberRule {
     }
 }
 
-/// Whether a rule accepts. Nearly always there is one rule.
+/// Whether any rule accepts. Nearly always there is only one rule.
 #[inline(always)]
 pub(super) fn accepted<R>(rules: &[R], accepts: impl Fn(&R) -> bool) -> bool {
     match rules {
@@ -269,7 +270,7 @@ pub(super) fn accepted<R>(rules: &[R], accepts: impl Fn(&R) -> bool) -> bool {
 mod tests {
     use super::*;
 
-    /// Rest of `text` after its number, if that is certainly between the limits.
+    /// Rest of `text` after its number, if the number is certainly between the limits.
     fn between(at_least: f64, at_most: f64, text: &str) -> Option<&[u8]> {
         let rule = NumberRule { compared: true, at_least, at_most, ..NumberRule::default() };
         WrittenNumber::check(&[rule], text.as_bytes())

@@ -21,18 +21,18 @@ const BYTES_PER_STEP: usize = 16;
 /// Number of bytes of a string per step for each of its conditions.
 const COMPARED_BYTES_PER_STEP: usize = 2;
 
-/// Maximum number of undeclared names in the open objects, and of items compared in the open arrays, together.
+/// Maximum total number of undeclared names in the open objects and of items compared in the open arrays.
 const MAX_HASHES: usize = 1 << 16;
 
 /// Scratch memory of a worker for the accept-only evaluator.
 #[derive(Default)]
 pub(crate) struct AcceptScratch {
     guesses: Guesses,
-    /// State for documents that are complete.
+    /// State for complete documents.
     state: AcceptState,
 }
 
-/// Predictions of the next name, by the name before it: the one that followed last time. They change no result.
+/// Predictions of the next name, by the name before it: the one that followed last time. They do not change the result.
 #[derive(Default)]
 struct Guesses {
     /// Schema of the predictions.
@@ -50,13 +50,13 @@ pub(super) struct AcceptState {
     hashes: Vec<u64>,
     /// Maximum number of hashes.
     max_hashes: usize,
-    /// Steps left.
+    /// Number of steps left.
     left: usize,
     /// Whether the next byte follows a nested container, so that a comma or a closing bracket is expected.
     after: bool,
     /// Whether the document has begun.
     begun: bool,
-    /// Whether a closing bracket was refused, so that more of the document changes nothing.
+    /// Whether a closing bracket was refused, so that the rest of the document does not matter.
     refused: bool,
 }
 
@@ -67,9 +67,9 @@ struct Frame {
     is_object: bool,
     /// Index of the rule that is being tried.
     rule: usize,
-    /// Number of bytes from the first item to the end of the document, where another rule begins again.
+    /// Number of bytes from the first item to the end of the document, where another rule starts again.
     left: usize,
-    /// Number of hashes of the containers around it.
+    /// Number of hashes that belong to the enclosing containers.
     hashes: usize,
     items: Items,
 }
@@ -90,13 +90,13 @@ struct Items {
 
 /// Value that was read.
 enum Read<'t> {
-    /// Scalar or empty container, and the text behind it.
+    /// Scalar or empty container, and the text after it.
     Whole(&'t [u8]),
-    /// Container with items, and the text from the first of them.
+    /// Container with items, and the text from the first item.
     Opened { node: AcceptNodeId, is_object: bool, items: &'t [u8] },
 }
 
-/// Item that was read, and the text behind it.
+/// Item that was read, and the text after it.
 enum Item<'t> {
     /// Followed by a comma.
     Next(&'t [u8]),
@@ -119,9 +119,9 @@ impl AcceptProgram {
         is_utf8(document) && pass.whole(document).is_some()
     }
 
-    /// Reads `text`, the part of a document that follows what `state` has read; its steps are [allowed](AcceptState::allow) before. Returns
-    /// the number of bytes from the first item that is incomplete or refused; `None` if the document is certainly refused, or the part
-    /// before that item is not UTF-8.
+    /// Reads `text`, the part of a document that follows the text `state` has read; its steps must be [allowed](AcceptState::allow) before.
+    /// Returns the number of bytes from the first item that is incomplete or refused; `None` if the document is certainly refused, or the
+    /// part before that item is not UTF-8.
     pub(super) fn read_part(
         &self,
         text: &[u8],
@@ -138,7 +138,7 @@ impl AcceptProgram {
         is_valid.then_some(rest.len())
     }
 
-    /// Index of the prediction of the first name in a container under the rule that is being tried; `None` without such a rule.
+    /// Index of the prediction of the first name in a container under the rule being tried; `None` without such a rule.
     fn first_guess(&self, frame: &Frame) -> Option<usize> {
         let node = self.nodes.get(frame.node as usize)?;
         match frame.is_object {
@@ -195,7 +195,7 @@ struct AcceptPass<'p, 's> {
 }
 
 impl<'p> AcceptPass<'p, '_> {
-    /// Reads a complete document. Where a rule of an open container refuses, the next rule of the innermost container that has one is tried.
+    /// Reads a complete document. If a rule of an open container refuses, the next rule of the innermost container that has one is tried.
     fn whole(&mut self, document: &[u8]) -> Option<()> {
         let mut text = self.begin(without_space(document))?;
         loop {
@@ -208,7 +208,7 @@ impl<'p> AcceptPass<'p, '_> {
         }
     }
 
-    /// Reads the root value at the start of `text`, of a container only its opening bracket. Returns the rest.
+    /// Reads the root value at the start of `text`; of a container, only the opening bracket. Returns the rest.
     fn begin<'t>(&mut self, text: &'t [u8]) -> Option<&'t [u8]> {
         let rest = match self.value(self.program.root, text)? {
             Read::Whole(rest) => rest,
@@ -222,7 +222,8 @@ impl<'p> AcceptPass<'p, '_> {
         Some(rest)
     }
 
-    /// Reads items of the open containers until the root value ends, or an item is incomplete or refused. Returns the text from there.
+    /// Reads items of the open containers until the root value ends, or an item is incomplete or refused. Returns the text from that
+    /// position.
     fn advance<'t>(&mut self, mut text: &'t [u8]) -> &'t [u8] {
         self.depth = self.state.frames.len();
         // The innermost container is kept out of the stack.
@@ -249,8 +250,8 @@ impl<'p> AcceptPass<'p, '_> {
         text
     }
 
-    /// Reads items of the container until it ends or another one opens, and leaves `text` at the last of them; `None` at an item that is
-    /// incomplete or refused.
+    /// Reads items of the container until it ends or another one opens, and leaves `text` at the last of them. Returns `None` at an item
+    /// that is incomplete or refused.
     fn items<'t>(&mut self, frame: &mut Frame, text: &mut &'t [u8]) -> Option<Item<'t>> {
         let node = self.program.nodes.get(frame.node as usize)?;
         match frame.is_object {
@@ -268,8 +269,8 @@ impl<'p> AcceptPass<'p, '_> {
         Some(frame)
     }
 
-    /// Restarts the innermost open container that has another rule with that, and returns the number of bytes from its first item to the
-    /// end of the document.
+    /// Finds the innermost open container that has another rule, and restarts it with that rule. Returns the number of bytes from its first
+    /// item to the end of the document.
     fn other_rule(&mut self) -> Option<usize> {
         let AcceptState { frames, hashes, after, refused, .. } = &mut *self.state;
         while let Some(frame) = frames.last_mut() {
@@ -309,7 +310,7 @@ impl<'p> AcceptPass<'p, '_> {
         Some(Read::Whole(rest))
     }
 
-    /// Reads an empty container, or the beginning of another one, from behind its opening bracket.
+    /// Reads an empty container, or the beginning of a nonempty one, after its opening bracket.
     #[inline(always)]
     fn container<'t>(
         &self,
@@ -330,7 +331,7 @@ impl<'p> AcceptPass<'p, '_> {
         accepts_empty.then_some(Read::Whole(rest))
     }
 
-    /// Reads the string whose opening quote is before `text`.
+    /// Reads the string whose opening quote precedes `text`.
     #[inline(always)]
     fn text<'t>(&mut self, node: &AcceptNode, text: &'t [u8]) -> Option<&'t [u8]> {
         let len = string_run(text);
@@ -347,7 +348,7 @@ impl<'p> AcceptPass<'p, '_> {
         }
     }
 
-    /// The same for a string with its first backslash at `at`.
+    /// Same as `text`, for a string with its first backslash at `at`.
     fn escaped_text<'t>(
         &mut self,
         node: &AcceptNode,
@@ -406,7 +407,7 @@ impl<'p> AcceptPass<'p, '_> {
         self.end_of_item(rule, frame, rest)
     }
 
-    /// Reads what follows an item: a comma, or the bracket of an array that conforms.
+    /// Reads the end of an item: a comma, or the closing bracket of an array that conforms.
     #[inline(always)]
     fn end_of_item<'t>(
         &mut self,
@@ -476,7 +477,7 @@ impl<'p> AcceptPass<'p, '_> {
         }
     }
 
-    /// Reads what follows a member: a comma, or the brace of an object that conforms.
+    /// Reads the end of a member: a comma, or the closing brace of an object that conforms.
     #[inline(always)]
     fn end_of_member<'t>(
         &mut self,
@@ -499,8 +500,8 @@ impl<'p> AcceptPass<'p, '_> {
         }
     }
 
-    /// Reads the name after an opening quote. Returns the node of its value and the text after the closing quote; `None` for a duplicate
-    /// and for a name with an escape.
+    /// Reads the name after an opening quote. Returns the node of its value and the text after the closing quote; `None` for a duplicate or
+    /// for a name with an escape.
     #[inline(always)]
     fn name<'t>(
         &mut self,
@@ -517,7 +518,7 @@ impl<'p> AcceptPass<'p, '_> {
         Some((member.node, rest.get(1..)?))
     }
 
-    /// [`name`](Self::name) for a name that was not predicted.
+    /// Same as [`name`](Self::name), for a name that was not predicted.
     #[inline(never)]
     fn other_name<'t>(
         &mut self,
@@ -583,7 +584,7 @@ impl<'p> AcceptPass<'p, '_> {
     }
 }
 
-/// Hash of an item that is compared: equal for equal items. `None` for an item with more than one spelling.
+/// Hash of a compared item: equal for equal items. `None` for an item with more than one spelling.
 fn item_hash(item: &[u8]) -> Option<u64> {
     let one_spelling = match item.first()? {
         b'"' => !item.contains(&b'\\'),

@@ -1,5 +1,5 @@
-//! Rules of the accept-only evaluator: for each node and JSON type the conditions under which a value is certainly
-//! valid, and a reader of strings.
+//! Rules of the accept-only evaluator: for each node and JSON type, the conditions under which a value is certainly valid, and a reader of
+//! strings.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) const MAX_NAMES: usize = u64::BITS as usize;
 /// Maximum number of patterns for the names of one object.
 pub(super) const MAX_NAME_PATTERNS: usize = 3;
 
-/// Number of bytes in which a short name and its closing quote are compared at once.
+/// Number of bytes compared in one step: a short name and its closing quote.
 const SHORT: usize = size_of::<u128>();
 
 /// Compiled form of a schema for the accept-only evaluator.
@@ -47,7 +47,7 @@ pub(super) struct AcceptNode {
     /// Whether every string is accepted.
     pub(super) free_text: bool,
     pub(super) texts: Box<[TextRule]>,
-    /// Number of conditions on a string that are compared with its bytes.
+    /// Number of conditions that are compared with the bytes of a string.
     pub(super) text_conditions: usize,
     pub(super) arrays: Box<[ArrayRule]>,
     pub(super) objects: Box<[ObjectRule]>,
@@ -79,7 +79,7 @@ pub(super) struct ObjectRule {
     pub(super) named: Option<AcceptNodeId>,
     pub(super) min: usize,
     pub(super) max: usize,
-    /// Index of the prediction of the first name; that of the name after `names[i]` is at `first_guess + 1 + i`.
+    /// Index of the prediction of the first name; the prediction of the name after `names[i]` is at `first_guess + 1 + i`.
     pub(super) first_guess: usize,
 }
 
@@ -153,7 +153,7 @@ impl AcceptNode {
         }
     }
 
-    /// Whether no value is accepted.
+    /// Whether the node accepts no value.
     pub(super) fn is_empty(&self) -> bool {
         !(self.null || self.yes || self.no)
             && self.numbers.is_empty()
@@ -170,7 +170,7 @@ const FEW_VALUES: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct WrittenText<'t> {
     pub(super) inner: &'t [u8],
-    /// Number of characters by which its escapes are longer than the characters that they encode.
+    /// Number of characters by which the escapes are longer than the characters that they encode.
     surplus: usize,
 }
 
@@ -180,8 +180,8 @@ impl<'t> WrittenText<'t> {
         Self { inner, surplus: 0 }
     }
 
-    /// Reads the string whose opening quote is just before `text` and whose first backslash is at `at`. Returns it and the text after its
-    /// closing quote; `None` for a control character, an invalid escape or a lone surrogate.
+    /// Reads the string whose opening quote is just before `text` and whose first backslash is at `at`. Returns the string and the text
+    /// after its closing quote; `None` for a control character, an invalid escape or a lone surrogate.
     pub(super) fn read_escaped(text: &'t [u8], mut at: usize) -> Option<(Self, &'t [u8])> {
         let mut surplus = 0;
         loop {
@@ -234,7 +234,7 @@ fn code_unit(text: &[u8]) -> Option<u16> {
 pub(super) struct TextRule {
     /// Whether there are no conditions.
     pub(super) free: bool,
-    /// Limits of its length in characters.
+    /// Limits of the length in characters.
     pub(super) min: usize,
     pub(super) max: usize,
     pub(super) patterns: Box<[Arc<CompiledPattern>]>,
@@ -269,7 +269,7 @@ impl TextRule {
             && self.patterns.iter().all(|pattern| pattern.matches(text.inner) == Some(true))
     }
 
-    /// Number of conditions that are compared with the bytes of a string; the length and the enumerated values count as one.
+    /// Number of conditions that are compared with the bytes of a string; the length and the enumerated values together count as one.
     pub(super) fn conditions(&self) -> usize {
         if self.free { 0 } else { 1 + self.patterns.len() }
     }

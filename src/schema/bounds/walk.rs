@@ -1,7 +1,8 @@
 //! Construction of the graph from a schema's text: identifiers, anchors and references.
 //!
-//! Over-approximates: follows every keyword of every dialect, and a name to all of its places. Only the identifier is that of the
-//! dialect, since another one would resolve references wrongly. `const`, `enum`, `default` and `examples` hold values without names.
+//! Over-approximates: follows every keyword of every dialect, and each name to all of its places. Only the identifier keyword is that of
+//! the dialect, since another one would resolve references wrongly. `const`, `enum`, `default` and `examples` hold values, in which names
+//! have no meaning.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -17,14 +18,14 @@ use crate::form::{LocationKind, REFERENCES, encoded, location_kind};
 /// Number of `enum` values whose comparison takes as long as a visit.
 const ENUM_VALUES_PER_VISIT: u64 = 16;
 
-/// Host of the meta-schemas. No schema may claim a name there.
+/// Host of the meta-schemas. A schema must not claim a name on this host.
 const META_SCHEMAS: &str = "json-schema.org";
 
-/// Keywords of all dialects that name a place, beside the identifier.
+/// Keywords of all dialects that name a place, in addition to the identifier.
 const NAMES: [&str; 5] = ["$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"];
 
-/// Maximum number of base URIs of one place. There are several where an identifier is beside a reference, which validators up to draft
-/// 7 treat differently.
+/// Maximum number of base URIs of one place. A place has several if an identifier is next to a reference, which validators up to draft 7
+/// treat differently.
 const MAX_BASES: usize = 4;
 /// Maximum number of places of one name.
 pub const MAX_PLACES: usize = 64;
@@ -48,15 +49,15 @@ struct Pending<'a> {
 struct Names<'a> {
     /// Keyword that identifies a resource.
     id: &'static str,
-    /// Resource URI → its root.
+    /// Roots of each resource by its URI.
     resources: HashMap<Url, Vec<&'a Value>>,
-    /// Resource URI and anchor → its place.
+    /// Places of each anchor, by resource URI and anchor.
     anchors: HashMap<Anchor<'a>, Vec<Place<'a>>>,
-    /// Dynamic anchor → its places.
+    /// Places of each dynamic anchor.
     dynamic: HashMap<&'a str, Vec<Place<'a>>>,
     /// Roots of recursive references.
     recursive: Vec<Place<'a>>,
-    /// Values (`const` and the like) that contain names without a meaning.
+    /// Values (of `const` and similar keywords) that contain names without a meaning.
     values: HashSet<*const Value>,
     /// Name on the meta-schemas' host that the schema claims.
     claimed: Option<&'a str>,
@@ -371,7 +372,7 @@ impl<'a> Walk<'a> {
         let named = members.get("patternProperties").and_then(Value::as_object);
         let of_names = named.into_iter().flat_map(Map::keys);
         self.graph.patterns.extend(of_names.map(|pattern| (pattern.as_str(), true)));
-        // Engines iterate over the names once per pattern, or once for all where the other members are checked as well.
+        // Engines iterate over the names once per pattern, or only once if the other members are checked as well.
         let at_once = ["additionalProperties", "unevaluatedProperties"];
         let at_once = at_once.iter().any(|name| members.contains_key(*name));
         let count = named.map_or(0, |named| named.len() as u64);
@@ -416,7 +417,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Number of values within a value, itself included.
+/// Number of values within a value, including the value itself.
 fn size(value: &Value) -> u64 {
     match value {
         Value::Array(items) => 1 + items.iter().map(size).sum::<u64>(),

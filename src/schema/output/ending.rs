@@ -1,15 +1,15 @@
-//! Members that a result must have for a modern client and that its server did not write: the only bytes that are ever added to an answer
+//! Required members of a result for a modern client that its server did not write. These are the only bytes ever added to an answer
 //! (`requirements.md`, *verdicts*).
 //!
-//! Nothing is added to a result with a `resultType`: an interim one (`input_required`) has no caching hints. The added values are the most
-//! cautious ones, since such a server states neither validity nor audience of its answer.
+//! Nothing is added to a result with a `resultType`: an interim result (`input_required`) has no caching hints. The added values are the
+//! most cautious ones, because such a server states neither validity nor audience of its answer.
 
 use mcpproxy_json::scan::{Closed, ScannedMember};
 
 /// Members of a result that the client's revision requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Required {
-    /// None: revisions up to 2025-11-25.
+    /// No members: revisions up to 2025-11-25.
     Nothing,
     /// `resultType` (MCP 2026-07-28 §ResultType).
     Type,
@@ -18,7 +18,8 @@ pub enum Required {
 }
 
 impl Required {
-    /// Replacement of the last brace of a result that `closed` in this state and `has` these members; `None` if no required member is missing.
+    /// Replacement for the last brace of a result that `closed` in this state and `has` these members; `None` if no required member is
+    /// missing.
     pub(super) fn ending(
         self,
         closed: Closed,
@@ -77,7 +78,7 @@ mod tests {
         String::from_utf8(forwarded.copy_to_bytes(forwarded.len()).to_vec()).unwrap()
     }
 
-    /// Checks an answer with this body, its id first and last, in all treatments, split at every two places and into single bytes.
+    /// Checks an answer with this body, with its id first and last, in all treatments, split at every two positions and into single bytes.
     #[track_caller]
     fn check(member: &str, required: Required, body: &str, expected: &str) {
         for message in [
@@ -114,7 +115,7 @@ mod tests {
             ("{ \n ", format!("{{ \n {TYPE}}}")),
             (r#"{"content":[]"#, format!(r#"{{"content":[],{TYPE}}}"#)),
             (r#"{"a":{} "#, format!(r#"{{"a":{{}} ,{TYPE}}}"#)),
-            // Other names, and the same name at a place without a meaning.
+            // Other names, and the same name where it has no meaning.
             (r#"{"resulttype":1"#, format!(r#"{{"resulttype":1,{TYPE}}}"#)),
             (r#"{"a":{"resultType":"x"}"#, format!(r#"{{"a":{{"resultType":"x"}},{TYPE}}}"#)),
             (r#"{"text":"resultType""#, format!(r#"{{"text":"resultType",{TYPE}}}"#)),

@@ -1,7 +1,8 @@
-//! Incremental inspector of one call's answer: which slices are forwarded, which are buffered for validation.
+//! Incremental inspector of one call's answer: decides which slices are forwarded and which are buffered for validation.
 //!
-//! The [`Inspector`] returns the slices of `result` to forward, without building a document. The guards `max_bytes` and `max_depth` apply as the bytes
-//! arrive (FR-A6): the scanner counts and reports the first breach. Other guards: `max_held_bytes` in the gateway, the time in `meter`.
+//! The [`Inspector`] returns the slices of `result` to forward, without building a document. The guards `max_bytes` and `max_depth` apply
+//! as the bytes arrive (FR-A6): the scanner counts and reports the first breach. The gateway applies the guard `max_held_bytes`, and
+//! `meter` the time limit.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,16 +21,16 @@ use mcpproxy_protocol::mcp::jsonrpc::{self, MAX_NUMERIC_ID_BYTES};
 /// Maximum number of bytes of a message outside its `result`: the envelope, or a whole notification.
 pub(crate) const MAX_OUTSIDE_BYTES: usize = 1024 * 1024;
 
-/// Reason why an answer is unusable. The upstream's fault.
+/// Reason why an answer is unusable. The error is the upstream's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerFault {
-    /// Not one JSON-RPC message.
+    /// The bytes are not one JSON-RPC message.
     Malformed(ScanError),
-    /// More than [`MAX_OUTSIDE_BYTES`] outside of `result`.
+    /// The message has more than [`MAX_OUTSIDE_BYTES`] outside of `result`.
     EnvelopeTooLong,
-    /// Another id, or none, found after bytes were forwarded.
+    /// The id is foreign or missing, which was found after bytes were forwarded.
     ForeignId,
-    /// None of `result`, `error` and `method`, or only a null one.
+    /// The message has none of `result`, `error` and `method`, or only a null one.
     Empty,
     /// `result` or `error` is not an object, or the result's `content` is not an array.
     WrongType(ScannedMember),
@@ -96,10 +97,10 @@ pub struct Inspector {
 /// Progress of wrapping a `structuredContent` that is not an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrapping {
-    /// Not begun.
+    /// Wrapping has not begun.
     Unknown,
     Open,
-    /// Ended, or an object.
+    /// The value has ended, or is an object.
     Done,
 }
 
@@ -113,16 +114,16 @@ pub struct BareContent {
 /// Place of a result's `resultType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultTypePlace {
-    /// Before any content: its value, in offsets from the result's first byte.
+    /// Before any content; holds the span of its value, in offsets from the result's first byte.
     Within(Span),
-    /// After content, or nowhere.
+    /// After content, or absent.
     AfterContent,
 }
 
 /// Part of a result's `requestState` within a slice of the answer's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatePart {
-    /// Range of bytes; may be empty where the value ends before the slice.
+    /// Range of bytes; may be empty if the value ends before the slice.
     pub bytes: Range<usize>,
     /// Whether the value has ended.
     pub ends: bool,
@@ -148,8 +149,8 @@ impl Inspector {
         }
     }
 
-    /// Reads the next chunk of the current message and returns its slice of the answer's body, which may be empty. The answer is lost after
-    /// an error.
+    /// Reads the next chunk of the current message and returns its slice of the answer's body, which may be empty. After an error, the
+    /// answer is lost.
     pub fn feed(&mut self, chunk: &Bytes) -> Result<Bytes, AnswerFault> {
         let base = self.scanner.position();
         self.scanner.feed(chunk).map_err(AnswerFault::Malformed)?;
@@ -168,7 +169,7 @@ impl Inspector {
             return Ok(Bytes::new());
         }
         if let Some(member) = mistyped {
-            // Without the id it may be the answer to another request: decided at its end.
+            // Without the id, this may be the answer to another request; the end of the message decides.
             return if self.id_checked {
                 Err(AnswerFault::WrongType(member))
             } else {
@@ -182,7 +183,8 @@ impl Inspector {
         Ok(slice)
     }
 
-    /// Ends the current message. After anything but an answer the inspector is ready for the next message. The answer is lost after an error.
+    /// Ends the current message. The inspector is then ready for the next message, unless this one was the answer. After an error, the
+    /// answer is lost.
     pub fn end(&mut self) -> Result<InspectedMessage, AnswerFault> {
         self.scanner.finish().map_err(AnswerFault::Malformed)?;
         let member = match self.scanner.envelope().kind {
@@ -202,12 +204,12 @@ impl Inspector {
         if ours && let Some(member) = envelope.mistyped {
             return Err(AnswerFault::WrongType(member));
         }
-        // The stream of a request belongs to it alone: an error without an id is the answer to it.
+        // The stream of a request carries no other answers, so an error without an id is the answer to this request.
         if ours && (self.id_checked || (member == AnswerMember::Error && envelope.id.is_none())) {
             return Ok(InspectedMessage::Answer(member));
         }
         if self.body_bytes > 0 {
-            // No id: its body was forwarded as ours.
+            // The message has no id, and its body was already forwarded as the answer.
             return Err(AnswerFault::ForeignId);
         }
         self.restart();
@@ -223,14 +225,14 @@ impl Inspector {
         }
     }
 
-    /// Replacement of the answer's last brace, if it is a result that lacks `required` members; `None` while it is open. When this first
-    /// returns a value, the last slice of [`feed`](Self::feed) ends with that brace.
+    /// Replacement for the answer's last brace, if the answer is a result that lacks `required` members; `None` while the result is open.
+    /// When this first returns a value, the last slice of [`feed`](Self::feed) ends with that brace.
     pub fn ending(&self, required: Required) -> Option<&'static [u8]> {
         required.ending(self.scanner.envelope().closed?, |member| self.scanner.has(member))
     }
 
-    /// Place of a `structuredContent` that is not an object within `slice`, the last one returned by [`feed`](Self::feed).
-    /// To be called for each slice.
+    /// Place of a `structuredContent` that is not an object within `slice`, the last slice returned by [`feed`](Self::feed). Must be called
+    /// for each slice.
     pub fn bare_content(&mut self, slice: &[u8]) -> BareContent {
         let mut found = BareContent::default();
         let envelope = self.scanner.envelope();
@@ -238,7 +240,7 @@ impl Inspector {
         if self.wrapping == Wrapping::Done {
             return found;
         }
-        // `body_bytes` counts this slice already.
+        // `body_bytes` already includes this slice.
         let slice_start = body.start + self.body_bytes - slice.len() as u64;
         let offset = |at: u64| at.checked_sub(slice_start).and_then(|at| usize::try_from(at).ok());
         if self.wrapping == Wrapping::Unknown {
@@ -259,12 +261,12 @@ impl Inspector {
         found
     }
 
-    /// Part of the result's `requestState` within `slice`, the last one returned by [`feed`](Self::feed); `None` before it
-    /// begins. After its end the part is empty.
+    /// Part of the result's `requestState` within `slice`, the last slice returned by [`feed`](Self::feed); `None` before the state begins.
+    /// After its end, the part is empty.
     pub fn request_state(&self, slice: &[u8]) -> Option<StatePart> {
         let envelope = self.scanner.envelope();
         let (state, body) = (envelope.request_state?, envelope.body?);
-        // `body_bytes` counts this slice already.
+        // `body_bytes` already includes this slice.
         let slice_start = body.start + self.body_bytes - slice.len() as u64;
         let within = |at: u64| {
             let at = usize::try_from(at.saturating_sub(slice_start)).unwrap_or(usize::MAX);
@@ -274,7 +276,7 @@ impl Inspector {
         Some(StatePart { bytes: within(state.start).min(end)..end, ends: state.end.is_some() })
     }
 
-    /// Place of the result's `resultType`; `None` until that, or content, was read. The same for every split.
+    /// Place of the result's `resultType`; `None` until the member or content was read. Independent of the chunking.
     pub fn result_type(&self) -> Option<ResultTypePlace> {
         let envelope = self.scanner.envelope();
         let body = envelope.body?.start;
@@ -334,8 +336,8 @@ impl Inspector {
         std::mem::take(&mut self.document)
     }
 
-    /// Evaluates what has arrived of a `structuredContent` in several slices. To be called after each [`feed`](Self::feed), with the same
-    /// schema.
+    /// Evaluates the part of a `structuredContent` in several slices that has arrived. Must be called after each [`feed`](Self::feed), with
+    /// the same schema.
     pub fn evaluate_arrived(&mut self, schema: &Schema, scratch: &mut JudgeScratch) {
         let is_one_slice = self.arriving.is_none()
             && self.scanner.envelope().structured.is_some_and(|part| part.end.is_some());
@@ -377,9 +379,9 @@ impl Inspector {
         Ok(())
     }
 
-    /// Compares the id once it is known, from the buffered chunks and `last`. False: the answer of another request. An id that is
-    /// numerically or textually equal is ours. So is an error whose id names no request (null, other strings): servers send it
-    /// where they could not read the request, and the stream belongs to this request alone.
+    /// Compares the id, once it is known, using the buffered chunks and `last`. False means that this is the answer to another request. An
+    /// id that is numerically or textually equal matches. So does the id of an error that refers to no request (null, other strings):
+    /// servers send it if they could not read the request, and the stream belongs only to this request.
     fn id_is_ours(&mut self, last: Option<(u64, &Bytes)>) -> Result<bool, AnswerFault> {
         if self.id_checked {
             return Ok(true);
@@ -398,7 +400,7 @@ impl Inspector {
         Ok(ours)
     }
 
-    /// Compares an id that is not spelled like ours.
+    /// Compares an id that is spelled differently.
     #[cold]
     fn id_equals(&self, span: Span, last: Option<(u64, &Bytes)>) -> bool {
         let kept = self.outside.iter().map(|(base, chunk)| (*base, chunk));
@@ -425,7 +427,7 @@ impl Inspector {
     }
 }
 
-/// Limits for scanning an answer; none if it is not validated (FR-A7).
+/// Limits for scanning an answer; unlimited if the answer is not validated (FR-A7).
 fn scan_limits(treatment: Treatment, policy: &Policy) -> ScanLimits {
     match treatment {
         Treatment::Forward => ScanLimits::NONE,
@@ -435,7 +437,7 @@ fn scan_limits(treatment: Treatment, policy: &Policy) -> ScanLimits {
     }
 }
 
-/// Violation of a breach. Final (`requirements.md`, *verdicts*), unless `isError: true` came before it: then `None`.
+/// Failure for a breach. Final (`requirements.md`, *verdicts*), unless `isError: true` came before it, in which case the result is `None`.
 #[inline]
 fn breach_failure(breach: &Breach) -> Option<Failure> {
     (!breach.after_is_error_true).then(|| describe_breach(breach))
@@ -680,7 +682,7 @@ mod tests {
                 assert_eq!(seen.body, "");
             });
         }
-        // Detected too late: bytes were forwarded.
+        // The mismatch is detected too late: bytes were forwarded.
         let last = r#"{"result":{},"id":8}"#;
         let (message, _) = inspect(Treatment::Forward, last, 3);
         assert_eq!(message, Err(AnswerFault::ForeignId));
@@ -757,7 +759,7 @@ mod tests {
         }
     }
 
-    /// Found by the fuzz target `splice`: it counted as foreign, and its forwarded bytes came before the next answer.
+    /// Found by the fuzz target `splice`: the answer counted as foreign, and its forwarded bytes came before the next answer.
     #[test]
     fn answer_without_an_id_is_a_fault_once_bytes_were_forwarded() {
         for treatment in [Treatment::Forward, Treatment::ForwardAndJudge, Treatment::Hold] {
@@ -781,7 +783,7 @@ mod tests {
         assert_eq!(inspector.document().concat(), b"[2]");
     }
 
-    /// Whether the document of the answer in `chunks`, evaluated as it arrives from the `first` chunk on, conforms.
+    /// Whether the document of the answer in `chunks`, evaluated as it arrives from the `first` chunk onward, conforms.
     fn conforms_arriving(inspector: &mut Inspector, chunks: &[&str], first: usize) -> bool {
         let schema = br#"{"type":"object","properties":{"a":{"type":"integer"}}}"#;
         let schema = compile(schema, &Settings::default()).unwrap();
@@ -807,12 +809,12 @@ mod tests {
             ([head, "1}", r#","isError":false}}"#], 1, true),
             ([head, "1,", r#""b":{"c":[]}}}}"#], 2, true),
             ([head, r#"""#, r#""}}}"#], 2, false),
-            // `isError` behind the content: not validated.
+            // `isError` after the content: not validated.
             ([head, "1}", r#","isError":true}}"#], 1, false),
         ] {
             for first in 0..chunks.len() {
                 let found = conforms_arriving(&mut new(), &chunks, first);
-                // From its last slice on, only the complete document is evaluated.
+                // If evaluation starts with the last slice, only the complete document is evaluated.
                 assert_eq!(found, conforms && first < last, "{chunks:?} from {first}");
             }
         }
@@ -881,7 +883,7 @@ mod tests {
             Some("max_depth"),
         );
         finds(r#""structuredContent":[[[]]]"#, &Finding::Fails(depth));
-        // Final; only an earlier `isError` lifts it.
+        // The breach is final; only an earlier `isError` lifts it.
         finds(&format!(r#"{},"isError":true"#, long(21)), &Finding::Fails(bytes));
         finds(&format!(r#""isError":true,{}"#, long(21)), &Finding::Passes);
     }

@@ -1,5 +1,5 @@
-//! Replication of standing approvals in a fleet: those given here are shared, those of other nodes apply here, and a revocation at any
-//! node applies at each. They survive restarts.
+//! Replication of standing approvals in a fleet: approvals given on this node are shared, those of other nodes apply here, and a revocation
+//! on any node applies on all. They survive restarts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,16 +9,15 @@ use mcpproxy_fleet::facts::{Fact, FactKind, FactSet, FactState, FleetFacts, Memo
 use mcpproxy_policy::approvals::{ApprovalQueue, SharedApproval, SharedApprovalKey};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
-/// Key of the note with first-seen times of approvals that, by this node's clock, would outlast their duration.
+/// Key of the note that stores first-seen times of approvals that, by this node's clock, would outlast their duration.
 const FIRST_SEEN: &str = "leaves";
-/// Tolerated clock difference, for which no first-seen time is stored.
+/// Tolerated clock difference; within it, no first-seen time is stored.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(10);
 /// Interval of removing expired approvals.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(300);
 /// Retry interval after a failed write.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Retention of an expired approval: longer than the clock skew, and than the time for which a node that still publishes it may be
-/// offline.
+/// Retention of an expired approval. Longer than the clock skew, and longer than a node that still publishes the approval may be offline.
 const KEPT_FOR: Duration = Duration::from_secs(48 * 3600);
 
 /// Synchronizes standing approvals with the fleet until aborted.
@@ -73,7 +72,7 @@ pub(super) fn step(queue: &ApprovalQueue, facts: &FleetFacts) -> Result<(), Memo
                     peer_line!(warn, LinePeer::Part("approvals"), approval = %approval.of, %why, "standing approval is valid on this node only");
                 }
             }
-            // Also those known to be revoked, which may not be stored yet.
+            // Includes approvals known to be revoked whose revocation may not be stored yet.
             for key in &ended {
                 set.forbid(&node, FactKind::StandingApproval, key.as_str());
             }
@@ -85,7 +84,7 @@ pub(super) fn step(queue: &ApprovalQueue, facts: &FleetFacts) -> Result<(), Memo
     Ok(())
 }
 
-/// Applies the fleet's approvals at start, before anything is shared.
+/// Applies the fleet's approvals at startup, before anything is shared.
 pub(crate) fn begin_with(queue: &ApprovalQueue, facts: &FleetFacts) {
     let known = facts.facts();
     let (_, seen) = first_seen(facts, &known);
@@ -95,7 +94,7 @@ pub(crate) fn begin_with(queue: &ApprovalQueue, facts: &FleetFacts) {
 /// First-seen times by name, in milliseconds since 1970 by this node's clock.
 type FirstSeen = BTreeMap<String, u64>;
 
-/// Returns the stored first-seen times, and those to store.
+/// Returns the stored first-seen times and those to store.
 fn first_seen(facts: &FleetFacts, known: &FactSet) -> (FirstSeen, FirstSeen) {
     let before = facts.note(FIRST_SEEN);
     let before: FirstSeen =
@@ -225,14 +224,14 @@ mod tests {
         };
         let first = stands_for(&shared).unwrap();
         assert!(first <= hour && first > hour / 2, "{first:?}");
-        // It was first seen forty minutes ago.
+        // The approval was first seen forty minutes ago.
         let mut noted: FirstSeen = serde_json::from_str(&shared.note(FIRST_SEEN).unwrap()).unwrap();
         *noted.get_mut(key.as_str()).unwrap() -= 40 * 60 * 1000;
         shared.change(|_, notes| note(&noted, notes)).unwrap();
         let again = facts(dir.path());
         let left = stands_for(&again).unwrap();
         assert!(left <= hour / 3, "{left:?}");
-        // No first-seen time is stored for an ended one.
+        // No first-seen time is stored for an ended approval.
         again.change(|set, _| set.end(&b, FactKind::StandingApproval, key.as_str())).unwrap();
         assert_eq!(stands_for(&again), None);
         assert_eq!(again.note(FIRST_SEEN), None);

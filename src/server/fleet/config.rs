@@ -1,5 +1,5 @@
-//! The fleet's config at a node: a new version is fetched, validated and applied, or rejected with a reason that the other nodes see;
-//! a config submitted here is validated, stored and then announced.
+//! The fleet's config on a node: a new version is fetched, validated and applied, or rejected with a reason that the other nodes see. A
+//! config submitted on this node is validated, stored and then announced.
 //!
 //! ```text
 //! fact (version) ─▶ object ─▶ validated with this node's own keys ─▶ stored in data_dir/fleet ─▶ reload ─▶ run (a fact)
@@ -40,7 +40,7 @@ const PART: &str = "config";
 /// Peer of the log lines that a config in the store causes.
 const FLEET_STORE: LinePeer<'_> = LinePeer::Part("fleet config");
 
-/// The task that owns the fleet's config at a node.
+/// The task that owns the fleet's config on a node.
 pub(super) struct FleetConfigTask {
     pub(super) shared: SharedFacts,
     pub(super) config_handle: ConfigHandle,
@@ -53,7 +53,7 @@ impl FleetConfigTask {
     /// Applies versions of the fleet's config and processes commands, until aborted.
     pub(super) async fn run(mut self) {
         let mut changes = self.shared.facts.changes();
-        // The version that was processed last.
+        // The version that was last processed.
         let (mut done, mut resealing) = (None, Resealing::default());
         loop {
             changes.mark_unchanged();
@@ -202,7 +202,7 @@ impl FleetConfigTask {
         let known = ConfigFact::of(&self.shared.facts.facts());
         let back = known.and_then(|known| known.rolled_back(&by, now()));
         let back = back.ok_or(FleetConfigRefused::NothingBefore)?;
-        // It was valid once, but perhaps for an earlier version of the program.
+        // It was valid once, but possibly for an earlier version of the program.
         let config = fetch(&self.shared, &back.now).await.map_err(|why| match why {
             NotTaken::Refused(refused) => unusable(refused),
             NotTaken::Store(error) | NotTaken::Unopened(error) => {
@@ -243,9 +243,9 @@ impl FleetConfigTask {
     }
 }
 
-/// Returns the fleet's config at the start of a node, if it differs from `config`. A node that has run it before, or deliberately runs
-/// its own, starts with that if the fleet's config is unavailable; a new node fails, because it must not serve by rules of its own.
-/// Blocks.
+/// Returns the fleet's config at the startup of a node, if it differs from `config`. If the fleet's config is unavailable, a node that has
+/// run it before, or deliberately runs its own, starts with its current config; a new node fails, because it must not serve with its own
+/// rules. Blocks.
 pub(super) fn at_start(
     shared: &SharedFacts,
     source: &ConfigSource,
@@ -281,7 +281,7 @@ pub(super) fn at_start(
             );
             Ok(Some(next))
         }
-        // Reported again, also to the other nodes, once it runs.
+        // Reported again once it runs, including to the other nodes.
         Err(NotTaken::Refused(refused)) if runs_on => {
             peer_line!(
                 error,
@@ -311,7 +311,7 @@ fn runs_its_own(known: &FactSet, node: &NodeName) -> bool {
     run.is_some_and(|(_, run)| run.state == ConfigRunState::Refused)
 }
 
-/// Validates a shared config combined with this node's own file, rules included. Blocks.
+/// Validates a shared config combined with this node's own file, including rules. Blocks.
 fn check(source: &ConfigSource, shared: &SharedConfig) -> Result<Loaded, ReloadRefused> {
     let env = |name: &str| std::env::var(name).ok();
     let refused = |problems: Vec<ShownProblem>| ReloadRefused { problems };
@@ -335,7 +335,7 @@ fn unusable(refused: ReloadRefused) -> FleetConfigRefused {
     FleetConfigRefused::Unusable(refused)
 }
 
-/// A problem of a shared config, without a location, which has no meaning on this machine.
+/// A problem of a shared config. The location is omitted, because it has no meaning on this machine.
 fn shown(found: &Problem) -> ShownProblem {
     let severity = match found.severity {
         mcpproxy_config::problem::Severity::Error => "error",

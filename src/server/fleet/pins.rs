@@ -1,5 +1,5 @@
-//! Replication of definition pins in a fleet: definitions pinned, quarantined or approved at one node are shared by hash and apply at
-//! each. The merge is in `catalog::pins`.
+//! Replication of definition pins in a fleet: definitions pinned, quarantined or approved on one node are shared by hash and apply on all.
+//! The merge is in `catalog::pins`.
 //!
 //! ```text
 //! pins of this node ─▶ facts (each published once, by the first node) ─▶ SharedPins ─▶ catalog: quarantined, released, approved
@@ -104,7 +104,7 @@ fn unpublished(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
             };
             add(kind, accepted.digest);
         }
-        // For a tool that only other nodes have accepted, their verdict applies.
+        // For a tool that only other nodes have accepted, the verdict of those nodes applies.
         if let Some(held) = pin.held.filter(|_| pin.accepted.is_some() || !of_fleet.knows(&tool)) {
             add(FactKind::Held, held);
         }
@@ -112,7 +112,7 @@ fn unpublished(now: &Snapshot, known: &FactSet) -> Vec<(FactKind, String)> {
     pending
 }
 
-/// Publishes facts as far as they fit. Returns the number of the others.
+/// Publishes as many facts as fit. Returns the number of the others.
 fn publish_fitting(set: &mut FactSet, node: &NodeName, pending: Vec<(FactKind, String)>) -> usize {
     let mut left = 0;
     for (kind, name) in pending {
@@ -190,7 +190,7 @@ async fn apply_approvals(
     for (tool, digest) in waits {
         let fact = known.get(FactKind::Definition, &fact_name(&tool, digest));
         let Some(fact) = fact.filter(|fact| fact.state != FactState::Ended) else { continue };
-        // The definition may have changed since; it is then handled in the next step.
+        // The definition may have changed in the meantime; in that case, the next step handles it.
         let Ok(approved) = catalog.approve(ApprovalTarget::OneTool(tool.clone()), digest).await
         else {
             continue;
@@ -260,7 +260,7 @@ mod tests {
                 }
             }
             for at in 0..3 {
-                // In a different order per node.
+                // Each node uses a different order.
                 for of in [at + 1, at + 2, at] {
                     read(&mut sets, at, of % 3);
                 }

@@ -1,8 +1,8 @@
 //! Replication of principals' facts among the nodes of a fleet, while rules read `context.session`.
 //!
-//! A fact states the data that a principal saw within a period of [`PERIOD_SECONDS`]. It is encoded entirely in the fact's
-//! name (period, principal's mark, sensitivity and open world), so facts form a grow-only set: nodes with the same
-//! observation share one fact, no merge loses any, and expired ones sort first and can be dropped.
+//! A fact states what data a principal saw within a period of [`PERIOD_SECONDS`]. It is encoded entirely in the fact's name (period,
+//! principal's mark, sensitivity and open world), so facts form a grow-only set: nodes with the same observation share one fact, a merge
+//! never loses any, and expired ones sort first and can be dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use mcpproxy_policy::intent::Sensitivity;
 use mcpproxy_policy::{SessionFacts, WINDOW_SECONDS};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
-/// Length of a period in seconds. An active principal has a fact in each.
+/// Length of a period in seconds. An active principal has a fact in each period.
 const PERIOD_SECONDS: u64 = 600;
 /// Time in seconds after which a fact is dropped: longer than its validity plus the expected clock skew.
 const KEPT_SECONDS: u64 = 2 * WINDOW_SECONDS as u64;
@@ -199,7 +199,7 @@ mod tests {
         let end = 1_000_001 * PERIOD_SECONDS - 1;
         assert_eq!(read(&name, at(end + 10)), Some(seen(10)));
         assert_eq!(read(&name, at(end + u64::from(WINDOW_SECONDS) + 1)), None);
-        // Published again by another node, it is the same fact.
+        // If another node publishes it again, it is the same fact.
         assert_eq!(name_of(&read(&name, at(end + 10)).unwrap(), at(end + 10)), name);
         assert_eq!(read(&name, at(stated_at - 100_000)), Some(seen(0)), "from a fast clock");
     }

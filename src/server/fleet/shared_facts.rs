@@ -1,4 +1,5 @@
-//! Shared state of a fleet at the start of a node: the local copy and the current state in the store, before requests are served.
+//! Shared state of a fleet at the startup of a node: the local copy and the current state in the store, both read before requests are
+//! served.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +11,16 @@ use mcpproxy_fleet::bucket::{Bucket, BucketError};
 use mcpproxy_fleet::facts::{FactExchangeSettings, FleetFacts, MemoryError};
 use mcpproxy_policy::identity::{Identity, TokenFile};
 
-/// Timeout for reading the store at start; then the node starts with its local copy.
+/// Timeout for reading the store at startup; after it, the node starts with its local copy.
 const FIRST_ROUND: Duration = Duration::from_secs(3);
-/// The same without a local copy; then the node does not start.
+/// Timeout for reading the store at startup without a local copy; after it, the node does not start.
 const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time for the first read while it makes progress: the state of a large fleet takes many rounds.
 const MAX_FIRST_READ_TIME: Duration = Duration::from_secs(60);
 /// Pause between attempts of the first read.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// The shared state of a node, and the store that it is exchanged over.
+/// The shared state of a node, and the store through which it is exchanged.
 #[derive(Clone, Debug)]
 pub(super) struct SharedFacts {
     pub(super) facts: FleetFacts,
@@ -39,7 +40,7 @@ impl SharedFacts {
         let failed = |error: MemoryError| StartError::Facts(error.to_string());
         let facts = FleetFacts::open(settings).map_err(failed)?;
         let identity = Identity::new(tokens, None);
-        // Changes made here while no process ran are shared before changes of others are read.
+        // Changes made here while no process was running are shared before changes of others are read.
         step_tokens(&identity, &facts);
         if !facts.has_read_once() {
             runtime.block_on(first_read(&facts, &bucket))?;
@@ -69,7 +70,7 @@ impl SharedFacts {
     }
 }
 
-/// Reads the complete shared state for the first time: a part of it might lack revocations or the current config.
+/// Reads the complete shared state for the first time: a partial state might lack revocations or the current config.
 async fn first_read(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartError> {
     let begun = Instant::now();
     let (mut why, mut last_read) = ("the store does not answer".to_owned(), begun);
@@ -86,7 +87,7 @@ async fn first_read(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartErro
         let unread = || facts.unread_reason().unwrap_or_else(|| "no complete read".to_owned());
         why = round.map_or_else(|error| error.to_string(), |()| unread());
         if went_well && facts.is_behind() {
-            // The round reached its limit; the next one continues.
+            // The round reached its limit; the next round continues.
             last_read = Instant::now();
         } else {
             tokio::time::sleep(RETRY_PAUSE).await;
@@ -94,7 +95,7 @@ async fn first_read(facts: &FleetFacts, bucket: &Bucket) -> Result<(), StartErro
     }
 }
 
-/// Synchronizes the agent tokens with the fleet, and logs a failure.
+/// Synchronizes the agent tokens with the fleet, and logs any failure.
 pub(super) fn step_tokens(identity: &Identity, facts: &FleetFacts) {
     if let Err(error) = tokens::step(identity, facts) {
         tracing::error!(%error, "cannot synchronize the agent tokens with the fleet");

@@ -1,9 +1,9 @@
 //! Replication of agent tokens in a fleet: a three-way merge of the local token file, the last synchronized state and the fleet's
 //! shared state. The merge is pure; the rest blocks.
 //!
-//! The token file is the interface: it may be changed by this process or by the command line while none runs, and the process may be
-//! killed at any time. Differences from the last synchronized state are local changes. A token is identified by its name and creation
-//! time; one that is missing from the file is revoked permanently. A missing file does not count as a change.
+//! The token file is the interface: it may be changed by this process, or by the command line while no process runs, and the process may be
+//! killed at any time. Differences from the last synchronized state are local changes. A token is identified by its name and creation time;
+//! a token that is missing from the file is revoked permanently. A missing file does not count as a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,13 +33,13 @@ struct StepNote {
 struct PendingStep {
     /// Hash of the file before the write.
     from: String,
-    /// The synchronized state once it is written.
+    /// The synchronized state after the write.
     step: SyncedTokens,
 }
 
 impl StepNote {
-    /// The state that was synchronized when the file was last written. If a pending write may have happened, tokens that it would have
-    /// contained and the file lacks count as revoked.
+    /// State that was synchronized when the file was last written. If a pending write may have happened, tokens that it would have
+    /// contained but the file lacks count as revoked.
     fn before(self, file: &[StoredToken]) -> SyncedTokens {
         match self.pending {
             Some(pending) if pending.from != file_hash(file) => pending.step,
@@ -70,8 +70,8 @@ fn synced(tokens: &[StoredToken]) -> SyncedTokens {
     tokens.iter().map(|token| (fact_name(token), hash(&value(token)))).collect()
 }
 
-/// Publishes the local changes to the shared state. Returns the tokens that cannot be shared, which are valid on this node only, with
-/// the reasons.
+/// Publishes the local changes to the shared state. Returns the tokens that cannot be shared, and are valid only on this node, with the
+/// reasons.
 fn publish(
     file: &[StoredToken],
     before: &SyncedTokens,
@@ -80,12 +80,12 @@ fn publish(
 ) -> Vec<(StoredToken, FactRefused)> {
     let mut refused = Vec::new();
     let now = synced(file);
-    // Revocations first: they always fit and free space.
+    // Revocations are published first, because they always fit and free space.
     let of = |name: &str| name.rsplit_once('/').map_or(name, |(token, _)| token).to_owned();
     let removed = before.keys().filter(|name| !now.contains_key(*name));
     let removed: BTreeSet<String> = removed.map(|name| of(name)).collect();
     if !removed.is_empty() {
-        // Two nodes may have created a token of the same name, of which the file holds one: revoke both.
+        // Two nodes may have created a token with the same name, of which the file holds only one: both are revoked.
         let all = facts.of(FactKind::Token).map(|(name, _)| name);
         let ended = all.filter(|name| removed.contains(&of(name)) && !now.contains_key(*name));
         let ended: Vec<String> = ended.map(str::to_owned).collect();
@@ -106,7 +106,7 @@ fn publish(
     refused
 }
 
-/// The tokens of the fleet by name; of several with the same name, the latest.
+/// The tokens of the fleet by name; if several have the same name, the latest counts.
 fn of_fleet(facts: &FactSet) -> Vec<StoredToken> {
     let mut tokens: BTreeMap<Box<str>, (&Fact, StoredToken)> = BTreeMap::new();
     for (name, fact) in facts.of(FactKind::Token) {
@@ -189,7 +189,7 @@ pub(super) fn step(identity: &Identity, facts: &FleetFacts) -> Result<(), TokenF
     let Some(step) = done else { return Ok(()) };
     let note = StepNote { step, pending: None };
     let note = serde_json::to_string(&note).unwrap_or_default();
-    // Without it the next step detects that the pending write was completed.
+    // Without the note, the next step detects that the pending write was completed.
     if let Err(error) = facts.change(|_, notes| notes.insert(NOTE.to_owned(), note)) {
         peer_line!(error, LinePeer::Part("shared tokens"), %error, "cannot store which agent tokens are synchronized");
     }
@@ -259,7 +259,7 @@ mod tests {
         Rotate(u8),
         Revoke(u8),
         Step(Cut),
-        /// Reads the state of that node, and steps.
+        /// Reads the state of this node, and steps.
         Read(usize),
     }
 
@@ -314,7 +314,7 @@ mod tests {
             for node in &nodes {
                 prop_assert_eq!(&node.file, &nodes[0].file);
                 for gone in &revoked {
-                    // The revoked token, or at least its secret if it was rotated concurrently.
+                    // The node must not have the revoked token, or at least not its secret if it was rotated concurrently.
                     prop_assert!(!node.file.iter().any(|it| it.hash == gone.hash), "{:?}", gone);
                 }
             }
@@ -335,11 +335,11 @@ mod tests {
         it.file.remove(0);
         it.step(&a);
         assert_eq!(it.file, [token("y", 2, 2)]);
-        // Restored by a copy of the file: it stays revoked.
+        // A token restored from a copy of the file stays revoked.
         it.file.insert(0, token("x", 1, 1));
         it.step(&a);
         assert_eq!(it.file, [token("y", 2, 2)]);
-        // Created again it is a different token.
+        // If created again, it is a different token.
         it.file.insert(0, token("x", 9, 9));
         it.step(&a);
         assert_eq!(it.file, [token("x", 9, 9), token("y", 2, 2)]);

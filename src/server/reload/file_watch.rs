@@ -1,13 +1,13 @@
-//! Watching of files: notification of changes, and reloading of rules files.
+//! File watching: notification of changes, and reloading of rules files.
 //!
-//! The system reports changes in the folders of the watched files, which covers files that are written, replaced by a rename, or
-//! reached through a changed link. Changes that are not reported (a folder that was missing, a file system without events) are found
-//! by a check every [`CHECK_INTERVAL`].
+//! The system reports changes in the folders of the watched files. This covers files that are written, replaced by a rename, or reached
+//! through a changed link. Changes that are not reported (a folder that was missing, a file system without events) are found by a check
+//! every [`CHECK_INTERVAL`].
 //!
-//! Changed rules are validated against the current tools and applied as a whole. Invalid rules leave those in force unchanged, and
-//! block config reloads until they are fixed. Names of servers and tools that do not exist are warnings. If servers or tools change so
-//! that a rule in force no longer fits, that is a warning, too, and the rule keeps denying calls that it cannot evaluate. Warnings are
-//! logged, and part of the status while they last.
+//! Changed rules are validated against the current tools and applied as a whole. Invalid rules leave those in force unchanged, and block
+//! config reloads until they are fixed. Names of servers and tools that do not exist cause warnings. If servers or tools change so that a
+//! rule in force no longer fits, this causes a warning too, and the rule continues to deny calls that it cannot evaluate. Warnings are
+//! logged, and are part of the status as long as they apply.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -37,13 +37,13 @@ use mcpproxy_policy::rules::{KnownTools, RuleProblem, RuleSet};
 
 /// Interval of checks without notification.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Quiet time to wait for after a change, because a file may be partly written.
+/// Quiet time to wait for after a change, because a file may be only partly written.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// Maximum wait for quiet.
+/// Maximum time to wait for quiet.
 const MAX_SETTLE_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of links followed from a file.
 const MAX_LINKS: usize = 16;
-/// Number of bytes of queued changes that one read discards.
+/// Maximum number of bytes of queued changes that one read discards.
 const READ_BYTES: usize = 4096;
 
 /// Queue of the changes in folders: inotify.
@@ -62,7 +62,7 @@ impl ChangeQueue {
         Ok(self.0.as_fd().try_clone_to_owned()?.into())
     }
 
-    /// Queues the changes in a folder. Paths of the same folder have the same watch.
+    /// Queues the changes in a folder. Paths of the same folder share a watch.
     fn add(&self, folder: &Path) -> io::Result<Watch> {
         let changes = AddWatchFlags::IN_ONLYDIR
             | AddWatchFlags::IN_CREATE
@@ -134,7 +134,7 @@ impl ChangeSignal {
         while changes.readable().await.is_ok() {
             match changes.try_read(&mut [0; READ_BYTES]) {
                 Ok(_) => return,
-                // All of them were read before.
+                // All events have been read.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => break,
             }
@@ -145,9 +145,9 @@ impl ChangeSignal {
 
 #[derive(Debug)]
 pub(super) struct WatchedFolders {
-    /// `None` if the system does not report changes.
+    /// Queue of changes; `None` if the system does not report changes.
     queue: Option<ChangeQueue>,
-    /// Watched folders and their inode numbers; a folder may be replaced by another of the same name.
+    /// Watched folders and their inode numbers; a folder may be replaced by another with the same name.
     folders: BTreeSet<(PathBuf, u64)>,
     watches: BTreeSet<Watch>,
 }
@@ -167,7 +167,7 @@ impl WatchedFolders {
         (ChangeSignal { changes }, Self { queue, folders, watches })
     }
 
-    /// Watches the folders of these files, and no others. Blocks.
+    /// Watches only the folders of these files. Blocks.
     pub(super) fn follow<'a>(&mut self, files: impl IntoIterator<Item = &'a Path>) {
         let Some(queue) = &self.queue else { return };
         let wanted: BTreeSet<PathBuf> = files.into_iter().flat_map(folders_of).collect();
@@ -224,7 +224,7 @@ type Stamps = Vec<Option<FileStamp>>;
 pub(super) struct RuleWatch {
     /// Stamps before the rules in force were read.
     in_force: Stamps,
-    /// Stamps of the files reported last.
+    /// Stamps of the files last reported.
     seen: Stamps,
     /// The tools that the rules in force were last checked against.
     checked: Option<Arc<Snapshot>>,
@@ -253,18 +253,18 @@ pub(super) enum RulesSeen {
 }
 
 impl RuleWatch {
-    /// Starts with the current files in force.
+    /// Starts with the current files as those in force.
     pub(super) fn new(files: &RuleFiles) -> Self {
         let seen = stamps(files);
         Self { in_force: seen.clone(), seen, ..Self::default() }
     }
 
-    /// Whether the files of the config in force are unchanged since they were put in force. Blocks.
+    /// Whether the files of the config in force are unchanged since they came into force. Blocks.
     pub(super) fn are_in_force(&self, files: &RuleFiles) -> bool {
         stamps(files) == self.in_force
     }
 
-    /// Reads the rules of config `next`; `now` is in force. Also returns the warnings of changed rules. Blocks.
+    /// Reads the rules of config `next`, while `now` is in force. Also returns the warnings of changed rules. Blocks.
     pub(super) fn read(
         &mut self,
         now: &RuleFiles,
@@ -341,7 +341,7 @@ impl RuleWatch {
         found
     }
 
-    /// Keeps the warnings of the rules in force, and logs them if they differ from the last ones.
+    /// Stores the warnings of the rules in force, and logs them if they differ from the last ones.
     fn report(&mut self, warnings: Vec<RuleProblem>) {
         if warnings == self.reported {
             return;
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(folders_of(Path::new("x.json")), [PathBuf::from(".")]);
     }
 
-    /// The number of bytes of queued changes, which are discarded. A change is queued before the call that makes it returns.
+    /// Number of bytes of queued changes, which are discarded. A change is queued before the call that makes it returns.
     #[cfg(target_os = "linux")]
     fn queued(watched: &WatchedFolders) -> usize {
         let mut file = watched.queue.as_ref().unwrap().file().unwrap();

@@ -1,7 +1,7 @@
 //! Changes of the config file by REST: previews, edited settings, and enabling or disabling a server.
 //!
-//! `config::patch` decides which settings are shown and changeable. A proposed file is validated completely, rules included, before
-//! it is written, and then applied like any other change of the file.
+//! `config::patch` decides which settings are shown and can be changed. A proposed file is validated completely, including rules, before it
+//! is written, and then applied like any other change of the file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Reload {
         RuleCheck::new(in_force, self.proxy.catalog.load())
     }
 
-    /// Enables or disables a server in the file, and reloads it. `None` if that panicked.
+    /// Enables or disables a server in the file, and reloads it. Returns `None` if this panicked.
     pub(super) async fn switch(
         &mut self,
         watch_state: WatchState,
@@ -91,7 +91,7 @@ impl Reload {
         .await?
     }
 
-    /// Reports what changed settings would change.
+    /// Reports the effect of changed settings.
     pub(super) async fn preview(
         &self,
         watch_state: &WatchState,
@@ -108,7 +108,7 @@ impl Reload {
         compared.await.map_err(ChangeRefused::Unusable)?
     }
 
-    /// Writes settings, and reloads the file. `None` if that panicked.
+    /// Writes settings, and reloads the file. Returns `None` if this panicked.
     pub(super) async fn change(
         &mut self,
         watch_state: WatchState,
@@ -237,7 +237,7 @@ impl RuleCheck {
     }
 }
 
-/// Validates a text of the config file, rules included. Blocks.
+/// Validates a text of the config file, including rules. Blocks.
 fn usable(
     text: &str,
     (path, flags): (&Path, &Flags),

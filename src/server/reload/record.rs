@@ -82,7 +82,7 @@ fn draft(
     draft
 }
 
-/// Returns the first `values` that fit into `left` bytes, and the number of the others.
+/// Returns the first `values` that fit into `left` bytes, and the number of omitted ones.
 fn bounded(values: impl Iterator<Item = Value>, mut left: usize) -> (Vec<Value>, usize) {
     let (mut kept, mut left_out) = (Vec::new(), 0);
     for value in values {
@@ -113,7 +113,7 @@ pub(super) fn shown(problem: &Problem) -> ShownProblem {
 
 pub(super) fn wrong_rules(problems: &[RuleProblem]) -> ReloadRefused {
     let mut problems: Vec<_> = problems.iter().map(shown_rule).collect();
-    // The reasons first.
+    // Errors are listed first.
     problems.sort_by_key(|problem| problem.severity != "error");
     ReloadRefused { problems }
 }
@@ -127,7 +127,7 @@ pub(super) fn shown_rule(problem: &RuleProblem) -> ShownProblem {
     shown(&rule_files::problem(problem))
 }
 
-/// A rejection with one problem that concerns the whole file.
+/// A rejection with a single problem that concerns the whole file.
 pub(super) fn whole(problem: impl Into<String>) -> ReloadRefused {
     let problem = ShownProblem {
         severity: "error",

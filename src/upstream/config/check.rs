@@ -1,6 +1,6 @@
 //! Validation of a server's entry without starting the server.
 //!
-//! Reads the file system and the given variables. Starts no process and contacts no server.
+//! Reads the file system and the given variables. Does not start processes or contact servers.
 
 use std::fs::Metadata;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Mistake {
     pub keys: Vec<String>,
     /// The problem and the accepted form.
     pub problem: String,
-    /// Whether the problem is which keys are present, not a value.
+    /// Whether the problem concerns which keys are present, rather than a value.
     pub is_form: bool,
 }
 
@@ -85,7 +85,7 @@ impl Config {
         found
     }
 
-    /// Settings with a different meaning here than in the programs that such entries are copied from.
+    /// Settings that have a different meaning here than in the programs from which such entries are copied.
     pub fn oddities(&self) -> Vec<(Vec<String>, String)> {
         let mut found = Vec::new();
         let as_it_is = |value: &str| value.contains("${");
@@ -169,7 +169,7 @@ impl Config {
         found
     }
 
-    /// Checks the program, looked up as at its start, and its working directory.
+    /// Checks the working directory, and the program, which is looked up as at its start.
     fn look_for_program(&self, lookup: Lookup<'_>, found: &mut Vec<Mistake>) {
         if let Some(cwd) = &self.cwd {
             let shown = cwd.display();
@@ -195,7 +195,7 @@ impl Config {
     }
 }
 
-/// Reason why `command` cannot be started; `None` if it can.
+/// Reason why `command` cannot be started; `None` if it can be started.
 fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String> {
     if command.trim().is_empty() {
         return Some("is empty: name a program, like \"npx\" or \"/usr/bin/server\"".into());

@@ -1,7 +1,7 @@
 //! References in config values: `${env:NAME}`, `${file:/path}`, `${credential:NAME}`, `${keyring:service/user}`.
 //!
-//! Resolved by the server's own task at each connection attempt, so that an unreadable reference delays only that
-//! server. Resolved values are secret ([`mcpproxy_runtime::secrets`]) and never quoted in errors.
+//! References are resolved by the server's own task at each connection attempt, so that an unreadable reference delays
+//! only that server. Resolved values are secret ([`mcpproxy_runtime::secrets`]) and never quoted in errors.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 64 * 1024;
 /// Variable with the directory of systemd credentials.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
-/// Prefix of each kind of reference, which ends at the next brace.
+/// Prefix of each kind of reference; the reference ends at the next brace.
 pub(super) const KINDS: [(&str, Kind); 4] = [
     ("${env:", Kind::Env),
     ("${file:", Kind::File),
@@ -45,7 +45,7 @@ impl fmt::Debug for NamedValues {
 
 pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Resolves the references in `value`, found under `key`. Blocks, possibly for long if a keyring is involved.
+/// Resolves the references in `value`, found under `key`. Blocks, possibly for a long time if a keyring is involved.
 pub(super) fn fill(value: &str, key: &str, lookup: Lookup<'_>) -> Result<String, Invalid> {
     if let Some((_, after)) = value.split_once("${input:") {
         let name = after.split('}').next().unwrap_or(after).to_owned();
@@ -83,7 +83,7 @@ pub(super) fn digest<'v>(
     referring.peek()?;
     let mut hasher = blake3::Hasher::new();
     for value in referring {
-        // Keyrings are only asked at a start. The reason of a failure is not part of the digest.
+        // Keyrings are asked only at a start. The reason for a failure is not part of the digest.
         let of_keyring = refers_to_keyring(value).then(|| value.to_owned());
         let filled = of_keyring.or_else(|| fill_without_keyring(value, lookup));
         let length = filled.as_ref().map_or(u64::MAX, |filled| filled.len() as u64);
@@ -209,7 +209,7 @@ fn text(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// Describes the access of other users to a file with a secret, if any.
+/// Describes the access that other users have to a file with a secret, if any.
 pub(super) fn exposure(path: &Path) -> Option<String> {
     let mode = private::wider(path)?;
     let path = path.display();
@@ -218,7 +218,7 @@ pub(super) fn exposure(path: &Path) -> Option<String> {
     ))
 }
 
-/// Reason why an entry names no usable server. Affects only that server.
+/// Reason why an entry does not name a usable server. Affects only that server.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Invalid {
     #[error("neither command nor url is given")]
@@ -244,7 +244,8 @@ pub(crate) enum Invalid {
 }
 
 impl Invalid {
-    /// Whether it lasts until the entry or our environment changes. An unreadable reference may become readable later.
+    /// Whether the problem lasts until the entry or the proxy's environment changes. An unreadable reference may become
+    /// readable later.
     pub(crate) const fn is_lasting(&self) -> bool {
         match self {
             Self::Neither

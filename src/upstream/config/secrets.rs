@@ -1,8 +1,8 @@
 //! Secret values of a server's entry.
 //!
-//! Always secret: headers, the user and query of the URL, the credentials of the proxy, and the client secret. In
-//! environment and arguments, values are secret if their name or shape suggests it. [`mcpproxy_runtime::secrets`]
-//! redacts them.
+//! The following are always secret: headers, the user and query of the URL, the credentials of the proxy, and the
+//! client secret. In environment and arguments, values are secret if their name or shape suggests it.
+//! [`mcpproxy_runtime::secrets`] redacts them.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ const PLAIN_HEADERS: &[&str] = &[
     "origin",
     "user-agent",
 ];
-/// Substrings of names that denote a secret, in any case.
+/// Case-insensitive substrings of names that denote a secret.
 const NAMES: &[&str] = &[
     "auth",
     "cookie",
@@ -50,14 +50,14 @@ const NAMES: &[&str] = &[
 ];
 /// Minimum length of a mixed word of letters and digits that counts as a secret.
 const WORD_BYTES: usize = 8;
-/// Minimum length of such a path segment.
+/// Minimum length of a path segment of this kind.
 const PART_BYTES: usize = 16;
-/// Minimum length of such a word of letters only.
+/// Minimum length of a word that consists only of letters.
 const LETTERS_BYTES: usize = 20;
 
 impl Config {
-    /// Values to redact from a server's output, as far as they are known without a keyring; keyring values are added when
-    /// the server is connected (`secrets_of`). References of a disabled server are not resolved. Reads files.
+    /// Values to redact from a server's output, as far as they are known without a keyring; keyring values are added
+    /// when the server is connected (`secrets_of`). References of a disabled server are not resolved. Reads files.
     pub fn secrets(&self) -> Vec<String> {
         let lookup = |name: &str| std::env::var(name).ok();
         let read =
@@ -150,7 +150,7 @@ impl Found {
                 self.basic(token);
             }
         }
-        // `name=value` in cookies and in schemes with parameters.
+        // Splits `name=value` in cookies and in schemes with parameters.
         for part in value.split([';', ',', ' ']) {
             if let Some((_, part)) = part.split_once('=') {
                 self.keep(part.trim().trim_matches('"'));
@@ -229,7 +229,7 @@ impl Found {
         }
     }
 
-    /// `--token X`, `--token=X`, and values that look secret.
+    /// Adds the secrets in `--token X`, `--token=X`, and values that look secret.
     fn arguments(&mut self, arguments: &[String]) {
         let mut option = "";
         for argument in arguments {

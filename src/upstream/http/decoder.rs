@@ -1,8 +1,8 @@
 //! Content codings of responses (RFC 9110 §8.4.1): gzip, deflate, br and zstd.
 //!
-//! Some servers and proxies compress although identity is requested. Bodies are decoded as they arrive, in pieces
-//! of bounded size: all limits apply to the decoded bytes. No input can make the decoder allocate more than the window of its coding, at
-//! most [`MAX_WINDOW_BYTES`], for br 16 MiB, and a piece. Sans-I/O.
+//! Some servers and proxies compress although identity is requested. Bodies are decoded as they arrive, in pieces of bounded size: all
+//! limits apply to the decoded bytes. Regardless of the input, the decoder allocates at most the window of its coding (at most
+//! [`MAX_WINDOW_BYTES`], for br 16 MiB) and one piece. Sans-I/O.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -12,9 +12,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Size in bytes from which decoded bytes are returned.
+/// Number of decoded bytes above which a piece is returned.
 const PIECE_BYTES: usize = 32 * 1024;
-/// Bytes decoded at once by gzip and deflate, which expand by at most 1032 times.
+/// Number of bytes decoded per step by gzip and deflate, which expand by a factor of at most 1032.
 const STEP_BYTES: usize = 256;
 /// Maximum window of zstd: 8 MiB (RFC 9659 §3). The windows of br are at most 16 MiB.
 pub(super) const MAX_WINDOW_BYTES: u64 = 8 << 20;
@@ -28,7 +28,7 @@ pub(crate) struct ContentDecoder {
 
 enum Coding {
     Gzip(Box<MultiGzDecoder<Vec<u8>>>),
-    /// Coding `deflate` before its first byte: with the zlib header, or without it as sent by some servers.
+    /// Coding `deflate` before its first byte: either with the zlib header, or without it, as some servers send it.
     Deflate,
     Zlib(Box<ZlibDecoder<Vec<u8>>>),
     Raw(Box<DeflateDecoder<Vec<u8>>>),
@@ -40,7 +40,7 @@ enum Coding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownCoding;
 
-/// Body that violates its content coding.
+/// Error for a body that violates its content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BrokenCoding(&'static str);
 
@@ -70,7 +70,7 @@ impl ContentDecoder {
         Ok(Some(Self { name, coding, input: Bytes::new() }))
     }
 
-    /// Adds the next chunk. The previous one must be used up.
+    /// Adds the next chunk. The previous chunk must be used up.
     pub(crate) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.input.is_empty(), "the last chunk was not read to its end");
         self.input = chunk;
@@ -80,8 +80,8 @@ impl ContentDecoder {
     pub(crate) fn next_piece(&mut self) -> Result<Option<Bytes>, BrokenCoding> {
         let broken = BrokenCoding(self.name);
         if let (Coding::Deflate, Some(first)) = (&self.coding, self.input.first()) {
-            // The lower half of the zlib header's first byte denotes deflate. A raw stream begins so only with a
-            // stored block whose reserved bits differ.
+            // The lower half of the zlib header's first byte denotes deflate. A raw stream can begin like this only with a stored block
+            // whose reserved bits differ.
             self.coding = match first & 0x0f {
                 8 => Coding::Zlib(Box::new(ZlibDecoder::new(Vec::new()))),
                 _ => Coding::Raw(Box::new(DeflateDecoder::new(Vec::new()))),
@@ -99,7 +99,7 @@ impl ContentDecoder {
         Ok((!piece.is_empty()).then(|| piece.into()))
     }
 
-    /// Checks at the end of the body that it is complete.
+    /// Checks that the body is complete at its end.
     pub(crate) fn finish(&mut self) -> Result<(), BrokenCoding> {
         let complete = match &mut self.coding {
             Coding::Gzip(decoder) => decoder.try_finish().is_ok(),
@@ -107,7 +107,7 @@ impl ContentDecoder {
             Coding::Raw(decoder) => decoder.try_finish().is_ok(),
             Coding::Brotli(decoder) => decoder.ended,
             Coding::Zstd(decoder) => decoder.has_ended(),
-            // An empty body.
+            // The body is empty.
             Coding::Deflate => true,
         };
         if complete { Ok(()) } else { Err(BrokenCoding(self.name)) }
@@ -122,7 +122,7 @@ fn step<D: Write>(
 ) -> Option<Vec<u8>> {
     while !input.is_empty() && output(decoder).len() < PIECE_BYTES {
         let part = input.split_to(STEP_BYTES.min(input.len()));
-        // Flushed, since the decoder holds output back.
+        // Flushed, because the decoder holds back output.
         decoder.write_all(&part).and_then(|()| decoder.flush()).ok()?;
     }
     Some(std::mem::take(output(decoder)))
@@ -136,7 +136,7 @@ struct Brotli {
 impl Brotli {
     fn new() -> Self {
         let alloc = StandardAlloc::default;
-        // Strict: without the extension for large windows.
+        // Strict mode excludes the extension for large windows.
         Self { state: BrotliState::new_strict(alloc(), alloc(), alloc()), ended: false }
     }
 
@@ -164,7 +164,7 @@ impl Brotli {
         }
         input.advance(read.min(input.len()));
         output.truncate(written);
-        // No data may follow.
+        // No data may follow the end.
         (!self.ended || input.is_empty()).then_some(output)
     }
 }
@@ -199,7 +199,7 @@ impl Zstd {
                 return Some(output);
             }
             if self.begun && self.frames.is_finished() {
-                // A single frame; no data may follow.
+                // Only a single frame is accepted; no data may follow.
                 return (self.held.is_empty() && input.is_empty()).then(Vec::new);
             }
             let needed = self.needed()?;
@@ -222,14 +222,14 @@ impl Zstd {
         }
     }
 
-    /// Size of the next header or block, as far as known; `None` if invalid.
+    /// Size of the next header or block, as far as it is known; `None` if invalid.
     fn needed(&mut self) -> Option<usize> {
         if self.begun {
             let [a, b, c, ..] = *self.held else { return Some(BLOCK_HEADER_BYTES) };
             let header = u32::from_le_bytes([a, b, c, 0]);
             let (is_last, kind, size) = (header & 1 == 1, header >> 1 & 3, (header >> 3) as usize);
             let content = match kind {
-                // A run of one byte, whose size is that of the decoded block.
+                // A run of one byte; the size in the header is that of the decoded block.
                 1 => 1,
                 0 | 2 => size,
                 _ => return None,
@@ -345,7 +345,7 @@ pub(crate) mod tests {
         for size in 1..=BROTLI.len() {
             assert_eq!(decode("br", BROTLI, size).as_deref(), Ok(BROTLI_TEXT), "{size}");
         }
-        // Several members of gzip are one body.
+        // Several gzip members form one body.
         let members = [gzip(b"{\"a\""), gzip(b":1}")].concat();
         assert_eq!(decode("gzip", &members, 5).as_deref(), Ok(&b"{\"a\":1}"[..]));
     }

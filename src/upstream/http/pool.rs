@@ -1,7 +1,7 @@
 //! Idle connections of one worker to all HTTP upstreams, and the request heads of a session.
 //!
-//! A connection returns to the pool when its response was read, or when only the rest of an event stream is left.
-//! It is reused if no unsolicited data has arrived meanwhile.
+//! A connection returns to the pool when its response has been read, or when only the rest of an event stream is left.
+//! It is reused if no unsolicited data has arrived in the meantime.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,12 +30,12 @@ use mcpproxy_runtime::io::clock;
 use mcpproxy_runtime::io::http1::ResponseHead;
 use mcpproxy_runtime::io::line_budget::peer_line;
 
-/// Maximum idle connections per upstream and worker.
+/// Maximum number of idle connections per upstream and worker.
 pub const MAX_IDLE: usize = 64;
-/// Maximum idle time of a connection. Below the 5 s after which common servers close connections, so that calls
+/// Maximum idle time of a connection. Less than the 5 s after which common servers close connections, so that calls
 /// rarely hit a closing connection.
 pub const MAX_IDLE_AGE: Duration = Duration::from_secs(4);
-/// Maximum number of bytes read from the rest of an event stream to reuse its connection.
+/// Maximum number of bytes read from the rest of an event stream in order to reuse its connection.
 const MAX_DRAIN_BYTES: usize = 64 * 1024;
 
 /// One worker's connections to all HTTP upstreams. Not `Send`.
@@ -62,7 +62,8 @@ impl Pool {
         Self::default()
     }
 
-    /// Closes expired connections. Call it periodically; [`take`](Self::take) does the same for its own upstream.
+    /// Closes expired connections. Must be called periodically; [`take`](Self::take) does the same for its own
+    /// upstream.
     pub fn sweep(&self) {
         let now = clock::now();
         self.idle.borrow_mut().retain(|_, list| {
@@ -75,7 +76,7 @@ impl Pool {
         self.idle.borrow().values().map(Vec::len).sum()
     }
 
-    /// Takes the most recently used reusable connection. One whose stream has not ended stays.
+    /// Takes the most recently used connection that is reusable. A connection whose stream has not ended stays.
     pub(super) fn take(&self, session: &Session, now: Instant) -> Option<Box<Connection>> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&session.key)?;
@@ -84,7 +85,7 @@ impl Pool {
             at -= 1;
             let last = list.get_mut(at)?;
             if now.duration_since(last.since) >= MAX_IDLE_AGE {
-                // The earlier ones are older.
+                // The preceding connections are older.
                 list.drain(..=at);
                 return None;
             }
@@ -123,7 +124,7 @@ enum IdleCheck {
     Reusable,
     Draining,
     Closed,
-    /// Delivered unsolicited data: a response before its request, or a second one.
+    /// The connection delivered unsolicited data: a response before its request, or a second one.
     Unsolicited,
 }
 
@@ -158,7 +159,7 @@ impl Idle {
     }
 }
 
-/// Whether the rest of an event stream contains no further message.
+/// Whether the rest of an event stream contains no more messages.
 fn is_silent(rest: &mut sse::Decoder) -> bool {
     loop {
         match rest.next_item() {
@@ -199,7 +200,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Session without id and version. `custom` are the operator's headers; protocol headers take precedence.
+    /// Session without id and version. `custom` holds the operator's headers; protocol headers take precedence.
     pub(crate) fn new(
         endpoint: Arc<Endpoint>,
         key: u64,
@@ -220,7 +221,7 @@ impl Session {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // The connection owns the framing.
+        // The connection is responsible for the framing.
         for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
             headers.remove(name);
         }
@@ -304,7 +305,7 @@ impl Session {
         HttpRequest::new([&self.post_head, lines], body)
     }
 
-    /// GET of the session's own stream, resumed after an event if given.
+    /// GET of the session's own stream, resumed after an event if one is given.
     pub(crate) fn get(&self, last_event_id: &[u8]) -> HttpRequest {
         let mut headers = self.headers.clone();
         headers.remove(CONTENT_TYPE);

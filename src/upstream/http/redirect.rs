@@ -1,8 +1,8 @@
 //! Redirects of a server's own requests.
 //!
-//! Only 307 and 308 are followed, which keep method and body, and only within the origin or from http to https on
-//! the same host, since a request carries the operator's headers and the session. Servers that mount an application
-//! below a path redirect `/mcp` to `/mcp/` in this way.
+//! Only 307 and 308 are followed, which keep method and body. They are followed only within the origin or from http to
+//! https on the same host, since a request carries the operator's headers and the session. Servers that mount an
+//! application below a path redirect `/mcp` to `/mcp/` in this way.
 
 use url::Url;
 
@@ -14,7 +14,7 @@ pub(super) fn keeps_method(status: u16) -> bool {
     matches!(status, 307 | 308)
 }
 
-/// Endpoint that a redirect from `endpoint` leads to. Fails with the cause if it is not followed.
+/// Endpoint to which a redirect from `endpoint` leads. Fails with the cause if the redirect is not followed.
 pub(super) async fn next_endpoint(
     endpoint: &Endpoint,
     status: u16,
@@ -28,7 +28,7 @@ pub(super) async fn next_endpoint(
         None => return refused("it is another origin; set url to it if it is to be trusted"),
         Some(Step::Path) => endpoint.with_path(&url),
         Some(Step::Https(tls)) => {
-            // Reads certificates the first time.
+            // Reads certificates at the first call.
             let (from, url) = (endpoint.clone(), url.to_string());
             let parse = move || Endpoint::parse(&url, &from.peer, &from.egress, move || tls());
             let parsed = tokio::task::spawn_blocking(parse).await;
@@ -40,13 +40,13 @@ pub(super) async fn next_endpoint(
 
 /// Step to a redirect target.
 enum Step {
-    /// At the same origin.
+    /// The target has the same origin.
     Path,
-    /// With TLS, on the same host.
+    /// The target is on the same host, with TLS.
     Https(TlsSource),
 }
 
-/// Step to a target, if it may be followed.
+/// Step to a target; `None` if it may not be followed.
 fn step(from: &Endpoint, to: &Url) -> Option<Step> {
     if !to.username().is_empty() || to.password().is_some() {
         return None;
@@ -71,7 +71,7 @@ fn origin(of: &Endpoint) -> Option<Url> {
     Url::parse(&format!("{scheme}://{}/", of.host_header.to_str().ok()?)).ok()
 }
 
-/// Cause for a redirect that is not followed; names its target without credentials and query.
+/// Cause for a redirect that is not followed; contains the target without credentials and query.
 pub(super) fn refusal(from: &Endpoint, status: u16, location: &[u8], why: &'static str) -> Cause {
     let location = match target(from, location) {
         Some(mut url) => {

@@ -1,9 +1,10 @@
-//! Authorization server of an upstream: discovery (RFC 9728, then RFC 8414), our requirements, and login errors.
+//! Authorization server of an upstream: discovery (RFC 9728, then RFC 8414), the proxy's requirements, and login
+//! errors.
 //!
-//! rmcp fetches the documents and verifies that they name themselves. We also require published metadata on the
-//! server's own origin, PKCE with S256, and endpoints that pass the address policy.
+//! rmcp fetches the documents and verifies that they name themselves. This module also requires published metadata on
+//! the server's own origin, PKCE with S256, and endpoints that pass the address policy.
 //!
-//! The server is probed without a token in both protocol families, only by requests without an effect. A server
+//! The server is probed without a token in both protocol families, using only requests without side effects. A server
 //! that protects only calls is recognized by its published metadata.
 
 use std::sync::Arc;
@@ -62,14 +63,14 @@ pub(super) async fn find(
     }
 }
 
-/// Finds the authorization server, with the URL of the manager as the name of the server.
+/// Finds the authorization server. The manager's URL is used as the name of the server.
 async fn discover(
     manager: &AuthorizationManager,
     url: &Url,
     answered: &Answered,
 ) -> Result<AuthorizationMetadata, LoginError> {
     let Some(challenge) = &answered.challenge else {
-        // It may require a login only for calls: its published metadata decides.
+        // The server may require a login only for calls, so its published metadata decides.
         let status = answered.status.as_u16();
         return published(manager).await.ok_or(LoginError::NotAsked(status));
     };
@@ -97,7 +98,7 @@ pub(super) async fn published(manager: &AuthorizationManager) -> Option<Authoriz
     described.then_some(found.metadata)
 }
 
-/// Checks our requirements.
+/// Checks the proxy's requirements.
 pub(super) fn check(
     metadata: &AuthorizationMetadata,
     policy: &AddressPolicy,
@@ -125,8 +126,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks that a registered client belongs to the authorization server, since its secret is sent to no other. `at`
-/// is the configured issuer; without one, the issuer of this client's last grant is used.
+/// Checks that a registered client belongs to the authorization server, because its secret must not be sent to another
+/// one. `at` is the configured issuer; if it is missing, the issuer of this client's last grant is used.
 pub(super) fn check_issuer(
     metadata: &AuthorizationMetadata,
     client_id: &str,
@@ -213,11 +214,11 @@ const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initiali
 pub(super) struct Answered {
     /// Status of the first response.
     pub(super) status: StatusCode,
-    /// `WWW-Authenticate` if a login is required; possibly empty.
+    /// Value of `WWW-Authenticate` if a login is required; possibly empty.
     pub(super) challenge: Option<String>,
 }
 
-/// Sends requests until the server requires a login or lists its tools. Fails if it is unreachable.
+/// Sends requests until the server requires a login or lists its tools. Fails if the server is unreachable.
 pub(super) async fn probe(
     client: &LoginClient,
     url: &Url,
@@ -260,7 +261,7 @@ impl Probe<'_> {
                 found = asked(list(ProtocolFamily::Legacy), &session).await;
             }
             if !session.is_empty() {
-                // Best effort: the session is no longer needed.
+                // Best effort, because the session is no longer needed.
                 let _ = self.send(Method::DELETE, Vec::new(), &session).await;
             }
             if found.is_some() {
@@ -311,10 +312,10 @@ pub enum LoginError {
     NotAsked(u16),
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
-    /// The authorization server is not published, or violates our requirements.
+    /// The authorization server is not published, or violates the proxy's requirements.
     #[error("its login cannot be used: {0}")]
     Unusable(String),
-    /// Rejected by the user or the authorization server.
+    /// The user or the authorization server rejected the login.
     #[error("nothing was granted: {0}")]
     Denied(String),
     /// The browser did not return in time.

@@ -1,17 +1,17 @@
 //! HTTP client for logins and key sets, with an address policy against SSRF.
 //!
-//! URLs come from untrusted parties: a server names its authorization server, which names its endpoints. Allowed
-//! are https, and plain http between loopback addresses; no private addresses unless the server's own URL has one;
-//! redirects only within the origin, with the method kept; bounded bodies and time. Addresses are checked after
-//! name resolution, and only the checked ones are connected to. Through an egress proxy only names and literal
-//! addresses are checked, before the request, since the proxy resolves the names.
+//! URLs come from untrusted parties: a server names its authorization server, which names its endpoints. The policy
+//! allows https, and plain http between loopback addresses. It allows private addresses only if the server's own URL
+//! has one, and redirects only within the origin, with the method kept. Bodies and time are bounded. Addresses are
+//! checked after name resolution, and only the checked ones are contacted. Through an egress proxy, only names and
+//! literal addresses are checked, before the request, because the proxy resolves the names.
 //!
 //! The key set of an identity provider (`auth.jwt`) is fetched in the same way from the configured URL.
 //!
-//! Token responses that depart from RFC 6749 §5 in an unambiguous way, as those of large providers do, are
-//! accepted. rmcp parses strictly, so such a response is rewritten first: a token type that is not proof of
-//! possession becomes `Bearer`; a lifetime in digits or as a double becomes a whole number; scopes may be separated
-//! by commas or be an array; an error under a successful status is an error. Anything else is unchanged.
+//! Some token responses, including those of large providers, depart from RFC 6749 §5 in an unambiguous way; they are
+//! accepted. rmcp parses strictly, so such a response is rewritten first: a token type that is not proof of possession
+//! becomes `Bearer`; a lifetime in digits or as a double becomes a whole number; scopes may be separated by commas or
+//! be an array; an error under a successful status is an error. Anything else is unchanged.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -79,7 +79,7 @@ impl AddressPolicy {
         Self { server: server.clone(), own }
     }
 
-    /// Checks a URL as far as possible without name resolution. The error quotes no more of it than [`origin`].
+    /// Checks a URL as far as possible without name resolution. The error quotes at most its [`origin`].
     pub(super) fn check(&self, url: &Url) -> Result<(), String> {
         if !url.username().is_empty() || url.password().is_some() {
             return Err("a URL holds a user name or password".to_owned());
@@ -108,7 +108,7 @@ impl AddressPolicy {
         let same = |a: &Url, b: &Url| {
             (a.host(), a.port_or_known_default()) == (b.host(), b.port_or_known_default())
         };
-        // The server's own address is always allowed: calls go there as well.
+        // The server's own address is always allowed, because calls go there too.
         reach == Reach::Public
             || same(url, &self.server)
             || (reach == self.own && reach != Reach::Never)
@@ -159,7 +159,7 @@ fn reach_v6(ip: Ipv6Addr) -> Reach {
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Loopback,
         [0xfc00..=0xfdff, ..] => Reach::Private,
-        // Unspecified, link-local, multicast, Teredo, local NAT64.
+        // Unspecified, link-local, multicast, Teredo, and local NAT64 addresses.
         [0, ..] | [0xfe80..=0xffff, ..] | [0x2001, 0, ..] | [0x64, 0xff9b, 1, ..] => Reach::Never,
         _ => Reach::Public,
     }
@@ -180,28 +180,28 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
 /// Transport settings of login requests. Clones share TLS settings and throttling.
 #[derive(Clone, Default)]
 pub(super) struct LoginTransport {
-    /// Read at the first https request.
+    /// Created at the first https request.
     pub(super) tls: Arc<OnceLock<TlsConnector>>,
     /// The server's egress setting, which also applies to its authorization server.
     pub(super) egress: Egress,
     pub(super) throttle: Arc<TokenThrottle>,
 }
 
-/// Time before which the token endpoint must not be asked again (`Retry-After`, RFC 9110 §10.2.3). Only the last
-/// such endpoint of a server is tracked.
+/// Time before which the token endpoint must not be asked again (`Retry-After`, RFC 9110 §10.2.3). For each
+/// server, only the endpoint that last set a time is tracked.
 #[derive(Default)]
 pub(super) struct TokenThrottle {
     until: Mutex<Option<(String, Instant)>>,
 }
 
 impl TokenThrottle {
-    /// Rest of the wait, of any endpoint.
+    /// Remaining wait, for any endpoint.
     pub(super) fn remaining(&self, now: Instant) -> Option<Duration> {
         let until = self.until.lock();
         until.as_ref().and_then(|(_, until)| until.checked_duration_since(now))
     }
 
-    /// Description of the wait; `None` without one.
+    /// Description of the wait; `None` if there is no wait.
     pub(super) fn reason(&self, now: Instant) -> Option<String> {
         self.until.lock().as_ref().and_then(|until| wait_of(until, now))
     }
@@ -213,7 +213,7 @@ impl TokenThrottle {
         of_origin.and_then(|until| wait_of(until, now)).map_or(Ok(()), Err)
     }
 
-    /// Records the retry time of a 429 or 503 of the endpoint at `origin`.
+    /// Records the retry time of a 429 or 503 response of the endpoint at `origin`.
     fn observe(&self, origin: &str, answer: &Response<Vec<u8>>, now: Instant) {
         let is_throttled = matches!(answer.status().as_u16(), 429 | 503);
         let asked = answer.headers().get(RETRY_AFTER).filter(|_| is_throttled);
@@ -224,7 +224,7 @@ impl TokenThrottle {
     }
 }
 
-/// Description of the rest of an endpoint's wait; `None` if it has elapsed.
+/// Description of an endpoint's remaining wait; `None` if it has elapsed.
 fn wait_of((origin, until): &(String, Instant), now: Instant) -> Option<String> {
     let seconds = until.checked_duration_since(now)?.as_secs() + 1;
     Some(format!("the token endpoint at {origin} limits its requests, retry after {seconds}s"))
@@ -235,7 +235,7 @@ fn wait_of((origin, until): &(String, Instant), now: Instant) -> Option<String> 
 pub(super) struct LoginClient {
     policy: AddressPolicy,
     transport: LoginTransport,
-    /// Whether the authorization server may lack an endpoint for people.
+    /// Whether the authorization server may lack an authorization endpoint, which only people use.
     unattended: bool,
 }
 
@@ -244,7 +244,7 @@ impl LoginClient {
         Self { policy, transport, unattended: false }
     }
 
-    /// Accepts authorization servers without an endpoint for people (RFC 8414 §2).
+    /// Accepts authorization servers without an authorization endpoint (RFC 8414 §2).
     pub(super) fn unattended(self) -> Self {
         Self { unattended: true, ..self }
     }
@@ -299,7 +299,7 @@ impl LoginClient {
         }
     }
 
-    /// Sends a request and returns the response with its body unread.
+    /// Sends a request and returns the response with its body still unread.
     async fn send(
         &self,
         request: Request<Vec<u8>>,
@@ -318,7 +318,7 @@ impl LoginClient {
             };
             count += 1;
             if count > MAX_REDIRECTS || !may_follow(&url, &next) {
-                // Only the origin is named: the rest may be secret.
+                // Only the origin is shown, because the rest may be secret.
                 let why = format!(
                     "{} redirects to {}, which is not followed",
                     origin(&url),
@@ -356,7 +356,7 @@ impl LoginClient {
         let tls = match url.scheme() {
             "https" => {
                 let tls = Arc::clone(&self.transport.tls);
-                // Reads the system's certificates the first time.
+                // Reads the system's certificates at the first call.
                 let load = move || tls.get_or_init(system_connector).clone();
                 Some(tokio::task::spawn_blocking(load).await?)
             }
@@ -392,7 +392,7 @@ fn decoded(encoding: &[u8], body: Bytes) -> Result<Vec<u8>, OAuthHttpClientError
 
 impl OAuthHttpClient for LoginClient {
     fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
-        // This client decides about redirects, regardless of rmcp's setting.
+        // This client handles redirects, regardless of rmcp's setting.
         let is_token = is_token_request(&request.request);
         Box::pin(async move {
             match is_token {
@@ -412,7 +412,7 @@ pub fn check_key_set_url(url: &str) -> Result<(), String> {
     AddressPolicy::new(&url).check(&url)
 }
 
-/// Fetches a key set, with bounded size and time. The error is one line that names the origin.
+/// Fetches a key set, with bounded size and time. The error is one line that contains the origin.
 pub async fn fetch_key_set(url: &str) -> Result<Vec<u8>, String> {
     let parsed = Url::parse(url).map_err(|error| error.to_string())?;
     let message = |why: String| format!("{}: {why}", origin(&parsed));
@@ -430,14 +430,14 @@ const BOUND_TYPES: [&str; 4] = ["dpop", "mac", "pop", "n_a"];
 /// Maximum lifetime of a token in seconds: ten years.
 const MAX_SECONDS: f64 = 315_360_000.0;
 
-/// Whether a request goes to a token endpoint: only these are sent as forms.
+/// Whether a request goes to a token endpoint; only these requests are sent as forms.
 pub(super) fn is_token_request(request: &Request<Vec<u8>>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     request.method() == Method::POST && kind.starts_with(b"application/x-www-form-urlencoded")
 }
 
-/// Adds an empty authorization endpoint to metadata without one, which rmcp rejects: authorization servers for
-/// clients only need none (RFC 8414 §2). Other responses are unchanged.
+/// Adds an empty authorization endpoint to metadata without one, which rmcp rejects: authorization servers that serve
+/// only clients do not need one (RFC 8414 §2). Other responses are unchanged.
 fn completed(answer: Response<Vec<u8>>) -> Response<Vec<u8>> {
     const ENDPOINT: &str = "authorization_endpoint";
     match serde_json::from_slice(answer.body()) {
@@ -633,7 +633,7 @@ mod token_response_tests {
             (json!({"scope": ["a", "b"]}), json!({"token_type": "Bearer", "scope": "a b"})),
             (json!({"scope": "a b,c"}), json!({"token_type": "Bearer", "scope": "a b,c"})),
             (json!({"refresh_token": null, "x": 1}), json!({"token_type": "Bearer", "x": 1})),
-            // Left to the parser, which refuses them.
+            // Left to the parser, which refuses these responses.
             (json!({"token_type": "DPoP"}), json!({"token_type": "DPoP"})),
             (json!({"expires_in": -1}), json!({"token_type": "Bearer", "expires_in": -1})),
             (json!({"expires_in": "soon"}), json!({"token_type": "Bearer", "expires_in": "soon"})),

@@ -1,11 +1,11 @@
 //! Client credentials grant (RFC 6749 §4.4, MCP extension `io.modelcontextprotocol/oauth-client-credentials`): tokens
 //! without a person, for a client with a secret.
 //!
-//! The authorization server is found as for a login. The only token request is ours, since rmcp would prefer to
-//! post the secret. A refresh token is neither expected nor kept: a renewal is another token request, to the
-//! endpoint of the last one. The secret is not stored with the token.
+//! The authorization server is found as for a login. The only token request is made here, because rmcp would prefer to post the secret. A
+//! refresh token is neither expected nor kept: a renewal is another token request, sent to the endpoint of the last one. The secret is not
+//! stored with the token.
 //!
-//! A secret is sent to only one issuer: the configured one, or the one that issued the last token for this URL and client.
+//! A secret is sent to only one issuer: the configured issuer, or the one that issued the last token for this URL and client.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const FORM: &str = "application/x-www-form-urlencoded";
 const BASIC: &str = "client_secret_basic";
 const POST: &str = "client_secret_post";
 
-/// Client, and the server that its tokens are for.
+/// Client, and the server for which its tokens are valid.
 pub(super) struct TokenRequest<'a> {
     pub(super) url: &'a Url,
     /// Headers set by the operator.
@@ -40,7 +40,7 @@ pub(super) struct TokenRequest<'a> {
 }
 
 impl TokenRequest<'_> {
-    /// Finds the authorization server and requests a token. `before` is the stored grant for this URL, of any settings.
+    /// Finds the authorization server and requests a token. `before` is the stored grant for this URL, regardless of its settings.
     pub(super) async fn obtain(&self, before: Option<&Grant>) -> Result<Grant, LoginError> {
         let settings = &self.client.settings;
         let (http, policy) = self.http()?;
@@ -89,7 +89,7 @@ impl TokenRequest<'_> {
         self.send(&http, &policy, grant, scopes).await
     }
 
-    /// Like [`renew`](Self::renew), but also for the scopes that the server has required since.
+    /// Same as [`renew`](Self::renew), but also for the scopes that the server has required since.
     pub(super) async fn step_up(&self, grant: Grant) -> Result<Grant, LoginError> {
         let scopes = union(grant.scopes.iter().chain(&grant.wanted).cloned());
         let grant = Grant { wanted: Vec::new(), ..grant.with_wanted_requested() };
@@ -133,7 +133,7 @@ impl TokenRequest<'_> {
         }
         let response: OAuthTokenResponse = serde_json::from_slice(&body)
             .map_err(|_| unusable("its token response cannot be read".to_owned()))?;
-        // Without a scope in the response, the requested ones are granted (RFC 6749 §5.1).
+        // If the response states no scope, the requested scopes are granted (RFC 6749 §5.1).
         grant.scopes = scopes;
         let grant = take(grant, &response).map_err(unusable)?;
         Ok(Grant { refresh_token: None, ..grant })
@@ -144,7 +144,7 @@ fn unusable(why: String) -> LoginError {
     LoginError::Unusable(why)
 }
 
-/// Reason why the token endpoint at `place` issued no token. Statuses of a temporary failure are not a denial.
+/// Reason why the token endpoint at `place` did not issue a token. Statuses of a temporary failure are not a denial.
 fn refusal(place: &Url, status: StatusCode, body: &[u8]) -> LoginError {
     #[derive(Deserialize)]
     struct Refusal {
@@ -168,7 +168,7 @@ fn refusal(place: &Url, status: StatusCode, body: &[u8]) -> LoginError {
     }
 }
 
-/// First list of client authentication methods under these names in the metadata.
+/// First list of client authentication methods in the metadata, under any of these names.
 fn methods<'a>(metadata: &'a AuthorizationMetadata, names: &[&str]) -> Option<&'a [Value]> {
     let mut lists = names.iter().filter_map(|name| metadata.additional_fields.get(*name));
     lists.find_map(Value::as_array).map(Vec::as_slice)
@@ -178,8 +178,8 @@ fn lists(methods: &[Value], method: &str) -> bool {
     methods.iter().any(|it| it.as_str() == Some(method))
 }
 
-/// Whether the client's secret is sent in a header: if the first of these lists in the metadata allows it, or if
-/// there is no list (RFC 8414 §2).
+/// Whether the client's secret is sent in a header: if the first of these lists in the metadata allows it, or if no list exists (RFC 8414
+/// §2).
 pub(super) fn is_basic(metadata: &AuthorizationMetadata, names: &[&str]) -> bool {
     methods(metadata, names).is_none_or(|methods| lists(methods, BASIC) || !lists(methods, POST))
 }
@@ -212,7 +212,7 @@ pub(super) fn authenticated(
     request.body(form.finish().into_bytes()).map_err(|error| error.to_string())
 }
 
-/// Id and secret as encoded in the header.
+/// Id and secret, encoded for the header.
 pub(crate) fn basic(id: &str, secret: &str) -> String {
     let encoded =
         |text: &str| -> String { form_urlencoded::byte_serialize(text.as_bytes()).collect() };
@@ -224,7 +224,7 @@ const REFUSED_DELAYS: (Duration, Duration) = (Duration::from_secs(30), Duration:
 /// Minimum and maximum delay after temporary failures.
 const FAILED_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Pause of one server's token requests. A refused client asks less and less often, regardless of calls.
+/// Pause between one server's token requests. A refused client asks less and less often, regardless of the number of calls.
 #[derive(Debug)]
 pub(super) struct Pause {
     /// End of the pause, and the reason.
@@ -247,7 +247,7 @@ impl Pause {
         current.map(|(_, reason)| &**reason)
     }
 
-    /// Begins a pause after an error. An unreachable server is paced by its connection attempts.
+    /// Begins a pause after an error. If the server is unreachable, its connection attempts determine the pace.
     pub(super) fn fail(&mut self, error: &LoginError, reason: String, now: Instant) {
         let delay = match error {
             LoginError::Unreachable(_) => return,
@@ -261,7 +261,7 @@ impl Pause {
         self.current = Some((now + delay, reason));
     }
 
-    /// Begins a pause even though there is a token, since the server has rejected earlier ones.
+    /// Begins a pause even though a token exists, because the server has rejected earlier ones.
     pub(super) fn rest(&mut self, reason: String, now: Instant) {
         self.current = Some((now + self.refused.next_delay(), reason));
     }

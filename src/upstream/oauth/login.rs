@@ -1,8 +1,8 @@
 //! Interactive login, from the probe to stored tokens.
 //!
-//! rmcp implements the protocol; [`super::authority`] finds the authorization server. The browser returns to a page
-//! on 127.0.0.1 that exists for the duration of the login. Requests without the login's `state` get a 404 and do
-//! not affect it, so another page in the browser can neither end nor hijack it.
+//! rmcp implements the protocol; [`super::authority`] finds the authorization server. The browser returns to a page on
+//! 127.0.0.1 that exists only during the login. Requests without the login's `state` get a 404 and do not affect it, so
+//! another page in the browser can neither end nor hijack it.
 
 use std::io;
 use std::path::Path;
@@ -43,8 +43,8 @@ pub struct LoggedIn {
     pub renewable: bool,
 }
 
-/// Logs in with the server `name`. `show` is given the URL to open in a browser, within `limit`. Stores the tokens
-/// under `data_dir`; after an error nothing was stored.
+/// Logs in with the server `name`. `show` gets the URL to open in a browser, within `limit`. Stores the tokens under
+/// `data_dir`; on an error, nothing is stored.
 pub async fn login(
     name: &str,
     config: &Config,
@@ -57,7 +57,7 @@ pub async fn login(
     logged_in.map_err(|error| error.quoted(&peer))
 }
 
-/// Like [`login`], with unredacted errors.
+/// Same as [`login`], with unredacted errors.
 async fn attempt(
     peer: &Peer,
     config: &Config,
@@ -197,7 +197,7 @@ pub(super) struct EntryRead {
     pub(super) client: Option<ClientCredentials>,
 }
 
-/// Resolves the entry, possibly with a keyring prompt. Its values count as secret from then on.
+/// Resolves the entry, possibly with a keyring prompt. From then on, the resolved values are secret.
 pub(super) async fn entry_of(peer: &Peer, config: &Config) -> Result<EntryRead, LoginError> {
     let config = config.clone();
     let read = tokio::task::spawn_blocking(move || {
@@ -242,7 +242,7 @@ fn target(config: &Config) -> Result<(Url, Target), LoginError> {
     }
 }
 
-/// Stored grant of the last login; an unreadable one is ignored and will be replaced.
+/// Stored grant of the last login; an unreadable grant is ignored and will be replaced.
 async fn before(store: &TokenStore, url: &Url) -> Option<Grant> {
     let store = store.clone();
     let loaded = tokio::task::spawn_blocking(move || store.load()).await;
@@ -251,7 +251,7 @@ async fn before(store: &TokenStore, url: &Url) -> Option<Grant> {
 
 /// Client identity at the authorization server.
 enum Known {
-    /// A registered client id, or the URL of our metadata document.
+    /// A registered client id, or the URL of the proxy's metadata document.
     As {
         id: String,
         secret: Option<String>,
@@ -259,7 +259,7 @@ enum Known {
     Unknown,
 }
 
-/// Selects our identity in the specified order (MCP 2026-07-28 §Client Registration). Credentials of one
+/// Selects the proxy's identity in the specified order (MCP 2026-07-28 §Client Registration). Credentials of one
 /// authorization server are not sent to another.
 fn client_identity(
     config: &Config,
@@ -284,8 +284,8 @@ fn client_identity(
     })
 }
 
-/// Scopes to request: the configured ones or those the server asks for, plus those that the last login requested
-/// and did not get (MCP 2026-07-28 §Step-Up Authorization Flow), if it was with the same authorization server.
+/// Scopes to request: the configured scopes or those that the server asks for, plus those that the last login requested
+/// but did not get (MCP 2026-07-28 §Step-Up Authorization Flow), if it used the same authorization server.
 async fn scopes(
     manager: &AuthorizationManager,
     config: &Config,
@@ -347,7 +347,7 @@ async fn begin(
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Maximum time to receive a request head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of connections: browsers open unused ones.
+/// Maximum number of connections: browsers open some that they do not use.
 const MAX_CONNECTIONS: usize = 16;
 const PATH: &str = "/callback";
 
@@ -357,7 +357,7 @@ pub(super) enum Returned {
     /// An authorization code.
     Granted {
         code: String,
-        /// Issuer that sent it (RFC 9207).
+        /// Issuer that sent the code (RFC 9207).
         issuer: Option<String>,
     },
     Denied {
@@ -382,7 +382,7 @@ impl Callback {
         Ok(Self { listener, redirect })
     }
 
-    /// Waits for a redirect with this `state`. The browser waits for its page meanwhile.
+    /// Waits for a redirect with this `state`. The browser keeps waiting for its page.
     pub(super) async fn wait(&self, state: &str) -> io::Result<(Returned, OutcomePage)> {
         let mut connections: JoinSet<Option<(Returned, OutcomePage)>> = JoinSet::new();
         loop {
@@ -410,7 +410,7 @@ impl Callback {
 pub(super) struct OutcomePage(TcpStream);
 
 impl OutcomePage {
-    /// Shows the result. Best effort, within [`HEAD_TIMEOUT`].
+    /// Shows the result on a best-effort basis, within [`HEAD_TIMEOUT`].
     pub(super) async fn show(self, text: &str) {
         let _ = tokio::time::timeout(HEAD_TIMEOUT, respond(self.0, "200 OK", text)).await;
     }

@@ -1,6 +1,6 @@
 //! OAuth tokens of one server at run time: current token, renewal, challenges.
 //!
-//! Used by the server's task, so a token is renewed once regardless of the number of calls; the store's lock
+//! Used by the server's task, so a token is renewed only once regardless of the number of calls; the store's lock
 //! excludes other processes. A login or logout on the command line is detected by the changed file.
 //!
 //! With the grant `client_credentials`, a missing token is requested ([`Lack`]), with pauses after failures.
@@ -34,15 +34,15 @@ use mcpproxy_runtime::io::line_budget::peer_line;
 
 /// Interval between checks of the file.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Tokens are renewed this long before expiry, or a fifth of their lifetime if that is less.
+/// Time before expiry at which tokens are renewed, in seconds; a fifth of their lifetime if that is less.
 const MARGIN_SECONDS: u64 = 60;
 /// Minimum lifetime before a renewal.
 const MIN_SECONDS: u64 = 3;
 /// Minimum delay after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
-/// Maximum number of consecutive rejected tokens, each of which is renewed once.
+/// Maximum number of consecutive rejected tokens, each of which is renewed only once.
 const MAX_REFUSED: u32 = 3;
-/// Consecutive logins with the same scopes after which further ones are considered pointless.
+/// Number of consecutive logins with the same scopes after which further logins are considered pointless.
 const MAX_STEP_UPS: u32 = 2;
 
 #[derive(Clone)]
@@ -51,12 +51,12 @@ pub(crate) struct LoginTokens {
     url: String,
     store: TokenStore,
     transport: LoginTransport,
-    /// With the grant `client_credentials`: tokens are requested without a person.
+    /// Present with the grant `client_credentials`: tokens are requested without a person.
     unattended: Option<Arc<Unattended>>,
     challenges: Arc<Challenges>,
     refused: Arc<Mutex<Refused>>,
-    /// Renewals in progress. They must finish even if their caller is gone: the authorization server has consumed
-    /// the old token.
+    /// Renewals in progress. They must finish even if their caller has disconnected, because the authorization server
+    /// has already consumed the old token.
     renewals: TaskTracker,
 }
 
@@ -68,17 +68,17 @@ struct Unattended {
     pause: Mutex<Pause>,
 }
 
-/// Consecutively rejected tokens.
+/// Tokens that were rejected consecutively.
 #[derive(Default)]
 struct Refused {
     last: Option<String>,
-    /// Token that replaced the last one.
+    /// Token that replaced the last rejected one.
     renewed: Option<String>,
     count: u32,
 }
 
 impl Refused {
-    /// Whether this token was rejected. A token from outside a renewal is a new login and resets the count.
+    /// Whether this token was rejected. A token that does not come from a renewal is a new login and resets the count.
     fn is(&mut self, token: &str) -> bool {
         if !self.knows(token) {
             *self = Self::default();
@@ -86,7 +86,7 @@ impl Refused {
         self.last.as_deref() == Some(token)
     }
 
-    /// Records the stored token. Returns whether it came from outside a renewal.
+    /// Records the stored token. Returns whether it did not come from a renewal.
     fn is_new(&mut self, token: &str) -> bool {
         let is_new = !self.knows(token);
         if is_new {
@@ -119,25 +119,25 @@ impl Bearer {
 
 /// Result of handling a challenge.
 pub(crate) enum ChallengeOutcome {
-    /// No challenge, or an outdated one.
+    /// There was no challenge, or an outdated one.
     Nothing,
     /// The connection's token was rejected.
     Refused,
-    /// A login or scope is missing; the text on one line.
+    /// A login or scope is missing; holds the text in one line.
     Lacks(Arc<str>),
 }
 
 /// Change of a session's token.
 pub(crate) enum Renewal {
     Bearer(Bearer),
-    /// The connection must be closed for this reason: the token was removed, or a first one appeared.
+    /// The connection must be closed for this reason: the token was removed, or a token appeared for the first time.
     Gone(String),
 }
 
 /// Future that waits for a change of the token.
 pub(crate) type Renewing = Pin<Box<dyn Future<Output = Renewal> + Send>>;
 
-/// Waits for a change of the token, or for a first one. Never resolves without a login.
+/// Waits for a change of the token, or for a first token. Never resolves without a login.
 pub(crate) fn renewal(login: Option<&LoginTokens>, bearer: Option<Bearer>) -> Renewing {
     match (login.cloned(), bearer) {
         (Some(login), Some(bearer)) => Box::pin(async move { login.renewal(&bearer).await }),
@@ -176,7 +176,7 @@ impl LoginTokens {
             return None;
         };
         if url.starts_with(UNIX) {
-            // Unix sockets have no login.
+            // Servers on Unix sockets have no login.
             return None;
         }
         let has_own = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
@@ -197,7 +197,7 @@ impl LoginTokens {
     }
 
     fn new(peer: Arc<Peer>, url: &str, store: TokenStore, transport: LoginTransport) -> Self {
-        // Normalized like in the login.
+        // Normalized as in the login.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
         let challenges = Arc::new(Challenges::new(peer.name.clone(), false));
         Self {
@@ -212,7 +212,7 @@ impl LoginTokens {
         }
     }
 
-    /// Tokens that `client` requests by itself.
+    /// Tokens that `client` requests itself.
     fn unattended(self, client: ClientCredentials, headers: Vec<(String, String)>) -> Self {
         let challenges = Arc::new(Challenges::new(self.peer.name.clone(), true));
         let unattended = Arc::new(Unattended { client, headers, pause: Mutex::default() });
@@ -223,12 +223,13 @@ impl LoginTokens {
         &self.challenges
     }
 
-    /// Missing scopes of the login of a connected server, as text; empty if none.
+    /// Missing scopes of the login of a connected server, as text; empty if none are missing.
     pub(crate) fn notice(&self) -> Arc<str> {
         self.challenges.notice()
     }
 
-    /// Handles the recorded challenge, for a connection with `bearer`. Stores scopes for the next login to request.
+    /// Handles the recorded challenge, for a connection with `bearer`. Stores the scopes that the next login must
+    /// request.
     pub(crate) async fn handle_challenge(&self, bearer: Option<&Bearer>) -> ChallengeOutcome {
         let notice = match self.challenges.take() {
             None => return ChallengeOutcome::Nothing,
@@ -236,7 +237,7 @@ impl LoginTokens {
                 (Some(sent), Some(bearer)) if sent == bearer.header => {
                     return ChallengeOutcome::Refused;
                 }
-                // The connection has another token by now.
+                // The connection has a different token by now.
                 (Some(_), _) | (None, Some(_)) => return ChallengeOutcome::Nothing,
                 (None, None) => self.no_token(),
             },
@@ -271,10 +272,10 @@ impl LoginTokens {
             return Ok(self.challenges.lacks_scopes(scopes));
         };
         let wanted = union(grant.wanted.iter().chain(scopes).cloned());
-        // A further step-up of a client is attempted only after a change of the file.
+        // Another step-up of a client is attempted only after a change of the file.
         let is_due = grant.client.is_some() && lack(&grant, seconds()) == Lack::Scopes;
         if wanted != grant.wanted || is_due {
-            // Counted once per login, at the first refusal of a requested scope.
+            // Counted once per login, when a requested scope is refused for the first time.
             let again = scopes.iter().all(|scope| grant.requested.contains(scope));
             grant.fruitless += u32::from(again && !grant.requested_in_vain());
             grant.wanted = wanted;
@@ -283,7 +284,7 @@ impl LoginTokens {
         Ok(self.notice_of(&grant))
     }
 
-    /// Error text for a connection whose token was rejected, or that has none.
+    /// Error text for a connection whose token was rejected or is missing.
     pub(crate) fn no_token(&self) -> String {
         self.challenges.no_token()
     }
@@ -293,7 +294,7 @@ impl LoginTokens {
         self.unattended.as_ref().map(|unattended| &unattended.client.settings)
     }
 
-    /// Missing scopes of a grant, as text; empty if none.
+    /// Missing scopes of a grant, as text; empty if none are missing.
     fn notice_of(&self, grant: &Grant) -> String {
         match &grant.client {
             Some(client) => client_notice(client, grant),
@@ -321,7 +322,8 @@ impl LoginTokens {
         self.refused.lock()
     }
 
-    /// Current token, renewed if it expires soon or was rejected; `None` without a login. The error is one line.
+    /// Current token, which is renewed if it expires soon or was rejected; `None` without a login. The error is one
+    /// line.
     pub(crate) async fn bearer(&self) -> Result<Option<Bearer>, String> {
         if let Some(unattended) = &self.unattended {
             return self.client_bearer(unattended).await.map(Some);
@@ -349,7 +351,7 @@ impl LoginTokens {
         renewed.map_err(|error| error.to_string()).flatten().map(Some)
     }
 
-    /// Like [`bearer`](Self::bearer) for a client that requests its own tokens; does not need a stored token.
+    /// Same as [`bearer`](Self::bearer), for a client that requests its own tokens; does not need a stored token.
     async fn client_bearer(&self, unattended: &Arc<Unattended>) -> Result<Bearer, String> {
         let stored = self.load().await?;
         let Some((grant, stamp)) = stored else {
@@ -357,7 +359,7 @@ impl LoginTokens {
         };
         let current = bearer(&grant, stamp);
         if self.refused().is_new(&current.token) {
-            // A login, or another process, obtained it despite the cause of the pause.
+            // A login, or another process, obtained the token despite the cause of the pause.
             *unattended.pause.lock() = Pause::default();
         }
         let lack = match self.refused().is(&current.token) {
@@ -370,7 +372,7 @@ impl LoginTokens {
             Lack::Scopes => {
                 let token = Some(current.clone());
                 let requested = self.spawn_request(unattended, token, lack).await;
-                // The token is valid for everything else.
+                // The token is valid for all other requests.
                 Ok(requested.unwrap_or_else(|reason| {
                     peer_line!(warn, self.peer, server = %self.peer.name, "no token with further scopes: {reason}");
                     current
@@ -379,7 +381,7 @@ impl LoginTokens {
         }
     }
 
-    /// Requests a token in a task of its own, which finishes even if its caller is gone.
+    /// Requests a token in a separate task, which finishes even if its caller has disconnected.
     async fn spawn_request(
         &self,
         unattended: &Arc<Unattended>,
@@ -392,7 +394,7 @@ impl LoginTokens {
         requested.map_err(|error| error.to_string()).flatten()
     }
 
-    /// Requests a token unless another process or connection did, or the last request has just failed.
+    /// Requests a token, unless another process or connection already did, or the last request has just failed.
     async fn request(
         &self,
         unattended: &Unattended,
@@ -417,7 +419,7 @@ impl LoginTokens {
         let requested = match (&stored, lack) {
             (Some((grant, _)), Lack::Time) => request.renew(grant.clone()).await,
             (Some((grant, _)), Lack::Scopes) => request.step_up(grant.clone()).await,
-            // The server may name another authorization server than that of an expired or rejected token.
+            // The server may name a different authorization server than that of an expired or rejected token.
             (Some(_) | None, _) => {
                 let store = self.store.clone();
                 let before = tokio::task::spawn_blocking(move || store.load()).await;
@@ -434,7 +436,7 @@ impl LoginTokens {
         };
         let reason = not_granted(&self.peer.name, &error);
         match (stored, &error) {
-            // The scopes are not requested again; nothing else is paused.
+            // The scopes are not requested again; all other requests continue without a pause.
             (Some((grant, _)), LoginError::Denied(_)) if lack == Lack::Scopes => {
                 self.store_token(unattended, grant.with_wanted_requested()).await?;
             }
@@ -459,8 +461,8 @@ impl LoginTokens {
         })
     }
 
-    /// Paces the next token request after a successful one: a server that rejects every token gets [`MAX_REFUSED`]
-    /// at once, further ones after pauses.
+    /// Paces the next token request after a successful one: if a server rejects every token, up to [`MAX_REFUSED`] are
+    /// requested immediately, and further ones after pauses.
     fn pace(&self, unattended: &Unattended, grant: &Grant, old: Option<&Bearer>) {
         let mut refused = self.refused();
         let was_refused = old.is_some_and(|old| refused.is(&old.token));
@@ -536,7 +538,7 @@ impl LoginTokens {
         }
     }
 
-    /// Whether the token is useless: removed or expired.
+    /// Whether the token is useless because it was removed or has expired.
     fn ended(&self, current: &Bearer) -> bool {
         self.store.stamp().is_none()
             || current.renew_at.is_some_and(|at| seconds() >= at + MARGIN_SECONDS)
@@ -555,7 +557,7 @@ impl LoginTokens {
             let grant = store.load().map_err(|error| error.to_string())?;
             let Some(grant) = grant.filter(Grant::is_login) else { return Ok(None) };
             peer.secrets.learn(grant.secrets());
-            // Tokens are valid only for the URL that they were issued for, and for the client that requested them.
+            // Tokens are valid only for the URL for which they were issued, and for the client that requested them.
             match (grant.url == url, grant.client == settings) {
                 (true, true) => Ok(Some((grant, stamp))),
                 (false, true) if settings.is_none() => {
@@ -571,7 +573,7 @@ impl LoginTokens {
         loaded
     }
 
-    /// Renews the token unless another process did. The server of a rejected token may have moved to another
+    /// Renews the token, unless another process already did. The server of a rejected token may have moved to another
     /// authorization server, for which the login is worthless.
     async fn renew(&self, old: &Bearer, refused: bool) -> Result<Bearer, String> {
         let store = self.store.clone();
@@ -613,7 +615,7 @@ impl LoginTokens {
     }
 }
 
-/// Missing scopes of a login, as text; empty if none.
+/// Missing scopes of a login, as text; empty if none are missing.
 fn notice(server: &str, grant: &Grant) -> String {
     match grant.wanted.as_slice() {
         [] => String::new(),
@@ -626,7 +628,7 @@ fn notice(server: &str, grant: &Grant) -> String {
     }
 }
 
-/// Missing scopes of a token that its client requested itself, as text; empty if none.
+/// Missing scopes of a token that its client requested itself, as text; empty if none are missing.
 fn client_notice(client: &ClientSettings, grant: &Grant) -> String {
     let wanted = grant.wanted.join(" ");
     let issuer = grant.metadata.issuer.as_deref().unwrap_or_default();
@@ -640,7 +642,7 @@ fn client_notice(client: &ClientSettings, grant: &Grant) -> String {
     }
 }
 
-/// Reason why a client that requests its own tokens needs another one.
+/// Reason why a client that requests its own tokens needs a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
     Nothing,
@@ -648,11 +650,11 @@ enum Lack {
     Token,
     /// The token expires soon.
     Time,
-    /// The server has required scopes that no request has named yet.
+    /// The server has required scopes that no request has included yet.
     Scopes,
 }
 
-/// Need for another token than that of `grant`. Configured scopes are final.
+/// Reason to replace the token of `grant`, if any. Configured scopes are final.
 fn lack(grant: &Grant, now: u64) -> Lack {
     let has_own_scopes = grant.client.as_ref().is_some_and(|client| !client.scopes.is_empty());
     if grant.expires_at.is_some_and(|at| now >= at) {
@@ -669,7 +671,7 @@ fn lack(grant: &Grant, now: u64) -> Lack {
     }
 }
 
-/// Reason why a client got no token, and the next step, on one line.
+/// Reason why a client got no token, and the next step, in one line.
 fn not_granted(server: &str, error: &LoginError) -> String {
     let test = how_to_log_in(server);
     match error {
@@ -708,9 +710,9 @@ fn bearer(grant: &Grant, stamp: Option<Stamp>) -> Bearer {
 /// Reason why a renewal failed.
 #[derive(Debug)]
 pub(super) enum NotRenewed {
-    /// Rejected by the authorization server, or there is no refresh token.
+    /// The authorization server rejected the renewal, or there is no refresh token.
     Refused,
-    /// Temporary.
+    /// The failure is temporary.
     Failed(String),
 }
 
@@ -746,7 +748,7 @@ pub(super) async fn renew(grant: &Grant, transport: &LoginTransport) -> Result<G
             Err(NotRenewed::Refused)
         }
         Err(error) => {
-            // rmcp does not forward the reason of a failed request.
+            // rmcp does not forward the reason for a failed request.
             let throttled = transport.throttle.reason(Instant::now().into_std());
             Err(NotRenewed::Failed(throttled.unwrap_or_else(|| error_chain(&error))))
         }

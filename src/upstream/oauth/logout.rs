@@ -1,7 +1,7 @@
-//! Logout: removes the tokens of a server here and revokes them at its authorization server (RFC 7009).
+//! Logout: removes the tokens of a server locally and revokes them at its authorization server (RFC 7009).
 //!
-//! Tokens are removed first and in any case. A failed revocation is reported and not repeated: the tokens are no
-//! longer known then, and end with their lifetime.
+//! Tokens are always removed first. A failed revocation is reported and not repeated: by then the tokens are no longer
+//! known, and they expire with their lifetime.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum LoggedOut {
     NotLoggedIn,
     /// The authorization server has confirmed that the tokens are no longer valid.
     Revoked,
-    /// The tokens are removed here and stay valid at the authorization server until they expire. The reason is one
+    /// The tokens are removed locally but stay valid at the authorization server until they expire. The reason is one
     /// line without secrets.
     Removed(String),
 }
@@ -52,20 +52,20 @@ pub async fn log_out(
     })
 }
 
-/// Removes the stored login and returns it, or why it was unreadable. Blocks.
+/// Removes the stored login. Returns the login, or the reason why it was unreadable. Blocks.
 fn take(store: &TokenStore) -> Result<Result<Option<Grant>, TokenStoreError>, TokenStoreError> {
     if let Ok(None) = store.load() {
         return Ok(Ok(None));
     }
-    // A renewal in progress would store its tokens afterwards.
+    // Without the lock, a renewal in progress would store its tokens afterward.
     let _lock = store.lock()?;
     let loaded = store.load();
     store.forget()?;
     Ok(loaded)
 }
 
-/// Revokes both tokens: the refresh token first, since an authorization server may be unable to revoke the other
-/// (RFC 7009 §2).
+/// Revokes both tokens, the refresh token first, because an authorization server may be unable to revoke the other (RFC
+/// 7009 §2).
 async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), String> {
     let endpoint =
         grant.metadata.additional_fields.get(REVOCATION_ENDPOINT).and_then(Value::as_str);
@@ -83,7 +83,7 @@ async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), Strin
     let mut result = Ok(());
     for (token, hint) in refresh.into_iter().chain([access]) {
         let request = request(endpoint, &grant, token, hint)?;
-        // Both are tried.
+        // Both tokens are tried.
         let answer = client.fetch(request).await.and_then(|answer| match answer.status() {
             status if status.is_success() => Ok(()),
             status => Err(format!("the authorization server answered {status}")),

@@ -1,4 +1,4 @@
-//! Token files: one per server, readable by the owner only.
+//! Token files: one per server, readable only by the owner.
 //!
 //! State files with a checksum and a last good copy ([`state_file`]), replaced atomically and durably. A renewal
 //! holds the server's lock, so that no two processes use the same refresh token.
@@ -39,23 +39,23 @@ pub(super) struct Grant {
     pub(super) access_token: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refresh_token: Option<String>,
-    /// Granted scopes, as far as known.
+    /// Granted scopes, as far as they are known.
     pub(super) scopes: Vec<String>,
     /// Scopes that the login requested.
     #[serde(default)]
     pub(super) requested: Vec<String>,
-    /// Scopes that the server has required since.
+    /// Scopes that the server has required since the login.
     #[serde(default)]
     pub(super) wanted: Vec<String>,
-    /// Consecutive logins after which the server still required scopes that they had requested.
+    /// Number of consecutive logins after which the server still required scopes that they had requested.
     #[serde(default)]
     pub(super) fruitless: u32,
-    /// Seconds since 1970.
+    /// Time of receipt in seconds since 1970.
     pub(super) received_at: u64,
-    /// Seconds since 1970; absent if unknown.
+    /// Expiry in seconds since 1970; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<u64>,
-    /// Settings of the client that requested the token itself; absent after a person's login.
+    /// Settings of the client that requested the token itself; absent if a person logged in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client: Option<ClientSettings>,
 }
@@ -67,7 +67,7 @@ impl Grant {
         std::iter::once(&*self.access_token).chain(kept.into_iter().flatten())
     }
 
-    /// Whether it contains a token.
+    /// Whether the grant contains a token.
     pub(super) fn is_login(&self) -> bool {
         !self.access_token.is_empty()
     }
@@ -104,7 +104,7 @@ impl std::fmt::Debug for Grant {
 pub enum TokenStoreError {
     #[error("{} can be read by users other than its owner: chmod 600 it", .0.display())]
     Open(PathBuf),
-    /// Damaged, invalid, or missing although its copy exists.
+    /// The file is damaged, invalid, or missing although its copy exists.
     #[error("{} cannot be used: {reason}; {recovery}", file.display())]
     Broken {
         file: PathBuf,
@@ -166,7 +166,7 @@ impl TokenStore {
         write().map_err(|error| self.io(error))
     }
 
-    /// Removes the stored grant; false if there was none.
+    /// Removes the stored grant; returns false if there was none.
     pub(super) fn forget(&self) -> Result<bool, TokenStoreError> {
         match state_file::remove(&self.file) {
             Ok(removed) => Ok(removed),
@@ -189,7 +189,7 @@ impl TokenStore {
         lock().map_err(|error| self.io(error))
     }
 
-    /// Creates the folder of the file. A new one is synced into its parent: otherwise a crash could lose the folder
+    /// Creates the folder of the file. A new folder is synced into its parent; otherwise a crash could lose the folder
     /// together with the login.
     fn make_folder(&self) -> io::Result<()> {
         let folder = self.file.parent().unwrap_or(Path::new("."));

@@ -1,15 +1,15 @@
 //! Reader of a child's output, with backpressure.
 //!
-//! A line is held until its recipient is known, bounded by [`MAX_LINE_BYTES`]; then its pieces are forwarded to
-//! their call as they arrive. A slow call must not block the server's other calls for long:
+//! A line is held until its recipient is known, bounded by [`MAX_LINE_BYTES`]; then its pieces are forwarded to their
+//! call as they arrive. A slow call must not block the server's other calls for a long time:
 //!
 //! ```text
 //! alone:         CALL_PIECES are queued, then the pipe blocks, for at most NOT_TAKEN_LIMIT per piece
 //! others wait:   SPILL_PIECES are queued, then the pipe blocks for HOLD_UP_LIMIT in all, then the call fails
 //! ```
 //!
-//! A stalled call therefore delays the others by at most a second, and not at all while its response is small. A
-//! call that is alone with its server is throttled to its client's speed, without extra memory.
+//! A stalled call therefore delays the others by at most a second, and not at all if its response is small. A call that
+//! is alone with its server is throttled to its client's speed, without extra memory.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -37,11 +37,11 @@ pub(crate) const READ_BYTES: usize = 64 * 1024;
 const READ_ROOM: usize = 8 * 1024;
 /// Maximum size of a lifecycle message, in bytes.
 const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
-/// A child that floods its handshake holds at most 64 MiB.
+/// Bounds the memory that a child can occupy by flooding its handshake to 64 MiB.
 const _: () = assert!(LIFECYCLE_MESSAGES as u64 * MAX_LIFECYCLE_BYTES <= 64 << 20);
 
-/// Reads lines until the pipe closes; returns the reason. `inbox` receives lifecycle messages; `seed` as in
-/// [`ResponseMatcher::new`].
+/// Reads lines until the pipe closes; returns the reason. `inbox` receives lifecycle messages; `seed` has the same
+/// meaning as in [`ResponseMatcher::new`].
 pub(crate) async fn read(
     link: Arc<ChildLink>,
     mut stdout: impl AsyncRead + Unpin,
@@ -96,12 +96,12 @@ struct Incoming {
     mark: MarkSkipper,
     matcher: ResponseMatcher,
     route: Option<MessageRoute>,
-    /// Bytes not forwarded yet.
+    /// Bytes that have not been forwarded yet.
     held: Vec<Bytes>,
     held_bytes: u64,
     /// Call that the line responds to.
     call: Option<(u64, mpsc::Sender<CallPiece>)>,
-    /// Time for which it has delayed other calls.
+    /// Time for which the line has delayed other calls.
     held_up: Duration,
     /// Whether the rest of the line is dropped.
     skip: bool,
@@ -158,7 +158,7 @@ impl Reader<'_> {
                 drop(waiting);
                 match unmatched {
                     Unmatched::Duplicate => self.broken = Some("it answered a request twice"),
-                    // The server may not have seen the cancellation yet.
+                    // The server may not have received the cancellation yet.
                     Unmatched::Late => {
                         self.link.answered_late(id);
                         self.drop_line();
@@ -196,7 +196,7 @@ impl Reader<'_> {
             let last = self.line.held.pop().unwrap_or_default();
             self.flush().await;
             self.forward_piece(CallPiece::Last(last)).await;
-            // The call is complete; its id is free.
+            // The call is complete, and its id is free.
             if let Some((id, _)) = &self.line.call {
                 self.link.answered(*id);
             }
@@ -219,7 +219,7 @@ impl Reader<'_> {
         self.line = Incoming::new(self.seed);
     }
 
-    /// Delivers a message that responds to no call. Never blocks, so that a flood does not delay responses.
+    /// Delivers a message that is not a response to a call. Never blocks, so that a flood does not delay responses.
     fn route_unsolicited(&mut self, message: Bytes) {
         let calls = self.link.in_flight(Instant::now());
         let sent = match inbound::route(&message, &calls) {
@@ -279,7 +279,7 @@ impl Reader<'_> {
                 let waiting = self.link.waiting();
                 let subscription =
                     waiting.get(id).filter(|it| it.sent_for == SentFor::Subscription);
-                // For an earlier subscription, closed meanwhile, it has no effect.
+                // A message for an earlier subscription that has since been closed has no effect.
                 subscription.is_none_or(|it| {
                     has_room(&it.sender) && it.sender.try_send(CallPiece::Message(message)).is_ok()
                 })
@@ -307,7 +307,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Responds to a server request; false if the server does not read.
+    /// Responds to a server request; returns false if the server does not read.
     fn reply(&self, json: Bytes) -> bool {
         let parts = [json, Bytes::from_static(b"\n"), Bytes::new()];
         self.link.out.try_send(Line { parts, call: None }).is_ok()
@@ -376,11 +376,11 @@ enum Violation {
     Flood,
 }
 
-/// Maximum time without progress of a call while no other call waits.
+/// Maximum time without progress of a call while no other call is waiting.
 const NOT_TAKEN_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum total delay of other calls by one response.
 const HOLD_UP_LIMIT: Duration = Duration::from_secs(1);
-/// Reduction of that delay per consumed piece: a call that reads 13 MB/s is not the slow one.
+/// Reduction of this delay per consumed piece: a call that reads 13 MB/s is not considered slow.
 const PIECE_TIME: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -471,7 +471,7 @@ fn spilled(spill: &Arc<Spill>, piece: &mut Option<CallPiece>) -> Option<CallPiec
 fn put(sender: &mpsc::Sender<CallPiece>, piece: CallPiece) -> Forwarded {
     match sender.try_send(piece) {
         Ok(()) => Forwarded::Taken,
-        // There is space: only the reader adds responses.
+        // The queue has space, because only the reader adds responses.
         Err(TrySendError::Full(_) | TrySendError::Closed(_)) => Forwarded::Gone,
     }
 }

@@ -62,7 +62,7 @@ async fn modern_server_gets_modern_requests_from_the_first_on() {
     assert!(server.seen("").is_empty(), "neither GET nor DELETE");
 }
 
-/// Known refusals of the probe by servers.
+/// Covers known ways in which servers refuse the probe.
 #[tokio::test]
 async fn server_that_refuses_the_probe_is_initialized() {
     type Refusal = fn(&Request) -> Say;
@@ -239,7 +239,7 @@ async fn family_is_remembered_and_detected_again_after_a_change() {
     let (new, gone) = (upgraded.clone(), lost.clone());
     let server = Fake::start(move |seen| {
         if new.load(Ordering::Relaxed) {
-            // Without sessions and `initialize`.
+            // A server without sessions and `initialize`.
             if seen.header("mcp-session-id").is_some() || seen.method() == "initialize" {
                 return Say::status("404 Not Found", "text/plain", "gone");
             }
@@ -313,7 +313,7 @@ async fn modern_call_is_canceled_by_closing_its_stream() {
     drop(answer);
     let mut watch = server.closed.subscribe();
     within(watch.wait_for(|now| *now > closed)).await.unwrap();
-    // All that was sent before arrives before this request.
+    // All earlier requests arrive before this one.
     let before = server.seen("tools/list").len();
     bench.upstream("web").server_events.tools.notify_one();
     let mut seen = 0;
@@ -392,7 +392,7 @@ async fn any_request_is_forwarded_and_answered_verbatim() {
         assert_eq!(read.body["params"]["uri"], "file:///ü");
         let name = (family == ProtocolFamily::Modern).then_some("=?base64?ZmlsZTovLy/DvA==?=");
         assert_eq!(read.header("mcp-name").as_deref(), name);
-        // An unsupported method is answered by the server.
+        // The server itself answers an unsupported method.
         let prompt = permitted(Access::Prompt { server: server_name, name: uri });
         let mut answer = within(ask(&prompt)).await.unwrap();
         assert!(next_message(&mut answer).await.unwrap().unwrap().contains("-32601"));
@@ -400,7 +400,7 @@ async fn any_request_is_forwarded_and_answered_verbatim() {
     }
 }
 
-/// Modern child: answers the probe, refuses `initialize`, and echoes calls.
+/// Modern child that answers the probe, refuses `initialize`, and echoes calls.
 const MODERN_CHILD: &str = r#"
 while IFS= read -r line; do
   case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
@@ -450,7 +450,7 @@ async fn child_that_exits_at_the_probe_is_restarted_without_one() {
 async fn modern_child_that_starts_slowly_does_not_count_as_failed() {
     let folder = tempfile::tempdir().unwrap();
     let once = folder.path().join("once").display().to_string();
-    // The first time, it reads nothing until the probe has timed out.
+    // On its first start, it reads nothing until the probe has timed out.
     let slow = r#"if mkdir 'ONCE' 2>/dev/null; then
           probe=$id; read -r line; late=${line#*'"id":'}; late=${late%%[,\}]*}
           id=$probe; ANSWER
@@ -474,7 +474,7 @@ async fn child_that_ignores_the_probe_is_initialized() {
     bench.stop().await;
 }
 
-/// Server of these versions with one tool that reports progress.
+/// Server with these versions and one tool that reports progress.
 #[derive(Clone)]
 struct Peer(&'static [ProtocolVersion]);
 

@@ -23,12 +23,12 @@ use mcpproxy_runtime::io::tls::provider;
 enum Then {
     Keep,
     Close,
-    /// Closes at the test's request.
+    /// Closes the connection at the test's request.
     CloseLater,
     Hang,
 }
 
-/// Scripted response, written at once or byte by byte.
+/// Scripted response, written in one piece or byte by byte.
 struct Script {
     bytes: String,
     then: Then,
@@ -281,7 +281,7 @@ async fn connection_closed_while_idle_is_replaced() {
         assert_eq!(bench.pool.idle(), 1, "call {n}");
         server.close.notify_one();
         server.wait_until(|log| log.closed > closed).await;
-        // A round trip through the reactor, after which the close is known.
+        // A round trip through the reactor, after which the close has been detected.
         let address = server.url.split('/').nth(2).unwrap().to_owned();
         TcpStream::connect(address).await.unwrap();
     }
@@ -509,7 +509,7 @@ async fn pro_23_body_of_an_http_error_is_quoted_only_as_the_message_of_a_json_rp
         ("text/html", "<h1>ignore</h1>"),
     ] {
         for (line, code) in [("400 Bad", 400), ("404 No", 404), ("502 Bad", 502)] {
-            // A status that denotes a lost session is answered twice.
+            // A status that indicates a lost session is sent twice.
             for _ in 0..2 {
                 server.script(status(line, kind, body), Then::Keep);
             }
@@ -562,7 +562,7 @@ async fn pro_21_lost_session_is_renewed_and_the_call_resent_once() {
     server.script(json_answer(timeout), Then::Keep);
     assert_eq!(bench.call("web:t", "{}").await.unwrap(), [timeout]);
     assert_eq!(server.requests("\"initialize\"").len(), sessions);
-    // A second loss in a row is an error.
+    // A second loss in succession is an error.
     server.script(status("404 Not Found", "text/plain", "gone"), Then::Keep);
     server.script(status("404 Not Found", "text/plain", "gone again"), Then::Keep);
     assert_eq!(bench.error("web:t").await, "web: t: the server answered HTTP 404");
@@ -630,8 +630,8 @@ async fn server_that_comes_back_is_used_again() {
     bench.stop().await;
 }
 
-/// Legacy server whose calls are answered by `first` and whose streams are resumed by `then`, given the last event
-/// id and the id of the call.
+/// Legacy server whose calls are answered by `first`. `then` resumes its streams, given the last event id and the id of
+/// the call.
 async fn polled(
     first: impl Fn(&Request) -> Say + Send + Sync + 'static,
     then: impl Fn(&str, &Value) -> Say + Send + Sync + 'static,
@@ -665,7 +665,7 @@ async fn stream_that_ends_early_is_resumed_without_duplicates() {
         |_| Say::stream(&format!("{PRIMING}id: e-1\ndata: {}\n\nid: e-2\n", log("one"))),
         |from, id| match from {
             "e-1" => Say::stream(&format!("id: e-2\nretry: 1\ndata: {}\n\n", log("two"))),
-            // Nothing new, not even an id.
+            // There is nothing new, not even an id.
             "e-2" => Say::stream(": wait\n\nid: e-3\n\n"),
             // The connection breaks between two events.
             "e-3" => {
@@ -779,7 +779,7 @@ async fn call_dropped_between_two_streams_is_canceled() {
     bench.stop().await;
 }
 
-/// Legacy server that sends an alert instead of the second response: its URL and its certificate.
+/// Starts a legacy server that sends an alert instead of the second response. Returns its URL and its certificate.
 pub(super) async fn start_tls() -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();

@@ -60,7 +60,7 @@ async fn progress_over_a_pipe_reaches_its_call_before_the_response() {
     bench.stop().await;
 }
 
-/// Sends a request and reports the response to it.
+/// Shell code that sends a request and reports the response to it.
 const ASKING: &str = r#"printf '{"jsonrpc":"2.0","id":"q-1","method":"elicitation/create","params":{"message":"sure?"}}\n'; IFS= read -r reply; printf '{"jsonrpc":"2.0","id":%s,"result":{"reply":"%s"}}\n' "$id" "$(printf %s "$reply" | tr -d '"\\')""#;
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn abandoned_call_blocks_requests_to_other_sessions() {
     bench.connected("sh").await;
     let session = CallSession::fresh();
     let given_up = bench.begin_with("sh:t", in_session(session)).await.unwrap();
-    // Once the next call is answered, this one was written.
+    // Once the next call is answered, this one has been written.
     let mut other = bench.begin_with("sh:t", in_session(CallSession::fresh())).await.unwrap();
     next(&mut other).await;
     drop((given_up, other));
@@ -149,7 +149,7 @@ async fn abandoned_call_blocks_requests_to_other_sessions() {
     let bench = holding();
     bench.connected("sh").await;
     let given_up = bench.begin_with("sh:t", in_session(session)).await.unwrap();
-    // Holds back the responses behind it in the pipe.
+    // This holds back the responses that follow in the pipe.
     let mut second = bench.begin_with("sh:t", in_session(session)).await.unwrap();
     assert_eq!(next(&mut second).await["id"], "q-1");
     drop((given_up, second));
@@ -177,7 +177,7 @@ async fn pings_and_unknown_requests_are_answered_and_hostile_ones_dropped() {
 
 #[tokio::test]
 async fn flood_does_not_block_a_response() {
-    // Far more than the queues hold; nothing is consumed until the end.
+    // Far more messages than the queues hold; nothing is consumed until the end.
     let bench = child(
         r#"i=0; while [ $i -lt 2000 ]; do printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s}}\n{"jsonrpc":"2.0","id":%s,"method":"elicitation/create"}\n{"jsonrpc":"2.0","method":"notifications/x"}\n{"jsonrpc":"2.0","id":9,"result":{}}\n{"jsonrpc":"2.0","id":1,"method":"ping"}\n' "$id" "$i"; i=$((i+1)); done; printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id""#,
     );
@@ -226,7 +226,7 @@ async fn server_request_in_the_stream_of_a_call_is_answered_by_its_client() {
 
 type Streams = Arc<Mutex<Vec<UnboundedSender<String>>>>;
 
-/// Server with a GET stream, whose calls are answered by `on_call`.
+/// Server with a GET stream. `on_call` answers its calls.
 async fn streaming(on_call: impl Fn(&Request) -> Say + Send + Sync + 'static) -> (Fake, Streams) {
     let streams = Streams::default();
     let opened = streams.clone();
@@ -276,12 +276,12 @@ async fn request_on_the_get_stream_reaches_a_call_before_its_response() {
     );
     bench.upstream("web").respond(answer.generation(), id, outcome).await.unwrap();
     server.wait_until(|seen| seen.body["error"]["code"] == -1 && seen.body["id"] == "q").await;
-    // Dropped before its head was received, it is canceled.
+    // If dropped before its head was received, it is canceled.
     let id = answer.id();
     drop(answer);
     let canceled = server.wait_until(|seen| seen.method() == "notifications/cancelled").await;
     assert_eq!(canceled.body["params"]["requestId"], id);
-    // It is no longer in flight.
+    // The call is no longer in flight.
     say(&streams, r#"{"jsonrpc":"2.0","id":"r","method":"elicitation/create"}"#);
     let refused = server.wait_until(|seen| seen.body["id"] == "r").await;
     assert_eq!(refused.body["error"]["code"], -32603);
@@ -304,7 +304,7 @@ async fn request_on_the_get_stream_is_refused_while_anothers_call_is_active_or_a
     let bench = server.bench();
     bench.connected("web").await;
     server.wait_until(|seen| seen.verb == "GET").await;
-    // Its client has no capabilities and wants no progress, so that only its own stream is read.
+    // The client of this call has no capabilities and wants no progress, so only its own stream is read.
     let other = bench.begin("web:t", "{}").await.unwrap();
     let mut ours = bench.begin_with("web:t", in_session(CallSession::fresh())).await.unwrap();
     let id = ours.id();
@@ -419,7 +419,7 @@ async fn wait_is_extended_while_the_client_is_asked() {
     let mut patient = bench.begin_with("sh:t", asked()).await.unwrap();
     next(&mut patient).await;
     patient.extend_wait(PATIENCE);
-    // Longer than `call_timeout`: the wait of another call without a response.
+    // The wait of another call without a response is longer than `call_timeout`.
     let mut impatient = bench.begin_with("sh:t", asked()).await.unwrap();
     let error = within(impatient.next()).await.unwrap_err();
     assert!(error.to_string().contains("no answer within 100ms"), "{error}");
@@ -466,8 +466,8 @@ async fn request_of_a_hundred_megabytes_is_sent_completely() {
     bench.stop().await;
 }
 
-/// Legacy server that waits for a signal after the first call and then forges the response to the next one, under
-/// the following ids.
+/// Legacy server that waits for a signal after the first call and then forges the response to the next one, using the
+/// following ids.
 fn guessing(listener: &TcpListener, now: &mpsc::Receiver<()>, done: &mpsc::Sender<()>) {
     let mut guessed = false;
     for stream in listener.incoming().map_while(Result::ok) {
@@ -607,7 +607,7 @@ async fn child_that_answers_twice_is_disconnected() {
 
 #[tokio::test]
 async fn late_response_to_an_abandoned_call_is_ignored() {
-    // Of three calls the first is answered together with the third.
+    // Of three calls, the first is answered together with the third.
     let bench = child(&format!(
         r#"n=$((n + 1)); case $n in
              1) held=$id;;
@@ -685,10 +685,10 @@ impl tracing::Subscriber for Lines {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Counts the log lines of this thread while the returned value exists.
+/// Counts the log lines of this thread until the returned value is dropped.
 ///
-/// The second subscriber is needed: with a single one, a log statement that another test reaches first is disabled
-/// for all threads, since tracing asks only the subscriber of that thread.
+/// The second subscriber is needed: with only one, a log statement that another test reaches first is disabled for all
+/// threads, since tracing asks only the subscriber of that thread.
 fn counted(lines: &Arc<AtomicUsize>) -> (tracing::Dispatch, tracing::subscriber::DefaultGuard) {
     let second = tracing::Dispatch::new(Lines(Arc::default()));
     (second, tracing::subscriber::set_default(Lines(lines.clone())))
@@ -711,7 +711,7 @@ async fn flood_of_unsolicited_messages_does_not_fill_the_log() {
         bench.connected("sh").await;
         assert_eq!(bench.call("sh:t", "{}").await.unwrap().len(), 1, "{line}");
         let message = lines.load(Ordering::Relaxed);
-        // The budget refilled during the flood is below the burst.
+        // The part of the budget that was refilled during the flood is smaller than the burst.
         assert!((1..=2 * LOG_BURST as usize).contains(&message), "{line}: {message} lines");
         bench.stop().await;
     }
@@ -722,7 +722,7 @@ async fn unread_responses_do_not_fill_the_log() {
     const ANSWERS: usize = 2000;
     let lines = Arc::new(AtomicUsize::new(0));
     let _logged = counted(&lines);
-    // It reads nothing after its call.
+    // The child reads nothing after its call.
     let bench = child("exec sleep 60");
     bench.connected("sh").await;
     let answer = bench.begin("sh:t", "{}").await.unwrap();
@@ -764,7 +764,7 @@ async fn legacy_server_is_subscribed_again_on_the_next_connection() {
     upstream.subscribe("a:b", None);
     let asked = fake.wait_for_count("resources/subscribe", 1).await;
     assert_eq!(asked.body["params"], json!({"uri": "a:b"}));
-    // A subscription made by a client itself is not repeated.
+    // A subscription that a client made itself is not repeated.
     let generation = bench.begin("web:t", "{}").await.unwrap().generation();
     upstream.subscribe("c:d", Some(generation));
     upstream.subscribe("e:f", None);
@@ -832,7 +832,7 @@ async fn modern_server_is_subscribed_by_filter() {
     };
     notify(json!(["a:b"]));
     assert_eq!(&*within(updates.recv()).await.unwrap(), "a:b");
-    // A changed set requires a new stream, which is opened before the previous one is closed: no change is assumed.
+    // A changed set requires a new stream, which is opened before the previous one is closed, so no change is assumed.
     upstream.subscribe("c:d", None);
     wait_until(json!(["a:b", "c:d"])).await;
     notify(json!(["a:b", "c:d"]));

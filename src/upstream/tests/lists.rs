@@ -1,4 +1,4 @@
-//! Lists and streams that fail for a while: partial and stale lists, reopened streams, throttled servers.
+//! Lists and streams that fail temporarily: partial and stale lists, reopened streams, throttled servers.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -189,7 +189,7 @@ fn answer(id: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": {"content": []}})
 }
 
-/// A session unknown to the server is not a stale list.
+/// A session that the server does not know is not a stale list.
 #[tokio::test]
 async fn pro_12_relisting_in_an_unknown_session_begins_a_new_one() {
     let gone = Arc::new(AtomicBool::new(false));

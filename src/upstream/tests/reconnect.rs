@@ -1,4 +1,4 @@
-//! Servers that disappear and come back, and the time limits of calls meanwhile.
+//! Servers that disappear and come back, and the time limits of calls in between.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use crate::backoff::{AttemptEnd, ConnectRequests, MIN_START_INTERVAL};
 use crate::tests::stdio::SERVER;
 use crate::tests::{Fake, Request, Say, legacy, modern};
 
-/// Longer than any test: only a call can end it.
+/// Longer than any test, so only a call can end the wait.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
-/// A child that counts its starts, exits at once unless it is `up`, and exits on request.
+/// A child that counts its starts, exits immediately unless it is `up`, and exits on request.
 struct Child {
     folder: tempfile::TempDir,
 }
@@ -94,9 +94,9 @@ async fn call_ends_the_backoff_and_one_attempt_serves_all_calls() {
         assert!(called);
         assert!(before.elapsed() >= MIN_START_INTERVAL * starts, "one start per second");
     }
-    // One attempt served all fifty: their requests trigger no further one.
+    // One attempt served all fifty calls: their requests do not trigger another one.
     assert!(!requests.wait_until_due(4, due(ended, Duration::from_millis(1))).await);
-    // An operator's request is not paced, even after that of a call.
+    // An operator's request is not paced, even after a call's request.
     requests.request(6);
     let never = due(AttemptEnd { starts: u32::from(u16::MAX), ..ended }, NEVER * 2);
     let wait_until_due = requests.wait_until_due(5, never);
@@ -118,7 +118,7 @@ async fn calls_to_a_stopped_child_share_one_attempt_and_its_outcome() {
         assert!(error.contains("exit status: 3; last stderr line: out to lunch"), "{error}");
     }
     assert_eq!(child.starts(), 2, "one attempt for fifty calls");
-    // Within the next second, calls fail at once with the time of the next attempt.
+    // Within the next second, calls fail immediately and state the time of the next attempt.
     let error = bench.error("sh:t").await;
     assert!(error.contains("out to lunch; it was just tried, the next try is in "), "{error}");
     child.up();
@@ -157,7 +157,7 @@ async fn server_that_was_never_up_is_discovered_when_needed() {
 
 /// Remaining time of a call when it reaches its server.
 const LEFT: Duration = Duration::from_millis(400);
-/// More than [`PATIENCE`]: a restarted wait would fail the test.
+/// More than [`PATIENCE`], so that a restarted wait would fail the test.
 const TIME: Duration = Duration::from_secs(60);
 
 /// Error of a call that started some time ago.
@@ -208,7 +208,7 @@ async fn remaining_time_of_a_call_limits_the_response() {
 
 #[tokio::test]
 async fn remaining_time_of_a_call_limits_the_reconnect() {
-    // Once connected, it ignores further handshakes and knows no session.
+    // Once connected, the server ignores further handshakes and knows no session.
     let first = std::sync::atomic::AtomicBool::new(true);
     let server = Fake::start(move |seen| match seen.method() {
         "server/discover" if !first.load(std::sync::atomic::Ordering::Relaxed) => Say::Nothing,

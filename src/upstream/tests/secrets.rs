@@ -9,7 +9,7 @@ const TOKEN: &str = "tok-en-1234567";
 const KEY: &str = "a key/with?marks";
 const QUERY: &str = "query-secret";
 
-/// Server that echoes each call by `echo`.
+/// Server that answers each call through `echo`.
 async fn echoing(echo: impl Fn(&Request) -> Say + Send + Sync + 'static) -> Bench {
     let server = Fake::start(move |seen| match seen.method() {
         "tools/call" => echo(seen),

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Main loop of the scripts: handles the lifecycle, runs `$2` once first and `$1` for each call with its id in `$id`.
+/// Main loop of the scripts: handles the lifecycle, first runs `$2` once, and then `$1` for each call with its id in
+/// `$id`.
 pub(super) const SERVER: &str = r#"
 eval "$2"
 while IFS= read -r line; do
@@ -240,7 +241,7 @@ async fn child_that_closes_its_input_is_restarted() {
     bench.connected("sh").await;
     assert!(bench.call("sh:t", "{}").await.is_ok());
     within(async {
-        // Sooner or later it is written into a closed pipe; then the child is replaced.
+        // Eventually a call is written into a closed pipe; then the child is replaced.
         while bench.upstream("sh").state().status == Status::Connected {
             let _ = bench.call("sh:t", "{}").await;
             tokio::task::yield_now().await;
@@ -255,7 +256,7 @@ async fn child_that_closes_its_input_is_restarted() {
 async fn child_and_its_descendants_are_gone_after_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let pids = folder.path().join("pids");
-    // It and its child ignore the end of input and SIGTERM.
+    // The child and its own child ignore the end of input and SIGTERM.
     let bench = Bench::start(json!({"sh": {
         "command": "/bin/sh",
         "args": ["-c", format!("trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo $! $$ > \"$PIDS\"; {SERVER} while :; do sleep 1; done"), "s", ":", ""],

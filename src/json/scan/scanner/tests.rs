@@ -316,7 +316,7 @@ fn errors_are_sticky() {
     assert_eq!(scanner.position(), 1);
 }
 
-/// `value` as structuredContent under `limits`: the breach, its offset counted from the value.
+/// Scans `value` as `structuredContent` under `limits`; returns the breach with its offset from the start of the value.
 fn breach(value: &str, limits: ScanLimits) -> Option<(Guard, u64)> {
     let head = r#"{"id":1,"result":{"content":[[[[]]]],"structuredContent": "#;
     let message = format!("{head}{value} ,\"x\":[[[[[[]]]]]]}}}}");

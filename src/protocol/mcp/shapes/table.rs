@@ -1,7 +1,7 @@
 //! Table of the members of each forwarded message, by method and revision.
 //!
-//! From the schemas of MCP 2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25 and 2026-07-28. Every request, notification and result has
-//! `_meta`. The Tasks extension (SEP-2663) adds methods, and no members of others.
+//! Taken from the schemas of MCP 2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25 and 2026-07-28. Every request, notification and result has
+//! `_meta`. The Tasks extension (SEP-2663) adds methods, but no members to other methods.
 
 use Shape::{Each, Free, Object, Verbatim};
 
@@ -61,7 +61,7 @@ const ANSWERS: &[Known] = &[
 pub const TOOLS_CALL: &[Known] = &[plain("name"), plain("arguments"), META, TASK, INPUTS, STATE];
 const RESOURCES_READ: &[Known] = &[plain("uri"), META, INPUTS, STATE];
 const SUBSCRIBE: &[Known] = &[plain("uri"), META];
-/// `params` of SEP-2640, for every revision.
+/// `params` of the methods of SEP-2640, in every revision.
 const DIRECTORY_READ: &[Known] = &[plain("uri"), plain("cursor"), META];
 const SKILL_GET: &[Known] = &[plain("uri"), META];
 const PROMPTS_GET: &[Known] = &[plain("name"), plain("arguments"), META, INPUTS, STATE];
@@ -71,7 +71,7 @@ const COMPLETE: &[Known] = &[
     known("context", Object(&[plain("arguments")])).since(June2025),
     META,
 ];
-/// Requests about a task; of July2026 in the Tasks extension.
+/// Requests about a task; in July2026, they belong to the Tasks extension.
 const TASK_ID: &[Known] = &[plain("taskId"), META];
 const TASK_UPDATE: &[Known] = &[plain("taskId"), INPUTS, META];
 /// Reference to a prompt or a resource template.
@@ -228,7 +228,7 @@ pub fn find(known: &'static [Known], revision: Revision, name: &str) -> MemberMa
     if let Some(found) = known.iter().find(|it| it.name == name) {
         return if has(found) { MemberMatch::Known(found.shape) } else { MemberMatch::Unknown };
     }
-    // Members of other revisions too: the other side may use that revision.
+    // Members of other revisions count too, because the other side may use that revision.
     match known.iter().find(|it| fold::same(it.name, name)) {
         Some(variant) => MemberMatch::Variant(variant.name),
         None => MemberMatch::Unknown,

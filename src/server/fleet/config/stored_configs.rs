@@ -1,5 +1,5 @@
-//! Storage of the fleet's configs: reading a version from any node's copy and under any key, and re-encrypting all versions after a
-//! change of `cluster.key`.
+//! Storage of the fleet's configs: reads a version from any node's copy and under any key, and re-encrypts all versions after a change of
+//! `cluster.key`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 const SEALED_PART: &str = "config key";
 /// Timeout for listing the copies of a config.
 const LIST_LIMIT: Duration = Duration::from_secs(10);
-/// Timeout and retry interval of a new node for fetching the config at start.
+/// Timeout and retry interval of a new node for fetching the config at startup.
 const FETCH_AT_START: Duration = Duration::from_secs(15);
 const FETCH_AGAIN: Duration = Duration::from_millis(500);
 /// Retry interval for fetching a config.
@@ -23,14 +23,14 @@ pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum retry interval of the re-encryption, which lists all copies each time.
 const MAX_SEAL_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Reason for not applying a config.
+/// Reason why a config is not applied.
 #[derive(Debug)]
 pub(super) enum NotTaken {
-    /// Invalid on this node.
+    /// The config is invalid on this node.
     Refused(ReloadRefused),
-    /// Not fetched.
+    /// The config could not be fetched.
     Store(BucketError),
-    /// Not decrypted: altered, or encrypted with a key that this node does not have.
+    /// The config could not be decrypted: it was altered, or encrypted with a key that this node does not have.
     Unopened(BucketError),
 }
 
@@ -60,10 +60,10 @@ impl From<ReloadRefused> for NotTaken {
     }
 }
 
-/// Re-encryption of the current and earlier versions with the newest key, while `cluster.key` lists older ones, which nodes that join
-/// later do not have.
+/// Re-encryption of the current and earlier versions with the newest key, as long as `cluster.key` also lists older keys, which nodes that
+/// join later do not have.
 ///
-/// It has to succeed for the current version. An earlier one that is missing or cannot be decrypted is reported once and skipped: it
+/// It has to succeed for the current version. An earlier version that is missing or cannot be decrypted is reported once and skipped: it
 /// cannot be rolled back to in any case, and does not prevent the operator from removing the older key.
 #[derive(Debug, Default)]
 pub(super) struct Resealing {
@@ -73,7 +73,7 @@ pub(super) struct Resealing {
     is_done: bool,
     /// Hashes of re-encrypted versions, and of those whose contents do not match their name.
     sealed: BTreeSet<String>,
-    /// Hashes of versions that cannot be re-encrypted any more.
+    /// Hashes of versions that can no longer be re-encrypted.
     lost: BTreeSet<String>,
     /// Time of the next attempt, and the pause before it.
     due: Option<Instant>,
@@ -81,7 +81,7 @@ pub(super) struct Resealing {
 }
 
 impl Resealing {
-    /// Continues if an attempt is due. Returns the time until the next one.
+    /// Continues if an attempt is due. Returns the time until the next attempt.
     pub(super) async fn step(&mut self, shared: &SharedFacts, fact: &ConfigFact) -> Duration {
         if !shared.facts.has_older_keys() {
             return Duration::MAX;
@@ -129,7 +129,7 @@ impl Resealing {
             };
             let (number, is_transient) = (version.version, error.is_transient());
             let is_late = matches!(error, NotTaken::Store(BucketError::Late(_)));
-            // If the store is not this fleet's, missing objects prove nothing.
+            // If the store does not belong to this fleet, missing objects prove nothing.
             let elsewhere = match is_transient {
                 true => None,
                 false => shared.facts.check_place(&shared.bucket).await.err(),
@@ -153,7 +153,7 @@ impl Resealing {
                 "version {number} of the fleet's config is not sealed by the newest cluster.key yet: {why}{help}"
             );
             failed = failed.and(Err(fault));
-            // If the store is unreachable, the others are not tried.
+            // If the store is unreachable, the other versions are not tried.
             if is_now && may_pass || is_late {
                 break;
             }
@@ -167,7 +167,7 @@ fn versions(fact: &ConfigFact) -> impl Iterator<Item = &ConfigVersion> {
     std::iter::once(&fact.now).chain(&fact.earlier)
 }
 
-/// Uploads a copy of a version encrypted with the newest key, if there is none.
+/// Uploads a copy of a version encrypted with the newest key, unless one exists.
 async fn seal_version(shared: &SharedFacts, version: &ConfigVersion) -> Result<(), NotTaken> {
     let SharedFacts { facts, bucket } = shared;
     match fetch_opened(shared, version).await {
@@ -190,7 +190,7 @@ pub(super) async fn fetch(
     fetch_opened(shared, version).await.map(|(config, _)| config)
 }
 
-/// Fetches the config of a version, from the original or a re-encrypted copy, and whether it is encrypted with the newest key.
+/// Fetches the config of a version, from the original or a re-encrypted copy, and returns whether it is encrypted with the newest key.
 async fn fetch_opened(
     shared: &SharedFacts,
     version: &ConfigVersion,
@@ -363,7 +363,7 @@ mod tests {
         {
             assert_eq!(fetch(&c, version).await.is_ok(), is_had, "{}", version.version);
         }
-        // The store is not accessed once all are re-encrypted.
+        // The store is not accessed once all versions are re-encrypted.
         std::fs::remove_dir_all(store.path(CONFIGS)).unwrap();
         assert_eq!(resealing.step(&b, &fact).await, Duration::MAX);
     }
