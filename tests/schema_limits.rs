@@ -115,7 +115,7 @@ fn multiplying_alternatives_are_unusable() {
 /// Found by the fuzz target `validate`: keywords without meaning in the dialect of the schema were treated as names, so
 /// that the bounds missed the targets of references.
 #[test]
-fn names_of_another_dialect_hide_no_alternatives() {
+fn keywords_of_another_dialect_do_not_hide_alternatives() {
     let dialects = [
         ("http://json-schema.org/draft-04/schema#", "$id"),
         ("http://json-schema.org/draft-07/schema#", "id"),
@@ -134,7 +134,7 @@ fn names_of_another_dialect_hide_no_alternatives() {
 
 /// The same for a duplicate name: the engines may resolve it to another place than the bounds.
 #[test]
-fn duplicate_name_hides_no_alternatives() {
+fn duplicate_name_does_not_hide_alternatives() {
     let mut defs = Map::new();
     for at in 0..20 {
         let next = json!({ "$ref": format!("#d{}", at + 1) });

@@ -391,7 +391,7 @@ mod tests_tests {
     const WORDS: &str = r#","annotations":{"destructiveHint":true},"description":"x""#;
 
     #[test]
-    fn first_sight_pins_and_text_changes_move_the_pin() {
+    fn first_definition_is_pinned_and_text_changes_move_the_pin() {
         let mut server = Server::new();
         let first = Some(PinEvent::FirstSight(ChangeAction::Accept));
         assert_eq!(server.lists(DESTROYS), (Trust::Given, first));

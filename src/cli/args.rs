@@ -860,7 +860,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_026_arguments_are_built_of_pairs() {
+    fn fr_026_arguments_are_built_from_pairs() {
         let built = |pairs: &[&str]| {
             let pairs: Vec<_> = pairs.iter().map(|pair| (*pair).to_owned()).collect();
             Arguments::of_pairs(&pairs).map(|arguments| arguments.raw().get().to_owned())
@@ -877,7 +877,7 @@ mod tests {
     }
 
     #[test]
-    fn cli_1_usual_aliases_and_a_positional_url_are_understood() {
+    fn cli_1_usual_aliases_and_a_positional_url_are_accepted() {
         let parse = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.command);
         for line in [
             "mcpproxy upstream ls",

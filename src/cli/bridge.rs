@@ -914,7 +914,7 @@ mod tests {
     }
 
     #[test]
-    fn modern_messages_are_repeated_in_headers() {
+    fn members_of_modern_messages_are_repeated_in_headers() {
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
         let call =
             read(&format!(r#"{{"id":1,"method":"tools/call","params":{{"name":"grün",{meta}}}}}"#));

@@ -759,7 +759,7 @@ mod tests {
     }
 
     #[test]
-    fn readiness_wait_is_bounded_and_seen_is_final() {
+    fn readiness_wait_is_bounded_and_readiness_is_final() {
         let sight = ReadinessTracker::default();
         let now = Instant::now();
         assert_eq!(sight.at(now + 2 * READINESS_LIMIT), FleetReadiness::Awaited, "not serving yet");

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_equal_to_any_reader_are_the_same() {
+    fn names_that_any_parser_treats_as_equal_are_equal() {
         for (name, known) in [
             ("name", "name"),
             ("Name", "name"),

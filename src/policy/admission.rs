@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_001_to_020_the_whole_matrix_in_both_settings_and_both_forms() {
+    fn fr_001_to_020_intent_matrix_holds_in_both_settings_and_both_forms() {
         use DenialKind::{Gate, Intent};
         use Operation::{Destructive, Read, Write};
         let marked =

@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_a_request_occupies_nothing() {
+    fn request_without_limits_takes_no_permit() {
         let limits = CallLimits::default();
         let occupied = free(&limits, ADMIN, &tool("s:t", "{}"));
         assert!(occupied.places.is_empty() && occupied.pass.is_none());
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_request_occupies_following_limits_too() {
+    fn waiting_request_also_occupies_the_limits_after_the_one_it_waits_for() {
         let limits = limits(
             r#"{"tools": {"s:t": {"concurrent": 1}}}"#,
             &[("s", r#"{"concurrent": 1, "queue": 0}"#)],
@@ -796,7 +796,7 @@ mod tests {
 
     // LIM-3
     #[test]
-    fn canceled_wait_leaves_nothing_behind() {
+    fn canceled_wait_leaves_no_state() {
         let limits = limits(r#"{"concurrent": 4, "queue": 50}"#, &[]);
         let access = tool("s:t", "{}");
         let mut inside: Vec<Occupied> = (0..4).map(|_| free(&limits, ADMIN, &access)).collect();

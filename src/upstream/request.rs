@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn apr_1_log_level_that_is_none_is_not_forwarded() {
+    fn apr_1_unknown_log_level_is_not_forwarded() {
         for level in [r#""data that nobody sees""#, "7", r#"{"debug":1}"#] {
             let mut params = call("t", "{}");
             params.meta = Some(Bytes::from(format!(r#"{{"{LOG_LEVEL_KEY}":{level},"k":1}}"#)));
@@ -751,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_22_ids_in_flight_differ_over_threads_and_the_end_of_a_pass() {
+    fn pro_22_ids_in_flight_differ_across_threads_and_when_the_sequence_restarts() {
         let ids = Ids::default();
         let end = 1 << PERMUTED_BITS;
         let around: HashSet<u64> = (end - 5000..end + 5000).map(|n| ids.nth(n)).collect();

@@ -692,7 +692,7 @@ fn cap_8_webhook_is_signed_and_retried_while_it_is_busy() {
 
 // APR-7
 #[test]
-fn cap_8_webhook_that_hangs_delays_neither_calls_nor_shutdown() {
+fn cap_8_hanging_webhook_does_not_delay_calls_or_shutdown() {
     // Accepts connections and never responds.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());

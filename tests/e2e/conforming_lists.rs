@@ -266,7 +266,7 @@ const LISTS: [(&str, &str, &str); 4] = [
 ];
 
 #[test]
-fn def_6_odd_items_remove_nothing_from_the_lists_of_any_client() {
+fn def_6_irregular_items_do_not_remove_other_items_from_any_list() {
     let [tools, resources, templates, prompts] =
         [odd_tools(), odd_offers("uri"), odd_offers("uriTemplate"), odd_offers("name")];
     let sizes = [&tools, &resources, &templates, &prompts].map(Vec::len);

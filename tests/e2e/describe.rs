@@ -131,7 +131,7 @@ fn arguments_are_judged_as_those_of_a_call() {
 }
 
 #[test]
-fn missing_tool_yields_near_names_and_hidden_tools_count_as_missing() {
+fn missing_tool_yields_similar_names_and_hidden_tools_count_as_missing() {
     let proxy = Proxy::start(json!({
         "ours": stub_stdio(&["--only", "read_item,write_item"]),
         "theirs": stub_stdio(&["--only", "delete_item"]),

@@ -157,7 +157,7 @@ fn unknown_tool_is_a_protocol_error_and_recorded() {
 }
 
 #[test]
-fn two_endpoints_keep_their_tools_apart() {
+fn two_endpoints_list_only_their_own_tools() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());
     assert!(names(&mut search).iter().all(|name| !name.contains("__")));

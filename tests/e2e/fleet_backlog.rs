@@ -169,12 +169,12 @@ fn calls_continue_and_losses_are_counted(away: Away) {
 
 // FLT-1
 #[test]
-fn calls_above_the_backlog_of_a_lost_store_are_refused_and_nothing_is_lost() {
+fn calls_above_the_backlog_of_a_lost_store_are_refused_and_no_record_is_lost() {
     calls_are_refused_and_nothing_is_lost(Away::Later);
 }
 
 #[test]
-fn calls_above_the_backlog_of_a_store_missing_at_start_are_refused_and_nothing_is_lost() {
+fn calls_above_the_backlog_of_a_store_missing_at_start_are_refused_and_no_record_is_lost() {
     calls_are_refused_and_nothing_is_lost(Away::AtStart);
 }
 

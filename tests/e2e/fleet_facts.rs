@@ -474,7 +474,7 @@ fn new_node_serves_no_client_before_it_has_read_the_facts_of_its_fleet() {
 }
 
 #[test]
-fn approval_of_a_definition_applies_on_all_nodes_and_to_nothing_else() {
+fn approval_of_a_definition_applies_on_all_nodes_and_only_to_that_definition() {
     let store = Store::new();
     let new = json!({"catalog": {"on_new_server": "quarantine"}});
     let [a, b] = ["a", "b"].map(|name| Proxy::with(store.config(name, new.clone())));

@@ -244,7 +244,7 @@ fn all_kinds_of_input_are_asked_for_a_server_written_with_rmcp() {
 
 // PRO-37
 #[test]
-fn missing_capability_of_a_client_is_named_and_nothing_is_asked() {
+fn missing_capability_of_a_client_is_named_and_no_question_is_sent() {
     let server = Recorder::start(scripted);
     let proxy = Proxy::start(json!({"s": entry(&server)}));
     let url = r#"{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"https://a.example/"}}"#;
@@ -303,7 +303,7 @@ fn missing_capability_of_a_client_is_named_and_nothing_is_asked() {
 
 // PRO-37
 #[test]
-fn server_that_asks_without_end_or_too_much_is_at_fault() {
+fn server_that_asks_endlessly_or_too_much_is_named_as_the_cause() {
     let server = Recorder::start(scripted);
     let proxy = Proxy::start(json!({"s": entry(&server)}));
     let session = Session::open(&proxy, "2025-11-25", everything());

@@ -67,7 +67,7 @@ fn help(result: &Value) -> &str {
 
 // INP-2
 #[test]
-fn each_invalid_place_is_named_with_the_expected_form_and_nothing_is_sent() {
+fn each_invalid_place_is_named_with_the_expected_form_and_the_call_is_not_sent() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
     let fine = json!({"owner": "ada", "title": "tea"});
@@ -426,7 +426,7 @@ fn key_that_differs_from_a_parameter_only_by_case_is_refused_or_warned_about() {
 
 // INP-4
 #[test]
-fn unusable_input_schema_blocks_nothing_and_is_warned_about_once() {
+fn unusable_input_schema_does_not_block_calls_and_is_warned_about_once() {
     let wrong = [
         json!({"type": "no such type"}),
         json!({"$schema": "urn:example:no-such-dialect", "type": "object"}),

@@ -58,7 +58,7 @@ const SMUGGLED: [(&str, &str, &str); 6] = [
 
 // PRO-5
 #[test]
-fn member_smuggled_next_to_name_or_arguments_is_refused_and_nothing_is_sent() {
+fn call_with_a_member_smuggled_next_to_name_or_arguments_is_refused_and_not_sent() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());

@@ -229,7 +229,7 @@ fn call_and_decision(proxy: &Proxy, client: &Client) -> (Value, Value) {
 }
 
 #[test]
-fn fr_a5_strict_blocks_every_violation_and_reveals_nothing_of_the_payload() {
+fn fr_a5_strict_blocks_every_violation_and_reveals_no_part_of_the_payload() {
     let mut client = strict().client();
     for server in SERVERS {
         for (tool, expected, recorded) in BAD {
@@ -292,7 +292,7 @@ fn answer_that_is_not_one_json_value_is_the_upstreams_error_in_every_mode() {
 }
 
 #[test]
-fn fr_a4_off_judges_nothing() {
+fn fr_a4_mode_off_validates_no_result() {
     let mut client = off().client();
     for server in SERVERS {
         for (tool, ..) in BAD {

@@ -106,7 +106,7 @@ fn valid_key_is_exchanged_for_a_session_and_a_wrong_one_is_not() {
 
 // PAGE-1
 #[test]
-fn page_of_another_origin_gets_nothing_with_the_cookie() {
+fn page_of_another_origin_is_refused_despite_the_cookie() {
     let proxy = proxy();
     let cookie = log_in(&proxy);
     let (own, reload) = (origin(&proxy), "/api/v1/config/reload");
@@ -163,7 +163,7 @@ fn cookie_neither_grants_mcp_access_nor_creates_credentials() {
 }
 
 #[test]
-fn lock_ends_only_its_session_and_that_sessions_streams() {
+fn lock_ends_only_its_own_session_and_the_streams_of_that_session() {
     let proxy = proxy();
     let (cookie, other, own) = (log_in(&proxy), log_in(&proxy), origin(&proxy));
     let host = host(&proxy);

@@ -696,7 +696,7 @@ impl Held {
 /// that `E2E_RELOADS_REPORT` names (`tools/reload`).
 // CFG-3
 #[test]
-fn reloads_under_load_fail_no_call_and_leave_nothing() {
+fn reloads_under_load_do_not_fail_calls_or_leave_state() {
     let rounds: usize = std::env::var("E2E_RELOADS").map_or(60, |it| it.parse().unwrap());
     let web = HttpStub::shared();
     let config = |round: usize| {

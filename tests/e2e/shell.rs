@@ -533,7 +533,7 @@ fn bash_completes_servers_and_tools_of_the_running_proxy() {
 }
 
 #[test]
-fn bash_completes_from_disk_without_a_proxy_and_nothing_that_a_shell_would_run() {
+fn bash_completes_from_disk_without_a_proxy_and_omits_text_that_a_shell_would_run() {
     let folder = tempfile::tempdir().unwrap();
     let tools = folder.path().join("tools.json");
     let tool = |name: &str| json!({"name": name, "inputSchema": {"type": "object"}});

@@ -16,7 +16,7 @@ fn message(line: &str) -> Value {
 
 // PRO-2
 #[test]
-fn endpoint_over_pipes_is_the_same() {
+fn endpoint_over_pipes_behaves_like_the_http_endpoint() {
     let mut pipe = Pipe::start(servers());
     let list = message(&pipe.ask(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#));
     assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 5);

@@ -262,7 +262,7 @@ fn first_half(client: &mut Client) {
 }
 
 #[test]
-fn first_bytes_leave_before_the_last_were_sent() {
+fn first_bytes_are_forwarded_before_the_last_are_sent() {
     for halves in [Asked::halves, Asked::id_last] {
         let (proxy, mut client, mut asked, second) = half_way(halves);
         first_half(&mut client);
@@ -394,7 +394,7 @@ fn client_that_disconnects_before_any_answer_cancels_over_both_transports() {
 }
 
 #[test]
-fn warn_streams_too_and_validates_afterwards() {
+fn warn_also_streams_results_and_validates_them_afterwards() {
     let http = HttpStub::start(&["--stateless"]);
     let proxy = Proxy::start(json!({"s": http.entry()}));
     let mut client = proxy.client();

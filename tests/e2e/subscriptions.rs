@@ -378,7 +378,7 @@ fn pro_13_resource_refused_by_a_modern_server_does_not_prevent_other_subscriptio
 
 // PRO-13
 #[test]
-fn pro_13_subscription_unanswered_by_a_legacy_server_is_repeated() {
+fn pro_13_subscription_that_a_legacy_server_does_not_answer_is_repeated() {
     let server = Server::start(Tells::Legacy);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let (mut events, agreed) = subscribed(&proxy, &["x:busy"]);

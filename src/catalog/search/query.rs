@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn word_after_an_article_is_a_thing() {
+    fn word_after_an_article_states_no_effect() {
         let lexicon = Lexicon::default();
         let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
         for (query, expected) in [

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_tools_come_first_and_unplaced_are_skipped() {
+    fn nearest_tools_come_first_and_tools_without_a_vector_are_skipped() {
         // More dimensions than accumulators, with a remainder.
         let vector = |angle: f32| {
             let mut numbers = vec![0.0; 2 * LANES + 3];

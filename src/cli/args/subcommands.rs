@@ -881,14 +881,14 @@ mod tests {
     }
 
     #[test]
-    fn refused_is_an_alias_and_waiting_calls_are_elsewhere() {
+    fn status_refused_is_an_alias_and_waiting_names_the_approvals_command() {
         assert_eq!(statuses("refused"), Ok("rejected,blocked".to_owned()));
         assert_eq!(statuses("error,refused"), Ok("error,rejected,blocked".to_owned()));
         assert!(statuses("success,waiting").unwrap_err().contains("mcpproxy approvals list"));
     }
 
     #[test]
-    fn unknown_status_is_answered_with_the_words_the_nearest_first() {
+    fn unknown_status_error_lists_the_accepted_words_nearest_first() {
         for (typed, first) in [
             ("refuse", "refused"),
             ("error,reject", "rejected"),

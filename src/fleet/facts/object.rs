@@ -337,7 +337,7 @@ mod tests {
     const PLACE: ObjectBinding<'_> = ObjectBinding { fleet: FleetId([1; 16]), key: "facts/said/a" };
 
     #[test]
-    fn sealed_object_opens_with_any_fleet_key_at_its_place_only() {
+    fn sealed_object_opens_with_any_fleet_key_only_at_its_own_path() {
         let [old, new] = [[1; 32], [2; 32]];
         let sealed = seal_object(&FactKeys::new([old]), PLACE, [7; 32], b"text").unwrap();
         assert!(!sealed.windows(4).any(|part| part == b"text"));

@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn relayed_facts_leave_room_for_own_facts() {
+    fn relayed_facts_leave_space_for_own_facts() {
         let [own, quoted, plain] = ["own", "gone-1", "gone-2"].map(node);
         let mut set = FactSet::default();
         set_value(&mut set, &own, "x");
@@ -722,7 +722,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_read_unless_limits_left_something_out() {
+    fn read_is_complete_unless_limits_omitted_an_object() {
         let (mut reader, mut set) = (reader(), FactSet::default());
         let empty = FactObject { number: 1, facts: FactSet::default() };
         let many = (0..MAX_ROUND_READS + 2).map(|at| listed(&format!("n{at:02}"), 1));
@@ -843,7 +843,7 @@ mod tests {
     }
 
     #[test]
-    fn twin_node_is_reported_but_lost_memory_is_not() {
+    fn duplicate_node_is_reported_but_lost_memory_is_not() {
         let a = node("a");
         let mut facts = FactSet::default();
         facts.set_value(&a, FactKind::Token, "t", "1").unwrap();
@@ -928,7 +928,7 @@ mod tests {
     }
 
     #[test]
-    fn authors_without_room_are_reported_unless_relayed_elsewhere() {
+    fn authors_without_space_are_reported_unless_relayed_elsewhere() {
         let [b, gone] = ["b", "gone"].map(node);
         let mut reader = reader();
         let (facts, left_out) = (FactSet::default(), BTreeSet::from([gone.clone()]));

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn alive_nodes_come_first_and_every_object_gets_its_turn() {
+    fn alive_nodes_are_read_first_and_every_object_is_read_eventually() {
         let names = (0..100).flat_map(|at| [format!("a{at:02}"), format!("s{at:02}")]);
         let mut due: Vec<_> = names.map(|name| listed(&name, 1)).collect();
         due.extend(["sz", "l1", "l2"].map(|name| listed(name, 1)));

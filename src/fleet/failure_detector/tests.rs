@@ -450,7 +450,7 @@ fn tampering_keeps_a_dead_node_alive_only_until_its_next_read() {
 }
 
 #[test]
-fn removed_object_is_silence_and_state_is_kept() {
+fn removed_object_counts_as_silence_and_state_is_kept() {
     let mut world = World::new(3);
     world.turns(5);
     let gone = name("n0001");

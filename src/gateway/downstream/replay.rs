@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn replay_yields_later_events_of_the_same_stream_only() {
+    fn replay_yields_only_later_events_of_the_same_stream() {
         let (streams, total) = streams();
         let (one, two) = (streams.begin(StreamKind::Reply), streams.begin(StreamKind::Reply));
         for (size, kind) in [(1, Notice), (2, Question), (3, Notice), (4, Answer)] {
@@ -726,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_session_keeps_nothing() {
+    fn ended_session_releases_its_events_and_accepts_no_more() {
         let (streams, total) = streams();
         let one = streams.begin(StreamKind::Reply);
         streams.write(one, Answer, 7).unwrap();

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_depends_on_the_path_only() {
+    fn endpoint_depends_only_on_the_path() {
         for (path, endpoint) in [("/mcp", Endpoint::Search), ("/mcp/all?x=/mcp", Endpoint::All)] {
             let request = http::Request::get(path).body(()).unwrap();
             assert_eq!(RequestHead::of(&request.into_parts().0).endpoint, endpoint, "{path}");

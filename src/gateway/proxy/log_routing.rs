@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_clients_receive_nothing_at_constant_cost() {
+    fn log_messages_are_dropped_at_constant_cost_if_a_server_has_too_many_clients() {
         let (route, now) = (LogRoute::default(), Instant::now());
         let crowd: Vec<_> = (0..=MAX_USERS).map(|_| Client::of_test()).collect();
         crowd.iter().for_each(|client| used_by(&route, client, now));

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn stated_sensitivity_applies_to_the_principal_and_calls_to_the_session() {
+    fn stated_sensitivity_counts_for_the_principal_and_the_number_of_calls_for_the_session() {
         let (table, worker) = (PrincipalFacts::default(), RememberedFacts::default());
         let (session, other) = (Client::of_test(), Client::of_test());
         let facts = |client: Option<&Arc<Client>>| {

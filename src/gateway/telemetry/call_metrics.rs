@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_beyond_the_bound_count_in_the_totals_only() {
+    fn servers_beyond_the_bound_count_only_in_the_totals() {
         let (calls, mut ids) = (Calls::default(), ServerIds::default());
         let servers: Vec<ServerId> =
             (0..=MAX_SERVERS).map(|at| ids.assign(&at.to_string().into())).collect();

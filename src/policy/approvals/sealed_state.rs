@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn state_of_another_key_is_not_ours() {
+    fn state_sealed_with_another_key_is_foreign() {
         let (access, principal) = (tool("s", "x"), Principal::Anonymous);
         let to = BoundRequest { principal: &principal, access: &access };
         let sealed = key(1).seal(STATE, to, now());

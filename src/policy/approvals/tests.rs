@@ -255,7 +255,7 @@ async fn cap_8_shutdown_denies_all_and_closed_queue_admits_none() {
 }
 
 #[tokio::test]
-async fn cap_8_ten_thousand_waits_leave_nothing_behind() {
+async fn cap_8_ten_thousand_waits_leave_no_state() {
     const MANY: usize = 10_000;
     let queue = queue(QueueBounds { waiting: MANY, of_one: MANY, bytes: usize::MAX });
     let enter = |n| {
@@ -556,7 +556,7 @@ fn oldest_unshared_revocation_is_dropped_at_the_limit() {
 }
 
 #[test]
-fn adopted_approvals_leave_room_for_local_ones() {
+fn adopted_approvals_leave_space_for_local_ones() {
     let mut standing = StandingApprovals::default();
     let now = Now { instant: Instant::now(), time: SystemTime::now() };
     let until = now.time + MINUTE;

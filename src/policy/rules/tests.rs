@@ -530,7 +530,7 @@ fn invalid_rule_is_rejected_with_its_position() {
 }
 
 #[test]
-fn rul_9_names_that_do_not_exist_are_warnings_beside_rules_that_can_be_enforced() {
+fn rul_9_unknown_names_are_warnings_and_the_rules_remain_enforceable() {
     let check = |text: &str| {
         let texts = [RuleText { file: "r.cedar".into(), text: text.into() }];
         RuleSet::check(&texts, RuleOptions::default(), Some(&known()))
@@ -809,7 +809,7 @@ fn explain_traces_each_rule() {
 
 /// The combination of scopes and effects equals that of Cedar's own authorizer.
 #[test]
-fn rulings_are_those_of_cedars_authorizer() {
+fn decisions_equal_those_of_cedars_authorizer() {
     use cedar_policy::{
         Authorizer, Context, Decision, Entities, Entity, EntityUid, PolicySet, Request,
     };

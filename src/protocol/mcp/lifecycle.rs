@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn response_is_matched_by_id_however_it_is_written() {
+    fn response_is_matched_by_id_in_any_spelling() {
         for (message, answers) in [
             (r#"{"id":7,"result":{}}"#, Some(true)),
             (r#"{"id":7.0,"result":{}}"#, Some(true)),
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_15_irregular_introduction_is_accepted_and_each_deviation_named() {
+    fn pro_15_irregular_handshake_result_is_accepted_and_each_deviation_is_named() {
         let tools = ServerCapabilities { tools: true, ..ServerCapabilities::default() };
         let none = ServerCapabilities::default();
         for (result, server, capabilities, deviations) in [

@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_an_answer_body() {
+    fn error_counts_as_an_answer_body() {
         check(Treatment::Hold, r#"{"error":{"code":-1},"id":7}"#, |message, seen| {
             answered(message, AnswerMember::Error);
             assert_eq!(seen.body, r#"{"code":-1}"#);
@@ -917,7 +917,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a7_nothing_is_buffered_or_found_with_mode_off() {
+    fn fr_a7_mode_off_buffers_and_reports_nothing() {
         let text = r#"{"id":7,"result":{"structuredContent":[[[[[1]]]]],"isError":1}}"#;
         check(Treatment::Forward, text, |_, seen| {
             assert_eq!(seen.document, "");

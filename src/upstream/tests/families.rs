@@ -566,7 +566,7 @@ async fn collect(
 }
 
 #[tokio::test]
-async fn server_of_rmcp_is_used_in_both_protocol_families() {
+async fn server_written_with_rmcp_is_used_in_both_protocol_families() {
     const OLD: &[ProtocolVersion] = &[ProtocolVersion::V_2025_06_18];
     for (versions, start, expected) in [
         (ProtocolVersion::KNOWN_VERSIONS, Start::Probe, "2026-07-28"),

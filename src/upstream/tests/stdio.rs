@@ -25,7 +25,7 @@ fn child(on_call: &str) -> Bench {
 }
 
 #[tokio::test]
-async fn call_goes_through_a_child() {
+async fn call_is_answered_by_a_child() {
     let bench = child(
         r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"line":"%s"}}\n' "$id" "$(printf %s "$line" | tr -d '"\\')""#,
     );
@@ -83,7 +83,7 @@ async fn response_is_streamed_before_its_line_has_ended() {
 }
 
 #[tokio::test]
-async fn line_of_many_megabytes_is_complete() {
+async fn line_of_many_megabytes_arrives_completely() {
     let bench = child(
         r#"printf '{"result":{"x":"'; head -c 20000000 /dev/zero | tr '\0' x; printf '"},"id":%s}\n' "$id""#,
     );
@@ -206,7 +206,7 @@ async fn pro_22_answer_under_an_id_in_another_spelling_is_accepted() {
 }
 
 #[tokio::test]
-async fn stderr_flood_blocks_nothing() {
+async fn stderr_flood_does_not_block_calls() {
     let bench = child(
         r#"head -c 5000000 /dev/zero | tr '\0' e >&2; printf '{"id":%s,"result":{}}\n' "$id""#,
     );

@@ -451,7 +451,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn act_7_export_file_takes_its_name_when_complete() {
+    fn act_7_export_file_gets_its_final_name_when_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
         fs::write(&path, "old").unwrap();

@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_or_unreachable_socket_is_wrong() {
+    fn foreign_or_unreachable_socket_is_reported_as_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| Address::Unix(folder.path().join(name).into());
         let taken = UnixListener::bind(folder.path().join("taken")).unwrap();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_evaluated_for_few_tools_only() {
+    fn overview_evaluates_rules_only_for_few_tools() {
         let names: Vec<_> =
             (0..1000).map(|n| format!("get_{}_{n}", ["apple", "pear"][n / 500])).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();

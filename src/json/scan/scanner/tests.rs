@@ -46,7 +46,7 @@ fn part(message: &str, part: Option<ScannedPart>) -> Option<&str> {
 }
 
 #[test]
-fn spans_of_a_result_in_any_order() {
+fn spans_of_a_result_are_found_in_any_member_order() {
     let bodies = [
         r#"{"content":[{"type":"text","text":"a]\"}"}],"structuredContent":{"a":[1,{}]},"isError":false}"#,
         r#" { "isError" : false , "structuredContent" : {"a":[1,{}]} , "content" : [{"type":"text","text":"a]\"}"}] } "#,
@@ -80,7 +80,7 @@ fn every_json_value_can_be_structured_content() {
 }
 
 #[test]
-fn errors_requests_and_notifications() {
+fn errors_requests_and_notifications_are_recognized() {
     let error = r#"{"id":null,"error":{"code":-1,"message":"x","structuredContent":1}}"#;
     let read = envelope(error);
     assert_eq!(read.kind, Some(MessageKind::Error));
@@ -368,7 +368,7 @@ fn fr_a6_depth_is_exact_for_every_type() {
 }
 
 #[test]
-fn fr_a6_first_breach_counts_and_size_goes_before_depth() {
+fn fr_a6_first_breach_counts_and_size_takes_precedence_over_depth() {
     let limits = |max_bytes, max_depth| ScanLimits { max_bytes, max_depth };
     assert_eq!(breach("[[[]]]", limits(3, 2)), Some((Guard::Depth, 2)));
     assert_eq!(breach("[[[]]]", limits(2, 2)), Some((Guard::Bytes, 2)));
