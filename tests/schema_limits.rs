@@ -357,7 +357,7 @@ fn allocations(schema: &Value, document: &str) -> u64 {
 }
 
 #[test]
-fn warm_evaluation_of_a_conforming_document_allocates_nothing() {
+fn warm_evaluation_of_a_conforming_document_does_not_allocate() {
     let wide: Map<String, Value> = (0..100).map(|i| (format!("p{i}"), json!(i))).collect();
     let wide = Value::Object(wide).to_string();
     for (schema, document) in [
@@ -485,7 +485,7 @@ fn many_patterns_for_many_names_use_up_the_steps() {
 
 /// A quick evaluation aborts if it takes too long for a worker; otherwise its verdict is the same.
 #[test]
-fn quick_evaluation_has_the_same_verdict_or_none() {
+fn quick_evaluation_gives_the_same_verdict_or_no_verdict() {
     let items = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
     let multiplied = json!({ "items": chain(9, |next| next) });
     let multiplied: Value =
@@ -578,7 +578,7 @@ fn resources_with_multiplying_paths_are_unusable() {
 
 /// The compiler of boon would take minutes for the largest schema, so only the tape engine, which is as exact, evaluates it.
 #[test]
-fn schema_with_very_many_subschemas_is_judged_by_the_tape_only() {
+fn schema_with_very_many_subschemas_is_judged_only_by_the_tape() {
     let groups = |count: usize| {
         let fields = |_| json!({ "type": "string", "maxLength": 3 });
         let group = || {

@@ -441,7 +441,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_beyond_the_retention_limits_are_removed() {
+    fn replica_records_beyond_the_retention_limits_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());
         let one = stretch(1..=5000, codec::genesis(LOG));

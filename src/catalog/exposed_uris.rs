@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_45_names_in_another_case_and_strings_that_cannot_be_decoded_are_exposed_too() {
+    fn pro_45_names_in_another_case_and_undecodable_strings_are_also_exposed() {
         check(
             &TOOLS,
             r#"{"_META":{"UI":{"ResourceURI":"ui://a","re\u017fourceUri":"ui://b","resource_uri":"ui://c"},"\u0055I/resourceuri":"ui://d"}}"#,

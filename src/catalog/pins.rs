@@ -415,7 +415,7 @@ mod tests_tests {
     }
 
     #[test]
-    fn held_definition_stays_held_after_config_change() {
+    fn held_definition_remains_held_after_a_config_change() {
         let mut server = Server::new();
         server.lists(DESTROYS);
         server.lists(HARMLESS);

@@ -36,7 +36,7 @@ fn lookup(catalog: &Catalog, name: &str) -> Option<Arc<Tool>> {
 }
 
 #[test]
-fn replacing_a_set_affects_only_its_server() {
+fn replacing_a_tool_set_affects_only_its_server() {
     let catalog = Catalog::new(settings(&[("b", "{}"), ("a", "{}"), ("ab", "{}")]));
     catalog.replace_server("b", vec![tool("y", ""), tool("x", "")]);
     catalog.replace_server("ab", vec![tool("z", "")]);

@@ -811,7 +811,7 @@ mod tests {
     }
 
     #[test]
-    fn color_of_help_is_found_on_unparsed_lines() {
+    fn color_setting_of_help_is_found_on_unparsed_command_lines() {
         for (line, expected) in [
             ("mcpproxy --help", ColorChoice::Auto),
             ("mcpproxy --color never --help", ColorChoice::Never),

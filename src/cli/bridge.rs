@@ -939,7 +939,7 @@ mod tests {
     }
 
     #[test]
-    fn session_is_identified_by_id_until_replaced() {
+    fn session_is_found_by_its_id_until_it_is_replaced() {
         let agreement = Agreement::default();
         let value = HeaderValue::from_static;
         assert!(agreement.headers().is_empty());

@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn key_columns_are_narrowed_and_dropped_last() {
+    fn key_columns_are_the_last_to_be_narrowed_or_dropped() {
         let columns = Column::all([
             ("ID", Fit::Whole),
             ("TYPE", Fit::Rank(6)),

@@ -822,7 +822,7 @@ mod tests {
     }
 
     #[test]
-    fn lag_is_the_log_minus_uploaded_records() {
+    fn lag_counts_the_records_that_are_not_uploaded() {
         let gauges = LedgerGauges::default();
         gauges.stands(10, 300, Some(5000));
         let standing = gauges.standing(14);

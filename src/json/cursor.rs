@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn value_ends_at_the_next_token() {
+    fn scalar_value_ends_at_the_next_token() {
         for (text, value) in [
             (r#"{"a":"}"},1"#, Some(r#"{"a":"}"}"#)),
             ("[1] ", Some("[1]")),

@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_run_in_order() {
+    fn admission_checks_run_in_the_documented_order() {
         use crate::tool::Trust;
         use crate::{AgentToken, Scope};
         let scope = Scope { servers: vec!["other".into()], ..Scope::default() };
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn forecast_equals_decision() {
+    fn forecast_of_a_call_equals_its_decision() {
         let scope = crate::Scope { servers: vec!["other".into()], ..Default::default() };
         let token = crate::AgentToken::new("ci", 1, scope);
         let token = Principal::Token(Arc::new(token));

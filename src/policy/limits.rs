@@ -628,7 +628,7 @@ mod tests {
 
     // PRO-43
     #[test]
-    fn request_by_the_proxy_is_subject_to_concurrency_of_servers_only() {
+    fn request_by_the_proxy_is_limited_only_by_the_concurrency_of_servers() {
         let call = ToolAccess::direct(Arc::clone(tool("s:t", "{}").tool().unwrap()));
         let asked = TaskAccess::new(call, TaskRequest::Cancel, "1".into());
         let (theirs, own) = (Access::Task(asked.clone()), Access::Task(asked.by_proxy()));
@@ -757,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn open_breaker_denies_waiting_requests_too() {
+    fn open_breaker_also_denies_waiting_requests() {
         let server = r#"{"concurrent": 1, "breaker": {"failures": 1, "open": "30s"}}"#;
         let limits = limits("{}", &[("s", server), ("other", "{}")]);
         let access = resource("s");

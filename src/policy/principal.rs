@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn principal_has_one_account_while_charged() {
+    fn principal_has_one_account_while_it_is_charged() {
         let accounts = StateAccounts::default();
         let charge = accounts.of(&ada()).charge(7).unwrap();
         assert_eq!(accounts.of(&ada()).bytes(), 7);

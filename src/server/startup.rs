@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn path_is_quoted_for_a_shell() {
+    fn path_in_a_suggested_command_is_quoted_for_a_shell() {
         assert_eq!(quoted(Path::new("/a b/it's")), r"'/a b/it'\''s'");
     }
 

@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_34_level_of_a_legacy_client_is_stated_to_modern_servers_only() {
+    fn pro_34_level_of_a_legacy_client_is_stated_only_to_modern_servers() {
         for meta in
             [None, Some("{}"), Some(r#"{"k":1,"io.modelcontextprotocol/logLevel":"debug"}"#)]
         {
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_37_capabilities_of_a_legacy_client_are_declared_to_modern_servers_only() {
+    fn pro_37_capabilities_of_a_legacy_client_are_declared_only_to_modern_servers() {
         let forged = r#"{"io.modelcontextprotocol/clientCapabilities":{"roots":{}},"k":1}"#;
         for meta in [None, Some("{}"), Some(forged)] {
             let mut params = call("t", "{}");

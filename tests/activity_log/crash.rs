@@ -185,7 +185,7 @@ fn act_2_full_disk_refuses_calls_and_loses_no_record_once_there_is_space() {
 }
 
 #[test]
-fn act_9_salvage_without_space_reports_the_need_and_changes_nothing() {
+fn act_9_salvage_without_space_reports_the_needed_space_and_changes_nothing() {
     let Some(disk) = SmallDisk::mount() else { return };
     let disk = disk.0.path();
     let dir = disk.join("log");

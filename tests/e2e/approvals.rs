@@ -569,7 +569,7 @@ fn cap_8_calls_above_the_waiting_limit_are_refused_and_other_calls_continue() {
 }
 
 #[test]
-fn cap_8_direct_tools_wait_for_approval_too() {
+fn cap_8_direct_tools_also_wait_for_approval() {
     let proxy = proxy();
     let mut direct = proxy.direct_client();
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",

@@ -192,7 +192,7 @@ fn cap_8_timed_approval_covers_one_resource_one_prompt_and_one_operation() {
 }
 
 #[test]
-fn cap_8_one_of_two_simultaneous_answers_counts() {
+fn cap_8_only_one_of_two_simultaneous_answers_counts() {
     let server = Scripted::start(&["plain_x"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"*": {"approval": "required"}});

@@ -287,7 +287,7 @@ fn import_shows_complete_commands_and_marks_text_that_a_shell_interprets() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn hostile_and_broken_files_run_nothing_and_do_not_block_the_others() {
+fn import_of_hostile_and_broken_files_runs_no_command_and_does_not_block_the_others() {
     let home = Home::new();
     let ran = home.path("ran");
     let shell = format!("touch {}", ran.display());

@@ -423,7 +423,7 @@ fn def_6_list_of_tools_that_is_null_is_empty_and_noted() {
 }
 
 #[test]
-fn fr_a13_content_that_is_not_an_object_is_wrapped_for_legacy_clients_only() {
+fn fr_a13_content_that_is_not_an_object_is_wrapped_only_for_legacy_clients() {
     let odd = server(vec![("tools/list", "tools", json!(few_tools()))]);
     let proxy = Proxy::with(json!({
         "mcpServers": {"odd": entry(&odd)}, "activity": {"receipts": true},

@@ -112,7 +112,7 @@ pub(crate) fn refused(config: Value, folder: &Path) -> Output {
 
 // FLT-2
 #[test]
-fn sealed_records_of_a_node_are_verified_from_the_store_alone() {
+fn sealed_records_of_a_node_are_verified_using_only_the_store() {
     let store = Store::new();
     let proxy = Proxy::with(store.config("a", json!({})));
     call_for_segments(&proxy, &store, "a", 4);
@@ -458,7 +458,7 @@ fn with_durability_fleet_calls_follow_on_failure_while_the_store_rejects_uploads
 
 // PAR-1
 #[test]
-fn table_is_exported_on_a_single_machine_too() {
+fn table_is_also_exported_on_a_single_machine() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     for _ in 0..300 {

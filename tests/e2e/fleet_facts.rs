@@ -127,7 +127,7 @@ fn changes_made_without_the_store_or_a_running_node_are_shared_later() {
 }
 
 #[test]
-fn altered_or_oversized_object_is_reported_and_changes_nothing() {
+fn altered_or_oversized_object_is_reported_and_has_no_effect() {
     let store = Store::new();
     let [a, b] = ["a", "b"].map(|name| store.node(name));
     let token = create_token(&a, &["ci"]);

@@ -300,7 +300,7 @@ fn bad_token_is_refused_and_never_treated_as_anonymous() {
 }
 
 #[test]
-fn token_file_changed_without_a_proxy_is_noticed_by_a_running_one() {
+fn running_proxy_notices_a_token_file_changed_by_the_command_line() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true});
     let path = configure(config.clone(), folder.path());
@@ -467,7 +467,7 @@ fn bad_jwt_is_refused_with_the_reason() {
 
 // ID-3
 #[test]
-fn new_keys_are_fetched_for_a_token_that_names_one_and_a_bad_endpoint_removes_none() {
+fn keys_are_fetched_for_a_token_with_an_unknown_key_id_and_a_failing_endpoint_removes_no_key() {
     let issuer = Issuer::start();
     let proxy = with_issuer(&issuer);
     let old = issuer.token(&issuer.claims());

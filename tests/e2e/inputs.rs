@@ -237,7 +237,7 @@ fn refusal_is_recorded_counted_and_reported_on_every_transport() {
 
 // INP-1
 #[test]
-fn off_and_warn_forward_and_the_most_specific_setting_counts() {
+fn off_and_warn_forward_the_call_and_the_most_specific_setting_applies() {
     let tools: Vec<_> = ["added_a", "added_b", "added_c"].map(|name| tool(name, issue())).into();
     let rules = json!({"input_validation": {"mode": "off", "tools": {
         "added_b": {"mode": "warn"}, "added_c": {"mode": "strict"}}}});

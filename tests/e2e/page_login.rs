@@ -57,7 +57,7 @@ fn with(proxy: &Proxy, method: &str, path: &str, cookie: &str, more: &[(&str, &s
 
 // PAGE-1
 #[test]
-fn login_code_opens_the_page_once_and_its_cookie_is_for_browsers_only() {
+fn login_code_opens_the_page_once_and_its_cookie_works_only_in_browsers() {
     let proxy = proxy();
     let code = code(&proxy);
     let answer = exchange(&proxy, &[PAGE, ("Origin", &origin(&proxy))], &json!({"code": code}));
@@ -265,7 +265,7 @@ fn address_is_shown_to_a_terminal_but_not_to_a_pipe_or_the_log() {
 }
 
 #[test]
-fn cookie_set_over_tls_is_for_tls_only() {
+fn cookie_set_over_tls_is_sent_only_over_tls() {
     let folder = tempfile::tempdir().unwrap();
     let authority = CertificateAuthority::new("Test");
     authority.local().write(folder.path(), "server");

@@ -584,7 +584,7 @@ fn new_rules_are_replayed_against_the_log() {
 }
 
 #[test]
-fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
+fn rules_are_replayed_over_rest_in_pages_without_taking_effect() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
     for size in [1, 60, 101] {

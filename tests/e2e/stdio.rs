@@ -130,7 +130,7 @@ fn end_of_input_lets_calls_finish_and_ends_the_children() {
 }
 
 #[test]
-fn config_change_applies_under_stdio_too() {
+fn config_change_also_applies_under_stdio() {
     let mut pipe = Pipe::start(servers());
     let path = pipe.folder.path().join("config.json");
     let listed = |pipe: &mut Pipe, query: &str| {
@@ -169,7 +169,7 @@ fn config_change_applies_under_stdio_too() {
 }
 
 #[test]
-fn stdout_carries_mcp_only() {
+fn stdout_carries_only_mcp_messages() {
     let mut pipe = Pipe::open(json!({
         "mcpServers": {"broken": {"command": "/nowhere/at/all"}, "s": stub_stdio(&["--malformed"])},
         "logging": {"level": "debug"},

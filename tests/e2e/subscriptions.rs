@@ -321,7 +321,7 @@ fn subscription_at_a_child_is_taken_once_the_child_has_acknowledged_it() {
 
 // BND-1
 #[test]
-fn stream_beyond_the_bound_subscribes_to_nothing() {
+fn stream_beyond_the_bound_does_not_subscribe() {
     // A quarter of `MAX_LISTENERS`.
     const STREAMS: usize = 256;
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "read_item"])}));

@@ -723,7 +723,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_listing_stops_after_selection_and_count() {
+    fn ordered_listing_stops_after_the_selection_and_the_requested_count() {
         let all = ["a", "b", "c", "d", "e", "f"];
         let kept = vec!["a".to_owned(), "b".to_owned()];
         assert_eq!(part(&all, 2, 1), (kept.clone(), 1, Some("c".into()), 3));

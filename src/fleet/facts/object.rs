@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_size_equals_written_size() {
+    fn counted_size_of_facts_equals_their_written_size() {
         let [a, b] = ["a", "b"].map(node);
         let mut facts = FactSet::default();
         for (at, value) in ["", "{\"a\":\"\\\\\"}", "\u{0}\u{1}", "é"].into_iter().enumerate() {

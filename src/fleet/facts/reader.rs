@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn unchanged_object_is_not_reread_and_unreadable_one_changes_nothing() {
+    fn unchanged_object_is_not_reread_and_an_unreadable_object_has_no_effect() {
         let ([first, _], b) = (two_of_b(), node("b"));
         let (mut reader, mut set) = (reader(), FactSet::default());
         let wanted = reader.wanted(&[listed("b", 1)], true, none_alive);

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_reads_do_not_delay_unread_objects() {
+    fn rereading_objects_does_not_delay_unread_objects() {
         let mut turns = FactTurns::default();
         let mut unread: BTreeSet<_> = (0..1000).map(|at| format!("s{at:04}")).collect();
         let again: Vec<_> = (0..500).map(|at| listed(&format!("x{at:03}"), 1)).collect();

@@ -396,7 +396,7 @@ fn large_fleet_is_judged_from_listings_with_few_reads() {
 }
 
 #[test]
-fn stop_in_a_large_fleet_is_seen_once_changes_end() {
+fn stopped_node_in_a_large_fleet_is_detected_once_its_object_stops_changing() {
     let mut world = World::new(200);
     world.turns(12);
     let stops = name("n0007");

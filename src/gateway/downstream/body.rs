@@ -376,14 +376,14 @@ mod tests {
     }
 
     #[test]
-    fn head_is_sent_before_the_first_byte_of_the_value() {
+    fn response_head_is_sent_before_the_first_byte_of_the_value() {
         let mut body = streamed(|_| std::future::pending());
         assert_eq!(poll(&mut body), Poll::Ready(Some(Ok("{".into()))));
         assert!(poll(&mut body).is_pending());
     }
 
     #[test]
-    fn aborted_reply_is_an_error_not_an_end() {
+    fn aborted_reply_ends_with_an_error_instead_of_a_normal_end() {
         let mut broken = streamed(|reply| async move {
             reply.send(data("1")).await;
             Err(Aborted("gone".into()))
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn message_with_several_lines_is_one_event() {
+    fn message_with_several_lines_is_sent_as_one_event() {
         let framed = event(&Bytes::from_static(b"{\"a\":\n1}"));
         assert_eq!(framed, "event: message\ndata: {\"a\":\ndata: 1}\n\n");
     }
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn aborted_event_stream_is_an_error_not_an_end() {
+    async fn aborted_event_stream_ends_with_an_error_instead_of_a_normal_end() {
         let answer = response((), async |()| Err(Aborted("gone".into())));
         assert_eq!(answer.into_body().collect().await.unwrap_err(), Aborted("gone".into()));
     }

@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_bytes_are_available_to_the_response() {
+    fn bytes_reserved_for_a_response_are_available_to_it() {
         let (streams, total) = streams();
         let one = streams.begin(StreamKind::Reply);
         streams.write(one, Answer, 10).unwrap();

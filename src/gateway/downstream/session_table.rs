@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn table_of_busy_sessions_is_full() {
+    fn session_table_is_full_if_all_sessions_are_busy() {
         let sessions = Sessions::default();
         let never = || crate::proxy::reply::Running::new(|_| std::future::pending());
         let _busy: Vec<_> = (0..MAX_SESSIONS as u128)

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn only_client_of_a_server_receives_its_log_messages() {
+    fn sole_client_of_a_server_receives_its_log_messages() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         assert_eq!(route.route(&LOG, now), LogDelivery::Nobody, "no client uses the server");
         used_by(&route, &ours, now);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn two_clients_of_a_server_receive_no_log_messages() {
+    fn log_messages_of_a_server_with_two_clients_reach_neither_client() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         used_by(&route, &ours, now);
         let mut aside = ours.listen();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn client_uses_a_server_until_its_last_call_ends() {
+    fn client_counts_as_using_a_server_until_its_last_call_ends() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         let other = Peer {
             client: Client::of_test(),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_6_ended_session_counts_against_other_principals_only() {
+    fn pro_6_ended_session_counts_only_against_other_principals() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         used_as(&route, &ours, "ada", now);
         let _aside = ours.listen();
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_6_subscribed_client_uses_its_server_between_calls() {
+    fn pro_6_subscribed_client_counts_as_using_its_server_between_calls() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         let (other, later) = (Client::of_test(), now + PRESENT + Duration::from_secs(2));
         used_by(&route, &ours, now);

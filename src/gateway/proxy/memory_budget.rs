@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn youngest_call_refused_on_deadlock() {
+    fn youngest_call_is_refused_on_deadlock() {
         run(async {
             let budget = MemoryBudget::new(100, 50, ["a".into()]);
             let (mut older, mut younger) = (budget.share("a"), budget.share("a"));
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn default_share_leaves_half_in_the_pool() {
+    fn default_share_leaves_half_of_the_bytes_in_the_pool() {
         let mib = 1 << 20;
         assert_eq!(usual_share(512 * mib, 2, 64 * mib), 64 * mib);
         assert_eq!(usual_share(512 * mib, 10, 64 * mib), 512 * mib / 20);
@@ -749,7 +749,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn body_within_a_charged_one_is_free() {
+    async fn body_that_is_part_of_a_charged_body_is_not_charged_again() {
         let all = RequestBodies::default();
         let held = all.fill();
         let mut within = all.uncharged();
@@ -791,7 +791,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn younger_of_two_deadlocked_bodies_refused() {
+    async fn younger_of_two_deadlocked_bodies_is_refused() {
         let all = RequestBodies::default();
         let [mut older, mut younger] = [(); 2].map(|()| all.charge(&Principal::Anonymous));
         let half = SMALL_BODY_BYTES + COMMON / 2;

@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_request_keeps_its_members_only() {
+    fn repeated_request_keeps_only_its_members() {
         let raw = Bytes::from_static(
             br#"{"requestState":"a\u0062","name":"x","inputResponses":{"q" : {"action":"accept","content":{ "N":1.0}}},"odd\"key":1.0,"task":{}}"#,
         );

@@ -823,7 +823,7 @@ mod tests {
     }
 
     #[test]
-    fn unsolicited_log_messages_open_no_stream() {
+    fn unsolicited_log_messages_do_not_open_a_stream() {
         let info = r#"{"method":"notifications/message","params":{"level":"info","data":1}}"#;
         let progress = r#"{"method":"notifications/progress","params":{"progressToken":7}}"#;
         let client = client(ProtocolFamily::Legacy, ALL);

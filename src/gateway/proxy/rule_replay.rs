@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_data_makes_a_request_undecidable() {
+    fn request_with_missing_data_is_undecidable_in_a_replay() {
         let mut cut = call("a", "put", json!("{\"path\":\"/et"));
         cut["arguments_truncated"] = json!(true);
         let mut pruned = call("a", "put", json!({}));

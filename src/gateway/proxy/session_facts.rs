@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn principal_facts_apply_to_all_its_sessions_only() {
+    fn principal_facts_apply_to_all_its_sessions_and_no_others() {
         let (table, workers) =
             (PrincipalFacts::default(), [(); 2].map(|()| RememberedFacts::default()));
         let (session, other) = (Client::of_test(), Client::of_test());

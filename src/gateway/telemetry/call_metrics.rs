@@ -671,7 +671,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_several_threads_are_summed() {
+    fn call_counts_of_several_threads_are_summed() {
         let mut ids = ServerIds::default();
         let calls = Calls::default();
         let [idle, busy] = ["idle", "busy"].map(|name| ids.assign(&name.into()));
@@ -833,7 +833,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_does_not_block_workers() {
+    fn metrics_reader_does_not_block_workers() {
         let server = ServerIds::default().assign(&"s".into());
         let worker = ToolCalls::default();
         for tool in 0..PORTION * 2 + 1 {

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_31_sealed_state_is_opened_by_its_principal_for_the_same_request_only() {
+    fn pro_31_sealed_state_opens_only_for_its_principal_and_the_same_request() {
         let (key, a, b) = (key(1), token("a", 1), token("b", 1));
         let again = token("a", 2);
         let requests = [

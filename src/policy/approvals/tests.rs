@@ -223,7 +223,7 @@ async fn cap_8_unanswered_call_times_out() {
 }
 
 #[tokio::test]
-async fn cap_8_unpolled_call_cannot_be_approved_after_timeout() {
+async fn cap_8_call_that_is_not_polled_cannot_be_approved_after_its_timeout() {
     let queue = queue(WIDE);
     let entered = WaitingApproval::enter(&queue, asked("{}", ""), Duration::ZERO, false).unwrap();
     let Entered::Waiting(mut waiting) = entered else { panic!("it does not wait") };
@@ -232,7 +232,7 @@ async fn cap_8_unpolled_call_cannot_be_approved_after_timeout() {
 }
 
 #[tokio::test]
-async fn cap_8_shutdown_denies_all_and_closed_queue_admits_none() {
+async fn cap_8_shutdown_denies_all_waiting_calls_and_a_closed_queue_admits_none() {
     let closed = Arc::new(ApprovalQueue::new(WIDE, None));
     let refused = WaitingApproval::enter(&closed, asked("{}", ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::Nobody);

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_that_reads_call_members_without_has_applies_to_calls_only() {
+    fn condition_that_reads_call_members_without_has_applies_only_to_calls() {
         for (condition, expected) in [
             ("context.args.a == 1", true),
             ("context.args has a && context.args.a == 1", true),

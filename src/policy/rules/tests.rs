@@ -343,7 +343,7 @@ fn rul_2_case_variant_read_by_another_rule_only_is_refused() {
 }
 
 #[test]
-fn unmappable_arguments_are_ignored_by_rules_that_read_none() {
+fn unmappable_arguments_are_ignored_by_rules_that_read_no_arguments() {
     let rules = rules(r#"@id("x") forbid(principal == Agent::"admin", action, resource);"#);
     let delete = tool("files:delete");
     let arguments = r#"{"path":"/y","Path":"/x"}"#;
@@ -592,7 +592,7 @@ fn rul_6_all_problems_of_a_file_are_reported_in_order() {
 }
 
 #[test]
-fn rul_7_rule_that_reads_arguments_applies_to_calls_only() {
+fn rul_7_rule_that_reads_arguments_applies_only_to_calls() {
     let rules = rules(
         r#"@id("etc") forbid(principal, action, resource == Tool::"files:read")
              when { context.args has path && context.args.path like "/etc/*" };
@@ -666,7 +666,7 @@ fn ten_megabytes_of_rules_are_refused_unread() {
 }
 
 #[test]
-fn lists_show_callable_tools() {
+fn lists_hide_tools_that_the_rules_forbid() {
     let (delete, read) = (tool("files:delete"), tool("files:read"));
     let who = Subject { id: "token:a", groups: &[] };
     let shown = |rules: &RuleSet| [rules.shows_tool(who, &delete), rules.shows_tool(who, &read)];

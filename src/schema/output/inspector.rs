@@ -687,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_22_numerically_or_textually_equal_id_is_ours() {
+    fn pro_22_numerically_or_textually_equal_id_is_accepted() {
         for id in ["7", "7.0", "7e0", "0.7E+1", "\"7\"", "\"7.0\""] {
             for text in [
                 format!(r#"{{"id":{id},"result":{{"a":1}}}}"#),

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_file_revokes_nothing_and_is_recreated() {
+    fn missing_file_revokes_no_token_and_is_recreated() {
         let folder = tempfile::tempdir().unwrap();
         let identity =
             Identity::new(mcpproxy_policy::identity::TokenFile::new(folder.path()), None);

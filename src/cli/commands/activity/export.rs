@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_counts_records_where_the_format_shows_them() {
+    fn export_summary_counts_records_if_the_format_allows_it() {
         let shown = draw(&json!({"file": "a.csv", "bytes": 10, "records": 1}));
         assert_eq!(shown, "1 record, 10 bytes in a.csv");
         assert_eq!(draw(&json!({"file": "a\u{1b}", "bytes": 0})), "0 bytes in a\\u{1b}");

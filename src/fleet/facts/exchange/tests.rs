@@ -302,7 +302,7 @@ async fn relayed_facts_survive_loss_of_the_own_object() {
 }
 
 #[tokio::test]
-async fn runtime_thread_never_scans_facts_or_waits_for_writes() {
+async fn runtime_thread_does_not_scan_facts_or_wait_for_writes() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn overview_is_rebuilt_for_a_new_snapshot_only() {
+    fn overview_is_rebuilt_only_for_a_new_snapshot() {
         let catalog = catalog(&[("s", &["read_item"])]);
         let cache = OverviewCache::default();
         let first = cache.of(&catalog.load());

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn signature_detail_contains_the_signature_only() {
+    fn signature_detail_contains_only_the_signature() {
         let (_, value) = ask(r#"{"query":"get_repo","limit":1,"detail":"signature"}"#, "{}");
         assert_eq!(
             value["structuredContent"]["tools"],

@@ -137,7 +137,7 @@ fn value_of_the_wrong_json_type_is_reported() {
 }
 
 #[test]
-fn structured_content_is_a_direct_member_of_result_only() {
+fn structured_content_is_recognized_only_as_a_direct_member_of_result() {
     for message in [
         r#"{"structuredContent":1,"isError":true,"result":{}}"#,
         r#"{"result":{"content":[{"structuredContent":1,"isError":true}]}}"#,
@@ -210,7 +210,7 @@ fn closed_result_reports_whether_it_had_members() {
 }
 
 #[test]
-fn ambiguities_of_the_result_are_reported_and_the_first_value_counts() {
+fn ambiguities_of_the_result_are_reported_and_the_first_value_is_used() {
     let check = |body: &str, kind, at: &str| {
         let message = format!(r#"{{"result":{{{body}}},"id":null}}"#);
         let read = envelope(&message);
@@ -307,7 +307,7 @@ fn grammar_outside_containers_is_exact() {
 }
 
 #[test]
-fn errors_are_sticky() {
+fn scanner_error_persists_for_later_input() {
     let mut scanner = Scanner::new(ScanLimits::NONE, 1);
     let error = Err(ScanError { at: 1, fault: ScanFault::Unexpected });
     assert_eq!(scanner.feed(b"{]"), error);
