@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn eviction_tries_stop_at_the_mildest_that_suffices() {
+    fn eviction_escalates_only_until_it_suffices() {
         use Eviction::{Expired, Idle, OfPrincipal, OfSource};
         let all = || occupied(MAX_SESSIONS, 0, &local());
         assert_eq!(asked(&all(), &local(), &[Expired]), (vec![Expired], Ok(())));
