@@ -514,7 +514,7 @@ fn quick_evaluation_gives_the_same_verdict_or_no_verdict() {
 
 /// Look-ahead from the start of a name needs no backtracking, and is charged by bytes.
 #[test]
-fn thirty_thousand_names_under_look_ahead_are_judged() {
+fn thirty_thousand_names_under_look_ahead_are_evaluated() {
     let members = |value: &str| {
         let members: Vec<String> =
             (0..30_000).map(|at| format!("\"member-{at}\":{value}")).collect();
@@ -578,7 +578,7 @@ fn resources_with_multiplying_paths_are_unusable() {
 
 /// The compiler of boon would take minutes for the largest schema, so only the tape engine, which is as exact, evaluates it.
 #[test]
-fn schema_with_very_many_subschemas_is_judged_only_by_the_tape() {
+fn schema_with_very_many_subschemas_is_evaluated_only_by_the_tape() {
     let groups = |count: usize| {
         let fields = |_| json!({ "type": "string", "maxLength": 3 });
         let group = || {

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_sets_accept_only_names_that_each_of_them_accepts() {
+    fn merged_sets_accept_only_names_that_every_set_accepts() {
         let set = |names: &[&str]| {
             let mut set = FoldedNames::default();
             names.iter().for_each(|name| set.insert(name));

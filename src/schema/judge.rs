@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_that_boon_refuses_is_judged_only_by_the_tape() {
+    fn pattern_that_boon_refuses_is_evaluated_only_by_the_tape() {
         let raw = br#"{"pattern":"^(?!root)[a-z]+$"}"#;
         let schema = compile(raw, &Settings::default()).unwrap();
         assert!(schema.judged_by_tape_alone());

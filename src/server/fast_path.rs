@@ -771,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn shutdown_closes_idle_connections_and_answers_started_requests() {
+    fn shutdown_closes_idle_connections_and_answers_requests_that_have_started() {
         let idle = Run::new(&[], Then::Stays);
         idle.drain.send_replace(true);
         assert!(matches!(idle.serve(async |_, _, _| panic!()), Ok(End::Closed)));

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn supervise_creates_every_configured_server_with_a_unique_id() {
+    fn every_configured_server_is_created_with_a_unique_id() {
         let folder = tempfile::tempdir().unwrap();
         let flags = Flags { data_dir: Some(folder.path().into()), ..Flags::default() };
         let text = r#"{"mcpServers": {

@@ -391,7 +391,7 @@ fn def_6_omitted_tool_is_callable_and_each_note_is_shown_to_operators() {
 }
 
 #[test]
-fn def_6_result_is_judged_by_a_schema_that_is_not_listed() {
+fn def_6_result_is_validated_against_a_schema_that_is_not_listed() {
     let tool = |name: &str, pattern: &str| {
         json!({"name": name, "inputSchema": {"type": "object"},
             "outputSchema": {"type": "array", "items": {"pattern": pattern}}})

@@ -109,7 +109,7 @@ fn description_does_not_count_towards_limits() {
 }
 
 #[test]
-fn arguments_are_judged_as_those_of_a_call() {
+fn arguments_are_validated_like_those_of_a_call() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tools.json");
     let schema = json!({"type": "object", "properties": {"to": {"type": "string"}},

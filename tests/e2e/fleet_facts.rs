@@ -325,7 +325,7 @@ fn applied_config_is_stored_without_plain_secrets() {
 }
 
 #[test]
-fn facts_survive_a_key_change_also_for_new_nodes_and_of_removed_nodes() {
+fn facts_survive_a_key_change_even_for_new_nodes_and_from_removed_nodes() {
     let store = Store::new();
     let new_key: String = (64..96).map(|byte| format!("{byte:02x}")).collect();
     let with_key = |name: &str, key: &Value| {

@@ -235,7 +235,7 @@ fn token_is_not_an_admin_over_rest() {
 
 // ID-2
 #[test]
-fn token_takes_effect_and_ends_at_once_on_an_open_connection() {
+fn token_is_accepted_and_revoked_at_once_on_an_open_connection() {
     let proxy =
         Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true}));
     let token = create(&proxy, &["ci"]);
@@ -384,7 +384,7 @@ fn with_issuer(issuer: &Issuer) -> Proxy {
 
 // ID-3
 #[test]
-fn jwt_of_the_issuer_is_recorded_as_its_subject_with_its_groups() {
+fn caller_with_a_jwt_of_the_issuer_is_recorded_by_subject_and_groups() {
     let issuer = Issuer::start();
     let proxy = with_issuer(&issuer);
     let mut holder = Holder::open(&proxy, &issuer.token(&issuer.claims()), "/mcp");

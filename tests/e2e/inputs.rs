@@ -334,7 +334,7 @@ fn inp_8_string_that_is_not_coerced_is_refused_with_the_kind_of_its_content() {
 }
 
 #[test]
-fn inp_8_rules_see_the_coerced_arguments_also_on_the_first_call() {
+fn inp_8_rules_see_the_coerced_arguments_even_on_the_first_call() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.cedar");
     write_private(
@@ -451,7 +451,7 @@ fn unusable_input_schema_does_not_block_calls_and_is_warned_about_once() {
 }
 
 #[test]
-fn schema_of_a_megabyte_and_huge_arguments_are_judged() {
+fn arguments_are_validated_with_a_megabyte_schema_and_with_huge_arguments() {
     let properties: serde_json::Map<_, _> = (0..6000)
         .map(|at| {
             (format!("parameter_{at}"), json!({"type": "integer", "description": "x".repeat(120)}))

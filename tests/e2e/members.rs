@@ -497,7 +497,7 @@ fn server_request_is_parsed_equally_by_proxy_and_client() {
 
 // PRO-5
 #[test]
-fn result_with_an_ambiguous_judged_member_is_blocked_in_strict_and_reported_in_warn() {
+fn result_with_an_ambiguous_validated_member_is_blocked_in_strict_and_reported_in_warn() {
     for mode in ["strict", "warn", "off"] {
         let proxy = Proxy::with(json!({
             "mcpServers": {"s": stub_stdio(&[])},

@@ -381,7 +381,7 @@ done
 
 // PRO-4
 #[test]
-fn reported_change_of_tools_is_passed_on_although_the_definitions_are_the_same() {
+fn reported_change_of_tools_is_passed_on_even_if_the_definitions_are_the_same() {
     let entry = json!({"command": "sh", "args": ["-c", REPORTS_NOTHING_NEW]});
     let proxy = Proxy::start(json!({"s": entry}));
     let mut client = Client::open_at(proxy.port, "/mcp/all");

@@ -600,7 +600,7 @@ fn change_of_our_own_tools_is_announced() {
 }
 
 #[test]
-fn value_kept_in_a_file_applies_as_it_currently_is() {
+fn current_content_of_a_file_backed_value_applies() {
     let folder = tempfile::tempdir().unwrap();
     let (kept, seen) = (folder.path().join("kept"), folder.path().join("seen"));
     write_private(&kept, "first-0123456789\n");

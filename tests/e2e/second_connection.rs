@@ -392,7 +392,7 @@ fn level_of_a_client_is_set_on_the_second_connection() {
 
 // PRO-40
 #[test]
-fn results_that_the_legacy_family_cannot_carry_come_over_the_first_connection() {
+fn results_that_the_legacy_family_cannot_carry_arrive_over_the_first_connection() {
     let folder = tempfile::tempdir().unwrap();
     let tools = folder.path().join("tools.json");
     let tool = |name: &str, schema: Value| {

@@ -267,7 +267,7 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
 }
 
 #[test]
-fn act_7_list_of_n_has_n_rows_although_decisions_are_folded() {
+fn act_7_list_of_n_has_n_rows_even_if_decisions_are_folded() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     for round in 0..6 {

@@ -437,7 +437,7 @@ fn name_is_one_percent_encoded_segment() {
 
 // PRO-41
 #[test]
-fn resource_updates_come_under_the_servers_own_uri() {
+fn resource_updates_arrive_under_the_servers_own_uri() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
     let path = "/mcp/server/s";
     let mut client = Client::open_at(proxy.port, path);

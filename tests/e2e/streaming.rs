@@ -349,7 +349,7 @@ fn fr_a11_decision_is_recorded_if_the_client_disconnects_and_the_answer_cannot_b
 }
 
 #[test]
-fn act_1_guard_verdict_is_recorded_although_the_client_disconnects() {
+fn act_1_guard_verdict_is_recorded_even_if_the_client_disconnects() {
     let violation = |asked: &Asked| asked.violation(MAX_BYTES);
     let (proxy, mut client, mut asked, second) = half_way_of(&ByHand::with_schema(), violation);
     first_half(&mut client);

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wanted_effect_precedes_a_that_clause() {
+    fn wanted_effect_is_not_read_from_a_that_clause() {
         let lexicon = Lexicon::default();
         let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
         for (query, expected) in [

@@ -115,7 +115,7 @@ fn old_heartbeat_means_a_dead_node() {
 }
 
 #[test]
-fn no_node_dies_during_a_store_outage() {
+fn no_node_is_declared_dead_during_a_store_outage() {
     let mut scene = Scene::new();
     scene.beats(1, 1);
     scene.beats(1, 2);
@@ -365,7 +365,7 @@ impl World {
 }
 
 #[test]
-fn large_fleet_is_judged_from_listings_with_few_reads() {
+fn state_of_a_large_fleet_is_determined_from_listings_with_few_reads() {
     let mut world = World::new(500);
     // Each node is read twice before it counts.
     let turns = world.begins();

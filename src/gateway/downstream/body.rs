@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn content_type_added_only_to_responses_with_a_body_and_without_a_type() {
+    fn content_type_is_added_only_to_responses_with_a_body_and_without_a_type() {
         let named = |mut response: Response<Body>| {
             name_type(&mut response);
             let value = response.headers().get(CONTENT_TYPE)?;
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_body_accepted_up_to_the_limit() {
+    async fn request_body_is_accepted_up_to_the_limit() {
         let body = |size| Full::new(Bytes::from(vec![b' '; size]));
         assert_eq!(alone(body(MAX_BODY_BYTES)).await.unwrap().len(), MAX_BODY_BYTES);
         let refused = alone(body(MAX_BODY_BYTES + 1)).await.unwrap_err();
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_body_over_budget_gets_retry_after() {
+    async fn request_body_over_the_budget_gets_a_retry_after_header() {
         let all = RequestBodies::default();
         let body = || Full::new(Bytes::from(vec![b' '; MAX_BODY_BYTES]));
         let mut held = Vec::new();

@@ -726,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_session_releases_its_events_and_accepts_no_more() {
+    fn ended_session_releases_its_events_and_accepts_no_further_ones() {
         let (streams, total) = streams();
         let one = streams.begin(StreamKind::Reply);
         streams.write(one, Answer, 7).unwrap();

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn post_with_unacceptable_media_types_refused_before_its_body() {
+    fn post_with_unacceptable_media_types_is_refused_before_its_body_is_read() {
         let status = |lines: &[(&str, &str)]| {
             let mut request = http::Request::post("/mcp");
             for (name, value) in lines {
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn modern_request_without_revision_or_capabilities_refused() {
+    fn modern_request_without_revision_or_capabilities_is_refused() {
         let all = json!({VERSION_KEY: MODERN, CAPABILITIES_KEY: {"roots": {}},
             "io.modelcontextprotocol/clientInfo": {"name": "ide"},
             "io.modelcontextprotocol/logLevel": "warning"});

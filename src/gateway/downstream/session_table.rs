@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn session_lives_until_ended_or_idle() {
+    fn session_exists_until_it_is_ended_or_idle() {
         let sessions = Sessions::default();
         let kept = sessions.open(opening(7), 0).unwrap();
         assert_eq!(kept.id().len(), 32);

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_three_similar_tools_listed() {
+    fn at_most_three_similar_tools_are_listed() {
         let tools: Vec<_> = ["a:get_repo", "b:read_file", "b:read_dir", "c:raed_file", "d:x"]
             .map(|name| tool(name, "{}"))
             .into();

@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_waiting_call_releases_everything() {
+    fn dropped_waiting_call_releases_all_its_memory() {
         run(async {
             let budget = budget(100, 0);
             let mut first = budget.share("a");
@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn request_beyond_the_limit_refused() {
+    fn request_beyond_the_limit_is_refused() {
         let budget = budget(100, 10);
         let mut share = budget.share("a");
         assert!(!share.try_grow(91) && !share.try_grow(u64::MAX));

@@ -368,7 +368,7 @@ mod tests {
         when { context.args.path like "/etc/*" };"#;
 
     #[test]
-    fn changed_decisions_counted_by_tool_and_principal() {
+    fn changed_decisions_are_counted_by_tool_and_principal() {
         let lines = [
             call("token:a", "put", json!({"path": "/etc/x"})),
             call("token:a", "put", json!({"path": "/tmp/x"})),

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_from_another_node_expire_as_they_do_there() {
+    fn facts_from_another_node_expire_at_the_same_time_as_on_that_node() {
         let (table, worker) = (PrincipalFacts::default(), RememberedFacts::default());
         let caller = caller(Principal::Admin, "", None);
         let open = SessionFacts { open_world_seen: true, ..SessionFacts::default() };

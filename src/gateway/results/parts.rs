@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_refused() {
+    fn invalid_arguments_are_refused() {
         use BadPartQuery as E;
         let long = |key: &str, bytes| format!(r#","{key}":"{}""#, "a".repeat(bytes));
         for (more, error) in [

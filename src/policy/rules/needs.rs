@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_context_reads_everything() {
+    fn condition_on_the_whole_context_reads_every_attribute() {
         let found = needs("context == {a: 1}");
         assert!(found.args.unwrap().whole && found.intent && found.session && found.now);
     }

@@ -258,7 +258,7 @@ fn rule_reading_unmappable_argument_denies() {
 }
 
 #[test]
-fn case_variant_of_a_read_argument_refuses_under_both_evaluators() {
+fn case_variant_of_a_read_argument_is_refused_under_both_evaluators() {
     let delete = tool("files:delete");
     let why = "it cannot be evaluated: a key of the arguments differs only by case from 'path', which \
                the rule reads: write 'path'";

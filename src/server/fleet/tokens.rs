@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrently_created_tokens_leave_one_valid_and_revoking_it_leaves_none() {
+    fn one_of_several_concurrently_created_tokens_is_valid_and_none_after_its_revocation() {
         let names = ["a", "b"].map(node);
         let mut nodes =
             [1, 2].map(|at| Node { file: vec![token("x", at, at as u8)], ..Node::default() });

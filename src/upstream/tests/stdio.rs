@@ -95,7 +95,7 @@ async fn line_of_many_megabytes_arrives_completely() {
 }
 
 #[tokio::test]
-async fn child_that_dies_fails_its_call_and_is_restarted() {
+async fn call_of_a_child_that_exits_fails_and_the_child_is_restarted() {
     let bench = child(
         r#"printf '{"jsonrpc":"2.0","id":%s,"result":{' "$id"; echo 'out of luck' >&2; exit 3"#,
     );

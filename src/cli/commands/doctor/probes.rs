@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_log_advises_salvage_after_stopping_the_proxy() {
+    fn finding_about_a_damaged_log_advises_salvage_after_stopping_the_proxy() {
         let good = json!({"sound": true, "records": 7});
         for runs in [false, true] {
             let finding = rate_report(&good, runs, None);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_listed_with_the_subjects_of_their_tools() {
+    fn servers_are_listed_with_the_subjects_of_their_tools() {
         let github: &[&str] = &[
             "create_issue",
             "list_issues",

@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_refused() {
+    fn invalid_arguments_are_refused() {
         use RetrieveError as E;
         let long = format!(r#"{{"query":"{}"}}"#, "a".repeat(MAX_QUERY_BYTES + 1));
         for (arguments, error) in [
