@@ -292,7 +292,7 @@ async fn request_on_the_get_stream_reaches_a_call_before_its_response() {
 }
 
 #[tokio::test]
-async fn request_on_the_get_stream_is_refused_while_a_call_of_another_session_is_active_or_abandoned() {
+async fn request_on_the_get_stream_is_refused_while_another_sessions_call_is_active_or_abandoned() {
     let answers = Streams::default();
     let held = answers.clone();
     let (server, streams) = streaming(move |_| {
