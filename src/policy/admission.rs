@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_006_a_missing_intent_is_refused_or_inferred_by_setting() {
+    fn fr_006_missing_intent_is_refused_or_inferred_depending_on_the_setting() {
         for variant in Operation::ALL {
             for annotations in [READ_ONLY, DESTRUCTIVE, NONE] {
                 let tool = tool(annotations, "{}");
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_043_read_of_an_unmarked_tool_passes_warns_or_is_refused_by_setting() {
+    fn fr_043_read_of_an_unmarked_tool_passes_warns_or_is_refused_depending_on_the_setting() {
         let warning = "Tool 'github:delete_repo' is not marked read-only and was called by call_tool_read, \
                        call_tool_write is recommended";
         let refused = "Tool 'github:delete_repo' is not marked read-only, use call_tool_write";

@@ -101,7 +101,7 @@ fn fifty_calls_run_concurrently() {
 }
 
 #[test]
-fn answer_of_20_mb_is_one_unchanged_line() {
+fn answer_of_20_mb_arrives_as_one_unchanged_line() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();

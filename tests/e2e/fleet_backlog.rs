@@ -189,7 +189,7 @@ fn calls_above_the_backlog_of_a_store_missing_at_start_continue_if_configured() 
 }
 
 #[test]
-fn with_durability_fleet_and_a_store_missing_at_start_calls_follow_on_failure() {
+fn calls_follow_on_failure_with_durability_fleet_if_the_store_is_missing_at_start() {
     let store = Store::new();
     let config = store.config("a", json!({"durability": "fleet"}));
     let (proxy, absent, _) = without_store(&store, config, Away::AtStart);

@@ -674,7 +674,7 @@ mod tests {
     const SUBSCRIBE: Forward = Forward::Resource(ResourceRequest::Subscribe);
 
     #[test]
-    fn params_keep_all_members_but_target_and_meta() {
+    fn params_keep_all_members_except_target_and_meta() {
         for (forward, params, target, own, expected) in [
             (
                 READ,

@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_of_the_modern_revision_are_modern() {
+    fn only_errors_defined_by_the_modern_revision_count_as_modern() {
         let error = |code, supported: Option<&[&str]>| RpcError {
             code,
             message: String::new(),
