@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn json_flag_is_recognized_on_unparsable_lines() {
+    fn json_flag_is_recognized_on_unparsable_command_lines() {
         let wants = |line: &str, environment: Option<&str>| {
             let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             wants_json(&typed, environment.map(str::to_owned))

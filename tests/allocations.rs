@@ -32,7 +32,7 @@ fn judge(schema: &mcpproxy_schema::compile::Schema, scratch: &mut JudgeScratch, 
 
 // SC-003, SC-006
 #[test]
-fn conforming_answer_is_judged_without_allocating_for_its_content() {
+fn conforming_answer_is_validated_without_allocating_for_its_content() {
     let schema = compile(common::SCHEMA.as_bytes(), &Settings::default()).unwrap();
     for (name, size) in common::SIZES {
         let whole = Bytes::from(common::response(size));

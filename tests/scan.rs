@@ -25,7 +25,7 @@ const SMALL: [&str; 9] = [
 ];
 
 #[test]
-fn every_pair_of_cuts_gives_the_same_answer() {
+fn every_pair_of_splits_gives_the_same_result() {
     for message in SMALL.map(str::as_bytes) {
         let (envelope, finished) = reference::read(message, TIGHT);
         let prefixes: Vec<_> =
@@ -150,7 +150,7 @@ fn limits() -> impl Strategy<Value = ScanLimits> {
 
 proptest! {
     #[test]
-    fn generated_messages_are_read_like_by_the_reference(
+    fn generated_messages_are_read_like_by_the_reference_scanner(
         message in message(), limits in limits(), cuts: u64,
     ) {
         scan::check(message.as_bytes(), limits, cuts);
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_messages_are_read_like_by_the_reference(
+    fn damaged_messages_are_read_like_by_the_reference_scanner(
         message in message(),
         limits in limits(),
         cuts: u64,

@@ -115,7 +115,7 @@ fn multiplying_alternatives_are_unusable() {
 /// Found by the fuzz target `validate`: keywords without meaning in the dialect of the schema were treated as names, so
 /// that the bounds missed the targets of references.
 #[test]
-fn names_of_another_dialect_hide_no_alternatives() {
+fn keywords_of_another_dialect_do_not_hide_alternatives() {
     let dialects = [
         ("http://json-schema.org/draft-04/schema#", "$id"),
         ("http://json-schema.org/draft-07/schema#", "id"),
@@ -134,7 +134,7 @@ fn names_of_another_dialect_hide_no_alternatives() {
 
 /// The same for a duplicate name: the engines may resolve it to another place than the bounds.
 #[test]
-fn duplicate_name_hides_no_alternatives() {
+fn duplicate_name_does_not_hide_alternatives() {
     let mut defs = Map::new();
     for at in 0..20 {
         let next = json!({ "$ref": format!("#d{}", at + 1) });
@@ -357,7 +357,7 @@ fn allocations(schema: &Value, document: &str) -> u64 {
 }
 
 #[test]
-fn warm_evaluation_of_a_conforming_document_allocates_nothing() {
+fn warm_evaluation_of_a_conforming_document_does_not_allocate() {
     let wide: Map<String, Value> = (0..100).map(|i| (format!("p{i}"), json!(i))).collect();
     let wide = Value::Object(wide).to_string();
     for (schema, document) in [
@@ -485,7 +485,7 @@ fn many_patterns_for_many_names_use_up_the_steps() {
 
 /// A quick evaluation aborts if it takes too long for a worker; otherwise its verdict is the same.
 #[test]
-fn quick_evaluation_has_the_same_verdict_or_none() {
+fn quick_evaluation_gives_the_same_verdict_or_no_verdict() {
     let items = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
     let multiplied = json!({ "items": chain(9, |next| next) });
     let multiplied: Value =
@@ -514,7 +514,7 @@ fn quick_evaluation_has_the_same_verdict_or_none() {
 
 /// Look-ahead from the start of a name needs no backtracking, and is charged by bytes.
 #[test]
-fn thirty_thousand_names_under_look_ahead_are_judged() {
+fn thirty_thousand_names_under_look_ahead_are_evaluated() {
     let members = |value: &str| {
         let members: Vec<String> =
             (0..30_000).map(|at| format!("\"member-{at}\":{value}")).collect();
@@ -578,7 +578,7 @@ fn resources_with_multiplying_paths_are_unusable() {
 
 /// The compiler of boon would take minutes for the largest schema, so only the tape engine, which is as exact, evaluates it.
 #[test]
-fn schema_with_very_many_subschemas_is_judged_by_the_tape_only() {
+fn schema_with_very_many_subschemas_is_evaluated_only_by_the_tape() {
     let groups = |count: usize| {
         let fields = |_| json!({ "type": "string", "maxLength": 3 });
         let group = || {

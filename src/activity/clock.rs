@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn time_before_the_opening_counts_after_an_hour() {
+    fn time_since_the_previous_process_counts_after_an_hour() {
         let opened = Opened { at: START + 100 * DAY, end: START, next: 1, steady: 0, ran_ms: 0 };
         assert_eq!(opened.age_from(START + 100 * DAY + MINUTE), START + MINUTE);
         let later = START + 100 * DAY + LASTING_MS;

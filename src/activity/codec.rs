@@ -701,7 +701,7 @@ mod wire {
     }
 
     #[test]
-    fn answer_with_more_than_the_maximum_of_records_is_rejected() {
+    fn answer_with_too_many_records_is_rejected() {
         let (_folder, view) = copy_of(1, 1);
         let record = view.list(&Filter::default(), &Page::default()).unwrap().records.remove(0);
         let mut bytes = Vec::new();
@@ -713,7 +713,7 @@ mod wire {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_are_records_or_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_decode_to_records_or_are_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = read_records(&bytes);
         }
     }

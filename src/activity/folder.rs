@@ -212,7 +212,7 @@ mod lock {
     }
 
     #[test]
-    fn lock_released_during_the_attempts_is_taken() {
+    fn lock_released_between_attempts_is_acquired() {
         let mut attempts = 0;
         let taken = retry_lock(|| {
             attempts += 1;
@@ -222,7 +222,7 @@ mod lock {
     }
 
     #[test]
-    fn other_errors_end_the_attempts() {
+    fn other_lock_errors_stop_the_retries() {
         let mut attempts = 0;
         let result = retry_lock::<()>(|| {
             attempts += 1;
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_of_ended_processes_are_removed_and_copies_in_use_stay() {
+    fn leftovers_of_ended_processes_are_removed_and_copies_in_use_are_kept() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("log");
         fs::create_dir(&dir).unwrap();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_counts_its_records() {
+    fn gap_reports_how_many_records_it_contains() {
         let gap = Gap::new(17, 80, Hash([7; 32]));
         assert_eq!(gap.records(), 64);
         assert_eq!(gap.draft("why", 1).text(Text::Error), "records 17 to 80 are lost: why");

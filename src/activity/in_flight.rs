@@ -257,7 +257,7 @@ mod marks {
     use super::*;
 
     #[test]
-    fn mark_round_trips_and_a_truncated_one_differs() {
+    fn mark_round_trips_and_a_truncated_mark_does_not_decode_to_it() {
         let decisions = vec![(Verdict::Warning, &b"{}"[..]), (Verdict::Blocked, b"")];
         let mark = CallMark { head: b"head", body: b"", decisions };
         let bytes = mark.encode();

@@ -167,7 +167,7 @@ mod tests {
     use crate::Config;
 
     #[tokio::test]
-    async fn panicking_job_fails_alone_and_closing_the_log_fails_all() {
+    async fn panicking_job_fails_only_itself_and_closing_the_log_fails_all_jobs() {
         let folder = tempfile::tempdir().unwrap();
         let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
         let failed = activity.run_on_reader(|_| panic!("a job")).await;

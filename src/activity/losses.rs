@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_survive_a_restart_until_they_are_reported() {
+    fn losses_are_kept_over_a_restart_until_they_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Ledger::default();
         assert_eq!(ledger.open(dir.path(), 0).unwrap(), 0);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_write_keeps_the_previous_count_and_a_damaged_file_counts_nothing() {
+    fn torn_write_keeps_the_previous_count_and_a_damaged_file_counts_no_losses() {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Ledger::default();
         ledger.open(dir.path(), 0).unwrap();

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn page_ends_where_a_log_may_have_more_records() {
+    fn page_ends_at_the_point_where_a_log_may_have_more_records() {
         let (_folders, view) = logs([5, 5, 5]);
         let whole = view.views()[0].list(&Filter::default(), &Page::default()).unwrap();
         let mut short = view.views()[1].list(&Filter::default(), &Page::default()).unwrap();

@@ -375,7 +375,7 @@ mod text_search {
     }
 
     #[test]
-    fn text_is_found_in_any_field_and_json_spelling() {
+    fn text_is_found_in_any_field_and_in_any_json_spelling() {
         let held = record(
             r#"{"a":"say \"hi\"\nnow","b":"Stra\u00dfe","c":"\ud83d\ude00"}"#,
             "{\"d\":\"Äpfel\"}",

@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_around_a_lost_block_are_kept_and_a_forged_replacement_is_not() {
+    fn blocks_around_a_lost_block_are_kept_and_a_forged_replacement_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let node = store.node();
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn act_9_lost_bodies_are_restored_with_their_own_heads_only() {
+    fn act_9_lost_bodies_are_restored_only_with_their_own_heads() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let (blocks, tip) = chain(store.node(), genesis(store.node()), &[10, 20, 30]);

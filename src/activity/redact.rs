@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn act_8_every_form_is_redacted_and_nothing_else() {
+    fn act_8_every_secret_form_is_redacted_and_other_text_is_unchanged() {
         for SecretForm { name, text, secret, left, .. } in FORMS {
             assert!(text.contains(secret), "{name}: the row is wrong");
             for (carried, expected) in carried(text).into_iter().zip(carried(left)) {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn act_8_text_similar_to_a_form_stays_unchanged() {
+    fn act_8_text_similar_to_a_secret_form_is_unchanged() {
         for form in FORMS {
             for stays in form.stay {
                 for carried in carried(stays) {

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn count_is_marked_whenever_it_grew_and_keeps_its_ticket() {
+    fn refusal_count_is_marked_again_when_it_grows_and_keeps_its_ticket() {
         let mut groups = RefusalGroups::default();
         let mut next_ticket = 7;
         let mut marks = |groups: &mut RefusalGroups| {
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn oversized_metadata_are_replaced_by_the_count() {
+    fn oversized_metadata_is_replaced_by_the_count() {
         let mut groups = RefusalGroups::default();
         let full = format!("{{\"x\":\"{}\"}}", "y".repeat(MAX_METADATA_BYTES - 20));
         for _ in 0..3 {

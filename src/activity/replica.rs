@@ -349,7 +349,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_and_position_are_written_together_or_not_at_all() {
+    fn records_and_position_are_written_atomically() {
         let dir = tempfile::tempdir().unwrap();
         let one = stretch(1..=1500, codec::genesis(LOG));
         let two = stretch(1501..=2100, one.0.head);
@@ -441,7 +441,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_beyond_the_retention_limits_are_removed() {
+    fn replica_records_beyond_the_retention_limits_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let (mut replica, _) = open(dir.path());
         let one = stretch(1..=5000, codec::genesis(LOG));

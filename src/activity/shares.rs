@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_use_drains_within_the_minimum_age() {
+    fn budget_use_decreases_to_zero_within_the_minimum_age() {
         let shares = LogShares::default();
         write(&shares, "a", 900, 0);
         write(&shares, "b", 1, 0);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_like_records() {
+    fn bytes_use_up_the_share_like_records() {
         let shares = LogShares::default();
         let half = WrittenShare { records: 1, bytes: 600 << 10 };
         let mut of = HashMap::from([("a".into(), half), ("b".into(), WrittenShare::default())]);

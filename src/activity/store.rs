@@ -631,7 +631,7 @@ mod tests {
 
     // ACT-11
     #[test]
-    fn damaged_byte_of_a_table_costs_one_large_value_or_512_bytes_of_small_ones() {
+    fn damaged_table_byte_loses_one_large_value_or_512_bytes_of_small_values() {
         let (dir, store) = opened();
         let mut batch = Batch::default();
         let value = |number: u64| format!("value of {number}.{}", " ".repeat(100));
@@ -665,7 +665,7 @@ mod tests {
 
     // ACT-6
     #[test]
-    fn only_tables_with_nothing_but_removed_keys_are_dropped() {
+    fn only_tables_that_contain_only_removed_keys_are_dropped() {
         let (_dir, store) = opened();
         for numbers in [0..1000, 1000..2000, 2000..3000] {
             put(&store, numbers);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_passed_on_and_other_methods_rejected() {
+    fn other_paths_are_passed_on_and_other_methods_are_rejected() {
         assert!(response(Method::GET, "/ui/other").is_none());
         assert!(response(Method::GET, "/uix").is_none());
         for path in ["/", "/ui"] {

@@ -736,7 +736,7 @@ mod tests {
     const BOTH: [ProtocolFamily; 2] = [ProtocolFamily::Legacy, ProtocolFamily::Modern];
 
     #[test]
-    fn def_6_conforming_items_are_verbatim() {
+    fn def_6_conforming_items_are_listed_verbatim() {
         for (kind, item) in [
             (
                 ItemKind::Tool,

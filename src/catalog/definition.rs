@@ -484,7 +484,7 @@ mod discovered_tests {
     }
 
     #[test]
-    fn null_is_absent() {
+    fn null_members_count_as_absent() {
         let tool = parse(r#"{"name":"t","inputSchema":{},"outputSchema":null,"annotations":null,"description":null}"#).unwrap();
         assert!(tool.output_schema.is_none() && tool.annotations_raw.is_none());
         assert_eq!(tool.annotations, Annotations::default());
@@ -515,7 +515,7 @@ mod discovered_tests {
     }
 
     #[test]
-    fn def_6_optional_member_of_a_wrong_type_costs_the_member_only() {
+    fn def_6_optional_member_of_a_wrong_type_is_dropped_alone() {
         let json = r#"{"name":"t","title":7,"description":["x"],"outputSchema":5}"#;
         let tool = parse(json).unwrap();
         assert_eq!((tool.title.as_deref(), &*tool.description), (None, ""));

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_45_page_of_a_tool_is_exposed_in_both_forms_and_nothing_else() {
+    fn pro_45_page_uri_of_a_tool_is_exposed_in_both_forms_and_other_bytes_are_unchanged() {
         check(
             &TOOLS,
             r#"{"name":"t","ui/resourceUri":"ui://a","_meta" : {"x":{"ui":{"resourceUri":"ui://a"}},"ui/resourceUri" : "ui:\/\/a/b?c#d" ,"ui":{"resourceUri":"ui://o%2Fther/\u0041","visibility":["app"],"n":1.0e5,"resourceUri2":"ui://a"}},"z":"\"resourceUri\""}"#,
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_45_null_and_wrong_types_stay() {
+    fn pro_45_null_and_values_of_wrong_types_are_unchanged() {
         for same in [
             r#"{"_meta":null}"#,
             r#"{"_meta":[{"ui":{"resourceUri":"ui://a"}}]}"#,
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_45_any_other_uri_becomes_one_of_its_server_too() {
+    fn pro_45_uri_of_any_other_form_is_exposed_under_its_server() {
         for (own, exposed) in [
             ("ui://B/x", "ui://s/B/x"),
             ("ui://../B/x", "ui://s/../B/x"),
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_45_names_in_another_case_and_strings_that_cannot_be_decoded_are_exposed_too() {
+    fn pro_45_names_in_another_case_and_undecodable_strings_are_also_exposed() {
         check(
             &TOOLS,
             r#"{"_META":{"UI":{"ResourceURI":"ui://a","re\u017fourceUri":"ui://b","resource_uri":"ui://c"},"\u0055I/resourceuri":"ui://d"}}"#,
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_45_requested_uri_is_answered_as_it_was_spelled() {
+    fn pro_45_answer_repeats_the_requested_uri_as_the_client_spelled_it() {
         let json = r#"{"contents":[{"uri":"ui:\/\/a","text":"{\"uri\":\"ui://a\"}","_meta":{"uri":"ui://a"}},{"text":"","uri":"ui://b"}],"uri":"ui://a"}"#;
         let answer = AnswerRewriter::new(Some(&READ), &"s".into(), "ui://a", "mcpproxy://s/ui://a");
         let mut rewriter = answer.result.unwrap();
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_4_requested_uri_in_an_error_is_answered_as_it_was_spelled() {
+    fn pro_4_error_repeats_the_requested_uri_as_the_client_spelled_it() {
         let answer = AnswerRewriter::new(None, &"s".into(), "t://a/b", "mcpproxy://s/t://a/b");
         let rewritten =
             |error: &str| answer.error(&Bytes::copy_from_slice(error.as_bytes())).map(joined);
@@ -555,14 +555,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn output_is_that_of_a_document_tree(value in any_value(), size in 1_usize..20) {
+        fn output_equals_that_of_a_document_tree(value in any_value(), size in 1_usize..20) {
             let value = json!({"contents": [value.clone(), {"uri": value}]});
             let got = in_chunks(&READ, value.to_string().as_bytes(), size);
             prop_assert_eq!(serde_json::from_slice::<Value>(&got).unwrap(), by_tree(value));
         }
 
         #[test]
-        fn any_bytes_are_rewritten_equally_for_every_split(
+        fn arbitrary_bytes_are_rewritten_identically_for_every_split(
             pieces in prop::collection::vec(prop_oneof![
                 Just("{"), Just("}"), Just("["), Just("]"), Just("\"contents\""), Just("\"uri\""),
                 Just(":"), Just(","), Just("\\"), Just("\""), Just("a"),

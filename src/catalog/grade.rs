@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn highest_grade_counts() {
+    fn highest_grade_of_several_changes_counts() {
         let (old, new) = (
             r#","inputSchema":{},"annotations":{"destructiveHint":true}"#,
             r#","inputSchema":{"required":["a"]},"description":"x","annotations":{"destructiveHint":false}"#,
@@ -378,7 +378,7 @@ mod hints_tests {
     use super::*;
 
     #[test]
-    fn every_step_of_every_hint_has_its_grade() {
+    fn every_change_of_a_hint_has_its_grade() {
         let map = |json: &str| serde_json::from_str::<Map<String, Value>>(json).unwrap();
         let hint = |name: &str, value: &str| match value {
             "absent" => "{}".to_owned(),
@@ -423,7 +423,7 @@ mod hints_tests {
     }
 
     #[test]
-    fn unknown_annotation_is_widened_and_title_is_text() {
+    fn unknown_annotation_is_graded_widened_and_title_is_graded_text() {
         let grade = |old: &str, new: &str| {
             let map = |json: &str| serde_json::from_str::<Map<String, Value>>(json).unwrap();
             compare_hints(&map(old), &map(new)).0

@@ -703,7 +703,7 @@ mod offered_tests {
     }
 
     #[test]
-    fn page_has_cursor_of_the_next() {
+    fn page_has_the_cursor_of_the_next_page() {
         let next = |result| page(List::Prompts, result).next;
         assert_eq!(next(r#"{"prompts":[],"nextCursor":"p\"2"}"#), Some(Ok("p\"2".to_owned())));
         let wrong = Some(Err("nextCursor is not a string"));
@@ -818,7 +818,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_name_of_an_element_differs() {
+    fn listed_element_differs_only_in_its_name() {
         let element = listed("s__a\"\n", ",\"n\":1.0e5 , \"name \":1, \"x\":\"é\\u0041\"");
         let expected =
             "{ \"name\" :\n\"s__a\\\"\\n\",\"n\":1.0e5 , \"name \":1, \"x\":\"é\\u0041\"}";

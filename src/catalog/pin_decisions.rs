@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn first_sight_on_a_node_uses_the_verdicts_of_the_fleet() {
+    fn tool_first_seen_by_a_node_uses_the_verdicts_of_the_fleet() {
         let (known, other) = (listed(""), listed(r#","description":"another""#));
         let mut shared = SharedPins::default();
         let accept = ChangeAction::Accept;

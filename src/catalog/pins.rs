@@ -391,7 +391,7 @@ mod tests_tests {
     const WORDS: &str = r#","annotations":{"destructiveHint":true},"description":"x""#;
 
     #[test]
-    fn first_sight_pins_and_text_changes_move_the_pin() {
+    fn first_definition_is_pinned_and_text_changes_move_the_pin() {
         let mut server = Server::new();
         let first = Some(PinEvent::FirstSight(ChangeAction::Accept));
         assert_eq!(server.lists(DESTROYS), (Trust::Given, first));
@@ -415,7 +415,7 @@ mod tests_tests {
     }
 
     #[test]
-    fn held_definition_stays_held_after_config_change() {
+    fn held_definition_remains_held_after_a_config_change() {
         let mut server = Server::new();
         server.lists(DESTROYS);
         server.lists(HARMLESS);

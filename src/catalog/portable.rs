@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pattern_is_portable_if_it_is_one_of_ecmascript_with_the_flag_u() {
+    fn pattern_is_portable_if_ecmascript_accepts_it_with_the_u_flag() {
         for pattern in [
             "",
             r"^[a-zA-Z0-9_-]{1,64}$",
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn def_6_schema_that_clients_fail_to_compile_has_a_fault() {
+    fn def_6_schema_that_clients_cannot_compile_has_a_fault() {
         for schema in [
             r##"{"properties":{"a":{"$ref":"#"},"b":{"$ref":"#/$defs/x"}},"$defs":{"x":{"items":{"$ref":"#/$defs/x"}}}}"##,
             r#"{"properties":{"id":{"type":"string","nullable":true},"enum":{},"$id":{}},"const":{"id":1}}"#,

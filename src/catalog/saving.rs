@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_set_is_unsaved_until_it_is_written_itself() {
+    fn newer_set_is_unsaved_until_it_has_been_written() {
         let folder = tempfile::tempdir().unwrap();
         let saving = Saving::new(Some(folder.path().to_owned()));
         let old = take_up(&saving, "old");

@@ -436,7 +436,7 @@ mod others_tests {
     }
 
     #[test]
-    fn name_with_lookalike_letters_is_the_imitation() {
+    fn name_with_lookalike_letters_is_reported_as_the_imitation() {
         use FindingLevel::{High, Low};
         // The first letter of the second word is Cyrillic.
         let tools = ["a:send_mail", "b:s\u{435}nd_mail", "c:send_mail", "d:item1", "e:iteml"];

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn segmented_index_ranks_like_a_monolithic_one() {
+    fn segmented_index_ranks_like_a_monolithic_index() {
         let mut servers: Vec<&str> = TOOLS.iter().map(|(server, ..)| *server).collect();
         servers.dedup();
         let settings = servers.iter().map(|name| (Arc::from(*name), ServerSettings::default()));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn verb_within_a_name_is_not_the_wanted_effect() {
+    fn verb_within_a_tool_name_does_not_state_the_wanted_effect() {
         let snapshot = snapshot(&[
             ("drive", "remove_share", "Removes the share of a document", "document"),
             ("drive", "get_document", "Gets a text", "document"),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn read_query_is_not_answered_by_destructive_tools_alone() {
+    fn read_query_never_returns_only_destructive_tools() {
         let catalog = |name: &str| {
             let servers = [("s".into(), ServerSettings::default())].into();
             let catalog = Catalog::new(Settings { servers, ..Settings::default() });
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn unrelated_query_finds_nothing() {
+    fn unrelated_query_has_no_results() {
         let snapshot = snapshot(TOOLS);
         for query in ["", "  ", "*", "zxqv", "the", "\u{1f5d1}"] {
             assert!(names(&snapshot, query, 9).is_empty(), "{query}");
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_tool_does_not_let_destructive_tools_answer_read_queries() {
+    fn hidden_tool_does_not_make_a_read_query_return_destructive_tools() {
         let (all, alone) = (snapshot_of(&[&OWN[..], &HIDDEN].concat()), snapshot_of(&OWN));
         for query in [
             "show me the parcel",
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_of_control_characters_find_nothing() {
+    fn queries_of_control_characters_have_no_results() {
         let index = index(&samples());
         let control: String = (0..0x20).chain(0x7f..0xa0).filter_map(char::from_u32).collect();
         for query in [&*control, "\u{feff}\u{200b}\u{200d}\u{2060}", "\u{e000}\u{10ffff}\u{fffd}"] {

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn most_specific_argument_validation_wins() {
+    fn most_specific_argument_validation_setting_wins() {
         let settings = settings(
             r#"{"input_validation": {"mode": "warn", "tools": {
                 "read_*": {"mode": "off"}, "read_file": {}, "read_dir": {"mode": "strict"}}}}"#,
@@ -314,7 +314,7 @@ mod result_limits_tests {
     }
 
     #[test]
-    fn limit_detection_considers_every_layer() {
+    fn result_limit_is_detected_in_every_settings_layer() {
         let (off, on) = (ResultLimit::default(), ResultLimit { bytes: 5000, ..Default::default() });
         for (json, with_off, with_on) in [
             ("{}", false, true),

@@ -36,7 +36,7 @@ fn lookup(catalog: &Catalog, name: &str) -> Option<Arc<Tool>> {
 }
 
 #[test]
-fn replacing_a_set_affects_only_its_server() {
+fn replacing_a_tool_set_affects_only_its_server() {
     let catalog = Catalog::new(settings(&[("b", "{}"), ("a", "{}"), ("ab", "{}")]));
     catalog.replace_server("b", vec![tool("y", ""), tool("x", "")]);
     catalog.replace_server("ab", vec![tool("z", "")]);
@@ -170,7 +170,7 @@ fn damaged_file_is_reported_and_replaced() {
 }
 
 #[tokio::test]
-async fn fr_a1_change_of_a_dropped_caller_is_reported_by_the_next_or_at_close() {
+async fn fr_a1_change_by_a_dropped_caller_is_reported_by_the_next_caller_or_at_close() {
     let catalog = Arc::new(Catalog::new(settings(&[("s", "{}")])));
     let (server, name): (Arc<str>, _) = ("s".into(), ToolName::parse("s:x").unwrap());
     let in_an_hour = Instant::now() + std::time::Duration::from_secs(3600);

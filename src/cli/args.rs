@@ -137,9 +137,9 @@ Examples:
   mcpproxy serve --salvage
 
 Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is valid. \
-Ctrl-C lets calls in flight finish (20 seconds), flushes the activity log and stops every child \
-process; a second one ends at once (exit 130). SIGTERM, and SIGHUP when the terminal closes, act like Ctrl-C; \
-any other SIGHUP reloads the config, as a change of its file does.")]
+Ctrl-C lets calls in flight finish for at most 20 seconds, flushes the activity log and stops every child \
+process. A second Ctrl-C aborts the calls and exits at once (exit code 130). SIGTERM, and SIGHUP when the terminal \
+closes, act like Ctrl-C; any other SIGHUP reloads the config, as a change of its file does.")]
     Serve(ServeArgs),
     /// Create a config file and print the next steps
     #[command(after_help = "\
@@ -158,11 +158,10 @@ Examples:
   mcpproxy import claude-desktop --yes
   mcpproxy import --server github --server files
 
-The servers to add are shown first, without the values of variables and headers, which are copied, and with \
-warnings about settings that do not work here. The user-wide files, the per-project entries of \
-Claude Code and the files of the current directory are searched. The other programs' files are not changed. \
-Nothing is started until you confirm, all of them or some by their numbers; a running proxy then starts \
-the new servers at once.")]
+The servers to add are shown first, with warnings about settings that do not work here. The values of variables \
+and headers are copied but not shown. The user-wide files, the per-project entries of Claude Code and the files \
+of the current directory are searched; they are not changed. You confirm all servers, or choose some by their \
+numbers; nothing is started before that. A running proxy then starts the new servers at once.")]
     Import(ImportArgs),
     /// Add mcpproxy to a client's config and move its servers here, or undo that
     #[command(after_help = "\
@@ -172,9 +171,10 @@ Examples:
   mcpproxy connect cursor --move --yes
   mcpproxy connect vscode --undo
 
-The change is shown first; the rest of the file stays as it is, and a backup of the original is kept \
-beside it until --undo. Servers that the client would still reach without mcpproxy are offered for a move: they are \
-added to the config of mcpproxy as import does, then removed from the client. With require_mcp_auth the entry contains an agent token of its own, which --undo revokes.")]
+The change is shown first. The rest of the file stays as it is, and a backup of the original is kept \
+beside it until --undo. Servers that the client would still reach without mcpproxy are offered for a move: they \
+are added to the config of mcpproxy, as by import, and then removed from the client. With require_mcp_auth the \
+entry contains an agent token of its own, which --undo revokes.")]
     Connect(ConnectArgs),
     /// Serve MCP over stdin and stdout, for clients that start a command
     #[command(after_help = "\
@@ -195,7 +195,7 @@ Examples:
   mcpproxy status --alive
 
 Exit code 3 if no proxy runs. With an invalid config file the running proxy's status is still shown, and \
-the exit code is 1. --alive only checks whether a proxy answers, and works with an invalid config: 0 or 3.")]
+the exit code is 1. --alive only checks whether a proxy answers: the exit code is 0 or 3, even if the config is invalid.")]
     Status(StatusArgs),
     /// Print a one-time address that opens the running proxy's web page
     #[command(after_help = "\
@@ -336,7 +336,7 @@ Examples:
   mcpproxy guide policy
   mcpproxy guide fleet-setup > fleet-setup.md
 
-The pages are Markdown and part of the program. For a long one: mcpproxy guide configuration | less")]
+The pages are Markdown and part of the program. To read a long page: mcpproxy guide configuration | less")]
     Guide {
         /// The page; without one the pages are listed
         #[arg(value_name = "PAGE", value_parser = PossibleValuesParser::new(PAGES.iter().map(|page| page.name)), hide_possible_values = true)]
@@ -400,19 +400,19 @@ Examples:
   mcpproxy tools list --server github -o yaml"
     )]
     List {
-        /// Only tools of this server
+        /// List only the tools of this server
         #[arg(long, value_name = "NAME")]
         server: Option<String>,
     },
-    /// State what the unannotated tools of a server do, in its `capabilities`
+    /// Classify the unannotated tools of a server as read, write or destructive, in the config
     #[command(after_help = "\
 Examples:
   mcpproxy tools annotate sqlite
   mcpproxy tools annotate sqlite --read read_query,list_tables --destructive write_query
 
-A tool is unannotated if neither the server nor the config marks it read-only or destructive. Without options each tool \
-is shown and you are asked, which requires a terminal. The answers are written to the config file; a running proxy \
-applies them at once.")]
+A tool is unannotated if neither the server nor the config marks it read-only or destructive. Without options the \
+command shows each tool and asks what it does, which requires a terminal. The answers are written to the server's \
+`capabilities` in the config file; a running proxy applies them at once.")]
     Annotate {
         /// The server's name in the config
         #[arg(value_name = "SERVER")]
@@ -427,7 +427,7 @@ applies them at once.")]
         #[arg(long, value_name = "TOOL", value_delimiter = ',')]
         destructive: Vec<String>,
     },
-    /// Show pending changes of a tool's definition, or of a server
+    /// Show pending changes to the definition of a tool, or of all tools of a server
     #[command(after_help = "\
 Examples:
   mcpproxy tools diff github:create_issue
@@ -440,7 +440,7 @@ Server-written text is shown with hidden characters made visible. The digest at 
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Approve the quarantined definition of a tool, or all of a server
+    /// Approve the quarantined definition of a tool, or of all tools of a server
     #[command(after_help = "\
 Examples:
   mcpproxy tools approve github:create_issue
@@ -549,8 +549,8 @@ Examples:
   mcpproxy -c ./mcp_config.json config check
 
 Also checked: the servers' commands and directories, the variables they need, and whether data_dir \
-is writable. No server is started. Exit code 5 if there is an error; warnings alone are exit \
-code 0. With json, \"problems\" lists each error and warning with file, line, column and key.")]
+is writable. No server is started. Exit code 5 if there is an error; exit code 0 if there \
+are only warnings. With json, \"problems\" lists each error and warning with file, line, column and key.")]
     Check,
     /// Make the running proxy reload its config and report what changed
     #[command(after_help = "\
@@ -559,7 +559,7 @@ Examples:
   mcpproxy config reload --json
 
 A running proxy notices a changed file by itself; this command waits for the reload and reports the changes \
-in force and those that need a restart. An invalid config is exit code 5, and the previous one stays in force.")]
+in force and those that need a restart. If the config is invalid, the previous one stays in force (exit code 5).")]
     Reload,
     /// Print the JSON Schema of the config
     #[command(after_help = "\
@@ -812,7 +812,7 @@ mod tests {
     }
 
     #[test]
-    fn color_of_help_is_found_on_unparsed_lines() {
+    fn color_setting_of_help_is_found_on_unparsed_command_lines() {
         for (line, expected) in [
             ("mcpproxy --help", ColorChoice::Auto),
             ("mcpproxy --color never --help", ColorChoice::Never),
@@ -861,7 +861,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_026_arguments_are_built_of_pairs() {
+    fn fr_026_arguments_are_built_from_pairs() {
         let built = |pairs: &[&str]| {
             let pairs: Vec<_> = pairs.iter().map(|pair| (*pair).to_owned()).collect();
             Arguments::of_pairs(&pairs).map(|arguments| arguments.raw().get().to_owned())
@@ -878,7 +878,7 @@ mod tests {
     }
 
     #[test]
-    fn cli_1_usual_aliases_and_a_positional_url_are_understood() {
+    fn cli_1_usual_aliases_and_a_positional_url_are_accepted() {
         let parse = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.command);
         for line in [
             "mcpproxy upstream ls",

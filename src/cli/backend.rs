@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn response_of_another_program_is_exit_3() {
+    fn response_of_another_program_exits_with_3() {
         for body in ["<html>", "{}", "{\"success\":true}", ""] {
             let failure = unwrap(response(200, body), "127.0.0.1:8080", Exit::Usage).unwrap_err();
             assert_eq!(failure.exit, Exit::Unreachable, "{body}");

@@ -914,7 +914,7 @@ mod tests {
     }
 
     #[test]
-    fn modern_messages_are_repeated_in_headers() {
+    fn members_of_modern_messages_are_repeated_in_headers() {
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
         let call =
             read(&format!(r#"{{"id":1,"method":"tools/call","params":{{"name":"grün",{meta}}}}}"#));
@@ -939,7 +939,7 @@ mod tests {
     }
 
     #[test]
-    fn session_is_identified_by_id_until_replaced() {
+    fn session_is_found_by_its_id_until_it_is_replaced() {
         let agreement = Agreement::default();
         let value = HeaderValue::from_static;
         assert!(agreement.headers().is_empty());

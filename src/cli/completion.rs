@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_argument_completes_its_kind_of_name() {
+    fn completion_offers_the_kind_of_name_that_an_argument_takes() {
         let mut found = Vec::new();
         fn visit(command: &Command, path: &[String], found: &mut Vec<(String, Names)>) {
             let path = [path, &[command.get_name().to_owned()]].concat();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn count_of_one_is_singular() {
+    fn noun_after_a_count_of_one_is_singular() {
         let shown = ["0", "1", "2", "11"].map(|number| counted(number, "tool"));
         assert_eq!(shown, ["0 tools", "1 tool", "2 tools", "11 tools"]);
         assert_eq!(counted(1_usize, "record"), "1 record");

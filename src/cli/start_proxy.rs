@@ -304,7 +304,7 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn cfg_1_named_config_file_that_does_not_exist_is_an_error_with_the_nearest_one() {
+    fn cfg_1_missing_named_config_file_is_an_error_that_names_a_similar_file() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("conf")).unwrap();

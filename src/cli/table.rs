@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn key_columns_are_narrowed_and_dropped_last() {
+    fn key_columns_are_the_last_to_be_narrowed_or_dropped() {
         let columns = Column::all([
             ("ID", Fit::Whole),
             ("TYPE", Fit::Rank(6)),
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn without_terminal_rows_are_single_lines_and_complete() {
+    fn table_without_a_terminal_has_complete_single_line_rows() {
         let columns = Column::all([("A", Fit::Rank(9)), ("B", Fit::Free)]);
         let rows = vec![vec![cell("a").into(), cell(&"one\ntwo ".repeat(8)).into()]];
         let drawn = draw(&columns, rows, view(0));

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_values_are_placed_at_their_parent() {
+    fn missing_value_is_located_at_its_nearest_parent() {
         let (document, _) = ConfigDocument::parse("{\n \"a\": {\"b\": 1}}", &mut Vec::new());
         for (path, column) in [
             (KeyPath::root("a"), 7),

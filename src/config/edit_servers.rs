@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn side_effects_are_stated_beside_other_capabilities() {
+    fn added_side_effects_keep_the_other_capabilities() {
         let tools = [("query".to_owned(), "read"), ("drop".to_owned(), "destructive")];
         for (text, expected) in [
             (

@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_directory_is_usable_unless_below_a_file() {
+    fn missing_directory_is_usable_unless_its_parent_is_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();

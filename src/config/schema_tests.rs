@@ -119,7 +119,7 @@ fn schema_describes_exactly_the_keys_that_are_read() {
 }
 
 #[test]
-fn every_key_is_described_and_closed() {
+fn every_schema_key_has_a_description_and_every_object_is_closed() {
     let root = schema();
     let mut found = BTreeMap::new();
     walk(&root, &root, &[], &mut found);
@@ -189,7 +189,7 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 #[test]
-fn enum_values_equal_those_accepted() {
+fn schema_enum_values_equal_the_accepted_values() {
     let root = schema();
     let mut found = BTreeMap::new();
     walk(&root, &root, &[], &mut found);

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_effect_are_warned_of() {
+    fn keys_without_effect_cause_a_warning() {
         let (_, warnings) = servers(json!({"s": {
             "type": "sse", "url": "http://h", "timeout": 60, "alwaysAllow": ["a"],
             "autoApprove": ["a"], "envFile": ".env",

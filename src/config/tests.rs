@@ -265,7 +265,7 @@ fn all_errors_are_reported_in_file_order() {
 }
 
 #[test]
-fn number_of_problems_is_bounded() {
+fn number_of_reported_problems_is_bounded() {
     let many: Vec<String> = (0..5000).map(|at| format!("\"s{at}\": 1")).collect();
     let text = format!("{{\"mcpServers\": {{{}}}}}", many.join(","));
     let refused = parse(&text, &home, &Flags::default()).unwrap_err();

@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn invalid_claim_is_a_fault_of_its_node_only() {
+    async fn invalid_claim_is_a_fault_only_of_its_node() {
         let dir = tempfile::tempdir().unwrap();
         let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
         let put = async |key: &str, text: &str| {

@@ -529,7 +529,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn merkle_path_proves_its_leaf_and_no_other(
+        fn merkle_path_proves_only_its_own_leaf(
             records in prop::collection::vec(any::<[u8; 32]>(), 1..70),
         ) {
             let leaves: Vec<_> = records.iter().map(leaf_hash).collect();

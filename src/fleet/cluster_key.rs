@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn purposes_have_distinct_redacted_keys() {
+    fn each_purpose_has_a_distinct_key_that_debug_hides() {
         let keys = keys([HEX, OTHER]);
         let purposes =
             [KeyPurpose::Session, KeyPurpose::Peer, KeyPurpose::Facts, KeyPurpose::Heartbeat];

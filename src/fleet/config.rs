@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn index_role_is_none_whole_or_one_shard() {
+    fn index_role_parses_as_none_whole_or_one_shard() {
         let read = |json: &str| serde_json::from_str::<IndexRole>(json);
         for text in ["1/1", "1/3", "3/3", "256/256"] {
             let role = read(&format!("\"{text}\"")).unwrap();

@@ -759,7 +759,7 @@ mod tests {
     }
 
     #[test]
-    fn readiness_wait_is_bounded_and_seen_is_final() {
+    fn readiness_wait_is_bounded_and_readiness_is_final() {
         let sight = ReadinessTracker::default();
         let now = Instant::now();
         assert_eq!(sight.at(now + 2 * READINESS_LIMIT), FleetReadiness::Awaited, "not serving yet");
@@ -822,7 +822,7 @@ mod tests {
     }
 
     #[test]
-    fn lag_is_the_log_minus_uploaded_records() {
+    fn lag_counts_the_records_that_are_not_uploaded() {
         let gauges = LedgerGauges::default();
         gauges.stands(10, 300, Some(5000));
         let standing = gauges.standing(14);

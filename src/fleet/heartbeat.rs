@@ -541,7 +541,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn hanging_upload_or_slow_store_does_not_look_dead() {
+    fn hanging_upload_or_slow_store_does_not_make_a_node_look_dead() {
         // Uploads started in one second of every ten hang forever.
         let hangs = |at: u64| if at / 1000 % 10 == 7 { u64::MAX } else { 300 };
         let (taken, put) = puts(600_000, hangs);
@@ -580,7 +580,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn heartbeat_lists_exactly_the_pending_earlier_ones() {
+    fn heartbeat_lists_exactly_the_pending_earlier_heartbeats() {
         let mut beats = HeartbeatSchedule::default();
         for (number, end) in [
             (1, PutEnd::Taken { ms: 10 }),

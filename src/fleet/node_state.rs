@@ -307,7 +307,7 @@ mod tests {
 
     // SF-2
     #[test]
-    fn key_with_any_changed_byte_is_refused_by_name() {
+    fn key_file_with_any_changed_byte_is_refused_and_named() {
         let dir = tempfile::tempdir().unwrap();
         NodeKey::open(dir.path()).unwrap();
         let path = dir.path().join(KEY_FILE);

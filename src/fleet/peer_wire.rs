@@ -571,7 +571,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_counter_is_accepted_twice(counters in prop::collection::vec(1_u64..10_000, 0..300)) {
+        fn each_counter_is_accepted_only_once(counters in prop::collection::vec(1_u64..10_000, 0..300)) {
             let (mut seen, mut taken) = (SeenRequests::default(), std::collections::HashSet::new());
             for counter in counters {
                 let fresh = seen.take(BootId([1; 16]), counter, 0);

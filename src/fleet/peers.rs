@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_is_admitted_once_in_time_and_for_this_start_only() {
+    async fn peer_request_is_admitted_once_in_time_and_only_for_the_current_start() {
         let peers = peers();
         let path = PeerRoute::Ping.path();
         let admit = |headers: &HeaderMap| peers.admit(&Method::POST, path, headers);

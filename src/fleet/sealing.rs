@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn intake_stops_at_durable_or_full_and_keeps_planned_segment_whole() {
+    fn intake_stops_at_the_durable_end_or_when_full_and_keeps_a_planned_segment_whole() {
         let intake = SegmentIntake { planned: None, durable: 20, bytes: 100 };
         assert!(intake.takes(11, None, 0, 0) && intake.takes(20, Some(19), 9, 99));
         assert!(!intake.takes(21, Some(20), 10, 99), "not durable");
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn backlog_is_measured_also_before_the_node_joins() {
+    fn backlog_is_also_measured_before_the_node_joins() {
         let mut state = SealState::new(LIMITS, at(10));
         state.committed(14, 0);
         assert_eq!((state.backlog(), state.measured_until()), (4 * USUAL_RECORD_BYTES, 10));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_dead_node_is_gone() {
+    fn only_a_dead_node_counts_as_gone() {
         let [own, a] = ["me", "a"].map(|name| NodeName::parse(name).unwrap());
         let is_a = |tag| tag == NodeTag::of(&a);
         let of = |living: &Membership| locate(living, is_a);

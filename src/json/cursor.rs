@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn string_has_its_written_bytes_and_kind_of_escapes() {
+    fn string_is_returned_as_written_with_its_kind_of_escapes() {
         for (text, inner, closed, spelling, rest) in [
             ("\"\"x", "", true, Spelling::Plain, "x"),
             ("\"abcdefgh é\":", "abcdefgh é", true, Spelling::Plain, ":"),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn value_ends_at_the_next_token() {
+    fn scalar_value_ends_at_the_next_token() {
         for (text, value) in [
             (r#"{"a":"}"},1"#, Some(r#"{"a":"}"}"#)),
             ("[1] ", Some("[1]")),

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_equal_to_any_reader_are_the_same() {
+    fn names_that_any_parser_treats_as_equal_are_equal() {
         for (name, known) in [
             ("name", "name"),
             ("Name", "name"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_sets_accept_only_names_that_each_of_them_accepts() {
+    fn merged_sets_accept_only_names_that_every_set_accepts() {
         let set = |names: &[&str]| {
             let mut set = FoldedNames::default();
             names.iter().for_each(|name| set.insert(name));

@@ -224,7 +224,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn plain_documents_are_accepted_by_the_tape(
+        fn documents_that_are_plain_are_accepted_by_the_tape(
             values in proptest::collection::vec(proptest::sample::select(VALUES), 0..6),
             keys in proptest::collection::vec(proptest::sample::select(KEYS), 6),
             is_object: bool,

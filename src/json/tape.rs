@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_own_reason() {
+    fn each_tape_fault_has_its_own_reason() {
         for (json, expected) in [
             (&b""[..], TapeFault::Empty),
             (b" \n", TapeFault::Empty),

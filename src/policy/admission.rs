@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_001_to_020_the_whole_matrix_in_both_settings_and_both_forms() {
+    fn fr_001_to_020_intent_matrix_holds_in_both_settings_and_both_forms() {
         use DenialKind::{Gate, Intent};
         use Operation::{Destructive, Read, Write};
         let marked =
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_006_a_missing_intent_is_refused_or_inferred_by_setting() {
+    fn fr_006_missing_intent_is_refused_or_inferred_depending_on_the_setting() {
         for variant in Operation::ALL {
             for annotations in [READ_ONLY, DESTRUCTIVE, NONE] {
                 let tool = tool(annotations, "{}");
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_043_read_of_an_unmarked_tool_passes_warns_or_is_refused_by_setting() {
+    fn fr_043_read_of_an_unmarked_tool_passes_warns_or_is_refused_depending_on_the_setting() {
         let warning = "Tool 'github:delete_repo' is not marked read-only and was called by call_tool_read, \
                        call_tool_write is recommended";
         let refused = "Tool 'github:delete_repo' is not marked read-only, use call_tool_write";
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_run_in_order() {
+    fn admission_checks_run_in_the_documented_order() {
         use crate::tool::Trust;
         use crate::{AgentToken, Scope};
         let scope = Scope { servers: vec!["other".into()], ..Scope::default() };
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn forecast_equals_decision() {
+    fn forecast_of_a_call_equals_its_decision() {
         let scope = crate::Scope { servers: vec!["other".into()], ..Default::default() };
         let token = crate::AgentToken::new("ci", 1, scope);
         let token = Principal::Token(Arc::new(token));

@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_a_request_occupies_nothing() {
+    fn request_without_limits_takes_no_permit() {
         let limits = CallLimits::default();
         let occupied = free(&limits, ADMIN, &tool("s:t", "{}"));
         assert!(occupied.places.is_empty() && occupied.pass.is_none());
@@ -627,7 +627,7 @@ mod tests {
 
     // PRO-43
     #[test]
-    fn request_by_the_proxy_is_subject_to_concurrency_of_servers_only() {
+    fn request_by_the_proxy_is_limited_only_by_the_concurrency_of_servers() {
         let call = ToolAccess::direct(Arc::clone(tool("s:t", "{}").tool().unwrap()));
         let asked = TaskAccess::new(call, TaskRequest::Cancel, "1".into());
         let (theirs, own) = (Access::Task(asked.clone()), Access::Task(asked.by_proxy()));
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_request_occupies_following_limits_too() {
+    fn waiting_request_also_occupies_the_limits_after_the_one_it_waits_for() {
         let limits = limits(
             r#"{"tools": {"s:t": {"concurrent": 1}}}"#,
             &[("s", r#"{"concurrent": 1, "queue": 0}"#)],
@@ -756,7 +756,7 @@ mod tests {
     }
 
     #[test]
-    fn open_breaker_denies_waiting_requests_too() {
+    fn open_breaker_also_denies_waiting_requests() {
         let server = r#"{"concurrent": 1, "breaker": {"failures": 1, "open": "30s"}}"#;
         let limits = limits("{}", &[("s", server), ("other", "{}")]);
         let access = resource("s");
@@ -795,7 +795,7 @@ mod tests {
 
     // LIM-3
     #[test]
-    fn canceled_wait_leaves_nothing_behind() {
+    fn canceled_wait_leaves_no_state() {
         let limits = limits(r#"{"concurrent": 4, "queue": 50}"#, &[]);
         let access = tool("s:t", "{}");
         let mut inside: Vec<Occupied> = (0..4).map(|_| free(&limits, ADMIN, &access)).collect();

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn spare_state_takes_half_of_an_account_at_most() {
+    fn spare_state_takes_at_most_half_of_an_account() {
         let account = StateAccounts::of_at_most(100, 1000).of(&ada());
         let mut spare = account.no_charge();
         spare.grow_spare(50).unwrap();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn principal_has_one_account_while_charged() {
+    fn principal_has_one_account_while_it_is_charged() {
         let accounts = StateAccounts::default();
         let charge = accounts.of(&ada()).charge(7).unwrap();
         assert_eq!(accounts.of(&ada()).bytes(), 7);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn heaviest_holder_is_the_first_of_equals() {
+    fn heaviest_holder_is_the_first_among_equals() {
         for (holders, expected) in
             [("", None), ("a", Some(('a', 1))), ("abb", Some(('b', 2))), ("cabba", Some(('a', 2)))]
         {

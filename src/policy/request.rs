@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn cap_8_altered_byte_is_a_different_call() {
+    fn cap_8_call_with_one_altered_byte_is_a_different_call() {
         let whole = r#"{"path":"/tmp/x","n":10,"deep":[[{"k":true}],"]"],"e":"","s":[1,2]}"#;
         let original = digest(whole);
         for at in 0..whole.len() {
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn cap_8_different_meta_is_a_different_call() {
+    fn cap_8_call_with_different_meta_is_a_different_call() {
         let with_inputs = |arguments: &str, meta: &str, inputs: &str| {
             let access = Access::Prompt { server: Arc::from("s"), name: "p".into() };
             let request = AdmissionRequest {

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn list_shows_only_callable_tools() {
+    fn list_shows_only_tools_that_the_principal_may_call() {
         for annotations in [READ_ONLY, UNMARKED, DESTRUCTIVE] {
             for principal in [
                 token(&[], &[], &[]),

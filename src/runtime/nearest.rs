@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_similar_word_is_found_and_dissimilar_is_not() {
+    fn similar_word_is_found_and_a_dissimilar_word_is_not() {
         let known = ["listen", "logging", "data_dir"];
         for (word, meant) in [
             ("lisen", Some("listen")),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_few_are_sorted_by_distance_and_bounded() {
+    fn nearest_words_are_sorted_by_distance_and_bounded_in_number() {
         let known = ["get_repo", "delete_repo", "get_issue", "list_issues"];
         assert_eq!(nearest_few("get_repos", known, 2), ["get_repo", "delete_repo"]);
         assert_eq!(nearest_few("issue", known, 9).len(), 4);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_many_long_words_comparison_is_bounded() {
+    fn comparison_of_many_long_words_is_bounded() {
         let known: Vec<String> =
             (0..1000).map(|at| format!("{at:04}{}", "ab".repeat(500))).collect();
         let word = format!("00{}", "cd".repeat(100));

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn replace_previous_values_stay_secret_for_a_while() {
+    fn replaced_values_stay_secret_for_a_while() {
         let secrets = Secrets::new(["first-value".to_owned(), "stays-value".to_owned()]);
         secrets.replace(["second-value".to_owned(), "stays-value".to_owned()]);
         let masked = secrets.mask(b"first-value stays-value second-value", false);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn hold_values_stay_secret_while_held_and_for_a_while_after() {
+    fn held_values_stay_secret_while_held_and_for_a_while_after() {
         let secrets = secrets(&["fixed-value"]);
         secrets.hold(1, ["held-value".to_owned(), "fixed-value".to_owned(), "five5".to_owned()]);
         secrets.hold(2, ["held-value".to_owned(), "other-value".to_owned()]);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_base64_at_any_offset_found() {
+    fn base64_secret_at_any_offset_is_masked() {
         for value in ["hunter", "hunter2", "hunter22", "h?nt~r>22", "a much longer secret"] {
             let secrets = secrets(&[value]);
             for before in 0..6 {
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn quote_turns_any_text_into_one_printable_bounded_line() {
+    fn any_quoted_text_is_one_printable_bounded_line() {
         let none = Secrets::default();
         assert_eq!(&*none.quote(b"\n <h1>\tBad\x1b[31m\x00 </h1>\n"), "<h1> Bad[31m </h1>");
         assert_eq!(&*none.quote(b"\xff!"), "\u{fffd}!");
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn quote_neither_splits_nor_joins_a_secret_at_the_limit() {
+    fn quoting_neither_splits_nor_joins_a_secret_at_the_limit() {
         let secrets = secrets(&["s3cr3t-token"]);
         for before in QUOTED_CHARS - 14..QUOTED_CHARS + 2 {
             let text = format!("{}s3cr3t-token and more", "x".repeat(before));

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a14_keywords_without_a_rule_leave_only_their_type() {
+    fn fr_a14_unsupported_keywords_leave_only_the_types_that_they_do_not_restrict() {
         check(r#"{"contains":{"type":"integer"}}"#, &["1", "{}", "\"\""], &["[1]"]);
         check(r#"{"dependentRequired":{"a":["b"]}}"#, &["[{}]"], &["{}"]);
         check(r#"{"not":{"type":"integer"}}"#, &[], &["\"\"", "{}"]);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a14_arriving_document_is_given_up_at_a_refused_bracket() {
+    fn fr_a14_pass_over_an_arriving_document_stops_at_a_refused_bracket() {
         let schema = compiled(Engine::Tape, r#"{"items":{"minItems":1,"uniqueItems":true}}"#);
         let read = |slices: &[&str]| {
             let (mut arriving, mut scratch) = (ArrivingDocument::new(), JudgeScratch::new());
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a14_wrong_byte_at_any_position_is_never_accepted_alone() {
+    fn fr_a14_document_with_any_byte_changed_is_accepted_only_if_boon_accepts_it() {
         for (schema, document) in DOCUMENTS {
             let (program, boon) = (compiled(Engine::Tape, schema), compiled(Engine::Boon, schema));
             assert!(agrees(&program, &boon, document.as_bytes()), "{document}");

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_multiply_along_references() {
+    fn branch_counts_are_multiplied_along_references() {
         assert_eq!(expansion(&json!(true)), 1);
         assert_eq!(expansion(&json!({"type": "string"})), 1);
         assert_eq!(expansion(&json!({"anyOf": [true, true, {"not": true}]})), 5);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_out_of_the_schema_has_a_cost() {
+    fn reference_to_a_meta_schema_has_a_fixed_cost() {
         let schema = json!({"$ref": "https://json-schema.org/draft/2020-12/schema"});
         assert_eq!(expansion(&schema), META_SCHEMA_VISITS);
     }
@@ -593,7 +593,7 @@ mod scopes_tests {
     }
 
     #[test]
-    fn counting_stops_at_the_limit() {
+    fn schema_counting_stops_at_the_limit() {
         let clique = |size: usize| {
             let refs = |_: usize| -> Value {
                 (0..size).map(|to| (format!("p{to}"), json!({"$ref": format!("r{to}")}))).collect()

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_cannot_end_a_comparison_without_a_refusal() {
+    fn arguments_padded_beyond_the_step_limit_are_refused_if_a_variant_is_possible() {
         let schema = r#"{"properties":{"a":{"items":{}},"o":{"properties":{"cmd":{}}}}}"#;
         let padded = |element: &str, twin: &str| {
             let elements = vec![element; MAX_STEPS + 1].join(",");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_not_all_parsers_read_are_refused_with_a_possible_variant() {
+    fn arguments_that_some_parsers_cannot_read_are_refused_if_a_variant_is_possible() {
         let schema = r#"{"properties":{"o":{"properties":{"cmd":{}}}}}"#;
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         for odd in ["1e999", r#""\ud800""#, &deep] {

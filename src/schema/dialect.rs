@@ -149,7 +149,7 @@ mod formats_tests {
     use super::*;
 
     #[test]
-    fn formats_of_the_tape_are_those_of_a_tree() {
+    fn formats_are_evaluated_on_the_tape_like_on_a_tree() {
         let texts = [
             "",
             "(",

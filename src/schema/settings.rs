@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hash_depends_on_text_and_settings() {
+    fn schema_hash_depends_on_text_and_settings() {
         let plain = Settings::default();
         let asserting = Settings { assert_formats: true, ..plain };
         let by_boon = Settings { engine: Engine::Boon, ..plain };

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_key_is_named_in_the_record_only() {
+    fn duplicate_key_is_named_only_in_the_record() {
         let fault = TapeFault::DuplicateKey { object: "/a".into(), name: "evil".into() };
         let violation = Violation::of_document(fault);
         assert!(violation.describe().contains("evil"));

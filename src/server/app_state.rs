@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_are_rate_limited() {
+    fn wrong_protocol_warnings_are_rate_limited() {
         let (warnings, now) = (WrongProtocolWarnings::default(), Instant::now());
         assert!(warnings.is_due(now) && !warnings.is_due(now) && !warnings.is_due(now));
         assert!(warnings.is_due(now + WARNING_INTERVAL));

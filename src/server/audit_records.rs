@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn logged_warnings_are_bounded_and_the_last_line_says_so() {
+    fn logged_warnings_are_bounded_and_the_last_line_states_the_omission() {
         let (warning, mut warnings) = (draft(Status::Warning, "its schema"), 0);
         let lines: Vec<Logged> = (0..100).map(|_| logged(&warning, &mut warnings)).collect();
         assert_eq!(lines[..MAX_LOGGED - 1], [Logged::Whole; MAX_LOGGED - 1]);

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_is_released_however_the_connection_ends() {
+    fn slot_is_released_for_every_way_in_which_a_connection_ends() {
         run(async {
             let slots = ConnectionSlots::new(1);
             for _ in 0..3 {

@@ -440,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_is_never_shown() {
+    fn key_is_hidden_in_debug_output_and_errors() {
         let value = authorization("s3cret-key").unwrap();
         assert_eq!(value.as_bytes(), b"Bearer s3cret-key");
         assert!(!format!("{value:?}").contains("s3cret"));

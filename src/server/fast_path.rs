@@ -771,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn shutdown_closes_idle_connections_and_answers_started_requests() {
+    fn shutdown_closes_idle_connections_and_answers_requests_that_have_started() {
         let idle = Run::new(&[], Then::Stays);
         idle.drain.send_replace(true);
         assert!(matches!(idle.serve(async |_, _, _| panic!()), Ok(End::Closed)));
@@ -790,7 +790,7 @@ mod tests {
     }
 
     #[test]
-    fn large_body_without_memory_is_discarded_and_rejected_and_a_small_one_needs_none() {
+    fn large_body_is_discarded_and_rejected_without_memory_and_a_small_body_needs_none() {
         let (small, large) = ("x".repeat(SMALL_BODY_BYTES), "x".repeat(SMALL_BODY_BYTES + 1));
         let sent = [post("/mcp", &small), post("/mcp", &large)].concat();
         let parts: Vec<&[u8]> = sent.as_bytes().chunks(READ_BYTES).collect();

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rest_is_sent_once_at_shutdown() {
+    async fn remaining_spans_are_sent_once_at_shutdown() {
         let (endpoint, _) = collector(vec![&[TAKES]]).await;
         let (state, queue, end) = task(endpoint);
         queue.put(Box::new(tests_span(false)));

@@ -652,7 +652,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reason_is_new_once_and_the_newest_are_remembered() {
+    fn each_reason_is_new_once_and_the_newest_are_remembered() {
         let mut refusals = Refusals::default();
         assert!(!refusals.is_any() && !refusals.is_due());
         let reason = |at: usize| record::whole(format!("reason {at}"));

@@ -409,7 +409,7 @@ mod cross_origin_tests {
     use super::*;
 
     #[test]
-    fn only_a_preflight_is_answered_as_one() {
+    fn only_preflight_requests_get_a_preflight_response() {
         let asked = |method: &str, headers: &[(&str, &str)]| {
             let request = headers.iter().fold(Request::builder().method(method), |it, header| {
                 it.header(header.0, header.1)

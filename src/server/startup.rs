@@ -342,12 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn path_is_quoted_for_a_shell() {
+    fn path_in_a_suggested_command_is_quoted_for_a_shell() {
         assert_eq!(quoted(Path::new("/a b/it's")), r"'/a b/it'\''s'");
     }
 
     #[test]
-    fn supervise_creates_every_configured_server_with_a_unique_id() {
+    fn every_configured_server_is_created_with_a_unique_id() {
         let folder = tempfile::tempdir().unwrap();
         let flags = Flags { data_dir: Some(folder.path().into()), ..Flags::default() };
         let text = r#"{"mcpServers": {

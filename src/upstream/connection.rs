@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_request_keeps_all_but_target_and_host() {
+    fn redirected_request_keeps_everything_except_target_and_host() {
         let unused = || unreachable!("no https here");
         let moved_to = |egress: &Egress| {
             Endpoint::parse("http://h.example:9/b?x=1", &Arc::default(), egress, unused).unwrap()

@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_and_connector_do_not_block_on_a_hanging_read() {
+    fn hanging_read_does_not_block_problem_or_connector() {
         let (folder, tls) = whole();
         tls.connector(SystemTime::now()).unwrap();
         folder.write("ca.pem", "");

@@ -781,7 +781,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_attempts_at_refused_sets_pause_and_end() {
+    fn pro_43_attempts_at_refused_sets_pause_and_finally_stop() {
         let mut refused = RefusedKeys::new();
         let wanted: Keys = (0..64).map(|key| Arc::from(key.to_string())).collect();
         let mut steps = Vec::new();

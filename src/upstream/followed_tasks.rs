@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_one_principal_may_use_all_free_places() {
+    fn pro_43_one_principal_may_use_all_free_slots() {
         let followed = Arc::<FollowedTasks>::default();
         let (own, mut all) = following(&followed, "a", MAX_FOLLOWED_TASKS + 1);
         assert_eq!((all.len(), given_up(&mut all)), (MAX_FOLLOWED_TASKS, 0));

@@ -618,7 +618,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn active_calls_are_awaited_and_none_enters_after_the_last() {
+    fn active_calls_are_awaited_and_no_call_enters_after_the_last() {
         let active_calls = ActiveCalls::default();
         assert!(active_calls.enter() && active_calls.enter());
         let mut drained = Box::pin(active_calls.drained());

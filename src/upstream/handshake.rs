@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn late_response_to_the_probe_is_noticed_and_refuses_nothing() {
+    async fn late_response_to_the_probe_is_noticed_and_does_not_end_the_handshake() {
         let refused = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -1, "message": ""}});
         for (late, modern) in [(found(9, &json!(["2026-07-28"])), true), (refused, false)] {
             let mut bench = Bench::new();

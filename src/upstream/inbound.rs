@@ -899,7 +899,7 @@ mod tests {
     }
 
     #[test]
-    fn non_objects_are_garbage() {
+    fn non_objects_count_as_garbage() {
         for message in ["Server listening", "[]", "12", "{\"id\"", "{} {}", "{1}", "{\"a\" 1}"] {
             check_route(message, MessageRoute::Garbage);
         }

@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_counted() {
+    fn list_changes_are_counted_and_resource_updates_are_broadcast() {
         let server_events = ServerEvents::default();
         let changes = server_events.changes.subscribe();
         server_events.changed(ChangedList::Prompts);

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn own_credentials_are_withheld_and_nothing_else() {
+    fn only_our_own_credentials_are_withheld_from_servers() {
         let all =
             ["MCPPROXY_API_KEY", "CREDENTIALS_DIRECTORY", "AWS_PROFILE", "KEY", "KEYS", "PATH"];
         let withheld =

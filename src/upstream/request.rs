@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn apr_1_log_level_that_is_none_is_not_forwarded() {
+    fn apr_1_unknown_log_level_is_not_forwarded() {
         for level in [r#""data that nobody sees""#, "7", r#"{"debug":1}"#] {
             let mut params = call("t", "{}");
             params.meta = Some(Bytes::from(format!(r#"{{"{LOG_LEVEL_KEY}":{level},"k":1}}"#)));
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_34_level_of_a_legacy_client_is_stated_to_modern_servers_only() {
+    fn pro_34_level_of_a_legacy_client_is_stated_only_to_modern_servers() {
         for meta in
             [None, Some("{}"), Some(r#"{"k":1,"io.modelcontextprotocol/logLevel":"debug"}"#)]
         {
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_37_capabilities_of_a_legacy_client_are_declared_to_modern_servers_only() {
+    fn pro_37_capabilities_of_a_legacy_client_are_declared_only_to_modern_servers() {
         let forged = r#"{"io.modelcontextprotocol/clientCapabilities":{"roots":{}},"k":1}"#;
         for meta in [None, Some("{}"), Some(forged)] {
             let mut params = call("t", "{}");
@@ -754,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_22_ids_in_flight_differ_over_threads_and_the_end_of_a_pass() {
+    fn pro_22_ids_in_flight_differ_across_threads_and_when_the_sequence_restarts() {
         let ids = Ids::default();
         let end = 1 << PERMUTED_BITS;
         let around: HashSet<u64> = (end - 5000..end + 5000).map(|n| ids.nth(n)).collect();

@@ -245,7 +245,7 @@ async fn server_without_an_address_fails_with_the_reason() {
 }
 
 #[tokio::test]
-async fn unset_variable_stops_only_its_server() {
+async fn server_with_an_unset_variable_fails_alone() {
     let bench = Bench::start(json!({
         "s": {"url": "http://127.0.0.1:9/", "headers": {"X": "${env:MCPPROXY_NOT_SET}"}}
     }));

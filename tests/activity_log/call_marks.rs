@@ -157,7 +157,7 @@ fn act_1_call_in_flight_when_the_process_ends_is_recorded_as_unknown() {
 }
 
 #[test]
-fn act_1_mark_is_durable_before_the_call_is_sent_with_before_send() {
+fn act_1_before_send_makes_the_mark_durable_before_the_call_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { durability: Durability::BeforeSend, ..Config::default() };
     let (activity, writer) = Activity::open(dir.path(), config).unwrap();

@@ -154,7 +154,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn act_2_full_disk_refuses_calls_and_loses_nothing_once_there_is_space() {
+fn act_2_full_disk_refuses_calls_and_loses_no_record_once_there_is_space() {
     let Some(disk) = SmallDisk::mount() else { return };
     let disk = disk.0.path();
     let (activity, writer) = Activity::open(&disk.join("log"), Config::default()).unwrap();
@@ -185,7 +185,7 @@ fn act_2_full_disk_refuses_calls_and_loses_nothing_once_there_is_space() {
 }
 
 #[test]
-fn act_9_salvage_without_space_reports_the_need_and_changes_nothing() {
+fn act_9_salvage_without_space_reports_the_needed_space_and_changes_nothing() {
     let Some(disk) = SmallDisk::mount() else { return };
     let disk = disk.0.path();
     let dir = disk.join("log");
@@ -213,7 +213,7 @@ fn act_9_salvage_without_space_reports_the_need_and_changes_nothing() {
 }
 
 #[test]
-fn act_2_calls_proceed_and_losses_are_counted_with_continue() {
+fn act_2_on_failure_continue_lets_calls_proceed_and_counts_losses() {
     let Some(disk) = SmallDisk::mount() else { return };
     let disk = disk.0.path();
     let config = Config { on_failure: OnFailure::Continue, queue_records: 50, ..Config::default() };

@@ -97,7 +97,7 @@ fn salvaged(dir: &Path, before: &[Record]) -> Salvaged {
 
 // ACT-11
 #[test]
-fn flipped_bit_anywhere_in_a_journal_costs_only_its_block() {
+fn flipped_bit_anywhere_in_a_journal_loses_only_its_block() {
     let home = folder();
     let dir = home.path().join("log");
     let before = killed(&dir);
@@ -135,7 +135,7 @@ fn flipped_bit_anywhere_in_a_journal_costs_only_its_block() {
 }
 
 #[test]
-fn zeroed_sector_in_a_journal_costs_at_most_the_batches_it_touches() {
+fn zeroed_sector_in_a_journal_loses_at_most_the_batches_it_touches() {
     let home = folder();
     let dir = home.path().join("log");
     let before = killed(&dir);

@@ -105,7 +105,7 @@ fn act_9_manifest_with_a_flipped_bit_is_rejected_and_no_table_is_deleted() {
 }
 
 #[test]
-fn act_9_salvage_keeps_every_record_with_any_damage_to_a_manifest() {
+fn act_9_salvage_keeps_every_record_whatever_the_damage_to_a_manifest() {
     let home = folder();
     let dir = home.path().join("log");
     crashed(&dir);

@@ -210,7 +210,7 @@ fn compact_damaged_table(dir: &Path, space: Space, count: u64, (part, parts): (u
 }
 
 #[test]
-fn act_9_damaged_records_cost_their_block_and_the_log_continues() {
+fn act_9_damaged_records_lose_only_their_block_and_the_log_continues() {
     let dir = folder();
     let dir = dir.path().join("log");
     let count = log(&dir);

@@ -331,7 +331,7 @@ fn act_9_flipped_bit_in_a_journal_loses_no_earlier_record() {
 }
 
 #[test]
-fn act_9_damaged_block_of_records_costs_only_itself_and_is_recorded() {
+fn act_9_only_the_damaged_block_of_records_is_lost_and_the_loss_is_recorded() {
     let dir = folder();
     let dir = dir.path().join("log");
     let count = log(&dir);

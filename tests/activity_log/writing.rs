@@ -45,7 +45,7 @@ fn act_2_calls_wait_for_capacity_which_a_dropped_slot_returns() {
 }
 
 #[test]
-fn act_3_record_is_durable_before_the_reply_ends_with_before_reply() {
+fn act_3_before_reply_makes_the_record_durable_before_the_reply_ends() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { durability: Durability::BeforeReply, ..Config::default() };
     let (activity, writer) = Activity::open(dir.path(), config).unwrap();

@@ -569,7 +569,7 @@ fn cap_8_calls_above_the_waiting_limit_are_refused_and_other_calls_continue() {
 }
 
 #[test]
-fn cap_8_direct_tools_wait_for_approval_too() {
+fn cap_8_direct_tools_also_wait_for_approval() {
     let proxy = proxy();
     let mut direct = proxy.direct_client();
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
@@ -692,7 +692,7 @@ fn cap_8_webhook_is_signed_and_retried_while_it_is_busy() {
 
 // APR-7
 #[test]
-fn cap_8_webhook_that_hangs_delays_neither_calls_nor_shutdown() {
+fn cap_8_hanging_webhook_does_not_delay_calls_or_shutdown() {
     // Accepts connections and never responds.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());

@@ -84,7 +84,7 @@ fn apr_1_trace_that_the_client_chose_is_not_sent_after_an_approval_and_baggage_i
 }
 
 #[test]
-fn apr_1_trace_in_meta_is_not_sent_after_an_approval_without_tracing_either() {
+fn apr_1_trace_in_meta_is_not_sent_after_an_approval_even_without_tracing() {
     let server = server();
     let proxy = Proxy::start(json!({"s": entry(&server)}));
     let meta = json!({"traceparent": "any text", "tracestate": {"more": "text"}, "x/own": 1});

@@ -46,7 +46,7 @@ fn in_flight(proxy: &Proxy) -> u64 {
 }
 
 #[test]
-fn cap_8_token_revoked_while_its_call_waits_for_approval_sends_nothing() {
+fn cap_8_call_is_not_sent_if_its_token_is_revoked_while_it_waits_for_approval() {
     let server = Scripted::start(&["plain_x"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"*": {"approval": "required"}});
@@ -65,7 +65,7 @@ fn cap_8_token_revoked_while_its_call_waits_for_approval_sends_nothing() {
 }
 
 #[test]
-fn cap_6_access_revoked_or_forbidden_while_a_call_is_queued_sends_nothing() {
+fn cap_6_queued_call_is_not_sent_if_access_is_revoked_or_forbidden_meanwhile() {
     let server = Scripted::start(&["plain_held"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
@@ -192,7 +192,7 @@ fn cap_8_timed_approval_covers_one_resource_one_prompt_and_one_operation() {
 }
 
 #[test]
-fn cap_8_one_of_two_simultaneous_answers_counts() {
+fn cap_8_only_one_of_two_simultaneous_answers_counts() {
     let server = Scripted::start(&["plain_x"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"*": {"approval": "required"}});
@@ -300,7 +300,7 @@ const WAVES: usize = 25;
 const QUEUE: usize = 256;
 
 #[test]
-fn cap_6_ten_thousand_calls_to_a_serial_tool_are_queued_or_refused_and_leave_nothing() {
+fn cap_6_ten_thousand_calls_to_a_serial_tool_are_queued_or_refused_and_leave_no_state() {
     let server = Scripted::start(&["plain_held"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
@@ -342,7 +342,7 @@ fn cap_6_ten_thousand_calls_to_a_serial_tool_are_queued_or_refused_and_leave_not
 }
 
 #[test]
-fn key_endpoint_that_hangs_or_sends_garbage_leaves_nothing_after_a_flood() {
+fn flood_with_a_hanging_or_garbage_key_endpoint_leaves_no_state() {
     let issuer = Issuer::start();
     let proxy = Proxy::with(json!({"mcpServers": {}, "require_mcp_auth": true,
         "auth": issuer.auth()}));
@@ -384,7 +384,7 @@ fn key_endpoint_that_hangs_or_sends_garbage_leaves_nothing_after_a_flood() {
 }
 
 #[test]
-fn cap_8_flood_of_abandoned_calls_waiting_for_approval_leaves_nothing() {
+fn cap_8_flood_of_abandoned_calls_waiting_for_approval_leaves_no_state() {
     let server = Scripted::start(&["plain_x"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"*": {"approval": "required"}});

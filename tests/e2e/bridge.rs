@@ -101,7 +101,7 @@ fn fifty_calls_run_concurrently() {
 }
 
 #[test]
-fn answer_of_20_mb_is_one_unchanged_line() {
+fn answer_of_20_mb_arrives_as_one_unchanged_line() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -177,7 +177,7 @@ fn signal_lets_calls_finish_in_either_mode() {
 }
 
 #[test]
-fn another_program_on_the_port_gets_neither_message_nor_key() {
+fn other_program_on_the_port_receives_neither_message_nor_key() {
     let proxy = Proxy::start(servers());
     for stranger in [Impostor::lookalike(), Impostor::before(proxy.port)] {
         let config = json!({"mcpServers": servers(), "listen": stranger.address()});
@@ -193,7 +193,7 @@ fn another_program_on_the_port_gets_neither_message_nor_key() {
 }
 
 #[test]
-fn program_that_takes_the_port_later_gets_neither_key_nor_message() {
+fn program_that_takes_the_port_later_receives_neither_key_nor_message() {
     let (_, proxy) = restartable();
     let mut pipe = Pipe::before(&proxy);
     pipe.greet();
@@ -209,7 +209,7 @@ fn program_that_takes_the_port_later_gets_neither_key_nor_message() {
 }
 
 #[test]
-fn server_that_requires_its_key_gets_it() {
+fn bridge_sends_the_key_to_a_server_that_requires_it() {
     let config = json!({"mcpServers": servers(), "require_mcp_auth": true});
     let proxy = Proxy::with(config);
     let mut pipe = Pipe::before(&proxy);

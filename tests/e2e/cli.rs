@@ -328,7 +328,7 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
 }
 
 #[test]
-fn store_in_use_exits_4_and_names_the_next_step() {
+fn command_exits_with_4_if_the_store_is_in_use_and_names_the_next_step() {
     // A proxy over pipes locks the store and has no address.
     let pipe = Pipe::start(json!({}));
     let config = pipe.folder.path().join("config.json");
@@ -337,7 +337,7 @@ fn store_in_use_exits_4_and_names_the_next_step() {
 }
 
 #[test]
-fn other_key_is_reported_and_not_sent() {
+fn wrong_key_is_reported_and_not_sent() {
     let mut command = proxy().command(&["tools", "list"]);
     let output =
         Output::of(command.env("MCPPROXY_API_KEY", "another-key-of-more-than-32-characters"));
@@ -421,7 +421,7 @@ fn bad_usage_exits_2_and_json_errors_are_json() {
 
 // CLI-1
 #[test]
-fn completions_help_and_version() {
+fn completions_help_and_version_are_printed() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = cli(&["completions", shell]);
         assert_eq!(output.code, Some(0), "{shell}");
@@ -494,7 +494,7 @@ fn guide_lists_its_pages_and_prints_one() {
 
 // CLI-4
 #[test]
-fn demo_shows_five_outcomes_and_leaves_nothing() {
+fn demo_shows_five_outcomes_and_leaves_no_files() {
     let home = tempfile::tempdir().unwrap();
     let mut command = mcpproxy();
     let output = Output::of(command.arg("demo").env("HOME", home.path()));

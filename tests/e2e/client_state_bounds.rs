@@ -101,7 +101,7 @@ fn resident(proxy: &Proxy) -> u64 {
 }
 
 #[test]
-fn subscription_to_a_uri_above_the_limit_is_refused_and_leaves_nothing() {
+fn subscription_to_a_uri_above_the_limit_is_refused_and_leaves_no_state() {
     let server = server();
     let proxy = Proxy::start(entry(&server));
     let mut client = proxy.client();

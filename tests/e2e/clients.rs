@@ -184,7 +184,7 @@ fn terminal_prompt_applies_changes_only_after_yes() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn servers_of_all_clients_are_imported_with_their_secrets_and_none_is_shown() {
+fn servers_of_all_clients_are_imported_with_their_secrets_and_no_secret_is_shown() {
     let home = Home::new();
     let secret = "gh-s3cr3t-0123456789";
     let stdio = json!({"command": "npx", "args": ["-y", "pkg"], "env": {"TOKEN": secret}});
@@ -287,7 +287,7 @@ fn import_shows_complete_commands_and_marks_text_that_a_shell_interprets() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn hostile_and_broken_files_run_nothing_and_do_not_block_the_others() {
+fn import_of_hostile_and_broken_files_runs_no_command_and_does_not_block_the_others() {
     let home = Home::new();
     let ran = home.path("ran");
     let shell = format!("touch {}", ran.display());
@@ -813,7 +813,7 @@ fn servers_to_move_are_chosen_at_a_terminal() {
 }
 
 #[test]
-fn server_that_mcpproxy_has_is_removed_and_not_called_moved() {
+fn server_already_in_mcpproxy_is_removed_and_not_reported_as_moved() {
     let home = home_with_known();
     let known = json!({"command": "known", "env": {"TOKEN": "s3cret-value-2"}});
     home.put(".cursor/mcp.json", &json!({"mcpServers": {"known": known}}).to_string());

@@ -155,7 +155,7 @@ fn copy_made_for_reading_is_removed_on_ctrl_c() {
 }
 
 #[test]
-fn newest_first_is_ordered_by_the_shown_time() {
+fn list_with_newest_first_is_ordered_by_the_shown_time() {
     let proxy = with_calls(12);
     let output = proxy.cli(&["activity", "list", "-n", "1000"]);
     let mut lines = output.stdout.lines();

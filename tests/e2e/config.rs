@@ -133,7 +133,7 @@ fn check_reports_all_errors_at_once_with_place_and_allowed_form() {
 }
 
 #[test]
-fn check_succeeds_with_warnings_only() {
+fn check_succeeds_if_there_are_only_warnings() {
     let folder = tempfile::tempdir().unwrap();
     let servers = json!({"s": {"command": "sh", "timeout": 60, "disabled": true},
         "gone": {"command": "no-such-program-here", "enabled": false}});
@@ -382,7 +382,7 @@ fn flag_overrides_environment_overrides_file() {
 }
 
 #[test]
-fn unset_variable_stops_only_its_server() {
+fn server_with_an_unset_variable_fails_alone() {
     let mut broken = stub_stdio(&[]);
     broken["env"] = json!({"TOKEN": "${env:E2E_NO_SUCH_VARIABLE}"});
     let proxy = crate::harness::Proxy::start(json!({"broken": broken, "good": stub_stdio(&[])}));

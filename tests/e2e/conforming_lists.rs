@@ -266,7 +266,7 @@ const LISTS: [(&str, &str, &str); 4] = [
 ];
 
 #[test]
-fn def_6_odd_items_remove_nothing_from_the_lists_of_any_client() {
+fn def_6_irregular_items_do_not_remove_other_items_from_any_list() {
     let [tools, resources, templates, prompts] =
         [odd_tools(), odd_offers("uri"), odd_offers("uriTemplate"), odd_offers("name")];
     let sizes = [&tools, &resources, &templates, &prompts].map(Vec::len);
@@ -391,7 +391,7 @@ fn def_6_omitted_tool_is_callable_and_each_note_is_shown_to_operators() {
 }
 
 #[test]
-fn def_6_result_is_judged_by_a_schema_that_is_not_listed() {
+fn def_6_result_is_validated_against_a_schema_that_is_not_listed() {
     let tool = |name: &str, pattern: &str| {
         json!({"name": name, "inputSchema": {"type": "object"},
             "outputSchema": {"type": "array", "items": {"pattern": pattern}}})
@@ -423,7 +423,7 @@ fn def_6_list_of_tools_that_is_null_is_empty_and_noted() {
 }
 
 #[test]
-fn fr_a13_content_that_is_not_an_object_is_wrapped_for_legacy_clients_only() {
+fn fr_a13_content_that_is_not_an_object_is_wrapped_only_for_legacy_clients() {
     let odd = server(vec![("tools/list", "tools", json!(few_tools()))]);
     let proxy = Proxy::with(json!({
         "mcpServers": {"odd": entry(&odd)}, "activity": {"receipts": true},

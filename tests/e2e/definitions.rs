@@ -231,7 +231,7 @@ fn tool_of_a_reverted_change_is_released_and_removal_does_not_bypass_quarantine(
 
 // DEF-4
 #[test]
-fn lost_or_damaged_pins_are_reported_and_release_nothing() {
+fn lost_or_damaged_pins_are_reported_and_release_no_tool() {
     for damage in [true, false] {
         let scene = loosened(json!({}));
         let Scene { proxy, config, tools } = scene;

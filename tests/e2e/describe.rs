@@ -109,7 +109,7 @@ fn description_does_not_count_towards_limits() {
 }
 
 #[test]
-fn arguments_are_judged_as_those_of_a_call() {
+fn arguments_are_validated_like_those_of_a_call() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tools.json");
     let schema = json!({"type": "object", "properties": {"to": {"type": "string"}},
@@ -131,7 +131,7 @@ fn arguments_are_judged_as_those_of_a_call() {
 }
 
 #[test]
-fn missing_tool_yields_near_names_and_hidden_tools_count_as_missing() {
+fn missing_tool_yields_similar_names_and_hidden_tools_count_as_missing() {
     let proxy = Proxy::start(json!({
         "ours": stub_stdio(&["--only", "read_item,write_item"]),
         "theirs": stub_stdio(&["--only", "delete_item"]),

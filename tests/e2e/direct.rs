@@ -27,7 +27,7 @@ fn call(client: &mut Client, name: &str, arguments: Value) -> Value {
 
 // PRO-3
 #[test]
-fn each_tool_is_listed_as_its_server_wrote_it_except_its_name() {
+fn each_tool_is_listed_verbatim_except_its_name() {
     #[derive(Deserialize)]
     struct List<'a> {
         #[serde(borrow)]
@@ -85,7 +85,7 @@ fn fr_a3_direct_call_returns_the_servers_own_bytes() {
 }
 
 #[test]
-fn fr_a2_direct_call_is_judged_and_recorded_with_its_effective_intent() {
+fn fr_a2_direct_call_is_validated_and_recorded_with_its_effective_intent() {
     let proxy = Proxy::with(json!({
         "mcpServers": {"s": {"command": crate::harness::stub(), "args": ["stdio"], "capabilities": {
             "echo": {"side_effect": "destructive"},
@@ -157,7 +157,7 @@ fn unknown_tool_is_a_protocol_error_and_recorded() {
 }
 
 #[test]
-fn two_endpoints_keep_their_tools_apart() {
+fn two_endpoints_list_only_their_own_tools() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());
     assert!(names(&mut search).iter().all(|name| !name.contains("__")));

@@ -106,7 +106,7 @@ fn assert_ends_with_their_tokens(proxy: &Proxy) -> (Session<'_>, String) {
 
 // PRO-8
 #[test]
-fn events_of_a_replaced_api_key_end_and_deliver_nothing_recorded_after_it() {
+fn events_of_a_replaced_api_key_end_and_omit_later_records() {
     let servers = json!({"mcpServers": {"a": stub_stdio(&[])}});
     let proxy = Proxy::with(servers.clone());
     let mut connection = Connection::open(proxy.port);

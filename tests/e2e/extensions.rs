@@ -311,7 +311,7 @@ fn endpoint_of_one_server_keeps_its_apps_verbatim() {
 
 // PRO-45
 #[test]
-fn tool_for_apps_alone_is_hidden_from_models_and_called_by_apps() {
+fn tool_only_for_apps_is_hidden_from_models_and_called_by_apps() {
     let a = apps("of a", true, &[SHOW, REFRESH]);
     let proxy = Proxy::start(json!({"a": a.entry()}));
     let names = |client: &mut Client| -> Vec<Value> {

@@ -112,7 +112,7 @@ pub(crate) fn refused(config: Value, folder: &Path) -> Output {
 
 // FLT-2
 #[test]
-fn sealed_records_of_a_node_are_verified_from_the_store_alone() {
+fn sealed_records_of_a_node_are_verified_using_only_the_store() {
     let store = Store::new();
     let proxy = Proxy::with(store.config("a", json!({})));
     call_for_segments(&proxy, &store, "a", 4);
@@ -413,7 +413,7 @@ fn name_of_another_node_and_store_of_another_fleet_are_refused() {
 }
 
 #[test]
-fn with_durability_fleet_a_reply_is_sent_when_its_record_is_in_the_store() {
+fn reply_is_sent_with_durability_fleet_when_its_record_is_in_the_store() {
     let store = Store::new();
     let mut config = store.config("a", json!({"durability": "fleet"}));
     // Records are uploaded at once while a reply waits for them.
@@ -431,7 +431,7 @@ fn with_durability_fleet_a_reply_is_sent_when_its_record_is_in_the_store() {
 }
 
 #[test]
-fn with_durability_fleet_calls_follow_on_failure_while_the_store_rejects_uploads() {
+fn calls_follow_on_failure_with_durability_fleet_while_the_store_rejects_uploads() {
     let store = Store::new();
     let proxy = Proxy::with(store.config("a", json!({"durability": "fleet"})));
     let mut client = proxy.client();
@@ -458,7 +458,7 @@ fn with_durability_fleet_calls_follow_on_failure_while_the_store_rejects_uploads
 
 // PAR-1
 #[test]
-fn table_is_exported_on_a_single_machine_too() {
+fn table_is_also_exported_on_a_single_machine() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     for _ in 0..300 {

@@ -169,12 +169,12 @@ fn calls_continue_and_losses_are_counted(away: Away) {
 
 // FLT-1
 #[test]
-fn calls_above_the_backlog_of_a_lost_store_are_refused_and_nothing_is_lost() {
+fn calls_above_the_backlog_of_a_lost_store_are_refused_and_no_record_is_lost() {
     calls_are_refused_and_nothing_is_lost(Away::Later);
 }
 
 #[test]
-fn calls_above_the_backlog_of_a_store_missing_at_start_are_refused_and_nothing_is_lost() {
+fn calls_above_the_backlog_of_a_store_missing_at_start_are_refused_and_no_record_is_lost() {
     calls_are_refused_and_nothing_is_lost(Away::AtStart);
 }
 
@@ -189,7 +189,7 @@ fn calls_above_the_backlog_of_a_store_missing_at_start_continue_if_configured() 
 }
 
 #[test]
-fn with_durability_fleet_and_a_store_missing_at_start_calls_follow_on_failure() {
+fn calls_follow_on_failure_with_durability_fleet_if_the_store_is_missing_at_start() {
     let store = Store::new();
     let config = store.config("a", json!({"durability": "fleet"}));
     let (proxy, absent, _) = without_store(&store, config, Away::AtStart);

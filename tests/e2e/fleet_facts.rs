@@ -127,7 +127,7 @@ fn changes_made_without_the_store_or_a_running_node_are_shared_later() {
 }
 
 #[test]
-fn altered_or_oversized_object_is_reported_and_changes_nothing() {
+fn altered_or_oversized_object_is_reported_and_has_no_effect() {
     let store = Store::new();
     let [a, b] = ["a", "b"].map(|name| store.node(name));
     let token = create_token(&a, &["ci"]);
@@ -325,7 +325,7 @@ fn applied_config_is_stored_without_plain_secrets() {
 }
 
 #[test]
-fn facts_survive_a_key_change_also_for_new_nodes_and_of_removed_nodes() {
+fn facts_survive_a_key_change_even_for_new_nodes_and_from_removed_nodes() {
     let store = Store::new();
     let new_key: String = (64..96).map(|byte| format!("{byte:02x}")).collect();
     let with_key = |name: &str, key: &Value| {
@@ -474,7 +474,7 @@ fn new_node_serves_no_client_before_it_has_read_the_facts_of_its_fleet() {
 }
 
 #[test]
-fn approval_of_a_definition_applies_on_all_nodes_and_to_nothing_else() {
+fn approval_of_a_definition_applies_on_all_nodes_and_only_to_that_definition() {
     let store = Store::new();
     let new = json!({"catalog": {"on_new_server": "quarantine"}});
     let [a, b] = ["a", "b"].map(|name| Proxy::with(store.config(name, new.clone())));

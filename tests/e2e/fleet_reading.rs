@@ -361,7 +361,7 @@ fn record_stored_on_any_node_is_streamed_on_all_and_after_a_reconnect() {
 }
 
 #[test]
-fn export_without_a_dead_nodes_records_reports_it_and_so_does_the_status() {
+fn export_and_status_report_the_missing_records_of_a_dead_node() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), NEVER);
     let mut b = node(&store, "b", json!(false), NEVER);

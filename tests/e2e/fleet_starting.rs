@@ -110,7 +110,7 @@ fn node_is_ready_once_it_has_read_the_membership() {
 }
 
 #[test]
-fn node_that_cannot_read_its_fleet_keeps_sessions_and_hides_nothing() {
+fn node_that_cannot_read_its_fleet_keeps_sessions_and_reports_unknown_nodes() {
     let store = tempfile::tempdir().unwrap();
     let config = reached_config(&store, "c", servers());
     let nodes = ["a", "b"].map(|name| reached_with(&store, name, servers()));

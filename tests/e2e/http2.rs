@@ -397,7 +397,7 @@ fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients()
 }
 
 #[test]
-fn refusal_is_delivered_although_the_body_is_rejected() {
+fn refusal_is_delivered_even_if_the_body_is_rejected() {
     let proxy = Proxy::with(json!({}));
     let mut connection = Connection::open(proxy.port);
     // Refused because of its head. The body is longer than the read-ahead.

@@ -235,7 +235,7 @@ fn token_is_not_an_admin_over_rest() {
 
 // ID-2
 #[test]
-fn token_takes_effect_and_ends_at_once_on_an_open_connection() {
+fn token_is_accepted_and_revoked_at_once_on_an_open_connection() {
     let proxy =
         Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true}));
     let token = create(&proxy, &["ci"]);
@@ -300,7 +300,7 @@ fn bad_token_is_refused_and_never_treated_as_anonymous() {
 }
 
 #[test]
-fn token_file_changed_without_a_proxy_is_noticed_by_a_running_one() {
+fn running_proxy_notices_a_token_file_changed_by_the_command_line() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true});
     let path = configure(config.clone(), folder.path());
@@ -384,7 +384,7 @@ fn with_issuer(issuer: &Issuer) -> Proxy {
 
 // ID-3
 #[test]
-fn jwt_of_the_issuer_is_recorded_as_its_subject_with_its_groups() {
+fn caller_with_a_jwt_of_the_issuer_is_recorded_by_subject_and_groups() {
     let issuer = Issuer::start();
     let proxy = with_issuer(&issuer);
     let mut holder = Holder::open(&proxy, &issuer.token(&issuer.claims()), "/mcp");
@@ -467,7 +467,7 @@ fn bad_jwt_is_refused_with_the_reason() {
 
 // ID-3
 #[test]
-fn new_keys_are_fetched_for_a_token_that_names_one_and_a_bad_endpoint_removes_none() {
+fn keys_are_fetched_for_a_token_with_an_unknown_key_id_and_a_failing_endpoint_removes_no_key() {
     let issuer = Issuer::start();
     let proxy = with_issuer(&issuer);
     let old = issuer.token(&issuer.claims());

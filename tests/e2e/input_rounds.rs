@@ -97,7 +97,7 @@ fn failure(response: &Response) -> String {
 
 // PRO-37
 #[test]
-fn input_of_a_modern_server_is_asked_of_a_legacy_client_over_http() {
+fn modern_server_gets_input_from_a_legacy_client_over_http() {
     let server = Recorder::start(asks_once);
     let proxy = Proxy::start(json!({"s": entry(&server)}));
     for version in BOTH {
@@ -148,7 +148,7 @@ fn input_of_a_modern_server_is_asked_of_a_legacy_client_over_http() {
 
 // PRO-37
 #[test]
-fn input_of_a_modern_server_is_asked_of_a_legacy_client_over_stdio() {
+fn modern_server_gets_input_from_a_legacy_client_over_stdio() {
     let server = Recorder::start(scripted);
     let servers = json!({"s": entry(&server), "child": modern_server_stdio()});
     let mut pipe = Pipe::open(json!({"mcpServers": servers}));
@@ -217,7 +217,7 @@ fn input_of_a_modern_server_is_asked_of_a_legacy_client_over_stdio() {
 
 // PRO-37
 #[test]
-fn all_kinds_of_input_are_asked_for_a_server_written_with_rmcp() {
+fn server_written_with_rmcp_gets_all_kinds_of_input() {
     let (entry, _server) = modern_server();
     let proxy = Proxy::start(json!({"m": entry}));
     let session = Session::open(&proxy, "2025-11-25", everything());
@@ -244,7 +244,7 @@ fn all_kinds_of_input_are_asked_for_a_server_written_with_rmcp() {
 
 // PRO-37
 #[test]
-fn missing_capability_of_a_client_is_named_and_nothing_is_asked() {
+fn missing_capability_of_a_client_is_named_and_no_question_is_sent() {
     let server = Recorder::start(scripted);
     let proxy = Proxy::start(json!({"s": entry(&server)}));
     let url = r#"{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"https://a.example/"}}"#;
@@ -303,7 +303,7 @@ fn missing_capability_of_a_client_is_named_and_nothing_is_asked() {
 
 // PRO-37
 #[test]
-fn server_that_asks_without_end_or_too_much_is_at_fault() {
+fn server_that_asks_endlessly_or_too_much_is_named_as_the_cause() {
     let server = Recorder::start(scripted);
     let proxy = Proxy::start(json!({"s": entry(&server)}));
     let session = Session::open(&proxy, "2025-11-25", everything());
@@ -453,7 +453,7 @@ fn canceled_calls_free_their_questions() {
 
 // PRO-37
 #[test]
-fn final_result_is_judged_and_receipted_like_any_other() {
+fn final_result_is_validated_and_gets_a_receipt_like_any_other() {
     let server = Recorder::start(scripted);
     let mut servers = json!({});
     for mode in ["off", "warn", "strict"] {
@@ -552,7 +552,7 @@ fn legacy_until(is_over: Arc<AtomicBool>) -> Recorder {
 
 // PRO-37
 #[test]
-fn input_of_a_replacing_server_is_asked_of_the_client() {
+fn replacement_server_gets_input_from_the_client() {
     for capabilities in [json!({"elicitation": {}}), json!({})] {
         let is_over = Arc::<AtomicBool>::default();
         let (old, new) = (legacy_until(Arc::clone(&is_over)), Recorder::start(scripted));

@@ -67,7 +67,7 @@ fn help(result: &Value) -> &str {
 
 // INP-2
 #[test]
-fn each_invalid_place_is_named_with_the_expected_form_and_nothing_is_sent() {
+fn each_invalid_place_is_named_with_the_expected_form_and_the_call_is_not_sent() {
     let proxy = one_tool(issue());
     let mut client = proxy.client();
     let fine = json!({"owner": "ada", "title": "tea"});
@@ -237,7 +237,7 @@ fn refusal_is_recorded_counted_and_reported_on_every_transport() {
 
 // INP-1
 #[test]
-fn off_and_warn_forward_and_the_most_specific_setting_counts() {
+fn off_and_warn_forward_the_call_and_the_most_specific_setting_applies() {
     let tools: Vec<_> = ["added_a", "added_b", "added_c"].map(|name| tool(name, issue())).into();
     let rules = json!({"input_validation": {"mode": "off", "tools": {
         "added_b": {"mode": "warn"}, "added_c": {"mode": "strict"}}}});
@@ -334,7 +334,7 @@ fn inp_8_string_that_is_not_coerced_is_refused_with_the_kind_of_its_content() {
 }
 
 #[test]
-fn inp_8_rules_see_the_coerced_arguments_also_on_the_first_call() {
+fn inp_8_rules_see_the_coerced_arguments_even_on_the_first_call() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.cedar");
     write_private(
@@ -426,7 +426,7 @@ fn key_that_differs_from_a_parameter_only_by_case_is_refused_or_warned_about() {
 
 // INP-4
 #[test]
-fn unusable_input_schema_blocks_nothing_and_is_warned_about_once() {
+fn unusable_input_schema_does_not_block_calls_and_is_warned_about_once() {
     let wrong = [
         json!({"type": "no such type"}),
         json!({"$schema": "urn:example:no-such-dialect", "type": "object"}),
@@ -451,7 +451,7 @@ fn unusable_input_schema_blocks_nothing_and_is_warned_about_once() {
 }
 
 #[test]
-fn schema_of_a_megabyte_and_huge_arguments_are_judged() {
+fn arguments_are_validated_with_a_megabyte_schema_and_with_huge_arguments() {
     let properties: serde_json::Map<_, _> = (0..6000)
         .map(|at| {
             (format!("parameter_{at}"), json!({"type": "integer", "description": "x".repeat(120)}))

@@ -93,7 +93,7 @@ fn keyring_that_does_not_answer_delays_only_the_server_that_needs_it() {
 }
 
 #[test]
-fn servers_and_proxies_end_although_a_keyring_has_not_answered() {
+fn servers_and_proxies_stop_without_waiting_for_a_keyring() {
     if !has_secret_tool() {
         return;
     }

@@ -251,7 +251,7 @@ fn listed(sealed: &str) -> String {
 
 // PRO-43
 #[test]
-fn tasks_list_has_the_tasks_of_its_principal_only() {
+fn tasks_list_has_only_the_tasks_of_its_principal() {
     let (s, t) = (Server::start(), Server::start());
     let proxy = Proxy::start(json!({"s": s.entry(), "t": t.entry()}));
     let [alice, bob] = ["alice", "bob"].map(|name| create_token(&proxy, &[name]));
@@ -341,7 +341,7 @@ fn tasks_list_has_pages() {
 
 // PRO-43
 #[test]
-fn status_of_a_task_reaches_the_session_that_made_it_only() {
+fn status_of_a_task_reaches_only_the_session_that_made_it() {
     let s = Server::start();
     let proxy = Proxy::start(json!({"s": s.entry()}));
     let [alice, bob] = ["alice", "bob"].map(|name| create_token(&proxy, &[name]));
@@ -455,7 +455,7 @@ fn status_of_a_task_passes_through_a_pipe() {
 
 // PRO-43
 #[test]
-fn task_that_a_message_is_related_to_has_the_id_of_its_receiver() {
+fn related_task_of_a_message_has_the_id_known_to_its_receiver() {
     let s = Server::start();
     let proxy = Proxy::start(json!({"s": s.entry()}));
     let [alice, bob] = ["alice", "bob"].map(|name| create_token(&proxy, &[name]));

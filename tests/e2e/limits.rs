@@ -117,7 +117,7 @@ fn cap_6_wait_for_a_serial_tool_ends_with_the_calls_timeout() {
 }
 
 #[test]
-fn cap_6_flood_of_disconnecting_clients_leaves_nothing() {
+fn cap_6_flood_of_disconnecting_clients_leaves_no_state() {
     let server = Scripted::start(&["plain_held"]);
     let proxy = with_serial(&server, &json!({}));
     let pid = proxy.process.0.id();

@@ -543,7 +543,7 @@ fn denied_login_is_reported_and_can_be_started_again() {
 }
 
 #[test]
-fn pro_25_odd_token_responses_are_accepted_and_the_browser_shows_the_outcome() {
+fn pro_25_irregular_token_responses_are_accepted_and_the_browser_shows_the_outcome() {
     let open =
         |proxy: &Proxy| begin(proxy, "s").json()["data"]["open"].as_str().unwrap().to_owned();
     let odd = json!({"token_type": "user", "expires_in": "5250", "scope": "a,b"});

@@ -76,7 +76,7 @@ fn server_is_added_tried_and_removed_without_a_trace() {
 }
 
 #[test]
-fn server_that_cannot_be_added_changes_nothing_and_the_next_step_is_named() {
+fn config_is_unchanged_if_a_server_cannot_be_added_and_the_next_step_is_named() {
     let (_folder, file, text) = config("{\"a\": {\"url\": \"http://127.0.0.1:9/\"}}");
     for (args, code, words) in [
         (&["add", "a", "--url", "http://127.0.0.1:9/"][..], 1, "mcpproxy upstream remove a"),
@@ -142,7 +142,7 @@ fn server_is_switched_off_and_on() {
 
 // CFG-4
 #[test]
-fn processes_that_edit_at_once_lose_nothing() {
+fn concurrent_edits_by_several_processes_lose_no_change() {
     let (_folder, file, _) = config("{}");
     let names: Vec<String> = (0..8).map(|number| format!("s{number}")).collect();
     let add = |name: &String| {
@@ -416,7 +416,7 @@ fn doctor_reports_faults_and_their_fixes() {
 }
 
 #[test]
-fn doctor_queries_a_running_proxy_and_starts_nothing_twice() {
+fn doctor_queries_a_running_proxy_and_starts_no_server_twice() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let before = children_of(proxy.process.0.id());
     let output = proxy.cli(&["doctor", "--json"]);

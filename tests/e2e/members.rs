@@ -58,7 +58,7 @@ const SMUGGLED: [(&str, &str, &str); 6] = [
 
 // PRO-5
 #[test]
-fn member_smuggled_next_to_name_or_arguments_is_refused_and_nothing_is_sent() {
+fn call_with_a_member_smuggled_next_to_name_or_arguments_is_refused_and_not_sent() {
     let (servers, _http) = servers();
     let proxy = Proxy::start(servers);
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());
@@ -497,7 +497,7 @@ fn server_request_is_parsed_equally_by_proxy_and_client() {
 
 // PRO-5
 #[test]
-fn result_with_an_ambiguous_judged_member_is_blocked_in_strict_and_reported_in_warn() {
+fn result_with_an_ambiguous_validated_member_is_blocked_in_strict_and_reported_in_warn() {
     for mode in ["strict", "warn", "off"] {
         let proxy = Proxy::with(json!({
             "mcpServers": {"s": stub_stdio(&[])},

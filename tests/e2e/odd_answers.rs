@@ -163,7 +163,7 @@ fn answer(request: &Value) -> (&'static str, String) {
 }
 
 #[test]
-fn pro_23_odd_answers_are_accepted_or_blamed_on_the_server_in_every_mode() {
+fn pro_23_irregular_answers_are_accepted_or_reported_as_server_faults_in_every_mode() {
     let server = start();
     for mode in ["off", "warn", "strict"] {
         let proxy = Proxy::with(json!({
@@ -333,7 +333,7 @@ fn odd_servers(openings: [(&'static str, Vec<Value>); 2], outcomes: Vec<Value>) 
 
 // DEF-6
 #[test]
-fn pro_23_odd_handshakes_and_answers_do_not_affect_healthy_servers() {
+fn pro_23_irregular_handshakes_and_answers_do_not_affect_healthy_servers() {
     let (openings, outcomes) = (odd_openings(), odd_outcomes());
     let count = openings.iter().map(|it| it.1.len()).sum::<usize>() + outcomes.len();
     assert!(count >= 300, "{count}");

@@ -73,7 +73,7 @@ fn log_lines_reach_the_collector_and_name_the_trace_of_their_call() {
 }
 
 #[test]
-fn without_logs_no_line_is_exported_and_a_reload_switches_it() {
+fn log_lines_are_exported_only_if_enabled_and_a_reload_switches_it() {
     let collector = collector();
     let telemetry = telemetry(&collector);
     let config = json!({"mcpServers": {"s": stub_stdio(&[])}, "telemetry": telemetry});

@@ -166,7 +166,7 @@ fn fr_a3_conforming_result_arrives_byte_for_byte_in_every_mode_from_every_transp
 }
 
 #[test]
-fn fr_a3_arguments_and_answers_keep_their_spelling_both_ways() {
+fn fr_a3_arguments_and_answers_keep_their_spelling_in_both_directions() {
     let odd = r#"{ "z" : 1.50,"a":[ 1e2 ,-0.0],"é":"\u00e9\/","big":18446744073709551616 }"#;
     for proxy in [strict(), warn(), off()] {
         let mut client = proxy.client();
@@ -229,7 +229,7 @@ fn call_and_decision(proxy: &Proxy, client: &Client) -> (Value, Value) {
 }
 
 #[test]
-fn fr_a5_strict_blocks_every_violation_and_reveals_nothing_of_the_payload() {
+fn fr_a5_strict_blocks_every_violation_and_reveals_no_part_of_the_payload() {
     let mut client = strict().client();
     for server in SERVERS {
         for (tool, expected, recorded) in BAD {
@@ -292,7 +292,7 @@ fn answer_that_is_not_one_json_value_is_the_upstreams_error_in_every_mode() {
 }
 
 #[test]
-fn fr_a4_off_judges_nothing() {
+fn fr_a4_mode_off_validates_no_result() {
     let mut client = off().client();
     for server in SERVERS {
         for (tool, ..) in BAD {
@@ -575,7 +575,7 @@ fn judged(interface: &str, tool: &str, blocked: bool, bytes: &[u8], expected: &[
 }
 
 #[test]
-fn fr_a2_results_over_rest_are_judged() {
+fn fr_a2_results_over_rest_are_validated() {
     let proxy = strict();
     for (tool, blocked) in CASES {
         let body = json!({"tool_name": "call_tool_read",
@@ -602,7 +602,7 @@ fn by_cli(output: &Output, tool: &str, blocked: bool) {
 }
 
 #[test]
-fn fr_a2_results_on_the_command_line_with_a_running_proxy_are_judged() {
+fn fr_a2_results_on_the_command_line_with_a_running_proxy_are_validated() {
     for (tool, blocked) in CASES {
         let name = format!("http:{tool}");
         by_cli(&strict().cli(&["-o", "json", "call", "tool-read", &name]), tool, blocked);
@@ -610,7 +610,7 @@ fn fr_a2_results_on_the_command_line_with_a_running_proxy_are_judged() {
 }
 
 #[test]
-fn fr_a2_results_on_the_command_line_without_a_running_proxy_are_judged() {
+fn fr_a2_results_on_the_command_line_without_a_running_proxy_are_validated() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = strict_before_http();
     config["listen"] = json!(format!("127.0.0.1:{}", free_port()));
@@ -628,7 +628,7 @@ fn fr_a2_results_on_the_command_line_without_a_running_proxy_are_judged() {
 }
 
 #[test]
-fn fr_a2_results_over_stdio_are_judged() {
+fn fr_a2_results_over_stdio_are_validated() {
     let mut pipe = Pipe::start(strict_before_http());
     for (tool, blocked) in CASES {
         let line = pipe.read_raw(&format!("http:{tool}"), &json!({}));

@@ -57,7 +57,7 @@ fn with(proxy: &Proxy, method: &str, path: &str, cookie: &str, more: &[(&str, &s
 
 // PAGE-1
 #[test]
-fn login_code_opens_the_page_once_and_its_cookie_is_for_browsers_only() {
+fn login_code_opens_the_page_once_and_its_cookie_works_only_in_browsers() {
     let proxy = proxy();
     let code = code(&proxy);
     let answer = exchange(&proxy, &[PAGE, ("Origin", &origin(&proxy))], &json!({"code": code}));
@@ -106,7 +106,7 @@ fn valid_key_is_exchanged_for_a_session_and_a_wrong_one_is_not() {
 
 // PAGE-1
 #[test]
-fn page_of_another_origin_gets_nothing_with_the_cookie() {
+fn page_of_another_origin_is_refused_despite_the_cookie() {
     let proxy = proxy();
     let cookie = log_in(&proxy);
     let (own, reload) = (origin(&proxy), "/api/v1/config/reload");
@@ -163,7 +163,7 @@ fn cookie_neither_grants_mcp_access_nor_creates_credentials() {
 }
 
 #[test]
-fn lock_ends_only_its_session_and_that_sessions_streams() {
+fn lock_ends_only_its_own_session_and_the_streams_of_that_session() {
     let proxy = proxy();
     let (cookie, other, own) = (log_in(&proxy), log_in(&proxy), origin(&proxy));
     let host = host(&proxy);
@@ -265,7 +265,7 @@ fn address_is_shown_to_a_terminal_but_not_to_a_pipe_or_the_log() {
 }
 
 #[test]
-fn cookie_set_over_tls_is_for_tls_only() {
+fn cookie_set_over_tls_is_sent_only_over_tls() {
     let folder = tempfile::tempdir().unwrap();
     let authority = CertificateAuthority::new("Test");
     authority.local().write(folder.path(), "server");

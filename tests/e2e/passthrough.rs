@@ -174,7 +174,7 @@ fn own_uri_of_a_server_is_accepted_if_only_one_server_has_resources() {
 }
 
 #[test]
-fn error_of_a_server_is_returned_verbatim_and_ours_names_the_fault() {
+fn error_of_a_server_is_returned_verbatim_and_our_own_error_names_the_fault() {
     let mut client = proxy().client();
     let got = client.ask_raw("resources/read", r#"{"uri":"mcpproxy://http/missing:x"}"#);
     assert_eq!(got, http().ask_raw("resources/read", r#"{"uri":"missing:x"}"#));
@@ -381,7 +381,7 @@ done
 
 // PRO-4
 #[test]
-fn reported_change_of_tools_is_passed_on_although_the_definitions_are_the_same() {
+fn reported_change_of_tools_is_passed_on_even_if_the_definitions_are_the_same() {
     let entry = json!({"command": "sh", "args": ["-c", REPORTS_NOTHING_NEW]});
     let proxy = Proxy::start(json!({"s": entry}));
     let mut client = Client::open_at(proxy.port, "/mcp/all");

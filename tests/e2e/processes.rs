@@ -211,7 +211,7 @@ fn works(proxy: &Proxy) {
 
 // NET-4
 #[test]
-fn sighup_without_a_terminal_rereads_the_config_and_ends_nothing() {
+fn sighup_without_a_terminal_only_rereads_the_config() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     // A valid config would be applied without the signal, too.
     std::fs::write(proxy.folder.path().join("config.json"), "{").unwrap();

@@ -112,7 +112,7 @@ fn mcp_2026_results_of_a_legacy_server_have_a_result_type_only_for_a_modern_clie
 }
 
 #[test]
-fn mcp_2026_result_in_an_event_has_its_type_too() {
+fn mcp_2026_result_in_an_event_also_has_its_type() {
     let proxy = Proxy::start(json!({"s": HttpStub::shared().entry()}));
     let call = json!({"name": "s__notify", "arguments": {},
         "_meta": {"progressToken": "t"}});

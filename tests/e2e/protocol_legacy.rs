@@ -81,7 +81,7 @@ fn add_tool(session: &Session) {
 }
 
 #[test]
-fn batches_exist_in_one_revision_only() {
+fn batches_are_accepted_in_only_one_revision() {
     let batch = json!([
         {"jsonrpc": "2.0", "id": 1, "method": "ping"},
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
@@ -169,7 +169,7 @@ fn client_that_accepts_no_events_gets_json_and_no_requests() {
 }
 
 #[test]
-fn server_request_reaches_the_calling_client_and_no_other() {
+fn server_request_reaches_only_the_calling_client() {
     for (method, capability, params) in [
         ("sampling/createMessage", "sampling", json!({"messages": [], "maxTokens": 10})),
         (
@@ -222,7 +222,7 @@ fn error_of_the_client_reaches_the_requesting_server() {
 }
 
 #[test]
-fn canceled_call_ends_upstream_and_in_the_record_within_its_own_session_only() {
+fn cancellation_ends_a_call_only_from_its_own_session_and_is_recorded() {
     let (session, other) = (Session::plain(), Session::plain());
     // The first call of a tool waits for its input schema, and the server need not be notified of one that is canceled
     // before it is sent.
@@ -494,7 +494,7 @@ fn every_transport_rejects_foreign_hosts_and_origins() {
 }
 
 #[test]
-fn forged_internal_headers_change_nothing() {
+fn forged_internal_headers_have_no_effect() {
     let session = Session::plain();
     let body = read("c", "s:stats", json!({}), json!({})).to_string();
     let spoofed = [

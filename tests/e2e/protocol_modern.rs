@@ -67,7 +67,7 @@ fn server_is_discovered() {
 }
 
 #[test]
-fn own_results_state_their_type_and_an_upstreams_get_nothing_else() {
+fn own_results_state_their_type_and_upstream_results_get_no_other_members() {
     let list = ask("tools/list", json!({})).json();
     assert_eq!(list["result"]["resultType"], "complete");
     assert!(list["result"]["ttlMs"].is_u64() && list["result"]["cacheScope"].is_string(), "{list}");

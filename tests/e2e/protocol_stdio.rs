@@ -215,7 +215,7 @@ fn subscription_that_waits_for_its_server_does_not_delay_other_lines() {
 
 // PRO-43
 #[test]
-fn pro_43_task_is_canceled_although_its_client_has_closed_its_end() {
+fn pro_43_task_is_canceled_even_if_its_client_has_closed_its_end_of_the_pipe() {
     let server = Server::answering(|_| None);
     let mut pipe = Pipe::open(json!({"mcpServers": {"s": server.entry()}}));
     let params = crate::tasks::call("/mcp", "s:slow", CREATED);

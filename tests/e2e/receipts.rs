@@ -57,7 +57,7 @@ fn receipt_covers_the_bytes_sent_by_the_server_and_received_by_the_client() {
 }
 
 #[test]
-fn receipt_states_where_the_client_gets_more_than_the_server_sent() {
+fn receipt_states_if_the_client_gets_more_than_the_server_sent() {
     let proxy = in_all_modes();
     for mode in ["off", "warn", "strict"] {
         for args in [json!({}), json!({"size": 300_000, "chunk": 1000})] {

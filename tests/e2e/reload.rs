@@ -600,7 +600,7 @@ fn change_of_our_own_tools_is_announced() {
 }
 
 #[test]
-fn value_kept_in_a_file_applies_as_it_currently_is() {
+fn current_content_of_a_file_backed_value_applies() {
     let folder = tempfile::tempdir().unwrap();
     let (kept, seen) = (folder.path().join("kept"), folder.path().join("seen"));
     write_private(&kept, "first-0123456789\n");
@@ -696,7 +696,7 @@ impl Held {
 /// that `E2E_RELOADS_REPORT` names (`tools/reload`).
 // CFG-3
 #[test]
-fn reloads_under_load_fail_no_call_and_leave_nothing() {
+fn reloads_under_load_do_not_fail_calls_or_leave_state() {
     let rounds: usize = std::env::var("E2E_RELOADS").map_or(60, |it| it.parse().unwrap());
     let web = HttpStub::shared();
     let config = |round: usize| {

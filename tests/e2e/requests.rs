@@ -391,7 +391,7 @@ fn revisions_are_negotiated() {
 }
 
 #[test]
-fn non_http_bytes_close_one_connection_only() {
+fn non_http_bytes_close_only_their_own_connection() {
     let mut client = proxy().client();
     for junk in
         [&b"\x16\x03\x01\x02\x00\x01\x00"[..], b"GARBAGE\r\n\r\n", b"POST /mcp HTTP/9.9\r\n\r\n"]

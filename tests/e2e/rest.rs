@@ -607,7 +607,7 @@ fn unreadable_bodies_are_400() {
 }
 
 #[test]
-fn foreign_hosts_and_origins_get_nothing_even_with_the_key() {
+fn foreign_hosts_and_origins_are_refused_even_with_the_key() {
     for header in [("Host", "evil.example"), ("Origin", "http://evil.example")] {
         let headers = [("X-API-Key", API_KEY), header];
         let response = proxy().request("GET", "/api/v1/status", &headers, b"");

@@ -272,7 +272,7 @@ fn single_places_are_found_by_pointer_lines_and_search() {
 }
 
 #[test]
-fn missing_place_is_answered_with_existing_ones_and_a_bad_question_is_refused() {
+fn missing_place_is_answered_with_existing_ones_and_an_invalid_query_is_refused() {
     let mut client = shared().client();
     let handle = keep(&mut client, "table");
     for (ask, expected) in [

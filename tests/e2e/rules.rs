@@ -328,7 +328,7 @@ fn rul_5_tool_hidden_by_a_rule_is_refused_like_a_missing_one() {
 }
 
 #[test]
-fn without_a_permission_nothing_is_shown_or_called() {
+fn principal_without_a_permission_sees_and_calls_no_tools() {
     let proxy = proxy("", json!({"files": ["rules.cedar"], "default": "deny"}));
     let mut client = proxy.client();
     assert_eq!(found(&mut client, "item"), [""; 0]);
@@ -584,7 +584,7 @@ fn new_rules_are_replayed_against_the_log() {
 }
 
 #[test]
-fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
+fn rules_are_replayed_over_rest_in_pages_without_taking_effect() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
     for size in [1, 60, 101] {

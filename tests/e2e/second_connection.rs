@@ -176,7 +176,7 @@ fn second_connection_is_closed_when_idle_and_opened_again() {
 
 // PRO-40
 #[test]
-fn protocol_era_of_a_server_is_the_configured_one() {
+fn protocol_era_setting_of_a_server_is_obeyed() {
     let both = || stub_stdio(&["--both"]);
     let proxy = Proxy::start(json!({"s": with(both(), "protocol_era", json!("legacy"))}));
     assert_eq!(server(&proxy)["protocol_version"], LEGACY);
@@ -392,7 +392,7 @@ fn level_of_a_client_is_set_on_the_second_connection() {
 
 // PRO-40
 #[test]
-fn results_that_the_legacy_family_cannot_carry_come_over_the_first_connection() {
+fn results_that_the_legacy_family_cannot_carry_arrive_over_the_first_connection() {
     let folder = tempfile::tempdir().unwrap();
     let tools = folder.path().join("tools.json");
     let tool = |name: &str, schema: Value| {

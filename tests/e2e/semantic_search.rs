@@ -228,7 +228,7 @@ fn fr_021_search_by_meaning_finds_a_tool_without_a_common_word() {
 
 // EMB-1
 #[test]
-fn without_an_endpoint_nothing_is_requested_and_a_reload_adds_and_removes_one() {
+fn embeddings_are_not_requested_without_an_endpoint_and_a_reload_adds_and_removes_one() {
     let endpoint = Endpoint::start();
     let (servers, _, _folder) = shop(&["precip_chance"]);
     let proxy = Proxy::start(servers.clone());

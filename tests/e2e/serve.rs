@@ -221,7 +221,7 @@ fn forgotten_session_is_reopened() {
 
 // PRO-1
 #[test]
-fn mute_slow_and_failed_servers_do_not_delay_others() {
+fn silent_slow_and_failed_servers_do_not_delay_others() {
     let nobody = format!("127.0.0.1:{}", free_port());
     let config = json!({"mcpServers": {
         "mute": deaf(),

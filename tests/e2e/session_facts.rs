@@ -268,7 +268,7 @@ fn configured_sensitivity_applies_to_all_items_of_a_server() {
 
 // SES-5
 #[test]
-fn rule_is_off_until_it_is_configured() {
+fn preset_is_off_until_it_is_configured() {
     let proxy = proxy(&json!([]));
     let mut client = proxy.client();
     for tool in ["read_item", "echo", "echo"] {

@@ -162,7 +162,7 @@ fn unusable_setting_is_reported_with_its_place_and_not_written() {
 
 // CFG-5
 #[test]
-fn hostile_bodies_are_refused_and_the_file_is_unchanged() {
+fn hostile_bodies_are_refused_and_leave_the_file_unchanged() {
     let proxy = start();
     let before = text(&proxy);
     let seen = digest(&proxy);

@@ -267,7 +267,7 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
 }
 
 #[test]
-fn act_7_list_of_n_has_n_rows_although_decisions_are_folded() {
+fn act_7_list_of_n_has_n_rows_even_if_decisions_are_folded() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     for round in 0..6 {
@@ -358,7 +358,7 @@ fn times_are_ages_at_a_terminal_and_name_their_zone_elsewhere() {
 }
 
 #[test]
-fn colors_are_used_at_terminals_only() {
+fn colors_are_used_only_at_terminals() {
     let list = ["activity", "list", "--tool", "delete_item"];
     let red = "\u{1b}[31mrejected\u{1b}[0m";
     assert!(!cli(&list).stdout.contains('\u{1b}'), "none in a pipe");
@@ -409,7 +409,7 @@ fn log_and_help_are_styled_only_if_colors_are_wanted() {
 }
 
 #[test]
-fn cli_2_hidden_characters_are_escaped_in_json_and_yaml_at_a_terminal_only() {
+fn cli_2_hidden_characters_are_escaped_in_json_and_yaml_only_at_a_terminal() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "echo"])}));
     let hidden = "a\u{202e}b\u{200b}";
     proxy.client().read("s:echo", json!({"text": hidden}));
@@ -425,7 +425,7 @@ fn cli_2_hidden_characters_are_escaped_in_json_and_yaml_at_a_terminal_only() {
 }
 
 #[test]
-fn slow_call_reports_progress_at_a_terminal_only() {
+fn slow_call_reports_progress_only_at_a_terminal() {
     let call = ["call", "tool-read", "s:read_item", "--args", "{\"wait_ms\":900}"];
     let piped = cli(&call);
     assert_eq!((piped.code, &*piped.stderr), (Some(0), ""));
@@ -533,7 +533,7 @@ fn bash_completes_servers_and_tools_of_the_running_proxy() {
 }
 
 #[test]
-fn bash_completes_from_disk_without_a_proxy_and_nothing_that_a_shell_would_run() {
+fn bash_completes_from_disk_without_a_proxy_and_omits_text_that_a_shell_would_run() {
     let folder = tempfile::tempdir().unwrap();
     let tools = folder.path().join("tools.json");
     let tool = |name: &str| json!({"name": name, "inputSchema": {"type": "object"}});

@@ -187,7 +187,7 @@ fn modern_client_gets_the_servers_own_bytes() {
 
 // PRO-41
 #[test]
-fn introduction_is_the_servers_own() {
+fn initialize_result_is_the_servers_own() {
     let server = Server::start();
     let proxy = proxy(&server);
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
@@ -212,7 +212,7 @@ fn introduction_is_the_servers_own() {
 
 // PRO-41
 #[test]
-fn method_of_an_extension_is_admitted_recorded_and_forwarded_there_only() {
+fn extension_method_is_admitted_recorded_and_forwarded_only_at_the_servers_endpoint() {
     let server = Server::start();
     let proxy = proxy(&server);
     let mut client = Client::open_at(proxy.port, PATH);
@@ -311,7 +311,7 @@ fn output_validation_applies() {
 
 // PRO-41
 #[test]
-fn messages_of_extensions_reach_the_client_of_the_call_there_only() {
+fn extension_messages_reach_the_client_of_the_call_only_at_the_servers_endpoint() {
     let server = Server::start();
     let proxy = proxy(&server);
     for (path, name, passed) in [(PATH, "do.it", true), ("/mcp/all", "own__do.it", false)] {
@@ -390,7 +390,7 @@ fn hidden_or_disabled_server_is_indistinguishable_from_an_unknown_one() {
 
 // PRO-41
 #[test]
-fn session_is_for_its_endpoint_only() {
+fn session_is_valid_only_at_its_endpoint() {
     let server = Server::start();
     let proxy = Proxy::start(json!({"own": server.entry(), "twin": server.entry()}));
     let client = Client::open_at(proxy.port, PATH);
@@ -437,7 +437,7 @@ fn name_is_one_percent_encoded_segment() {
 
 // PRO-41
 #[test]
-fn resource_updates_come_under_the_servers_own_uri() {
+fn resource_updates_arrive_under_the_servers_own_uri() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
     let path = "/mcp/server/s";
     let mut client = Client::open_at(proxy.port, path);

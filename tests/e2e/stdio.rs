@@ -16,7 +16,7 @@ fn message(line: &str) -> Value {
 
 // PRO-2
 #[test]
-fn endpoint_over_pipes_is_the_same() {
+fn endpoint_over_pipes_behaves_like_the_http_endpoint() {
     let mut pipe = Pipe::start(servers());
     let list = message(&pipe.ask(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#));
     assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 5);
@@ -130,7 +130,7 @@ fn end_of_input_lets_calls_finish_and_ends_the_children() {
 }
 
 #[test]
-fn config_change_applies_under_stdio_too() {
+fn config_change_also_applies_under_stdio() {
     let mut pipe = Pipe::start(servers());
     let path = pipe.folder.path().join("config.json");
     let listed = |pipe: &mut Pipe, query: &str| {
@@ -169,7 +169,7 @@ fn config_change_applies_under_stdio_too() {
 }
 
 #[test]
-fn stdout_carries_mcp_only() {
+fn stdout_carries_only_mcp_messages() {
     let mut pipe = Pipe::open(json!({
         "mcpServers": {"broken": {"command": "/nowhere/at/all"}, "s": stub_stdio(&["--malformed"])},
         "logging": {"level": "debug"},

@@ -262,7 +262,7 @@ fn first_half(client: &mut Client) {
 }
 
 #[test]
-fn first_bytes_leave_before_the_last_were_sent() {
+fn first_bytes_are_forwarded_before_the_last_are_sent() {
     for halves in [Asked::halves, Asked::id_last] {
         let (proxy, mut client, mut asked, second) = half_way(halves);
         first_half(&mut client);
@@ -349,7 +349,7 @@ fn fr_a11_decision_is_recorded_if_the_client_disconnects_and_the_answer_cannot_b
 }
 
 #[test]
-fn act_1_guard_verdict_is_recorded_although_the_client_disconnects() {
+fn act_1_guard_verdict_is_recorded_even_if_the_client_disconnects() {
     let violation = |asked: &Asked| asked.violation(MAX_BYTES);
     let (proxy, mut client, mut asked, second) = half_way_of(&ByHand::with_schema(), violation);
     first_half(&mut client);
@@ -394,7 +394,7 @@ fn client_that_disconnects_before_any_answer_cancels_over_both_transports() {
 }
 
 #[test]
-fn warn_streams_too_and_validates_afterwards() {
+fn warn_also_streams_results_and_validates_them_afterwards() {
     let http = HttpStub::start(&["--stateless"]);
     let proxy = Proxy::start(json!({"s": http.entry()}));
     let mut client = proxy.client();

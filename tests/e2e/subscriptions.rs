@@ -321,7 +321,7 @@ fn subscription_at_a_child_is_taken_once_the_child_has_acknowledged_it() {
 
 // BND-1
 #[test]
-fn stream_beyond_the_bound_subscribes_to_nothing() {
+fn stream_beyond_the_bound_does_not_subscribe() {
     // A quarter of `MAX_LISTENERS`.
     const STREAMS: usize = 256;
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "read_item"])}));
@@ -378,7 +378,7 @@ fn pro_13_resource_refused_by_a_modern_server_does_not_prevent_other_subscriptio
 
 // PRO-13
 #[test]
-fn pro_13_subscription_unanswered_by_a_legacy_server_is_repeated() {
+fn pro_13_subscription_that_a_legacy_server_does_not_answer_is_repeated() {
     let server = Server::start(Tells::Legacy);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let (mut events, agreed) = subscribed(&proxy, &["x:busy"]);

@@ -361,7 +361,7 @@ fn two_servers_with_the_same_task_id_are_distinguished() {
 
 // PRO-43
 #[test]
-fn result_in_a_task_is_judged_and_recorded_like_the_answer_to_its_call() {
+fn result_in_a_task_is_validated_and_recorded_like_the_answer_to_its_call() {
     let server = Server::start();
     let servers = json!({"strict": server.in_mode("strict"), "warn": server.in_mode("warn"), "off": server.in_mode("off")});
     let proxy = Proxy::with(json!({"mcpServers": servers, "activity": {"receipts": true}}));

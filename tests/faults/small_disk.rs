@@ -139,6 +139,6 @@ pub(crate) fn run_child(mount: &str, disk: &str, child: &str) {
 }
 
 #[test]
-fn act_2_disk_that_is_full_from_time_to_time_loses_nothing() {
+fn act_2_disk_that_is_full_from_time_to_time_loses_no_record() {
     run_child(MOUNT, DISK, "small_disk::child");
 }

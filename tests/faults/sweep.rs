@@ -38,7 +38,7 @@ enum Outcome {
 }
 
 #[test]
-fn failing_disk_operation_loses_nothing_acknowledged_and_hangs_nothing() {
+fn failing_disk_operation_loses_no_acknowledged_record_and_does_not_hang() {
     let folder = tempfile::tempdir().unwrap();
     let shim = build(folder.path());
     let every = std::env::var(EVERY).ok().map(|every| every.parse::<u64>().unwrap());

@@ -6,7 +6,7 @@ use crate::subject::{BEFORE, Phase};
 use crate::sweep::{Run, build, folder};
 
 #[test]
-fn unreadable_file_is_named_and_costs_only_its_contents() {
+fn unreadable_file_is_named_and_only_its_contents_are_lost() {
     let home = tempfile::tempdir().unwrap();
     let shim = build(home.path());
     for (file, holds_records) in [

@@ -274,7 +274,7 @@ fn problems(files: &[File], excepted: &[(&[&str], &str)]) -> Vec<String> {
 }
 
 #[test]
-fn no_files_use_each_other_in_a_circle() {
+fn files_do_not_use_each_other_in_a_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     walk(root, &root.join("src"), &mut |path, text| {

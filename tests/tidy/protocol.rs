@@ -40,7 +40,7 @@ fn protocol_words(path: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn protocol_literals_are_written_in_their_module_only() {
+fn protocol_literals_are_written_only_in_their_module() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     walk(root, &root.join("src"), &mut |path, text| {

@@ -65,7 +65,7 @@ fn type_names_are_unique_or_have_a_reason() {
 }
 
 #[test]
-fn types_with_two_homes_are_reported() {
+fn types_defined_in_two_places_are_reported() {
     let text = "pub struct A;\npub(super) enum B {\n    pub(in crate::x) type C<T> = T;\nstruct D;\n\
                 pub fn e() {}\npub use f::G;\n// pub struct H;\n";
     assert_eq!(types(text).collect::<Vec<_>>(), ["A", "B", "C"]);

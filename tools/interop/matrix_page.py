@@ -22,8 +22,8 @@ Measured on {date} with `tools/interop/matrix --page`:
 - Interfaces: `/mcp`, `/mcp/all`, `/mcp/server/NAME`, and `mcpproxy stdio`, which shows the same as `/mcp`.
 
 A cell is one feature of one client, interface and server. Of {cells} cells {pass} pass, {fails} fail, {absent} are absent in an SDK, and
-{impossible} are impossible. The columns lead from the client's family to the server's, with the number of passing cells among those that are
-possible and present in the SDKs; – stands for none.
+{impossible} are impossible. Each column is one pair of a client's family and a server's family. It gives the number of passing cells
+among those that are possible and present in the SDKs; – stands for none.
 
 | feature | legacy to legacy | legacy to modern | modern to legacy | modern to modern |
 |---|---|---|---|---|

@@ -514,7 +514,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
         #[test]
-        fn act_8_scrubbing_leaves_texts_unchanged_that_the_prefilter_passes(text in texts(), cut: bool) {
+        fn act_8_texts_that_pass_the_prefilter_are_unchanged_by_scrubbing(text in texts(), cut: bool) {
             let out = REDACTOR.with(|redactor| {
                 let open = cut && open_authority(&text).is_some();
                 (!open && redactor.prefilter.as_ref().unwrap().is_clean(&text, cut, &redactor.keys)).then(|| {
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn act_8_credential_behind_an_escape_is_not_passed() {
+    fn act_8_credential_behind_an_escape_does_not_pass_the_prefilter() {
         let keys = Keys::new(&[]);
         let prefilter = Prefilter::new(&keys).unwrap();
         for before in ["", " ", "/", r"\n", r"\\n", r"\/", r"\u00e9", r"\\u00e9", r"\ud83d\ude00"] {
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn prefilter_passes_ordinary_texts_without_a_secret() {
+    fn ordinary_texts_without_a_secret_pass_the_prefilter() {
         let keys = Keys::new(&[]);
         let prefilter = Prefilter::new(&keys).unwrap();
         let plain = serde_json::json!({

@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn single_bit_flip_costs_at_most_its_batch_and_none_in_a_start() {
+    fn single_bit_flip_loses_at_most_its_batch_and_no_batch_if_it_is_in_a_start() {
         let (bytes, written) = journal(&mut Random(3), 4);
         let used = written.last().unwrap().end;
         for at in 0..used {
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_within_a_value_counts_only_with_evidence() {
+    fn batch_nested_in_a_value_counts_only_with_evidence() {
         let fake = encode(12, &[Item { keyspace: 6, key: b"first", value: Some(b"forged") }]);
         let value = [&[9; 40][..], &fake, &[9; 40]].concat();
         let real = |seqno, value| encode(seqno, &[Item { keyspace: 1, key: &[1; 8], value }]);

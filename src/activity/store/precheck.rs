@@ -592,7 +592,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_round_trips_and_one_with_a_flipped_bit_is_ignored() {
+    fn table_list_round_trips_and_is_ignored_if_a_bit_is_flipped() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         assert_eq!(KnownTables::read(dir).unwrap(), KnownTables::default());

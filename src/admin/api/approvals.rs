@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn call_counts_as_ended_only_if_it_cannot_be_waiting_any_more() {
+    fn call_counts_as_ended_only_if_it_can_no_longer_be_waiting() {
         let long = MAX_TIMEOUT + Duration::from_secs(1);
         for (state, silent, status, words) in [
             (NodeState::Stopped, Duration::ZERO, 410, "which is dead"),

@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn last_event_id_accepts_positions_in_a_fleet_only() {
+    fn last_event_id_accepts_positions_only_in_a_fleet() {
         let id = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
         let record = LastSeen::Record(Id::parse(id).unwrap());
         for in_fleet in [false, true] {

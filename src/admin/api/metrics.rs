@@ -640,7 +640,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn format_is_negotiated_by_accept() {
+    fn metrics_format_follows_the_accept_header() {
         use Exposition::{OpenMetrics, Text};
         // These are the headers of Prometheus 2.53 and 3.
         const TWO: &str = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn word_lists_are_closed() {
+    fn words_outside_the_accepted_list_are_rejected() {
         let words = ["read", "write", "destructive"];
         let mut good = query("intent_type=write,read");
         assert_eq!(good.words("intent_type", &words).unwrap(), ["write", "read"]);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_is_slow_only_while_sent_data_is_unread() {
+    fn reader_counts_as_slow_only_while_sent_data_is_unread() {
         let (mut pace, start) = (ReaderPace::default(), Instant::now());
         let late = start + READ_TIMEOUT + Duration::from_millis(1);
         assert_eq!(pace.on_poll(late), None, "nothing was sent");

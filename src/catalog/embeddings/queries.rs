@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn searches_beyond_the_request_limit_use_words() {
+    async fn searches_beyond_the_request_limit_use_only_words() {
         let (embedder, asked) = QueryEmbedder::new(Some(&settings("m")));
         embedder.set_tool_vectors("m", &vectors());
         let searches = (0..20).map(|at| {

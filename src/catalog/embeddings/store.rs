@@ -175,7 +175,7 @@ mod tests {
 
     // EMB-3
     #[test]
-    fn only_unknown_texts_are_embedded_and_each_once() {
+    fn each_unknown_text_is_embedded_once_and_known_texts_are_not() {
         let mut store = VectorStore::new("m");
         let tools = [tool("a", "x"), tool("b", "y"), tool("a", "x")];
         let missing = store.arrange(&tools, true);

@@ -181,7 +181,7 @@ fn fr_021_golden_set_quality_does_not_regress() {
 }
 
 #[test]
-fn name_match_by_chance_does_not_hide_others() {
+fn accidental_name_match_does_not_hide_other_tools() {
     let (lexicon, tools) = (Arc::new(Lexicon::default()), tools());
     let of_server = |server: &'static str| Asking::of(&lexicon, &tools, Some(&[server].into()));
     let names = |asking: &Asking, query: &str| {

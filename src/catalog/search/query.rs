@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wanted_effect_precedes_a_that_clause() {
+    fn wanted_effect_is_not_read_from_a_that_clause() {
         let lexicon = Lexicon::default();
         let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
         for (query, expected) in [
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn word_after_an_article_is_a_thing() {
+    fn word_after_an_article_states_no_effect() {
         let lexicon = Lexicon::default();
         let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
         for (query, expected) in [

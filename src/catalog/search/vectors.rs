@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_tools_come_first_and_unplaced_are_skipped() {
+    fn nearest_tools_come_first_and_tools_without_a_vector_are_skipped() {
         // The vectors have more dimensions than there are accumulators, with a remainder.
         let vector = |angle: f32| {
             let mut numbers = vec![0.0; 2 * LANES + 3];
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_similarity_keeps_order_and_odd_dimensions_are_skipped() {
+    fn equal_similarity_keeps_the_order_and_vectors_of_other_dimensions_are_skipped() {
         let tools: Vec<_> = ["a", "b", "c"].map(tool).to_vec();
         let (one, other) = (unit(&[1.0, 1.0]), unit(&[1.0, 1.0, 1.0]));
         let vectors = [one.numbers(), other.numbers(), one.numbers()];

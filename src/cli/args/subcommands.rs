@@ -26,10 +26,9 @@ Examples:
   mcpproxy upstream add github --url https://api.githubcopilot.com/mcp --header 'Authorization: Bearer ${env:GITHUB_TOKEN}'
   mcpproxy upstream add notes --env 'NOTES_KEY=${file:/run/secrets/notes}' --disabled -- notes-server --stdio
 
-What follows the name, or --, is the command and its arguments; no shell interprets it. Options of \
-mcpproxy are written before it. The rest of the file \
-is preserved, comments included. Reference secrets instead of writing them: ${env:NAME}, \
-${file:/path}, ${credential:NAME}, ${keyring:service/user}. A running proxy is notified of the change.")]
+The words after the name, or after --, are the command and its arguments; no shell interprets them. Write options \
+of mcpproxy before them. The rest of the config file is preserved, including comments. Write secrets as \
+references: ${env:NAME}, ${file:/path}, ${credential:NAME}, ${keyring:service/user}. A running proxy is notified of the change.")]
     Add(UpstreamAdd),
     /// Remove a server from the config
     #[command(
@@ -74,7 +73,7 @@ Calls in flight to it fail.")]
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Show a server's stderr output, or the state changes of a URL, with secrets redacted
+    /// Show the stderr output of a server, or its state changes if it has a URL; secrets are redacted
     #[command(after_help = "\
 Examples:
   mcpproxy upstream logs files
@@ -82,7 +81,7 @@ Examples:
   mcpproxy upstream logs files -n 20 --json
   mcpproxy upstream logs files --time local
 
-The last 1 to 2 MiB per server are kept in the data directory. A server over HTTP has no stderr: its log has \
+The last 1 to 2 MiB per server are kept in the data directory. A server over HTTP has no stderr: its log contains \
 the changes of its state, with the reasons.")]
     Logs {
         /// The server's name in the config
@@ -130,8 +129,8 @@ a token is requested at once.")]
 Examples:
   mcpproxy upstream logout github
 
-A running proxy notices. The tokens are revoked if the authorization server offers that (RFC 7009); \
-otherwise they stay valid there until they expire, which is reported.")]
+A running proxy notices the change by itself. The tokens are revoked if the authorization server supports that \
+(RFC 7009); otherwise the command reports that they stay valid there until they expire.")]
     Logout {
         /// The server's name in the config
         #[arg(value_name = "NAME")]
@@ -144,10 +143,10 @@ pub(in crate::cli) struct UpstreamAdd {
     /// The server's name: letters, digits, '-', '_', '.', and spaces within
     #[arg(value_name = "NAME")]
     pub(in crate::cli) name: String,
-    /// Its MCP endpoint (same as --url)
+    /// URL of the server's MCP endpoint (same as --url)
     #[arg(value_name = "URL", value_parser = endpoint, conflicts_with_all = ["url", "command", "env"])]
     pub(in crate::cli) endpoint: Option<String>,
-    /// Its MCP endpoint
+    /// URL of the server's MCP endpoint
     #[arg(long, value_name = "URL", conflicts_with = "command")]
     pub(in crate::cli) url: Option<String>,
     /// Environment variable of the command; repeatable
@@ -159,7 +158,7 @@ pub(in crate::cli) struct UpstreamAdd {
     /// Add the server disabled
     #[arg(long)]
     pub(in crate::cli) disabled: bool,
-    /// Skip the test whether the server is usable
+    /// Do not test whether the server is usable
     #[arg(long)]
     pub(in crate::cli) no_check: bool,
     /// The command and its arguments, after all options; -- may precede it
@@ -196,10 +195,10 @@ pub(in crate::cli) struct ImportArgs {
     /// Clients to import from: claude-desktop, claude-code, cursor, vscode, windsurf, codex, zed [default: all]
     #[arg(value_enum, value_name = "CLIENT", hide_possible_values = true)]
     pub(in crate::cli) clients: Vec<McpClient>,
-    /// Only this server; repeatable
+    /// Import only this server; repeatable
     #[arg(long = "server", value_name = "NAME")]
     pub(in crate::cli) servers: Vec<String>,
-    /// Show what would be added, and add nothing
+    /// Show what would be added without adding it
     #[arg(long)]
     pub(in crate::cli) dry_run: bool,
     /// Do not ask for confirmation
@@ -215,10 +214,10 @@ pub(in crate::cli) struct ConnectArgs {
     /// Also move the client's own servers into mcpproxy
     #[arg(long = "move", conflicts_with = "undo")]
     pub(in crate::cli) moves: bool,
-    /// Remove our entry, and restore the client's file if it is otherwise unchanged
+    /// Remove the entry of mcpproxy, and restore the client's file if it is otherwise unchanged
     #[arg(long)]
     pub(in crate::cli) undo: bool,
-    /// Show what would be written, and write nothing
+    /// Show what would be written without writing it
     #[arg(long)]
     pub(in crate::cli) dry_run: bool,
     /// Do not ask for confirmation
@@ -293,7 +292,7 @@ pub(in crate::cli) struct CallArgs {
         conflicts_with = "tool"
     )]
     pub(in crate::cli) tool_name: Option<String>,
-    /// Arguments: KEY=TEXT, or KEY:=JSON for a value that is not a text; a text is coerced to what the tool's schema requires
+    /// Arguments: KEY=TEXT for a string, KEY:=JSON for other values; a string is coerced to the type in the tool's schema
     #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
     pub(in crate::cli) pairs: Vec<String>,
     /// The tool's arguments: a JSON object, '-' for stdin, or @FILE
@@ -332,9 +331,9 @@ Exit code 1 if anything is wrong; the problems are listed below the table.")]
 Examples:
   mcpproxy fleet apply fleet.json
 
-Per-node keys keep their values: listen, tls, data_dir, api_key, cluster and logging. The rule files the config \
-names are shared with it. The config is validated here and on the contacted node before it is stored; each node validates it with its own \
-keys, and keeps its previous config if the new one is invalid.")]
+Per-node keys keep their values: listen, tls, data_dir, api_key, cluster and logging. The rule files that the \
+config names are shared with it. The config is validated here and on the contacted node before it is stored. Each \
+node then validates it with its own keys, and keeps its previous config if the new one is invalid.")]
     Apply {
         /// The config file
         #[arg(value_name = "FILE")]
@@ -443,14 +442,14 @@ Examples:
   mcpproxy approvals approve 5r8x0q2mzk7w1ahd --for 1h
   mcpproxy approvals approve 5r8x0q2mzk7w1ahd --for session
 
-Without --for only this call is approved. With it every call of the same tool by the same \
-principal is approved for that time, whatever its arguments, until the server changes the tool's definition. `approvals \
-deny` with the same id revokes it early.")]
+Without --for only this call is approved. With --for, every call of the same tool by the same principal is \
+approved for that time, whatever its arguments. The approval ends early if the server changes the tool's \
+definition, or if you run `approvals deny` with the same id.")]
     Approve {
         /// The approval's id, from `approvals list`, or a prefix of it
         #[arg(value_name = "ID")]
         id: String,
-        /// How long the approval stands: a duration like 1h, at most 24h, or 'session'
+        /// Lifetime of a standing approval: a duration like 1h, at most 24h, or 'session'
         #[arg(long = "for", value_name = "TIME")]
         how_long: Option<String>,
     },
@@ -474,19 +473,19 @@ Examples:
   mcpproxy policy check new.cedar other.cedar
 
 Without FILE the rules of the config are checked. Every problem is reported as FILE:LINE:COLUMN. Exit \
-code 1 if there is any. The tools are those the proxy discovered last.")]
+code 1 if there are problems. The known tools are those that the proxy discovered last.")]
     Check {
         /// Rule files, instead of policy.files
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Evaluate test cases and compare decisions with expectations
+    /// Evaluate test cases and compare the decisions with the expected ones
     #[command(after_help = "\
 Examples:
   mcpproxy policy test cases.yaml
   mcpproxy policy test cases.json --rules new.cedar
 
-A case, in YAML or JSON, one of a list:
+The file is a YAML or JSON list of cases like this one:
   - {principal: 'token:ci', groups: [dev], action: destructive, tool: 'github:delete_repo',
      args: {repo: x}, expect: deny, rule: no-delete}
 
@@ -506,14 +505,14 @@ Examples:
   mcpproxy policy explain --as token:ci --tool github:delete_repo --args '{\"repo\":\"x\"}'
   mcpproxy policy explain --as jwt:ann --group dev --tool files:read --action read -o json")]
     Explain(PolicyExplain),
-    /// Compare new rules, instead of those in force, on logged calls
+    /// Show what new rules would have decided about the logged calls
     #[command(after_help = "\
 Examples:
   mcpproxy policy replay new.cedar --since 30d
   mcpproxy policy replay new.cedar more.cedar --since 2026-01-01T00:00:00Z -o json
 
-The action of a call is the greater of its operation and the one that the tool is marked for now (CALL WITH \
-of `mcpproxy tools list`): a rule for Action::\"read\" does not apply to a call_tool_read of a tool that is not \
+The action of a call is the greater of its operation and the one that the tool is marked for now (column CALL WITH \
+of `mcpproxy tools list`). So a rule for Action::\"read\" does not apply to a call_tool_read of a tool that is not \
 marked read-only.
 
 Calls with truncated or redacted arguments, and calls for which the log lacks an attribute that a rule \
@@ -565,8 +564,8 @@ Examples:
   mcpproxy activity list --type policy_decision -o json
   mcpproxy activity list --text 'no such file' --since 7d
 
-Sorted by the time shown: when a record was stored. --since and --until filter by when a \
-call began. Filters combine; separate several values of one filter with commas. A decision about a \
+Records are sorted by the time shown, which is when they were stored. --since and --until filter by when a \
+call began. A record must match all filters; separate several values of one filter with commas. A decision about a \
 listed call, and its approval, are shown in that call's row. At a terminal, or with COLUMNS set, ids are record \
 numbers, and columns that do not fit are omitted, DURATION and TYPE first; a pipe gets full ids and all columns."
     )]
@@ -578,7 +577,7 @@ Examples:
   mcpproxy activity show 4711 --time local
   mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 -o yaml
 
-`last` is the first row of `activity list`. A number is that of a record in this log, its \"seq\".")]
+`last` is the first row of `activity list`. A number is the \"seq\" of a record in this log.")]
     Show {
         /// The record's number or id, from `activity list`, or `last`
         #[arg(value_name = "ID")]
@@ -615,15 +614,15 @@ Examples:
   mcpproxy activity watch
   mcpproxy activity watch --json
 
-With json, each record is one line; with yaml, one document.")]
+With json, each record is one line; with yaml, each record is one document.")]
     Watch {
-        /// Words instead of icons
+        /// Show words instead of icons
         #[arg(long)]
         no_icons: bool,
         /// Time format: relative, local or utc [default: local at a terminal, else utc]
         #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
         time: Option<TimeStyle>,
-        /// In a fleet, only the records of this node
+        /// In a fleet, show only the records of this node
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
     },
@@ -635,11 +634,11 @@ Examples:
   mcpproxy activity verify --store s3://bucket/fleet --keys keys.txt
   mcpproxy activity verify proof.json --keys keys.txt
 
-Exit code 1 if the log was altered. If no proxy runs, a copy of the files is checked, \
-too. Someone who can rewrite the whole store and its head can forge both: keep a copy of the \
+Exit code 1 if the log was altered. If no proxy runs, a copy of the files is checked. \
+Someone who can rewrite the whole store and its head can forge both: keep a copy of the \
 head elsewhere if that matters. With --store only the chains in a fleet's object store are checked, \
-and each altered, removed, replaced or misplaced segment is named. A file is a \
-proof written by `activity prove`, and is verified offline.")]
+and each altered, removed, replaced or misplaced segment is named. A file given as argument \
+is a proof written by `activity prove`; it is verified offline.")]
     Verify(ActivityVerify),
     /// Write an offline-verifiable proof of one record
     #[command(after_help = "\
@@ -648,7 +647,7 @@ Examples:
   mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 --store s3://bucket/fleet --file proof.json
   mcpproxy activity verify proof.json --keys keys.txt
 
-The store is that of the config (cluster.store), or of --store.")]
+The store is the one in the config (cluster.store), unless --store names another.")]
     Prove(ActivityProve),
 }
 
@@ -664,7 +663,7 @@ pub(in crate::cli) struct ActivityVerify {
     /// Trusted keys, one per line as in a node's claim.json [default: those in the store or proof]
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) keys: Option<PathBuf>,
-    /// Accept segments missing at the start of a chain: the store's lifecycle rules remove old ones
+    /// Accept missing segments at the start of a chain, for stores whose lifecycle rules remove old ones
     #[arg(long, requires = "store")]
     pub(in crate::cli) expired: bool,
 }
@@ -721,13 +720,13 @@ impl ActivityExport {
 pub(in crate::cli) struct ActivityList {
     #[command(flatten)]
     pub(in crate::cli) filters: ActivityFilters,
-    /// Only records that contain this text anywhere: names, reason, arguments, result
+    /// Show only records that contain this text anywhere: names, reason, arguments, result
     #[arg(long, value_name = "TEXT")]
     pub(in crate::cli) text: Option<String>,
     /// Maximum number of records, up to 10000
     #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(in crate::cli) limit: u32,
-    /// Words instead of icons
+    /// Show words instead of icons
     #[arg(long)]
     pub(in crate::cli) no_icons: bool,
     /// Time format: relative, local or utc [default: relative at a terminal, else utc]
@@ -741,10 +740,10 @@ pub(in crate::cli) struct ActivityFilters {
     /// Record type: tool_call, policy_decision, resource_read, prompt_get, completion, server_question, …
     #[arg(long = "type", value_name = "TYPE")]
     pub(in crate::cli) kind: Option<String>,
-    /// Upstream server
+    /// Name of the upstream server
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) server: Option<String>,
-    /// Tool, alone or as server:tool
+    /// Name of the tool, alone or as server:tool
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) tool: Option<String>,
     /// Status: success, error, rejected, blocked, warning or unknown; refused means rejected or blocked
@@ -753,22 +752,22 @@ pub(in crate::cli) struct ActivityFilters {
     /// Declared intent: read, write or destructive
     #[arg(long, value_name = "TYPE")]
     pub(in crate::cli) intent_type: Option<String>,
-    /// MCP session
+    /// Id of the MCP session
     #[arg(long, value_name = "ID")]
     pub(in crate::cli) session: Option<String>,
-    /// HTTP or MCP request
+    /// Id of the HTTP or MCP request
     #[arg(long, value_name = "ID")]
     pub(in crate::cli) request_id: Option<String>,
     /// Principal of the call: anonymous, admin, token:NAME, …
     #[arg(long, value_name = "ID")]
     pub(in crate::cli) principal: Option<String>,
-    /// In a fleet, only the records of this node
+    /// In a fleet, select only the records of this node
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) node: Option<String>,
-    /// Not before: RFC 3339, or an age like 2h or 7d
+    /// Start of the period: RFC 3339, or an age like 2h or 7d
     #[arg(long, value_name = "TIME")]
     pub(in crate::cli) since: Option<String>,
-    /// Not after: RFC 3339, or an age like 30m
+    /// End of the period: RFC 3339, or an age like 30m
     #[arg(long, value_name = "TIME")]
     pub(in crate::cli) until: Option<String>,
 }
@@ -881,14 +880,14 @@ mod tests {
     }
 
     #[test]
-    fn refused_is_an_alias_and_waiting_calls_are_elsewhere() {
+    fn status_refused_is_an_alias_and_waiting_names_the_approvals_command() {
         assert_eq!(statuses("refused"), Ok("rejected,blocked".to_owned()));
         assert_eq!(statuses("error,refused"), Ok("error,rejected,blocked".to_owned()));
         assert!(statuses("success,waiting").unwrap_err().contains("mcpproxy approvals list"));
     }
 
     #[test]
-    fn unknown_status_is_answered_with_the_words_the_nearest_first() {
+    fn unknown_status_error_lists_the_accepted_words_nearest_first() {
         for (typed, first) in [
             ("refuse", "refused"),
             ("error,reject", "rejected"),

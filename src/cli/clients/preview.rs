@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_always_shown() {
+    fn references_in_values_are_always_shown() {
         let entry = of(json!({"command": "x",
             "env": {"KEY": "plain", "B": "${env:B}", "C_TOKEN": "plain ${TOKEN}"}}));
         let env =

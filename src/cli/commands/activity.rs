@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn act_7_decisions_fold_before_the_limit() {
+    async fn act_7_decisions_are_folded_before_the_limit_applies() {
         let all: Vec<Value> = (0..20_u64)
             .flat_map(|call| {
                 let decision = serde_json::json!({"id": format!("d{call}"), "seq": 100 - 2 * call,

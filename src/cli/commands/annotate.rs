@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_043_each_tool_is_asked_about_until_the_end() {
+    fn fr_043_user_is_asked_about_each_tool_until_the_input_ends() {
         let answers =
             |typed: &str| ask(&tools(), &mut typed.as_bytes(), &mut Vec::new(), None).unwrap();
         let read = ("query".to_owned(), Operation::Read);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_043_only_unannotated_tools_can_be_named_each_once() {
+    fn fr_043_only_unannotated_tools_can_be_named_and_each_only_once() {
         let given = |read: &[&str], write: &[&str]| {
             let owned = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
             let given = answers(owned(read), owned(write), Vec::new());

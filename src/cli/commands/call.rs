@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn name_without_server_is_bad_usage() {
+    fn tool_name_without_server_is_a_usage_error() {
         for bad in ["tool", ":tool", "server:"] {
             let failure = request("call_tool_write", "write", &typed(&[bad])).unwrap_err();
             assert_eq!(failure.exit, crate::cli::error::Exit::Usage);

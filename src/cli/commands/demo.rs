@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_requires_agreement_of_reply_and_record() {
+    fn outcome_is_valid_only_if_reply_and_record_agree() {
         let good = json!({"content": [{"type": "text", "text": "hi"}]});
         let bad = json!({"content": [{"type": "text", "text": "no"}], "isError": true});
         let outcome =
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn report_fits_80_columns() {
+    fn demo_report_fits_80_columns() {
         let long = "output schema validation failed: ".repeat(6);
         let mut report = String::new();
         for (index, step) in steps().iter().enumerate() {
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn the_five_outcomes_differ() {
+    fn five_outcomes_of_the_demo_differ() {
         let steps = steps();
         for (index, step) in steps.iter().enumerate() {
             let later = steps.get(index + 1..).unwrap_or_default();
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tool_answers_and_two_misbehave() {
+    fn every_demo_tool_answers_and_two_tools_misbehave() {
         let mut server = DemoServer::new();
         let arguments = json!({"text": "buy milk"});
         for tool in demo_tools().as_array().unwrap() {

@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_and_search_read_the_same_status() {
+    fn rules_and_search_findings_come_from_the_status() {
         let status = json!({"faults": [
             {"part": "rules", "cause": "a.cedar:1:1: no server 'x'"},
             {"part": "search", "cause": "connection refused"},
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn implausible_clock_is_wrong() {
+    fn implausible_clock_is_reported_as_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
         fs::write(&path, "{}").unwrap();

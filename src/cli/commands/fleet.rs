@@ -293,7 +293,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn row_shows_known_values() {
+    fn fleet_row_shows_known_values() {
         let texts = |node: &Value| row(node).into_iter().map(|it| it.text).collect::<Vec<_>>();
         let node = json!({
             "node": "a", "is_self": true, "state": "living", "clock_ahead_ms": 3_600_000, "clock_is_off": true, "reached": false,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn fleet_table_keeps_state_beside_long_names() {
+    fn fleet_table_keeps_the_state_column_beside_long_names() {
         for name in crate::cli::output::tests::names() {
             let all = json!({"fleet": "f", "node": "a", "living": 1, "nodes": [
                 {"node": name, "state": "silent", "said": {"version": "0.1.0", "commit": "01234567",

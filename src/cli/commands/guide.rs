@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_between_pages_are_commands() {
+    fn links_between_pages_are_printed_as_commands() {
         let page = "[a](crate::guide::fleet_setup), [b](crate::guide::security#x). [c](https://h), [d](#e)";
         let expected = "[a](mcpproxy guide fleet-setup), [b](mcpproxy guide security). [c](https://h), [d](#e)";
         assert_eq!(with_commands(page), expected);

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_diff_says_so() {
+    fn empty_diff_states_that_it_is_empty() {
         let nothing = json!({"name": "s", "digest": "d", "tools": [], "left_out": 0});
         assert_eq!(shown(&nothing, Colors::Plain), "No changes are pending.\n");
     }

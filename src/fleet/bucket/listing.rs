@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn surplus_objects_keep_the_first() {
+    async fn listing_with_surplus_objects_keeps_the_first_ones() {
         let dir = tempfile::tempdir().unwrap();
         let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
@@ -725,7 +725,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_listing_stops_after_selection_and_count() {
+    fn ordered_listing_stops_after_the_selection_and_the_requested_count() {
         let all = ["a", "b", "c", "d", "e", "f"];
         let kept = vec!["a".to_owned(), "b".to_owned()];
         assert_eq!(part(&all, 2, 1), (kept.clone(), 1, Some("c".into()), 3));
@@ -773,7 +773,7 @@ mod tests {
     }
 
     #[test]
-    fn deleted_invalid_key_returns_to_whole_pages() {
+    fn listing_uses_whole_pages_again_after_an_invalid_key_is_deleted() {
         for start in [PagePart::Grows(1), PagePart::Shrinks(512)] {
             let (mut part, mut asked) = (start, 0);
             while part != PagePart::Whole {

@@ -200,7 +200,7 @@ async fn invalid_folder_names_are_marked_and_do_not_hide_others() {
 }
 
 #[tokio::test]
-async fn too_many_invalid_keys_name_the_first_unskipped() {
+async fn too_many_invalid_keys_fail_and_the_first_one_not_skipped_is_named() {
     let odd: Vec<_> = (0..=MAX_ODD_KEYS).map(|at| format!("f/\u{1}{at:02}")).collect();
     let few = Keys::new(odd[1..].iter().map(String::as_str).chain(["f/a"]));
     let (bucket, _) = few.served("");
@@ -215,7 +215,7 @@ async fn too_many_invalid_keys_name_the_first_unskipped() {
 }
 
 #[tokio::test]
-async fn store_without_start_key_is_not_queried_forever() {
+async fn store_that_ignores_the_start_key_is_not_queried_forever() {
     for is_direct in [false, true] {
         let keys = Keys::new(["f/a/1", "f/b/1", "f/b//1", "f//1", "f/c/1"]);
         let (bucket, keys) = Keys { begins_behind: false, page: 2, ..keys }.served("");

@@ -241,7 +241,7 @@ fn deeply_nested_schema_is_rejected() {
 }
 
 #[test]
-fn claimed_counts_allocate_no_memory() {
+fn claimed_counts_do_not_allocate_memory() {
     let root = [thrift::text(4, ""), thrift::int(1, i64::from(i32::MAX)), vec![0]].concat();
     for footer in [
         // Claims many columns, groups and notes.
@@ -302,7 +302,7 @@ fn long_text(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn repeated_cell_counts_every_time() {
+fn repeated_cell_counts_towards_the_size_each_time() {
     let rows = 1_u64 << 20;
     // One-bit indexes; a run of the first cell for all rows.
     let all_of_the_first = [vec![1], thrift::varint(rows << 1), vec![0]].concat();

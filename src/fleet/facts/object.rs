@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_size_equals_written_size() {
+    fn counted_size_of_facts_equals_their_written_size() {
         let [a, b] = ["a", "b"].map(node);
         let mut facts = FactSet::default();
         for (at, value) in ["", "{\"a\":\"\\\\\"}", "\u{0}\u{1}", "é"].into_iter().enumerate() {
@@ -337,7 +337,7 @@ mod tests {
     const PLACE: ObjectBinding<'_> = ObjectBinding { fleet: FleetId([1; 16]), key: "facts/said/a" };
 
     #[test]
-    fn sealed_object_opens_with_any_fleet_key_at_its_place_only() {
+    fn sealed_object_opens_with_any_fleet_key_only_at_its_own_path() {
         let [old, new] = [[1; 32], [2; 32]];
         let sealed = seal_object(&FactKeys::new([old]), PLACE, [7; 32], b"text").unwrap();
         assert!(!sealed.windows(4).any(|part| part == b"text"));

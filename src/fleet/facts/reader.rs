@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn relayed_facts_leave_room_for_own_facts() {
+    fn relayed_facts_leave_space_for_own_facts() {
         let [own, quoted, plain] = ["own", "gone-1", "gone-2"].map(node);
         let mut set = FactSet::default();
         set_value(&mut set, &own, "x");
@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn unchanged_object_is_not_reread_and_unreadable_one_changes_nothing() {
+    fn unchanged_object_is_not_reread_and_an_unreadable_object_has_no_effect() {
         let ([first, _], b) = (two_of_b(), node("b"));
         let (mut reader, mut set) = (reader(), FactSet::default());
         let wanted = reader.wanted(&[listed("b", 1)], true, none_alive);
@@ -726,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_read_unless_limits_left_something_out() {
+    fn read_is_complete_unless_limits_omitted_an_object() {
         let (mut reader, mut set) = (reader(), FactSet::default());
         let empty = FactObject { number: 1, facts: FactSet::default() };
         let many = (0..MAX_ROUND_READS + 2).map(|at| listed(&format!("n{at:02}"), 1));
@@ -847,7 +847,7 @@ mod tests {
     }
 
     #[test]
-    fn twin_node_is_reported_but_lost_memory_is_not() {
+    fn duplicate_node_is_reported_but_lost_memory_is_not() {
         let a = node("a");
         let mut facts = FactSet::default();
         facts.set_value(&a, FactKind::Token, "t", "1").unwrap();
@@ -932,7 +932,7 @@ mod tests {
     }
 
     #[test]
-    fn authors_without_room_are_reported_unless_relayed_elsewhere() {
+    fn authors_without_space_are_reported_unless_relayed_elsewhere() {
         let [b, gone] = ["b", "gone"].map(node);
         let mut reader = reader();
         let (facts, left_out) = (FactSet::default(), BTreeSet::from([gone.clone()]));

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn alive_nodes_come_first_and_every_object_gets_its_turn() {
+    fn alive_nodes_are_read_first_and_every_object_is_read_eventually() {
         let names = (0..100).flat_map(|at| [format!("a{at:02}"), format!("s{at:02}")]);
         let mut due: Vec<_> = names.map(|name| listed(&name, 1)).collect();
         due.extend(["sz", "l1", "l2"].map(|name| listed(name, 1)));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_reads_do_not_delay_unread_objects() {
+    fn rereading_objects_does_not_delay_unread_objects() {
         let mut turns = FactTurns::default();
         let mut unread: BTreeSet<_> = (0..1000).map(|at| format!("s{at:04}")).collect();
         let again: Vec<_> = (0..500).map(|at| listed(&format!("x{at:03}"), 1)).collect();

@@ -682,7 +682,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn config_rolls_back_step_by_step() {
+    fn config_rolls_back_one_version_at_a_time() {
         let a = node("a");
         let mut fact = None;
         for digit in ['1', '2', '3'] {

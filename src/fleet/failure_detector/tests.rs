@@ -115,7 +115,7 @@ fn old_heartbeat_means_a_dead_node() {
 }
 
 #[test]
-fn no_node_dies_during_a_store_outage() {
+fn no_node_is_declared_dead_during_a_store_outage() {
     let mut scene = Scene::new();
     scene.beats(1, 1);
     scene.beats(1, 2);
@@ -365,7 +365,7 @@ impl World {
 }
 
 #[test]
-fn large_fleet_is_judged_from_listings_with_few_reads() {
+fn state_of_a_large_fleet_is_determined_from_listings_with_few_reads() {
     let mut world = World::new(500);
     // Each node is read twice before it counts.
     let turns = world.begins();
@@ -396,7 +396,7 @@ fn large_fleet_is_judged_from_listings_with_few_reads() {
 }
 
 #[test]
-fn stop_in_a_large_fleet_is_seen_once_changes_end() {
+fn stopped_node_in_a_large_fleet_is_detected_once_its_object_stops_changing() {
     let mut world = World::new(200);
     world.turns(12);
     let stops = name("n0007");
@@ -450,7 +450,7 @@ fn tampering_keeps_a_dead_node_alive_only_until_its_next_read() {
 }
 
 #[test]
-fn removed_object_is_silence_and_state_is_kept() {
+fn removed_object_counts_as_silence_and_state_is_kept() {
     let mut world = World::new(3);
     world.turns(5);
     let gone = name("n0001");

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn api_key_accepted_in_each_location() {
+    fn api_key_is_accepted_in_each_location() {
         let none = HeaderMap::new();
         assert!(knows_key(&headers("x-api-key", KEY), None, KEY));
         assert!(knows_key(&headers("authorization", &format!("Bearer {KEY}")), None, KEY));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_or_missing_key_refused() {
+    fn wrong_or_missing_key_is_refused() {
         let none = HeaderMap::new();
         assert!(!knows_key(&none, None, KEY));
         for wrong in ["", "0", &KEY[1..], &format!("{KEY}0"), &KEY.to_uppercase()] {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_listed_in_order_of_precedence() {
+    fn keys_are_listed_in_order_of_precedence() {
         let mut headers = headers("authorization", "Bearer b");
         headers.append(AUTHORIZATION, "Basic x".parse().unwrap());
         headers.append(HEADER, "a".parse().unwrap());
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn certificate_used_without_other_credentials_until_it_expires() {
+    fn certificate_is_used_without_other_credentials_until_it_expires() {
         let folder = tempfile::tempdir().unwrap();
         let identity = Identity::new(TokenFile::new(folder.path()), None);
         let (current, uri) = (identity.reader().current(), "/mcp".parse().unwrap());

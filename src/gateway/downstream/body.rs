@@ -377,14 +377,14 @@ mod tests {
     }
 
     #[test]
-    fn head_is_sent_before_the_first_byte_of_the_value() {
+    fn response_head_is_sent_before_the_first_byte_of_the_value() {
         let mut body = streamed(|_| std::future::pending());
         assert_eq!(poll(&mut body), Poll::Ready(Some(Ok("{".into()))));
         assert!(poll(&mut body).is_pending());
     }
 
     #[test]
-    fn aborted_reply_is_an_error_not_an_end() {
+    fn aborted_reply_ends_with_an_error_instead_of_a_normal_end() {
         let mut broken = streamed(|reply| async move {
             reply.send(data("1")).await;
             Err(Aborted("gone".into()))
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn content_type_added_only_to_responses_with_a_body_and_without_a_type() {
+    fn content_type_is_added_only_to_responses_with_a_body_and_without_a_type() {
         let named = |mut response: Response<Body>| {
             name_type(&mut response);
             let value = response.headers().get(CONTENT_TYPE)?;
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn message_with_several_lines_is_one_event() {
+    fn message_with_several_lines_is_sent_as_one_event() {
         let framed = event(&Bytes::from_static(b"{\"a\":\n1}"));
         assert_eq!(framed, "event: message\ndata: {\"a\":\ndata: 1}\n\n");
     }
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn aborted_event_stream_is_an_error_not_an_end() {
+    async fn aborted_event_stream_ends_with_an_error_instead_of_a_normal_end() {
         let answer = response((), async |()| Err(Aborted("gone".into())));
         assert_eq!(answer.into_body().collect().await.unwrap_err(), Aborted("gone".into()));
     }
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_body_accepted_up_to_the_limit() {
+    async fn request_body_is_accepted_up_to_the_limit() {
         let body = |size| Full::new(Bytes::from(vec![b' '; size]));
         assert_eq!(alone(body(MAX_BODY_BYTES)).await.unwrap().len(), MAX_BODY_BYTES);
         let refused = alone(body(MAX_BODY_BYTES + 1)).await.unwrap_err();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_body_over_budget_gets_retry_after() {
+    async fn request_body_over_the_budget_gets_a_retry_after_header() {
         let all = RequestBodies::default();
         let body = || Full::new(Bytes::from(vec![b' '; MAX_BODY_BYTES]));
         let mut held = Vec::new();

@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_session_id_header_refused() {
+    fn repeated_session_id_header_is_refused() {
         assert_eq!(session_id(&headers(&[])), Ok(None));
         assert_eq!(session_id(&headers(&[(SESSION_ID, "x")])), Ok(Some("x")));
         let repeated = headers(&[(SESSION_ID, "x"), (SESSION_ID, "x")]);

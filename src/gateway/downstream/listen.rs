@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn client_receives_relevant_notifications_only() {
+    fn client_receives_only_relevant_notifications() {
         let method = |endpoint: &Endpoint, notice: &Notice| {
             let message = legacy_notification(endpoint, notice, |uri| uri == "b:x")?;
             let message: Value = serde_json::from_slice(&message).unwrap();

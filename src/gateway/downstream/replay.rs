@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn replay_yields_later_events_of_the_same_stream_only() {
+    fn replay_yields_only_later_events_of_the_same_stream() {
         let (streams, total) = streams();
         let (one, two) = (streams.begin(StreamKind::Reply), streams.begin(StreamKind::Reply));
         for (size, kind) in [(1, Notice), (2, Question), (3, Notice), (4, Answer)] {
@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_bytes_are_available_to_the_response() {
+    fn bytes_reserved_for_a_response_are_available_to_it() {
         let (streams, total) = streams();
         let one = streams.begin(StreamKind::Reply);
         streams.write(one, Answer, 10).unwrap();
@@ -726,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_session_keeps_nothing() {
+    fn ended_session_releases_its_events_and_accepts_no_further_ones() {
         let (streams, total) = streams();
         let one = streams.begin(StreamKind::Reply);
         streams.write(one, Answer, 7).unwrap();

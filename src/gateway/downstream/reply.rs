@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_broken_in_its_last_event_keeps_the_response() {
+    fn stream_that_breaks_in_its_last_event_keeps_the_response() {
         let session = alone();
         for sent in [true, false] {
             let mut framer = framer(Some(KeptEvents::begin(&session)), ProtocolFamily::Legacy);

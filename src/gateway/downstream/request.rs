@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn post_with_unacceptable_media_types_refused_before_its_body() {
+    fn post_with_unacceptable_media_types_is_refused_before_its_body_is_read() {
         let status = |lines: &[(&str, &str)]| {
             let mut request = http::Request::post("/mcp");
             for (name, value) in lines {
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_depends_on_the_path_only() {
+    fn endpoint_depends_only_on_the_path() {
         for (path, endpoint) in [("/mcp", Endpoint::Search), ("/mcp/all?x=/mcp", Endpoint::All)] {
             let request = http::Request::get(path).body(()).unwrap();
             assert_eq!(RequestHead::of(&request.into_parts().0).endpoint, endpoint, "{path}");
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn modern_request_without_revision_or_capabilities_refused() {
+    fn modern_request_without_revision_or_capabilities_is_refused() {
         let all = json!({VERSION_KEY: MODERN, CAPABILITIES_KEY: {"roots": {}},
             "io.modelcontextprotocol/clientInfo": {"name": "ide"},
             "io.modelcontextprotocol/logLevel": "warning"});

@@ -342,7 +342,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn first_use_is_recorded_once() {
+    fn first_use_of_a_session_is_recorded_once() {
         let session = alone();
         assert!(!session.is_used());
         assert!(session.begin_use() && !session.begin_use());
@@ -350,7 +350,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn closed_connections_are_removed() {
+    fn closed_connections_are_removed_from_their_session() {
         let session = alone();
         let kept = Arc::new(InFlight::default());
         for _ in 0..3 {

@@ -284,13 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_evicted_below_the_quotas() {
+    fn no_session_is_evicted_below_the_quotas() {
         let occupancy = occupied(MAX_SESSIONS - 1, 0, &local());
         assert_eq!(asked(&occupancy, &local(), &[]), (vec![], Ok(())));
     }
 
     #[test]
-    fn mildest_sufficient_eviction_is_the_last() {
+    fn eviction_escalates_only_until_it_suffices() {
         use Eviction::{Expired, Idle, OfPrincipal, OfSource};
         let all = || occupied(MAX_SESSIONS, 0, &local());
         assert_eq!(asked(&all(), &local(), &[Expired]), (vec![Expired], Ok(())));
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn heaviest_holder_is_evicted_first_and_never_for_an_equal_one() {
+    fn heaviest_holder_is_evicted_first_but_never_for_an_equal_holder() {
         assert_eq!(evicted(&[("a", 3, 0), ("b", 1, 0)], "c"), ["a0", "a1", "b0", "a2"]);
         assert_eq!(evicted(&[("a", 3, 1), ("b", 1, 0)], "b"), ["a0", "a1", "a2", "b0"]);
         assert_eq!(evicted(&[("a", 3, 0), ("b", 2, 0)], "a"), ["a0", "a1", "a2"]);

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn session_lives_until_ended_or_idle() {
+    fn session_exists_until_it_is_ended_or_idle() {
         let sessions = Sessions::default();
         let kept = sessions.open(opening(7), 0).unwrap();
         assert_eq!(kept.id().len(), 32);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn table_of_busy_sessions_is_full() {
+    fn session_table_is_full_if_all_sessions_are_busy() {
         let sessions = Sessions::default();
         let never = || crate::proxy::reply::Running::new(|_| std::future::pending());
         let _busy: Vec<_> = (0..MAX_SESSIONS as u128)
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn client_that_only_opens_sessions_evicts_its_own_only() {
+    fn client_that_only_opens_sessions_evicts_only_its_own() {
         let sessions = Sessions::default();
         let others: Vec<_> = [Source::Loopback, remote(1)]
             .map(|s| in_use(&sessions, s.share(9) as u128, s, 0))
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn id_without_a_fleet_is_random_bits_and_reopens_nothing() {
+    fn session_id_without_a_fleet_is_random_bits_and_reopens_no_session() {
         let sessions = Sessions::default();
         let session = opened_on(&sessions, 7);
         assert_eq!(**session.id(), *fresh_id(salt(7)));

@@ -380,7 +380,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn unknown_format_version_refused() {
+    fn unknown_format_version_is_refused() {
         let keys = keys(1);
         let id = keys.seal([1; 16], &[FORMAT + 1, 0, 0]).unwrap();
         let refused = office(1, "a").open(&id, 0);

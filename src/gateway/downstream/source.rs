@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn local_source_has_no_quota() {
+    fn local_machine_has_no_quota() {
         let remote = Source::of("10.0.0.1".parse().unwrap());
         assert_eq!((Source::Loopback.share(70), remote.share(70), remote.share(2)), (70, 17, 1));
     }

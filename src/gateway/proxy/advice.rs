@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn example_call_quotes_short_arguments_only() {
+    fn example_call_quotes_only_short_arguments() {
         let intent = r#"{"operation_type":"destructive"}"#;
         let text = call_again(Operation::Destructive, "s:\"t", br#"{"a": 1}"#, intent);
         let call = text.strip_prefix("Call again with call_tool_destructive: ").unwrap();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_three_similar_tools_listed() {
+    fn at_most_three_similar_tools_are_listed() {
         let tools: Vec<_> = ["a:get_repo", "b:read_file", "b:read_dir", "c:raed_file", "d:x"]
             .map(|name| tool(name, "{}"))
             .into();

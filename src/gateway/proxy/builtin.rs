@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn read_result_listed_if_results_are_kept() {
+    fn read_result_is_listed_if_results_are_kept() {
         let list = tools_list(Requirement::Required, 15, "", true);
         let list: Value = serde_json::from_str(&list).unwrap();
         let tools = list["tools"].as_array().unwrap();

@@ -818,7 +818,7 @@ mod tests {
     }
 
     #[test]
-    fn question_is_answered_once_and_by_its_client_only() {
+    fn question_is_answered_once_and_only_by_its_client() {
         let (ours, other) = (client(ProtocolFamily::Legacy), client(ProtocolFamily::Legacy));
         let id = ours.ask(question("7")).unwrap();
         assert_eq!(other.answered(id), None);

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn only_client_of_a_server_receives_its_log_messages() {
+    fn sole_client_of_a_server_receives_its_log_messages() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         assert_eq!(route.route(&LOG, now), LogDelivery::Nobody, "no client uses the server");
         used_by(&route, &ours, now);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn two_clients_of_a_server_receive_no_log_messages() {
+    fn log_messages_of_a_server_with_two_clients_reach_neither_client() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         used_by(&route, &ours, now);
         let mut aside = ours.listen();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn client_uses_a_server_until_its_last_call_ends() {
+    fn client_counts_as_using_a_server_until_its_last_call_ends() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         let other = Peer {
             client: Client::of_test(),
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_6_ended_session_counts_against_other_principals_only() {
+    fn pro_6_ended_session_counts_only_against_other_principals() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         used_as(&route, &ours, "ada", now);
         let _aside = ours.listen();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_6_subscribed_client_uses_its_server_between_calls() {
+    fn pro_6_subscribed_client_counts_as_using_its_server_between_calls() {
         let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         let (other, later) = (Client::of_test(), now + PRESENT + Duration::from_secs(2));
         used_by(&route, &ours, now);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_clients_receive_nothing_at_constant_cost() {
+    fn log_messages_are_dropped_at_constant_cost_if_a_server_has_too_many_clients() {
         let (route, now) = (LogRoute::default(), Instant::now());
         let crowd: Vec<_> = (0..=MAX_USERS).map(|_| Client::of_test()).collect();
         crowd.iter().for_each(|client| used_by(&route, client, now));

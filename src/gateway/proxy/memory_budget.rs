@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn youngest_call_refused_on_deadlock() {
+    fn youngest_call_is_refused_on_deadlock() {
         run(async {
             let budget = MemoryBudget::new(100, 50, ["a".into()]);
             let (mut older, mut younger) = (budget.share("a"), budget.share("a"));
@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_waiting_call_releases_everything() {
+    fn dropped_waiting_call_releases_all_its_memory() {
         run(async {
             let budget = budget(100, 0);
             let mut first = budget.share("a");
@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn request_beyond_the_limit_refused() {
+    fn request_beyond_the_limit_is_refused() {
         let budget = budget(100, 10);
         let mut share = budget.share("a");
         assert!(!share.try_grow(91) && !share.try_grow(u64::MAX));
@@ -714,7 +714,7 @@ mod tests {
     }
 
     #[test]
-    fn default_share_leaves_half_in_the_pool() {
+    fn default_share_leaves_half_of_the_bytes_in_the_pool() {
         let mib = 1 << 20;
         assert_eq!(usual_share(512 * mib, 2, 64 * mib), 64 * mib);
         assert_eq!(usual_share(512 * mib, 10, 64 * mib), 512 * mib / 20);
@@ -750,7 +750,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn body_within_a_charged_one_is_free() {
+    async fn body_that_is_part_of_a_charged_body_is_not_charged_again() {
         let all = RequestBodies::default();
         let held = all.fill();
         let mut within = all.uncharged();
@@ -792,7 +792,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn younger_of_two_deadlocked_bodies_refused() {
+    async fn younger_of_two_deadlocked_bodies_is_refused() {
         let all = RequestBodies::default();
         let [mut older, mut younger] = [(); 2].map(|()| all.charge(&Principal::Anonymous));
         let half = SMALL_BODY_BYTES + COMMON / 2;

@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_request_keeps_its_members_only() {
+    fn repeated_request_keeps_only_its_members() {
         let raw = Bytes::from_static(
             br#"{"requestState":"a\u0062","name":"x","inputResponses":{"q" : {"action":"accept","content":{ "N":1.0}}},"odd\"key":1.0,"task":{}}"#,
         );
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn member_differing_by_case_refused() {
+    fn member_that_differs_only_by_case_is_refused() {
         for (raw, name, known) in [
             (r#"{"name":"x","Name":"y"}"#, "Name", "name"),
             (r#"{"Arguments":{},"name":"x"}"#, "Arguments", "arguments"),
@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn name_or_token_over_its_limit_refused() {
+    fn name_or_token_over_its_limit_is_refused() {
         let read = |name: usize, token: usize| {
             let (name, token) = ("n".repeat(name), "1".repeat(token));
             let raw = format!(r#"{{"name":"{name}","_meta":{{"progressToken":{token}}}}}"#);
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_call_params_refused() {
+    fn invalid_call_params_are_refused() {
         for raw in ["[]", "null", "{}", r#"{"name":7}"#, r#"{"name":"x","_meta":[]}"#, "{"] {
             let raw = Bytes::from_static(raw.as_bytes());
             let read = CallParams::read(&raw, Revision::NEWEST, ClientCapabilities::default());
@@ -674,7 +674,7 @@ mod tests {
     const SUBSCRIBE: Forward = Forward::Resource(ResourceRequest::Subscribe);
 
     #[test]
-    fn params_keep_all_members_but_target_and_meta() {
+    fn params_keep_all_members_except_target_and_meta() {
         for (forward, params, target, own, expected) in [
             (
                 READ,
@@ -766,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn uri_or_name_over_its_limit_refused() {
+    fn uri_or_name_over_its_limit_is_refused() {
         let read = |forward: Forward, params: String| {
             AddressedRequest::read(forward, Revision::NEWEST, params.as_bytes()).map(|_| ())
         };
@@ -796,7 +796,7 @@ mod tests {
     }
 
     #[test]
-    fn params_without_a_target_refused() {
+    fn params_without_a_target_are_refused() {
         for (forward, params, why) in [
             (READ, "{}", UnreadableAddress::Word("uri")),
             (READ, "[]", UnreadableAddress::Params),

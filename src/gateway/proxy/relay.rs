@@ -777,7 +777,7 @@ mod tests {
         r#"{"method":"notifications/elicitation/complete","params":{"elicitationId":"e"}}"#;
 
     #[test]
-    fn pro_32_url_is_shown_by_a_client_that_declared_it_only() {
+    fn pro_32_url_is_shown_only_by_a_client_that_declared_it() {
         let forms = ClientCapabilities { elicitation_urls: false, ..ALL };
         let able = client(ProtocolFamily::Legacy, ALL);
         let unable = client(ProtocolFamily::Legacy, forms);
@@ -823,7 +823,7 @@ mod tests {
     }
 
     #[test]
-    fn unsolicited_log_messages_open_no_stream() {
+    fn unsolicited_log_messages_do_not_open_a_stream() {
         let info = r#"{"method":"notifications/message","params":{"level":"info","data":1}}"#;
         let progress = r#"{"method":"notifications/progress","params":{"progressToken":7}}"#;
         let client = client(ProtocolFamily::Legacy, ALL);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn abort_follows_the_preceding_pieces() {
+    fn abort_is_delivered_after_the_preceding_pieces() {
         let mut running = Running::new(|reply| async move {
             reply.put(Piece::Begin(AnswerMember::Result));
             Err(Aborted("gone".into()))

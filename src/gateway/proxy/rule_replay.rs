@@ -368,7 +368,7 @@ mod tests {
         when { context.args.path like "/etc/*" };"#;
 
     #[test]
-    fn changed_decisions_counted_by_tool_and_principal() {
+    fn changed_decisions_are_counted_by_tool_and_principal() {
         let lines = [
             call("token:a", "put", json!({"path": "/etc/x"})),
             call("token:a", "put", json!({"path": "/tmp/x"})),
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_data_makes_a_request_undecidable() {
+    fn request_with_missing_data_is_undecidable_in_a_replay() {
         let mut cut = call("a", "put", json!("{\"path\":\"/et"));
         cut["arguments_truncated"] = json!(true);
         let mut pruned = call("a", "put", json!({}));

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn principal_facts_apply_to_all_its_sessions_only() {
+    fn principal_facts_apply_to_all_its_sessions_and_no_others() {
         let (table, workers) =
             (PrincipalFacts::default(), [(); 2].map(|()| RememberedFacts::default()));
         let (session, other) = (Client::of_test(), Client::of_test());
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn stated_sensitivity_applies_to_the_principal_and_calls_to_the_session() {
+    fn stated_sensitivity_counts_for_the_principal_and_the_number_of_calls_for_the_session() {
         let (table, worker) = (PrincipalFacts::default(), RememberedFacts::default());
         let (session, other) = (Client::of_test(), Client::of_test());
         let facts = |client: Option<&Arc<Client>>| {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_from_another_node_expire_as_they_do_there() {
+    fn facts_from_another_node_expire_at_the_same_time_as_on_that_node() {
         let (table, worker) = (PrincipalFacts::default(), RememberedFacts::default());
         let caller = caller(Principal::Admin, "", None);
         let open = SessionFacts { open_world_seen: true, ..SessionFacts::default() };

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_sees_new_settings_and_a_request_keeps_its_own() {
+    fn reader_sees_new_settings_and_a_running_request_keeps_its_settings() {
         let swap = SettingsSwap::new(settings(1));
         let reader = swap.reader();
         let (first, again) = (reader.current(), reader.current());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_contains_no_key() {
+    fn debug_output_does_not_contain_the_key() {
         let shown = format!("{:?}", SettingsSwap::new(settings(1)));
         assert!(shown.contains("tools_limit: 1") && !shown.contains("the-key"), "{shown}");
     }

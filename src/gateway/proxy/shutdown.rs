@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn waiting_call_is_woken_and_cut_off() {
+    async fn waiting_call_is_woken_and_aborted_at_shutdown() {
         let ending = Ending::default();
         assert_eq!(ending.unless_cut(pin!(async { 7 })).await, Some(7));
         let waiting = ending.clone().attend(async {

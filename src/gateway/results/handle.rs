@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handle_parses_its_display_form_only() {
+    fn handle_parses_only_its_display_form() {
         let handle = ResultHandle::new([0xab; 16]);
         let shown = handle.to_string();
         assert_eq!(shown, format!("kept_{}", "ab".repeat(16)));

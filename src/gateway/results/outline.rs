@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn text_blocks_are_joined_and_json_is_used_without_any() {
+    fn text_blocks_are_joined_and_json_is_used_if_there_are_none() {
         for (result, text, is) in [
             (r#"{"content":[{"type":"text","text":"a\nb"}]}"#, "a\nb", "its text"),
             (

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_the_original_bytes() {
+    fn result_parts_contain_the_original_bytes() {
         for (more, text, note) in [
             ("", "one\ntwo é\nthree", "bytes 0 to 16 of 16 of its text; this is the end"),
             (r#","limit":5"#, "one\nt", "bytes 0 to 5 of 16 of its text; next offset 5"),
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_refused() {
+    fn invalid_arguments_are_refused() {
         use BadPartQuery as E;
         let long = |key: &str, bytes| format!(r#","{key}":"{}""#, "a".repeat(bytes));
         for (more, error) in [

@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn startup_removes_leftover_files_only() {
+    fn startup_removes_only_leftover_files() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("results");
         for kept in [false, true] {

@@ -671,7 +671,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_several_threads_are_summed() {
+    fn call_counts_of_several_threads_are_summed() {
         let mut ids = ServerIds::default();
         let calls = Calls::default();
         let [idle, busy] = ["idle", "busy"].map(|name| ids.assign(&name.into()));
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_beyond_the_bound_count_in_the_totals_only() {
+    fn servers_beyond_the_bound_count_only_in_the_totals() {
         let (calls, mut ids) = (Calls::default(), ServerIds::default());
         let servers: Vec<ServerId> =
             (0..=MAX_SERVERS).map(|at| ids.assign(&at.to_string().into())).collect();
@@ -833,7 +833,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_does_not_block_workers() {
+    fn metrics_reader_does_not_block_workers() {
         let server = ServerIds::default().assign(&"s".into());
         let worker = ToolCalls::default();
         for tool in 0..PORTION * 2 + 1 {

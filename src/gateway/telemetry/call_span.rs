@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn sampling_depends_on_the_trace_id_only() {
+    fn sampling_depends_only_on_the_trace_id() {
         let ids = TraceIds::default();
         for (ratio, min, max) in
             [(0.0, 0, 0), (0.01, 50, 200), (0.5, 4500, 5500), (1.0, 10_000, 10_000)]

@@ -79,7 +79,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn kernels_classify_like_the_portable_one() {
+    fn kernels_classify_like_the_portable_kernel() {
         let mut block = [0_u8; BLOCK];
         let mut seed = 1_u64;
         for _ in 0..20_000 {

@@ -447,7 +447,7 @@ mod duplicate_keys_tests {
     }
 
     #[test]
-    fn known_names_are_independent() {
+    fn repeated_known_name_is_detected_independently_of_other_names() {
         let mut seen = SeenKeys::default();
         assert_eq!(seen.known(ScannedMember::IsError), Novelty::New);
         assert_eq!(seen.known(ScannedMember::Id), Novelty::New);

@@ -606,7 +606,7 @@ mod number_tests {
     }
 
     #[test]
-    fn grammar_is_that_of_rfc_8259() {
+    fn accepted_grammar_is_that_of_rfc_8259() {
         for good in ["0", "-0", "10", "-9", "0.5", "1.00", "1e5", "1E+05", "0e-1", "-1.5e10"] {
             assert!(is_number(good), "{good}");
         }

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_has_exactly_the_matching_bytes() {
+    fn byte_mask_marks_exactly_the_matching_bytes() {
         let mut block = [0_u8; 64];
         for start in 0..=255_u8 {
             for (index, byte) in block.iter_mut().enumerate() {

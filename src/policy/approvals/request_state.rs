@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_42_state_of_a_held_call_is_bound_to_its_principal_and_differs_from_an_approvals() {
+    fn pro_42_state_of_a_held_call_is_bound_to_its_principal_and_is_not_an_approval_state() {
         let key = StateKey::fresh().unwrap();
         let id = "0123456789abcdef-node";
         let state = key.write_held(id, &Principal::Anonymous);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_31_sealed_state_is_opened_by_its_principal_for_the_same_request_only() {
+    fn pro_31_sealed_state_opens_only_for_its_principal_and_the_same_request() {
         let (key, a, b) = (key(1), token("a", 1), token("b", 1));
         let again = token("a", 2);
         let requests = [
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn state_of_another_key_is_not_ours() {
+    fn state_sealed_with_another_key_is_foreign() {
         let (access, principal) = (tool("s", "x"), Principal::Anonymous);
         let to = BoundRequest { principal: &principal, access: &access };
         let sealed = key(1).seal(STATE, to, now());

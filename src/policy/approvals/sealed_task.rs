@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_sealed_task_is_opened_for_its_principal_only() {
+    fn pro_43_sealed_task_opens_only_for_its_principal() {
         let token =
             |name, made| Principal::Token(Arc::new(AgentToken::new(name, made, Scope::default())));
         let (a, again, b) = (token("a", 1), token("a", 2), token("b", 1));

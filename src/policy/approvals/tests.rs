@@ -223,7 +223,7 @@ async fn cap_8_unanswered_call_times_out() {
 }
 
 #[tokio::test]
-async fn cap_8_unpolled_call_cannot_be_approved_after_timeout() {
+async fn cap_8_call_that_is_not_polled_cannot_be_approved_after_its_timeout() {
     let queue = queue(WIDE);
     let entered = WaitingApproval::enter(&queue, asked("{}", ""), Duration::ZERO, false).unwrap();
     let Entered::Waiting(mut waiting) = entered else { panic!("it does not wait") };
@@ -232,7 +232,7 @@ async fn cap_8_unpolled_call_cannot_be_approved_after_timeout() {
 }
 
 #[tokio::test]
-async fn cap_8_shutdown_denies_all_and_closed_queue_admits_none() {
+async fn cap_8_shutdown_denies_all_waiting_calls_and_a_closed_queue_admits_none() {
     let closed = Arc::new(ApprovalQueue::new(WIDE, None));
     let refused = WaitingApproval::enter(&closed, asked("{}", ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::Nobody);
@@ -255,7 +255,7 @@ async fn cap_8_shutdown_denies_all_and_closed_queue_admits_none() {
 }
 
 #[tokio::test]
-async fn cap_8_ten_thousand_waits_leave_nothing_behind() {
+async fn cap_8_ten_thousand_waits_leave_no_state() {
     const MANY: usize = 10_000;
     let queue = queue(QueueBounds { waiting: MANY, of_one: MANY, bytes: usize::MAX });
     let enter = |n| {
@@ -557,7 +557,7 @@ fn oldest_unshared_revocation_is_dropped_at_the_limit() {
 }
 
 #[test]
-fn adopted_approvals_leave_room_for_local_ones() {
+fn adopted_approvals_leave_space_for_local_ones() {
     let mut standing = StandingApprovals::default();
     let now = Now { instant: Instant::now(), time: SystemTime::now() };
     let until = now.time + MINUTE;

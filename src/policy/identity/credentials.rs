@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn change_applies_at_once_here_and_after_reload_elsewhere() {
+    fn token_change_applies_at_once_locally_and_after_a_reload_elsewhere() {
         let folder = tempfile::tempdir().unwrap();
         let [ours, theirs] = [(), ()].map(|()| Identity::new(TokenFile::new(folder.path()), None));
         let (reader, elsewhere) = (ours.reader(), theirs.reader());
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_tokens_must_verify() {
+    fn only_credentials_with_our_token_prefix_must_verify() {
         let folder = tempfile::tempdir().unwrap();
         let identity = Identity::new(TokenFile::new(folder.path()), None);
         let current = identity.reader().current();

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_started_before_opening_change_nothing() {
+    fn calls_started_before_the_breaker_opened_do_not_change_it() {
         let mut server = Server::new(1);
         let (old, older) = (server.pass(), server.pass());
         assert!(server.call(Failed).is_some());

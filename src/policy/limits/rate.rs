@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn burst_passes_at_once_then_rate_per_second() {
+    fn burst_passes_at_once_and_later_calls_pass_at_the_rate_per_second() {
         let mut now = clock::now();
         let rate = Rate::starting(now, Duration::from_secs(1), count(50), count(500));
         let taken = |of, now| (0..10_000).filter(|_| rate.take_at(count(of), now).is_ok()).count();
@@ -284,7 +284,7 @@ mod tests {
 
     // LIM-5
     #[test]
-    fn clock_steps_back_change_nothing() {
+    fn clock_steps_back_do_not_release_calls() {
         let now = clock::now();
         let rate = per_minute(now, 1);
         assert_eq!(rate.take_at(ONE, now), Ok(()));

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_that_reads_call_members_without_has_applies_to_calls_only() {
+    fn condition_that_reads_call_members_without_has_applies_only_to_calls() {
         for (condition, expected) in [
             ("context.args.a == 1", true),
             ("context.args has a && context.args.a == 1", true),
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_context_reads_everything() {
+    fn condition_on_the_whole_context_reads_every_attribute() {
         let found = needs("context == {a: 1}");
         assert!(found.args.unwrap().whole && found.intent && found.session && found.now);
     }

@@ -258,7 +258,7 @@ fn rule_reading_unmappable_argument_denies() {
 }
 
 #[test]
-fn case_variant_of_a_read_argument_refuses_under_both_evaluators() {
+fn case_variant_of_a_read_argument_is_refused_under_both_evaluators() {
     let delete = tool("files:delete");
     let why = "it cannot be evaluated: a key of the arguments differs only by case from 'path', which \
                the rule reads: write 'path'";
@@ -343,7 +343,7 @@ fn rul_2_case_variant_read_by_another_rule_only_is_refused() {
 }
 
 #[test]
-fn unmappable_arguments_are_ignored_by_rules_that_read_none() {
+fn unmappable_arguments_are_ignored_by_rules_that_read_no_arguments() {
     let rules = rules(r#"@id("x") forbid(principal == Agent::"admin", action, resource);"#);
     let delete = tool("files:delete");
     let arguments = r#"{"path":"/y","Path":"/x"}"#;
@@ -530,7 +530,7 @@ fn invalid_rule_is_rejected_with_its_position() {
 }
 
 #[test]
-fn rul_9_names_that_do_not_exist_are_warnings_beside_rules_that_can_be_enforced() {
+fn rul_9_unknown_names_are_warnings_and_the_rules_remain_enforceable() {
     let check = |text: &str| {
         let texts = [RuleText { file: "r.cedar".into(), text: text.into() }];
         RuleSet::check(&texts, RuleOptions::default(), Some(&known()))
@@ -592,7 +592,7 @@ fn rul_6_all_problems_of_a_file_are_reported_in_order() {
 }
 
 #[test]
-fn rul_7_rule_that_reads_arguments_applies_to_calls_only() {
+fn rul_7_rule_that_reads_arguments_applies_only_to_calls() {
     let rules = rules(
         r#"@id("etc") forbid(principal, action, resource == Tool::"files:read")
              when { context.args has path && context.args.path like "/etc/*" };
@@ -666,7 +666,7 @@ fn ten_megabytes_of_rules_are_refused_unread() {
 }
 
 #[test]
-fn lists_show_callable_tools() {
+fn lists_hide_tools_that_the_rules_forbid() {
     let (delete, read) = (tool("files:delete"), tool("files:read"));
     let who = Subject { id: "token:a", groups: &[] };
     let shown = |rules: &RuleSet| [rules.shows_tool(who, &delete), rules.shows_tool(who, &read)];
@@ -809,7 +809,7 @@ fn explain_traces_each_rule() {
 
 /// The combination of scopes and effects equals that of Cedar's own authorizer.
 #[test]
-fn rulings_are_those_of_cedars_authorizer() {
+fn decisions_equal_those_of_cedars_authorizer() {
     use cedar_policy::{
         Authorizer, Context, Decision, Entities, Entity, EntityUid, PolicySet, Request,
     };

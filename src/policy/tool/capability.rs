@@ -500,7 +500,7 @@ mod exposure_tests {
     }
 
     #[test]
-    fn offers_use_the_whole_server_override() {
+    fn resources_use_the_operators_override_for_the_whole_server() {
         use Sensitivity::Private;
         use World::{Closed, Open};
         for (rules, sensitivity, world) in [
@@ -514,7 +514,7 @@ mod exposure_tests {
     }
 
     #[test]
-    fn exposure_prefers_operator_over_server() {
+    fn exposure_stated_by_the_operator_overrides_the_server() {
         use Sensitivity::{Internal, Private, Public};
         use World::{Closed, Open};
         let none = "{}";
@@ -544,7 +544,7 @@ mod sensitivity_tests {
     use super::*;
 
     #[test]
-    fn sensitivities_have_an_order() {
+    fn higher_of_two_sensitivities_is_the_more_private() {
         for rank in 0..6 {
             assert!(Sensitivity::of_rank(rank).is_none_or(|it| it.rank() == rank));
         }

@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_followed_within_the_schema_and_no_further() {
+    fn references_are_followed_only_within_the_schema() {
         let text = r##"{"$defs":{"a~b":{"type":"integer"},"list":[{"type":"null"}],"loop":{"$ref":"#/$defs/loop"}}}"##;
         let kind = |schema: &str| {
             let schema = schema.to_owned().leak();

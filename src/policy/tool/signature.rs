@@ -405,7 +405,7 @@ mod summary_tests {
     use super::*;
 
     #[test]
-    fn first_sentence_is_found() {
+    fn first_sentence_of_a_description_is_found() {
         for (description, summary) in [
             ("", ""),
             ("Deletes a repository", "Deletes a repository"),

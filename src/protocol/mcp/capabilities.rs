@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_37_written_capabilities_are_read_as_the_same() {
+    fn pro_37_written_capabilities_are_read_back_unchanged() {
         let requests = [
             ServerRequest::Sampling,
             ServerRequest::ElicitForm,

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pro_41_names_close_to_the_protocols_are_not_extensions() {
+    fn pro_41_names_that_resemble_protocol_names_are_not_extensions() {
         for own in
             ["skills/list", "ui/initialize", "x", "com.example/tools/call", "$x", "a-b:c_d.e"]
         {

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn envelopes_are_exact() {
+    fn envelopes_are_written_byte_for_byte_as_specified() {
         assert_eq!(result_head(b"\"x\""), "{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"result\":");
         assert_eq!(
             error(None, Code::Parse, "no \"json\""),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_35_retired_codes_are_replaced_and_all_else_keeps_its_bytes() {
+    fn pro_35_retired_codes_are_replaced_and_other_bytes_are_unchanged() {
         for (error, expected) in [
             (
                 r#"{ "code" : -32002 ,"message":"-32002","data":{"uri":"x\u003ay"}}"#,

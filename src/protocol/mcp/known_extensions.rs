@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_44_a_set_is_written_in_one_form() {
+    fn pro_44_extension_set_is_written_in_one_form() {
         assert_eq!(pushed(Extensions::NONE), "");
         assert_eq!(pushed(Extensions::ALL), BOTH);
         for bits in 0..=u8::MAX {

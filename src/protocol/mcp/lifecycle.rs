@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn response_is_matched_by_id_however_it_is_written() {
+    fn response_is_matched_by_id_in_any_spelling() {
         for (message, answers) in [
             (r#"{"id":7,"result":{}}"#, Some(true)),
             (r#"{"id":7.0,"result":{}}"#, Some(true)),
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_15_irregular_introduction_is_accepted_and_each_deviation_named() {
+    fn pro_15_irregular_handshake_result_is_accepted_and_each_deviation_is_named() {
         let tools = ServerCapabilities { tools: true, ..ServerCapabilities::default() };
         let none = ServerCapabilities::default();
         for (result, server, capabilities, deviations) in [
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_of_the_modern_revision_are_modern() {
+    fn only_errors_defined_by_the_modern_revision_count_as_modern() {
         let error = |code, supported: Option<&[&str]>| RpcError {
             code,
             message: String::new(),

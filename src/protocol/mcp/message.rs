@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn id_is_copied_from_a_large_body_and_shared_with_a_small_one() {
+    fn id_is_copied_from_a_large_body_and_shared_with_a_small_body() {
         let read = |pad: usize| {
             let params = format!(r#"{{"pad":"{}"}}"#, "x".repeat(pad));
             let body = format!(r#"{{"jsonrpc":"2.0","id":"one","method":"m","params":{params}}}"#);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_members_of_the_hop_hold_nothing_chosen_freely() {
+    fn pro_43_meta_of_the_hop_contains_no_text_that_the_client_can_choose() {
         let meta = r#"{"x/a":"text","baggage":"k=v","traceparent":"t","tracestate":"s","progressToken":7,"io.modelcontextprotocol/clientCapabilities":{}}"#;
         let expected = r#"{"progressToken":7,"io.modelcontextprotocol/clientCapabilities":{}}"#;
         assert_eq!(of_hop(meta.as_bytes()).as_deref(), Some(expected));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn apr_1_trace_of_the_client_is_left_out_and_all_else_stays() {
+    fn apr_1_trace_of_the_client_is_omitted_and_other_members_are_kept() {
         let meta =
             r#"{"traceparent":"x", "progressToken": 7,"tr\u0061cestate":"y","baggage":"k=v"}"#;
         let expected = r#"{"progressToken":7,"baggage":"k=v"}"#;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn apr_1_log_level_is_one_of_the_known_words() {
+    fn apr_1_only_known_words_count_as_a_log_level() {
         for (value, level) in [
             (r#""debug""#, Some("debug")),
             (r#""emer\u0067ency""#, Some("emergency")),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_tasks_are_declared_without_anything_that_the_client_chooses() {
+    fn pro_43_tasks_are_declared_without_client_chosen_values() {
         let tasks = r#""extensions":{"io.modelcontextprotocol/tasks":{}}"#;
         for (declared, expected) in [
             ("{}", format!("{{{tasks}}}")),

@@ -266,7 +266,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn formatted_traceparent_is_parsed_again(trace_id in 1_u128.., span_id in 1_u64.., sampled: bool) {
+        fn formatted_traceparent_parses_to_the_same_value(trace_id in 1_u128.., span_id in 1_u64.., sampled: bool) {
             let context = TraceContext { trace_id, span_id, sampled };
             let mut text = Vec::new();
             context.write(&mut text);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_share_the_chunk() {
+    fn line_slices_share_the_memory_of_the_chunk() {
         let chunk = Bytes::from(vec![b'x'; 100_000]);
         let mut decoder = Decoder::new(MAX_LINE_BYTES);
         decoder.push(chunk.clone());

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_one_buffer_at_every_advance() {
+    fn splice_reads_as_one_buffer_at_every_advance() {
         let whole = b"{\"id\":1,\"result\":{}}";
         for cut in 0..=whole.len() {
             let mut splice = sample();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_any_prefix() {
+    fn any_prefix_of_a_splice_can_be_copied() {
         let whole = b"{\"id\":1,\"result\":{}}";
         for cut in 0..=whole.len() {
             let mut splice = sample();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn is_split_anywhere_without_a_copy() {
+    fn splice_is_split_anywhere_without_a_copy() {
         let whole = b"{\"id\":1,\"result\":{}}";
         for cut in 0..=whole.len() + 1 {
             let mut rest = sample();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_every_slice_for_one_vectored_write() {
+    fn splice_offers_every_slice_for_one_vectored_write() {
         let splice = sample();
         let mut slots = [IoSlice::new(&[]); 8];
         assert_eq!(splice.chunks_vectored(&mut slots), 4, "the empty slice is dropped");

@@ -504,7 +504,7 @@ mod tests {
 
     // NET-7
     #[test]
-    fn encoded_events_are_messages_and_decoded() {
+    fn encoded_events_have_the_type_message_and_are_decoded_again() {
         for (message, read) in [
             ("{}", "{}"),
             ("{\n}", "{\n}"),

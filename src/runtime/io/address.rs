@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_displayed_address_roundtrips() {
+    fn displayed_address_round_trips() {
         for text in ["127.0.0.1:8080", "[::1]:1", "unix:/run/a.sock", "unix:/a:b"] {
             assert_eq!(Address::parse(text).unwrap().to_string(), text);
         }

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lend_after_take_back_reuses_the_memory() {
+    fn buffer_lent_again_reuses_the_memory() {
         let pool = BufferPool::default();
         let (mut first, mut second) = (BytesMut::with_capacity(64), BytesMut::new());
         let memory = first.as_ptr();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lately_returns_the_last_reading_of_now() {
+    fn coarse_clock_returns_the_last_exact_reading() {
         let first = lately();
         assert_eq!(lately(), first);
         let second = now();

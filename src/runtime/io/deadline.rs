@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn poll_until_deadline_moved_either_way_returns_in_time() {
+    async fn poll_until_returns_in_time_if_the_deadline_moves_in_either_direction() {
         let mut timer = Deadline::default();
         let now = Instant::now();
         let far = now + Duration::from_secs(3600);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn write_client_reads_nothing_times_out() {
+    fn write_times_out_if_the_client_reads_nothing() {
         run(async {
             let (ours, _theirs) = tokio::io::duplex(4);
             let mut stream = WriteTimeout::new(ours, Duration::from_millis(1));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn flush_accepted_but_unwritten_data_times_out() {
+    fn flush_times_out_while_accepted_data_remains_unwritten() {
         run(async {
             let mut stream = WriteTimeout::new(Takes, Duration::from_millis(1));
             stream.write_all(b"taken").await.unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn write_client_reads_slowly_gets_everything() {
+    fn slowly_reading_client_gets_everything() {
         run(async {
             let (ours, mut theirs) = tokio::io::duplex(4);
             let mut stream = WriteTimeout::new(ours, Duration::from_secs(3600));

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn enter_full_gate_gives_places_in_order_of_arrival() {
+    fn full_gate_grants_permits_in_order_of_arrival() {
         let gate = Arc::new(Gate::new(1, 2));
         let place = inside(&gate);
         let (first, second) = (queued(&gate), queued(&gate));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn enter_free_place_with_queue_does_not_overtake() {
+    fn newcomer_does_not_overtake_the_queue_if_a_permit_is_free() {
         let gate = Arc::new(Gate::new(1, 2));
         let place = inside(&gate);
         let first = queued(&gate);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_to_lower_keeps_places_and_gives_none_early() {
+    fn lowered_limit_keeps_granted_permits_and_grants_none_early() {
         let gate = Arc::new(Gate::new(4, 2));
         let mut inside_now: Vec<_> = (0..3).map(|_| inside(&gate)).collect();
         gate.limit_to(1);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn queued_slot_dropped_leaves_the_queue() {
+    fn dropped_slot_leaves_the_queue() {
         let gate = Arc::new(Gate::new(1, 1));
         for _ in 0..100 {
             let place = inside(&gate);

@@ -507,7 +507,7 @@ mod tests {
     const CHUNKED: &str = "Transfer-Encoding: Chunked";
 
     #[test]
-    fn body_framed_ends_where_its_framing_says() {
+    fn body_ends_where_its_framing_says() {
         assert_eq!(body("Content-Length: 3", "abc").unwrap(), "abc");
         assert_eq!(body("content-length: 3", "abcHTTP").unwrap(), "abc|HTTP");
         assert_eq!(body("content-length: 3\r\nContent-Length: 3", "abc").unwrap(), "abc");
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn take_ambiguous_boundary_is_a_fault() {
+    fn ambiguous_message_boundary_is_a_fault() {
         for (headers, wire, fault) in [
             ("content-length: 3\r\ncontent-length: 4", "abc", FramingFault::Length),
             ("content-length: 3, 3", "abc", FramingFault::Length),
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn take_oversized_head_or_trailers_is_a_fault() {
+    fn oversized_head_or_trailers_are_a_fault() {
         let mut input = BytesMut::from(&b"0\r\n"[..]);
         let mut body = FramedBody::Size;
         let mut fed = 0;
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn take_skips_interim_responses() {
+    fn interim_responses_are_skipped() {
         let wire = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\na: b\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na";
         assert_eq!(read(wire).unwrap(), (200, "a".into(), String::new()));
         let switch = "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n";
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn take_detects_non_http_at_the_first_byte() {
+    fn non_http_is_detected_at_the_first_byte() {
         assert_eq!(
             ResponseHead::take(&mut BytesMut::from("S")).unwrap_err(),
             FramingFault::NotHttp
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn take_returns_requested_fields() {
+    fn requested_header_fields_are_returned() {
         let wire = "HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nMcp-Session-Id: s\r\nContent-Encoding: br\r\nWWW-Authenticate: Bearer\r\n\r\n";
         let head = ResponseHead::take(&mut BytesMut::from(wire)).unwrap().unwrap();
         let texts = [head.content_type, head.session_id, head.content_encoding, head.authenticate];
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn read_parses_a_plain_post_like_any_server() {
+    fn plain_post_is_parsed_like_by_any_server() {
         let post =
             post("Host: a\r\nContent-Length: 4\r\nX: 1\r\nx: 2\r\nConnection: Keep-Alive").unwrap();
         assert_eq!((post.length, post.parts.uri.path()), (4, "/mcp"));
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn read_ambiguous_request_is_not_plain() {
+    fn ambiguous_request_is_not_plain() {
         for lines in [
             "a: b",
             "content-length: 4\r\ncontent-length: 4",
@@ -677,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    fn read_incomplete_head_asks_for_more() {
+    fn incomplete_head_asks_for_more_bytes() {
         let whole = "POST /mcp HTTP/1.1\r\ncontent-length: 0\r\n\r\n";
         for end in 0..whole.len() {
             assert!(matches!(read_start(&whole[..end]), Start::More), "{:?}", &whole[..end]);

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bucket_after_burst_gives_its_rate_and_counts_refusals() {
+    fn token_bucket_grants_its_rate_after_a_burst_and_counts_refusals() {
         let mut bucket = LineBucket::new(3, Duration::from_secs(2));
         let start = Instant::now();
         let mut at = |seconds| bucket.take(start + Duration::from_secs(seconds));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn due_per_peer_reports_omitted_lines_once_per_interval() {
+    fn omitted_lines_are_reported_once_per_peer_and_interval() {
         let (budgets, start) = (Budgets::default(), Instant::now());
         let flood = |peer, at: Duration| {
             let taken = (0..100_000).map(|_| budgets.take(peer, start + at));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn may_log_peers_beyond_the_bound_share_one_budget() {
+    fn peers_beyond_the_bound_share_one_budget() {
         let (budgets, now) = (Budgets::default(), Instant::now());
         let names: Vec<String> = (0..10 * MAX_PEERS).map(|at| at.to_string()).collect();
         let take = |name: &String| budgets.take(LinePeer::Client(name), now).may_log;

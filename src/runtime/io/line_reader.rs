@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn next_skips_blank_lines_and_yields_an_unterminated_last_line() {
+    async fn blank_lines_are_skipped_and_an_unterminated_last_line_is_yielded() {
         let input: &[u8] = b"{\"a\":1}\r\n\n  \n{\"b\":2}\n{\"c\":3}";
         let mut lines = LineReader::new(input);
         let mut seen = Vec::new();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn next_reports_a_too_long_line_once_and_skips_it() {
+    async fn too_long_line_is_reported_once_and_skipped_by_the_reader() {
         let mut input = vec![b'x'; MAX_LINE_BYTES + 1];
         input.extend_from_slice(b"\n{}\n");
         let mut lines = LineReader::new(&input[..]);

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_use_the_common_name_else_the_first_alternative_name() {
+    fn certificate_name_is_the_common_name_or_the_first_alternative_name() {
         let host = |name: &str| SanType::DnsName(name.try_into().unwrap());
         let mail = SanType::Rfc822Name("ada@example.com".try_into().unwrap());
         let ip = SanType::IpAddress([127, 0, 0, 1].into());
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_reject_an_ambiguous_or_unfit_name() {
+    fn certificate_with_an_ambiguous_or_unsuitable_name_is_rejected() {
         for bad in ["", "a\nb", "a\u{0}", "\u{1b}[1m", "\u{85}", &"x".repeat(MAX_NAME_BYTES + 1)] {
             assert_eq!(named(&[bad], Vec::new()), Err(Unnamed::Unfit), "{bad:?}");
         }
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_read_the_validity_and_reject_a_non_certificate() {
+    fn certificate_validity_is_read_and_a_non_certificate_is_rejected() {
         let mut params = CertificateParams::default();
         params.not_before = date_time_ymd(2001, 1, 1);
         params.not_after = date_time_ymd(2002, 1, 1);
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn load_unusable_pair_names_the_file_and_the_reason() {
+    fn error_for_an_unusable_pair_names_the_file_and_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
         let now = SystemTime::now();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn load_rejects_a_non_file_without_waiting() {
+    fn non_file_is_rejected_without_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_digest_depends_on_the_certificates_only() {
+    fn digest_of_roots_depends_only_on_the_certificates() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ca.pem");
         let params = CertificateParams::default();

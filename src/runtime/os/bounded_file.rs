@@ -120,7 +120,7 @@ mod tests {
     const LONG: NamedPipes = NamedPipes::Awaited(Duration::from_secs(3600));
 
     #[test]
-    fn read_refuses_a_non_file_without_waiting() {
+    fn non_file_is_refused_without_waiting() {
         let home = tempfile::tempdir().unwrap();
         let at = |name: &str| home.path().join(name);
         mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn read_pipe_is_awaited_until_written_or_timeout() {
+    fn pipe_is_awaited_until_it_is_written_or_times_out() {
         let home = tempfile::tempdir().unwrap();
         let pipe = home.path().join("pipe");
         mkfifo(&pipe, Mode::S_IRWXU).unwrap();

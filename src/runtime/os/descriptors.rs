@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn raise_limit_does_not_go_below_the_current_one() {
+    fn raising_the_limit_never_lowers_it() {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         let reachable = usize::try_from(hard.min(WANTED)).unwrap();
         assert!(raise() >= reachable);

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_file_changed_meanwhile_uses_the_latest_text() {
+    fn edit_of_a_file_changed_meanwhile_uses_the_latest_text() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("file");
         fs::write(&file, "one").unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_file_replaced_while_waiting_locks_the_new_one() {
+    fn waiter_locks_the_new_file_if_the_lock_file_is_replaced() {
         let home = tempfile::tempdir().unwrap();
         let (file, new) = (home.path().join("file"), home.path().join("new"));
         fs::write(&file, "old").unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn replace_mount_point_error_names_a_way_out() {
+    fn error_for_replacing_a_mount_point_names_an_alternative() {
         // Error of rename(2) for a mount point.
         let busy = io::Error::from_raw_os_error(libc::EBUSY);
         assert!(replace_error(busy).to_string().contains("mount its folder instead"));

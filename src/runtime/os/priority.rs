@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lower_affects_only_the_calling_thread() {
+    fn lowered_priority_affects_only_the_calling_thread() {
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let before = nice();
         let lowered = std::thread::spawn(move || {

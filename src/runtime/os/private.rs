@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn apart_makes_private_files_and_keeps_the_process_umask() {
+    fn private_thread_makes_private_files_and_keeps_the_process_umask() {
         let home = tempfile::tempdir().unwrap();
         let (own, other) = (home.path().join("own"), home.path().join("other"));
         let before = mode_of_a_new_file(&other);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn restrict_all_removes_wider_modes_and_does_not_follow_links() {
+    fn restriction_removes_wider_modes_and_does_not_follow_links() {
         let home = tempfile::tempdir().unwrap();
         let (tree, outside) = (home.path().join("tree"), home.path().join("outside"));
         folder(&tree.join("a/b")).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn create_keeps_neither_mode_nor_link_of_an_existing_file() {
+    fn created_private_file_has_neither_mode_nor_link_of_an_existing_one() {
         let home = tempfile::tempdir().unwrap();
         let (file, target) = (home.path().join("file"), home.path().join("target"));
         fs::write(&target, "theirs").unwrap();

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn used_nested_files_are_summed() {
+    fn used_space_includes_nested_files() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(used(home.path()), 0);
         fs::create_dir(home.path().join("a")).unwrap();

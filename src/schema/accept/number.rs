@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_a_number_is_not_read() {
+    fn text_that_is_not_a_number_is_rejected() {
         for text in
             ["", "-", "01", "-01", "1.", ".5", "1e", "1e+", "1e100", "+1", "x", &"9".repeat(41)]
         {

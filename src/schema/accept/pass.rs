@@ -128,7 +128,8 @@ impl AcceptProgram {
         state: &mut AcceptState,
         scratch: &mut AcceptScratch,
     ) -> Option<usize> {
-        let mut pass = AcceptPass { program: self, guesses: scratch.guesses.of(self), state, depth: 0 };
+        let mut pass =
+            AcceptPass { program: self, guesses: scratch.guesses.of(self), state, depth: 0 };
         let text = without_space(text);
         let rest = match pass.state.begun {
             true => pass.advance(text),

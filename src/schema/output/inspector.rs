@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_an_answer_body() {
+    fn error_counts_as_an_answer_body() {
         check(Treatment::Hold, r#"{"error":{"code":-1},"id":7}"#, |message, seen| {
             answered(message, AnswerMember::Error);
             assert_eq!(seen.body, r#"{"code":-1}"#);
@@ -689,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_22_numerically_or_textually_equal_id_is_ours() {
+    fn pro_22_numerically_or_textually_equal_id_is_accepted() {
         for id in ["7", "7.0", "7e0", "0.7E+1", "\"7\"", "\"7.0\""] {
             for text in [
                 format!(r#"{{"id":{id},"result":{{"a":1}}}}"#),
@@ -919,7 +919,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a7_nothing_is_buffered_or_found_with_mode_off() {
+    fn fr_a7_mode_off_buffers_and_reports_nothing() {
         let text = r#"{"id":7,"result":{"structuredContent":[[[[[1]]]]],"isError":1}}"#;
         check(Treatment::Forward, text, |_, seen| {
             assert_eq!(seen.document, "");

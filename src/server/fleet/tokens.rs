@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrently_created_tokens_leave_one_valid_and_revoking_it_leaves_none() {
+    fn one_of_several_concurrently_created_tokens_is_valid_and_none_after_its_revocation() {
         let names = ["a", "b"].map(node);
         let mut nodes =
             [1, 2].map(|at| Node { file: vec![token("x", at, at as u8)], ..Node::default() });
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_file_revokes_nothing_and_is_recreated() {
+    fn missing_file_revokes_no_token_and_is_recreated() {
         let folder = tempfile::tempdir().unwrap();
         let identity =
             Identity::new(mcpproxy_policy::identity::TokenFile::new(folder.path()), None);

@@ -620,7 +620,7 @@ mod token_response_tests {
     }
 
     #[test]
-    fn pro_25_unambiguous_departures_of_a_token_response_are_accepted() {
+    fn pro_25_unambiguous_deviations_of_a_token_response_are_accepted() {
         for (members, expected) in [
             (json!({"token_type": "user"}), json!({"token_type": "Bearer"})),
             (json!({"token_type": "bearer"}), json!({"token_type": "Bearer"})),
@@ -685,7 +685,7 @@ mod token_response_tests {
     }
 
     #[test]
-    fn pro_25_only_forms_go_to_a_token_endpoint() {
+    fn pro_25_only_forms_are_sent_to_a_token_endpoint() {
         for (kind, is_token) in [
             ("application/x-www-form-urlencoded", true),
             ("application/x-www-form-urlencoded; charset=utf-8", true),

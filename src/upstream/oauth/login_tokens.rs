@@ -807,7 +807,7 @@ mod tests {
     }
 
     #[test]
-    fn id_6_token_from_outside_a_renewal_ends_the_pause_once() {
+    fn id_6_token_obtained_outside_a_renewal_ends_the_pause_once() {
         let token = |token: &str| Some(token.to_owned());
         let mut refused = Refused { last: token("a"), renewed: token("b"), count: 3 };
         assert!(!refused.is_new("a") && !refused.is_new("b"));
@@ -838,7 +838,7 @@ mod tests {
     }
 
     #[test]
-    fn id_6_token_of_a_client_is_replaced_when_it_lacks_something() {
+    fn id_6_token_of_a_client_is_replaced_when_it_expires_or_lacks_scopes() {
         let of = |expires_at, wanted: &str, configured: &[&str], now| {
             let wanted = wanted.split_terminator(' ').map(str::to_owned).collect();
             lack(&Grant { expires_at, wanted, received_at: 1000, ..of_client(configured) }, now)

@@ -19,7 +19,7 @@ fn encoded(encoding: &str, kind: &str, body: &[u8]) -> Say {
 }
 
 #[tokio::test]
-async fn pro_26_compressed_and_marked_answers_reach_the_client_decoded() {
+async fn pro_26_compressed_answers_and_answers_with_a_byte_order_mark_reach_the_client_decoded() {
     let text = "long ".repeat(20_000);
     for (encoding, encode) in [
         ("gzip", gzip as fn(&[u8]) -> Vec<u8>),

@@ -435,7 +435,7 @@ async fn modern_child_gets_modern_requests() {
 }
 
 #[tokio::test]
-async fn child_that_exits_at_the_probe_is_restarted_without_one() {
+async fn child_that_exits_at_the_probe_is_restarted_without_a_probe() {
     let bench = child("exit 1", INITIALIZED, "30s");
     let state = bench.connected("sh").await;
     assert_eq!(state.protocol_version.as_deref(), Some("2024-11-05"));
@@ -566,7 +566,7 @@ async fn collect(
 }
 
 #[tokio::test]
-async fn server_of_rmcp_is_used_in_both_protocol_families() {
+async fn server_written_with_rmcp_is_used_in_both_protocol_families() {
     const OLD: &[ProtocolVersion] = &[ProtocolVersion::V_2025_06_18];
     for (versions, start, expected) in [
         (ProtocolVersion::KNOWN_VERSIONS, Start::Probe, "2026-07-28"),

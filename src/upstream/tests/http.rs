@@ -754,7 +754,7 @@ async fn failed_resumption_cancels_the_call() {
 }
 
 #[tokio::test]
-async fn stream_that_ends_repeatedly_keeps_the_calls_limit() {
+async fn repeatedly_ending_stream_does_not_extend_the_limit_of_the_call() {
     let fake = polled(|_| Say::stream(PRIMING), |_, _| Say::stream(PRIMING)).await;
     let bench = Bench::start(json!({"web": {"url": fake.url, "call_timeout": "300ms"}}));
     bench.connected("web").await;

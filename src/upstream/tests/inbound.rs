@@ -292,7 +292,7 @@ async fn request_on_the_get_stream_reaches_a_call_before_its_response() {
 }
 
 #[tokio::test]
-async fn request_on_the_get_stream_is_refused_while_anothers_call_is_active_or_abandoned() {
+async fn request_on_the_get_stream_is_refused_while_another_sessions_call_is_active_or_abandoned() {
     let answers = Streams::default();
     let held = answers.clone();
     let (server, streams) = streaming(move |_| {
@@ -330,7 +330,7 @@ async fn request_on_the_get_stream_is_refused_while_anothers_call_is_active_or_a
 }
 
 #[tokio::test]
-async fn dual_stream_call_keeps_its_limit_and_its_resend() {
+async fn call_over_two_streams_keeps_its_time_limit_and_its_resend() {
     let lost = Arc::new(AtomicBool::new(true));
     let gone = lost.clone();
     let (server, _streams) = streaming(move |seen| {
@@ -360,7 +360,7 @@ async fn dual_stream_call_keeps_its_limit_and_its_resend() {
 }
 
 #[tokio::test]
-async fn call_in_flight_survives_the_session_that_another_lost() {
+async fn call_in_flight_survives_a_session_loss_seen_by_another_call() {
     let (sender, events) = Say::events();
     let stream = Mutex::new(Some(events));
     let lost = Arc::new(AtomicBool::new(true));

@@ -16,7 +16,7 @@ fn tools(seen: &Request, names: &[&str], more: Value) -> Say {
 }
 
 #[tokio::test]
-async fn pro_15_refused_revision_over_http_is_followed_by_the_newest_common_one() {
+async fn pro_15_refused_revision_over_http_is_followed_by_the_newest_common_revision() {
     type Refusal = fn(&Request) -> Say;
     let refusals: [Refusal; 4] = [
         |seen| {

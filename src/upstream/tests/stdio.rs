@@ -26,7 +26,7 @@ fn child(on_call: &str) -> Bench {
 }
 
 #[tokio::test]
-async fn call_goes_through_a_child() {
+async fn call_is_answered_by_a_child() {
     let bench = child(
         r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"line":"%s"}}\n' "$id" "$(printf %s "$line" | tr -d '"\\')""#,
     );
@@ -84,7 +84,7 @@ async fn response_is_streamed_before_its_line_has_ended() {
 }
 
 #[tokio::test]
-async fn line_of_many_megabytes_is_complete() {
+async fn line_of_many_megabytes_arrives_completely() {
     let bench = child(
         r#"printf '{"result":{"x":"'; head -c 20000000 /dev/zero | tr '\0' x; printf '"},"id":%s}\n' "$id""#,
     );
@@ -96,7 +96,7 @@ async fn line_of_many_megabytes_is_complete() {
 }
 
 #[tokio::test]
-async fn child_that_dies_fails_its_call_and_is_restarted() {
+async fn call_of_a_child_that_exits_fails_and_the_child_is_restarted() {
     let bench = child(
         r#"printf '{"jsonrpc":"2.0","id":%s,"result":{' "$id"; echo 'out of luck' >&2; exit 3"#,
     );
@@ -207,7 +207,7 @@ async fn pro_22_answer_under_an_id_in_another_spelling_is_accepted() {
 }
 
 #[tokio::test]
-async fn stderr_flood_blocks_nothing() {
+async fn stderr_flood_does_not_block_calls() {
     let bench = child(
         r#"head -c 5000000 /dev/zero | tr '\0' e >&2; printf '{"id":%s,"result":{}}\n' "$id""#,
     );

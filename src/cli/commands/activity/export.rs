@@ -451,7 +451,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn act_7_export_file_takes_its_name_when_complete() {
+    fn act_7_export_file_gets_its_final_name_when_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
         fs::write(&path, "old").unwrap();
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_counts_records_where_the_format_shows_them() {
+    fn export_summary_counts_records_if_the_format_allows_it() {
         let shown = draw(&json!({"file": "a.csv", "bytes": 10, "records": 1}));
         assert_eq!(shown, "1 record, 10 bytes in a.csv");
         assert_eq!(draw(&json!({"file": "a\u{1b}", "bytes": 0})), "0 bytes in a\\u{1b}");

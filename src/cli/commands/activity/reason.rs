@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_or_limit_comes_first() {
+    fn reason_begins_with_the_rule_or_limit() {
         for (reason, expected) in [
             ("is not allowed by rule 'no-deletes'", Some("no-deletes (rule)")),
             ("is not allowed by rule 'no-deletes': ask ann", Some("no-deletes (rule): ask ann")),

@@ -743,7 +743,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn approval_after_its_call_has_a_row() {
+    fn approval_recorded_after_its_call_has_its_own_row() {
         let found = json!({"activities": [
             {"id": "3", "type": "approval", "request_id": "7", "metadata": {"approval": "a", "state": "timed_out"}},
             {"id": "2", "type": "tool_call", "request_id": "7", "status": "rejected",

@@ -389,7 +389,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn covers_requires_the_target_and_each_value_or_a_reference() {
+    fn entry_is_covered_only_with_the_same_target_and_each_value_or_a_reference() {
         let theirs = json!({"command": "db", "args": ["-y"], "env": {"URL": "prod"}});
         let members = file::members(&theirs).unwrap();
         for (ours, expected) in [

@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_log_advises_salvage_after_stopping_the_proxy() {
+    fn finding_about_a_damaged_log_advises_salvage_after_stopping_the_proxy() {
         let good = json!({"sound": true, "records": 7});
         for runs in [false, true] {
             let finding = rate_report(&good, runs, None);
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_or_unreachable_socket_is_wrong() {
+    fn foreign_or_unreachable_socket_is_reported_as_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| Address::Unix(folder.path().join(name).into());
         let taken = UnixListener::bind(folder.path().join("taken")).unwrap();

@@ -281,7 +281,7 @@ fn altered_or_replaced_segment_is_reported_with_its_records() {
 }
 
 #[test]
-fn name_alone_does_not_advance_the_position() {
+fn segment_name_without_its_content_does_not_advance_the_position() {
     let mut store = stored(&chain(&mut ExampleLog::new(1), &[3, 3], None));
     let name = |day: &str, first: u64, last: u64| {
         format!("{FOLDER}/date={day}/{first:020}-{last:020}-0000000000000000.parquet")

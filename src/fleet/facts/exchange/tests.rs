@@ -72,7 +72,7 @@ async fn round(facts: &FleetFacts, bucket: &Bucket) {
 }
 
 #[tokio::test]
-async fn facts_propagate_and_ended_facts_survive_replays() {
+async fn facts_propagate_and_ended_facts_stay_ended_after_replays() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
@@ -302,7 +302,7 @@ async fn relayed_facts_survive_loss_of_the_own_object() {
 }
 
 #[tokio::test]
-async fn runtime_thread_never_scans_facts_or_waits_for_writes() {
+async fn runtime_thread_does_not_scan_facts_or_wait_for_writes() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let [a, b] = ["a", "b"].map(|name| store.node(name, folder.path()));
@@ -356,7 +356,7 @@ fn concurrent_changes_are_all_kept() {
 }
 
 #[tokio::test]
-async fn nothing_is_uploaded_under_a_lost_name_or_store() {
+async fn facts_are_not_uploaded_after_the_name_or_the_store_is_lost() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let bucket = store.bucket();
     let a = store.node("a", folder.path());
@@ -374,7 +374,7 @@ async fn nothing_is_uploaded_under_a_lost_name_or_store() {
 }
 
 #[test]
-fn authors_without_room_are_reported_beside_other_faults() {
+fn authors_without_space_are_reported_beside_other_faults() {
     let mut reader = FactReader::new(node("a"), BTreeMap::new(), BTreeSet::new(), true);
     let [b, c] = ["b", "c"].map(node);
     let listed = ["b", "x"].map(|name| ListedFacts {

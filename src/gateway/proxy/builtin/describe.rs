@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_arguments_refused() {
+    fn invalid_arguments_are_refused() {
         use DescribeError as E;
         for (arguments, error) in [
             ("[]", E::NotAnObject),

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_listed_with_the_subjects_of_their_tools() {
+    fn servers_are_listed_with_the_subjects_of_their_tools() {
         let github: &[&str] = &[
             "create_issue",
             "list_issues",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_evaluated_for_few_tools_only() {
+    fn overview_evaluates_rules_only_for_few_tools() {
         let names: Vec<_> =
             (0..1000).map(|n| format!("get_{}_{n}", ["apple", "pear"][n / 500])).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn overview_is_rebuilt_for_a_new_snapshot_only() {
+    fn overview_is_rebuilt_only_for_a_new_snapshot() {
         let catalog = catalog(&[("s", &["read_item"])]);
         let cache = OverviewCache::default();
         let first = cache.of(&catalog.load());

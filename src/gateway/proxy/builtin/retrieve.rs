@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn signature_detail_contains_the_signature_only() {
+    fn signature_detail_contains_only_the_signature() {
         let (_, value) = ask(r#"{"query":"get_repo","limit":1,"detail":"signature"}"#, "{}");
         assert_eq!(
             value["structuredContent"]["tools"],
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_refused() {
+    fn invalid_arguments_are_refused() {
         use RetrieveError as E;
         let long = format!(r#"{{"query":"{}"}}"#, "a".repeat(MAX_QUERY_BYTES + 1));
         for (arguments, error) in [

@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_37_result_asks_by_its_type_in_any_spelling_and_split() {
+    fn pro_37_input_request_is_recognized_by_result_type_in_any_spelling_and_split() {
         for (value, expected) in [
             (r#""input_required""#, true),
             (r#""input\u005frequired""#, true),

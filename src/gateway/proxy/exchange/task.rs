@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_edits_replace_their_places_and_nothing_else() {
+    fn pro_43_edits_replace_only_their_own_places() {
         let text = r#"{"a":1,"taskId": "x","b":"x","_meta":{"k":1,"io.modelcontextprotocol/related-task":{"taskId":"x"}}}"#;
         let bytes = Bytes::from_static(text.as_bytes());
         let by = quoted("sealed");
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_names_that_could_be_taken_for_those_of_a_task_are_refused() {
+    fn pro_43_names_that_resemble_members_of_a_task_are_refused() {
         for odd in [
             r#"{"taskId":"a","TaskId":"b"}"#,
             r#"{"taskId":"a","taskId":"b"}"#,

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_42_requests_of_a_held_call_wait_and_its_answer_is_left() {
+    fn pro_42_requests_of_a_held_call_wait_and_its_answer_is_not_consumed() {
         let mut collected = Collected { asked: Bytes::from_static(b"7"), ..Collected::default() };
         let request = r#"{"jsonrpc":"2.0","id":8,"method":"roots/list"}"#;
         assert_eq!(take(&mut collected, request), Taken::Kept);

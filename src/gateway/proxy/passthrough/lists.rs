@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pro_14_list_is_not_read_again_before_the_time_that_its_server_asks_for() {
+    fn pro_14_list_is_not_read_again_before_the_retry_time_of_its_server() {
         let throttled = |after: Option<u64>| {
             let after = after.map(Duration::from_secs);
             Unread::from(&Cause::Throttled { status: 429, after, message: "".into() })

@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constantly_changing_list_is_notified_ever_more_rarely() {
+    fn notifications_of_a_constantly_changing_list_become_increasingly_rare() {
         let (mut list, start) = (PacedList::default(), Instant::now());
         let (mut now, mut notified, mut restless) = (start, Vec::new(), 0);
         for _ in 0..10 {

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn added_ending_counts_as_delivered_only() {
+    fn added_ending_is_part_of_the_delivered_bytes_only() {
         let ending = br#","resultType":"complete"}"#;
         let shown = value(&of(&[b"{\"a\":", b"1}"], Some(ending)).forwarded());
         let whole = br#"{"a":1,"resultType":"complete"}"#;

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_code_found_at_any_position() {
+    fn error_code_is_found_at_any_position() {
         assert_eq!(code(br#"{"message":"x","code":-32602}"#), Some(-32602));
         for none in [&br#"{"message":"x"}"#[..], br#"{"code":"x"}"#, b"[]", b"\xff"] {
             assert_eq!(code(none), None);

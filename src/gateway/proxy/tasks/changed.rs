@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_only_refusals_that_may_pass_are_repeated() {
+    fn pro_43_only_requests_with_a_temporary_refusal_are_repeated() {
         let refused = |kind| Piece::Refused(Refusal::rejected(kind, "no".into()));
         let error = |code: i32| {
             let error = json!({"code": code, "message": "no"}).to_string();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_task_is_over_with_its_final_state() {
+    fn pro_43_task_ends_with_its_final_state() {
         for (status, is_over) in [
             (r#""working""#, false),
             (r#""input_required""#, false),

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_tasks_are_listed_for_their_principal_only() {
+    fn pro_43_tasks_are_listed_only_for_their_principal() {
         let (table, now) = (KnownTasks::default(), Instant::now());
         let (a, b) = (peer(token("a")), peer(token("b")));
         let again = Peer { client: Client::of_test(), ..a.clone() };
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_changed_task_is_noted_for_its_session_only() {
+    fn pro_43_changed_task_is_noted_only_for_its_session() {
         let (table, now) = (KnownTasks::default(), Instant::now());
         let (a, b) = (peer(token("a")), peer(token("b")));
         let other = Peer { client: Client::of_test(), ..a.clone() };

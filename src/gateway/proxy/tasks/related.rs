@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_relation_of_a_message_is_replaced_or_removed() {
+    fn pro_43_related_task_of_a_message_is_replaced_or_removed() {
         let related =
             |id: &str| format!(r#""io.modelcontextprotocol/related-task" : {{"taskId": {id} }}"#);
         for (meta, expected, task) in [
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_relation_of_an_answer_is_that_of_its_question() {
+    fn pro_43_related_task_of_an_answer_is_that_of_its_question() {
         let answer = |id: &str| {
             format!(
                 r#""result":{{"_meta":{{"io.modelcontextprotocol/related-task":{{"taskId":"{id}"}}}},"action":"accept"}}"#
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_relations_of_inputs_are_opened() {
+    fn pro_43_related_task_ids_of_inputs_are_unsealed() {
         let answer = |meta: &str| format!(r#"{{"action":"accept","_meta":{meta}}}"#);
         let related =
             |id: &str| format!(r#"{{"io.modelcontextprotocol/related-task":{{"taskId":"{id}"}}}}"#);

@@ -46,7 +46,7 @@ fn part(message: &str, part: Option<ScannedPart>) -> Option<&str> {
 }
 
 #[test]
-fn spans_of_a_result_in_any_order() {
+fn spans_of_a_result_are_found_in_any_member_order() {
     let bodies = [
         r#"{"content":[{"type":"text","text":"a]\"}"}],"structuredContent":{"a":[1,{}]},"isError":false}"#,
         r#" { "isError" : false , "structuredContent" : {"a":[1,{}]} , "content" : [{"type":"text","text":"a]\"}"}] } "#,
@@ -80,7 +80,7 @@ fn every_json_value_can_be_structured_content() {
 }
 
 #[test]
-fn errors_requests_and_notifications() {
+fn errors_requests_and_notifications_are_recognized() {
     let error = r#"{"id":null,"error":{"code":-1,"message":"x","structuredContent":1}}"#;
     let read = envelope(error);
     assert_eq!(read.kind, Some(MessageKind::Error));
@@ -137,7 +137,7 @@ fn value_of_the_wrong_json_type_is_reported() {
 }
 
 #[test]
-fn structured_content_is_a_direct_member_of_result_only() {
+fn structured_content_is_recognized_only_as_a_direct_member_of_result() {
     for message in [
         r#"{"structuredContent":1,"isError":true,"result":{}}"#,
         r#"{"result":{"content":[{"structuredContent":1,"isError":true}]}}"#,
@@ -210,7 +210,7 @@ fn closed_result_reports_whether_it_had_members() {
 }
 
 #[test]
-fn ambiguities_of_the_result_are_reported_and_the_first_value_counts() {
+fn ambiguities_of_the_result_are_reported_and_the_first_value_is_used() {
     let check = |body: &str, kind, at: &str| {
         let message = format!(r#"{{"result":{{{body}}},"id":null}}"#);
         let read = envelope(&message);
@@ -307,7 +307,7 @@ fn grammar_outside_containers_is_exact() {
 }
 
 #[test]
-fn errors_are_sticky() {
+fn scanner_error_persists_for_later_input() {
     let mut scanner = Scanner::new(ScanLimits::NONE, 1);
     let error = Err(ScanError { at: 1, fault: ScanFault::Unexpected });
     assert_eq!(scanner.feed(b"{]"), error);
@@ -368,7 +368,7 @@ fn fr_a6_depth_is_exact_for_every_type() {
 }
 
 #[test]
-fn fr_a6_first_breach_counts_and_size_goes_before_depth() {
+fn fr_a6_first_breach_counts_and_size_takes_precedence_over_depth() {
     let limits = |max_bytes, max_depth| ScanLimits { max_bytes, max_depth };
     assert_eq!(breach("[[[]]]", limits(3, 2)), Some((Guard::Depth, 2)));
     assert_eq!(breach("[[[]]]", limits(2, 2)), Some((Guard::Bytes, 2)));
