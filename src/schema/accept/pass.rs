@@ -88,25 +88,12 @@ struct Items {
     crowded: bool,
 }
 
-/// Value that was read.
-enum Read<'t> {
-    /// Scalar or empty container, and the text after it.
-    Whole(&'t [u8]),
-    /// Container with items, and the text from the first item.
-    Opened { node: AcceptNodeId, is_object: bool, items: &'t [u8] },
-}
-
-/// Item that was read, and the text after it.
-enum Item<'t> {
-    /// Followed by a comma.
+/// End of an item, and the text after it.
+enum End<'t> {
+    /// A comma.
     Next(&'t [u8]),
-    /// Followed by the closing bracket.
+    /// The closing bracket.
     Last(&'t [u8]),
-    Opened {
-        node: AcceptNodeId,
-        is_object: bool,
-        items: &'t [u8],
-    },
 }
 
 impl AcceptProgram {
@@ -115,7 +102,8 @@ impl AcceptProgram {
         let AcceptScratch { guesses, state } = scratch;
         state.begin(MAX_HASHES);
         state.allow(document.len());
-        let mut pass = AcceptPass { program: self, guesses: guesses.of(self), state, depth: 0 };
+        let mut pass =
+            AcceptPass { program: self, guesses: guesses.of(self), state, depth: 0, left: None };
         is_utf8(document) && pass.whole(document).is_some()
     }
 
@@ -128,12 +116,17 @@ impl AcceptProgram {
         state: &mut AcceptState,
         scratch: &mut AcceptScratch,
     ) -> Option<usize> {
-        let mut pass =
-            AcceptPass { program: self, guesses: scratch.guesses.of(self), state, depth: 0 };
+        let mut pass = AcceptPass {
+            program: self,
+            guesses: scratch.guesses.of(self),
+            state,
+            depth: 0,
+            left: None,
+        };
         let text = without_space(text);
         let rest = match pass.state.begun {
             true => pass.advance(text),
-            false => pass.begin(text).map_or(text, |items| pass.advance(items)),
+            false => pass.begin(text),
         };
         let is_valid = !pass.state.refused && is_utf8(text.get(..text.len() - rest.len())?);
         is_valid.then_some(rest.len())
@@ -193,81 +186,60 @@ struct AcceptPass<'p, 's> {
     state: &'s mut AcceptState,
     /// Number of containers around the value that is read.
     depth: usize,
+    /// Number of bytes from the item that is incomplete or refused, once there is one.
+    left: Option<usize>,
 }
 
 impl<'p> AcceptPass<'p, '_> {
     /// Reads a complete document. If a rule of an open container refuses, the next rule of the innermost container that has one is tried.
     fn whole(&mut self, document: &[u8]) -> Option<()> {
-        let mut text = self.begin(without_space(document))?;
-        loop {
-            text = self.advance(text);
-            if self.state.is_complete() {
-                return without_space(text).is_empty().then_some(());
-            }
+        let mut text = self.begin(without_space(document));
+        while !self.state.is_complete() {
             let left = self.other_rule()?;
-            text = document.get(document.len() - left..)?;
+            text = self.advance(document.get(document.len() - left..)?);
         }
+        without_space(text).is_empty().then_some(())
     }
 
-    /// Reads the root value at the start of `text`; of a container, only the opening bracket. Returns the rest.
-    fn begin<'t>(&mut self, text: &'t [u8]) -> Option<&'t [u8]> {
-        let rest = match self.value(self.program.root, text)? {
-            Read::Whole(rest) => rest,
-            Read::Opened { node, is_object, items } => {
-                let frame = self.frame(node, is_object, items)?;
-                self.state.frames.push(frame);
-                items
-            }
-        };
-        self.state.begun = true;
-        Some(rest)
+    /// Reads the root value at the start of `text`. Returns the text after it, or from the item that is incomplete or refused.
+    fn begin<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
+        let rest = self.value(self.program.root, text);
+        self.state.begun = rest.is_some() || self.left.is_some();
+        self.state.frames.reverse();
+        rest.unwrap_or_else(|| self.left(text))
     }
 
-    /// Reads items of the open containers until the root value ends, or an item is incomplete or refused. Returns the text from that
-    /// position.
+    /// Reads the rest of the open containers. Returns the text after the root value, or from the item that is incomplete or refused.
     fn advance<'t>(&mut self, mut text: &'t [u8]) -> &'t [u8] {
-        self.depth = self.state.frames.len();
-        // The innermost container is kept out of the stack.
-        let Some(mut frame) = self.state.frames.pop() else { return text };
-        loop {
-            match self.items(&mut frame, &mut text) {
-                Some(Item::Opened { node, is_object, items }) => {
-                    let Some(inner) = self.frame(node, is_object, items) else { break };
-                    self.state.frames.push(std::mem::replace(&mut frame, inner));
-                    self.depth += 1;
-                    (text, self.state.after) = (items, false);
-                }
-                Some(Item::Last(rest)) => {
-                    self.state.hashes.truncate(frame.hashes);
-                    (text, self.state.after) = (rest, true);
-                    let Some(outer) = self.state.frames.pop() else { return text };
-                    frame = outer;
-                    self.depth -= 1;
-                }
-                Some(Item::Next(_)) | None => break,
-            }
+        self.left = None;
+        while let Some(frame) = self.state.frames.pop() {
+            let around = self.state.frames.len();
+            self.depth = around + 1;
+            let Some(rest) = self.container(frame.node, frame.is_object, Some(&frame), text) else {
+                // The innermost container was added first.
+                self.state.frames.get_mut(around..).unwrap_or_default().reverse();
+                return self.left(text);
+            };
+            (text, self.state.after) = (rest, true);
         }
-        self.state.frames.push(frame);
         text
     }
 
-    /// Reads items of the container until it ends or another one opens, and leaves `text` at the last of them. Returns `None` at an item
-    /// that is incomplete or refused.
-    fn items<'t>(&mut self, frame: &mut Frame, text: &mut &'t [u8]) -> Option<Item<'t>> {
-        let node = self.program.nodes.get(frame.node as usize)?;
-        match frame.is_object {
-            true => self.object(node.objects.get(frame.rule)?, frame, text),
-            false => self.array(node.arrays.get(frame.rule)?, frame, text),
-        }
+    /// The part of `text` from the item that is incomplete or refused.
+    fn left<'t>(&self, text: &'t [u8]) -> &'t [u8] {
+        let read = self.left.and_then(|left| text.len().checked_sub(left));
+        text.get(read.unwrap_or_default()..).unwrap_or_default()
     }
 
-    /// Container that begins with `items`; `None` if no rule accepts it.
-    fn frame(&self, node: AcceptNodeId, is_object: bool, items: &[u8]) -> Option<Frame> {
-        let (left, hashes) = (items.len(), self.state.hashes.len());
-        let items = Items::default();
-        let mut frame = Frame { node, is_object, rule: 0, left, hashes, items };
-        frame.items.guess = self.program.first_guess(&frame)?;
-        Some(frame)
+    /// Records the open container `frame`, so that it can be resumed. A container that was `resumed` before keeps its rule and its beginning.
+    #[cold]
+    fn suspend<'t>(&mut self, resumed: Option<&Frame>, frame: Frame) -> Option<&'t [u8]> {
+        let frame = match resumed {
+            Some(begun) => Frame { items: frame.items, ..*begun },
+            None => frame,
+        };
+        self.state.frames.push(frame);
+        None
     }
 
     /// Finds the innermost open container that has another rule, and restarts it with that rule. Returns the number of bytes from its first
@@ -293,33 +265,32 @@ impl<'p> AcceptPass<'p, '_> {
         Some(())
     }
 
-    /// Reads the value at the start of `text`; `None` if it is incomplete or not certainly valid.
+    /// Reads the value at the start of `text` and returns the text after it; `None` if it is incomplete or not certainly valid.
     #[inline(always)]
-    fn value<'t>(&mut self, id: AcceptNodeId, text: &'t [u8]) -> Option<Read<'t>> {
+    fn value<'t>(&mut self, id: AcceptNodeId, text: &'t [u8]) -> Option<&'t [u8]> {
         self.spend(1)?;
         let node = self.program.nodes.get(id as usize)?;
         let (first, rest) = text.split_first()?;
-        let rest = match first {
-            b'"' => self.text(node, rest)?,
-            b'-' | b'0'..=b'9' => WrittenNumber::check(&node.numbers, text)?,
-            b'{' | b'[' => return self.container(id, node, *first == b'{', without_space(rest)),
-            b't' => rest.strip_prefix(b"rue").filter(|_| node.yes)?,
-            b'f' => rest.strip_prefix(b"alse").filter(|_| node.no)?,
-            b'n' => rest.strip_prefix(b"ull").filter(|_| node.null)?,
-            _ => return None,
-        };
-        Some(Read::Whole(rest))
+        match first {
+            b'"' => self.text(node, rest),
+            b'-' | b'0'..=b'9' => WrittenNumber::check(&node.numbers, text),
+            b'{' | b'[' => self.nested(id, node, *first == b'{', without_space(rest)),
+            b't' => rest.strip_prefix(b"rue").filter(|_| node.yes),
+            b'f' => rest.strip_prefix(b"alse").filter(|_| node.no),
+            b'n' => rest.strip_prefix(b"ull").filter(|_| node.null),
+            _ => None,
+        }
     }
 
-    /// Reads an empty container, or the beginning of a nonempty one, after its opening bracket.
+    /// Reads a container from behind its opening bracket.
     #[inline(always)]
-    fn container<'t>(
-        &self,
+    fn nested<'t>(
+        &mut self,
         id: AcceptNodeId,
         node: &AcceptNode,
         is_object: bool,
         items: &'t [u8],
-    ) -> Option<Read<'t>> {
+    ) -> Option<&'t [u8]> {
         if self.depth >= self.program.max_depth {
             return None;
         }
@@ -327,9 +298,30 @@ impl<'p> AcceptPass<'p, '_> {
         let accepts_empty = match (is_object, first) {
             (true, b'}') => node.objects.iter().any(|rule| rule.required == 0 && rule.min == 0),
             (false, b']') => node.arrays.iter().any(|rule| rule.min == 0),
-            _ => return Some(Read::Opened { node: id, is_object, items }),
+            _ => {
+                self.depth += 1;
+                let rest = self.container(id, is_object, None, items);
+                self.depth -= 1;
+                return rest;
+            }
         };
-        accepts_empty.then_some(Read::Whole(rest))
+        accepts_empty.then_some(rest)
+    }
+
+    /// Reads the items of a container and its closing bracket, from the first item on or, if it is `resumed`, the rest of them.
+    fn container<'t>(
+        &mut self,
+        id: AcceptNodeId,
+        is_object: bool,
+        resumed: Option<&Frame>,
+        text: &'t [u8],
+    ) -> Option<&'t [u8]> {
+        let node = self.program.nodes.get(id as usize)?;
+        let rule = resumed.map_or(0, |frame| frame.rule);
+        match is_object {
+            true => self.object(node.objects.get(rule)?, id, resumed, text),
+            false => self.array(node.arrays.get(rule)?, id, resumed, text),
+        }
     }
 
     /// Reads the string whose opening quote precedes `text`.
@@ -366,46 +358,63 @@ impl<'p> AcceptPass<'p, '_> {
     fn array<'t>(
         &mut self,
         rule: &'p ArrayRule,
-        frame: &mut Frame,
-        text: &mut &'t [u8],
-    ) -> Option<Item<'t>> {
-        if self.state.after {
-            match self.end_of_item(rule, frame, text)? {
-                Item::Next(next) => *text = next,
-                last => return Some(last),
-            }
-            self.state.after = false;
-        }
+        node: AcceptNodeId,
+        resumed: Option<&Frame>,
+        mut text: &'t [u8],
+    ) -> Option<&'t [u8]> {
+        let left = text.len();
+        let outer = resumed.map_or(self.state.hashes.len(), |frame| frame.hashes);
+        let mut count = resumed.map_or(0, |frame| frame.items.count);
+        let mut after = resumed.is_some() && self.state.after;
         loop {
             let hashes = self.state.hashes.len();
-            frame.items.count += 1;
-            match self.item(rule, frame, text) {
-                Some(Item::Next(next)) => *text = next,
-                Some(item) => return Some(item),
+            let end = match std::mem::take(&mut after) {
+                true => self.resumed_end(text, |pass| pass.end_of_item(rule, outer, count, text)),
+                false => {
+                    count += 1;
+                    self.item(rule, outer, count, text)
+                }
+            };
+            match end {
+                Some(End::Next(next)) => text = next,
+                Some(End::Last(rest)) => {
+                    self.state.hashes.truncate(outer);
+                    return Some(rest);
+                }
                 None => {
-                    frame.items.count -= 1;
-                    self.state.hashes.truncate(hashes);
-                    return None;
+                    if self.left.is_none() {
+                        self.left = Some(text.len());
+                        self.state.hashes.truncate(hashes);
+                        count -= 1;
+                    }
+                    let items = Items { count, ..Items::default() };
+                    let frame =
+                        Frame { node, is_object: false, rule: 0, left, hashes: outer, items };
+                    return self.suspend(resumed, frame);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn item<'t>(&mut self, rule: &ArrayRule, frame: &Frame, text: &'t [u8]) -> Option<Item<'t>> {
-        let node = rule.prefix.get(frame.items.count - 1).copied().unwrap_or(rule.rest);
-        let rest = match self.value(node, text)? {
-            Read::Whole(rest) => rest,
-            // Compared items are scalars.
-            Read::Opened { .. } if rule.unique => return None,
-            Read::Opened { node, is_object, items } => {
-                return Some(Item::Opened { node, is_object, items });
-            }
-        };
+    fn item<'t>(
+        &mut self,
+        rule: &ArrayRule,
+        outer: usize,
+        count: usize,
+        text: &'t [u8],
+    ) -> Option<End<'t>> {
+        let node = rule.prefix.get(count - 1).copied().unwrap_or(rule.rest);
+        // Compared items are scalars.
+        if rule.unique && matches!(text.first(), Some(b'{' | b'[')) {
+            return None;
+        }
+        let rest = self.value(node, text)?;
         if rule.unique {
             self.push(item_hash(text.get(..text.len() - rest.len())?)?)?;
         }
-        self.end_of_item(rule, frame, rest)
+        let end = self.end_of_item(rule, outer, count, rest);
+        end.or_else(|| self.after_value(text, rest))
     }
 
     /// Reads the end of an item: a comma, or the closing bracket of an array that conforms.
@@ -413,16 +422,17 @@ impl<'p> AcceptPass<'p, '_> {
     fn end_of_item<'t>(
         &mut self,
         rule: &ArrayRule,
-        frame: &Frame,
+        outer: usize,
+        count: usize,
         text: &'t [u8],
-    ) -> Option<Item<'t>> {
+    ) -> Option<End<'t>> {
         match without_space(text).split_first()? {
-            (b',', rest) => Some(Item::Next(without_space(rest))),
+            (b',', rest) => Some(End::Next(without_space(rest))),
             (b']', rest) => {
-                let repeats = rule.unique && has_equal(self.state.hashes.get_mut(frame.hashes..)?);
-                let conforms = !repeats && (rule.min..=rule.max).contains(&frame.items.count);
+                let repeats = rule.unique && has_equal(self.state.hashes.get_mut(outer..)?);
+                let conforms = !repeats && (rule.min..=rule.max).contains(&count);
                 self.state.refused = !conforms;
-                conforms.then_some(Item::Last(rest))
+                conforms.then_some(End::Last(rest))
             }
             _ => None,
         }
@@ -432,29 +442,40 @@ impl<'p> AcceptPass<'p, '_> {
     fn object<'t>(
         &mut self,
         rule: &'p ObjectRule,
-        frame: &mut Frame,
-        text: &mut &'t [u8],
-    ) -> Option<Item<'t>> {
-        let mut members = frame.items;
-        if self.state.after {
-            match self.end_of_member(rule, frame.hashes, &members, text)? {
-                Item::Next(next) => *text = next,
-                last => return Some(last),
-            }
-            self.state.after = false;
-        }
+        node: AcceptNodeId,
+        resumed: Option<&Frame>,
+        mut text: &'t [u8],
+    ) -> Option<&'t [u8]> {
+        let left = text.len();
+        let outer = resumed.map_or(self.state.hashes.len(), |frame| frame.hashes);
+        let mut members = match resumed {
+            Some(frame) => frame.items,
+            None => Items { guess: rule.first_guess, ..Items::default() },
+        };
+        let mut after = resumed.is_some() && self.state.after;
         loop {
             let (hashes, count, seen) = (self.state.hashes.len(), members.count, members.seen);
-            match self.member(rule, frame.hashes, &mut members, text) {
-                Some(Item::Next(next)) => *text = next,
-                Some(item) => {
-                    frame.items = members;
-                    return Some(item);
+            let end = match std::mem::take(&mut after) {
+                true => {
+                    self.resumed_end(text, |pass| pass.end_of_member(rule, outer, &members, text))
+                }
+                false => self.member(rule, outer, &mut members, text),
+            };
+            match end {
+                Some(End::Next(next)) => text = next,
+                Some(End::Last(rest)) => {
+                    self.state.hashes.truncate(outer);
+                    return Some(rest);
                 }
                 None => {
-                    frame.items = Items { count, seen, ..members };
-                    self.state.hashes.truncate(hashes);
-                    return None;
+                    if self.left.is_none() {
+                        self.left = Some(text.len());
+                        self.state.hashes.truncate(hashes);
+                        members = Items { count, seen, ..members };
+                    }
+                    let (hashes, items) = (outer, members);
+                    let frame = Frame { node, is_object: true, rule: 0, left, hashes, items };
+                    return self.suspend(resumed, frame);
                 }
             }
         }
@@ -464,18 +485,39 @@ impl<'p> AcceptPass<'p, '_> {
     fn member<'t>(
         &mut self,
         rule: &'p ObjectRule,
-        hashes: usize,
+        outer: usize,
         members: &mut Items,
         text: &'t [u8],
-    ) -> Option<Item<'t>> {
+    ) -> Option<End<'t>> {
         let (node, rest) = self.name(rule, members, text.strip_prefix(b"\"")?)?;
-        let rest = without_space(rest).strip_prefix(b":")?;
-        match self.value(node, without_space(rest))? {
-            Read::Whole(rest) => self.end_of_member(rule, hashes, members, rest),
-            Read::Opened { node, is_object, items } => {
-                Some(Item::Opened { node, is_object, items })
-            }
+        let value = without_space(without_space(rest).strip_prefix(b":")?);
+        let rest = self.value(node, value)?;
+        let end = self.end_of_member(rule, outer, members, rest);
+        end.or_else(|| self.after_value(value, rest))
+    }
+
+    /// Reads the `end` of the nested container that was complete before the pass was resumed at `text`.
+    #[cold]
+    fn resumed_end<'t>(
+        &mut self,
+        text: &'t [u8],
+        end: impl FnOnce(&mut Self) -> Option<End<'t>>,
+    ) -> Option<End<'t>> {
+        let end = end(self);
+        match end.is_some() {
+            true => self.state.after = false,
+            false => self.left = Some(text.len()),
         }
+        end
+    }
+
+    /// Ends the pass between a complete `value` and `rest`, where the comma or bracket is missing. A container is not read again.
+    #[cold]
+    fn after_value<'t>(&mut self, value: &[u8], rest: &[u8]) -> Option<End<'t>> {
+        if matches!(value.first(), Some(b'{' | b'[')) {
+            (self.left, self.state.after) = (Some(rest.len()), true);
+        }
+        None
     }
 
     /// Reads the end of a member: a comma, or the closing brace of an object that conforms.
@@ -483,19 +525,19 @@ impl<'p> AcceptPass<'p, '_> {
     fn end_of_member<'t>(
         &mut self,
         rule: &ObjectRule,
-        hashes: usize,
+        outer: usize,
         members: &Items,
         text: &'t [u8],
-    ) -> Option<Item<'t>> {
+    ) -> Option<End<'t>> {
         match without_space(text).split_first()? {
-            (b',', rest) => Some(Item::Next(without_space(rest))),
+            (b',', rest) => Some(End::Next(without_space(rest))),
             (b'}', rest) => {
-                let repeats = members.crowded && has_equal(self.state.hashes.get_mut(hashes..)?);
+                let repeats = members.crowded && has_equal(self.state.hashes.get_mut(outer..)?);
                 let conforms = !repeats
                     && members.seen & rule.required == rule.required
                     && (rule.min..=rule.max).contains(&members.count);
                 self.state.refused = !conforms;
-                conforms.then_some(Item::Last(rest))
+                conforms.then_some(End::Last(rest))
             }
             _ => None,
         }
