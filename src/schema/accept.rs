@@ -398,6 +398,38 @@ mod tests {
     }
 
     #[test]
+    fn fr_a14_steps_bound_the_time_of_every_schema_and_document() {
+        let accepts_complete = |schema: &str, document: &str| {
+            let program = compiled(Engine::Tape, schema).accept.unwrap();
+            program.accepts(document.as_bytes(), &mut AcceptScratch::default())
+        };
+        // Two rules at each level, of which the outer ones are tried again and again. What costs no step would be read for minutes.
+        let fork = r##"{"anyOf":[{"type":"integer"},{"type":"array","items":{"$ref":"#"},"maxItems":1},{"type":"array","items":{"$ref":"#"}}]}"##;
+        let nest = |inner: &str| format!("{}{inner}{}", "[".repeat(40), "]".repeat(40));
+        let long = 200_000;
+        let escapes = "\\n".repeat(long / 2);
+        let name = format!("[{{\"{}\\u0061\":1}}]", "x".repeat(long));
+        for inner in [
+            format!("0,{}\"x\"", " ".repeat(long)),
+            format!("0,\"{escapes}\""),
+            format!("0,\"{escapes}\\x\""),
+            format!("0,{name}"),
+            format!("0,{}", "1".repeat(long)),
+        ] {
+            assert!(!accepts_complete(fork, &nest(&inner)), "{}", &inner[..9]);
+        }
+        // Conditions on empty strings, and enumerated numbers.
+        let values: Vec<_> = (0..20_000).map(|at| at.to_string()).collect();
+        let numbers = format!("{{\"items\":{{\"enum\":[{}]}}}}", values.join(","));
+        let document = format!("[{}]", vec!["19999"; 30_000].join(","));
+        assert!(accepts_complete(&numbers, &document));
+        let patterns: Vec<_> = (0..60).map(|at| format!(r#"{{"pattern":"^b*{at}?$"}}"#)).collect();
+        let texts = format!(r#"{{"items":{{"allOf":[{}]}}}}"#, patterns.join(","));
+        let document = format!("[{}]", vec!["\"\""; 30_000].join(","));
+        assert!(!accepts_complete(&texts, &document));
+    }
+
+    #[test]
     fn fr_a14_conditions_on_strings_use_up_steps() {
         let patterns: Vec<_> =
             (0..12).map(|at| format!(r#"{{"pattern":"[a-y]{{0,{at}}}z"}}"#)).collect();

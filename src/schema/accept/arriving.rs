@@ -1,6 +1,6 @@
 //! Evaluation of a document while it arrives.
 //!
-//! An item that is incomplete at the end of a slice is kept and read again with the next slice. The same applies to a scalar that is
+//! An item that is incomplete at the end of a slice is kept and read again with the next slice. The same applies to an item that is
 //! refused, since it cannot be distinguished from an incomplete one. If an item is too long, or too much is read again, the pass gives up,
 //! and the complete document is judged in the usual way.
 
@@ -93,22 +93,23 @@ impl ArrivingDocument {
                 self.open_item.clear();
                 slice = slice.get(joined - left..)?;
             } else {
+                check_item(left)?;
                 self.open_item.drain(..self.open_item.len() - left);
-                self.check_item()?;
                 slice = slice.get(joined..)?;
             }
         }
         if !slice.is_empty() {
             let left = program.read_part(slice, &mut self.state, scratch)?;
+            check_item(left)?;
             self.open_item.extend_from_slice(slice.get(slice.len() - left..)?);
         }
-        self.check_item()
+        Some(())
     }
+}
 
-    /// Checks the size of the incomplete item; `None` if it is too long.
-    fn check_item(&self) -> Option<()> {
-        (self.open_item.len() <= MAX_OPEN_ITEM_BYTES).then_some(())
-    }
+/// Checks the size of an incomplete item; `None` if it is too long.
+fn check_item(len: usize) -> Option<()> {
+    (len <= MAX_OPEN_ITEM_BYTES).then_some(())
 }
 
 impl Default for ArrivingDocument {

@@ -540,10 +540,12 @@ impl<'a> Shape<'a> {
         (self.array, self.object) = (None, None);
         if let Some(number) = &mut self.number {
             let doubles = values.iter().filter_map(|value| value.as_f64());
-            let exact: Box<[f64]> =
-                doubles.filter(|value| value.abs() < super::number::EXACT).collect();
+            // Without a negative zero, which orders differently.
+            let doubles = doubles.filter(|value| value.abs() < super::number::EXACT);
+            let mut exact: Vec<f64> = doubles.map(|value| value + 0.0).collect();
+            exact.sort_by(f64::total_cmp);
             number.compared = true;
-            number.one_of = Some(exact);
+            number.one_of = Some(exact.into());
         }
         self.number
             .take_if(|number| number.one_of.as_ref().is_some_and(|values| values.is_empty()));

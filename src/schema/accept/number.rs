@@ -195,6 +195,7 @@ pub(super) struct NumberRule {
     pub(super) below: f64,
     /// Integer of which the number must be a multiple.
     pub(super) divisor: Option<u64>,
+    /// Sorted values, if they are enumerated; no negative zero.
     pub(super) one_of: Option<Box<[f64]>>,
 }
 
@@ -243,7 +244,9 @@ impl NumberRule {
                 value.abs() < EXACT
                     && lies_within(value, value)
                     && self.divisor.is_none_or(divides)
-                    && self.one_of.as_ref().is_none_or(|values| values.contains(&value))
+                    && self.one_of.as_ref().is_none_or(|values| {
+                        values.binary_search_by(|it| it.total_cmp(&(value + 0.0))).is_ok()
+                    })
             }
             Magnitude::Rounded(value) => {
                 let margin = value.abs() * MARGIN;

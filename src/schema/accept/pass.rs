@@ -12,11 +12,14 @@ use crate::settings::SchemaHash;
 /// Step budget of a pass for every document.
 const STEPS: usize = 1024;
 
-/// Additional steps per byte of a document. A pass without failed alternatives takes at most two.
+/// Additional steps per byte of a document. Most schemas take at most two, unless alternatives fail.
 const STEPS_PER_BYTE: usize = 4;
 
-/// Number of bytes of a string per step.
+/// Number of bytes of a string, or of white space, per step.
 const BYTES_PER_STEP: usize = 16;
+
+/// Number of alternatives for a number per step.
+const NUMBERS_PER_STEP: usize = 4;
 
 /// Number of bytes of a string per step for each of its conditions.
 const COMPARED_BYTES_PER_STEP: usize = 2;
@@ -51,7 +54,7 @@ pub(super) struct AcceptState {
     /// Maximum number of hashes.
     max_hashes: usize,
     /// Number of steps left.
-    left: usize,
+    steps: usize,
     /// Whether the next byte follows a nested container, so that a comma or a closing bracket is expected.
     after: bool,
     /// Whether the document has begun.
@@ -67,8 +70,8 @@ struct Frame {
     is_object: bool,
     /// Index of the rule that is being tried.
     rule: usize,
-    /// Number of bytes from the first item to the end of the document, where another rule starts again.
-    left: usize,
+    /// Number of bytes from the first item to the end of a complete document, where another rule starts again.
+    bytes_left: usize,
     /// Number of hashes that belong to the enclosing containers.
     hashes: usize,
     items: Items,
@@ -84,7 +87,7 @@ struct Items {
     guess: usize,
     /// Bit for each undeclared name, by its hash.
     bits: u64,
-    /// Whether two undeclared names share a bit.
+    /// Whether two undeclared names share a bit, or one was read again.
     crowded: bool,
 }
 
@@ -103,7 +106,7 @@ impl AcceptProgram {
         state.begin(MAX_HASHES);
         state.allow(document.len());
         let mut pass =
-            AcceptPass { program: self, guesses: guesses.of(self), state, depth: 0, left: None };
+            AcceptPass { program: self, guesses: guesses.of(self), state, depth: 0, unread: None };
         is_utf8(document) && pass.whole(document).is_some()
     }
 
@@ -121,9 +124,9 @@ impl AcceptProgram {
             guesses: scratch.guesses.of(self),
             state,
             depth: 0,
-            left: None,
+            unread: None,
         };
-        let text = without_space(text);
+        let text = pass.without_space(text);
         let rest = match pass.state.begun {
             true => pass.advance(text),
             false => pass.begin(text),
@@ -165,13 +168,13 @@ impl AcceptState {
         self.frames.clear();
         self.hashes.clear();
         self.max_hashes = max_hashes;
-        self.left = STEPS;
+        self.steps = STEPS;
         (self.after, self.begun, self.refused) = (false, false, false);
     }
 
     /// Adds the steps for `len` more bytes.
     pub(super) fn allow(&mut self, len: usize) {
-        self.left = self.left.saturating_add(len.saturating_mul(STEPS_PER_BYTE));
+        self.steps = self.steps.saturating_add(len.saturating_mul(STEPS_PER_BYTE));
     }
 
     /// Whether the root value has ended.
@@ -187,38 +190,41 @@ struct AcceptPass<'p, 's> {
     /// Number of containers around the value that is read.
     depth: usize,
     /// Number of bytes from the item that is incomplete or refused, once there is one.
-    left: Option<usize>,
+    unread: Option<usize>,
 }
 
 impl<'p> AcceptPass<'p, '_> {
     /// Reads a complete document. If a rule of an open container refuses, the next rule of the innermost container that has one is tried.
     fn whole(&mut self, document: &[u8]) -> Option<()> {
-        let mut text = self.begin(without_space(document));
+        let document = self.without_space(document);
+        let (mut begins, mut text) = (document.len(), self.begin(document));
         while !self.state.is_complete() {
-            let left = self.other_rule()?;
-            text = self.advance(document.get(document.len() - left..)?);
+            // What was read is read again.
+            self.spend((begins - text.len()) / BYTES_PER_STEP + 1)?;
+            begins = self.other_rule()?;
+            text = self.advance(document.get(document.len() - begins..)?);
         }
-        without_space(text).is_empty().then_some(())
+        self.without_space(text).is_empty().then_some(())
     }
 
     /// Reads the root value at the start of `text`. Returns the text after it, or from the item that is incomplete or refused.
     fn begin<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
         let rest = self.value(self.program.root, text);
-        self.state.begun = rest.is_some() || self.left.is_some();
+        self.state.begun = rest.is_some() || self.unread.is_some();
         self.state.frames.reverse();
-        rest.unwrap_or_else(|| self.left(text))
+        rest.unwrap_or_else(|| self.unread(text))
     }
 
     /// Reads the rest of the open containers. Returns the text after the root value, or from the item that is incomplete or refused.
     fn advance<'t>(&mut self, mut text: &'t [u8]) -> &'t [u8] {
-        self.left = None;
+        self.unread = None;
         while let Some(frame) = self.state.frames.pop() {
             let around = self.state.frames.len();
             self.depth = around + 1;
             let Some(rest) = self.container(frame.node, frame.is_object, Some(&frame), text) else {
                 // The innermost container was added first.
                 self.state.frames.get_mut(around..).unwrap_or_default().reverse();
-                return self.left(text);
+                return self.unread(text);
             };
             (text, self.state.after) = (rest, true);
         }
@@ -226,8 +232,8 @@ impl<'p> AcceptPass<'p, '_> {
     }
 
     /// The part of `text` from the item that is incomplete or refused.
-    fn left<'t>(&self, text: &'t [u8]) -> &'t [u8] {
-        let read = self.left.and_then(|left| text.len().checked_sub(left));
+    fn unread<'t>(&self, text: &'t [u8]) -> &'t [u8] {
+        let read = self.unread.and_then(|unread| text.len().checked_sub(unread));
         text.get(read.unwrap_or_default()..).unwrap_or_default()
     }
 
@@ -253,16 +259,35 @@ impl<'p> AcceptPass<'p, '_> {
                 frame.items.guess = guess;
                 hashes.truncate(frame.hashes);
                 (*after, *refused) = (false, false);
-                return Some(frame.left);
+                return Some(frame.bytes_left);
             }
             frames.pop();
         }
         None
     }
 
+    /// Uses up steps; `None`, from then on, if there are too few.
+    #[inline(always)]
     fn spend(&mut self, steps: usize) -> Option<()> {
-        self.state.left = self.state.left.checked_sub(steps)?;
-        Some(())
+        let is_enough = steps <= self.state.steps;
+        self.state.steps = self.state.steps.saturating_sub(steps);
+        is_enough.then_some(())
+    }
+
+    /// Text after leading white space.
+    #[inline(always)]
+    fn without_space<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
+        match text.first() {
+            Some(byte) if *byte <= b' ' => self.after_space(text),
+            _ => text,
+        }
+    }
+
+    fn after_space<'t>(&mut self, text: &'t [u8]) -> &'t [u8] {
+        let is_space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+        let len = text.iter().take_while(|byte| is_space(byte)).count();
+        self.state.steps = self.state.steps.saturating_sub(len / BYTES_PER_STEP);
+        text.get(len..).unwrap_or_default()
     }
 
     /// Reads the value at the start of `text` and returns the text after it; `None` if it is incomplete or not certainly valid.
@@ -273,8 +298,14 @@ impl<'p> AcceptPass<'p, '_> {
         let (first, rest) = text.split_first()?;
         match first {
             b'"' => self.text(node, rest),
-            b'-' | b'0'..=b'9' => WrittenNumber::check(&node.numbers, text),
-            b'{' | b'[' => self.nested(id, node, *first == b'{', without_space(rest)),
+            b'-' | b'0'..=b'9' => {
+                self.spend(node.numbers.len() / NUMBERS_PER_STEP)?;
+                WrittenNumber::check(&node.numbers, text)
+            }
+            b'{' | b'[' => {
+                let items = self.without_space(rest);
+                self.nested(id, node, *first == b'{', items)
+            }
             b't' => rest.strip_prefix(b"rue").filter(|_| node.yes),
             b'f' => rest.strip_prefix(b"alse").filter(|_| node.no),
             b'n' => rest.strip_prefix(b"ull").filter(|_| node.null),
@@ -332,7 +363,7 @@ impl<'p> AcceptPass<'p, '_> {
         match text.get(len) {
             Some(b'"') if node.free_text => text.get(len + 1..),
             Some(b'"') => {
-                self.spend(len * node.text_conditions / COMPARED_BYTES_PER_STEP)?;
+                self.spend((len + 1) * node.text_conditions / COMPARED_BYTES_PER_STEP)?;
                 let string = WrittenText::plain(text.get(..len)?);
                 accepted(&node.texts, |rule| rule.accepts(string)).then_some(text.get(len + 1..)?)
             }
@@ -348,9 +379,13 @@ impl<'p> AcceptPass<'p, '_> {
         text: &'t [u8],
         at: usize,
     ) -> Option<&'t [u8]> {
-        let (string, rest) = WrittenText::read_escaped(text, at)?;
+        let Some((string, rest)) = WrittenText::read_escaped(text, at) else {
+            // At most the rest of the text was read.
+            return self.spend(text.len() / BYTES_PER_STEP).and(None);
+        };
         let len = string.inner.len();
-        self.spend(len / BYTES_PER_STEP + len * node.text_conditions / COMPARED_BYTES_PER_STEP)?;
+        let compared = (len + 1) * node.text_conditions;
+        self.spend(len / BYTES_PER_STEP + compared / COMPARED_BYTES_PER_STEP)?;
         node.texts.iter().any(|rule| rule.accepts(string)).then_some(rest)
     }
 
@@ -362,7 +397,7 @@ impl<'p> AcceptPass<'p, '_> {
         resumed: Option<&Frame>,
         mut text: &'t [u8],
     ) -> Option<&'t [u8]> {
-        let left = text.len();
+        let bytes_left = text.len();
         let outer = resumed.map_or(self.state.hashes.len(), |frame| frame.hashes);
         let mut count = resumed.map_or(0, |frame| frame.items.count);
         let mut after = resumed.is_some() && self.state.after;
@@ -382,14 +417,14 @@ impl<'p> AcceptPass<'p, '_> {
                     return Some(rest);
                 }
                 None => {
-                    if self.left.is_none() {
-                        self.left = Some(text.len());
+                    if self.unread.is_none() {
+                        self.unread = Some(text.len());
                         self.state.hashes.truncate(hashes);
                         count -= 1;
                     }
                     let items = Items { count, ..Items::default() };
                     let frame =
-                        Frame { node, is_object: false, rule: 0, left, hashes: outer, items };
+                        Frame { node, is_object: false, rule: 0, bytes_left, hashes: outer, items };
                     return self.suspend(resumed, frame);
                 }
             }
@@ -426,8 +461,8 @@ impl<'p> AcceptPass<'p, '_> {
         count: usize,
         text: &'t [u8],
     ) -> Option<End<'t>> {
-        match without_space(text).split_first()? {
-            (b',', rest) => Some(End::Next(without_space(rest))),
+        match self.without_space(text).split_first()? {
+            (b',', rest) => Some(End::Next(self.without_space(rest))),
             (b']', rest) => {
                 let repeats = rule.unique && has_equal(self.state.hashes.get_mut(outer..)?);
                 let conforms = !repeats && (rule.min..=rule.max).contains(&count);
@@ -446,7 +481,7 @@ impl<'p> AcceptPass<'p, '_> {
         resumed: Option<&Frame>,
         mut text: &'t [u8],
     ) -> Option<&'t [u8]> {
-        let left = text.len();
+        let bytes_left = text.len();
         let outer = resumed.map_or(self.state.hashes.len(), |frame| frame.hashes);
         let mut members = match resumed {
             Some(frame) => frame.items,
@@ -468,13 +503,13 @@ impl<'p> AcceptPass<'p, '_> {
                     return Some(rest);
                 }
                 None => {
-                    if self.left.is_none() {
-                        self.left = Some(text.len());
+                    if self.unread.is_none() {
+                        self.unread = Some(text.len());
                         self.state.hashes.truncate(hashes);
                         members = Items { count, seen, ..members };
                     }
                     let (hashes, items) = (outer, members);
-                    let frame = Frame { node, is_object: true, rule: 0, left, hashes, items };
+                    let frame = Frame { node, is_object: true, rule: 0, bytes_left, hashes, items };
                     return self.suspend(resumed, frame);
                 }
             }
@@ -490,13 +525,14 @@ impl<'p> AcceptPass<'p, '_> {
         text: &'t [u8],
     ) -> Option<End<'t>> {
         let (node, rest) = self.name(rule, members, text.strip_prefix(b"\"")?)?;
-        let value = without_space(without_space(rest).strip_prefix(b":")?);
+        let value = self.without_space(rest).strip_prefix(b":")?;
+        let value = self.without_space(value);
         let rest = self.value(node, value)?;
         let end = self.end_of_member(rule, outer, members, rest);
         end.or_else(|| self.after_value(value, rest))
     }
 
-    /// Reads the `end` of the nested container that was complete before the pass was resumed at `text`.
+    /// Reads the `end` of an item of a resumed container: the nested container before `text` is complete.
     #[cold]
     fn resumed_end<'t>(
         &mut self,
@@ -506,7 +542,7 @@ impl<'p> AcceptPass<'p, '_> {
         let end = end(self);
         match end.is_some() {
             true => self.state.after = false,
-            false => self.left = Some(text.len()),
+            false => self.unread = Some(text.len()),
         }
         end
     }
@@ -515,7 +551,7 @@ impl<'p> AcceptPass<'p, '_> {
     #[cold]
     fn after_value<'t>(&mut self, value: &[u8], rest: &[u8]) -> Option<End<'t>> {
         if matches!(value.first(), Some(b'{' | b'[')) {
-            (self.left, self.state.after) = (Some(rest.len()), true);
+            (self.unread, self.state.after) = (Some(rest.len()), true);
         }
         None
     }
@@ -529,8 +565,8 @@ impl<'p> AcceptPass<'p, '_> {
         members: &Items,
         text: &'t [u8],
     ) -> Option<End<'t>> {
-        match without_space(text).split_first()? {
-            (b',', rest) => Some(End::Next(without_space(rest))),
+        match self.without_space(text).split_first()? {
+            (b',', rest) => Some(End::Next(self.without_space(rest))),
             (b'}', rest) => {
                 let repeats = members.crowded && has_equal(self.state.hashes.get_mut(outer..)?);
                 let conforms = !repeats
@@ -557,6 +593,7 @@ impl<'p> AcceptPass<'p, '_> {
         let guessed = rule.names.get(guess).filter(|member| member.leads(text));
         let Some(member) = guessed else { return self.other_name(rule, members, text) };
         let (name, rest) = text.split_at_checked(member.name.len())?;
+        self.spend(name.len() / BYTES_PER_STEP)?;
         self.declared(rule, members, guess, member.bit, name)?;
         Some((member.node, rest.get(1..)?))
     }
@@ -570,8 +607,8 @@ impl<'p> AcceptPass<'p, '_> {
         text: &'t [u8],
     ) -> Option<(AcceptNodeId, &'t [u8])> {
         let (name, rest) = text.split_at_checked(string_run(text))?;
-        let rest = rest.strip_prefix(b"\"")?;
         self.spend(name.len() / BYTES_PER_STEP)?;
+        let rest = rest.strip_prefix(b"\"")?;
         if let Ok(at) = rule.names.binary_search_by(|member| member.name.as_bytes().cmp(name)) {
             if let Some(guess) = self.guesses.get_mut(members.guess) {
                 *guess = u8::try_from(at).unwrap_or_default();
@@ -586,7 +623,7 @@ impl<'p> AcceptPass<'p, '_> {
         members.crowded |= members.bits & bit != 0;
         members.bits |= bit;
         self.conforms(rule, name)?;
-        self.spend(name.len() * rule.patterns.len() / COMPARED_BYTES_PER_STEP)?;
+        self.spend((name.len() + 1) * rule.patterns.len() / COMPARED_BYTES_PER_STEP)?;
         let mut matching = 0;
         for (at, pattern) in rule.patterns.iter().enumerate() {
             matching |= usize::from(pattern.matches(name)?) << at;
@@ -617,7 +654,7 @@ impl<'p> AcceptPass<'p, '_> {
     fn conforms(&mut self, rule: &ObjectRule, name: &[u8]) -> Option<()> {
         let Some(node) = rule.named else { return Some(()) };
         let node = self.program.nodes.get(node as usize)?;
-        self.spend(name.len() * node.text_conditions / COMPARED_BYTES_PER_STEP)?;
+        self.spend((name.len() + 1) * node.text_conditions / COMPARED_BYTES_PER_STEP)?;
         node.texts.iter().any(|rule| rule.accepts(WrittenText::plain(name))).then_some(())
     }
 
@@ -640,19 +677,4 @@ fn item_hash(item: &[u8]) -> Option<u64> {
         _ => true,
     };
     one_spelling.then(|| xxh3_64(item))
-}
-
-/// Text after leading white space.
-#[inline(always)]
-fn without_space(text: &[u8]) -> &[u8] {
-    match text.first() {
-        Some(byte) if *byte <= b' ' => after_space(text),
-        _ => text,
-    }
-}
-
-fn after_space(text: &[u8]) -> &[u8] {
-    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
-    let len = text.iter().take_while(|byte| is_space(byte)).count();
-    text.get(len..).unwrap_or_default()
 }
