@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_count_is_marked_again_when_it_grows_and_keeps_its_ticket() {
+    fn grown_refusal_count_is_marked_again_under_the_same_ticket() {
         let mut groups = RefusalGroups::default();
         let mut next_ticket = 7;
         let mut marks = |groups: &mut RefusalGroups| {

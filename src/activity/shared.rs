@@ -312,7 +312,7 @@ impl Shared {
         self.failure().unwrap_or_default()
     }
 
-    /// Time for which the writer has been waiting for the disk at `now`.
+    /// Duration, at `now`, of the writer's current wait for the disk.
     pub(super) fn disk_waits(&self, now: Instant) -> Option<Duration> {
         match self.disk_since.load(Ordering::Acquire) {
             0 => None,

@@ -230,7 +230,7 @@ impl WriterState {
         if found == Found::Nothing && any { Found::Some } else { found }
     }
 
-    /// Writes everything submitted before the end.
+    /// Writes everything submitted before shutdown.
     fn finish(&mut self) -> Result<(), StoreError> {
         loop {
             if let Some(unwritten) = &self.unwritten {

@@ -67,7 +67,7 @@ enum Need {
     Required,
 }
 
-/// A member, its type and its need.
+/// Name of a member, its type, and the consequence if it is missing or invalid.
 type Row = (&'static str, Form, Need);
 
 use Form::{

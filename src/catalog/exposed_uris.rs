@@ -32,7 +32,7 @@ pub enum UriPlace {
 
 use UriPlace::{Each, Members, Uri};
 
-/// An element of `tools/list`: the URI of its page (SEP-1865), in both forms.
+/// An element of `tools/list`: the URI of its UI resource (SEP-1865), nested or as a flat key.
 pub(crate) const TOOL: UriPlace = Members(&[(
     "_meta",
     Members(&[("ui", Members(&[("resourceUri", Uri)])), ("ui/resourceUri", Uri)]),

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_id_is_named_with_the_command_that_lists_ids() {
+    fn error_for_an_unknown_id_names_the_command_that_lists_ids() {
         let mut failure = CommandError::failed("Approval not found");
         failure.status = Some(StatusCode::NOT_FOUND);
         let named = failure.clone().naming("zzzz", "mcpproxy approvals list");

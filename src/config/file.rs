@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_file_is_named() {
+    fn error_names_the_file_or_flag_at_fault() {
         let folder = tempfile::tempdir().unwrap();
         let load = |path: &Path| {
             let problems = Config::load(Some(path), &home, &Flags::default()).unwrap_err();

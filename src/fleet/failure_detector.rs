@@ -307,9 +307,9 @@ pub(crate) const STILL_AFTER_MS: u64 = 1_600;
 pub const SKEW_WARN_MS: i64 = 10_000;
 /// Maximum number of remembered former starts per node.
 pub(crate) const MAX_FORMER: usize = 8;
-/// Time for which a duplicate name stays reported after it was last seen.
+/// Period after its last occurrence during which a duplicate name is still reported.
 pub(crate) const TWICE_FOR_MS: u64 = 30_000;
-/// Time for which a node without a heartbeat object stays listed, longer than anything it had in progress.
+/// Period during which a node without a heartbeat object stays listed, longer than anything it had in progress.
 pub(crate) const SHOWN_FOR_MS: u64 = 86_400_000;
 
 /// Liveness of a node.

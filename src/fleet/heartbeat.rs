@@ -580,7 +580,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn heartbeat_lists_exactly_the_pending_earlier_heartbeats() {
+    fn heartbeat_lists_earlier_heartbeats_with_unconfirmed_uploads() {
         let mut beats = HeartbeatSchedule::default();
         for (number, end) in [
             (1, PutEnd::Taken { ms: 10 }),

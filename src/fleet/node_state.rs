@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_sealed_mark_is_named() {
+    fn error_names_the_unreadable_sealed_mark() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(MARK_KIND.name)).unwrap();
         let error = SealedMarkFile::open(dir.path()).unwrap_err().to_string();

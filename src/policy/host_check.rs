@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_entry_is_named() {
+    fn error_quotes_the_malformed_entry() {
         let bad = HostCheck::new(&["http://x/".to_owned()], &[]).unwrap_err();
         assert_eq!(
             bad.to_string(),

@@ -540,7 +540,7 @@ const MAX_KEEP: Duration = Duration::from_secs(24 * 3600);
 pub struct ResultLimit {
     /// Maximum size of a `result` that is sent whole, in bytes; 0 for unlimited.
     pub bytes: u64,
-    /// Time for which a longer result can be read by its handle.
+    /// Retention period of a longer result, which can be read by its handle.
     pub keep: Duration,
 }
 

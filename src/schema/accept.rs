@@ -4,7 +4,7 @@
 //! value: `$ref` and `allOf` are merged, `anyOf` becomes alternatives, and `oneOf` becomes those alternatives that exclude the others. The
 //! [pass](pass) checks grammar, duplicate keys, depth and rules together.
 //!
-//! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Documents of which it is not certain
+//! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Documents that it cannot decide
 //! (a keyword without a rule, an escape in a compared string, a number too close to a limit, two keys with equal hashes) are left to the
 //! tape pass. Its time is linear in the document; alternatives that fail, and patterns, use up a budget of steps.
 //!
@@ -67,7 +67,7 @@ mod tests {
         schema.judge(&document, &mut JudgeScratch::new()).verdict == Verdict::Conforms
     }
 
-    /// Checks that `schema` accepts the documents in `accepted`, is not certain of those in `left`, and that no accepted document violates
+    /// Checks that `schema` accepts the documents in `accepted`, leaves those in `left` undecided, and that no accepted document violates
     /// the schema.
     #[track_caller]
     fn check(schema: &str, accepted: &[&str], left: &[&str]) {

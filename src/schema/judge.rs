@@ -1,4 +1,4 @@
-//! Verdict on one document: by the accept-only pass; if it is not certain, by the tape pass; if the tape pass does not accept, by boon.
+//! Verdict on one document: by the accept-only pass; if it does not accept, by the tape pass; if the tape pass does not accept, by boon.
 //!
 //! Chooses the engine and sets the budgets of an evaluation. Independent of modes and of the consequences of a verdict.
 
@@ -116,7 +116,7 @@ enum Pass {
     /// The budget on a worker thread is exceeded.
     TooLong,
     Done(Verdict),
-    /// boon decides; the opinion of the tape pass is present only if it is certain.
+    /// boon decides; `opinion` is the tape pass's verdict, if it reached one.
     AskBoon {
         opinion: Option<bool>,
     },

@@ -81,7 +81,7 @@ pub struct Violation {
     pub schema_path: String,
     /// Violated keyword; empty if there is none.
     pub keyword: String,
-    /// Misfits; empty if nothing is certain.
+    /// Misfits; empty if none could be determined.
     pub misfits: Misfits,
     record: String,
     agent: String,

@@ -30,7 +30,7 @@ use mcpproxy_runtime::io::delays::RetryDelays;
 use mcpproxy_runtime::io::http_client::{HttpConnection, HttpOrigin, OutgoingRequest};
 use mcpproxy_upstream::filled_in;
 
-/// The background tasks.
+/// Background tasks that request embeddings.
 #[derive(Debug)]
 pub(super) struct EmbeddingTasks([JoinHandle<()>; 2]);
 

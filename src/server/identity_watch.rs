@@ -21,9 +21,9 @@ const FIRST_KEYS_WAIT: Duration = Duration::from_secs(5);
 /// Minimum interval between fetches, regardless of the tokens that arrive.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time for which keys stay valid after their issuer first published a set without usable keys, as during a two-step rotation.
+/// Grace period for keys after their issuer first published a set without usable keys, as during a two-step rotation.
 const EMPTY_SET_GRACE: Duration = Duration::from_secs(15 * 60);
-/// Time for which keys stay valid if they cannot be refreshed for any reason.
+/// Maximum age of keys that cannot be refreshed for any reason.
 const MAX_KEYS_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// Reloads the agent tokens if their file changed. Blocks.

@@ -49,7 +49,7 @@ use mcpproxy_policy::intent::Requirement;
 use mcpproxy_policy::rules::RuleProblem;
 use mcpproxy_upstream::supervisor::ServerPlan;
 
-/// Time for which the file may be missing before this is reported, because the file may be in the process of being replaced.
+/// Grace period before a missing file is reported, since it may be missing only while it is being replaced.
 const MISSING_GRACE: Duration = Duration::from_secs(2);
 /// Maximum number of logged problems of a config.
 const MAX_LOGGED: usize = 20;

@@ -166,7 +166,7 @@ enum Progress {
 }
 
 impl OpenStream {
-    /// Waits for the confirmation, then for the end. Cancel-safe.
+    /// Waits for the confirmation, then for the end of the stream. Cancel-safe.
     async fn progress(&mut self) -> Progress {
         let Some(confirmed) = &mut self.confirmed else {
             return Progress::Ended((&mut self.stream).await);

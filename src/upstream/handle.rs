@@ -272,7 +272,7 @@ impl Upstream {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Continues the count of the server that this one replaces.
+    /// Continues the restart count of the server that this one replaces.
     pub(super) fn continue_count_of(&self, earlier: &Self) {
         let both_run = !self.is_disabled() && !earlier.is_disabled();
         self.restarts.fetch_add(earlier.restarts() + u64::from(both_run), Ordering::Relaxed);

@@ -271,8 +271,8 @@ fn uri_of(params: &RawValue) -> Option<Box<str>> {
     serde_json::from_str::<Params>(params.get()).ok().map(|params| params.uri)
 }
 
-/// Time for which an abandoned call counts, unless the server responds earlier. Servers receive `notifications/cancelled`, but some
-/// continue.
+/// Period during which an abandoned call counts as in flight, unless the server responds earlier. Servers receive
+/// `notifications/cancelled`, but some continue.
 pub(crate) const ABANDONED_COUNTS_FOR: Duration = Duration::from_secs(300);
 /// Maximum number of abandoned calls tracked per connection.
 const MAX_ABANDONED: usize = 256;

@@ -419,7 +419,7 @@ fn part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Time for which files of removed servers are retained.
+/// Retention period for files of removed servers.
 pub const KEPT_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Removes old files that do not belong to any of `servers`. Blocks. If a file cannot be removed, the next call tries

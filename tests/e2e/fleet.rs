@@ -221,7 +221,7 @@ fn store_rewritten_by_another_party_fails_verification_with_the_nodes_keys() {
 
 // FLT-2
 #[test]
-fn each_manipulation_of_the_store_is_named() {
+fn each_manipulation_of_the_store_is_reported() {
     let store = Store::new();
     let proxy = Proxy::with(store.config("a", json!({})));
     call_for_segments(&proxy, &store, "a", 5);

@@ -222,7 +222,7 @@ fn shards_answer_together_and_each_record_counts_once() {
 
 // FLT-6
 #[test]
-fn killed_node_is_named_and_its_sealed_records_are_returned() {
+fn killed_node_is_reported_missing_and_its_sealed_records_are_returned() {
     let store = tempfile::tempdir().unwrap();
     let a = node(&store, "a", json!(true), SOON);
     let b = node(&store, "b", json!(false), SOON);

@@ -30,7 +30,7 @@ fn begin(proxy: &Proxy, tool: &str, args: Value) -> Client {
 
 // LIM-1
 #[test]
-fn call_above_a_rate_is_refused_with_its_retry_time_at_every_entry_point() {
+fn call_over_the_rate_limit_is_refused_with_retry_time_at_every_entry_point() {
     let limits = json!({"tools": {"s:read_*": {"rate_per_minute": 2}}});
     let servers = json!({"s": stub_stdio(&["--only", "read_item,echo"])});
     let proxy = Proxy::with(json!({"mcpServers": servers, "limits": limits}));

@@ -123,7 +123,7 @@ fn number_of_named_series_follows_the_config() {
 }
 
 #[test]
-fn metrics_name_servers_and_require_the_key() {
+fn metrics_require_the_key_and_reject_query_parameters() {
     let proxy = Proxy::start(json!({}));
     assert_eq!(proxy.request("GET", "/metrics", &[], b"").status, 401);
     assert_eq!(proxy.get("/metrics?x=1").status, 400);

@@ -99,7 +99,7 @@ fn stdio_server_that_closes_its_input_is_restarted() {
 }
 
 #[test]
-fn each_http_failure_is_named_and_the_next_call_works() {
+fn each_http_failure_is_reported_and_the_next_call_works() {
     let http = HttpStub::start(&[]);
     let proxy = before(http.entry());
     let mut client = proxy.client();

@@ -110,7 +110,7 @@ pub struct Draft {
     pub overhead_us: u64,
     /// Name of the call tool that was used, or empty.
     pub variant: &'static str,
-    /// Whether all metadata come from the proxy itself (ids, states, principals) and must not be redacted: redaction
+    /// Whether all metadata comes from the proxy itself (ids, states, principals) and must not be redacted: redaction
     /// would remove a principal such as `token:ci`.
     pub has_own_metadata: bool,
     /// BLAKE3 hash of a refusal's whole arguments, set if only a part of them is kept.
@@ -208,7 +208,7 @@ impl Draft {
         for text in Text::ABOUT_CALL {
             rest.set(text, self.text(text));
         }
-        // Further metadata are appended to these.
+        // Further metadata is appended to it.
         let metadata = self.payload(Raw::Metadata);
         rest.keep(Raw::Metadata, metadata.bytes, usize::MAX);
         rest

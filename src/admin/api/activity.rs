@@ -553,7 +553,7 @@ enum SearchedLogs<'a> {
     Fleet(&'a mut FleetReading),
 }
 
-/// Searches portion by portion, and holds the reader slot until the end.
+/// Searches portion by portion. The reader slot is held until the search ends.
 async fn search(
     mut logs: SearchedLogs<'_>,
     wanted: TextSearch,

@@ -112,7 +112,7 @@ pub(super) struct AnswerRequest {
     digest: Option<String>,
 }
 
-/// The decision.
+/// Decision on a waiting call.
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ApprovalDecision)]
@@ -318,7 +318,7 @@ impl ApprovalView {
 pub(super) struct UnseenNode {
     /// The node's name; empty if the membership of the fleet is unknown.
     pub(super) node: String,
-    /// The reason.
+    /// Reason why its waiting calls are unknown.
     pub(super) why: String,
 }
 

@@ -376,7 +376,7 @@ fn bit(is_so: bool) -> f64 {
     f64::from(u8::from(is_so))
 }
 
-/// The activity log.
+/// Metric families of the activity log.
 fn log(health: &Health) -> [Family; 7] {
     let written = bit(health.state == Standing::Ok);
     [

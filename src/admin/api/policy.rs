@@ -57,7 +57,7 @@ struct RulesInForce<'a> {
     left_out: usize,
 }
 
-/// A rule.
+/// A policy rule in force.
 #[derive(Serialize, ToSchema)]
 struct RuleInForce<'a> {
     /// The rule's name.

@@ -51,7 +51,7 @@ pub fn target(nonce: &[u8; NONCE_BYTES]) -> String {
     format!("{PATH}?nonce={}", blake3::Hash::from_bytes(*nonce).to_hex())
 }
 
-/// The challenge.
+/// Query parameters of the challenge.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only described: `prove` reads it")]
@@ -61,7 +61,7 @@ pub(super) struct ProofParameters {
     nonce: String,
 }
 
-/// The proof.
+/// Response to the challenge.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Proof {
     /// Keyed BLAKE3 hash, in hex, of the nonce and of the `address:port` or `unix:/path` that the request was sent to;

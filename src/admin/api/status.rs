@@ -159,7 +159,7 @@ struct Overview {
     index: Option<IndexReport>,
 }
 
-/// A fault.
+/// A current fault of the proxy or of one server.
 #[derive(Serialize, ToSchema)]
 struct Fault {
     part: Part,
@@ -171,7 +171,7 @@ struct Fault {
     cause: String,
 }
 
-/// The faulty part.
+/// Part of the proxy that has the fault.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Part {
@@ -485,7 +485,7 @@ struct Readiness {
     servers: Vec<Readied>,
 }
 
-/// The activity log.
+/// State of the activity log.
 #[derive(Serialize, ToSchema)]
 struct LogState {
     state: Standing,

@@ -398,7 +398,7 @@ impl Seen {
     }
 }
 
-/// The approved definitions.
+/// Tools whose definitions were approved, and whether the approval is durable.
 #[derive(Serialize, ToSchema)]
 struct ApprovedNow {
     /// The tools, as `server:tool`.

@@ -62,7 +62,7 @@ impl FindingLevel {
     }
 }
 
-/// A finding.
+/// Match of a scan rule in a definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ScanFinding {
     pub rule: ScanRule,

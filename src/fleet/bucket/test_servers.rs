@@ -241,7 +241,7 @@ async fn long_page_needs_few_requests() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn invalid_key_in_a_local_folder_is_named() {
+async fn error_names_the_invalid_key_in_a_local_folder() {
     let dir = tempfile::tempdir().unwrap();
     let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
     bucket.put("f/a", Bytes::from_static(b"1")).await.unwrap();

@@ -67,7 +67,7 @@ pub enum FactFault {
     Unread(String),
     #[error(transparent)]
     Contents(#[from] NotFacts),
-    /// A rollback.
+    /// Rollback: the store returned an object older than one read before.
     #[error("rolled back: object {read} is older than {known}, which was read before")]
     Older {
         read: u64,
@@ -331,7 +331,7 @@ impl FactReader {
         self.publication_changes += u64::from(self.relays.retain(there));
     }
 
-    /// Reports that this node's own object is missing, or not written by it.
+    /// Reports that this node's own object is missing or was not written by this node.
     pub(crate) fn own_is_missing(&mut self) {
         let was_there = self.stored.take().is_some() | self.relays.lost(&self.own);
         self.publication_changes += u64::from(was_there);

@@ -97,13 +97,13 @@ pub(crate) enum EventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum ReplayFull {
     /// The event exceeds [`MAX_EVENT_BYTES`].
-    #[error("a kept event has at most {MAX_EVENT_BYTES} bytes")]
+    #[error("the event exceeds {MAX_EVENT_BYTES} bytes")]
     TooLong,
     /// The session's limit is reached.
     #[error("the kept events of one session have at most {MAX_BYTES} bytes")]
     SessionFull,
     /// The total limit is reached.
-    #[error("the kept events of all sessions have at most {MAX_TOTAL_BYTES} bytes")]
+    #[error("the kept events of all sessions would exceed {MAX_TOTAL_BYTES} bytes")]
     AllFull,
     /// The principal's limit is reached.
     #[error(transparent)]
@@ -118,7 +118,7 @@ pub struct ReplayStreams {
     inner: Mutex<Inner>,
     /// Bytes kept over all sessions.
     total: Arc<AtomicUsize>,
-    /// Wakes connections that wait for an event or for the end.
+    /// Wakes connections that wait for an event or for the end of a stream.
     waiters: Notify,
 }
 

@@ -434,7 +434,7 @@ impl Wait {
         reply.send(Piece::Request(request.to_string().into())).await;
     }
 
-    /// Waits for the end, keeping the client alive.
+    /// Waits for the approval's outcome while sending progress notifications or keep-alives.
     async fn outcome(
         &mut self,
         reads: &Reads<'_>,
@@ -446,7 +446,7 @@ impl Wait {
         outcome.unwrap_or_else(|| self.abandon())
     }
 
-    /// Waits for the end of an approval whose request has ended, and records it.
+    /// Waits for the outcome of an approval whose request has ended, and records it.
     async fn unattended(mut self) {
         let outcome = self.ending.unless_cut(pin!(self.waiting.outcome())).await;
         let outcome = outcome.unwrap_or_else(|| self.abandon());
@@ -517,7 +517,8 @@ impl Wait {
     }
 }
 
-/// Waits for the end, keeping the client alive; `None` if the proxy shuts down first.
+/// Waits for the approval's outcome while sending progress notifications or keep-alives; `None` if the proxy shuts
+/// down first.
 async fn awake(
     outcome: impl Future<Output = Outcome>,
     reads: &Reads<'_>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
-/// Time for which the first item of a batch waits for more.
+/// Maximum time that the first item of a batch waits for more.
 const GATHER: Duration = Duration::from_millis(500);
 
 /// Identity of this process for a telemetry backend.

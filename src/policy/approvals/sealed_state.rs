@@ -27,7 +27,7 @@ const PREFIX: &str = "mcpproxy-state";
 pub(super) const TASK_PREFIX: &str = "mcpproxy-task";
 /// Key derivation context, which differs from that of the states of approvals.
 const CONTEXT: &str = "mcpproxy requestState of a server, 1";
-/// Time for which a state is valid.
+/// Validity period of a state.
 pub const STATE_LIFETIME: Duration = Duration::from_secs(3600);
 /// Maximum size of a server's `requestState`, in bytes as written.
 pub const MAX_SERVER_STATE_BYTES: usize = 256 * 1024;

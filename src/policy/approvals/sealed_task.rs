@@ -17,9 +17,9 @@ use subtle::ConstantTimeEq;
 use super::sealed_state::{SealingKey, TASK_PREFIX, seconds};
 use crate::Principal;
 
-/// Replaces the method in the hash; no request state uses this value.
+/// Domain separator of the hash, in the position of a request state's method; no request state uses this value.
 const MARK: &[u8] = b"tasks";
-/// Time for which a sealed id is valid.
+/// Validity period of a sealed id.
 pub const TASK_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum size of a server's task id, in bytes.
 pub const MAX_TASK_ID_BYTES: usize = 1024;

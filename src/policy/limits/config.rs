@@ -46,7 +46,7 @@ pub struct Config {
     /// Burst of denials per principal.
     #[serde(deserialize_with = "refusals_burst")]
     pub refusals_burst: NonZeroU32,
-    /// Time for which a call waits for its client to return with the input that its server asked for (PRO-42).
+    /// Maximum time that a call waits for its client to return with the input that its server asked for (PRO-42).
     #[serde(deserialize_with = "open")]
     pub held_timeout: Duration,
     /// Default breaker of servers.
@@ -112,7 +112,7 @@ pub struct BreakerConfig {
     /// Number of consecutive failures that open the breaker.
     #[serde(deserialize_with = "failures")]
     pub failures: u32,
-    /// Time for which the breaker stays open before a probe.
+    /// Open period of the breaker before a probe.
     #[serde(deserialize_with = "open")]
     pub open: Duration,
 }

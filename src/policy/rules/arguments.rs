@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn unmappable_argument_is_named() {
+    fn error_names_the_unmappable_argument() {
         let deep =
             format!(r#"{{"d":{}1{}}}"#, "[".repeat(MAX_DEPTH + 1), "]".repeat(MAX_DEPTH + 1));
         let long = format!(r#"{{"s":"{}"}}"#, "x".repeat(MAX_STRING_BYTES + 1));

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn net_9_proxy_that_opens_no_tunnel_is_named_with_the_reason() {
+    async fn net_9_error_names_the_proxy_that_opens_no_tunnel_and_the_reason() {
         let long = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(2 * MAX_HEAD_BYTES));
         for (answer, why) in [
             (
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unreachable_proxy_is_named() {
+    async fn error_names_the_unreachable_proxy() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

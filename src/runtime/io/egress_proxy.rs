@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn net_9_unusable_exception_is_named_and_has_no_effect() {
+    fn net_9_unusable_exception_is_reported_and_has_no_effect() {
         let entries = "10.0.0.0/33,10.0.0.0/x,a:b,[::1,a/8,fd00::/129,:80,a b.example";
         let environment = environment(&[("https_proxy", "p:1"), ("no_proxy", entries)]);
         let unusable = ["10.0.0.0/33", "10.0.0.0/x", "a:b", "[::1", "a/8", "fd00::/129", ":80"];

@@ -1,8 +1,8 @@
 //! Processes with a mark: an environment variable set when they were started.
 //!
 //! A process passes its environment on to all of its children, including those that leave its process group and session. A mark therefore
-//! finds all descendants of a child without special rights. It does not find a process that clears its environment or changes its user, nor
-//! any process on a system without `/proc`.
+//! finds all descendants of a child without special privileges. It does not find a process that clears its environment or changes its user,
+//! nor any process on a system without `/proc`.
 
 use std::fs;
 

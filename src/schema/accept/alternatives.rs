@@ -40,7 +40,7 @@ struct Partial<'a> {
 }
 
 impl<'a> SchemaSource<'a> {
-    /// Alternatives for a value to which all of `schemas` apply. A missing alternative can only make the evaluator less certain.
+    /// Alternatives for a value to which all of `schemas` apply. A missing alternative only leaves more documents undecided.
     pub(super) fn alternatives(self, schemas: &[&'a Value]) -> Alternatives<'a> {
         let mut all = Alternatives::default();
         let mut partials = vec![Partial { open: schemas.to_vec(), parts: Vec::new() }];

@@ -1,7 +1,7 @@
 //! Compilation of a normalized schema for the accept-only evaluator.
 //!
-//! A keyword without a rule drops the rules of the JSON types that it applies to, so that the evaluator is never
-//! certain of these values.
+//! A keyword without a rule drops the rules of the JSON types that it applies to, so that values of these
+//! types are left to the tape pass.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

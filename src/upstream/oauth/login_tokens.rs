@@ -863,7 +863,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn id_6_tokens_of_other_settings_are_not_loaded() {
+    async fn id_6_tokens_issued_for_other_settings_are_not_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let login = guard(folder.path(), "https://a.example/mcp");
         let stored = of_client(&["a"]);

@@ -101,7 +101,7 @@ struct Incoming {
     held_bytes: u64,
     /// Call that the line responds to.
     call: Option<(u64, mpsc::Sender<CallPiece>)>,
-    /// Time for which the line has delayed other calls.
+    /// Delay that the line has caused for other calls.
     held_up: Duration,
     /// Whether the rest of the line is dropped.
     skip: bool,

@@ -166,7 +166,7 @@ fn unwritten(file: &Path, error: &std::io::Error) -> CommandError {
     CommandError::failed(format!("cannot write {}: {error}", file.display()))
 }
 
-/// Output file in progress, which is removed if dropped before the end.
+/// Output file in progress, which is removed if dropped before the export is complete.
 struct Sink {
     out: BufWriter<File>,
     /// Partial and final path; `None` if the target is not a regular file, such as a pipe.

@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn act_4_first_break_is_named() {
+    fn act_4_first_break_is_reported() {
         let mut report = serde_json::json!({"sound": true, "records": 7, "first": 1, "last": 7,
             "broken": null, "altered": [], "notes": []});
         assert_eq!(unsound(&report), None);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named_with_their_segment() {
+    fn faults_are_reported_with_their_segment() {
         let mut report = serde_json::json!({"sound": true, "nodes": [{"node": "a", "sound": true, "segments": 2,
             "records": 7, "first": 1, "last": 7, "faults": [], "gaps": [], "notes": []}],
             "faults": [], "notes": ["x"]});

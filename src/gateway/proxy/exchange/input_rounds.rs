@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pro_37_answers_are_bounded_and_faults_of_the_client_are_named() {
+    async fn pro_37_answers_are_bounded_and_client_faults_are_distinguished() {
         let result = asking(&format!("\"a\":{FORM},\"b\":{FORM}"));
         let asked = InputRequired::of(&result).unwrap();
         let long = format!("\"result\":{{\"x\":\"{}\"}}", "y".repeat(MAX_ANSWERS_BYTES / 2));
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_37_missing_capabilities_are_named() {
+    fn pro_37_error_lists_the_missing_capabilities() {
         let forms = ClientCapabilities::default().with(ServerRequest::ElicitForm);
         let both = forms.with(ServerRequest::Sampling);
         let text = refusal(both, forms);

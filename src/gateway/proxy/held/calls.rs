@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pro_42_argument_that_differs_is_named() {
+    fn pro_42_differing_argument_is_reported_by_name() {
         let compared = ComparedArguments::of(br#"{"a":1,"b":{"x":[1,2],"y":null}}"#);
         assert_eq!(compared.check(br#"{ "b":{"y":null,"x":[1, 2]}, "a":1 }"#), Ok(()));
         for (other, name) in [

@@ -243,7 +243,7 @@ impl CallRecord {
         self.began + self.waited_for_person
     }
 
-    /// Begins an approval wait, which is neither overhead nor latency.
+    /// Starts an approval wait, which is counted neither as overhead nor as latency.
     pub(crate) fn begin_wait_for_person(&mut self, since: Instant) {
         self.asking_since = Some(since);
     }
