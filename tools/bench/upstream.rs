@@ -99,7 +99,7 @@ fn text(text: &str) -> Value {
 fn record(n: usize) -> Value {
     json!({
         "id": n, "title": format!("Issue number {n}: the \"frobnicator\" stalls"),
-        "state": if n % 3 == 0 {"closed"} else {"open"},
+        "state": if n.is_multiple_of(3) {"closed"} else {"open"},
         "labels": ["bug", "needs-triage"], "score": (n % 100) as f64 / 100.0,
         "url": format!("https://example.invalid/issues/{n}"),
     })

@@ -733,7 +733,7 @@ impl Exchange {
             Durability::Grouped => false,
         };
         self.call_record.forwards();
-        let has_memory = self.keeps_document();
+        let has_memory = self.inspector.has_conforming_document() || self.keeps_document();
         let record_first = durable_first || !has_memory || self.call_record.is_behind();
         if !record_first {
             self.call_record.replied();

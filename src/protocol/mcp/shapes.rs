@@ -2,8 +2,8 @@
 //!
 //! A case-insensitive server (Go's `encoding/json`) reads `Name` as `name`. Only the members that the method has in the sender's
 //! revision (`table`) cross a hop; a case variant of one of them is refused. `arguments` of tools and prompts, texts, schemas and
-//! the values of `_meta` are forwarded verbatim. No extension is declared to clients, so none can add members. Pure; callers
-//! report refusals and warnings.
+//! the values of `_meta` are forwarded verbatim. Members of the extensions that are declared to
+//! clients are in the table. Pure; callers report refusals and warnings.
 //!
 //! Every object is read and written once; values of unknown shape are copied verbatim.
 
