@@ -16,7 +16,7 @@ use mcpproxy_activity::record::{HeadRef, NodeId, Operation, Source, Status, Type
 use mcpproxy_activity::scan::ChainedRecord;
 use mcpproxy_activity::{Activity, Config, Filter, Listing, Retention};
 use mcpproxy_fleet::bucket::Bucket;
-use mcpproxy_fleet::columns::RecordCollector;
+use mcpproxy_fleet::parquet_table::RecordCollector;
 use mcpproxy_fleet::config::NodeName;
 use mcpproxy_fleet::fleet_logs;
 use mcpproxy_fleet::node_state::NodeKey;

@@ -4,7 +4,7 @@
 //! that encoded from its items. A generated journal that is damaged afterwards keeps every untouched batch.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use mcpproxy_activity::store::journal::{
+use mcpproxy_activity::store::journal_format::{
     Evidence, Item, Survey, encode, items, ordered, possible_items, survey,
 };
 

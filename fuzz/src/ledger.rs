@@ -8,7 +8,7 @@ use mcpproxy_fleet::audit::read_keys;
 use mcpproxy_fleet::chain::place::NodeClaim;
 use mcpproxy_fleet::checkpoint::Checkpoint;
 use mcpproxy_fleet::checkpoint::{self, VerifierKey};
-use mcpproxy_fleet::columns;
+use mcpproxy_fleet::parquet_table;
 use mcpproxy_fleet::segment::{self, SegmentName};
 
 /// The key of the node that sealed the seeds that are segments.
@@ -46,12 +46,12 @@ pub fn run(data: &[u8]) {
 /// A segment, and its table regardless of the signature: decoding and encoding yields the same bytes.
 fn table(bytes: &Bytes) {
     let opened = VerifierKey::parse(KEY).map(|key| segment::open(bytes, &key));
-    let read = columns::footer(bytes).and_then(|footer| columns::decode(bytes, &footer));
+    let read = parquet_table::footer(bytes).and_then(|footer| parquet_table::decode(bytes, &footer));
     let Ok(read) = read else {
         assert!(!matches!(opened, Ok(Ok(_))), "a segment without a table is believed");
         return;
     };
-    let again = columns::encode(&read.rows, &read.node, |_| Vec::new()).map(Bytes::from);
-    let again = again.and_then(|bytes| columns::decode(&bytes, &columns::footer(&bytes)?));
+    let again = parquet_table::encode(&read.rows, &read.node, |_| Vec::new()).map(Bytes::from);
+    let again = again.and_then(|bytes| parquet_table::decode(&bytes, &parquet_table::footer(&bytes)?));
     assert_eq!(again.map(|again| again.rows).ok(), Some(read.rows));
 }

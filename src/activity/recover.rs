@@ -3,7 +3,7 @@
 //!
 //! fjall truncates a journal at the first incomplete batch. That is correct after a crash, but destroys
 //! evidence if acknowledged records follow the cut. Journals with intact batches behind damage are therefore
-//! rejected before the store is opened (`store::journal`). The others are copied first, and restored if the
+//! rejected before the store is opened (`store::journal_format`). The others are copied first, and restored if the
 //! log then ends before its chain tip.
 //!
 //! Marks of calls that were in flight when an earlier process ended become records when the log is opened
@@ -31,9 +31,9 @@ use crate::in_flight::CallMark;
 use crate::record::{Hash, NodeId, Status};
 use crate::redact::Redactor;
 use crate::segment::{Builder, SegmentBounds};
-use crate::store::journal::{Evidence, Item};
+use crate::store::journal_format::{Evidence, Item};
 use crate::store::{
-    Batch, DB, Fresh, Part, Space, Store, StoreError, StoreSnapshot, journal, journal_files,
+    Batch, DB, Fresh, Part, Space, Store, StoreError, StoreSnapshot, journal_files, journal_format,
     newest_journal,
 };
 use crate::view::View;
@@ -319,7 +319,7 @@ pub(super) fn evidence(dir: &Path) -> impl Fn(&[u8]) -> Evidence + use<> {
 
 fn evidence_in(batch: &[u8], node: Option<NodeId>) -> Evidence {
     let mut evidence = Evidence::Neutral;
-    for (heads, bodies) in blocks(journal::items(batch)).into_values() {
+    for (heads, bodies) in blocks(journal_format::items(batch)).into_values() {
         let (Some(heads), Some(bodies)) = (heads.first(), bodies.first()) else {
             continue;
         };
@@ -425,7 +425,7 @@ fn intact<T>(read: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreErro
 fn intact_blocks(damaged: &[u8], node: NodeId) -> Vec<Block> {
     let mut work = damaged.len().saturating_mul(WORK_PER_BYTE).saturating_add(FIRST_WORK);
     let mut found = Vec::new();
-    for (heads, bodies) in blocks(journal::possible_items(damaged)).into_values() {
+    for (heads, bodies) in blocks(journal_format::possible_items(damaged)).into_values() {
         let pairs = heads.iter().flat_map(|heads| bodies.iter().map(move |bodies| (heads, bodies)));
         for (heads, bodies) in pairs {
             let cost = [heads, bodies].iter().map(|it| it.value.map_or(0, <[u8]>::len)).sum();
@@ -461,13 +461,13 @@ pub(super) fn add_missing(
     let mut uncertain = Vec::new();
     for path in journal_files::list(&dir.join(DB))? {
         let bytes = journal_files::read_readable(&path)?;
-        let survey = journal::survey(&bytes, &evidence);
+        let survey = journal_format::survey(&bytes, &evidence);
         let snapshot = store.snapshot()?;
         let first = View::of_damaged(store.snapshot()?)?.first();
         for span in &survey.batches {
             let batch = bytes.get(span.range.clone()).unwrap_or_default();
             let mut missing = Batch::default();
-            for (number, (heads, bodies)) in blocks(journal::items(batch)) {
+            for (number, (heads, bodies)) in blocks(journal_format::items(batch)) {
                 if let (Some(heads), Some(bodies)) = (heads.first(), bodies.first())
                     && number >= first
                     && is_missing(&snapshot, number, heads.value)
@@ -617,7 +617,7 @@ mod tests {
             (&items[..], NodeId([8; 16]), Evidence::Refuted),
             (&[state][..], node, Evidence::Neutral),
         ] {
-            assert_eq!(evidence_in(&journal::encode(1, items), Some(node)), expected);
+            assert_eq!(evidence_in(&journal_format::encode(1, items), Some(node)), expected);
         }
     }
 }

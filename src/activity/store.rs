@@ -16,8 +16,8 @@
 
 mod damaged_table;
 mod error;
-pub mod journal;
 pub(super) mod journal_files;
+pub mod journal_format;
 mod manifest;
 mod precheck;
 mod rebuild;

@@ -26,7 +26,7 @@ use super::store::{self, DB, Store, StoreError, newest_journal};
 use super::view::{Block, View};
 use crate::folder::Copy;
 use crate::recover;
-use crate::store::{journal, journal_files};
+use crate::store::{journal_files, journal_format};
 
 /// Number of holes after which a verification ends.
 const MAX_HOLES: usize = 1000;
@@ -457,7 +457,7 @@ type JournalsUsed = BTreeMap<OsString, usize>;
 fn journals_used(dir: &Path) -> Result<JournalsUsed, StoreError> {
     let used = |path: PathBuf| {
         let name = path.file_name().unwrap_or_default().to_owned();
-        Ok((name, journal::used(&fs::read(&path)?)))
+        Ok((name, journal_format::used(&fs::read(&path)?)))
     };
     journal_files::list(&dir.join(DB))?.into_iter().map(used).collect()
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 use url::{Position, Url};
 
 use crate::cluster_key::{ClusterKeys, optional_keys};
-use crate::columns::MAX_TABLE_BYTES;
+use crate::parquet_table::MAX_TABLE_BYTES;
 
 /// Maximum length of a node name in characters.
 const MAX_NAME_CHARS: usize = 63;

@@ -431,7 +431,7 @@ mod tests {
     fn records(count: u64) -> Vec<Record> {
         let mut log = ExampleLog::new(1);
         let rows = log.records(count);
-        let record = |row: crate::columns::RecordRow<'_>| {
+        let record = |row: crate::parquet_table::RecordRow<'_>| {
             let (head, body) = codec::split_canonical(row.canonical).unwrap();
             let prev = Hash([0; 32]);
             Record::decode(log.log, row.seq, prev, row.hash, head, Some(body)).unwrap()

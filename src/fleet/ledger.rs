@@ -24,11 +24,11 @@ use crate::chain::place::{
 };
 use crate::checkpoint::{Checkpoint, CheckpointHash, VerifierKey};
 use crate::cluster_key::KeyPurpose;
-use crate::columns::RecordCollector;
 use crate::config::{CATCH_UP, ClusterConfig, NodeName};
 use crate::facts::{FactExchangeSettings, FactKeys, FactMemory};
 use crate::fleet_node::{FleetNode, Heartbeats, ProgramBuild, VitalsOf};
 use crate::node_state::{NodeKey, SealedMark, SealedMarkFile};
+use crate::parquet_table::RecordCollector;
 use crate::peer_wire::PeerSender;
 use crate::peers::Peers;
 use crate::sealing::{

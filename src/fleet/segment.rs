@@ -21,9 +21,9 @@ use utoipa::ToSchema;
 use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointHash, TreeHash, VerifierKey, sha256,
 };
-use crate::columns::{BadRecord, RecordRows, TableError};
 use crate::node_state::NodeKey;
-use crate::{checkpoint, columns};
+use crate::parquet_table::{BadRecord, RecordRows, TableError};
+use crate::{checkpoint, parquet_table};
 
 /// Footer key of the checkpoint.
 pub(crate) const CHECKPOINT_NOTE: &str = "mcpproxy.checkpoint";
@@ -184,7 +184,7 @@ pub fn seal(records: &RecordRows, by: SealedBy<'_>) -> Result<SealedSegment, Seg
         data: [0; 32],
         previous: by.previous,
     };
-    let bytes = columns::encode(records, by.node, |data| {
+    let bytes = parquet_table::encode(records, by.node, |data| {
         checkpoint.data = sha256(data);
         vec![(CHECKPOINT_NOTE, by.key.sign(&checkpoint, by.verifier))]
     })?;
@@ -211,7 +211,7 @@ impl OpenedSegment {
 /// Decodes and verifies a segment: the columns match the records, the records form a chain, the chain matches the
 /// checkpoint, and the checkpoint is signed by `key`.
 pub fn open(bytes: &Bytes, key: &VerifierKey) -> Result<OpenedSegment, SegmentError> {
-    let mut footer = columns::footer(bytes)?;
+    let mut footer = parquet_table::footer(bytes)?;
     let note = footer.notes.remove(CHECKPOINT_NOTE).unwrap_or_default();
     let checkpoint = Checkpoint::open(&note, key)?;
     // Other notes could change how other programs interpret the columns.
@@ -222,7 +222,7 @@ pub fn open(bytes: &Bytes, key: &VerifierKey) -> Result<OpenedSegment, SegmentEr
     if bytes.get(..footer.data_bytes).map(sha256) != Some(checkpoint.data) {
         return Err(SegmentError::Disagrees("its data"));
     }
-    let table = columns::decode(bytes, &footer)?;
+    let table = parquet_table::decode(bytes, &footer)?;
     let records = table.rows;
     records.check_chain(checkpoint.after)?;
     let first = records.iter().next().map(|row| row.seq);
@@ -260,8 +260,8 @@ pub(crate) mod examples {
     use mcpproxy_activity::scan::ChainedRecord;
 
     use crate::checkpoint::{CheckpointHash, VerifierKey};
-    use crate::columns::{RecordCollector, RecordRow, RecordRows};
     use crate::node_state::NodeKey;
+    use crate::parquet_table::{RecordCollector, RecordRow, RecordRows};
     use crate::segment;
     use crate::segment::{SealedBy, SealedSegment};
 
@@ -479,7 +479,7 @@ mod tests {
         let many = Bytes::from_static(include_bytes!("../../fuzz/seeds/ledger/segment-many"));
         assert_eq!(open(&many, &key).unwrap().records.len(), 25);
         let note = opened.note.clone();
-        let noted = columns::encode(&opened.records, "a", |_| {
+        let noted = parquet_table::encode(&opened.records, "a", |_| {
             vec![(CHECKPOINT_NOTE, note), ("ARROW:schema", "different columns".into())]
         });
         let refused = open(&noted.unwrap().into(), &key).unwrap_err().to_string();
@@ -492,7 +492,7 @@ mod tests {
         let by = sealed_by("a", log.head(), None);
         let sealed = seal(&log.records(5), by.by()).unwrap();
         assert!(open(&sealed.bytes, &by.verifier).is_ok());
-        let data = columns::footer(&sealed.bytes).unwrap().data_bytes;
+        let data = parquet_table::footer(&sealed.bytes).unwrap().data_bytes;
         for at in 0..sealed.bytes.len() {
             let mut bytes = sealed.bytes.to_vec();
             bytes[at] ^= 1 << (at % 8);

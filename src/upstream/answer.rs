@@ -25,7 +25,7 @@ use crate::http::{Cursor, HttpExchange, Pool, Resuming, Session};
 use crate::inbound::AnswerPart;
 use crate::notifications::{Counted, NotificationRouter, Registration};
 use crate::request::{CallSession, RepeatableCall};
-use crate::second::SecondUse;
+use crate::second_connection::SecondUse;
 use crate::state::{Carrier, Control};
 use crate::stdio;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;

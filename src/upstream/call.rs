@@ -22,10 +22,10 @@ use crate::handle::{CallGuard, Upstream};
 use crate::http::{self, Limits, Pool};
 use crate::inbound::CallClient;
 use crate::request::{CallExtras, Fields, Params, RepeatableCall};
-use crate::second::SecondUse;
+use crate::second_connection::SecondUse;
 use crate::state::{Carrier, Control, LiveConnection, Phase, Status, UpstreamState, Waiting};
 use crate::stdio::{self, SentFor};
-use crate::{notifications, request, second};
+use crate::{notifications, request, second_connection};
 use mcpproxy_catalog::listing::List;
 use mcpproxy_policy::{Access, Permit, ResourceRequest};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
@@ -256,9 +256,10 @@ impl Upstream {
             if live.family == ProtocolFamily::Modern
                 && let Some((client, access)) = purpose.call
             {
-                let is_asked =
-                    client.capabilities != ClientCapabilities::default() && second::serves(access);
-                let subscribes = second::subscribes(access) && !self.offers().resource_updates;
+                let is_asked = client.capabilities != ClientCapabilities::default()
+                    && second_connection::serves(access);
+                let subscribes =
+                    second_connection::subscribes(access) && !self.offers().resource_updates;
                 if is_asked || subscribes {
                     // Boxed, because the future is large and rarely needed.
                     let opening = self.second_connection(time.until, params.log_level);

@@ -29,10 +29,10 @@ use crate::backoff::ConnectRequests;
 use crate::endpoint::OwnTls;
 use crate::error::Undelivered;
 use crate::followed_tasks::{TaskFollower, TooManyFollowed};
-use crate::login_flow::{LoginSession, LoginStanding};
+use crate::login_session::{LoginSession, LoginStanding};
 use crate::notifications::{Changes, LogDelivery, ServerEvents, SubscriptionAnswer, Subscriptions};
 use crate::peer::Peer;
-use crate::second::{SecondConnection, SecondState};
+use crate::second_connection::{SecondConnection, SecondState};
 use crate::state::{
     Control, Introduced, Phase, SECOND, ServerState, StateCell, Status, Transport, UpstreamState,
     Waiting,

@@ -33,7 +33,7 @@ pub mod http;
 mod http_transport;
 mod inbound;
 mod listen;
-pub mod login_flow;
+pub mod login_session;
 mod notifications;
 pub mod oauth;
 mod outbox;
@@ -43,7 +43,7 @@ mod process;
 pub mod reaper;
 mod remembered_family;
 pub mod request;
-mod second;
+mod second_connection;
 mod second_task;
 mod server_task;
 mod state;
@@ -66,7 +66,7 @@ pub use inbound::AnswerPart;
 pub use notifications::{Changes, LogDelivery, SUBSCRIPTION_LIMIT, SubscriptionAnswer};
 pub use reaper::WithheldVariables;
 pub use request::{CallExtras, CallSession, RepeatableCall};
-pub use second::{SecondState, SecondStatus};
+pub use second_connection::{SecondState, SecondStatus};
 pub use state::Introduced;
 
 /// Log target of a library that logs servers' messages in full, without a rate limit, as well as the codes of logins. Only its errors may

@@ -1,6 +1,6 @@
 //! Task of a server's second connection: opens it when a call needs it, serves it, and closes it when idle.
 //!
-//! Runs within the first connection ([`crate::server_task`]) and ends with it. [`crate::second`] contains the state
+//! Runs within the first connection ([`crate::server_task`]) and ends with it. [`crate::second_connection`] contains the state
 //! that calls see.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::listen;
 use crate::notifications::NotificationRouter;
 use crate::oauth::{self, Renewal};
 use crate::outbox::{ControlEnd, Outbox};
-use crate::second::{SecondConnection, SecondPhase, SecondUse};
+use crate::second_connection::{SecondConnection, SecondPhase, SecondUse};
 use crate::state::{ATTEMPTS, Control, SECOND};
 use mcpproxy_protocol::mcp::revisions::{MODERN, ProtocolFamily};
 use mcpproxy_runtime::io::line_budget::peer_line;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mcpproxy_activity::bytes::unpack;
 use mcpproxy_activity::codec::head_block;
-use mcpproxy_activity::store::journal::{self, BatchSpan, Evidence};
+use mcpproxy_activity::store::journal_format::{self, BatchSpan, Evidence};
 use mcpproxy_activity::{
     Activity, Config, Record, ScrubTimes, StoreError, Type, Writer, salvage, verify::Report,
 };
@@ -46,9 +46,9 @@ fn journal(dir: &Path) -> PathBuf {
 
 /// The journal's batches with records, and the numbers of their blocks.
 fn batches(bytes: &[u8]) -> Vec<(BatchSpan, Vec<Range<u64>>)> {
-    let found = journal::survey(bytes, |_| Evidence::Confirmed);
+    let found = journal_format::survey(bytes, |_| Evidence::Confirmed);
     let blocks = |span: &BatchSpan| -> Vec<Range<u64>> {
-        let heads = journal::items(&bytes[span.range.clone()]).filter(|it| it.keyspace == 1);
+        let heads = journal_format::items(&bytes[span.range.clone()]).filter(|it| it.keyspace == 1);
         let heads = heads.map(|it| unpack(it.value.unwrap().to_vec().into()).unwrap());
         let block = heads.map(|heads| head_block(&heads).unwrap());
         block.map(|it| it.first..it.first + it.records.len() as u64).collect()

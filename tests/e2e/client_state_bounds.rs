@@ -379,8 +379,8 @@ fn answer_above_the_replay_bound_is_an_error_on_resume_and_recorded() {
     let (seen, question) = session.begin(77);
     session.answer(&question, 2_000_000);
     let answer = session.resume(&seen);
-    let why = "the answer was not kept for a client that resumes its stream: a kept event \
-               has at most 524288 bytes";
+    let why = "the answer was not kept for a client that resumes its stream: the event \
+               exceeds 524288 bytes";
     assert_eq!(answer["error"]["message"], why);
     let query = format!("session_id={}&type=tool_call", session.session);
     let record = until("it is recorded", || proxy.activity(&query).into_iter().next());

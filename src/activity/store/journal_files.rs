@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::error::{is_damage, journal_number};
-use super::journal::{self, BatchStep, Evidence, Survey, used};
+use super::journal_format::{self, BatchStep, Evidence, Survey, used};
 use crate::store::StoreError;
 use mcpproxy_runtime::os::private;
 
@@ -66,7 +66,7 @@ fn survey_by(
     read: impl Fn(&Path) -> io::Result<Vec<u8>>,
 ) -> io::Result<Vec<SurveyedJournal>> {
     let surveyed = list(db)?.into_iter().map(|path| {
-        let survey = journal::survey(&read(&path)?, evidence);
+        let survey = journal_format::survey(&read(&path)?, evidence);
         Ok(SurveyedJournal { path, survey })
     });
     surveyed.collect()
@@ -76,7 +76,7 @@ fn survey_by(
 fn ordered(journals: &[SurveyedJournal]) -> Option<Vec<u64>> {
     let batches = journals.iter().flat_map(|journal| &journal.survey.batches);
     let seqnos: Vec<u64> = batches.map(|batch| batch.seqno).collect();
-    journal::ordered(&seqnos)
+    journal_format::ordered(&seqnos)
 }
 
 /// First journal with damage before an intact batch. fjall would end the journal there and drop the rest.
@@ -121,9 +121,9 @@ pub(crate) fn repair(db: &Path, evidence: &dyn Fn(&[u8]) -> Evidence) -> io::Res
         for batch in &survey.batches {
             let seqno = seqnos.next().copied().unwrap_or(batch.seqno);
             is_changed |= seqno != batch.seqno || !batch.is_start_intact;
-            out.write_all(&journal::start(batch.items, seqno))?;
+            out.write_all(&journal_format::start(batch.items, seqno))?;
             let batch = bytes.get(batch.range.clone()).unwrap_or_default();
-            out.write_all(journal::without_start(batch))?;
+            out.write_all(journal_format::without_start(batch))?;
         }
         out.into_inner()?.sync_all()?;
         fs::rename(&new, &path)?;
@@ -211,7 +211,7 @@ fn extend(file: &mut File, window: &mut Vec<u8>, start: u64) -> io::Result<u64> 
 /// Removes the intact batches at the start of `window` and returns their length.
 fn skip_whole(window: &mut Vec<u8>) -> u64 {
     let mut at = 0;
-    while let BatchStep::Whole(batch) = journal::step(window, at)
+    while let BatchStep::Whole(batch) = journal_format::step(window, at)
         && batch.is_start_intact
     {
         at = batch.range.end;
@@ -222,7 +222,8 @@ fn skip_whole(window: &mut Vec<u8>) -> u64 {
 
 /// Whether more bytes are needed to read the batch at the start of `window`.
 fn is_short(window: &[u8]) -> bool {
-    window.len() < journal::MAX_BATCH_BYTES && journal::step(window, 0) == BatchStep::Short
+    window.len() < journal_format::MAX_BATCH_BYTES
+        && journal_format::step(window, 0) == BatchStep::Short
 }
 
 /// Whether a file holds only zeros at and after `start`.
@@ -232,7 +233,9 @@ fn is_zero(file: &mut File, start: u64) -> io::Result<bool> {
     loop {
         match file.read(&mut buffer)? {
             0 => return Ok(true),
-            read if journal::used(buffer.get(..read).unwrap_or_default()) > 0 => return Ok(false),
+            read if journal_format::used(buffer.get(..read).unwrap_or_default()) > 0 => {
+                return Ok(false);
+            }
             _ => {}
         }
     }

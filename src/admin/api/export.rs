@@ -24,7 +24,7 @@ use mcpproxy_activity::record::NodeId;
 use mcpproxy_activity::scan::ChainedRecord;
 use mcpproxy_activity::view::View;
 use mcpproxy_activity::{Filter, Id, PORTION, QueryError, Record, StoreError};
-use mcpproxy_fleet::columns::{RecordCollector, TableError, TableWriter};
+use mcpproxy_fleet::parquet_table::{RecordCollector, TableError, TableWriter};
 use mcpproxy_fleet::{FleetForward, FleetLogs, FleetReading, ForwardBroken};
 use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::reply::Aborted;

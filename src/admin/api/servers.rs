@@ -2,7 +2,7 @@
 //! enable or disable a server, or log in to it.
 //!
 //! A login starts here, and a person finishes it by opening the returned address in a browser. The steps of a login are
-//! in `upstream::login_flow`; the principal that started the login is recorded.
+//! in `upstream::login_session`; the principal that started the login is recorded.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use mcpproxy_catalog::{ListNotes, Snapshot};
 use mcpproxy_gateway::telemetry::call_metrics::{Durations, Outcome, Sums};
 use mcpproxy_policy::Principal;
 use mcpproxy_policy::tool::Trust;
-use mcpproxy_upstream::login_flow::{LoginStanding, NoLogin};
+use mcpproxy_upstream::login_session::{LoginStanding, NoLogin};
 use mcpproxy_upstream::stderr_log::{KeptLines, MAX_LINES};
 use mcpproxy_upstream::supervisor::{ServerState, Status, Transport};
 use mcpproxy_upstream::{NotRestarted, SecondState, SecondStatus, stderr_log};

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::checkpoint::{Checkpoint, VerifierKey};
-use crate::columns::RecordRows;
+use crate::parquet_table::RecordRows;
 use crate::sealing::ChainPosition;
 use crate::segment::SegmentName;
-use crate::{columns, segment};
+use crate::{parquet_table, segment};
 
 /// Maximum number of faults reported per chain.
 pub(crate) const MAX_FAULTS: usize = 1000;
@@ -85,7 +85,7 @@ impl SegmentFacts {
         key: &VerifierKey,
     ) -> Result<(Self, RecordRows), SegmentRejection> {
         let opened = segment::open(bytes, key).map_err(|error| {
-            let of_another = columns::footer(bytes).ok().and_then(|footer| {
+            let of_another = parquet_table::footer(bytes).ok().and_then(|footer| {
                 let note = footer.notes.get(segment::CHECKPOINT_NOTE)?;
                 let checkpoint = Checkpoint::unverified(note).ok()?;
                 (*checkpoint.origin != *key.name()).then_some(checkpoint.origin)
@@ -548,7 +548,7 @@ mod tests {
         let one = chain(&mut log, &[3, 3], previous);
         // The same log was restored from a backup and diverged.
         other.skip(0);
-        let mut rows = crate::columns::RecordCollector::new(other.log);
+        let mut rows = crate::parquet_table::RecordCollector::new(other.log);
         let mut apart = ExampleLog::new(1);
         apart.records(3);
         let after = apart.head();

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::check::{ChainFault, FaultFound, SegmentFacts, SegmentRejection};
 use crate::checkpoint::Checkpoint;
-use crate::columns::MAX_TABLE_BYTES;
+use crate::parquet_table::MAX_TABLE_BYTES;
 use crate::segment::{SegmentName, day_folder};
 
 /// Time that a fault must persist before it is reported, in milliseconds.

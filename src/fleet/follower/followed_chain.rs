@@ -29,10 +29,10 @@ use crate::chain::place::{
 };
 use crate::checkpoint;
 use crate::checkpoint::VerifierKey;
-use crate::columns::RecordRows;
 use crate::config::{IndexRole, NodeName};
 use crate::fleet_logs::{FleetIndex, FollowStatus, FollowedNode};
 use crate::node_state::FleetId;
+use crate::parquet_table::RecordRows;
 use crate::segment::{SegmentName, day_folder, day_of};
 
 /// Number of segments fetched concurrently per node.

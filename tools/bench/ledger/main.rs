@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mcpproxy_activity::record::Hash;
 use mcpproxy_activity::{Activity, Config, Draft, Operation, Raw, Source, Status, Text, Type};
 use mcpproxy_fleet::bucket::Bucket;
-use mcpproxy_fleet::columns::RecordCollector;
+use mcpproxy_fleet::parquet_table::RecordCollector;
 use mcpproxy_fleet::node_state::NodeKey;
 use mcpproxy_fleet::segment::{self, SealedBy};
 use nix::sys::resource::{UsageWho, getrusage};

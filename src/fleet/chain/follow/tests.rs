@@ -308,7 +308,7 @@ fn fork_is_reported_and_the_first_linked_segment_wins() {
     let mut apart = ExampleLog::new(1);
     apart.records(3);
     let after = apart.head();
-    let mut rows = crate::columns::RecordCollector::new(apart.log);
+    let mut rows = crate::parquet_table::RecordCollector::new(apart.log);
     for _ in 0..3 {
         apart.push(&mut rows, b"other", b"other");
     }

@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 
-use crate::columns::{COLUMNS, ColumnKind, TableColumn, TableError, TableWriter};
+use crate::parquet_table::{COLUMNS, ColumnKind, TableColumn, TableError, TableWriter};
 
 /// Maximum size of a table in bytes.
 pub const MAX_TABLE_BYTES: u64 = 64 << 20;

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use mcpproxy_activity::record::{Hash, NodeId};
 use snap::raw::{Decoder, decompress_len};
 
-use crate::columns::footer::{ColumnChunk, CompactReader, TableFooter, ValueKind};
-use crate::columns::{
+use crate::parquet_table::footer::{ColumnChunk, CompactReader, TableFooter, ValueKind};
+use crate::parquet_table::{
     COLUMNS, Cells, ColumnKind, HASH_BYTES, RecordCollector, RecordRows, TableColumn, TableError,
     TableOf,
 };

@@ -39,8 +39,8 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, TypePtr};
 use thiserror::Error;
 
-pub use crate::columns::footer::{MAX_TABLE_BYTES, TableFooter, footer};
-pub use crate::columns::reading::{TableRead, decode};
+pub use crate::parquet_table::footer::{MAX_TABLE_BYTES, TableFooter, footer};
+pub use crate::parquet_table::reading::{TableRead, decode};
 
 /// Error of encoding or decoding a table.
 #[derive(Debug, Error)]

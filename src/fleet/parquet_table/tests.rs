@@ -12,9 +12,9 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 
-use crate::columns::reading::{Unpacking, read_pages};
-use crate::columns::*;
-use crate::columns::{
+use crate::parquet_table::reading::{Unpacking, read_pages};
+use crate::parquet_table::*;
+use crate::parquet_table::{
     COLUMNS, Cells, RecordCollector, RecordRows, TableColumn, TableOf, properties, schema,
     write_cells,
 };
