@@ -16,10 +16,10 @@ use mcpproxy_activity::record::{HeadRef, NodeId, Operation, Source, Status, Type
 use mcpproxy_activity::scan::ChainedRecord;
 use mcpproxy_activity::{Activity, Config, Filter, Listing, Retention};
 use mcpproxy_fleet::bucket::Bucket;
-use mcpproxy_fleet::parquet_table::RecordCollector;
 use mcpproxy_fleet::config::NodeName;
 use mcpproxy_fleet::fleet_logs;
 use mcpproxy_fleet::node_state::NodeKey;
+use mcpproxy_fleet::parquet_table::RecordCollector;
 use mcpproxy_fleet::record_questions::{AnswerHead, FilterSent, LogRange, RecordQuestion};
 use mcpproxy_fleet::segment::{self, SealedBy};
 use mcpproxy_fleet::{FleetFollower, FleetIndex, FleetLogs, FollowSettings, IndexRole};

@@ -46,12 +46,14 @@ pub fn run(data: &[u8]) {
 /// A segment, and its table regardless of the signature: decoding and encoding yields the same bytes.
 fn table(bytes: &Bytes) {
     let opened = VerifierKey::parse(KEY).map(|key| segment::open(bytes, &key));
-    let read = parquet_table::footer(bytes).and_then(|footer| parquet_table::decode(bytes, &footer));
+    let read =
+        parquet_table::footer(bytes).and_then(|footer| parquet_table::decode(bytes, &footer));
     let Ok(read) = read else {
         assert!(!matches!(opened, Ok(Ok(_))), "a segment without a table is believed");
         return;
     };
     let again = parquet_table::encode(&read.rows, &read.node, |_| Vec::new()).map(Bytes::from);
-    let again = again.and_then(|bytes| parquet_table::decode(&bytes, &parquet_table::footer(&bytes)?));
+    let again =
+        again.and_then(|bytes| parquet_table::decode(&bytes, &parquet_table::footer(&bytes)?));
     assert_eq!(again.map(|again| again.rows).ok(), Some(read.rows));
 }

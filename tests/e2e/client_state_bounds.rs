@@ -363,7 +363,7 @@ fn answer_above_the_replay_bound_is_an_error_on_resume_and_recorded() {
     let lost: Vec<_> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
     assert_eq!(lost.len(), 2);
     let why = "the answer was not kept for a client that resumes its stream: the kept events \
-               of one session have at most 4194304 bytes";
+               of one session would exceed 4194304 bytes";
     for answer in lost {
         assert_eq!(answer["error"]["message"], why);
         let query = format!("session_id={}&request_id={}", session.session, answer["id"]);

@@ -548,7 +548,11 @@ fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_on
     let logs = home.run(&["upstream", "logs", "file"]);
     assert!(done(&logs).contains("got [redacted]"), "{}", logs.stdout);
     let checked = home.run(&["config", "check"]);
-    assert!(checked.stderr.contains("/secret contains a secret and is accessible to others (mode 644)"), "{}", checked.stderr);
+    assert!(
+        checked.stderr.contains("/secret contains a secret and is accessible to others (mode 644)"),
+        "{}",
+        checked.stderr
+    );
 }
 
 #[cfg(target_os = "linux")]

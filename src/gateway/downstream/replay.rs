@@ -100,7 +100,7 @@ pub(crate) enum ReplayFull {
     #[error("the event exceeds {MAX_EVENT_BYTES} bytes")]
     TooLong,
     /// The session's limit is reached.
-    #[error("the kept events of one session have at most {MAX_BYTES} bytes")]
+    #[error("the kept events of one session would exceed {MAX_BYTES} bytes")]
     SessionFull,
     /// The total limit is reached.
     #[error("the kept events of all sessions would exceed {MAX_TOTAL_BYTES} bytes")]

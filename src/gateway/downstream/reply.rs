@@ -624,7 +624,7 @@ mod tests {
         let events = kept(&session);
         assert_eq!(events.len(), 1);
         assert!(events[0].starts_with("id: r0-1\n") && events[0].contains(r#""id":1,"error""#));
-        assert!(events[0].contains("at most 524288 bytes"), "{}", events[0]);
+        assert!(events[0].contains("exceeds 524288 bytes"), "{}", events[0]);
     }
 
     #[tokio::test]
