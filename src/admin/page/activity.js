@@ -3,7 +3,7 @@
 
 import { button, chip, command, el, empty, fill, markChips, number, option, panel, redraw, settled, tag, took, when } from './dom.js';
 import { listen } from './live.js';
-import { CALLS, TYPES, happened, open, subject, times } from './record.js';
+import { CALLS, TYPES, happened, open, operation, subject, times } from './record.js';
 import { act, ask, attempt } from './rest.js';
 import { change, here, link } from './route.js';
 
