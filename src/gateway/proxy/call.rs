@@ -44,7 +44,7 @@ pub struct CallToolInput {
 }
 
 /// Calls the tool named in a call tool's arguments, forwarding the additional members `extras`. Fails with
-/// [`Aborted`] if the answer breaks off after its first byte was sent.
+/// `Aborted` if the answer breaks off after its first byte was sent.
 pub fn call(
     worker: &Rc<Worker>,
     caller: Caller,
