@@ -11,8 +11,7 @@
 //!  → Record → activity                            every outcome passes through this single exit
 //! ```
 //!
-//! This package is the binary and its command line ([`cli`]). Everything else is a crate of the workspace, one per
-//! layer; each depends only on those before it:
+//! This package is the binary. Everything else is a crate of the workspace, one per layer; each depends only on those before it:
 //!
 //! 1. `mcpproxy_json`, `mcpproxy_protocol`: bytes and the protocol, pure
 //! 2. `mcpproxy_runtime`: operating system and network
@@ -23,11 +22,13 @@
 //! 7. `mcpproxy_config`: the config file
 //! 8. `mcpproxy_admin`: REST and the web page
 //! 9. `mcpproxy_server`: the assembled proxy, its threads and listeners
+//! 10. `mcpproxy_cli`: the command line and the guide
 //!
 //! The [`guide`] explains usage, the [`reference`](mod@reference) defines behavior and texts: ids in comments
 //! (FR-017, CAP-3, ACT-5) are rows of its [`requirements`](reference::requirements).
 #![doc = include_str!("architecture.md")]
 
-pub mod cli;
-pub mod guide;
+#[doc(inline)]
+pub use mcpproxy_cli::guide;
+
 pub mod reference;

@@ -40,11 +40,11 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("hyper_util", HTTP),
     ("rmcp", &["src/upstream/", "tests/"]),
     ("jsonwebtoken", &["src/policy/identity/"]),
-    ("clap", &["src/cli/", "src/cli.rs"]),
+    ("clap", &["src/cli/"]),
     ("icu_properties", &["src/runtime/hidden_text.rs"]),
     ("shlex", &["src/cli/terminal_safe.rs"]),
     ("toml_edit", &["src/cli/clients/file.rs"]),
-    ("clap_complete", &["src/cli/", "src/cli.rs"]),
+    ("clap_complete", &["src/cli/"]),
     // Not a crate: the type of an approved call, which only the approval queue creates.
     ("Approved", &["src/policy/approvals/", "src/policy/permit.rs", "src/policy/admission.rs"]),
 ];

@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 
 use crate::guide::PAGES;
 
-pub(super) use crate::cli::args::subcommands::{
+pub(super) use crate::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
     ApprovalsCommand, CallArgs, CallCommand, ConnectArgs, FleetCommand, ImportArgs, PolicyCommand,
     PolicyExplain, StatusArgs, StdioArgs, TokenCommand, TokenCreate, UpstreamAdd, UpstreamCommand,

@@ -3,14 +3,14 @@
 //! Both implement the same REST API with the same handlers, pipeline and JSON, so that commands need not distinguish
 //! them (FR-A2). This module also pages through REST lists by cursor; the items keep their bytes.
 
-use crate::cli::args::Global;
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{list, text};
-pub(super) use crate::cli::http_client::target;
-use crate::cli::http_client::{HttpClient, HttpResponse, RequestError, hint};
-use crate::cli::start_proxy::TemporaryFolder;
-use crate::cli::terminal_safe::line;
-use crate::cli::{logging, output, running_proxy, start_proxy};
+use crate::args::Global;
+use crate::error::{CommandError, Exit};
+use crate::format::{list, text};
+pub(super) use crate::http_client::target;
+use crate::http_client::{HttpClient, HttpResponse, RequestError, hint};
+use crate::start_proxy::TemporaryFolder;
+use crate::terminal_safe::line;
+use crate::{logging, output, running_proxy, start_proxy};
 use bytes::{Buf, Bytes};
 use futures_util::stream::{Fuse, StreamExt};
 use futures_util::{Stream, TryStreamExt};

@@ -41,7 +41,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::cli::http_client::{HttpClient, HttpReply, RequestError, hint};
+use crate::http_client::{HttpClient, HttpReply, RequestError, hint};
 
 /// Maximum number of concurrent requests of the client; further lines wait in the pipe.
 const MAX_REQUESTS: usize = 256;

@@ -164,20 +164,20 @@ impl McpClient {
 }
 
 /// Name of mcpproxy's entry.
-pub(in crate::cli) const NAME: &str = "mcpproxy";
+pub(crate) const NAME: &str = "mcpproxy";
 
 /// Address and credentials by which clients reach this proxy.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct ProxyEntry<'a> {
+pub(crate) struct ProxyEntry<'a> {
     /// Listen address if clients can use plain HTTP. `None` for a Unix socket, or for TLS with a certificate that
     /// clients may not trust; clients then start the command.
-    pub(in crate::cli) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<SocketAddr>,
     /// API key, if one is required.
-    pub(in crate::cli) key: Option<&'a str>,
+    pub(crate) key: Option<&'a str>,
     /// Path of this program.
-    pub(in crate::cli) program: &'a Path,
+    pub(crate) program: &'a Path,
     /// The config file, if it is not the default one.
-    pub(in crate::cli) config: Option<&'a Path>,
+    pub(crate) config: Option<&'a Path>,
 }
 
 impl ProxyEntry<'_> {
@@ -192,12 +192,12 @@ impl ProxyEntry<'_> {
     }
 
     /// Whether a client uses HTTP rather than the command.
-    pub(in crate::cli) fn is_remote(&self, client: McpClient) -> bool {
+    pub(crate) fn is_remote(&self, client: McpClient) -> bool {
         self.listen.is_some() && client.facts().remote != Remote::Unknown
     }
 
     /// Members of the client's entry.
-    pub(in crate::cli) fn members(&self, client: McpClient) -> Vec<(String, Value)> {
+    pub(crate) fn members(&self, client: McpClient) -> Vec<(String, Value)> {
         let remote = client.facts().remote;
         let mut members = Vec::new();
         let mut put = |key: &str, value: Value| members.push((key.to_owned(), value));
@@ -230,14 +230,14 @@ impl ProxyEntry<'_> {
 }
 
 /// API key in an entry written by mcpproxy.
-pub(in crate::cli) fn key(block: &Value) -> Option<&str> {
+pub(crate) fn key(block: &Value) -> Option<&str> {
     ["headers", "http_headers"]
         .iter()
         .find_map(|headers| block.get(*headers)?.get(authentication::HEADER)?.as_str())
 }
 
 /// Whether an entry points to this proxy: it starts this program, or has mcpproxy's name and a local URL.
-pub(in crate::cli) fn is_own_entry(name: &str, block: &Map<String, Value>) -> bool {
+pub(crate) fn is_own_entry(name: &str, block: &Map<String, Value>) -> bool {
     let text = |key: &str| block.get(key).and_then(Value::as_str);
     let starts_us = text("command")
         .is_some_and(|command| Path::new(command).file_name().is_some_and(|file| file == NAME));
@@ -252,7 +252,7 @@ pub(in crate::cli) fn is_own_entry(name: &str, block: &Map<String, Value>) -> bo
 }
 
 /// Whether an entry has the URL of `members`.
-pub(in crate::cli) fn has_url_of(block: &Value, members: &[(String, Value)]) -> bool {
+pub(crate) fn has_url_of(block: &Value, members: &[(String, Value)]) -> bool {
     ["url", "serverUrl"].iter().any(|key| {
         members.iter().any(|(name, value)| name == key && block.get(*key) == Some(value))
     })

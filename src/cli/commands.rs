@@ -1,12 +1,12 @@
 //! Command dispatch, and the small commands `man`, `completions` and `page`. Every other command has its own file.
 
-use crate::cli::args::{Cli, Command, CompletionsArgs, Global, ToolsCommand};
-use crate::cli::backend::{Backend, Needs, target};
-use crate::cli::error::CommandError;
-use crate::cli::format::text;
-use crate::cli::output::Output;
-use crate::cli::terminal_safe::line;
-use crate::cli::{backend, completion, output};
+use crate::args::{Cli, Command, CompletionsArgs, Global, ToolsCommand};
+use crate::backend::{Backend, Needs, target};
+use crate::error::CommandError;
+use crate::format::text;
+use crate::output::Output;
+use crate::terminal_safe::line;
+use crate::{backend, completion, output};
 use clap::{ArgAction, CommandFactory};
 use mcpproxy_admin::page;
 use serde_json::json;

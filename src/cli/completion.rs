@@ -5,13 +5,13 @@
 //! characters special to a shell are omitted, and after any failure there are no candidates. Suggestions are looked up
 //! only after a request has failed.
 
-use crate::cli::args::{Cli, Global};
-use crate::cli::backend::{Backend, target};
-use crate::cli::error::CommandError;
-use crate::cli::format::{list, text};
-use crate::cli::output::parse;
-use crate::cli::terminal_safe::line;
-use crate::cli::{backend, output, running_proxy, start_proxy};
+use crate::args::{Cli, Global};
+use crate::backend::{Backend, target};
+use crate::error::CommandError;
+use crate::format::{list, text};
+use crate::output::parse;
+use crate::terminal_safe::line;
+use crate::{backend, output, running_proxy, start_proxy};
 use clap::{Arg, Command, CommandFactory, Parser};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};

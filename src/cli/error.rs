@@ -1,6 +1,6 @@
 //! Error of a command: exit code and a one-line message with the next step.
 
-use crate::cli::terminal_safe::{joined, line};
+use crate::terminal_safe::{joined, line};
 use http::StatusCode;
 use mcpproxy_config::problem::{Problem, Severity};
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! Pure except for [`Times::new`], which reads the clock and the time zone.
 
-use crate::cli::table::cell;
+use crate::table::cell;
 use clap::ValueEnum;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

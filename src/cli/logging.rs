@@ -4,10 +4,10 @@
 //! In text, a value that could be mistaken for another field or line is quoted ([`QuotedFields`]). Colors follow
 //! `--color` and the usual variables, as they do for results. Errors of stderr itself are ignored.
 
-use crate::cli::args::Global;
-use crate::cli::style::Colors;
-use crate::cli::terminal_safe;
-use crate::cli::terminal_safe::Visible;
+use crate::args::Global;
+use crate::style::Colors;
+use crate::terminal_safe;
+use crate::terminal_safe::Visible;
 use anstyle::Style;
 use clap::ColorChoice;
 use mcpproxy_config::LogFormat;

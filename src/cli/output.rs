@@ -9,14 +9,14 @@
 //! Text written by servers and agents may contain line breaks. A [`Paragraph`] indents continuation lines, so that this
 //! text never starts at the left edge, where it could be mistaken for mcpproxy's own output.
 
-use crate::cli::args::{Format, Global};
-use crate::cli::error::CommandError;
-pub(super) use crate::cli::style::{
+use crate::args::{Format, Global};
+use crate::error::CommandError;
+pub(super) use crate::style::{
     ADDED, Colors, FAINT, HEADER, HIGHLIGHT, Paragraph, REMOVED, of_state,
 };
-use crate::cli::table::{Cell, Column, TableView};
-use crate::cli::terminal_safe::line;
-use crate::cli::{table, terminal_safe};
+use crate::table::{Cell, Column, TableView};
+use crate::terminal_safe::line;
+use crate::{table, terminal_safe};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -256,12 +256,12 @@ pub(super) mod tests {
     }
 
     /// Server names of different lengths: usual, long, maximum, and maximum with double-width letters.
-    pub(in crate::cli) fn names() -> [String; 4] {
+    pub(crate) fn names() -> [String; 4] {
         ["files".to_owned(), "n".repeat(45), "x".repeat(120), "\u{65e5}\u{672c}".repeat(60)]
     }
 
     /// Asserts that drawings fit common terminal widths and contain each of `keeps`.
-    pub(in crate::cli) fn fits(draw: impl Fn(&Output) -> String, keeps: &[&str]) {
+    pub(crate) fn fits(draw: impl Fn(&Output) -> String, keeps: &[&str]) {
         for width in [80, 100, 120, 200] {
             let view = TableView { width: Some(width), colors: Colors::Plain };
             let drawn = draw(&Output {

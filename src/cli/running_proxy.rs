@@ -5,9 +5,9 @@
 //! listener must prove its identity before it receives the key. The client side of [`proof`] sends a random nonce and
 //! compares the keyed hash in the response with the expected one for the address it dialed.
 
-use crate::cli::format::{list, text};
-use crate::cli::http_client::{HttpClient, Security, target};
-use crate::cli::terminal_safe::line;
+use crate::format::{list, text};
+use crate::http_client::{HttpClient, Security, target};
+use crate::terminal_safe::line;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use mcpproxy_config::Config;

@@ -1,12 +1,12 @@
 //! Trial of servers: waits for a server in the running proxy, or starts one or all servers of a config in a proxy in
 //! this process.
 
-use crate::cli::backend::{Backend, target};
-use crate::cli::error::CommandError;
-use crate::cli::format::{counted, list, text};
-use crate::cli::start_proxy::TemporaryFolder;
-use crate::cli::terminal_safe::{joined, line};
-use crate::cli::{logging, output, start_proxy};
+use crate::backend::{Backend, target};
+use crate::error::CommandError;
+use crate::format::{counted, list, text};
+use crate::start_proxy::TemporaryFolder;
+use crate::terminal_safe::{joined, line};
+use crate::{logging, output, start_proxy};
 use mcpproxy_config::Config;
 use mcpproxy_config::servers::ServerEntry;
 use mcpproxy_gateway::telemetry::LogHandles;

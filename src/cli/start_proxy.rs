@@ -3,11 +3,11 @@
 //!
 //! Also contains the private temporary directory that is removed when a command ends, even on a signal.
 
-use crate::cli::args::Global;
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::logging;
-use crate::cli::logging::Log;
-use crate::cli::terminal_safe::joined;
+use crate::args::Global;
+use crate::error::{CommandError, Exit};
+use crate::logging;
+use crate::logging::Log;
+use crate::terminal_safe::joined;
 use mcpproxy_activity::StoreError;
 use mcpproxy_config::file::{API_KEY_BYTES, Loaded};
 use mcpproxy_config::problem::{Problem, Severity};
@@ -311,7 +311,7 @@ mod tests {
         fs::write(at("conf/mcp_config.json"), "{}").unwrap();
         let refused = |name: &str| {
             let words = ["mcpproxy", "-c", at(name).to_str().unwrap(), "status"].map(str::to_owned);
-            let global = crate::cli::args::Cli::try_parse_from(words).unwrap().global;
+            let global = crate::args::Cli::try_parse_from(words).unwrap().global;
             load(&global, None).map(|_| ()).map_err(|error| (error.exit, error.message))
         };
         assert_eq!(refused("conf/mcp_config.json"), Ok(()));

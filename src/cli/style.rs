@@ -1,6 +1,6 @@
 //! Colors of terminal output, and wrapped paragraphs of text.
 
-use crate::cli::terminal_safe::clean;
+use crate::terminal_safe::clean;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice as ColorFlag;

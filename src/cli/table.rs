@@ -5,8 +5,8 @@
 //! are truncated in the middle and dropped last. Ids and states are never truncated or dropped, and a row is always one
 //! line. Numbers are aligned to the right. Terminal width and colors are arguments.
 
-use crate::cli::output::{Colors, HEADER, Paragraph};
-use crate::cli::terminal_safe::clean;
+use crate::output::{Colors, HEADER, Paragraph};
+use crate::terminal_safe::clean;
 use anstyle::Style;
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -661,7 +661,7 @@ mod tests {
     #[test]
     fn colors_do_not_affect_alignment() {
         let columns = Column::all([("A", Fit::Whole), ("B", Fit::Whole)]);
-        let red = crate::cli::output::of_state("failed");
+        let red = crate::output::of_state("failed");
         let rows = vec![vec![Cell::styled("x", red), "y".into()]];
         let view = TableView { width: Some(10), colors: Colors::Styled };
         let drawn = draw(&columns, rows, view);

@@ -1,14 +1,14 @@
 //! Subcommands and their arguments: servers, clients, calls, fleet, access and activity.
 
-use crate::cli::clients::McpClient;
-use crate::cli::format::TimeStyle;
+use crate::clients::McpClient;
+use crate::format::TimeStyle;
 use clap::{Args, Subcommand};
 use mcpproxy_activity::Status;
 use mcpproxy_runtime::nearest::nearest_few;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum UpstreamCommand {
+pub(crate) enum UpstreamCommand {
     /// List each server's state, number of tools, and error
     #[command(
         visible_alias = "ls",
@@ -121,7 +121,7 @@ a token is requested at once.")]
         #[arg(long)]
         open: bool,
         /// Give up after this duration
-        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::args::timeout)]
+        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::args::timeout)]
         timeout: std::time::Duration,
     },
     /// Delete the stored tokens of a login and revoke them
@@ -139,31 +139,31 @@ A running proxy notices the change by itself. The tokens are revoked if the auth
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct UpstreamAdd {
+pub(crate) struct UpstreamAdd {
     /// The server's name: letters, digits, '-', '_', '.', and spaces within
     #[arg(value_name = "NAME")]
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     /// URL of the server's MCP endpoint (same as --url)
     #[arg(value_name = "URL", value_parser = endpoint, conflicts_with_all = ["url", "command", "env"])]
-    pub(in crate::cli) endpoint: Option<String>,
+    pub(crate) endpoint: Option<String>,
     /// URL of the server's MCP endpoint
     #[arg(long, value_name = "URL", conflicts_with = "command")]
-    pub(in crate::cli) url: Option<String>,
+    pub(crate) url: Option<String>,
     /// Environment variable of the command; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable, conflicts_with = "url")]
-    pub(in crate::cli) env: Vec<(String, String)>,
+    pub(crate) env: Vec<(String, String)>,
     /// HTTP header of requests to the server; repeatable
     #[arg(long, value_name = "NAME: VALUE", value_parser = header, conflicts_with = "command")]
-    pub(in crate::cli) header: Vec<(String, String)>,
+    pub(crate) header: Vec<(String, String)>,
     /// Add the server disabled
     #[arg(long)]
-    pub(in crate::cli) disabled: bool,
+    pub(crate) disabled: bool,
     /// Do not test whether the server is usable
     #[arg(long)]
-    pub(in crate::cli) no_check: bool,
+    pub(crate) no_check: bool,
     /// The command and its arguments, after all options; -- may precede it
     #[arg(last = true, value_name = "COMMAND")]
-    pub(in crate::cli) command: Vec<String>,
+    pub(crate) command: Vec<String>,
 }
 
 /// Whether a server's second word is a URL rather than a command.
@@ -191,56 +191,56 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ImportArgs {
+pub(crate) struct ImportArgs {
     /// Clients to import from: claude-desktop, claude-code, cursor, vscode, windsurf, codex, zed [default: all]
     #[arg(value_enum, value_name = "CLIENT", hide_possible_values = true)]
-    pub(in crate::cli) clients: Vec<McpClient>,
+    pub(crate) clients: Vec<McpClient>,
     /// Import only this server; repeatable
     #[arg(long = "server", value_name = "NAME")]
-    pub(in crate::cli) servers: Vec<String>,
+    pub(crate) servers: Vec<String>,
     /// Show what would be added without adding it
     #[arg(long)]
-    pub(in crate::cli) dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Do not ask for confirmation
     #[arg(short, long)]
-    pub(in crate::cli) yes: bool,
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ConnectArgs {
+pub(crate) struct ConnectArgs {
     /// Client: claude-desktop, claude-code, cursor, vscode, windsurf, codex or zed
     #[arg(value_enum, value_name = "CLIENT", hide_possible_values = true)]
-    pub(in crate::cli) client: McpClient,
+    pub(crate) client: McpClient,
     /// Also move the client's own servers into mcpproxy
     #[arg(long = "move", conflicts_with = "undo")]
-    pub(in crate::cli) moves: bool,
+    pub(crate) moves: bool,
     /// Remove the entry of mcpproxy, and restore the client's file if it is otherwise unchanged
     #[arg(long)]
-    pub(in crate::cli) undo: bool,
+    pub(crate) undo: bool,
     /// Show what would be written without writing it
     #[arg(long)]
-    pub(in crate::cli) dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Do not ask for confirmation
     #[arg(short, long)]
-    pub(in crate::cli) yes: bool,
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct StdioArgs {
+pub(crate) struct StdioArgs {
     /// Serve one server under its own names, as at /mcp/server/NAME
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) server: Option<String>,
+    pub(crate) server: Option<String>,
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// For health checks: only report whether the proxy answers
     #[arg(long)]
-    pub(in crate::cli) alive: bool,
+    pub(crate) alive: bool,
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum CallCommand {
+pub(crate) enum CallCommand {
     /// Call a tool that only reads
     #[command(
         name = "tool-read",
@@ -280,10 +280,10 @@ Allowed whatever the tool's annotations say."
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct CallArgs {
+pub(crate) struct CallArgs {
     /// The tool, as server:tool
     #[arg(value_name = "SERVER:TOOL", required_unless_present = "tool_name")]
-    pub(in crate::cli) tool: Option<String>,
+    pub(crate) tool: Option<String>,
     /// The tool, as server:tool (same as the positional argument)
     #[arg(
         long = "tool-name",
@@ -291,10 +291,10 @@ pub(in crate::cli) struct CallArgs {
         value_name = "SERVER:TOOL",
         conflicts_with = "tool"
     )]
-    pub(in crate::cli) tool_name: Option<String>,
+    pub(crate) tool_name: Option<String>,
     /// Arguments: KEY=TEXT for a string, KEY:=JSON for other values; a string is coerced to the type in the tool's schema
     #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
-    pub(in crate::cli) pairs: Vec<String>,
+    pub(crate) pairs: Vec<String>,
     /// The tool's arguments: a JSON object, '-' for stdin, or @FILE
     #[arg(
         short,
@@ -304,20 +304,20 @@ pub(in crate::cli) struct CallArgs {
         default_value = "{}",
         allow_hyphen_values = true
     )]
-    pub(in crate::cli) args: String,
+    pub(crate) args: String,
     /// Reason for the call, stored in the activity record (at most 1000 characters)
     #[arg(long, value_name = "TEXT")]
-    pub(in crate::cli) reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Data sensitivity: public, internal, private or unknown; stored in the activity record
     #[arg(long, value_name = "WORD")]
-    pub(in crate::cli) sensitivity: Option<String>,
+    pub(crate) sensitivity: Option<String>,
     /// Give up after this duration, like 30s or 2m [default: the server's call_timeout]
-    #[arg(long, value_name = "DURATION", value_parser = crate::cli::args::timeout)]
-    pub(in crate::cli) timeout: Option<std::time::Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = crate::args::timeout)]
+    pub(crate) timeout: Option<std::time::Duration>,
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum FleetCommand {
+pub(crate) enum FleetCommand {
     /// Show the nodes: state, version, ledger position, clock
     #[command(after_help = "\
 Examples:
@@ -349,7 +349,7 @@ Repeat the command to go back one version further.")]
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum TokenCommand {
+pub(crate) enum TokenCommand {
     /// Create a token for an agent; it is shown only once
     #[command(after_help = "\
 Examples:
@@ -391,26 +391,26 @@ Examples:
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct TokenCreate {
+pub(crate) struct TokenCreate {
     /// Name of the token; activity records show it as token:NAME
     #[arg(value_name = "NAME")]
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     /// Limit the token to this server; repeatable
     #[arg(long = "server", value_name = "SERVER")]
-    pub(in crate::cli) servers: Vec<String>,
+    pub(crate) servers: Vec<String>,
     /// Limit the token to this tool: SERVER:TOOL, or TOOL of any server, with * for any characters; repeatable
     #[arg(long = "tool", value_name = "PATTERN")]
-    pub(in crate::cli) tools: Vec<String>,
+    pub(crate) tools: Vec<String>,
     /// Limit the token to this operation: read, write or destructive; repeatable
     #[arg(long = "operation", value_name = "OPERATION", value_parser = ["read", "write", "destructive"], hide_possible_values = true)]
-    pub(in crate::cli) operations: Vec<String>,
+    pub(crate) operations: Vec<String>,
     /// Lifetime, like 30d or 12h [default: no expiry]
-    #[arg(long, value_name = "DURATION", value_parser = crate::cli::args::days)]
-    pub(in crate::cli) expires: Option<std::time::Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = crate::args::days)]
+    pub(crate) expires: Option<std::time::Duration>,
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum ApprovalsCommand {
+pub(crate) enum ApprovalsCommand {
     /// List pending calls and standing approvals
     #[command(
         visible_alias = "ls",
@@ -465,7 +465,7 @@ Examples:
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum PolicyCommand {
+pub(crate) enum PolicyCommand {
     /// Validate rules against the known servers and tools
     #[command(after_help = "\
 Examples:
@@ -529,29 +529,29 @@ or from a copy of its files if none runs.")]
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct PolicyExplain {
+pub(crate) struct PolicyExplain {
     /// Principal: anonymous, admin, token:NAME, jwt:SUBJECT, cert:NAME
     #[arg(long = "as", value_name = "PRINCIPAL")]
-    pub(in crate::cli) principal: String,
+    pub(crate) principal: String,
     /// Group of the principal; repeatable
     #[arg(long = "group", value_name = "NAME")]
-    pub(in crate::cli) groups: Vec<String>,
+    pub(crate) groups: Vec<String>,
     /// The tool, as server:tool
     #[arg(long, value_name = "SERVER:TOOL")]
-    pub(in crate::cli) tool: String,
+    pub(crate) tool: String,
     /// Operation: read, write or destructive [default: the one the tool is marked for]
     #[arg(long, value_name = "WORD", value_parser = ["read", "write", "destructive"], hide_possible_values = true)]
-    pub(in crate::cli) action: Option<String>,
+    pub(crate) action: Option<String>,
     /// The tool's arguments: a JSON object, '-' for stdin, or @FILE
     #[arg(long, value_name = "JSON", default_value = "{}", allow_hyphen_values = true)]
-    pub(in crate::cli) args: String,
+    pub(crate) args: String,
 }
 
 /// Default number of records in `activity list`.
 const LIST_LIMIT: u32 = 50;
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum ActivityCommand {
+pub(crate) enum ActivityCommand {
     /// List the latest records, newest first
     #[command(
         visible_alias = "ls",
@@ -653,51 +653,51 @@ The store is the one in the config (cluster.store), unless --store names another
 
 /// Arguments of `activity verify`.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ActivityVerify {
+pub(crate) struct ActivityVerify {
     /// A proof from `activity prove`, instead of the log
     #[arg(value_name = "PROOF", conflicts_with = "store")]
-    pub(in crate::cli) proof: Option<PathBuf>,
+    pub(crate) proof: Option<PathBuf>,
     /// A fleet's object store instead of the log: s3://…, gs://…, az://… or file:///…
     #[arg(long, value_name = "URL")]
-    pub(in crate::cli) store: Option<String>,
+    pub(crate) store: Option<String>,
     /// Trusted keys, one per line as in a node's claim.json [default: those in the store or proof]
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) keys: Option<PathBuf>,
+    pub(crate) keys: Option<PathBuf>,
     /// Accept missing segments at the start of a chain, for stores whose lifecycle rules remove old ones
     #[arg(long, requires = "store")]
-    pub(in crate::cli) expired: bool,
+    pub(crate) expired: bool,
 }
 
 /// Arguments of `activity prove`.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ActivityProve {
+pub(crate) struct ActivityProve {
     /// The record's full id
     #[arg(value_name = "ID")]
-    pub(in crate::cli) id: String,
+    pub(crate) id: String,
     /// The fleet's object store [default: cluster.store of the config]
     #[arg(long, value_name = "URL")]
-    pub(in crate::cli) store: Option<String>,
+    pub(crate) store: Option<String>,
     /// Output file, '-' for stdout
     #[arg(long, value_name = "FILE", default_value = "-")]
-    pub(in crate::cli) file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
 /// Arguments of `activity export`.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ActivityExport {
+pub(crate) struct ActivityExport {
     /// Output file, '-' for stdout (the same as --output FILE)
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Format: json (one object per line), csv or parquet [default: that of the file's extension; json without one]
     #[arg(long, value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
-    pub(in crate::cli) format: Option<String>,
+    pub(crate) format: Option<String>,
     #[command(flatten)]
-    pub(in crate::cli) filters: ActivityFilters,
+    pub(crate) filters: ActivityFilters,
 }
 
 impl ActivityExport {
     /// Returns the named format, or the format of the file's extension; `json` for stdout and files without an extension.
-    pub(in crate::cli) fn format(&self) -> Result<&str, String> {
+    pub(crate) fn format(&self) -> Result<&str, String> {
         if let Some(format) = &self.format {
             return Ok(format);
         }
@@ -717,65 +717,65 @@ impl ActivityExport {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ActivityList {
+pub(crate) struct ActivityList {
     #[command(flatten)]
-    pub(in crate::cli) filters: ActivityFilters,
+    pub(crate) filters: ActivityFilters,
     /// Show only records that contain this text anywhere: names, reason, arguments, result
     #[arg(long, value_name = "TEXT")]
-    pub(in crate::cli) text: Option<String>,
+    pub(crate) text: Option<String>,
     /// Maximum number of records, up to 10000
     #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(in crate::cli) limit: u32,
+    pub(crate) limit: u32,
     /// Show words instead of icons
     #[arg(long)]
-    pub(in crate::cli) no_icons: bool,
+    pub(crate) no_icons: bool,
     /// Time format: relative, local or utc [default: relative at a terminal, else utc]
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
-    pub(in crate::cli) time: Option<TimeStyle>,
+    pub(crate) time: Option<TimeStyle>,
 }
 
 /// Filters that select records.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ActivityFilters {
+pub(crate) struct ActivityFilters {
     /// Record type: tool_call, policy_decision, resource_read, prompt_get, completion, server_question, …
     #[arg(long = "type", value_name = "TYPE")]
-    pub(in crate::cli) kind: Option<String>,
+    pub(crate) kind: Option<String>,
     /// Name of the upstream server
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) server: Option<String>,
+    pub(crate) server: Option<String>,
     /// Name of the tool, alone or as server:tool
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) tool: Option<String>,
+    pub(crate) tool: Option<String>,
     /// Status: success, error, rejected, blocked, warning or unknown; refused means rejected or blocked
     #[arg(long, value_name = "STATUS", value_parser = statuses)]
-    pub(in crate::cli) status: Option<String>,
+    pub(crate) status: Option<String>,
     /// Declared intent: read, write or destructive
     #[arg(long, value_name = "TYPE")]
-    pub(in crate::cli) intent_type: Option<String>,
+    pub(crate) intent_type: Option<String>,
     /// Id of the MCP session
     #[arg(long, value_name = "ID")]
-    pub(in crate::cli) session: Option<String>,
+    pub(crate) session: Option<String>,
     /// Id of the HTTP or MCP request
     #[arg(long, value_name = "ID")]
-    pub(in crate::cli) request_id: Option<String>,
+    pub(crate) request_id: Option<String>,
     /// Principal of the call: anonymous, admin, token:NAME, …
     #[arg(long, value_name = "ID")]
-    pub(in crate::cli) principal: Option<String>,
+    pub(crate) principal: Option<String>,
     /// In a fleet, select only the records of this node
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) node: Option<String>,
+    pub(crate) node: Option<String>,
     /// Start of the period: RFC 3339, or an age like 2h or 7d
     #[arg(long, value_name = "TIME")]
-    pub(in crate::cli) since: Option<String>,
+    pub(crate) since: Option<String>,
     /// End of the period: RFC 3339, or an age like 30m
     #[arg(long, value_name = "TIME")]
-    pub(in crate::cli) until: Option<String>,
+    pub(crate) until: Option<String>,
 }
 
 impl ActivityFilters {
     /// Returns the server and tool to filter by: `--tool SERVER:TOOL` names both. A URI, or a tool name for another
     /// server, is not split.
-    pub(in crate::cli) fn server_and_tool(&self) -> (Option<&str>, Option<&str>) {
+    pub(crate) fn server_and_tool(&self) -> (Option<&str>, Option<&str>) {
         let (server, tool) = (self.server.as_deref(), self.tool.as_deref());
         match (server, tool.and_then(|tool| tool.split_once(':'))) {
             (None, Some((prefix, name))) if !name.starts_with("//") => (Some(prefix), Some(name)),
@@ -864,8 +864,8 @@ mod tests {
         ] {
             let mut line = vec!["mcpproxy", "activity", "export", "--file", file];
             line.extend(format.into_iter().flat_map(|format| ["--format", format]));
-            let parsed = crate::cli::args::Cli::try_parse_from(line).unwrap().command;
-            let crate::cli::args::Command::Activity(ActivityCommand::Export(export)) = parsed
+            let parsed = crate::args::Cli::try_parse_from(line).unwrap().command;
+            let crate::args::Command::Activity(ActivityCommand::Export(export)) = parsed
             else {
                 panic!("{file}")
             };

@@ -1,6 +1,6 @@
 //! A client's config file, and the backup that `connect` keeps next to it.
 
-use crate::cli::error::CommandError;
+use crate::error::CommandError;
 use mcpproxy_config::file::MAX_FILE_BYTES;
 use mcpproxy_runtime::os::{edited_file, private};
 use std::fs;
@@ -13,28 +13,28 @@ const SUFFIX: &str = ".before-mcpproxy";
 const MAX_EARLIER: usize = 99;
 
 /// Reads the text of a client's file or of a backup; `None` if it does not exist.
-pub(in crate::cli) fn read(path: &Path) -> Result<Option<String>, CommandError> {
+pub(crate) fn read(path: &Path) -> Result<Option<String>, CommandError> {
     let read = edited_file::read::<String>(path, MAX_FILE_BYTES);
     let failed = |error| CommandError::failed(format!("{}: {error}", path.display()));
     Ok(read.map_err(failed)?.map(|(text, _)| text))
 }
 
 /// Path of the backup of a client's file.
-pub(in crate::cli) fn backup(path: &Path) -> PathBuf {
+pub(crate) fn backup(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(SUFFIX);
     path.with_file_name(name)
 }
 
 /// Writes a backup readable only by its owner.
-pub(in crate::cli) fn back_up(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn back_up(path: &Path, text: &str) -> io::Result<()> {
     let mut file = private::create(&backup(path))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }
 
 /// Renames the backup, so that the next backup does not replace it. Returns the new path.
-pub(in crate::cli) fn set_aside(path: &Path) -> io::Result<String> {
+pub(crate) fn set_aside(path: &Path) -> io::Result<String> {
     let backup = backup(path);
     let free = (1..MAX_EARLIER).map(|it| numbered(&backup, it)).find(|path| !exists(path));
     let aside = free.unwrap_or_else(|| numbered(&backup, MAX_EARLIER));
@@ -43,7 +43,7 @@ pub(in crate::cli) fn set_aside(path: &Path) -> io::Result<String> {
 }
 
 /// Paths of the earlier backups.
-pub(in crate::cli) fn earlier(path: &Path) -> Vec<String> {
+pub(crate) fn earlier(path: &Path) -> Vec<String> {
     let backup = backup(path);
     let all = (1..=MAX_EARLIER).map(|number| numbered(&backup, number));
     all.filter(|path| exists(path)).map(|path| path.display().to_string()).collect()

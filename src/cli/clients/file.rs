@@ -11,7 +11,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table};
 
 /// Syntax of a client's config file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Syntax {
+pub(crate) enum Syntax {
     /// JSON, with comments if the client allows them, and the key that holds the servers.
     Json(&'static str),
     /// TOML, and the table that holds the servers.
@@ -23,14 +23,14 @@ const MAX_PROJECTS: usize = 1000;
 
 /// A parsed config text.
 #[derive(Clone, Debug)]
-pub(in crate::cli) enum ClientText {
+pub(crate) enum ClientText {
     Json(EditedJson, KeyPath),
     Toml(Box<DocumentMut>, &'static str),
 }
 
 impl ClientText {
     /// Parses a text. The error message does not quote the text.
-    pub(in crate::cli) fn read(text: &str, syntax: Syntax) -> Result<Self, String> {
+    pub(crate) fn read(text: &str, syntax: Syntax) -> Result<Self, String> {
         match syntax {
             Syntax::Json(key) => EditedJson::new(text)
                 .map(|json| Self::Json(json, KeyPath::root(key)))
@@ -50,7 +50,7 @@ impl ClientText {
     }
 
     /// Servers by name.
-    pub(in crate::cli) fn servers(&self) -> Result<Vec<(String, Value)>, String> {
+    pub(crate) fn servers(&self) -> Result<Vec<(String, Value)>, String> {
         let found = match self {
             Self::Json(json, at) => json.get(at).cloned(),
             Self::Toml(document, key) => document.get(key).map(value),
@@ -65,7 +65,7 @@ impl ClientText {
     }
 
     /// Servers of individual projects by project directory, as Claude Code stores them.
-    pub(in crate::cli) fn of_projects(&self) -> Vec<(String, Vec<(String, Value)>)> {
+    pub(crate) fn of_projects(&self) -> Vec<(String, Vec<(String, Value)>)> {
         let Self::Json(json, _) = self else { return Vec::new() };
         let projects = json.get(&KeyPath::root("projects")).and_then(Value::as_object);
         let servers = |project: &Value| {
@@ -76,13 +76,13 @@ impl ClientText {
     }
 
     /// One server by name.
-    pub(in crate::cli) fn server(&self, name: &str) -> Option<Value> {
+    pub(crate) fn server(&self, name: &str) -> Option<Value> {
         let servers = self.servers().ok()?;
         servers.into_iter().find(|(known, _)| known == name).map(|(_, block)| block)
     }
 
     /// Adds or replaces a server.
-    pub(in crate::cli) fn set(&mut self, name: &str, block: &WrittenValue) -> Result<(), String> {
+    pub(crate) fn set(&mut self, name: &str, block: &WrittenValue) -> Result<(), String> {
         match self {
             Self::Json(json, at) => json.set(&at.key(name), block).map_err(|it| it.to_string()),
             Self::Toml(document, key) => {
@@ -98,7 +98,7 @@ impl ClientText {
     }
 
     /// Removes a server by name. Returns false if the server does not exist.
-    pub(in crate::cli) fn remove(&mut self, name: &str) -> Result<bool, String> {
+    pub(crate) fn remove(&mut self, name: &str) -> Result<bool, String> {
         match self {
             Self::Json(json, at) => json.remove(&at.key(name)).map_err(|error| error.to_string()),
             Self::Toml(document, key) => {
@@ -109,7 +109,7 @@ impl ClientText {
     }
 
     /// The current text.
-    pub(in crate::cli) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Json(json, _) => json.text().to_owned(),
             Self::Toml(document, _) => document.to_string(),
@@ -175,10 +175,10 @@ fn table(block: &Value) -> Table {
 const NAME_CHARS: usize = 64;
 
 /// Members of an mcpproxy server entry, in the usual order.
-pub(in crate::cli) type EntryMembers = Vec<(String, Value)>;
+pub(crate) type EntryMembers = Vec<(String, Value)>;
 
 /// Converts a server name to one that mcpproxy accepts, if possible.
-pub(in crate::cli) fn name(original: &str) -> Option<String> {
+pub(crate) fn name(original: &str) -> Option<String> {
     let plain = |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '_' | '.' | ' ');
     let letters = original.chars().map(|letter| if plain(letter) { letter } else { '-' });
     let name: String = letters.skip_while(|it| !it.is_alphanumeric()).take(NAME_CHARS).collect();
@@ -187,7 +187,7 @@ pub(in crate::cli) fn name(original: &str) -> Option<String> {
 }
 
 /// Converts a server entry to mcpproxy's form; the error names the unusable part.
-pub(in crate::cli) fn members(original: &Value) -> Result<EntryMembers, String> {
+pub(crate) fn members(original: &Value) -> Result<EntryMembers, String> {
     let block = original.as_object().ok_or("it is not an object")?;
     let mut members = EntryMembers::new();
     // Zed formerly nested the program and its settings one level deeper.
@@ -248,10 +248,10 @@ pub(in crate::cli) fn members(original: &Value) -> Result<EntryMembers, String> 
 }
 
 /// Start of a value for which VS Code asks its user.
-pub(in crate::cli) const PROMPT: &str = "${input:";
+pub(crate) const PROMPT: &str = "${input:";
 
 /// Whether a text within a value fulfills a condition.
-pub(in crate::cli) fn has_text(value: &Value, holds: &dyn Fn(&str) -> bool) -> bool {
+pub(crate) fn has_text(value: &Value, holds: &dyn Fn(&str) -> bool) -> bool {
     match value {
         Value::String(text) => holds(text),
         Value::Array(items) => items.iter().any(|item| has_text(item, holds)),
@@ -261,7 +261,7 @@ pub(in crate::cli) fn has_text(value: &Value, holds: &dyn Fn(&str) -> bool) -> b
 }
 
 /// Members that have an effect in the other program but are not imported, for the checks of the new entry.
-pub(in crate::cli) fn not_imported(original: &Value) -> impl Iterator<Item = (String, Value)> {
+pub(crate) fn not_imported(original: &Value) -> impl Iterator<Item = (String, Value)> {
     let block = original.as_object().into_iter().flatten();
     let left = block.filter(|(key, _)| ["type", "transport", "envFile"].contains(&key.as_str()));
     left.map(|(key, value)| (key.clone(), value.clone()))

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::file::EntryMembers;
-use crate::cli::output::{Colors, HIGHLIGHT};
-use crate::cli::terminal_safe::clean;
+use crate::output::{Colors, HIGHLIGHT};
+use crate::terminal_safe::clean;
 
 /// Variables that determine where loaders, interpreters and package managers find the code they run.
 const CODE: [&str; 62] = [
@@ -196,7 +196,7 @@ const RUNNING: [&str; 7] = ["`", "$(", ";", "|", "<", ">", "$'"];
 const RUN: [&str; 3] = ["command", "args", "env"];
 
 /// Returns members for display, in which only values of headers and variables with secrets are masked.
-pub(in crate::cli) fn shown(members: &[(String, Value)]) -> EntryMembers {
+pub(crate) fn shown(members: &[(String, Value)]) -> EntryMembers {
     let show = |(key, value): &(String, Value)| {
         let shown = match (key.as_str(), value) {
             ("env", Value::Object(values)) => {
@@ -212,7 +212,7 @@ pub(in crate::cli) fn shown(members: &[(String, Value)]) -> EntryMembers {
 
 /// Renders the entry as lines of a diff that begin with `sign`. Shell metacharacters in commands and variables are
 /// highlighted, or marked by a `^` below each if colors are off.
-pub(in crate::cli) fn preview(
+pub(crate) fn preview(
     sign: char,
     name: &str,
     members: &[(String, Value)],
@@ -271,7 +271,7 @@ fn marked(row: &str) -> Vec<(&str, bool)> {
 }
 
 /// Warnings about an entry: shells, and variables that decide which code runs.
-pub(in crate::cli) fn warnings(members: &[(String, Value)]) -> Vec<String> {
+pub(crate) fn warnings(members: &[(String, Value)]) -> Vec<String> {
     let command = members.iter().find(|(key, _)| key == "command").and_then(|(_, it)| it.as_str());
     let base = |path: &str| path.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
     let is_shell = |name: &String| SHELLS.contains(&name.to_lowercase().as_str());

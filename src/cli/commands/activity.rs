@@ -2,19 +2,19 @@
 //!
 //! `watch` resumes an interrupted stream after the last received record, so that no record is skipped.
 
-use crate::cli::args::{ActivityCommand, ActivityList, Format, Global};
-use crate::cli::backend::{Backend, Chunks, Needs, target};
-pub(super) use crate::cli::commands::activity::export::records_bar_of;
-use crate::cli::commands::activity::export::{Retries, filters, times};
-use crate::cli::commands::activity::row::duration;
-pub(super) use crate::cli::commands::activity::row::{RowStyle, folded};
-pub(super) use crate::cli::commands::activity::verify::{salvage, unsound};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{TimeStyle, Times, counted, list, text};
-use crate::cli::output::{Output, Paragraph};
-use crate::cli::table::TableLayout;
-use crate::cli::terminal_safe::line;
-use crate::cli::{backend, logging, output};
+use crate::args::{ActivityCommand, ActivityList, Format, Global};
+use crate::backend::{Backend, Chunks, Needs, target};
+pub(super) use crate::commands::activity::export::records_bar_of;
+use crate::commands::activity::export::{Retries, filters, times};
+use crate::commands::activity::row::duration;
+pub(super) use crate::commands::activity::row::{RowStyle, folded};
+pub(super) use crate::commands::activity::verify::{salvage, unsound};
+use crate::error::{CommandError, Exit};
+use crate::format::{TimeStyle, Times, counted, list, text};
+use crate::output::{Output, Paragraph};
+use crate::table::TableLayout;
+use crate::terminal_safe::line;
+use crate::{backend, logging, output};
 use futures_util::TryStreamExt;
 use mcpproxy_protocol::wire::sse::{Decoder, Item};
 use mcpproxy_server as server;
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn record_table_keeps_status_and_reason_beside_long_names() {
-        for name in crate::cli::output::tests::names() {
+        for name in crate::output::tests::names() {
             let record = |seq: u64, tool: &str| {
                 serde_json::json!({"id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": seq, "type": "tool_call",
                     "server_name": tool, "tool_name": tool, "status": "rejected", "duration_ms": 0.4,
@@ -374,7 +374,7 @@ mod tests {
                 table(&found, 100, "", output, &RowStyle::of(output, false, None))
             };
             let keeps = ["STATUS", "rejected", "4711", "TOOL", "read_file", "Tool 'x' not"];
-            crate::cli::output::tests::fits(drawn, &keeps);
+            crate::output::tests::fits(drawn, &keeps);
         }
     }
 
@@ -399,9 +399,9 @@ mod tests {
         };
         for (limit, expected) in [(4, 4), (1, 1), (30, 20)] {
             let found = output::parse(&rows(limit, &fetch).await.unwrap()).unwrap();
-            let view = crate::cli::table::TableView {
+            let view = crate::table::TableView {
                 width: None,
-                colors: crate::cli::output::Colors::Plain,
+                colors: crate::output::Colors::Plain,
             };
             let output =
                 Output { format: Format::Table, terminal: false, view, stderr_colors: view.colors };

@@ -1,14 +1,14 @@
 //! `mcpproxy tools annotate`: states the side effects of a server's unannotated tools in its `capabilities` (FR-043).
 
-use crate::cli::args::Global;
-use crate::cli::backend::{Needs, fetch_all};
-use crate::cli::commands::upstream;
-use crate::cli::completion::{Vocabulary, suggesting, unknown_server};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{list, text};
-use crate::cli::output::{Output, Paragraph, parse};
-use crate::cli::terminal_safe::line;
-use crate::cli::{backend, running_proxy, start_proxy};
+use crate::args::Global;
+use crate::backend::{Needs, fetch_all};
+use crate::commands::upstream;
+use crate::completion::{Vocabulary, suggesting, unknown_server};
+use crate::error::{CommandError, Exit};
+use crate::format::{list, text};
+use crate::output::{Output, Paragraph, parse};
+use crate::terminal_safe::line;
+use crate::{backend, running_proxy, start_proxy};
 use mcpproxy_config::edit_servers::Servers;
 use mcpproxy_policy::intent::Operation;
 use mcpproxy_server as server;

@@ -1,12 +1,12 @@
 //! `mcpproxy approvals …`: lists, shows and decides pending calls.
 
-use crate::cli::args::ApprovalsCommand;
-use crate::cli::backend::{Backend, target};
-use crate::cli::error::CommandError;
-use crate::cli::format::{Times, list, text};
-use crate::cli::output::{Output, Paragraph, parse};
-use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::terminal_safe::line;
+use crate::args::ApprovalsCommand;
+use crate::backend::{Backend, target};
+use crate::error::CommandError;
+use crate::format::{Times, list, text};
+use crate::output::{Output, Paragraph, parse};
+use crate::table::{Cell, Column, Fit, cell};
+use crate::terminal_safe::line;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn approval_list_keeps_id_and_deadline_beside_long_names() {
-        for name in crate::cli::output::tests::names() {
+        for name in crate::output::tests::names() {
             let call = json!({"operation": "destructive", "principal": "token:ci",
                 "until": "2026-01-02T03:04:05Z", "arguments": "{\"path\":\"/tmp\"}"});
             let all = json!({
@@ -255,9 +255,9 @@ mod tests {
                 "standing": [{"id": "aaaa000000000000", "access": format!("{name}:delete"),
                     "principal": "token:ci", "until": "2026-01-02T03:04:05Z", "session_id": "s"}],
             });
-            let times = Times::new(Some(crate::cli::format::TimeStyle::Utc), false);
+            let times = Times::new(Some(crate::format::TimeStyle::Utc), false);
             let keeps = ["5r8x0q ", "aaaa00 ", "01-02 03:04:05", "CALL ", "ARGUMENTS"];
-            crate::cli::output::tests::fits(|output| table(&all, output, &times), &keeps);
+            crate::output::tests::fits(|output| table(&all, output, &times), &keeps);
         }
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! The command sets the operation type (FR-030); admission is decided by the proxy.
 
-use crate::cli::args::{Arguments, CallArgs, CallCommand, Format};
-use crate::cli::backend::Backend;
-use crate::cli::completion::{Vocabulary, suggesting};
-use crate::cli::error::CommandError;
-use crate::cli::format::{list, text};
-use crate::cli::output::Output;
-use crate::cli::terminal_safe::{clean, line};
-use crate::cli::{completion, logging, output};
+use crate::args::{Arguments, CallArgs, CallCommand, Format};
+use crate::backend::Backend;
+use crate::completion::{Vocabulary, suggesting};
+use crate::error::CommandError;
+use crate::format::{list, text};
+use crate::output::Output;
+use crate::terminal_safe::{clean, line};
+use crate::{completion, logging, output};
 use mcpproxy_policy::intent::Operation;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -198,7 +198,7 @@ fn render(result: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::{Cli, Command};
+    use crate::args::{Cli, Command};
     use clap::Parser;
 
     fn typed(words: &[&str]) -> CallArgs {
@@ -225,7 +225,7 @@ mod tests {
     fn tool_name_without_server_is_a_usage_error() {
         for bad in ["tool", ":tool", "server:"] {
             let failure = request("call_tool_write", "write", &typed(&[bad])).unwrap_err();
-            assert_eq!(failure.exit, crate::cli::error::Exit::Usage);
+            assert_eq!(failure.exit, crate::error::Exit::Usage);
         }
     }
 

@@ -1,12 +1,12 @@
 //! `mcpproxy config …` and `mcpproxy init`: check, locate, reload and create the config.
 
-use crate::cli::args::{ConfigSubcommand, Format, Global};
-use crate::cli::backend::{Needs, target};
-use crate::cli::error::{CommandError, problem_json};
-use crate::cli::format::{list, text};
-use crate::cli::output::Output;
-use crate::cli::terminal_safe::{joined, line};
-use crate::cli::{backend, output, start_proxy};
+use crate::args::{ConfigSubcommand, Format, Global};
+use crate::backend::{Needs, target};
+use crate::error::{CommandError, problem_json};
+use crate::format::{list, text};
+use crate::output::Output;
+use crate::terminal_safe::{joined, line};
+use crate::{backend, output, start_proxy};
 use mcpproxy_config::CONFIG_SCHEMA;
 use mcpproxy_config::file::{Loaded, SCHEMA_FILE, locate};
 use mcpproxy_config::servers::ServerEntry;

@@ -4,16 +4,16 @@
 //! A backup of the original file allows `--undo` to restore it byte for byte if the file was not changed otherwise. If
 //! it was, only mcpproxy's entry is removed, and the backup is kept if it has servers that the file lacks.
 
-use crate::cli::args::{ConnectArgs, Global};
-use crate::cli::clients::backup::{back_up, backup, earlier, read, set_aside};
-use crate::cli::clients::file::ClientText;
-use crate::cli::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
-use crate::cli::commands::connect::direct::{DirectServers, Moved};
-use crate::cli::commands::token;
-use crate::cli::error::CommandError;
-use crate::cli::output::{Colors, Output, choose, confirm, declined};
-use crate::cli::terminal_safe::line;
-use crate::cli::{clients, start_proxy};
+use crate::args::{ConnectArgs, Global};
+use crate::clients::backup::{back_up, backup, earlier, read, set_aside};
+use crate::clients::file::ClientText;
+use crate::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
+use crate::commands::connect::direct::{DirectServers, Moved};
+use crate::commands::token;
+use crate::error::CommandError;
+use crate::output::{Colors, Output, choose, confirm, declined};
+use crate::terminal_safe::line;
+use crate::{clients, start_proxy};
 use mcpproxy_config::edit::WrittenValue;
 use mcpproxy_config::file::{Loaded, MAX_FILE_BYTES, locate};
 use mcpproxy_runtime::os::{edited_file, private};

@@ -4,17 +4,17 @@
 //! reached by the ordinary code, and the agent is an MCP client over streamable HTTP on loopback. The upstream's code
 //! is independent of the proxy, because it stands for a third-party server; two of its five tools misbehave on purpose.
 
-use crate::cli::args::Global;
-use crate::cli::backend::{Backend, target};
-use crate::cli::commands::activity::{RowStyle, folded};
-use crate::cli::error::CommandError;
-use crate::cli::format::{list, text};
-use crate::cli::http_client::{HttpClient, HttpResponse, RequestError, Security};
-use crate::cli::output::Colors;
-use crate::cli::start_proxy::TemporaryFolder;
-use crate::cli::table::{Column, Fit, TableView, draw};
-use crate::cli::terminal_safe::clean;
-use crate::cli::{logging, output, start_proxy};
+use crate::args::Global;
+use crate::backend::{Backend, target};
+use crate::commands::activity::{RowStyle, folded};
+use crate::error::CommandError;
+use crate::format::{list, text};
+use crate::http_client::{HttpClient, HttpResponse, RequestError, Security};
+use crate::output::Colors;
+use crate::start_proxy::TemporaryFolder;
+use crate::table::{Column, Fit, TableView, draw};
+use crate::terminal_safe::clean;
+use crate::{logging, output, start_proxy};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use mcpproxy_config as config;

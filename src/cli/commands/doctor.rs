@@ -4,17 +4,17 @@
 //! proxy and the servers. Servers are queried from the running proxy; if none runs, they are started, listed and
 //! stopped again.
 
-use crate::cli::args::Global;
-use crate::cli::backend::{Backend, fetch_all, target};
-use crate::cli::commands::doctor::probes::{Diagnosis, DiagnosisKind};
-use crate::cli::commands::status::bytes;
-use crate::cli::error::CommandError;
-use crate::cli::format::{counted, list, nonconforming_items, second_connection, text};
-use crate::cli::output::{Output, Paragraph, of_state};
-use crate::cli::server_state::{ServerTrial, try_servers};
-use crate::cli::table::TableView;
-use crate::cli::terminal_safe::{line, quoted};
-use crate::cli::{logging, output, running_proxy, start_proxy};
+use crate::args::Global;
+use crate::backend::{Backend, fetch_all, target};
+use crate::commands::doctor::probes::{Diagnosis, DiagnosisKind};
+use crate::commands::status::bytes;
+use crate::error::CommandError;
+use crate::format::{counted, list, nonconforming_items, second_connection, text};
+use crate::output::{Output, Paragraph, of_state};
+use crate::server_state::{ServerTrial, try_servers};
+use crate::table::TableView;
+use crate::terminal_safe::{line, quoted};
+use crate::{logging, output, running_proxy, start_proxy};
 use mcpproxy_config::Config;
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::{Problem, Severity};
@@ -549,8 +549,8 @@ fn word(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output::Colors;
-    use crate::cli::output::tests::fits;
+    use crate::output::Colors;
+    use crate::output::tests::fits;
     use mcpproxy_config::{Config, Flags};
 
     #[test]

@@ -1,12 +1,12 @@
 //! `mcpproxy fleet …`: the fleet as seen by the running node, and the config it shares.
 
-use crate::cli::args::FleetCommand;
-use crate::cli::backend::{Backend, target};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{counted, list, text};
-use crate::cli::output::{Output, of_state, parse};
-use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::terminal_safe::line;
+use crate::args::FleetCommand;
+use crate::backend::{Backend, target};
+use crate::error::{CommandError, Exit};
+use crate::format::{counted, list, text};
+use crate::output::{Output, of_state, parse};
+use crate::table::{Cell, Column, Fit, cell};
+use crate::terminal_safe::line;
 use mcpproxy_config::file;
 use mcpproxy_config::fleet_config::SharedConfig;
 use serde_json::{Value, json};
@@ -324,12 +324,12 @@ mod tests {
 
     #[test]
     fn fleet_table_keeps_the_state_column_beside_long_names() {
-        for name in crate::cli::output::tests::names() {
+        for name in crate::output::tests::names() {
             let all = json!({"fleet": "f", "node": "a", "living": 1, "nodes": [
                 {"node": name, "state": "silent", "said": {"version": "0.1.0", "commit": "01234567",
                     "config": "fedcba9876543210", "index": "1/3", "sessions": 4,
                     "ledger": {"stored": 7, "lag_records": 3}}}], "faults": []});
-            crate::cli::output::tests::fits(|output| drawn(&all, output), &["silent", "BEHIND"]);
+            crate::output::tests::fits(|output| drawn(&all, output), &["silent", "BEHIND"]);
         }
     }
 

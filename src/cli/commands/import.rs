@@ -3,13 +3,13 @@
 //! Entries are treated as data, and nothing is run. Commands are shown in full; values of variables and headers are
 //! copied but not shown. An unreadable file does not prevent the import of other files.
 
-use crate::cli::args::{Global, ImportArgs};
-use crate::cli::clients::file::{ClientText, EntryMembers, PROMPT};
-use crate::cli::clients::{McpClient, file as client_file, preview};
-use crate::cli::error::CommandError;
-use crate::cli::output::{Colors, Output, choose, declined};
-use crate::cli::terminal_safe::line;
-use crate::cli::{clients, running_proxy, start_proxy};
+use crate::args::{Global, ImportArgs};
+use crate::clients::file::{ClientText, EntryMembers, PROMPT};
+use crate::clients::{McpClient, file as client_file, preview};
+use crate::error::CommandError;
+use crate::output::{Colors, Output, choose, declined};
+use crate::terminal_safe::line;
+use crate::{clients, running_proxy, start_proxy};
 use mcpproxy_config::edit::EditedJson;
 use mcpproxy_config::edit_servers::{Servers, check_new_name};
 use mcpproxy_config::file::MAX_FILE_BYTES;

@@ -1,15 +1,15 @@
 //! `mcpproxy policy …`: validates, tests, explains and replays policy rules.
 
-use crate::cli::args::{Arguments, Global, PolicyCommand, PolicyExplain};
-use crate::cli::backend::{Backend, Needs, target};
-use crate::cli::commands::activity::records_bar_of;
-use crate::cli::completion::{Vocabulary, suggesting};
-use crate::cli::error::CommandError;
-use crate::cli::format::{counted, list, text};
-use crate::cli::output::{Output, Paragraph, of_state};
-use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::terminal_safe::{joined, line};
-use crate::cli::{args, backend, logging, start_proxy};
+use crate::args::{Arguments, Global, PolicyCommand, PolicyExplain};
+use crate::backend::{Backend, Needs, target};
+use crate::commands::activity::records_bar_of;
+use crate::completion::{Vocabulary, suggesting};
+use crate::error::CommandError;
+use crate::format::{counted, list, text};
+use crate::output::{Output, Paragraph, of_state};
+use crate::table::{Cell, Column, Fit, cell};
+use crate::terminal_safe::{joined, line};
+use crate::{args, backend, logging, start_proxy};
 use futures_util::TryStreamExt;
 use indicatif::ProgressBar;
 use jiff::Timestamp;
@@ -560,12 +560,12 @@ mod tests {
 
     #[test]
     fn explanation_keeps_outcome_beside_long_names() {
-        for name in crate::cli::output::tests::names() {
+        for name in crate::output::tests::names() {
             let explanation = serde_json::json!({"decision": "deny", "decided_by": [name], "text": name,
                 "rules": [{"rule": name, "effect": "forbid", "outcome": "applies", "file": name,
                     "line": 7, "saw": [{"path": "context.arguments", "value": name}]}]});
             let keeps = ["deny by ", "applies", "OUTCOME"];
-            crate::cli::output::tests::fits(
+            crate::output::tests::fits(
                 |output| draw_explanation(&explanation, output),
                 &keeps,
             );
@@ -581,7 +581,7 @@ mod tests {
         let report = serde_json::json!({"since": "2026-01-02", "total": {},
             "by_tool_and_principal": [row("token:ci", 0), row("token:ops", 7)]});
         let keeps = ["NEWLY REFUSED", "NEWLY ALLOWED", "PRINCIPAL", "token:ci", "token:ops"];
-        crate::cli::output::tests::fits(|output| draw_replay(&report, output), &keeps);
+        crate::output::tests::fits(|output| draw_replay(&report, output), &keeps);
         let rule = |name: &str, effect: &str| {
             serde_json::json!({"rule": name, "effect": effect, "outcome": "applies", "file": "/etc/mcpproxy/rules.cedar",
                 "line": 7, "saw": [{"path": "context.args.path", "value": "\"/home/me/notes/today.txt\""}]})
@@ -589,7 +589,7 @@ mod tests {
         let explanation = serde_json::json!({"decision": "deny", "decided_by": ["b"], "text": "",
             "rules": [rule("all-of-the-home-folder", "permit"), rule("nothing-of-the-system", "forbid")]});
         let keeps = ["EFFECT", "permit", "forbid"];
-        crate::cli::output::tests::fits(|output| draw_explanation(&explanation, output), &keeps);
+        crate::output::tests::fits(|output| draw_explanation(&explanation, output), &keeps);
     }
 
     #[test]
@@ -602,16 +602,16 @@ mod tests {
         let report = json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": [
             row("delete_entities", "ann"), row("delete_relations", "bob")]});
         let keeps = ["entities", "relations", "jwt:", "ann", "bob"];
-        crate::cli::output::tests::fits(|output| draw_replay(&report, output), &keeps);
+        crate::output::tests::fits(|output| draw_replay(&report, output), &keeps);
     }
 
     #[test]
     fn replay_table_keeps_counts_beside_long_names() {
-        for name in crate::cli::output::tests::names() {
+        for name in crate::output::tests::names() {
             let report = serde_json::json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": [
                 {"tool": name, "principal": name, "calls": 9, "newly_refused": 4, "rules": [name]},
             ]});
-            crate::cli::output::tests::fits(
+            crate::output::tests::fits(
                 |output| draw_replay(&report, output),
                 &["NEWLY REFUSED"],
             );

@@ -5,11 +5,11 @@
 //! because the terminal belongs to the client. A proxy in this process reloads its config like `serve`, when the file
 //! changes and at SIGHUP.
 
-use crate::cli::args::{Global, ServeArgs};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::http_client::mcp_path;
-use crate::cli::running_proxy::AddressFile;
-use crate::cli::{bridge, output, running_proxy, start_proxy};
+use crate::args::{Global, ServeArgs};
+use crate::error::{CommandError, Exit};
+use crate::http_client::mcp_path;
+use crate::running_proxy::AddressFile;
+use crate::{bridge, output, running_proxy, start_proxy};
 use mcpproxy_activity::salvage::Salvaged;
 use mcpproxy_activity::{StoreError, restore, salvage};
 use mcpproxy_config::Config;

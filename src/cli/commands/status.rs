@@ -1,15 +1,15 @@
 //! `mcpproxy status`: shows the state of the running proxy on one screen.
 
-use crate::cli::args::Global;
-use crate::cli::backend::{Backend, target};
-use crate::cli::commands::upstream::stored_tools;
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{counted, list, nonconforming_items, text};
-use crate::cli::http_client::HttpClient;
-use crate::cli::output::{Output, Paragraph, of_state};
-use crate::cli::table::{TableView, cell, cut};
-use crate::cli::terminal_safe::{joined, line};
-use crate::cli::{logging, output, running_proxy, start_proxy};
+use crate::args::Global;
+use crate::backend::{Backend, target};
+use crate::commands::upstream::stored_tools;
+use crate::error::{CommandError, Exit};
+use crate::format::{counted, list, nonconforming_items, text};
+use crate::http_client::HttpClient;
+use crate::output::{Output, Paragraph, of_state};
+use crate::table::{TableView, cell, cut};
+use crate::terminal_safe::{joined, line};
+use crate::{logging, output, running_proxy, start_proxy};
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::Severity;
 use mcpproxy_config::{Config, file};
@@ -350,7 +350,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output::Colors;
+    use crate::output::Colors;
 
     #[test]
     fn durations_and_sizes_are_short() {
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn status_fits_the_terminal_with_long_names_and_reasons() {
-        for name in crate::cli::output::tests::names() {
+        for name in crate::output::tests::names() {
             let why = format!("command '/{}/server' was not found", "a-folder/".repeat(20));
             let status = json!({"running": true, "version": "0.1.0", "address": "a", "url": "http://a/mcp",
                 "config": format!("/{}/mcp_config.json", "a-folder/".repeat(20)), "servers": [
@@ -382,7 +382,7 @@ mod tests {
                 {"name": "files", "state": "connected", "tools": 3, "reason": ""}],
                 "warnings": [format!("{why}\nsessions   99")]});
             let keeps = ["failed", "command '/a-", "connected", "files", "3 tools"];
-            crate::cli::output::tests::fits(|output| draw(&status, output.view), &keeps);
+            crate::output::tests::fits(|output| draw(&status, output.view), &keeps);
             let view = TableView { width: Some(50), colors: Colors::Plain };
             let narrow = draw(&status, view);
             assert!(narrow.lines().all(|line| line.width() <= 50), "{narrow}");

@@ -3,15 +3,15 @@
 //! Changes go through the running proxy, which applies them immediately. If none runs, the token file in the data
 //! directory is changed.
 
-use crate::cli::args::{Global, TokenCommand, TokenCreate};
-use crate::cli::backend::{Backend, target};
-use crate::cli::completion::{Vocabulary, did_you_mean, suggesting, unknown_server};
-use crate::cli::error::CommandError;
-use crate::cli::format::{Times, list, text};
-use crate::cli::output::Output;
-use crate::cli::table::{Column, Fit, cell};
-use crate::cli::terminal_safe::line;
-use crate::cli::{running_proxy, start_proxy};
+use crate::args::{Global, TokenCommand, TokenCreate};
+use crate::backend::{Backend, target};
+use crate::completion::{Vocabulary, did_you_mean, suggesting, unknown_server};
+use crate::error::CommandError;
+use crate::format::{Times, list, text};
+use crate::output::Output;
+use crate::table::{Column, Fit, cell};
+use crate::terminal_safe::line;
+use crate::{running_proxy, start_proxy};
 use bytes::Bytes;
 use http::Method;
 use mcpproxy_admin::api;
@@ -228,13 +228,13 @@ mod tests {
 
     #[test]
     fn token_list_keeps_expiry_beside_long_names() {
-        for name in crate::cli::output::tests::names() {
+        for name in crate::output::tests::names() {
             let response = serde_json::json!({"tokens": [{
                 "name": name, "servers": [name, "b"], "tools": [name], "operations": ["read"],
                 "created": "2026-01-02T03:04:05Z", "expires": "2026-02-03T04:05:06Z", "expired": true,
             }]});
             let keeps = ["NAME", "2026-02-03T04:05:06Z (expired)"];
-            crate::cli::output::tests::fits(|output| table(&response, output), &keeps);
+            crate::output::tests::fits(|output| table(&response, output), &keeps);
         }
     }
 }

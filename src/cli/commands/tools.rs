@@ -3,15 +3,15 @@
 //! Text written by servers is shown with hidden characters made visible. An approval names the digest of the text that
 //! was shown.
 
-use crate::cli::args::ToolsCommand;
-use crate::cli::backend::{Backend, Data, target};
-use crate::cli::completion::{Vocabulary, suggesting};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{list, text};
-use crate::cli::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, write};
-use crate::cli::table::{Cell, Column, Fit, cell, cut};
-use crate::cli::terminal_safe::{clean, line, quoted};
-use crate::cli::{backend, logging};
+use crate::args::ToolsCommand;
+use crate::backend::{Backend, Data, target};
+use crate::completion::{Vocabulary, suggesting};
+use crate::error::{CommandError, Exit};
+use crate::format::{list, text};
+use crate::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, write};
+use crate::table::{Cell, Column, Fit, cell, cut};
+use crate::terminal_safe::{clean, line, quoted};
+use crate::{backend, logging};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
@@ -351,14 +351,14 @@ mod tests {
 
     #[test]
     fn tool_list_keeps_command_and_quarantine_beside_long_names() {
-        for name in crate::cli::output::tests::names() {
+        for name in crate::output::tests::names() {
             let found = serde_json::json!({"tools": [
                 {"name": format!("s:{name}"), "call_with": "call_tool_destructive",
                     "description": "words ".repeat(40)},
                 {"name": "s:held", "quarantined": true, "description": "日本語".repeat(30)},
             ]});
             let keeps = ["tool-destructive", "(quarantined)", "s:held", "words"];
-            crate::cli::output::tests::fits(|output| table(&found, output), &keeps);
+            crate::output::tests::fits(|output| table(&found, output), &keeps);
         }
     }
 

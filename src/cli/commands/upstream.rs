@@ -4,19 +4,19 @@
 //! the running proxy, or from the data directory if none runs. `upstream::oauth` performs the login; a running proxy
 //! notices the changed token file by itself.
 
-use crate::cli::args::{Format, Global, UpstreamAdd, UpstreamCommand};
-use crate::cli::backend::{Backend, Needs, target};
-use crate::cli::completion::{Vocabulary, suggesting, unknown_server};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{
+use crate::args::{Format, Global, UpstreamAdd, UpstreamCommand};
+use crate::backend::{Backend, Needs, target};
+use crate::completion::{Vocabulary, suggesting, unknown_server};
+use crate::error::{CommandError, Exit};
+use crate::format::{
     TimeStyle, Times, list, list_notes, nonconforming, second_connection, text,
 };
-use crate::cli::output::{Output, Paragraph, of_state};
-use crate::cli::running_proxy::ReloadReport;
-use crate::cli::server_state::try_new_server;
-use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::terminal_safe::{line, quoted};
-use crate::cli::{backend, logging, output, running_proxy, server_state, start_proxy};
+use crate::output::{Output, Paragraph, of_state};
+use crate::running_proxy::ReloadReport;
+use crate::server_state::try_new_server;
+use crate::table::{Cell, Column, Fit, cell};
+use crate::terminal_safe::{line, quoted};
+use crate::{backend, logging, output, running_proxy, server_state, start_proxy};
 use anstyle::Style;
 use mcpproxy_catalog::persist;
 use mcpproxy_config as config;
@@ -639,7 +639,7 @@ pub(super) fn open_browser(url: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output::tests::{fits, names};
+    use crate::output::tests::{fits, names};
 
     #[test]
     fn server_list_keeps_state_column_beside_long_names() {

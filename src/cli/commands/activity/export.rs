@@ -4,13 +4,13 @@
 //! for formats that cannot be resumed (Parquet), the partial file is removed. [`ExportLines`] splits the stream into
 //! complete records.
 
-use crate::cli::args::{ActivityExport, ActivityFilters};
-use crate::cli::backend::{Backend, StreamedBody, target};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{counted, text};
-use crate::cli::output::Output;
-use crate::cli::terminal_safe::line;
-use crate::cli::{args, output};
+use crate::args::{ActivityExport, ActivityFilters};
+use crate::backend::{Backend, StreamedBody, target};
+use crate::error::{CommandError, Exit};
+use crate::format::{counted, text};
+use crate::output::Output;
+use crate::terminal_safe::line;
+use crate::{args, output};
 use futures_util::TryStreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
@@ -399,13 +399,13 @@ fn record(format: ExportFormat, line: &[u8]) -> Line {
 }
 
 /// Progress bar on stderr over `total` records.
-pub(in crate::cli) fn records_bar(total: u64) -> ProgressBar {
+pub(crate) fn records_bar(total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} records {eta}");
     ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Progress bar over the number of matching records; hidden without a terminal.
-pub(in crate::cli) async fn records_bar_of(
+pub(crate) async fn records_bar_of(
     backend: &Backend,
     filters: &[(&str, Option<&str>)],
 ) -> Result<ProgressBar, CommandError> {

@@ -5,7 +5,7 @@
 //! agents chose. Therefore only a decision shows that a rule refused, and a text that contains the words of a refusal
 //! twice is not changed.
 
-use crate::cli::format::{counted, list, text};
+use crate::format::{counted, list, text};
 use serde_json::Value;
 use std::fmt::Write as _;
 

@@ -3,15 +3,15 @@
 //! Ids share their first characters (the time) and their last ones (the log), so prefixes do not distinguish records;
 //! the number (`seq`) is unique.
 
-use crate::cli::args::Format;
-use crate::cli::backend::{Backend, target};
-use crate::cli::commands::activity::reason::{reason, reason_for_people};
-use crate::cli::completion::did_you_mean;
-use crate::cli::error::CommandError;
-use crate::cli::format::{TimeStyle, Times, list, text};
-use crate::cli::output::{FAINT, Output, Paragraph, of_state, parse};
-use crate::cli::table::{Cell, Column, Fit, cell};
-use crate::cli::terminal_safe::line;
+use crate::args::Format;
+use crate::backend::{Backend, target};
+use crate::commands::activity::reason::{reason, reason_for_people};
+use crate::completion::did_you_mean;
+use crate::error::CommandError;
+use crate::format::{TimeStyle, Times, list, text};
+use crate::output::{FAINT, Output, Paragraph, of_state, parse};
+use crate::table::{Cell, Column, Fit, cell};
+use crate::terminal_safe::line;
 use jiff::Timestamp;
 use mcpproxy_activity::Id;
 use serde_json::Value;
@@ -21,7 +21,7 @@ use std::fmt::Write as _;
 
 /// Format of the intent column (FR-034).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli::commands) enum Intents {
+pub(in crate::commands) enum Intents {
     /// Icons, at a terminal.
     Icons,
     /// Words, in a pipe or with `--no-icons`.
@@ -39,7 +39,7 @@ enum Reader {
 
 /// Presentation of rows.
 #[derive(Clone, Debug)]
-pub(in crate::cli::commands) struct RowStyle {
+pub(in crate::commands) struct RowStyle {
     intents: Intents,
     times: Times,
     reader: Reader,
@@ -62,7 +62,7 @@ impl RowStyle {
     }
 
     /// Creates a style with words, full ids, and times in UTC.
-    pub(in crate::cli::commands) fn plain() -> Self {
+    pub(in crate::commands) fn plain() -> Self {
         let times = Times::new(Some(TimeStyle::Utc), false);
         Self { intents: Intents::Words, times, reader: Reader::Program }
     }
@@ -106,7 +106,7 @@ impl RowStyle {
 
     /// Cells of one record, in the order of [`RowStyle::columns`]. `folded` are the decisions and approvals about the
     /// record that have no rows of their own.
-    pub(in crate::cli::commands) fn row(&self, record: &Value, folded: &[&Value]) -> Vec<Cell> {
+    pub(in crate::commands) fn row(&self, record: &Value, folded: &[&Value]) -> Vec<Cell> {
         let [id, number, kind, server, tool, principal] =
             ["/id", "/seq", "/type", "/server_name", "/tool_name", "/principal"]
                 .map(|at| text(record, at));
@@ -197,7 +197,7 @@ fn full_name(record: &Value) -> String {
 }
 
 /// Groups decisions and approvals with the calls that they are about, if the calls are in the list.
-pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
+pub(in crate::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
     let (mut ids, mut approved) = (HashSet::new(), HashMap::new());
     for record in records {
@@ -511,7 +511,7 @@ pub(super) mod tests {
     use super::*;
     use serde_json::json;
 
-    pub(in crate::cli::commands::activity) fn record() -> Value {
+    pub(in crate::commands::activity) fn record() -> Value {
         serde_json::json!({
             "id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": 1, "type": "tool_call",
             "server_name": "github", "tool_name": "delete_repo", "status": "success",

@@ -3,15 +3,15 @@
 //!
 //! A running proxy verifies its own log. If none runs, a copy of the files is verified before anything can repair them.
 
-use crate::cli::args::{ActivityProve, ActivityVerify, Global};
-use crate::cli::backend::{Backend, target};
-use crate::cli::commands::activity::export::records_bar;
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::format::{TimeStyle, Times, counted, list, text};
-use crate::cli::output::Output;
-use crate::cli::start_proxy::TemporaryFolder;
-use crate::cli::terminal_safe::line;
-use crate::cli::{output, running_proxy, start_proxy};
+use crate::args::{ActivityProve, ActivityVerify, Global};
+use crate::backend::{Backend, target};
+use crate::commands::activity::export::records_bar;
+use crate::error::{CommandError, Exit};
+use crate::format::{TimeStyle, Times, counted, list, text};
+use crate::output::Output;
+use crate::start_proxy::TemporaryFolder;
+use crate::terminal_safe::line;
+use crate::{output, running_proxy, start_proxy};
 use indicatif::ProgressBar;
 use mcpproxy_activity::{Id, verify};
 use mcpproxy_fleet::audit;
@@ -98,7 +98,7 @@ fn draw(report: &Value) -> String {
 }
 
 /// Summary of the faults, with the number of the first break; `None` if the log is sound.
-pub(in crate::cli::commands) fn unsound(report: &Value) -> Option<String> {
+pub(in crate::commands) fn unsound(report: &Value) -> Option<String> {
     if report.pointer("/sound") == Some(&Value::Bool(true)) {
         return None;
     }
@@ -119,7 +119,7 @@ pub(in crate::cli::commands) fn unsound(report: &Value) -> Option<String> {
 }
 
 /// Next step for a log that is not sound. It is salvaged only at startup, with exclusive access.
-pub(in crate::cli::commands) fn salvage(runs: bool) -> String {
+pub(in crate::commands) fn salvage(runs: bool) -> String {
     let before = if runs { "stop the running mcpproxy, then: " } else { "" };
     format!("{before}mcpproxy serve --salvage")
 }
@@ -202,7 +202,7 @@ fn draw_proof(report: &Value, width: Option<usize>) -> String {
         );
     }
     shown
-        + &crate::cli::commands::activity::row::render(
+        + &crate::commands::activity::row::render(
             report,
             &Times::new(Some(TimeStyle::Utc), false),
             width,

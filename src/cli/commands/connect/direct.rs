@@ -4,14 +4,14 @@
 //! from the client's file, whose backup keeps them. An interrupted move leaves a server in both files, and the next
 //! move only removes it from the client's file.
 
-use crate::cli::clients::backup::{back_up, backup, read, set_aside};
-use crate::cli::clients::file::{ClientText, EntryMembers};
-use crate::cli::clients::{self, McpClient, NAME};
-use crate::cli::commands::import::{self, Candidate, FoundServers};
-use crate::cli::error::CommandError;
-use crate::cli::output::Colors;
-use crate::cli::running_proxy::{self, ReloadReport};
-use crate::cli::terminal_safe::line;
+use crate::clients::backup::{back_up, backup, read, set_aside};
+use crate::clients::file::{ClientText, EntryMembers};
+use crate::clients::{self, McpClient, NAME};
+use crate::commands::import::{self, Candidate, FoundServers};
+use crate::error::CommandError;
+use crate::output::Colors;
+use crate::running_proxy::{self, ReloadReport};
+use crate::terminal_safe::line;
 use mcpproxy_config::edit::EditedJson;
 use mcpproxy_config::edit_servers::Servers;
 use mcpproxy_config::file::{self, Loaded, MAX_FILE_BYTES};
@@ -385,7 +385,7 @@ fn covers(ours: &Value, members: &EntryMembers) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::clients::file;
+    use crate::clients::file;
     use serde_json::json;
 
     #[test]

@@ -3,12 +3,12 @@
 //! TLS: usability, remaining lifetime and permissions of each file. Log: integrity (ACT-4) and the next step if it is
 //! damaged. Address: whether it is free, and the process that occupies it.
 
-use crate::cli::backend::{Backend, target};
-use crate::cli::commands::activity::{salvage, unsound};
-use crate::cli::format::{counted, text};
-use crate::cli::start_proxy::TemporaryFolder;
-use crate::cli::terminal_safe::quoted;
-use crate::cli::{output, start_proxy};
+use crate::backend::{Backend, target};
+use crate::commands::activity::{salvage, unsound};
+use crate::format::{counted, text};
+use crate::start_proxy::TemporaryFolder;
+use crate::terminal_safe::quoted;
+use crate::{output, start_proxy};
 use jiff::Timestamp;
 use mcpproxy_activity::{StoreError, verify};
 use mcpproxy_config::Config;

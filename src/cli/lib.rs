@@ -3,9 +3,9 @@
 //! `args` declares commands and flags, `commands` has a file per command group, `backend` queries the proxy, `output`
 //! prints the result. Call decisions are made in the other crates.
 
-use crate::cli::args::{Cli, Format};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::output::Output;
+use crate::args::{Cli, Format};
+use crate::error::{CommandError, Exit};
+use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 use mcpproxy_upstream::reaper;
@@ -21,6 +21,7 @@ mod commands;
 mod completion;
 mod error;
 mod format;
+pub mod guide;
 mod http_client;
 mod logging;
 mod output;

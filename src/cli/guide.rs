@@ -32,21 +32,21 @@ macro_rules! pages {
 }
 
 pages! {
-    clients = "clients", "guide/clients.md", "config files and permissions for Cursor, Claude Desktop and VS Code";
-    identities = "identities", "guide/identities.md", "agent tokens, logins of an identity provider, client certificates";
-    calls = "calls", "guide/calls.md", "intent, direct tool names, resources and prompts, results, protocol revisions";
-    policy = "policy", "guide/policy.md", "Cedar rules, calls that wait for a person, changed tool definitions";
-    command_line = "command-line", "guide/command_line.md", "every command, its output and its exit code";
-    rest = "rest", "guide/rest.md", "every route of the REST API";
-    configuration = "configuration", "guide/configuration.md", "every key of the config, secrets, live reload, crash behavior";
-    tls = "tls", "guide/tls.md", "TLS, Unix sockets, client certificates";
-    operation = "operation", "guide/operation.md", "service, metrics, alerts, dashboard, traces, logs, repair";
-    security = "security", "guide/security.md", "guarantees and limits";
-    fleet = "fleet", "guide/fleet.md", "several nodes with one signed record in an object store";
-    fleet_setup = "fleet-setup", "guide/fleet_setup.md", "from one machine to three nodes, step by step";
-    fleet_scale = "fleet-scale", "guide/fleet_scale.md", "what a fleet of 1000 nodes would cost, on paper";
-    compatibility = "compatibility", "guide/compatibility.md", "which features work between which clients and servers";
-    speed = "speed", "guide/speed.md", "comparison with nginx";
+    clients = "clients", "../guide/clients.md", "config files and permissions for Cursor, Claude Desktop and VS Code";
+    identities = "identities", "../guide/identities.md", "agent tokens, logins of an identity provider, client certificates";
+    calls = "calls", "../guide/calls.md", "intent, direct tool names, resources and prompts, results, protocol revisions";
+    policy = "policy", "../guide/policy.md", "Cedar rules, calls that wait for a person, changed tool definitions";
+    command_line = "command-line", "../guide/command_line.md", "every command, its output and its exit code";
+    rest = "rest", "../guide/rest.md", "every route of the REST API";
+    configuration = "configuration", "../guide/configuration.md", "every key of the config, secrets, live reload, crash behavior";
+    tls = "tls", "../guide/tls.md", "TLS, Unix sockets, client certificates";
+    operation = "operation", "../guide/operation.md", "service, metrics, alerts, dashboard, traces, logs, repair";
+    security = "security", "../guide/security.md", "guarantees and limits";
+    fleet = "fleet", "../guide/fleet.md", "several nodes with one signed record in an object store";
+    fleet_setup = "fleet-setup", "../guide/fleet_setup.md", "from one machine to three nodes, step by step";
+    fleet_scale = "fleet-scale", "../guide/fleet_scale.md", "what a fleet of 1000 nodes would cost, on paper";
+    compatibility = "compatibility", "../guide/compatibility.md", "which features work between which clients and servers";
+    speed = "speed", "../guide/speed.md", "comparison with nginx";
 }
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn every_page_is_embedded_under_the_name_of_its_file() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../guide");
         let mut files: Vec<_> = std::fs::read_dir(folder)
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
