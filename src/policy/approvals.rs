@@ -13,7 +13,7 @@
 //!
 //! A client of the stateless revision is asked in the response that ends its request. The approval stays open, and
 //! the client retries the call with the answer and a request state that names the approval (`request_state`). The
-//! states of servers that pass through the proxy are sealed with the same keys (`sealed_state`).
+//! states of servers that pass through the proxy are sealed with the same keys ([`sealed_state`](crate::sealed_state)).
 //!
 //! Nothing is persisted: a call ends with its connection, and its approval with it. In a fleet the id of an approval
 //! names the node on which the call waits, and that node decides; standing approvals are shared by the whole fleet
@@ -22,8 +22,6 @@
 mod config;
 mod queue;
 mod request_state;
-mod sealed_state;
-mod sealed_task;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -46,8 +44,6 @@ pub use queue::{
     AnsweredApproval, ApprovalEvent, ApprovalQueue, KnownApproval, QueueBounds, WaitingView,
 };
 pub use request_state::{MAX_MEMBERS_BYTES, StateRead, UserResponse, approval_named_in};
-pub use sealed_state::{BoundRequest, MAX_SERVER_STATE_BYTES, STATE_LIFETIME, StateRefused};
-pub use sealed_task::{MAX_TASK_ID_BYTES, OpenedTask, TASK_LIFETIME, server_named_in, task_digits};
 pub use standing::{MAX_SHARED_APPROVALS, SharedApproval, SharedApprovalKey, StandingApproval};
 
 /// Number of random bytes in an id, so that ids cannot be guessed.

@@ -30,6 +30,8 @@ mod principal;
 mod request;
 pub mod rules;
 mod scope;
+pub mod sealed_state;
+pub mod sealed_task;
 mod session_facts;
 pub mod tool;
 

@@ -537,7 +537,7 @@ impl Upstream {
         let now = Instant::now();
         let live = second.open(now + until.saturating_duration_since(now) / 2).await?;
         if let Some(level) = log_level {
-            second.lower_level(&live, level, (&self.server_events, &self.peer)).await;
+            second.lower_level(&live, level, (&self.server_events, &self.server_log)).await;
         }
         Some((live, used))
     }

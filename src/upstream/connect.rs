@@ -18,9 +18,9 @@ use crate::http_transport::HttpLifecycle;
 use crate::listen;
 use crate::notifications::{NotificationRouter, ServerEvents};
 use crate::oauth::{self, Bearer};
-use crate::peer::Peer;
 use crate::process::{self, Process, RecentStderr};
 use crate::reaper::Reaper;
+use crate::server_log::ServerLog;
 use crate::state::{Carrier, LiveConnection};
 use crate::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
@@ -33,7 +33,7 @@ const EXIT_WAIT: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy)]
 pub(super) struct ConnectOptions<'a> {
-    pub(super) peer: &'a Arc<Peer>,
+    pub(super) server_log: &'a Arc<ServerLog>,
     /// Key of the server in the workers' connection pools.
     pub(super) key: u64,
     /// `init_timeout`
@@ -120,10 +120,10 @@ async fn run(
     child: &ChildCommand,
     start: Start,
 ) -> Result<ServerConnection, Unstarted> {
-    let (peer, limit) = (options.peer, options.limit);
+    let (server_log, limit) = (options.server_log, options.limit);
     let (process, pipes) = Process::start(options.reaper, child)
         .map_err(|reason| Unstarted::Other(ConnectFailure::new(reason)))?;
-    let (link, queue) = ChildLink::new(peer.clone(), options.server_events.clone());
+    let (link, queue) = ChildLink::new(server_log.clone(), options.server_events.clone());
     let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
     let (lost, losses) = mpsc::channel(1);
     let recent_stderr = RecentStderr::default();
@@ -134,8 +134,11 @@ async fn run(
         writing.await;
         let _ = broken.try_send("it closed its input".into());
     });
-    let stderr =
-        tokio::spawn(process::drain_stderr(peer.clone(), pipes.stderr, recent_stderr.clone()));
+    let stderr = tokio::spawn(process::drain_stderr(
+        server_log.clone(),
+        pipes.stderr,
+        recent_stderr.clone(),
+    ));
     let seed = getrandom::u64().unwrap_or_default();
     let reading = stdio::read(link.clone(), pipes.stdout, out, seed);
     let reader = link.clone();
@@ -146,7 +149,7 @@ async fn run(
     });
     let mut child = Child { process, recent_stderr, stderr, tasks, writer };
     let mut channel = LifecycleChannel::Pipe(PipeLifecycle::new(link.clone(), inbox, limit));
-    match handshake::perform(peer, &mut channel, limit, start).await {
+    match handshake::perform(server_log, &mut channel, limit, start).await {
         Ok(greeting) => Ok(ServerConnection {
             carrier: Carrier::Stdio(link.clone()),
             line: listen::Line::Stdio(link),
@@ -228,12 +231,12 @@ async fn reach(
     let Target::Http { url, headers, egress, client: _ } = target else {
         return Err("the server is a command".to_owned().into());
     };
-    let (tls, peer) = (options.tls.clone(), options.peer.clone());
+    let (tls, server_log) = (options.tls.clone(), options.server_log.clone());
     let own_tls = options.own_tls.cloned();
     let (url, egress) = (url.to_owned(), egress.clone());
     // Reads certificates at the first call.
     let endpoint = tokio::task::spawn_blocking(move || {
-        Endpoint::parse(&url, &peer, &egress, move || match &own_tls {
+        Endpoint::parse(&url, &server_log, &egress, move || match &own_tls {
             None => Ok(tls.get_or_init(system_connector).clone()),
             Some(own) => own
                 .connector(SystemTime::now())
@@ -256,7 +259,7 @@ async fn reach(
     let http = HttpLifecycle::new(session, limit, lost, recipients);
     // Over HTTP a late response to the probe is dropped.
     let mut channel = LifecycleChannel::Http(http.clone());
-    let greeting = match handshake::perform(options.peer, &mut channel, limit, start).await {
+    let greeting = match handshake::perform(options.server_log, &mut channel, limit, start).await {
         Ok(greeting) => greeting,
         Err(HandshakeFailure { reason, throttled }) => {
             http.close().await;

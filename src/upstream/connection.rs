@@ -18,8 +18,8 @@ use tokio::net::UnixStream;
 
 use crate::endpoint::{self, Endpoint, ServerPlace, TlsAlert};
 use crate::error::{Cause, Human};
-use crate::peer::Peer;
 use crate::request::Slices;
+use crate::server_log::ServerLog;
 use mcpproxy_runtime::io::buffer_pool::BufferPool;
 use mcpproxy_runtime::io::deadline::Deadline;
 use mcpproxy_runtime::io::dial::{self, Stream};
@@ -136,7 +136,7 @@ pub(super) struct Connection {
     /// Whether the connection persists after the current response.
     keep_alive: bool,
     timer: Deadline,
-    pub(super) peer: Arc<Peer>,
+    pub(super) server_log: Arc<ServerLog>,
     /// Proxy that forwards the requests.
     proxy: Option<Arc<EgressProxy>>,
 }
@@ -154,7 +154,7 @@ impl Connection {
     pub(super) async fn open(endpoint: &Endpoint) -> Result<Box<Self>, Cause> {
         let failed = |reason: &str| Cause::Connect {
             host: format!("{endpoint:?}").into(),
-            reason: endpoint.peer.quote(reason),
+            reason: endpoint.server_log.quote(reason),
         };
         let deadline = tokio::time::Instant::now() + CONNECT_TIMEOUT;
         let late = |what: &str| failed(&format!("{what} within {}", Human(CONNECT_TIMEOUT)));
@@ -180,7 +180,7 @@ impl Connection {
             body: http1::FramedBody::Ended,
             keep_alive: true,
             timer: Deadline::default(),
-            peer: Arc::clone(&endpoint.peer),
+            server_log: Arc::clone(&endpoint.server_log),
             proxy: endpoint.route.forwarding().cloned(),
         }))
     }
@@ -241,7 +241,7 @@ impl Connection {
                     return failed(Cause::NoAnswer { limit });
                 }
             };
-            if let (true, Some(cause)) = (self.input.is_empty(), alerted(&read, &self.peer)) {
+            if let (true, Some(cause)) = (self.input.is_empty(), alerted(&read, &self.server_log)) {
                 return failed(cause);
             }
             let reason = match (read, &*sending) {
@@ -250,7 +250,7 @@ impl Connection {
                 (Ok(0), _) => String::new(),
                 (Err(error), _) => error.to_string(),
             };
-            let reason = self.peer.quote(reason);
+            let reason = self.server_log.quote(reason);
             return failed(match self.input.is_empty() {
                 true => Cause::NoAnswerAtAll { reason },
                 // Part of the head was received.
@@ -263,7 +263,7 @@ impl Connection {
     pub(super) fn proxy_note(&self, status: u16) -> Arc<str> {
         match &self.proxy {
             Some(proxy) if matches!(status, 403 | 500..=599) => {
-                self.peer.quote(format!("this may be the answer of {proxy}"))
+                self.server_log.quote(format!("this may be the answer of {proxy}"))
             }
             Some(_) | None => "".into(),
         }
@@ -273,8 +273,8 @@ impl Connection {
     fn proxy_refused(&self, status: u16) -> Cause {
         let proxy = self.proxy.as_ref().map(|it| it.refused(format_args!("the request"), status));
         Cause::Connect {
-            host: self.peer.name.clone(),
-            reason: self.peer.quote(proxy.unwrap_or_default()),
+            host: self.server_log.name.clone(),
+            reason: self.server_log.quote(proxy.unwrap_or_default()),
         }
     }
 
@@ -302,7 +302,7 @@ impl Connection {
                 Ok(0) if self.body.close() => return Poll::Ready(None),
                 Ok(0) => "".into(),
                 Ok(_) => continue,
-                Err(error) => self.peer.quote(error.to_string()),
+                Err(error) => self.server_log.quote(error.to_string()),
             };
             return Poll::Ready(Some(Err(Cause::CutOff { reason })));
         }
@@ -358,7 +358,7 @@ impl Connection {
     /// TLS alert that ended a connection before it accepted any byte, if any.
     pub(super) fn refused_with_alert(&mut self) -> Option<Cause> {
         match self.poll_read(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(read) => alerted(&read, &self.peer),
+            Poll::Ready(read) => alerted(&read, &self.server_log),
             Poll::Pending => None,
         }
     }
@@ -451,10 +451,10 @@ enum Sending {
 }
 
 /// Cause for a read that failed with a TLS alert before the response.
-fn alerted(read: &io::Result<usize>, peer: &Peer) -> Option<Cause> {
+fn alerted(read: &io::Result<usize>, server_log: &ServerLog) -> Option<Cause> {
     Some(match endpoint::alert(read.as_ref().err()?)? {
-        TlsAlert::OurCertificate(words) => Cause::Alert { alert: peer.quote(words) },
-        TlsAlert::Other(words) => Cause::NoAnswerAtAll { reason: peer.quote(words) },
+        TlsAlert::OurCertificate(words) => Cause::Alert { alert: server_log.quote(words) },
+        TlsAlert::Other(words) => Cause::NoAnswerAtAll { reason: server_log.quote(words) },
     })
 }
 
@@ -531,7 +531,7 @@ mod tests {
     #[test]
     fn only_alerts_about_our_certificate_affect_later_connections() {
         use rustls::AlertDescription as Alert;
-        let peer = Peer::default();
+        let server_log = ServerLog::default();
         for (alert, affects_later, words) in [
             (Alert::UnknownCA, true, "it does not accept our certificate"),
             (Alert::CertificateRequired, true, "it requires a client certificate"),
@@ -539,12 +539,12 @@ mod tests {
             (Alert::BadRecordMac, false, "TLS: it sent the alert BadRecordMac"),
         ] {
             let read = Err(io::Error::other(rustls::Error::AlertReceived(alert)));
-            let cause = alerted(&read, &peer).unwrap();
+            let cause = alerted(&read, &server_log).unwrap();
             assert_eq!(cause.affects_later_connections(), affects_later, "{cause}");
             assert!(cause.is_broken_connection() && cause.to_string().contains(words), "{cause}");
         }
-        assert_eq!(alerted(&Ok(0), &peer), None);
-        assert_eq!(alerted(&Err(io::ErrorKind::ConnectionReset.into()), &peer), None);
+        assert_eq!(alerted(&Ok(0), &server_log), None);
+        assert_eq!(alerted(&Err(io::ErrorKind::ConnectionReset.into()), &server_log), None);
     }
 
     #[test]

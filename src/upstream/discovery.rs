@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use crate::error::Cause;
 use crate::handshake::Greeting;
-use crate::peer::Peer;
 use crate::request::Params;
+use crate::server_log::ServerLog;
 use crate::state::FetchFailure;
 use mcpproxy_catalog::definition::DiscoveredTool;
 use mcpproxy_catalog::{ListNote, ListNotes, NoteAction};
@@ -107,7 +107,7 @@ enum PageOutcome {
 /// or whose cursor or later page is unusable, is truncated there and marked as partial. Fails if the first page cannot
 /// be read or the connection is lost.
 pub(super) async fn discover<F>(
-    peer: &Peer,
+    server_log: &ServerLog,
     greeting: &Greeting,
     headers: Headers,
     fetch: impl Fn(Params, usize) -> F,
@@ -121,13 +121,13 @@ where
     let mut cursors = HashSet::new();
     let mut params = "{}".to_owned();
     let cut = |tools, notes, reason: String| {
-        peer.keep_list_notes(notes);
+        server_log.keep_list_notes(notes);
         Ok(ReadTools { tools, partial: Some(Partial { reason, failure: None }) })
     };
     for number in 1..=MAX_PAGES {
-        let read = read_page(peer, greeting, &fetch, (params, remaining)).await;
+        let read = read_page(server_log, greeting, &fetch, (params, remaining)).await;
         let parsed = match &read {
-            Ok(PageOutcome::Page(page)) => parse_page(peer, page),
+            Ok(PageOutcome::Page(page)) => parse_page(server_log, page),
             Ok(PageOutcome::NoTools) if number == 1 => return Ok(ReadTools::default()),
             Ok(PageOutcome::NoTools) => Err(format!("it refused {METHOD}").into()),
             Ok(PageOutcome::Full) => {
@@ -141,13 +141,13 @@ where
             Err(failure) => {
                 let reason = format!("page {number} cannot be read: {}", failure.reason);
                 let partial = Some(Partial { reason, failure: Some(failure) });
-                peer.keep_list_notes(notes);
+                server_log.keep_list_notes(notes);
                 return Ok(ReadTools { tools, partial });
             }
         };
         remaining = remaining.saturating_sub(length);
         if list.tools.is_none() {
-            skipped(peer, &mut notes, "", "the result has no array 'tools'");
+            skipped(server_log, &mut notes, "", "the result has no array 'tools'");
         }
         for raw in list.tools.unwrap_or_default() {
             match DiscoveredTool::parse(raw) {
@@ -157,17 +157,17 @@ where
                 Ok(DiscoveredTool { name, parameter_headers: Err(reason), .. })
                     if headers == Headers::Repeat =>
                 {
-                    let name = peer.quote(name.as_bytes());
-                    skipped(peer, &mut notes, &name, &reason.to_string());
+                    let name = server_log.quote(name.as_bytes());
+                    skipped(server_log, &mut notes, &name, &reason.to_string());
                 }
                 Ok(tool) => tools.push(tool),
                 Err(reason) => {
-                    skipped(peer, &mut notes, &tool_name(peer, raw), &reason);
+                    skipped(server_log, &mut notes, &tool_name(server_log, raw), &reason);
                 }
             }
         }
         let Some(cursor) = list.next_cursor else {
-            peer.keep_list_notes(notes);
+            server_log.keep_list_notes(notes);
             return Ok(ReadTools { tools, partial: None });
         };
         let Ok(cursor) = serde_json::from_str::<String>(cursor.get()) else {
@@ -194,7 +194,7 @@ where
 }
 
 async fn read_page<F>(
-    peer: &Peer,
+    server_log: &ServerLog,
     greeting: &Greeting,
     fetch: &impl Fn(Params, usize) -> F,
     (params, remaining): (String, usize),
@@ -215,13 +215,16 @@ where
     if error.code == Code::MethodNotFound as i64 || !greeting.about.offers.tools {
         return Ok(PageOutcome::NoTools);
     }
-    Err(format!("it refused {METHOD}: {}", peer.quote(error.message)).into())
+    Err(format!("it refused {METHOD}: {}", server_log.quote(error.message)).into())
 }
 
 /// Parses the list on a page. Returns the list and its length in bytes.
-fn parse_page<'a>(peer: &Peer, page: &'a [u8]) -> Result<(List<'a>, usize), ListFailure> {
+fn parse_page<'a>(
+    server_log: &ServerLog,
+    page: &'a [u8],
+) -> Result<(List<'a>, usize), ListFailure> {
     let unreadable = |error: serde_json::Error| {
-        let reason = peer.quote(error.to_string());
+        let reason = server_log.quote(error.to_string());
         ListFailure::from(format!("its answer to {METHOD} cannot be read: {reason}"))
     };
     let Some(response) = ServerResponse::parse(page) else {
@@ -234,24 +237,24 @@ fn parse_page<'a>(peer: &Peer, page: &'a [u8]) -> Result<(List<'a>, usize), List
             Ok((list, page.len()))
         }
         // Handled by the caller.
-        Err(error) => Err(peer.quote(error.message).to_string().into()),
+        Err(error) => Err(server_log.quote(error.message).to_string().into()),
     }
 }
 
-fn skipped(peer: &Peer, notes: &mut ListNotes, tool: &str, reason: &str) {
-    let reason = peer.quote(reason);
-    peer_line!(warn, peer, server = %peer.name, tool, %reason, "skipped a malformed tool");
+fn skipped(server_log: &ServerLog, notes: &mut ListNotes, tool: &str, reason: &str) {
+    let reason = server_log.quote(reason);
+    peer_line!(warn, server_log, server = %server_log.name, tool, %reason, "skipped a malformed tool");
     notes.add(ListNote::new("tools/list", tool, NoteAction::Omitted, &reason));
 }
 
 /// Name of an unreadable tool, for the warning.
-fn tool_name(peer: &Peer, raw: &RawValue) -> Arc<str> {
+fn tool_name(server_log: &ServerLog, raw: &RawValue) -> Arc<str> {
     #[derive(Deserialize)]
     struct Named {
         name: String,
     }
     serde_json::from_str::<Named>(raw.get())
-        .map_or_else(|_| "(no name)".into(), |named| peer.quote(named.name))
+        .map_or_else(|_| "(no name)".into(), |named| server_log.quote(named.name))
 }
 
 #[cfg(test)]
@@ -289,7 +292,7 @@ mod tests {
             },
             ..Greeting::default()
         };
-        let tools = discover(&Peer::default(), &greeting, headers, |params, remaining| {
+        let tools = discover(&ServerLog::default(), &greeting, headers, |params, remaining| {
             let mut requested = requested.lock();
             let page = pages[requested.len().min(pages.len() - 1)].as_bytes().to_vec();
             requested.push(String::from_utf8(object(&params)).unwrap());
@@ -328,9 +331,9 @@ mod tests {
         const PAGE: usize = 3 * 1024 * 1024;
         let requested = std::cell::Cell::new(0);
         let filler = "x".repeat(PAGE);
-        let peer = Peer::default();
+        let server_log = ServerLog::default();
         let greeting = Greeting::default();
-        let tools = discover(&peer, &greeting, Headers::Ignore, |_, remaining| {
+        let tools = discover(&server_log, &greeting, Headers::Ignore, |_, remaining| {
             requested.set(requested.get() + 1);
             let page = format!(
                 r#"{{"result":{{"x":"{filler}","tools":[{{"name":"t{n}","inputSchema":{{}}}}],"nextCursor":"{n}"}}}}"#,
@@ -413,9 +416,9 @@ mod tests {
 
     #[tokio::test]
     async fn pro_11_lost_session_on_a_later_page_is_an_error() {
-        let (peer, greeting) = (Peer::default(), Greeting::default());
+        let (server_log, greeting) = (ServerLog::default(), Greeting::default());
         let pages = std::cell::Cell::new(0);
-        let read = discover(&peer, &greeting, Headers::Ignore, |_, _| {
+        let read = discover(&server_log, &greeting, Headers::Ignore, |_, _| {
             pages.set(pages.get() + 1);
             let first = pages.get() == 1;
             async move {

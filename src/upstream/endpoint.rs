@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::peer::Peer;
+use crate::server_log::ServerLog;
 use mcpproxy_policy::identity::{FileStamp, file_stamp};
 use mcpproxy_runtime::io::address::{Address, UNIX};
 use mcpproxy_runtime::io::egress_proxy::{Egress, EgressRoute, bare_host};
@@ -34,7 +34,7 @@ pub(super) struct Endpoint {
     pub(super) place: ServerPlace,
     pub(super) route: EgressRoute,
     pub(super) tls: Option<(TlsConnector, ServerName<'static>)>,
-    pub(super) peer: Arc<Peer>,
+    pub(super) server_log: Arc<ServerLog>,
     /// Request target: in origin form, or in absolute form if a proxy forwards the requests.
     pub(super) path: Uri,
     /// Value of the `Host` header.
@@ -67,7 +67,7 @@ impl Endpoint {
     /// Parses a URL. The error is one line without possible secrets.
     pub(super) fn parse(
         url: &str,
-        peer: &Arc<Peer>,
+        server_log: &Arc<ServerLog>,
         egress: &Egress,
         tls: impl Fn() -> Result<TlsConnector, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
@@ -78,7 +78,7 @@ impl Endpoint {
                     place: ServerPlace::Unix(path),
                     route: EgressRoute::Direct,
                     tls: None,
-                    peer: Arc::clone(peer),
+                    server_log: Arc::clone(server_log),
                     path: target,
                     host_header: HeaderValue::from_static("localhost"),
                     upgrade: None,
@@ -106,7 +106,7 @@ impl Endpoint {
         Ok(Self {
             place: ServerPlace::Host(bare.into(), port),
             tls,
-            peer: Arc::clone(peer),
+            server_log: Arc::clone(server_log),
             path: request_target(&url, &route)?,
             host_header: HeaderValue::from_str(&authority).map_err(|_| read("host"))?,
             upgrade,

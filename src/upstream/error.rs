@@ -37,7 +37,7 @@ impl CallError {
 }
 
 /// Reason why a call failed. The texts reach agents and records, so they contain no headers, no address except the
-/// configured host, and of the server's output only a bounded, printable excerpt without secrets (`peer`).
+/// configured host, and of the server's output only a bounded, printable excerpt without secrets (`server_log`).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Cause {

@@ -31,8 +31,8 @@ use crate::error::Undelivered;
 use crate::followed_tasks::{TaskFollower, TooManyFollowed};
 use crate::login_session::{LoginSession, LoginStanding};
 use crate::notifications::{Changes, LogDelivery, ServerEvents, SubscriptionAnswer, Subscriptions};
-use crate::peer::Peer;
 use crate::second_connection::{SecondConnection, SecondState};
+use crate::server_log::ServerLog;
 use crate::state::{
     Control, Introduced, Phase, SECOND, ServerState, StateCell, Status, Transport, UpstreamState,
     Waiting,
@@ -52,7 +52,7 @@ const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Handle to one server, shared by all workers.
 pub struct Upstream {
     pub(super) name: Arc<str>,
-    pub(super) peer: Arc<Peer>,
+    pub(super) server_log: Arc<ServerLog>,
     pub(super) id: ServerId,
     /// Unique number, even among earlier servers with the same name.
     pub(super) key: u64,
@@ -325,12 +325,12 @@ impl Upstream {
 
     /// Excerpt of the server's output: one line, printable, bounded, with the config's secrets redacted.
     pub fn quote(&self, words: &[u8]) -> Arc<str> {
-        self.peer.quote(words)
+        self.server_log.quote(words)
     }
 
     /// Takes a token from the server's log budget. If there is none, the line is counted and the count reported later.
     pub fn may_log(&self) -> bool {
-        self.peer.may_log()
+        self.server_log.may_log()
     }
 
     /// Protocol family of the current or last connection.
@@ -358,7 +358,7 @@ impl Upstream {
 
     /// Tools omitted from the last list, with the reason.
     pub fn list_notes(&self) -> ListNotes {
-        self.peer.list_notes()
+        self.server_log.list_notes()
     }
 
     /// Change counters of the server's resource and prompt lists.

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::error::{Cause, Human};
 use crate::http_transport::HttpLifecycle;
-use crate::peer::Peer;
+use crate::server_log::ServerLog;
 use crate::state::{About, Introduced};
 use crate::stdio::ChildLink;
 use mcpproxy_protocol::mcp::lifecycle::{
@@ -60,12 +60,12 @@ pub(super) enum Start {
 }
 
 /// Introduction in the form that clients may see.
-fn introduced(peer: &Peer, introduction: &Introduction) -> Introduced {
+fn introduced(server_log: &ServerLog, introduction: &Introduction) -> Introduced {
     let instructions = introduction.instructions.as_deref().unwrap_or_default();
     let capabilities = Value::from(introduction.declared.clone()).to_string();
     Introduced {
-        instructions: peer.masked(instructions).into(),
-        capabilities: serde_json::from_str(&peer.masked(&capabilities)).unwrap_or_default(),
+        instructions: server_log.masked(instructions).into(),
+        capabilities: serde_json::from_str(&server_log.masked(&capabilities)).unwrap_or_default(),
     }
 }
 
@@ -128,8 +128,8 @@ impl PipeLifecycle {
                 return Err(Cause::NotConnected { reason });
             };
             let Some(response) = ServerResponse::parse(&message) else {
-                let peer = &self.link.peer;
-                peer_line!(debug, peer, server = %peer.name, "dropped an unreadable lifecycle message");
+                let server_log = &self.link.server_log;
+                peer_line!(debug, server_log, server = %server_log.name, "dropped an unreadable lifecycle message");
                 continue;
             };
             // A result without an id answers the awaited request.
@@ -154,7 +154,7 @@ impl PipeLifecycle {
 const FIRST_ID: u64 = 1;
 
 struct Handshake<'a> {
-    peer: &'a Peer,
+    server_log: &'a ServerLog,
     channel: &'a mut LifecycleChannel,
     next_id: u64,
 }
@@ -168,7 +168,7 @@ enum Probed {
 
 /// Performs the handshake within `limit`.
 pub(super) async fn perform(
-    peer: &Peer,
+    server_log: &ServerLog,
     channel: &mut LifecycleChannel,
     limit: Duration,
     start: Start,
@@ -178,13 +178,13 @@ pub(super) async fn perform(
         Start::Known(ProtocolFamily::Legacy) => "initialize",
         Start::Known(ProtocolFamily::Modern) => "server/discover",
     };
-    let mut handshake = Handshake { peer, channel, next_id: FIRST_ID };
+    let mut handshake = Handshake { server_log, channel, next_id: FIRST_ID };
     let run = async {
         match start {
             Start::Probe => match handshake.probe(probe_limit(limit), false).await? {
                 Probed::Modern(introduction) => Ok(introduction),
                 Probed::Legacy(reason) => {
-                    tracing::debug!(server = %peer.name, reason = %peer.quote(reason), "no modern server");
+                    tracing::debug!(server = %server_log.name, reason = %server_log.quote(reason), "no modern server");
                     handshake.initialize().await
                 }
             },
@@ -192,7 +192,7 @@ pub(super) async fn perform(
             Start::Known(ProtocolFamily::Modern) => match handshake.probe(limit, false).await? {
                 Probed::Modern(introduction) => Ok(introduction),
                 Probed::Legacy(reason) => {
-                    Err(format!("it refused server/discover: {}", peer.quote(reason)).into())
+                    Err(format!("it refused server/discover: {}", server_log.quote(reason)).into())
                 }
             },
         }
@@ -201,8 +201,8 @@ pub(super) async fn perform(
         Err(format!("no answer to {requests} within {}", Human(limit)).into())
     })?;
     if !introduction.deviations.is_empty() {
-        let deviations = peer.quote(introduction.deviations.join("; "));
-        peer_line!(info, peer, server = %peer.name, %deviations, "accepted an irregular handshake");
+        let deviations = server_log.quote(introduction.deviations.join("; "));
+        peer_line!(info, server_log, server = %server_log.name, %deviations, "accepted an irregular handshake");
     }
     Ok(Greeting {
         about: About {
@@ -213,10 +213,10 @@ pub(super) async fn perform(
             },
             offers: introduction.capabilities,
         },
-        introduced: Arc::new(introduced(peer, &introduction)),
+        introduced: Arc::new(introduced(server_log, &introduction)),
         lists_legacy: introduction.lists_legacy,
-        protocol_version: Some(peer.quote(introduction.revision)),
-        server_info: introduction.server.map(|server| peer.quote(server)),
+        protocol_version: Some(server_log.quote(introduction.revision)),
+        server_info: introduction.server.map(|server| server_log.quote(server)),
     })
 }
 
@@ -275,7 +275,7 @@ impl Handshake<'_> {
                     Box::pin(self.probe(rest, true)).await
                 }
                 Some(_) | None => {
-                    let message = self.peer.quote(error.message);
+                    let message = self.server_log.quote(error.message);
                     Err(format!("it refused server/discover: {message}").into())
                 }
             },
@@ -326,15 +326,15 @@ impl Handshake<'_> {
             };
             match older {
                 Some(older) if proposed == NEWEST_LEGACY => {
-                    let peer = self.peer;
-                    peer_line!(info, peer, server = %peer.name, revision = proposed, next = older, "the server refused a revision: an older one is proposed");
+                    let server_log = self.server_log;
+                    peer_line!(info, server_log, server = %server_log.name, revision = proposed, next = older, "the server refused a revision: an older one is proposed");
                     proposed = older;
                 }
                 Some(_) | None => return Err(reason),
             }
         };
         let introduction = result.map_err(|problem| {
-            format!("its answer to initialize is unusable: {}", self.peer.quote(problem))
+            format!("its answer to initialize is unusable: {}", self.server_log.quote(problem))
         })?;
         match &mut *self.channel {
             LifecycleChannel::Http(http) => http.initialized(&introduction.revision).await?,
@@ -350,17 +350,17 @@ impl Handshake<'_> {
             ("", code) => format!("error {code} without a message"),
             (message, _) => message.to_owned(),
         };
-        let message = format!("it refused initialization: {}", self.peer.quote(message));
+        let message = format!("it refused initialization: {}", self.server_log.quote(message));
         match &error.supported {
             Some(supported) => {
-                format!("{message}; it supports {}", self.peer.quote(supported.join(", ")))
+                format!("{message}; it supports {}", self.server_log.quote(supported.join(", ")))
             }
             None => message,
         }
     }
 
     fn no_known_revision(&self, supported: &[String]) -> String {
-        let supported = self.peer.quote(supported.join(", "));
+        let supported = self.server_log.quote(supported.join(", "));
         format!("it supports none of the known revisions, only {supported}")
     }
 }
@@ -392,7 +392,7 @@ mod tests {
         }
 
         async fn perform(&mut self, limit: Duration, start: Start) -> Result<Greeting, String> {
-            let performed = perform(&Peer::default(), &mut self.channel, limit, start).await;
+            let performed = perform(&ServerLog::default(), &mut self.channel, limit, start).await;
             performed.map_err(|failure| failure.reason)
         }
 

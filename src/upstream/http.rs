@@ -35,8 +35,8 @@ use crate::endpoint::Endpoint;
 use crate::error::{Cause, Sent};
 use crate::inbound::AnswerPart;
 use crate::notifications::ServerEvents;
-use crate::peer::Peer;
 use crate::request::{self, Params};
+use crate::server_log::ServerLog;
 use mcpproxy_json::members::string;
 use mcpproxy_protocol::mcp::jsonrpc;
 use mcpproxy_protocol::mcp::lifecycle::{self, ServerResponse};
@@ -135,7 +135,7 @@ impl HttpExchange {
     pub(crate) fn foreign_error(&self, id: u64) -> Option<HttpRefused> {
         let Framing::Fixed { body: Some(body), status } = &self.framing else { return None };
         let error = RpcError::read(body).filter(|error| error.request_id() != Some(id))?;
-        let message = self.connection.peer.quote(&*error.message);
+        let message = self.connection.server_log.quote(&*error.message);
         Some(HttpRefused::new(Cause::Status { status: *status, message }, Sent::Maybe))
     }
 
@@ -174,7 +174,7 @@ impl HttpExchange {
         }
         memchr::memmem::find(data, SESSION_ERROR_CODE.as_bytes())?;
         let error = RpcError::read(data).filter(RpcError::denies_session)?;
-        Some(self.connection.peer.quote(&*error.message))
+        Some(self.connection.server_log.quote(&*error.message))
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<AnswerPart>, Cause>> {
@@ -503,7 +503,7 @@ pub(crate) async fn accept(
         Some(Ok(content)) => content.map(Box::new),
         Some(Err(UnknownCoding)) => {
             let found = head.content_encoding.as_deref().unwrap_or_default();
-            return refused(Cause::Compressed { found: session.peer().quote(found) });
+            return refused(Cause::Compressed { found: session.server_log().quote(found) });
         }
     };
     let exchange =
@@ -528,10 +528,10 @@ pub(crate) async fn accept(
     }
     let found = match content_type {
         [] => "no content type".into(),
-        found => session.peer().quote(found),
+        found => session.server_log().quote(found),
     };
     let body = Box::pin(beginning(&mut exchange(Framing::Json))).await;
-    let snippet = body.quoted(session.peer());
+    let snippet = body.quoted(session.server_log());
     refused(Cause::ContentType { found, snippet })
 }
 
@@ -592,7 +592,7 @@ pub(crate) async fn fetch(
             Some(_) => {}
             None => {
                 if let Err(error) = serde_json::from_slice::<IgnoredAny>(&message) {
-                    let reason = session.peer().quote(error.to_string());
+                    let reason = session.server_log().quote(error.to_string());
                     return Err(failed(Cause::Unreadable { reason }));
                 }
                 events.observe(&message);
@@ -646,7 +646,7 @@ pub(super) async fn refusal(
 ) -> Result<HttpExchange, HttpRefused> {
     let status = head.status;
     let body = beginning(&mut exchange).await;
-    let (challenged, peer) = (of.challenged(head), of.peer());
+    let (challenged, server_log) = (of.challenged(head), of.server_log());
     // Common servers report an unknown session as 400 with a text.
     let mentions = |word: &str| memchr::memmem::find(&body.bytes, word.as_bytes()).is_some();
     let unknown = match (status, of.kind()) {
@@ -661,17 +661,17 @@ pub(super) async fn refusal(
         (_, SessionKind::Session | SessionKind::Modern | SessionKind::Neither) => false,
     };
     // The error page may echo the request.
-    let masked = peer.secrets.mask(&body.bytes, body.cut);
+    let masked = server_log.secrets.mask(&body.bytes, body.cut);
     let error = RpcError::read(&masked);
     let throttled = throttled(head);
     let is_answer = error.as_ref().is_some_and(RpcError::names_a_request);
     if json && !unknown && is_answer && throttled.is_none() {
         return Ok(exchange.with_body(Bytes::from(masked.into_owned()), status));
     }
-    let mut message = error.map_or_else(|| "".into(), |error| peer.quote(&*error.message));
+    let mut message = error.map_or_else(|| "".into(), |error| server_log.quote(&*error.message));
     if message.is_empty() {
-        let body = body.quoted(peer);
-        peer_line!(info, peer, server = %peer.name, status, %body, "HTTP error of the server");
+        let body = body.quoted(server_log);
+        peer_line!(info, server_log, server = %server_log.name, status, %body, "HTTP error of the server");
         message = exchange.connection.proxy_note(status);
     }
     let cause = challenged.unwrap_or(match throttled {
@@ -733,7 +733,7 @@ pub(crate) async fn open_stream(
         Err(_) => None,
     };
     let is_lasting = error.as_ref().is_none_or(|error| lifecycle::is_lasting(error.code));
-    let message = error.map(|error| session.peer().quote(error.message)).unwrap_or_default();
+    let message = error.map(|error| session.server_log().quote(error.message)).unwrap_or_default();
     let cause = Cause::Status { status, message };
     Err(match matches!(status, 500 | 502..=599) || !is_lasting {
         true => StreamRefusal::Temporary(cause, None),
@@ -768,8 +768,8 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    pub(super) fn quoted(&self, peer: &Peer) -> Arc<str> {
-        peer.secrets.quote_cut(&self.bytes, self.cut)
+    pub(super) fn quoted(&self, server_log: &ServerLog) -> Arc<str> {
+        server_log.secrets.quote_cut(&self.bytes, self.cut)
     }
 }
 

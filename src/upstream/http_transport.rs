@@ -19,7 +19,7 @@ use crate::error::Cause;
 use crate::http::{self, Limits, Session};
 use crate::inbound::{self, Destination};
 use crate::notifications::{LogDelivery, NotificationRouter, ServerEvents};
-use crate::peer::Peer;
+use crate::server_log::ServerLog;
 use mcpproxy_protocol::mcp::headers;
 use mcpproxy_protocol::mcp::lifecycle::{INITIALIZED, OpeningRequest, ServerResponse};
 use mcpproxy_protocol::mcp::revisions::MODERN;
@@ -35,7 +35,7 @@ const MAX_TASKS: usize = 32;
 
 /// Session of one connection, and the tasks that read its streams.
 pub(super) struct HttpLifecycle {
-    peer: Arc<Peer>,
+    server_log: Arc<ServerLog>,
     session: Mutex<Session>,
     limit: Duration,
     /// Stream readers and replies; aborted when the session is closed.
@@ -57,7 +57,7 @@ impl HttpLifecycle {
         (router, server_events): (Arc<NotificationRouter>, Arc<ServerEvents>),
     ) -> Arc<Self> {
         Arc::new(Self {
-            peer: Arc::clone(&session.endpoint.peer),
+            server_log: Arc::clone(&session.endpoint.server_log),
             session: Mutex::new(session),
             limit,
             tasks: Mutex::default(),
@@ -126,7 +126,7 @@ impl HttpLifecycle {
                 .map_err(|refused| refused.cause)?;
         if let Some(endpoint) = moved {
             // Later requests of the session go directly to the new endpoint.
-            peer_line!(info, self.peer, server = %self.peer.name, path = %endpoint.path.path(), "redirected by the server");
+            peer_line!(info, self.server_log, server = %self.server_log.name, path = %endpoint.path.path(), "redirected by the server");
             self.session.lock().move_to(Arc::clone(&endpoint));
             session.move_to(Arc::clone(&endpoint));
             before.move_to(endpoint);
@@ -236,11 +236,11 @@ impl HttpLifecycle {
     }
 
     fn warn(&self, what: &str) {
-        peer_line!(warn, self.peer, server = %self.peer.name, "{what}");
+        peer_line!(warn, self.server_log, server = %self.server_log.name, "{what}");
     }
 
     pub(super) fn log_debug(&self, what: &str) {
-        peer_line!(debug, self.peer, server = %self.peer.name, "a server sent {what}");
+        peer_line!(debug, self.server_log, server = %self.server_log.name, "a server sent {what}");
     }
 }
 

@@ -23,7 +23,7 @@ use crate::request::CallSession;
 use mcpproxy_json::members::member;
 use mcpproxy_json::scan::{MessageKind, ScanLimits, Scanner};
 use mcpproxy_json::span::Span;
-use mcpproxy_policy::approvals::MAX_TASK_ID_BYTES;
+use mcpproxy_policy::sealed_task::MAX_TASK_ID_BYTES;
 use mcpproxy_protocol::mcp::bounds::MAX_URI_BYTES;
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
 use mcpproxy_protocol::mcp::extensions;

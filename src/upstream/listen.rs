@@ -164,7 +164,7 @@ fn interrupted(
             ListenEnd::Disconnected
         }
         StreamRefusal::Temporary(cause, asked) => {
-            peer_line!(info, upstream.peer, server = %upstream.name, stream, %cause, "the server's stream of changes could not be opened: it is retried with backoff");
+            peer_line!(info, upstream.server_log, server = %upstream.name, stream, %cause, "the server's stream of changes could not be opened: it is retried with backoff");
             ListenEnd::Ended(asked)
         }
     }
@@ -460,7 +460,7 @@ async fn send(
         },
         Err(failure) => {
             let cause = failure.cause;
-            peer_line!(debug, upstream.peer, server = %upstream.name, method, %cause, "updating a subscription failed");
+            peer_line!(debug, upstream.server_log, server = %upstream.name, method, %cause, "updating a subscription failed");
             SubscriptionAnswer::Missing
         }
     }

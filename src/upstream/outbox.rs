@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 
 use crate::http;
-use crate::peer::Peer;
 use crate::request::cancellation;
+use crate::server_log::ServerLog;
 use crate::state::{Carrier, Control};
 use mcpproxy_runtime::io::line_budget::peer_line;
 
@@ -23,7 +23,7 @@ const MAX_RESPONDING_BYTES: usize = 16 * 1024 * 1024;
 
 /// Outbox of one connection. Messages that are still being sent end with it.
 pub(super) struct Outbox {
-    peer: Arc<Peer>,
+    server_log: Arc<ServerLog>,
     /// Time limit of a response over a pipe.
     limit: Duration,
     cancelling: JoinSet<()>,
@@ -48,9 +48,13 @@ pub(super) enum ControlEnd {
 }
 
 impl Outbox {
-    pub(super) fn new(peer: &Arc<Peer>, limit: Duration, bytes: &Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(
+        server_log: &Arc<ServerLog>,
+        limit: Duration,
+        bytes: &Arc<AtomicUsize>,
+    ) -> Self {
         Self {
-            peer: Arc::clone(peer),
+            server_log: Arc::clone(server_log),
             limit,
             cancelling: JoinSet::new(),
             responding: JoinSet::new(),
@@ -99,8 +103,8 @@ impl Outbox {
         let (size, sending) = (outcome.len(), carrier.clone());
         let is_full = self.bytes.load(Ordering::Relaxed) + size > MAX_RESPONDING_BYTES;
         if self.responding.len() >= MAX_RESPONDING || (is_full && !self.responding.is_empty()) {
-            let peer = &self.peer;
-            peer_line!(warn, peer, server = %peer.name, limit = MAX_RESPONDING, "dropped a client's response: too many in progress");
+            let server_log = &self.server_log;
+            peer_line!(warn, server_log, server = %server_log.name, limit = MAX_RESPONDING, "dropped a client's response: too many in progress");
             return;
         }
         self.bytes.fetch_add(size, Ordering::Relaxed);

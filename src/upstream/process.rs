@@ -19,8 +19,8 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::config::ChildCommand;
-use crate::peer::Peer;
 use crate::reaper::Reaper;
+use crate::server_log::ServerLog;
 use mcpproxy_protocol::wire::lines::{Decoder, Item};
 use mcpproxy_runtime::os::marked;
 
@@ -233,7 +233,7 @@ fn error_rank(line: &str) -> u8 {
 /// Reads stderr to its end: stores the lines, logs them at debug level, and remembers the last ones to find the reason
 /// for a failure.
 pub(crate) async fn drain_stderr(
-    peer: Arc<Peer>,
+    server_log: Arc<ServerLog>,
     mut stderr: impl AsyncRead + Unpin,
     recent: RecentStderr,
 ) {
@@ -252,11 +252,11 @@ pub(crate) async fn drain_stderr(
                 Ok(None) => break,
                 // The beginning of an overlong line is sufficient.
                 whole @ (Ok(Some(Item::End)) | Err(_)) => {
-                    peer.keep_stderr(&line, whole.is_err());
-                    let line_text = peer.secrets.quote_cut(&line, whole.is_err());
+                    server_log.keep_stderr(&line, whole.is_err());
+                    let line_text = server_log.secrets.quote_cut(&line, whole.is_err());
                     line.clear();
-                    if peer.may_log_stderr() {
-                        tracing::debug!(server = %peer.name, line = %line_text, "stderr");
+                    if server_log.may_log_stderr() {
+                        tracing::debug!(server = %server_log.name, line = %line_text, "stderr");
                     }
                     if !line_text.is_empty() {
                         recent.push(line_text);
@@ -333,10 +333,10 @@ mod tests {
     #[tokio::test]
     async fn overlong_line_contains_no_part_of_a_secret() {
         let secrets = Arc::new(Secrets::new(["s3cr3t-token".to_owned()]));
-        let peer = Arc::new(Peer::new("s".into(), secrets));
+        let server_log = Arc::new(ServerLog::new("s".into(), secrets));
         let recent = RecentStderr::default();
         let rest = [b'x'; STDERR_LINE_BYTES as usize + 1];
-        drain_stderr(peer, b"bad s3cr3t-t".chain(&rest[..]), recent.clone()).await;
+        drain_stderr(server_log, b"bad s3cr3t-t".chain(&rest[..]), recent.clone()).await;
         assert_eq!(recent.reason().unwrap(), "last stderr line: bad [redacted]");
     }
 }

@@ -22,8 +22,8 @@ use tokio::time::{sleep_until, timeout, timeout_at};
 use crate::backoff::CONNECT_WAIT;
 use crate::error::Cause;
 use crate::notifications::ServerEvents;
-use crate::peer::Peer;
 use crate::request::Params;
+use crate::server_log::ServerLog;
 use crate::state::{CONTROL_MESSAGES, Control, LiveConnection};
 use crate::stdio::SentFor;
 use mcpproxy_policy::{Access, ResourceRequest};
@@ -335,7 +335,7 @@ impl SecondConnection {
         &self,
         live: &LiveConnection,
         level: &str,
-        (events, peer): (&ServerEvents, &Peer),
+        (events, server_log): (&ServerEvents, &ServerLog),
     ) {
         let Some(at) = LEVELS.iter().position(|known| *known == level) else { return };
         let is_lower = match &*self.phase.borrow() {
@@ -363,6 +363,6 @@ impl SecondConnection {
             Ok(Err(failure)) => failure.cause.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        peer_line!(debug, peer, server = %peer.name, failure, "logging/setLevel failed");
+        peer_line!(debug, server_log, server = %server_log.name, failure, "logging/setLevel failed");
     }
 }

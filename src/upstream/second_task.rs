@@ -100,8 +100,8 @@ impl SecondTask {
         (first, target): (&FirstConnection<'_>, &Target),
         ending: &mut oneshot::Receiver<FirstEnded>,
     ) {
-        let peer = &upstream.peer;
-        let server = &peer.name;
+        let server_log = &upstream.server_log;
+        let server = &server_log.name;
         let listed = first.lists_legacy;
         // Whether the connection may report resource changes.
         let mut may_report = true;
@@ -127,14 +127,14 @@ impl SecondTask {
                     may_report = listed;
                     let remembered = if listed { RETRY_AFTER } else { UNLISTED_RETRY_AFTER };
                     let remembered = remembered.max(throttled.flatten().unwrap_or_default());
-                    peer_line!(warn, peer, %server, reason, "opening a second connection (initialize) failed: calls of all clients use the first one");
+                    peer_line!(warn, server_log, %server, reason, "opening a second connection (initialize) failed: calls of all clients use the first one");
                     let until = Instant::now() + remembered;
                     let reason = reason.into();
                     second.publish(SecondPhase::Failed { reason, until, supported: listed });
                     continue;
                 }
             };
-            peer_line!(info, peer, %server, "opened a second connection (initialize) for clients that the server can ask");
+            peer_line!(info, server_log, %server, "opened a second connection (initialize) for clients that the server can ask");
             may_report = connection.greeting.about.offers.resource_updates;
             self.router = Some(Arc::clone(&connection.router));
             self.attempts = self.attempts.wrapping_add(1);
@@ -147,7 +147,7 @@ impl SecondTask {
                     let is_stable = began.elapsed() >= STABLE_AFTER;
                     let rest = if is_stable { Duration::ZERO } else { RETRY_AFTER };
                     let until = Instant::now() + rest;
-                    peer_line!(info, peer, %server, reason = &*reason, "the second connection was lost: a later call opens it again");
+                    peer_line!(info, server_log, %server, reason = &*reason, "the second connection was lost: a later call opens it again");
                     let shown = Arc::clone(&reason);
                     second.publish(SecondPhase::Failed { reason: shown, until, supported: true });
                     (reason, goodbye(), false)
@@ -205,7 +205,7 @@ impl SecondTask {
             following.spawn(listen::read_session_stream(Arc::clone(upstream), Arc::clone(http)));
         }
         let limit = first.options.limit;
-        let mut outbox = Outbox::new(&upstream.peer, limit, first.responding_bytes);
+        let mut outbox = Outbox::new(&upstream.server_log, limit, first.responding_bytes);
         let mut renewal = oauth::renewal(first.options.login, connection.bearer());
         loop {
             tokio::select! {

@@ -160,7 +160,7 @@ impl ServerTask {
             // Taken after the keyring prompt, which may take a long time.
             let began = Instant::now();
             let options = ConnectOptions {
-                peer: &self.upstream.peer,
+                server_log: &self.upstream.server_log,
                 key: self.key,
                 limit: self.init_limit(),
                 tls: &self.tls,
@@ -323,7 +323,7 @@ impl ServerTask {
         noting.spawn_blocking(move || {
             if let Err(error) = memory.note(family, SystemTime::now()) {
                 let server = &upstream.name;
-                peer_line!(warn, upstream.peer, %server, %error, "its protocol family is not remembered: it is probed at the next start");
+                peer_line!(warn, upstream.server_log, %server, %error, "its protocol family is not remembered: it is probed at the next start");
             }
         });
     }
@@ -331,7 +331,7 @@ impl ServerTask {
     /// Resolves the entry. From then on, the resolved values are secret.
     async fn read(&self) -> Result<Target, NotRead> {
         let (target, secrets) = read_entry(&self.config, &self.keyring).await?;
-        self.upstream.peer.secrets.hold(self.key, secrets);
+        self.upstream.server_log.secrets.hold(self.key, secrets);
         Ok(target)
     }
 
@@ -348,7 +348,7 @@ impl ServerTask {
     }
 
     fn login_with(&self, target: &Target) -> Option<oauth::LoginTokens> {
-        oauth::LoginTokens::of(&self.upstream.peer, &self.config, target, &self.tls)
+        oauth::LoginTokens::of(&self.upstream.server_log, &self.config, target, &self.tls)
     }
 
     /// Serves a connection until it ends. Also returns whether it ever worked.
@@ -390,7 +390,7 @@ impl ServerTask {
         // Whether a list was read to its end.
         let mut complete = false;
         let limit = self.config.init_timeout;
-        let mut outbox = Outbox::new(&self.upstream.peer, limit, &self.responding_bytes);
+        let mut outbox = Outbox::new(&self.upstream.server_log, limit, &self.responding_bytes);
         let mut pace = Pace::default();
         let mut retry = Backoff::new();
         let mut discovery: Option<Discovery> =
@@ -453,7 +453,7 @@ impl ServerTask {
                     let refresh = pace.changed(Instant::now());
                     if refresh.warn {
                         let server = &self.upstream.name;
-                        peer_line!(warn, self.upstream.peer, %server, "tool list changes too often; refresh interval raised to up to {MAX_DELAY:?}");
+                        peer_line!(warn, self.upstream.server_log, %server, "tool list changes too often; refresh interval raised to up to {MAX_DELAY:?}");
                     }
                     discovery = Some(self.discovery(connection, refresh.after, complete));
                 }
@@ -526,7 +526,7 @@ impl ServerTask {
                     Headers::Ignore
                 }
             };
-            let read = discovery::discover(&upstream.peer, &greeting, headers, fetch).await;
+            let read = discovery::discover(&upstream.server_log, &greeting, headers, fetch).await;
             let read = read.inspect_err(|_| {
                 // The next attempt follows.
                 if reported {
@@ -551,8 +551,8 @@ impl ServerTask {
     /// Marks the list of tools as stale; the previous list is kept.
     fn stale(&self, worked: bool, failure: &ListFailure) {
         let reason = &failure.reason;
-        let peer = &self.upstream.peer;
-        peer_line!(warn, peer, server = %peer.name, reason, "the list of tools could not be read: the last one is kept, and it is retried with backoff");
+        let server_log = &self.upstream.server_log;
+        peer_line!(warn, server_log, server = %server_log.name, reason, "the list of tools could not be read: the last one is kept, and it is retried with backoff");
         if worked {
             let fault = format!("{} is stale: {reason}", discovery::METHOD);
             self.report_list(Some(fault));
@@ -586,23 +586,23 @@ impl ServerTask {
             introduced: Arc::clone(&greeting.introduced),
             notice: self.lacking(),
         };
-        let peer = &self.upstream.peer;
+        let server_log = &self.upstream.server_log;
         for name in &change.duplicates {
-            peer_line!(warn, peer, server = %peer.name, tool = %name, "ignored a duplicate tool");
+            peer_line!(warn, server_log, server = %server_log.name, tool = %name, "ignored a duplicate tool");
         }
         for note in &change.noted {
-            let (tool, reason) = (peer.quote(&*note.item), peer.quote(&*note.reason));
+            let (tool, reason) = (server_log.quote(&*note.item), server_log.quote(&*note.reason));
             let action = note.action.as_str();
-            peer_line!(warn, peer, server = %peer.name, %tool, action, %reason, "nonconforming tool in a list");
+            peer_line!(warn, server_log, server = %server_log.name, %tool, action, %reason, "nonconforming tool in a list");
         }
-        peer_line!(info, peer, server = %self.upstream.name, tools, "discovered");
+        peer_line!(info, server_log, server = %self.upstream.name, tools, "discovered");
         if !self.upstream.is_retired() {
             (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
         }
         self.step(|state| state.discover(found));
         let fault = partial.as_ref().map(|partial| {
             let reason = &partial.reason;
-            peer_line!(warn, peer, server = %peer.name, reason, tools, "the list of tools is partial");
+            peer_line!(warn, server_log, server = %server_log.name, reason, tools, "the list of tools is partial");
             format!("{} is partial: {reason}", discovery::METHOD)
         });
         self.report_list(fault);
@@ -617,12 +617,12 @@ impl ServerTask {
                 *times += 1;
                 note(&self.upstream, &format!("still unusable: {reason}"));
                 if times.is_power_of_two() && *times > 4 {
-                    peer_line!(warn, self.upstream.peer, %server, times, "the server is still unusable");
+                    peer_line!(warn, self.upstream.server_log, %server, times, "the server is still unusable");
                 }
             }
             _ => {
                 // Reasons that contain a duration differ with each attempt.
-                peer_line!(warn, self.upstream.peer, %server, reason, "the server is unusable");
+                peer_line!(warn, self.upstream.server_log, %server, reason, "the server is unusable");
                 self.failed = Some((reason.to_owned(), 1));
             }
         }
@@ -650,8 +650,8 @@ impl ServerTask {
             Ok(true | false) => {}
             Err(forbidden) => {
                 debug_assert!(false, "{forbidden}");
-                let peer = &self.upstream.peer;
-                peer_line!(error, peer, server = %peer.name, %forbidden, "ignored an invalid state transition");
+                let server_log = &self.upstream.server_log;
+                peer_line!(error, server_log, server = %server_log.name, %forbidden, "ignored an invalid state transition");
             }
         }
     }
@@ -660,7 +660,7 @@ impl ServerTask {
 /// Adds a line to the stored output of a server that has a URL and therefore no output of its own. Never blocks.
 fn note(upstream: &Upstream, line: &str) {
     match upstream.transport {
-        Transport::StreamableHttp => upstream.peer.keep_stderr(line.as_bytes(), false),
+        Transport::StreamableHttp => upstream.server_log.keep_stderr(line.as_bytes(), false),
         Transport::Stdio | Transport::Unknown => {}
     }
 }

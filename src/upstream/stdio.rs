@@ -31,10 +31,10 @@ use crate::http::STALL_LIMIT;
 use crate::inbound::AnswerPart;
 use crate::inbound::{AbandonedCalls, CallClient, CallInFlight, CallRoute};
 use crate::notifications::ServerEvents;
-use crate::peer::Peer;
 use crate::pending::{Full, Pending};
 use crate::request;
 use crate::request::cancellation;
+use crate::server_log::ServerLog;
 use mcpproxy_runtime::io::deadline::{Allowance, Deadline};
 
 mod reader;
@@ -47,7 +47,7 @@ pub(crate) const LIFECYCLE_MESSAGES: usize = 16;
 /// Shared view of a child's pipes for calls: pending calls and the queue to the writer.
 #[derive(Debug)]
 pub(crate) struct ChildLink {
-    pub(crate) peer: Arc<Peer>,
+    pub(crate) server_log: Arc<ServerLog>,
     waiting: Mutex<Pending<Waiter>>,
     /// If both locks are needed, this one is taken after `waiting`.
     abandoned: Mutex<AbandonedCalls>,
@@ -111,12 +111,12 @@ pub(crate) struct Line {
 impl ChildLink {
     /// Creates the link, and the queue for the writer.
     pub(crate) fn new(
-        peer: Arc<Peer>,
+        server_log: Arc<ServerLog>,
         server_events: Arc<ServerEvents>,
     ) -> (Arc<Self>, mpsc::Receiver<Line>) {
         let (out, queue) = mpsc::channel(OUT_LINES);
         let link = Self {
-            peer,
+            server_log,
             waiting: Mutex::default(),
             abandoned: Mutex::default(),
             server_events,
@@ -518,7 +518,7 @@ pub(crate) async fn write(
         }
         for part in line.parts.iter().filter(|part| !part.is_empty()) {
             if let Err(error) = stdin.write_all(part).await {
-                tracing::debug!(server = %link.peer.name, %error, "the server closed its input");
+                tracing::debug!(server = %link.server_log.name, %error, "the server closed its input");
                 return;
             }
         }

@@ -32,10 +32,10 @@ use crate::followed_tasks::FollowedTasksByName;
 use crate::handle::{ActiveCalls, CallGuard, CallTimeout, ListFaults, Upstream};
 use crate::login_session::{LoginSession, NoLogin, WaitingLogin};
 use crate::notifications::{ServerEvents, Subscriptions};
-use crate::peer::Peer;
 use crate::reaper::{Reaper, WithheldVariables};
 use crate::second_connection::SecondConnection;
 use crate::second_task::SecondTask;
+use crate::server_log::ServerLog;
 use crate::server_task::ServerTask;
 use crate::state::{ATTEMPTS, CONTROL_MESSAGES, StateCell, UpstreamState};
 pub use crate::state::{Event, LoginOutcome, ServerState, Status, Transport};
@@ -244,7 +244,7 @@ impl Supervisor {
                     () = upstream.active_calls.drained() => {}
                     () = tokio::time::sleep(limit) => {
                         let server = &upstream.name;
-                        peer_line!(warn, upstream.peer, %server, "cutting off unfinished calls: their server was removed from the config, or its entry or TLS files have changed");
+                        peer_line!(warn, upstream.server_log, %server, "cutting off unfinished calls: their server was removed from the config, or its entry or TLS files have changed");
                     }
                     _ = stop.wait_for(Option::is_some) => {}
                 }
@@ -316,12 +316,12 @@ impl Supervisor {
             match upstream.own_tls.as_ref().map_or(TlsReload::Same, |tls| tls.reload(now, time)) {
                 TlsReload::Same => continue,
                 TlsReload::Renewed => {
-                    peer_line!(info, upstream.peer, %server, "reloaded the server's TLS files");
+                    peer_line!(info, upstream.server_log, %server, "reloaded the server's TLS files");
                     renewed.push(Arc::clone(server));
                     continue;
                 }
                 TlsReload::Unusable(problem) => {
-                    peer_line!(error, upstream.peer, %server, %problem, "the server's TLS files are unusable");
+                    peer_line!(error, upstream.server_log, %server, %problem, "the server's TLS files are unusable");
                 }
                 TlsReload::Recovered => {}
             }
@@ -463,8 +463,8 @@ impl Starter {
         let lookup = |name: &str| std::env::var(name).ok();
         if config.enabled {
             for exposed in config.exposed_files(&lookup) {
-                let peer = LinePeer::Server(name);
-                peer_line!(warn, peer, server = %name, "{exposed}");
+                let server_log = LinePeer::Server(name);
+                peer_line!(warn, server_log, server = %name, "{exposed}");
             }
         }
         let named = config.tls.as_ref().filter(|_| config.enabled && config.may_use_tls());
@@ -475,8 +475,8 @@ impl Starter {
         });
         let (stop, stopping) = watch::channel(None);
         let upstream = Arc::new(Upstream {
-            peer: Arc::new(
-                Peer::new(Arc::clone(name), Arc::clone(&self.secrets))
+            server_log: Arc::new(
+                ServerLog::new(Arc::clone(name), Arc::clone(&self.secrets))
                     .with_stderr_log(self.stderr.of(name)),
             ),
             name: Arc::clone(name),
@@ -523,9 +523,9 @@ impl Starter {
             async move {
                 tokio::select! {
                     () = task.run(controls, stopping) => {}
-                    () = own.peer.report_dropped() => {}
+                    () = own.server_log.report_dropped() => {}
                 }
-                own.peer.secrets.hold(key, []);
+                own.server_log.secrets.hold(key, []);
                 own.ended();
             },
             &self.runtime,

@@ -865,8 +865,7 @@ mod tests {
             let mut line = vec!["mcpproxy", "activity", "export", "--file", file];
             line.extend(format.into_iter().flat_map(|format| ["--format", format]));
             let parsed = crate::args::Cli::try_parse_from(line).unwrap().command;
-            let crate::args::Command::Activity(ActivityCommand::Export(export)) = parsed
-            else {
+            let crate::args::Command::Activity(ActivityCommand::Export(export)) = parsed else {
                 panic!("{file}")
             };
             match (export.format(), expected) {

@@ -399,10 +399,8 @@ mod tests {
         };
         for (limit, expected) in [(4, 4), (1, 1), (30, 20)] {
             let found = output::parse(&rows(limit, &fetch).await.unwrap()).unwrap();
-            let view = crate::table::TableView {
-                width: None,
-                colors: crate::output::Colors::Plain,
-            };
+            let view =
+                crate::table::TableView { width: None, colors: crate::output::Colors::Plain };
             let output =
                 Output { format: Format::Table, terminal: false, view, stderr_colors: view.colors };
             let shown = table(&found, limit, "", &output, &RowStyle::of(&output, true, None));

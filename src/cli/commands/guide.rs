@@ -2,9 +2,9 @@
 
 use crate::error::CommandError;
 use crate::format::{list, text};
+use crate::guide::{GuidePage, PAGES};
 use crate::output::Output;
 use crate::table::{Column, Fit, cell};
-use crate::guide::{GuidePage, PAGES};
 use serde_json::{Value, json};
 
 /// Beginning of a link to another page, as written for rustdoc.

@@ -565,10 +565,7 @@ mod tests {
                 "rules": [{"rule": name, "effect": "forbid", "outcome": "applies", "file": name,
                     "line": 7, "saw": [{"path": "context.arguments", "value": name}]}]});
             let keeps = ["deny by ", "applies", "OUTCOME"];
-            crate::output::tests::fits(
-                |output| draw_explanation(&explanation, output),
-                &keeps,
-            );
+            crate::output::tests::fits(|output| draw_explanation(&explanation, output), &keeps);
         }
     }
 
@@ -611,10 +608,7 @@ mod tests {
             let report = serde_json::json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": [
                 {"tool": name, "principal": name, "calls": 9, "newly_refused": 4, "rules": [name]},
             ]});
-            crate::output::tests::fits(
-                |output| draw_replay(&report, output),
-                &["NEWLY REFUSED"],
-            );
+            crate::output::tests::fits(|output| draw_replay(&report, output), &["NEWLY REFUSED"]);
         }
     }
 }

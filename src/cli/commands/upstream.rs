@@ -8,9 +8,7 @@ use crate::args::{Format, Global, UpstreamAdd, UpstreamCommand};
 use crate::backend::{Backend, Needs, target};
 use crate::completion::{Vocabulary, suggesting, unknown_server};
 use crate::error::{CommandError, Exit};
-use crate::format::{
-    TimeStyle, Times, list, list_notes, nonconforming, second_connection, text,
-};
+use crate::format::{TimeStyle, Times, list, list_notes, nonconforming, second_connection, text};
 use crate::output::{Output, Paragraph, of_state};
 use crate::running_proxy::ReloadReport;
 use crate::server_state::try_new_server;

@@ -19,11 +19,11 @@ use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text, Ty
 use mcpproxy_activity::{NotAdmitted, Slot};
 use mcpproxy_json::members::{member, members, string};
 use mcpproxy_policy::approvals::{
-    ApprovalExtent, ApprovalId, ApprovalVerdict, AskedCall, BoundRequest, Entered,
-    MAX_MEMBERS_BYTES, Outcome, Repeated, RepeatedWait, StateRead, UserResponse, WaitingApproval,
-    approval_named_in, shown,
+    ApprovalExtent, ApprovalId, ApprovalVerdict, AskedCall, Entered, MAX_MEMBERS_BYTES, Outcome,
+    Repeated, RepeatedWait, StateRead, UserResponse, WaitingApproval, approval_named_in, shown,
 };
 use mcpproxy_policy::intent::Operation;
+use mcpproxy_policy::sealed_state::BoundRequest;
 use mcpproxy_policy::tool::SideEffect;
 use mcpproxy_policy::{Access, ApprovalDenial, Approved, NotApproved, PendingApproval};
 use mcpproxy_protocol::mcp::meta::SERVER_KEY;

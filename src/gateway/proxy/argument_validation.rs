@@ -20,7 +20,8 @@ use mcpproxy_schema::declared::KeyConflict;
 use mcpproxy_schema::judge::{Judgment, Verdict};
 use mcpproxy_schema::violation::Violation;
 
-use super::recorded::{JudgedArguments, OnRecord};
+use super::recorded::OnRecord;
+use super::recorded::admit::JudgedArguments;
 use super::refusal::{Refusal, RefusalKind};
 use super::{advice, worker};
 use crate::telemetry::call_metrics::Judged;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use mcpproxy_activity::record::{Decision, Status};
 use mcpproxy_activity::{Durability, record};
 use mcpproxy_catalog::exposed_uris::AnswerRewriter;
-use mcpproxy_policy::approvals::{BoundRequest, MAX_SERVER_STATE_BYTES};
+use mcpproxy_policy::sealed_state::{BoundRequest, MAX_SERVER_STATE_BYTES};
 use mcpproxy_policy::tool::OutputSchema;
 use mcpproxy_policy::{Access, BreakerChange, Permit, ResourceRequest, ServerOutcome};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
@@ -32,8 +32,8 @@ use mcpproxy_upstream::{AnswerPart, CallAttempt, CallError, PermittedCall};
 use tracing::Instrument;
 
 use self::input_rounds::{InputFault, InputRounds};
-use super::held::answer::AnswerStream;
 use super::held::bounds::PreparedHold;
+use super::held::held_answer::AnswerStream;
 use super::kept_results::{KEPT, KeepFailure, Keeping, NOT_KEPT};
 use super::recorded::receipt::Departure;
 use super::recorded::record::CallRecord;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mcpproxy_json::members::{member, string};
-use mcpproxy_policy::approvals::{OpenedTask, server_named_in, task_digits};
+use mcpproxy_policy::sealed_task::{OpenedTask, server_named_in, task_digits};
 use mcpproxy_policy::tool::ToolName;
 use mcpproxy_policy::{Access, TaskAccess, TaskRequest, ToolAccess};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;

@@ -18,8 +18,6 @@ use crate::approvals::config::MAX_STANDING;
 use crate::approvals::request_state::{
     Repeat, RepeatedCall, StateKey, StateRead, Unclaimed, UnclaimedCalls, UserResponse,
 };
-use crate::approvals::sealed_state::{BoundRequest, StateRefused};
-use crate::approvals::sealed_task::OpenedTask;
 use crate::approvals::standing::{
     Now, Reach, SharedApproval, SharedApprovalKey, StandingApproval, StandingApprovals,
 };
@@ -27,6 +25,8 @@ use crate::approvals::{
     AnswerChannel, AnswerError, Answerer, ApprovalAnswer, ApprovalExtent, ApprovalId,
     ApprovalVerdict, AskedCall, Decided, Outcome,
 };
+use crate::sealed_state::{BoundRequest, StateRefused};
+use crate::sealed_task::OpenedTask;
 use crate::{Approved, NotApproved, PendingApproval, Principal};
 
 /// Maximum number of decided approvals that are remembered, so that a second answer is rejected with the first.

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use subtle::ConstantTimeEq;
 use tokio::sync::oneshot;
 
-use crate::approvals::sealed_state::{BoundRequest, SealingKey, StateRefused};
 use crate::approvals::{ApprovalId, ApprovalVerdict, Outcome};
+use crate::sealed_state::{BoundRequest, SealingKey, StateRefused};
 use crate::{CallDigest, NotApproved, PendingApproval, Principal};
 
 /// Prefix of every approval's state, regardless of the proxy that made it.

@@ -21,8 +21,8 @@ use crate::connection::{Connection, HttpRequest, IdleStatus};
 use crate::endpoint::Endpoint;
 use crate::error::Cause;
 use crate::oauth::{Challenge, Challenges};
-use crate::peer::Peer;
 use crate::request::Slices;
+use crate::server_log::ServerLog;
 use mcpproxy_protocol::mcp::headers;
 use mcpproxy_protocol::mcp::revisions::MODERN;
 use mcpproxy_protocol::wire::sse;
@@ -94,8 +94,8 @@ impl Pool {
                 IdleCheck::Closed => drop(list.remove(at)),
                 IdleCheck::Unsolicited => {
                     drop(list.remove(at));
-                    let peer = session.peer();
-                    peer_line!(warn, peer, server = %peer.name, "closed a connection with unsolicited data");
+                    let server_log = session.server_log();
+                    peer_line!(warn, server_log, server = %server_log.name, "closed a connection with unsolicited data");
                 }
                 IdleCheck::Draining => {}
             }
@@ -229,8 +229,8 @@ impl Session {
         Ok(Self { endpoint, key, headers, post_head, logged_in: false, challenges: None })
     }
 
-    pub(crate) fn peer(&self) -> &Peer {
-        &self.endpoint.peer
+    pub(crate) fn server_log(&self) -> &ServerLog {
+        &self.endpoint.server_log
     }
 
     /// Sends later requests to another endpoint of the server.
@@ -270,7 +270,7 @@ impl Session {
         let challenges = self.challenges.as_ref()?;
         let bearer = self.headers.get(AUTHORIZATION).filter(|_| self.logged_in);
         let header = head.authenticate.as_deref();
-        let header = header.map(|header| self.peer().secrets.mask(header, false));
+        let header = header.map(|header| self.server_log().secrets.mask(header, false));
         let challenge = Challenge::read(head.status, header.as_deref(), bearer)?;
         let renewable = matches!(challenge, Challenge::Token(Some(_)));
         let reason = challenges.record(challenge);

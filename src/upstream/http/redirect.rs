@@ -30,7 +30,8 @@ pub(super) async fn next_endpoint(
         Some(Step::Https(tls)) => {
             // Reads certificates at the first call.
             let (from, url) = (endpoint.clone(), url.to_string());
-            let parse = move || Endpoint::parse(&url, &from.peer, &from.egress, move || tls());
+            let parse =
+                move || Endpoint::parse(&url, &from.server_log, &from.egress, move || tls());
             let parsed = tokio::task::spawn_blocking(parse).await;
             parsed.map_err(|error| error.to_string()).flatten()
         }
@@ -78,9 +79,9 @@ pub(super) fn refusal(from: &Endpoint, status: u16, location: &[u8], why: &'stat
             let _ = (url.set_username(""), url.set_password(None));
             url.set_query(None);
             url.set_fragment(None);
-            from.peer.quote(url.as_str())
+            from.server_log.quote(url.as_str())
         }
-        None => from.peer.quote(location),
+        None => from.server_log.quote(location),
     };
     Cause::Redirect { status, location, why }
 }

@@ -24,8 +24,8 @@ use url::Url;
 
 use crate::oauth::client::{AddressPolicy, LoginClient};
 use crate::oauth::store::{Grant, TokenStoreError};
-use crate::peer::Peer;
 use crate::request::Params;
+use crate::server_log::ServerLog;
 use mcpproxy_protocol::mcp::headers;
 use mcpproxy_protocol::mcp::revisions::{MODERN, NEWEST_LEGACY, ProtocolFamily};
 
@@ -327,8 +327,8 @@ pub enum LoginError {
 
 impl LoginError {
     /// Redacts and bounds the text.
-    pub(super) fn quoted(self, peer: &Peer) -> Self {
-        let quote = |text: String| peer.quote(text).to_string();
+    pub(super) fn quoted(self, server_log: &ServerLog) -> Self {
+        let quote = |text: String| server_log.quote(text).to_string();
         match self {
             Self::Config(text) => Self::Config(quote(text)),
             Self::Unreachable(text) => Self::Unreachable(quote(text)),

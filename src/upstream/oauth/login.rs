@@ -25,7 +25,7 @@ use crate::oauth::authority::{LoginError, error_chain, probe, query, unusable};
 use crate::oauth::client::{AddressPolicy, LoginClient, LoginTransport};
 use crate::oauth::client_credentials::TokenRequest;
 use crate::oauth::store::{Grant, TokenStore, take};
-use crate::peer::Peer;
+use crate::server_log::ServerLog;
 use mcpproxy_runtime::io::address::UNIX;
 use mcpproxy_runtime::io::egress_proxy::Egress;
 use mcpproxy_runtime::secrets::Secrets;
@@ -52,26 +52,27 @@ pub async fn login(
     limit: Duration,
     show: impl FnOnce(&str),
 ) -> Result<LoggedIn, LoginError> {
-    let peer = Peer::new(name.into(), Arc::new(Secrets::new(config.secrets())));
-    let logged_in = attempt(&peer, config, data_dir, limit, show).await;
-    logged_in.map_err(|error| error.quoted(&peer))
+    let server_log = ServerLog::new(name.into(), Arc::new(Secrets::new(config.secrets())));
+    let logged_in = attempt(&server_log, config, data_dir, limit, show).await;
+    logged_in.map_err(|error| error.quoted(&server_log))
 }
 
 /// Same as [`login`], with unredacted errors.
 async fn attempt(
-    peer: &Peer,
+    server_log: &ServerLog,
     config: &Config,
     data_dir: &Path,
     limit: Duration,
     show: impl FnOnce(&str),
 ) -> Result<LoggedIn, LoginError> {
-    let EntryRead { url, headers, egress, client_secret, client } = entry_of(peer, config).await?;
+    let EntryRead { url, headers, egress, client_secret, client } =
+        entry_of(server_log, config).await?;
     let transport = LoginTransport { egress, ..LoginTransport::default() };
-    let store = TokenStore::new(data_dir, &peer.name);
+    let store = TokenStore::new(data_dir, &server_log.name);
     if let Some(client) = &client {
         let request = TokenRequest { url: &url, headers: &headers, client, transport: &transport };
         let grant = request.obtain(before(&store, &url).await.as_ref()).await?;
-        peer.secrets.learn(grant.secrets());
+        server_log.secrets.learn(grant.secrets());
         return keep(store, grant).await;
     }
     let policy = AddressPolicy::new(&url);
@@ -92,18 +93,18 @@ async fn attempt(
         .map_err(|error| LoginError::Unusable(error.to_string()))?;
     let (state, resource) = (query(&auth_url, "state")?, query(&auth_url, "resource")?);
     let requested = oauth::scopes(&query(&auth_url, "scope").unwrap_or_default());
-    peer.secrets.learn([&*state]);
+    server_log.secrets.learn([&*state]);
     show(auth_url.as_str());
     let returned = tokio::time::timeout(limit, callback.wait(&state)).await;
     let (returned, page) = returned
         .map_err(|_| LoginError::Late(limit))?
         .map_err(|error| LoginError::Unusable(error.to_string()))?;
-    let ending = Ending { peer, store, session, client, metadata, before };
+    let ending = Ending { server_log, store, session, client, metadata, before };
     let outcome = ending.complete(&url, returned, &state, (resource, requested)).await;
     let text = match &outcome {
         Ok(_) => "The login succeeded. This page can be closed.".to_owned(),
         Err(error) => {
-            let reason = peer.quote(error.to_string());
+            let reason = server_log.quote(error.to_string());
             format!("The login failed: {reason}. This page can be closed; see the terminal.")
         }
     };
@@ -113,7 +114,7 @@ async fn attempt(
 
 /// Login whose browser has returned.
 struct Ending<'a> {
-    peer: &'a Peer,
+    server_log: &'a ServerLog,
     store: TokenStore,
     session: AuthorizationSession,
     client: OAuthClientConfig,
@@ -130,7 +131,7 @@ impl Ending<'_> {
         state: &str,
         (resource, requested): (String, Vec<String>),
     ) -> Result<LoggedIn, LoginError> {
-        let Self { peer, store, session, client, metadata, before } = self;
+        let Self { server_log, store, session, client, metadata, before } = self;
         let issuer = metadata.issuer.clone().unwrap_or_default();
         let (code, by) = match returned {
             Returned::Granted { code, issuer } => (code, issuer),
@@ -144,7 +145,7 @@ impl Ending<'_> {
                 });
             }
         };
-        peer.secrets.learn([&*code]);
+        server_log.secrets.learn([&*code]);
         let response = session
             .handle_callback_with_issuer(&code, state, by.as_deref())
             .await
@@ -198,7 +199,10 @@ pub(super) struct EntryRead {
 }
 
 /// Resolves the entry, possibly with a keyring prompt. From then on, the resolved values are secret.
-pub(super) async fn entry_of(peer: &Peer, config: &Config) -> Result<EntryRead, LoginError> {
+pub(super) async fn entry_of(
+    server_log: &ServerLog,
+    config: &Config,
+) -> Result<EntryRead, LoginError> {
     let config = config.clone();
     let read = tokio::task::spawn_blocking(move || {
         let (url, target) = target(&config)?;
@@ -214,7 +218,7 @@ pub(super) async fn entry_of(peer: &Peer, config: &Config) -> Result<EntryRead, 
     });
     let (read, secrets) =
         read.await.map_err(|error| LoginError::Unusable(error.to_string())).flatten()?;
-    peer.secrets.learn(secrets.iter().chain(&read.client_secret).map(String::as_str));
+    server_log.secrets.learn(secrets.iter().chain(&read.client_secret).map(String::as_str));
     Ok(read)
 }
 

@@ -28,7 +28,7 @@ use crate::oauth::store::{Grant, Stamp, TokenStore, seconds, take};
 use crate::oauth::{
     Challenge, Challenges, MAX_SCOPES, authority, how_to_log_in, needs_login, needs_scopes, union,
 };
-use crate::peer::Peer;
+use crate::server_log::ServerLog;
 use mcpproxy_runtime::io::address::UNIX;
 use mcpproxy_runtime::io::line_budget::peer_line;
 
@@ -47,7 +47,7 @@ const MAX_STEP_UPS: u32 = 2;
 
 #[derive(Clone)]
 pub(crate) struct LoginTokens {
-    peer: Arc<Peer>,
+    server_log: Arc<ServerLog>,
     url: String,
     store: TokenStore,
     transport: LoginTransport,
@@ -165,7 +165,7 @@ pub(crate) async fn changed(login: Option<&LoginTokens>) {
 impl LoginTokens {
     /// Tokens of a server that may have a login: over HTTP, without an operator's `Authorization` header.
     pub(crate) fn of(
-        peer: &Arc<Peer>,
+        server_log: &Arc<ServerLog>,
         config: &Config,
         target: &Target,
         tls: &Arc<OnceLock<TlsConnector>>,
@@ -180,7 +180,7 @@ impl LoginTokens {
             return None;
         }
         let has_own = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
-        let store = TokenStore::new(folder, &peer.name);
+        let store = TokenStore::new(folder, &server_log.name);
         let transport = LoginTransport {
             tls: Arc::clone(tls),
             egress: egress.clone(),
@@ -189,19 +189,24 @@ impl LoginTokens {
         if has_own {
             return None;
         }
-        let tokens = Self::new(Arc::clone(peer), url, store, transport);
+        let tokens = Self::new(Arc::clone(server_log), url, store, transport);
         Some(match client {
             Some(client) => tokens.unattended(client.clone(), headers.clone()),
             None => tokens,
         })
     }
 
-    fn new(peer: Arc<Peer>, url: &str, store: TokenStore, transport: LoginTransport) -> Self {
+    fn new(
+        server_log: Arc<ServerLog>,
+        url: &str,
+        store: TokenStore,
+        transport: LoginTransport,
+    ) -> Self {
         // Normalized as in the login.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
-        let challenges = Arc::new(Challenges::new(peer.name.clone(), false));
+        let challenges = Arc::new(Challenges::new(server_log.name.clone(), false));
         Self {
-            peer,
+            server_log,
             url,
             store,
             transport,
@@ -214,7 +219,7 @@ impl LoginTokens {
 
     /// Tokens that `client` requests itself.
     fn unattended(self, client: ClientCredentials, headers: Vec<(String, String)>) -> Self {
-        let challenges = Arc::new(Challenges::new(self.peer.name.clone(), true));
+        let challenges = Arc::new(Challenges::new(self.server_log.name.clone(), true));
         let unattended = Arc::new(Unattended { client, headers, pause: Mutex::default() });
         Self { unattended: Some(unattended), challenges, ..self }
     }
@@ -247,7 +252,7 @@ impl LoginTokens {
                 match kept.map_err(|error| error.to_string()).flatten() {
                     Ok(notice) => notice,
                     Err(error) => {
-                        peer_line!(warn, self.peer, server = %self.peer.name, "the required scopes could not be stored: {error}");
+                        peer_line!(warn, self.server_log, server = %self.server_log.name, "the required scopes could not be stored: {error}");
                         return ChallengeOutcome::Nothing;
                     }
                 }
@@ -298,7 +303,7 @@ impl LoginTokens {
     fn notice_of(&self, grant: &Grant) -> String {
         match &grant.client {
             Some(client) => client_notice(client, grant),
-            None => notice(&self.peer.name, grant),
+            None => notice(&self.server_log.name, grant),
         }
     }
 
@@ -335,7 +340,7 @@ impl LoginTokens {
             (refused.is(&bearer.token), refused.count)
         };
         if was_refused && count > MAX_REFUSED {
-            let needs_login = needs_login(&self.peer.name);
+            let needs_login = needs_login(&self.server_log.name);
             return Err(format!("it rejected {count} tokens in a row; {needs_login}"));
         }
         if !was_refused && bearer.renew_at.is_none_or(|at| seconds() < at) {
@@ -374,7 +379,7 @@ impl LoginTokens {
                 let requested = self.spawn_request(unattended, token, lack).await;
                 // The token is valid for all other requests.
                 Ok(requested.unwrap_or_else(|reason| {
-                    peer_line!(warn, self.peer, server = %self.peer.name, "no token with further scopes: {reason}");
+                    peer_line!(warn, self.server_log, server = %self.server_log.name, "no token with further scopes: {reason}");
                     current
                 }))
             }
@@ -432,9 +437,9 @@ impl LoginTokens {
                 self.pace(unattended, &grant, old);
                 return self.store_token(unattended, grant).await;
             }
-            Err(error) => error.quoted(&self.peer),
+            Err(error) => error.quoted(&self.server_log),
         };
-        let reason = not_granted(&self.peer.name, &error);
+        let reason = not_granted(&self.server_log.name, &error);
         match (stored, &error) {
             // The scopes are not requested again; all other requests continue without a pause.
             (Some((grant, _)), LoginError::Denied(_)) if lack == Lack::Scopes => {
@@ -447,7 +452,7 @@ impl LoginTokens {
 
     /// Stores a grant of a client and returns its token. If it cannot be stored, the next request is paused.
     async fn store_token(&self, unattended: &Unattended, grant: Grant) -> Result<Bearer, String> {
-        self.peer.secrets.learn(grant.secrets());
+        self.server_log.secrets.learn(grant.secrets());
         self.challenges.set_notice(self.notice_of(&grant).into());
         let store = self.store.clone();
         let save = move || {
@@ -471,7 +476,7 @@ impl LoginTokens {
             let issuer = grant.metadata.issuer.as_deref().unwrap_or_default();
             let reason = format!(
                 "it rejects every token of {issuer}: check what the client may do there, then {}",
-                how_to_log_in(&self.peer.name)
+                how_to_log_in(&self.server_log.name)
             );
             unattended.pause.lock().rest(reason, Instant::now());
         } else if !was_refused {
@@ -483,7 +488,7 @@ impl LoginTokens {
     pub(crate) async fn end(&self, deadline: Instant) {
         self.renewals.close();
         if timeout_at(deadline, self.renewals.wait()).await.is_err() {
-            peer_line!(warn, self.peer, server = %self.peer.name, "a token renewal was interrupted: log in again if the token is rejected");
+            peer_line!(warn, self.server_log, server = %self.server_log.name, "a token renewal was interrupted: log in again if the token is rejected");
         }
     }
 
@@ -506,7 +511,7 @@ impl LoginTokens {
                 Err(reason) if self.ended(current) => return Renewal::Gone(reason),
                 Err(reason) => {
                     if logged != reason {
-                        peer_line!(warn, self.peer, server = %self.peer.name, "token renewal failed, will be retried: {reason}");
+                        peer_line!(warn, self.server_log, server = %self.server_log.name, "token renewal failed, will be retried: {reason}");
                         logged = reason;
                     }
                     let asked = self.transport.throttle.remaining(Instant::now().into_std());
@@ -550,18 +555,19 @@ impl LoginTokens {
     }
 
     async fn load(&self) -> Result<Option<(Grant, Option<Stamp>)>, String> {
-        let (store, peer, url) = (self.store.clone(), self.peer.clone(), self.url.clone());
+        let (store, server_log, url) =
+            (self.store.clone(), self.server_log.clone(), self.url.clone());
         let settings = self.settings().cloned();
         let load = move || {
             let stamp = store.stamp();
             let grant = store.load().map_err(|error| error.to_string())?;
             let Some(grant) = grant.filter(Grant::is_login) else { return Ok(None) };
-            peer.secrets.learn(grant.secrets());
+            server_log.secrets.learn(grant.secrets());
             // Tokens are valid only for the URL for which they were issued, and for the client that requested them.
             match (grant.url == url, grant.client == settings) {
                 (true, true) => Ok(Some((grant, stamp))),
                 (false, true) if settings.is_none() => {
-                    Err(format!("its url has changed since; {}", needs_login(&peer.name)))
+                    Err(format!("its url has changed since; {}", needs_login(&server_log.name)))
                 }
                 (_, _) => Ok(None),
             }
@@ -580,7 +586,7 @@ impl LoginTokens {
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
         let _lock = lock.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
         let Some((grant, stamp)) = self.load().await? else {
-            return Err(needs_login(&self.peer.name));
+            return Err(needs_login(&self.server_log.name));
         };
         if grant.access_token != old.token {
             return Ok(bearer(&grant, stamp));
@@ -589,9 +595,9 @@ impl LoginTokens {
         let end = async |grant: Grant| {
             let save = move || store.save(&grant.ended());
             if let Ok(Err(error)) = tokio::task::spawn_blocking(save).await {
-                peer_line!(warn, self.peer, server = %self.peer.name, "an unusable token could not be removed: {error}");
+                peer_line!(warn, self.server_log, server = %self.server_log.name, "an unusable token could not be removed: {error}");
             }
-            needs_login(&self.peer.name)
+            needs_login(&self.server_log.name)
         };
         if refused && moved(&grant, &self.transport).await {
             let needs_login = end(grant).await;
@@ -599,7 +605,7 @@ impl LoginTokens {
         }
         match renew(&grant, &self.transport).await {
             Ok(renewed) => {
-                self.peer.secrets.learn(renewed.secrets());
+                self.server_log.secrets.learn(renewed.secrets());
                 let store = self.store.clone();
                 let save = move || {
                     store.save(&renewed).map_err(|error| error.to_string())?;
@@ -609,7 +615,7 @@ impl LoginTokens {
             }
             Err(NotRenewed::Refused) => Err(end(grant).await),
             Err(NotRenewed::Failed(reason)) => {
-                Err(format!("its token cannot be renewed: {}", self.peer.quote(reason)))
+                Err(format!("its token cannot be renewed: {}", self.server_log.quote(reason)))
             }
         }
     }
@@ -802,7 +808,7 @@ mod tests {
             guard.store.save(&grant).unwrap();
             guard.bearer().await.unwrap();
             let error_chain = format!("{token} to-renew-{token} first-token");
-            assert_eq!(&*guard.peer.quote(error_chain), "[redacted] [redacted] [redacted]");
+            assert_eq!(&*guard.server_log.quote(error_chain), "[redacted] [redacted] [redacted]");
         }
     }
 

@@ -16,7 +16,7 @@ use crate::oauth::client::{AddressPolicy, LoginClient, LoginTransport};
 use crate::oauth::client_credentials;
 use crate::oauth::login::entry_of;
 use crate::oauth::store::{Grant, TokenStore, TokenStoreError};
-use crate::peer::Peer;
+use crate::server_log::ServerLog;
 use mcpproxy_runtime::secrets::Secrets;
 
 /// Result of a logout.
@@ -37,7 +37,7 @@ pub async fn log_out(
     config: &Config,
     data_dir: &Path,
 ) -> Result<LoggedOut, LoginError> {
-    let peer = Peer::new(name.into(), Arc::new(Secrets::new(config.secrets())));
+    let server_log = ServerLog::new(name.into(), Arc::new(Secrets::new(config.secrets())));
     let store = TokenStore::new(data_dir, name);
     let taken = tokio::task::spawn_blocking(move || take(&store)).await;
     let grant = match taken.map_err(|error| LoginError::Unusable(error.to_string()))?? {
@@ -45,10 +45,10 @@ pub async fn log_out(
         Err(unreadable) => return Ok(LoggedOut::Removed(unreadable.to_string())),
     };
     let Some(grant) = grant else { return Ok(LoggedOut::NotLoggedIn) };
-    peer.secrets.learn(grant.secrets());
-    Ok(match revoke(&peer, config, &grant).await {
+    server_log.secrets.learn(grant.secrets());
+    Ok(match revoke(&server_log, config, &grant).await {
         Ok(()) => LoggedOut::Revoked,
-        Err(reason) => LoggedOut::Removed(peer.quote(reason).to_string()),
+        Err(reason) => LoggedOut::Removed(server_log.quote(reason).to_string()),
     })
 }
 
@@ -66,12 +66,12 @@ fn take(store: &TokenStore) -> Result<Result<Option<Grant>, TokenStoreError>, To
 
 /// Revokes both tokens, the refresh token first, because an authorization server may be unable to revoke the other (RFC
 /// 7009 §2).
-async fn revoke(peer: &Peer, config: &Config, grant: &Grant) -> Result<(), String> {
+async fn revoke(server_log: &ServerLog, config: &Config, grant: &Grant) -> Result<(), String> {
     let endpoint =
         grant.metadata.additional_fields.get(REVOCATION_ENDPOINT).and_then(Value::as_str);
     let endpoint = endpoint.ok_or("no revocation endpoint (RFC 7009) was named at the login")?;
     let server = Url::parse(&grant.url).map_err(|error| error.to_string())?;
-    let entry = entry_of(peer, config).await.map_err(|error| error.to_string())?;
+    let entry = entry_of(server_log, config).await.map_err(|error| error.to_string())?;
     let transport = LoginTransport { egress: entry.egress, ..LoginTransport::default() };
     let client = LoginClient::new(AddressPolicy::new(&server), transport);
     let mut grant = grant.clone();

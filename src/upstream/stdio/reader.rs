@@ -63,7 +63,7 @@ pub(crate) async fn read(
             Ok(_) => {}
             Err(error) => {
                 reader.end_of_output();
-                return link.peer.quote(error.to_string());
+                return link.server_log.quote(error.to_string());
             }
         }
         lines.push(buffer.split().freeze());
@@ -75,7 +75,7 @@ pub(crate) async fn read(
                 Err(too_long) => reader.too_long(&too_long).await,
             }
             if let Some(reason) = reader.broken {
-                peer_line!(warn, link.peer, server = %link.peer.name, "{reason}; its pipes are closed");
+                peer_line!(warn, link.server_log, server = %link.server_log.name, "{reason}; its pipes are closed");
                 return reason.into();
             }
         }
@@ -235,8 +235,8 @@ impl Reader<'_> {
             // On a pipe, messages during a call precede its response.
             Destination::Log(None) => {
                 if self.link.server_events.logged(&message) != LogDelivery::Delivered {
-                    let peer = &self.link.peer;
-                    peer_line!(debug, peer, server = %peer.name, "dropped a log message without a recipient");
+                    let server_log = &self.link.server_log;
+                    peer_line!(debug, server_log, server = %server_log.name, "dropped a log message without a recipient");
                 }
                 true
             }
@@ -298,7 +298,7 @@ impl Reader<'_> {
             }
             Destination::Reply(reply) => self.reply(reply),
             Destination::Nobody(what) => {
-                peer_line!(debug, self.link.peer, server = %self.link.peer.name, "dropped {what}");
+                peer_line!(debug, self.link.server_log, server = %self.link.server_log.name, "dropped {what}");
                 true
             }
         };
@@ -314,7 +314,7 @@ impl Reader<'_> {
     }
 
     async fn too_long(&mut self, error: &lines::TooLong) {
-        peer_line!(warn, self.link.peer, server = %self.link.peer.name, %error, "dropped an unreadable line");
+        peer_line!(warn, self.link.server_log, server = %self.link.server_log.name, %error, "dropped an unreadable line");
         if let Some((id, _)) = &self.line.call {
             let id = *id;
             self.forward_piece(CallPiece::Failed(Cause::Unreadable {
@@ -336,7 +336,7 @@ impl Reader<'_> {
                 self.drop_line();
             }
             Forwarded::NotTaken(cause) => {
-                peer_line!(warn, self.link.peer, server = %self.link.peer.name, "a response was cut off: {cause}");
+                peer_line!(warn, self.link.server_log, server = %self.link.server_log.name, "a response was cut off: {cause}");
                 // Delivered after the queued pieces; a slot is reserved for it.
                 let _ = sender.try_send(CallPiece::Failed(cause));
                 self.link.answered(*id);
@@ -364,7 +364,7 @@ impl Reader<'_> {
             Violation::Large => "sent a notification or request that is too large",
             Violation::Flood => "sends notifications faster than they can be handled",
         };
-        peer_line!(warn, self.link.peer, server = %self.link.peer.name, "a server {what}");
+        peer_line!(warn, self.link.server_log, server = %self.link.server_log.name, "a server {what}");
     }
 }
 

@@ -527,7 +527,8 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
         stdio::read(reader, read, out, 1).await;
     });
     let mut channel = LifecycleChannel::Pipe(PipeLifecycle::new(link.clone(), inbox, PATIENCE));
-    let greeting = handshake::perform(&link.peer, &mut channel, PATIENCE, start).await.unwrap();
+    let greeting =
+        handshake::perform(&link.server_log, &mut channel, PATIENCE, start).await.unwrap();
     assert!(greeting.about.offers.tools);
     let family = greeting.about.family;
 

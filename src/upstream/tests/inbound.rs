@@ -10,7 +10,7 @@ use tokio::sync::mpsc as queues;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::*;
-use crate::peer::LOG_BURST;
+use crate::server_log::LOG_BURST;
 use crate::stdio::{self as pipes, CALL_PIECES, ChildLink};
 use crate::tests::stdio::SERVER;
 use crate::tests::{Fake, Request, Say, legacy, modern};

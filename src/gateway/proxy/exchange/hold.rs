@@ -24,12 +24,12 @@ use tokio::time::Instant;
 use super::{Exchange, INPUT_REQUIRED, settle};
 use crate::proxy::client::ActiveCall;
 use crate::proxy::held;
-use crate::proxy::held::answer::{AnswerStream, HeldAnswer};
 use crate::proxy::held::bounds::{MAX_HELD_QUESTION_BYTES, MAX_HELD_ROUNDS, NotHeld, PreparedHold};
 use crate::proxy::held::calls::{
     AskedRequest, ComparedArguments, HELD_CALL, HeldCallEntry, HeldRequest, QUESTION, Taker,
     Withdrawn,
 };
+use crate::proxy::held::held_answer::{AnswerStream, HeldAnswer};
 use crate::proxy::refusal::RefusalKind;
 use crate::proxy::relay::HeldQuestion;
 use crate::proxy::render;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcpproxy_json::members::{member, members, string};
 use mcpproxy_json::tape;
-use mcpproxy_policy::approvals::MAX_SERVER_STATE_BYTES;
+use mcpproxy_policy::sealed_state::MAX_SERVER_STATE_BYTES;
 use mcpproxy_policy::{Access, Permit};
 use mcpproxy_protocol::mcp::capabilities::{ClientCapabilities, ServerRequest};
 use mcpproxy_protocol::mcp::jsonrpc::Code;

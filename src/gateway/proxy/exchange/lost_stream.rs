@@ -5,7 +5,7 @@ use mcpproxy_schema::output::Inspector;
 use mcpproxy_upstream::CallError;
 
 use super::{Broken, Exchange, policy};
-use crate::proxy::held::answer::AnswerStream;
+use crate::proxy::held::held_answer::AnswerStream;
 
 impl Exchange {
     /// Repeats the request if nothing has arrived and the connection caused the failure (CAP-7).

@@ -16,9 +16,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use mcpproxy_json::members::{member, members, string};
-use mcpproxy_policy::approvals::{
-    MAX_SERVER_STATE_BYTES, MAX_TASK_ID_BYTES, OpenedTask, task_digits,
-};
+use mcpproxy_policy::sealed_state::MAX_SERVER_STATE_BYTES;
+use mcpproxy_policy::sealed_task::{MAX_TASK_ID_BYTES, OpenedTask, task_digits};
 use mcpproxy_policy::{Access, ServerOutcome, TaskRequest};
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_protocol::mcp::{jsonrpc, shapes};

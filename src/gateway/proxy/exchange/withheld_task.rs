@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use mcpproxy_activity::record::{MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use mcpproxy_json::members::{member, string};
-use mcpproxy_policy::approvals::{MAX_TASK_ID_BYTES, OpenedTask, task_digits};
+use mcpproxy_policy::sealed_task::{MAX_TASK_ID_BYTES, OpenedTask, task_digits};
 use mcpproxy_policy::{Principal, TaskRequest};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::shapes::{MemberRefused, check_free};

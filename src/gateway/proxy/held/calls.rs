@@ -28,8 +28,8 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::answer::HeldAnswer;
 use super::bounds::HeldBounds;
+use super::held_answer::HeldAnswer;
 use crate::proxy::render::shown;
 use crate::proxy::shutdown::CUT_OFF;
 

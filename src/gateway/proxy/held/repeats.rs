@@ -16,8 +16,8 @@ use mcpproxy_protocol::mcp::shapes::Left;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::answer::HeldAnswer;
 use super::calls::{HeldRequest, NotTakenOver, QUESTION};
+use super::held_answer::HeldAnswer;
 use crate::proxy::client::Caller;
 use crate::proxy::params;
 use crate::proxy::worker::Worker;

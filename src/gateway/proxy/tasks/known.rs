@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use mcpproxy_policy::approvals::TASK_LIFETIME;
+use mcpproxy_policy::sealed_task::TASK_LIFETIME;
 use mcpproxy_policy::{Principal, heaviest};
 use mcpproxy_upstream::CallSession;
 use parking_lot::Mutex;

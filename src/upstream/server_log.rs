@@ -1,6 +1,6 @@
 //! Log budget and redaction for one server's output.
 //!
-//! All foreign text enters here: a server's output is quoted only by [`Peer::quote`], without secrets of the config.
+//! All foreign text enters here: a server's output is quoted only by [`ServerLog::quote`], without secrets of the config.
 //! Token buckets limit the log lines that a server can cause.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const FLOOD_END: Duration = Duration::from_secs(5);
 const REPORT_INTERVAL: Duration = line_budget::REPORT_EVERY;
 
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct ServerLog {
     pub(super) name: Arc<str>,
     /// Secrets of the whole config, because a server may echo those of another.
     pub(super) secrets: Arc<Secrets>,
@@ -42,7 +42,7 @@ pub(super) struct Peer {
     list_notes: Mutex<ListNotes>,
 }
 
-impl Peer {
+impl ServerLog {
     pub(super) fn new(name: Arc<str>, secrets: Arc<Secrets>) -> Self {
         Self {
             name,
@@ -117,8 +117,8 @@ impl Peer {
 }
 
 #[cfg(test)]
-impl Default for Peer {
-    /// A peer without secrets.
+impl Default for ServerLog {
+    /// The log of a server without secrets.
     fn default() -> Self {
         Self::new("s".into(), Arc::default())
     }

@@ -3,7 +3,7 @@
 //!
 //! A server sees one client, the proxy, so it cannot distinguish the principals that share its credentials. The proxy
 //! binds each state to principal, server, method, target and expiry by a keyed hash and verifies it before anything is
-//! sent. The key belongs to [`StateKey`](super::request_state), which the nodes of a fleet share.
+//! sent. The key belongs to [`StateKey`](crate::approvals), which the nodes of a fleet share.
 //!
 //! `mcpproxy-state.KEY.EXPIRY.HASH.STATE`: the name of the key, hexadecimal seconds since 1970, the hash, and the
 //! server's JSON value verbatim, in base64url. Its content is not hidden, because the server sent it to this client.
