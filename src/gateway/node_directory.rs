@@ -14,14 +14,14 @@ use mcpproxy_policy::approvals::ApprovalId;
 pub(crate) use mcpproxy_fleet::node_state::NodeTag;
 pub(crate) use mcpproxy_fleet::peer_wire::MAX_REQUEST_BYTES as MAX_FORWARDED_BYTES;
 
-/// Handle to the fleet; the default one is inert.
+/// Handle to the fleet. The default handle belongs to no fleet and does nothing.
 #[derive(Clone, Default)]
 pub struct NodeDirectory(Option<Arc<FleetNode>>);
 
 /// Location of state that one node holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
-    /// This node, or an unknown one.
+    /// This node, or a node that is not a member of the fleet.
     Here,
     /// The named node.
     On(Box<str>),
@@ -49,7 +49,7 @@ impl NodeDirectory {
         self.0.as_ref()
     }
 
-    /// Whether there is no fleet, so that everything is here.
+    /// Whether there is no fleet, so that this node holds all state.
     pub(crate) fn is_alone(&self) -> bool {
         self.0.is_none()
     }
@@ -65,7 +65,7 @@ impl NodeDirectory {
         node.map_or(0, |node| NodeTag::of(&node.name).number() as u32)
     }
 
-    /// Location of the node that `is_it` accepts.
+    /// Location of the node for whose tag `is_it` returns true.
     pub(crate) fn find(&self, is_it: impl Fn(NodeTag) -> bool) -> Whereabouts {
         match &self.0 {
             Some(fleet) if !is_it(NodeTag::of(&fleet.name)) => locate(&fleet.living(), is_it),
@@ -85,8 +85,8 @@ impl NodeDirectory {
         Some(ApprovalHolder { node: view.name.as_str().into(), is_here: false })
     }
 
-    /// Node that sends a principal's requests to servers with affinity, by rendezvous hashing over the reachable
-    /// nodes; `None` if it is this one. Nodes with the same view agree.
+    /// Node that sends a principal's requests to servers with affinity, by rendezvous hashing over the reachable nodes;
+    /// `None` if it is this node. Nodes with the same view of the fleet choose the same node.
     pub(crate) fn of_principal(&self, mark: [u8; 16]) -> Option<Box<str>> {
         let fleet = self.0.as_ref().filter(|fleet| fleet.peers().is_some())?;
         let living = fleet.living();

@@ -564,7 +564,7 @@ fn directory_of_a_skill_is_read_where_its_server_serves_it() {
     for (uri, expected) in [
         (
             "mcpproxy://none/skill://git",
-            "'mcpproxy://none/skill://git' is of a server without skills",
+            "'mcpproxy://none/skill://git' belongs to a server without skills",
         ),
         ("skill://nobody/git", "not found"),
         ("skill://", "not found"),

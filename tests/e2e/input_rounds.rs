@@ -329,7 +329,11 @@ fn server_that_asks_endlessly_or_too_much_is_named_as_the_cause() {
         (&many(1000), None, "the server asked its client more than 16 questions at once"),
         (&state, None, "the server sent a requestState of more than 262144 bytes"),
         (&long, None, "the server's input request exceeds 1048576 bytes"),
-        (&twice, None, "the server asked for input by a result that is not unambiguous JSON"),
+        (
+            &twice,
+            None,
+            "the server asked for input with a result that cannot be parsed unambiguously",
+        ),
         (
             r#"{"resultType":"input_required"}"#,
             None,

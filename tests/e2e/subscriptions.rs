@@ -230,7 +230,7 @@ fn legacy_client_subscribes_to_a_resource_of_a_modern_server() {
 #[test]
 fn modern_server_without_resource_notifications_yields_no_subscription() {
     for (tells, why) in [
-        (Tells::Refuses, "m: the server did not take the subscription"),
+        (Tells::Refuses, "m: the server did not accept the subscription"),
         (Tells::No, "m: the server does not notify of resource changes"),
     ] {
         let server = Server::start(tells);
@@ -260,7 +260,7 @@ fn pro_13_resource_that_a_modern_server_leaves_out_is_not_acknowledged() {
     assert_eq!(agreed, json!(["mcpproxy://s/x:kept"]));
     let uri = json!({"uri": "mcpproxy://s/x:left-out"});
     let refused = proxy.client().ask("resources/subscribe", uri);
-    let why = "s: the server did not take the subscription";
+    let why = "s: the server did not accept the subscription";
     assert_eq!(refused["error"]["message"], why, "{refused}");
 }
 
@@ -273,7 +273,7 @@ fn pro_13_resource_that_was_left_out_once_is_requested_again() {
     assert_eq!(agreed, json!(["mcpproxy://s/x:kept"]));
     let mut client = proxy.client();
     let mut ask = || client.ask("resources/subscribe", json!({"uri": "mcpproxy://s/x:later"}));
-    let why = "s: the server did not take the subscription";
+    let why = "s: the server did not accept the subscription";
     assert_eq!(ask()["error"]["message"], why);
     let again = ask();
     assert_eq!(again["result"], json!({}), "{again}");
@@ -309,7 +309,7 @@ fn subscription_at_a_child_is_taken_once_the_child_has_acknowledged_it() {
     for on_subscription in [REFUSES_LATE, LEAVES_OUT] {
         let refusing = proxy(on_subscription);
         let refused = refusing.client().ask("resources/subscribe", uri.clone());
-        let why = "m: the server did not take the subscription";
+        let why = "m: the server did not accept the subscription";
         assert_eq!(refused["error"]["message"], why, "{refused}");
     }
     let proxy = proxy(ACKNOWLEDGES);

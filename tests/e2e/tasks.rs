@@ -624,8 +624,8 @@ fn unusable_task_is_a_failure_of_its_server() {
     for (id, why) in [
         (json!(long).to_string(), "whose taskId is longer than 1024 bytes"),
         ("7".to_owned(), "whose taskId is missing or not a string"),
-        (r#""a","taskId":"b""#.to_owned(), "not unambiguous JSON"),
-        (r#""a","TaskID":"b""#.to_owned(), "not unambiguous JSON"),
+        (r#""a","taskId":"b""#.to_owned(), "cannot be parsed unambiguously"),
+        (r#""a","TaskID":"b""#.to_owned(), "cannot be parsed unambiguously"),
     ] {
         let made = CREATED.replace(r#""7\u0061""#, &id);
         let failed =
@@ -660,8 +660,8 @@ fn unusable_task_is_a_failure_of_its_server() {
         (state(GOOD).replace(&json!(odd).to_string(), "\"other\""), "about another task"),
         (state("[]"), "whose result is not an object"),
         (state(GOOD).replace("\"result\" :", "\"x\":"), "a completed task without its result"),
-        (state(GOOD).replace("\"ttlMs\"", "\"Result\""), "not unambiguous JSON"),
-        (state(GOOD).replace("\"ttlMs\":1e3", "\"result\":{}"), "not unambiguous JSON"),
+        (state(GOOD).replace("\"ttlMs\"", "\"Result\""), "cannot be parsed unambiguously"),
+        (state(GOOD).replace("\"ttlMs\":1e3", "\"result\":{}"), "cannot be parsed unambiguously"),
         (state(r#"{"content":7}"#), "whose content is not an array"),
     ] {
         server.set(odd, &answer);

@@ -50,7 +50,7 @@ pub enum Unauthenticated {
     /// The request has more than one token, which is ambiguous.
     #[error("More than one token is given")]
     Several,
-    /// A token in the URL, where it would get into logs.
+    /// The token is in the URL, where it would appear in logs.
     #[error("A token must be sent as a header, not in the URL")]
     InUrl,
     /// The client certificate has expired.
@@ -95,7 +95,7 @@ pub fn authenticate(
         return Err(Unauthenticated::Several);
     }
     credentials.prove(token, now()).map_err(|refused| match refused {
-        // Applies only if JWTs are configured. Does not reveal whether a key is configured.
+        // This case exists only if JWTs are configured. The error does not reveal whether a key is configured.
         TokenRefused::Jwt(JwtRefused::Malformed(_)) if in_key_header(headers, token) => {
             Unauthenticated::Key
         }
@@ -136,7 +136,7 @@ pub fn authenticate_mcp(
     let proven = authenticate(auth, credentials, headers, target, certificate, now)?;
     match proven.principal {
         Principal::Anonymous if auth.require_mcp_auth => Err(Unauthenticated::Missing),
-        // Any caller may claim less than it has proven.
+        // A caller may always act with fewer rights than its credential grants.
         Principal::Admin if headers.contains_key(ON_BEHALF_OF) => {
             Ok(Proven::lasting(Principal::Anonymous))
         }
@@ -181,7 +181,7 @@ fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
     known && !key.is_empty()
 }
 
-/// Maximum sleep between reads of the wall clock, so that a clock set forward also ends a credential.
+/// Maximum sleep between reads of the wall clock, so that a credential also ends in time if the clock is set forward.
 const CLOCK_LOOK: Duration = Duration::from_secs(60);
 /// Headers that may carry credentials.
 const PROOF_HEADERS: [HeaderName; 3] =
@@ -199,7 +199,7 @@ pub enum ProofRule {
 /// Credential that a stream was opened with.
 #[derive(Debug)]
 pub struct StreamCredential {
-    /// Copies, so that the request's buffer is not pinned; they are marked as sensitive.
+    /// Copied headers, so that the request's buffer is not pinned. Their values are marked as sensitive.
     headers: HeaderMap,
     target: Uri,
     certificate: Option<CertifiedClient>,
@@ -292,7 +292,7 @@ struct StreamBinding {
 enum StreamEnd {
     /// Regular end, because each event is complete by itself.
     Close,
-    /// Abort, because the reader must not take the stream for complete.
+    /// Abort, because the reader must not consider the stream complete.
     Abort,
 }
 
@@ -392,7 +392,7 @@ fn bound(
 ) -> ChunkStream {
     let changes = worker.proxy.identity.changes();
     let worker = Rc::clone(worker);
-    // Stale at first: credentials may have changed since the request was authenticated.
+    // The binding is stale at first: credentials may have changed since the request was authenticated.
     let bound = StreamBinding { worker, credential, changes, is_stale: true, until: None };
     Box::pin(stream::unfold(Some((bound, chunks)), move |open| next(open, end)))
 }
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn retained_credential_authenticates_like_its_head_and_is_not_printed() {
+    fn retained_credential_authenticates_like_its_request_and_is_not_printed() {
         let mut headers = HeaderMap::new();
         headers.append("x-api-key", HeaderValue::from_static("secret-one"));
         headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer secret-two"));

@@ -144,8 +144,8 @@ impl HttpBody for Body {
     }
 }
 
-/// Media type of a response without `Content-Type`. Nearly all responses have it, and a header map per response
-/// costs more than writing the line.
+/// Media type of a response whose `Content-Type` header is omitted. Nearly all responses are of this type, and writing
+/// the header line costs less than a header map per response.
 pub const UNNAMED_TYPE: &str = "application/json";
 
 pub(super) fn json(status: StatusCode, body: Body) -> Response<Body> {
@@ -222,7 +222,7 @@ pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Time limit for receiving a request body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// `Retry-After` of a body over the budget.
+/// `Retry-After` of the response to a request whose body exceeds the memory budget.
 const BODIES_FULL_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Reason why a request body was not read.

@@ -177,7 +177,7 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
     if let Some(answer) = placement::answer_modern_elsewhere(post, &received, &body).await {
         return answer;
     }
-    // The call retains the slices that it needs.
+    // The call keeps the slices of the body that it needs.
     drop(body);
     let headers = post.head.headers.iter();
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -195,7 +195,7 @@ async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<B
             json(StatusCode::BAD_REQUEST, Body::from(answer))
         }
         Reaction::Error(_, answer) => json(StatusCode::OK, Body::from(answer)),
-        // Ends when the connection is closed.
+        // The call ends when the connection is closed.
         Reaction::Call { id, running } => {
             reply(post.worker, &id, ProtocolFamily::Modern, None, post.channel, running.into())
                 .await

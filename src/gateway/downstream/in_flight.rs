@@ -190,8 +190,8 @@ impl Watched {
         }
     }
 
-    /// Marks the connection as lost: the response goes to the replay buffer. `capacity` checks whether the rest of it
-    /// fits there.
+    /// Marks the connection as lost: the response goes to the replay buffer. `capacity` checks whether the rest of the
+    /// response fits there.
     pub(crate) fn answers_to(&self, capacity: impl Fn(&Splice) -> Result<(), String> + 'static) {
         if let Some(running) = &self.running {
             running.answers_to(capacity);
@@ -205,7 +205,7 @@ impl Watched {
         }
     }
 
-    /// Remainder of the call after its last piece; no longer cancelable.
+    /// Work that remains after the last piece of the reply; it can no longer be canceled.
     pub(crate) fn rest(mut self) -> Option<Running> {
         self.running.take()
     }

@@ -1,6 +1,7 @@
-//! Legacy revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): session lookup, POST, GET, DELETE and batches. A
-//! batch (MCP 2025-03-26) is answered by one array. In a fleet each message is served on the node that would serve it
-//! alone; if one belongs to a lost session, none is processed.
+//! Legacy revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): session lookup, POST, GET, DELETE and
+//! batches. A batch (MCP 2025-03-26) is answered by one array. In a fleet each message of a batch is served on the node
+//! that would serve it if it were sent alone. If a message belongs to a lost session, no message of the batch is
+//! processed.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -86,7 +87,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Res
         Reaction::Noted => status(StatusCode::ACCEPTED),
         Reaction::Cancel(id) => {
             if !session.cancel(&id) {
-                // The call may run on any node.
+                // The call may be running on another node.
                 placement::broadcast(post, &body, false).await;
             }
             status(StatusCode::ACCEPTED)
@@ -99,7 +100,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Res
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Call { id, running } => {
-            // The call retains the slices that it needs.
+            // The call keeps the slices of the body that it needs.
             drop(body);
             let call = post.connection.in_flight.watch(session.owner(), &id, running);
             reply(post.worker, &id, ProtocolFamily::Legacy, Some(&session), post.channel, call)
@@ -193,7 +194,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         Some(session) => session,
         None => opened_elsewhere(post, id)?.ok_or(UNKNOWN)?,
     };
-    // The same response as for an unknown id, so that it does not reveal which sessions exist.
+    // The response is the same as for an unknown id, so that it does not reveal which sessions exist.
     if session.endpoint != *endpoint || !session.belongs_to(head, &post.principal) {
         return Err(UNKNOWN);
     }
@@ -219,7 +220,7 @@ fn session_id(headers: &HeaderMap) -> Result<Option<&str>, NoSession> {
     }
 }
 
-/// Looks up a session: the connection's last one, or in the table.
+/// Looks up a session: compares the id with the connection's last session, then searches the table.
 fn remembered(
     sessions: &Sessions,
     connection: &ClientConnection,
@@ -239,14 +240,14 @@ fn remembered(
     Some(session)
 }
 
-/// Reopens a session from the ticket in its id, if it is the requester's; only in a fleet.
+/// Reopens a session from the ticket in its id, if the session belongs to the requester. Only in a fleet.
 fn opened_elsewhere(post: &Post<'_>, id: &str) -> Result<Option<Arc<Session>>, NoSession> {
     let Post { sessions, connection, principal, .. } = post;
     if connection.origin == (Origin::Node { reopens: false }) {
         return Ok(None);
     }
     let Some(ticket) = sessions.ticket(id, unix_ms) else { return Ok(None) };
-    // Checked before it takes a slot, so that foreign sessions cannot fill the table.
+    // The owner is checked before the session takes a slot, so that nobody can fill the table with sessions of others.
     if !ticket.is_for(principal, &post.endpoint) || !ticket.key.binds(principal, post.head) {
         return Ok(None);
     }
@@ -392,7 +393,8 @@ pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) 
     let peer = post.peer(session, Channel::Answer);
     let (mut items, mut notifications) = (VecDeque::new(), Vec::new());
     for BatchMessage { text, mut read, place } in messages {
-        // The last call may outlive the others and would pin the arguments of all.
+        // The id is copied: the last call may outlive the others, and a slice would pin the arguments of the whole
+        // batch.
         if body.len() > SMALL_MESSAGE_BYTES
             && let Ok(Incoming::Request(received)) = &mut read
         {

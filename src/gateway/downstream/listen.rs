@@ -34,7 +34,7 @@ use crate::proxy::tasks::legacy::TaskStatuses;
 use crate::proxy::tasks::subscription::TaskSubscription;
 use crate::proxy::{Worker, dispatch};
 
-/// Serves a GET with a new stream, or with the stream of `seen`.
+/// Serves a GET with a new stream, or resumes the stream of the event `seen`.
 pub(super) fn standing(
     worker: &Rc<Worker>,
     sessions: &Sessions,
@@ -68,7 +68,8 @@ pub(super) fn standing(
         attached,
         after,
         out: VecDeque::from([hello]),
-        // Taken now, so that nothing after the response is missed. `None` while another stream holds it.
+        // The source is taken now, so that no message after the response is missed. `None` while another stream holds
+        // it.
         source: Arc::clone(&session.notices)
             .try_lock_owned()
             .ok()
@@ -122,7 +123,7 @@ impl SessionMessages {
     }
 }
 
-/// Input of the stream.
+/// Input of a notification stream: changes, or one message that is ready to send.
 enum ListenEvent {
     Changes(Vec<Notice>),
     Aside(Bytes),
@@ -195,7 +196,7 @@ impl Standing {
         revocation::receives(&self.worker.proxy, client, &self.principal, uri)
     }
 
-    /// Whether a queued or replayed event may still be sent: not the update of a resource that the client has
+    /// Whether a queued or replayed event may still be sent. False for the update of a resource that the client has
     /// unsubscribed from.
     fn may_send(&self, framed: &[u8]) -> bool {
         updated_uri(framed)
@@ -305,11 +306,11 @@ impl Subscription {
         filter: NotificationFilter,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        // A copy: the slice would pin the request as long as the subscription lasts.
+        // The id is copied: a slice would pin the request as long as the subscription lasts.
         let id = Bytes::copy_from_slice(&id);
         let mut filter =
             honoured(filter, &dispatch::capabilities(worker, &peer.endpoint, peer.client.family));
-        // Subscribed before the watch begins, so that an immediate change is received.
+        // The receiver is created before the watch begins, so that an immediate change is received.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
         let uris = uris.iter().map(|uri| peer.endpoint.exposed_uri(uri).into_owned()).collect();
@@ -369,7 +370,7 @@ impl Subscription {
                 self.over = true;
                 return Some(self.farewell());
             };
-            // The missed notices may have concerned any of its resources.
+            // The missed notices may have concerned any resource of the subscription.
             if notices == MISSED {
                 let uris = self.watch.live_uris().map(|uri| Notice::Updated(uri.into()));
                 self.pending.extend(uris);

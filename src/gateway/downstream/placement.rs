@@ -1,10 +1,11 @@
-//! Placement: which fleet node serves a message, and forwarding to it.
+//! Placement: which fleet node serves a message, and forwarding to it. After "dead", the table states the outcome if that
+//! node is dead; "here" is this node.
 //!
 //! ```text
-//! response to a server's question                          the node that asks
+//! response to a server's question                          the node that asked
 //! call repeated for its approval, or held for its input    the node that holds it; dead: here, where it is refused
 //! read_result                                              the node that keeps the result; dead: here, which reports it
-//! server with affinity, rules with context.session         the node that opened the session; dead: the session is gone
+//! server with affinity, rules with context.session         the node that opened the session; dead: the session is lost
 //! resources/subscribe                                      the same; dead or unreachable: here
 //! everything else                                          here
 //! ```
@@ -52,7 +53,7 @@ use crate::proxy::dispatch::{
 };
 use crate::proxy::reply::Aborted;
 
-/// Methods whose state belongs to the session's notification stream, which is at its home node.
+/// Methods whose state belongs to the session's notification stream, which the session's home node serves.
 const SERVED_AT_HOME: [&str; 2] = ["resources/subscribe", "resources/unsubscribe"];
 
 /// Methods that send data to servers or return their content.
@@ -135,7 +136,7 @@ pub(super) async fn place_of(
 ) -> MessagePlace {
     match incoming {
         Incoming::Response(response) => of_response(post, response),
-        // Refused on any node.
+        // Every node refuses this `initialize`, so it need not be forwarded.
         Incoming::Request(received) if &*received.request.method == "initialize" => {
             MessagePlace::Here
         }
@@ -195,7 +196,7 @@ async fn of_request(post: &Post<'_>, session: &Session, received: &Received) -> 
         true => match at_home(post, session) {
             Whereabouts::On(node) => MessagePlace::OnOrHere(node),
             Whereabouts::NotKnown => MessagePlace::NotKnown,
-            // The session's stream restarts here as well.
+            // If the home node is not reachable, the session's notification stream restarts here, too.
             Whereabouts::Here | Whereabouts::Unreachable | Whereabouts::Gone => MessagePlace::Here,
         },
     }
@@ -213,7 +214,7 @@ fn at_home(post: &Post<'_>, session: &Session) -> Whereabouts {
 fn with_state(post: &Post<'_>, session: &Session) -> MessagePlace {
     match (session.home(), at_home(post, session)) {
         (SessionHome::Here, _) => MessagePlace::Here,
-        // The state is lost.
+        // This node has lost the session's state.
         (SessionHome::Forgotten, _) => MessagePlace::Gone,
         (SessionHome::Elsewhere(_), Whereabouts::Here)
             if post.connection.origin == Origin::Client =>
@@ -268,7 +269,8 @@ pub(super) async fn answer_modern_elsewhere(
             let node = of_principal(post)?;
             Some(match Box::pin(ask(post, &node, body)).await {
                 Ok(response) => response,
-                // There is no session to reopen; once the node is declared dead, another one serves the request.
+                // There is no session that the client could reopen. Once the node is declared dead, another node
+                // serves such requests.
                 Err(error) => unanswered(&error),
             })
         }
@@ -290,16 +292,16 @@ const MAX_BROADCAST: usize = 1024;
 /// Maximum size in bytes of a response that is discarded or quoted.
 const MAX_UNREAD_BYTES: usize = 64 * 1024;
 pub(super) const GONE: &str = "Session not found: send initialize again";
-const NOT_KNOWN: &str = "the node that owns this may be down; the request was not processed, retry";
+const NOT_KNOWN: &str =
+    "the node responsible for this request may be down; the request was not processed, retry";
 const NOT_REACHED: &str =
-    "the node that owns this is unreachable; the request was not processed, retry";
+    "the node responsible for this request is unreachable; the request was not processed, retry";
 /// `Retry-After` of these errors in seconds; liveness is refreshed by then.
 const RETRY_AFTER_S: u16 = 2;
 /// The node's reason follows this text.
-const NOT_TAKEN: &str =
-    "the node that owns this does not accept requests now; the request was not processed, retry";
+const NOT_TAKEN: &str = "the node responsible for this request does not accept requests now; the request was not processed, retry";
 /// The node may have processed the request.
-pub(super) const NOT_ANSWERED: &str = "the node that owns this did not answer";
+pub(super) const NOT_ANSWERED: &str = "the node responsible for this request did not answer";
 
 pub(super) type ForwardedResponse = Pin<Box<dyn Stream<Item = Result<Bytes, Aborted>>>>;
 
@@ -308,7 +310,7 @@ pub(super) type ForwardedResponse = Pin<Box<dyn Stream<Item = Result<Bytes, Abor
 pub(super) struct ForwardedHead {
     method: String,
     target: String,
-    /// Values as Latin-1.
+    /// Names and values of the headers; the values are decoded as Latin-1.
     headers: Vec<(String, String)>,
     pub(super) principal: ForwardedPrincipal,
     /// [`Principal::mark`] of the authenticated principal.
@@ -324,7 +326,7 @@ pub(super) struct ForwardedHead {
 pub(super) enum ForwardedPrincipal {
     Anonymous,
     Admin,
-    /// The id without `cert:`.
+    /// The principal's id without its prefix `cert:`.
     Certificate(String),
     /// The principal is authenticated by the request's headers.
     Headers,
@@ -386,8 +388,8 @@ pub(super) async fn notify(post: &Post<'_>, node: &str, body: &[u8]) {
     send(peers, node, envelope(post, body, true)).await;
 }
 
-/// Forwards one request of a batch when polled; yields the JSON of the response or of an error. A truncated
-/// response is aborted. `id` is raw; `not_there` is the error if the node was not asked.
+/// Forwards one request of a batch when polled; yields the JSON of the response or of an error. A truncated response is
+/// aborted. `id` is raw; `not_there` is the error text if the node did not process the request.
 pub(super) fn answer_to(
     post: &Post<'_>,
     node: Box<str>,
@@ -397,7 +399,7 @@ pub(super) fn answer_to(
 ) -> ForwardedResponse {
     let peers = peers(post).cloned();
     let mut head = post.head.clone();
-    // A single response without preceding messages.
+    // The array needs a single JSON response, without messages that precede it.
     head.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let sent = envelope_of(post, &head, body, true);
     let failed = move |text: &str| -> ForwardedResponse {
@@ -418,7 +420,7 @@ pub(super) fn answer_to(
                 failed(&not_taken(&reason))
             }
             Ok(_) => failed(NOT_ANSWERED),
-            // A dead node is soon detected; only then is its state lost.
+            // The state on the node counts as lost only once the node is declared dead, which takes a moment.
             Err(PeerError::Unreached { .. }) => failed(NOT_REACHED),
             Err(error) if was_not_asked(&error) => failed(not_there),
             Err(error) => {

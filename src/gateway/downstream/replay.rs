@@ -41,7 +41,7 @@ pub(crate) enum StreamKind {
     Reply,
 }
 
-/// Id of an event: its stream and its number there.
+/// Id of an event: its stream, and its number within that stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventId {
     pub kind: StreamKind,
@@ -82,7 +82,7 @@ impl EventId {
     }
 }
 
-/// Kind of an event, the least valuable first.
+/// Kind of an event. The variants are ordered by their value, the least valuable first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EventKind {
     /// A notification: progress, a log message, a change.
@@ -147,11 +147,11 @@ struct Stream {
     /// Reason why the event being written is not kept.
     refused: Option<ReplayFull>,
     over: bool,
-    /// Number of resuming connections; only the latest continues.
+    /// Number of connections that have resumed the stream; only the latest one is served.
     attached: u64,
     /// Whether a connection currently serves the stream.
     carried: bool,
-    /// Whether an event was not delivered by any connection.
+    /// Whether at least one event has not been delivered by any connection.
     unsent: bool,
 }
 
@@ -472,7 +472,7 @@ impl Stream {
         match (self.kind, self.over, self.carried) {
             (_, true, _) if !self.unsent || self.answer.is_none() => 0,
             (StreamKind::Standing, _, false) => 1,
-            // The connection continues; only resumability is lost.
+            // Eviction does not interrupt the connection; the stream can only no longer be resumed.
             (StreamKind::Reply, false, true) => 2,
             (StreamKind::Standing, _, true) => 3,
             (StreamKind::Reply, false, false) => 4,
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_connection_wins_a_resumed_stream() {
+    fn resumed_stream_is_served_to_the_latest_connection_only() {
         let (streams, _) = streams();
         let one = streams.begin(StreamKind::Standing);
         let first = streams.attach(StreamKind::Standing, one, 0).unwrap();
@@ -645,14 +645,14 @@ mod tests {
         let broken_answers: Vec<_> =
             (0..MAX_BYTES / half).map(|_| broken(&streams, half)).collect();
         assert!(broken_answers.iter().all(|(_, refused)| refused.is_none()));
-        // Undelivered responses take up everything.
+        // Undelivered responses use up the session's limit.
         let other = streams.begin(StreamKind::Reply);
         for kind in [Notice, Question, Answer] {
             assert_eq!(add(&streams, other, kind, 1), Some(ReplayFull::SessionFull));
         }
         let (first, _) = broken_answers[0];
         assert_eq!(resumed(&streams, first), [half]);
-        // The resumed response was delivered, and is evicted for a response only.
+        // The resumed response was delivered, and can be evicted only for another response.
         for kind in [Notice, Question] {
             assert_eq!(add(&streams, other, kind, 1), Some(ReplayFull::SessionFull));
         }

@@ -96,7 +96,7 @@ fn status_of(family: ProtocolFamily, member: AnswerMember, value: &Splice) -> St
     if (family, member) != (ProtocolFamily::Modern, AnswerMember::Error) {
         return StatusCode::OK;
     }
-    // An error that was received completely is small and rare.
+    // Copying the error is cheap: one that was received completely is small and rare.
     let value: Vec<u8> = value.slices().flatten().copied().collect();
     match serde_json::from_slice(&value) {
         Ok(Error { code: MISSING_CAPABILITY }) => StatusCode::BAD_REQUEST,
@@ -105,10 +105,10 @@ fn status_of(family: ProtocolFamily, member: AnswerMember, value: &Splice) -> St
     }
 }
 
-/// Remainder of a reply as events. If dropped early, a session's call continues unattended.
+/// Remainder of a reply as events. If it is dropped early, the call of a session continues without a client.
 pub(super) struct ReplyStream {
     worker: Rc<Worker>,
-    /// `None` once it has ended.
+    /// `None` once the call has ended.
     call: Option<Watched>,
     framer: Framer,
     out: VecDeque<Bytes>,
@@ -139,7 +139,7 @@ struct KeptEvents {
 
 /// Allowance for an event's id and the response's envelope, in bytes.
 const BESIDE_DATA_BYTES: usize = 1024;
-/// Size of a framed line end within the data.
+/// Size in bytes of a line end within the data of an event, including the prefix of the next line.
 const LINE_END_BYTES: usize = "\r\ndata: ".len();
 
 /// Rest of a priming event after its id: the delay in milliseconds before a client resumes the stream, and empty data.
@@ -287,7 +287,7 @@ async fn unattended(mut call: Watched, mut framer: Framer) {
     }
 }
 
-/// Error, to the client and in the record, for a response that was not kept.
+/// Error text for a response that was not kept, for the client and for the record.
 fn not_kept(why: &ReplayFull) -> String {
     format!("the answer was not kept for a client that resumes its stream: {why}")
 }
@@ -450,7 +450,7 @@ impl KeptEvents {
     /// Keeps the event, or an error to the request `id` if the response cannot be kept.
     fn keep(&mut self, id: &[u8]) {
         let kept = match &self.parts {
-            // A copy, so that kept events do not pin read buffers.
+            // The event is copied, so that kept events do not pin read buffers.
             Ok(parts) => {
                 let framed = parts.concat().into();
                 self.session.streams.keep(self.stream, self.event, self.kind, framed)
@@ -598,7 +598,7 @@ mod tests {
         framer.piece(Piece::Data(Splice::from(Bytes::from_static(b"[1,"))), &mut out);
         framer.broken(&Aborted("the server has gone".into()));
         let events = kept(&session);
-        assert_eq!(events.len(), 1, "what was sent in part is not kept: {events:?}");
+        assert_eq!(events.len(), 1, "a partly sent response is not kept: {events:?}");
         assert!(events[0].contains("the server has gone") && !events[0].contains("[1,"));
         assert_eq!(
             session
@@ -653,7 +653,7 @@ mod tests {
         assert_eq!(learned.borrow().as_deref(), Some(&*why));
         let attached = session.streams.attach(StreamKind::Reply, stream, 0).unwrap();
         let Next::Event(_, event) = session.streams.next(stream, attached, 0) else {
-            panic!("an error comes in its place");
+            panic!("the stream has no error event");
         };
         assert!(String::from_utf8_lossy(&event).contains(&why));
     }

@@ -52,7 +52,7 @@ pub(super) enum Origin {
 /// State of one connection between its requests.
 #[derive(Debug, Default)]
 pub struct ClientConnection {
-    /// Whether a request was received completely.
+    /// Whether any request was received completely on the connection.
     pub used: Cell<bool>,
     /// Address that the client connected to, if needed.
     pub came_to: RefCell<Option<Reached>>,
@@ -116,7 +116,7 @@ impl<'a> Post<'a> {
 
     pub(super) fn peer(&self, session: &Session, channel: Channel) -> Peer {
         let client = Arc::clone(&session.client);
-        // Taken from the request, not from the session: a token's scope may have changed since.
+        // The principal is that of the request, not of the session: a token's scope may have changed in between.
         let principal = self.principal.clone();
         let (endpoint, trace) = (self.endpoint.clone(), self.trace());
         Peer { client, principal, endpoint, channel, headers: None, trace }
@@ -157,7 +157,7 @@ pub(super) struct RequestHead {
 
 impl RequestHead {
     pub(super) fn of(head: &Parts) -> Self {
-        // One server's endpoint is set once its name is known to exist.
+        // The endpoint of one server is set later, once a server of that name is found.
         let endpoint = match head.uri.path() {
             ALL_PATH | ALL_PATH_SLASH => Endpoint::All,
             _ => Endpoint::Search,
@@ -284,7 +284,7 @@ impl ClientRefused {
     }
 }
 
-/// Members of params that describe the sender, and those repeated by `Mcp-Name`.
+/// Members of params that describe the sender, and those that the header `Mcp-Name` repeats.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct RequestParams<'a> {
     #[serde(borrow, default, rename = "_meta")]
@@ -635,7 +635,7 @@ mod tests {
         let info = |name: &str| json!({VERSION_KEY: MODERN, CAPABILITIES_KEY: {}, "io.modelcontextprotocol/clientInfo": {"name": name}});
         let (short, long) = (client_of(info("a")), client_of(info("ab")));
         assert_eq!((&*short.name, &*long.name), ("a", "ab"));
-        // The same text as another member.
+        // The same text is sent under another member name.
         client_of(json!({VERSION_KEY: MODERN, CAPABILITIES_KEY: {}}));
         let moved = meta(&json!({VERSION_KEY: MODERN, "io.modelcontextprotocol/clientInfo": {}}));
         let refused = RequestParams::read(&moved).unwrap().known(&mut known).map(drop);

@@ -114,7 +114,7 @@ pub(super) struct SessionPlace {
 }
 
 impl Session {
-    /// Session used just now. `number` is unique and not 0.
+    /// New session, last used at `now_ms`. `number` is unique and not 0.
     pub(super) fn new(
         place: SessionPlace,
         opening: Opening,
@@ -165,7 +165,8 @@ impl Session {
         if self.has_ended() || self.expired(now_ms) {
             return false;
         }
-        // A session's calls run on several cores: an unwritten cache line stays shared.
+        // The time is stored only if it changes: a session's calls run on several cores, which share the cache line
+        // until it is written.
         if self.used_ms.load(Ordering::Relaxed) != now_ms {
             self.used_ms.store(now_ms, Ordering::Relaxed);
         }
@@ -192,7 +193,7 @@ impl Session {
 
     /// Records the first request; true the first time.
     pub(super) fn begin_use(&self) -> bool {
-        // Called for each request; only reads after the first.
+        // This runs for each request. After the first request it only reads.
         !self.is_used() && !self.used.swap(true, Ordering::Relaxed)
     }
 
@@ -319,7 +320,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn session_id_is_the_full_randomness_in_hex() {
+    fn session_id_contains_all_random_bits_in_hex() {
         assert_eq!(&*fresh_id([0; 16]), "00000000000000000000000000000000");
         assert_eq!(&*fresh_id([0xab; 16]), "abababababababababababababababab");
     }

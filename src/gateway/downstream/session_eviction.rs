@@ -53,7 +53,7 @@ pub(super) enum Eviction {
 }
 
 impl Eviction {
-    /// Whether a session of `holder` is a candidate.
+    /// Whether a session of `holder` is a candidate for this eviction.
     pub(super) fn is_about(self, holder: &Holder, is_used: bool, newcomer: &Holder) -> bool {
         match self {
             Self::Expired => false,
@@ -267,7 +267,7 @@ mod tests {
         occupancy
     }
 
-    /// Requested evictions, if those in `frees` free a slot.
+    /// Evictions that are requested if only those in `frees` free a slot, and the result.
     fn asked(
         occupancy: &Occupancy,
         holder: &Holder,

@@ -154,7 +154,7 @@ impl Sessions {
         opened.map_err(refused).ok()?
     }
 
-    /// Ends a session at its client's request; in a fleet also voids its id. False if there was none.
+    /// Ends a session at its client's request; in a fleet also voids its id. False if there was no such session.
     pub(super) fn end_for_good(&self, session: &Session, unix_ms: impl FnOnce() -> u64) -> bool {
         if let Some(tickets) = &self.tickets
             && let Ok(salt) = u128::from_str_radix(&session.client.session_id, 16)
@@ -181,7 +181,8 @@ impl Sessions {
         self.occupancy.count()
     }
 
-    /// Records a request in a session; the first one takes it out of the quota for unused sessions.
+    /// Records a request in a session; after the first request the session no longer counts against the quota for
+    /// unused sessions.
     pub fn note_use(&self, session: &Session) {
         if session.begin_use() {
             self.occupancy.used(session.holder());
@@ -195,7 +196,7 @@ impl Sessions {
         session.touch(now_ms).then(|| Arc::clone(session))
     }
 
-    /// Ends a session; false if there was none.
+    /// Ends a session; false if there was no such session.
     pub fn end(&self, id: &str) -> bool {
         self.end_if(id, |_| true)
     }
@@ -258,7 +259,7 @@ impl Sessions {
     /// Updates the counts for a removed session.
     fn left(&self, session: &Session) {
         session.end();
-        // Marked as used, so that a late first use changes nothing.
+        // The session is marked as used, so that a first use after its removal does not change the counts.
         self.note_use(session);
         self.occupancy.left(session.holder());
     }
@@ -283,7 +284,7 @@ impl Sessions {
     }
 
     fn shard(&self, id: &str) -> &Shard {
-        // Ids are random up to their end, so the last character spreads them evenly.
+        // The last character of an id is random, so it spreads the sessions evenly over the shards.
         let digit = id.bytes().last().map_or(0, |last| usize::from(last) % SHARDS);
         let [first, ..] = &self.shards;
         self.shards.get(digit).unwrap_or(first)
@@ -293,7 +294,7 @@ impl Sessions {
 /// Interval of the sweep.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Sweeps sessions for as long as it is polled. `now_ms` is the clock of their uses.
+/// Sweeps sessions for as long as it is polled. `now_ms` is the clock that also times their use.
 pub async fn run(sessions: Arc<Sessions>, identity: Arc<Identity>, now_ms: impl Fn() -> u64) {
     let mut times = tokio::time::interval(SWEEP_INTERVAL);
     times.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn token_never_evicts_idle_sessions_of_another() {
+    fn token_never_evicts_idle_sessions_of_another_token() {
         let sessions = Sessions::of_at_most(1000);
         let (ada, bob) = (named("ada"), named("bob"));
         let others: Vec<_> = (0..3).map(|n| of(&sessions, n, &bob, 0)).collect();
@@ -496,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn token_never_evicts_unused_sessions_of_another() {
+    fn token_never_evicts_unused_sessions_of_another_token() {
         let sessions = Sessions::default();
         let (ada, bob) = (named("ada"), named("bob"));
         let open = |n: u128, principal: &Principal| {

@@ -242,7 +242,7 @@ impl SessionTicket {
     }
 }
 
-/// Ticket office of one node, with the tickets of ended sessions.
+/// Sealing and opening of session tickets on one node, with the list of ended sessions.
 #[derive(Debug)]
 pub(super) struct SessionTickets {
     office: TicketOffice,
@@ -295,7 +295,7 @@ impl EndedSessions {
         if !self.known.insert(salt) {
             return false;
         }
-        // Created before now, its id expires by then.
+        // The id was created before now, so it has expired by that time.
         self.order.push_back((now_ms.saturating_add(TICKET_LIFE_MS), salt));
         while self.order.len() > MAX_ENDED
             || self.order.front().is_some_and(|(until_ms, _)| *until_ms < now_ms)

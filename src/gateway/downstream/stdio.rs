@@ -60,7 +60,7 @@ where
     if let Some(server) = endpoint.server()
         && let Some(upstream) = worker.proxy.upstreams.get(server)
     {
-        // The server's tools and capabilities are not known before that.
+        // The server's tools and capabilities are known only after it has answered.
         let _ = tokio::time::timeout(LIST_WAIT, upstream.settled()).await;
         server_endpoint::prepare(&worker, &endpoint).await;
     }
@@ -172,7 +172,7 @@ impl Pipe {
                 let call = self.in_flight.watch(Owner::PIPE, &id, running);
                 self.calls.spawn_local(self.worker.ending.clone().attend(async move {
                     if let Some(message) = complete(family, &id, call, &replies).await {
-                        // Fails only if the client is gone.
+                        // Sending fails only if the client has disconnected.
                         let _ = replies.send(message).await;
                     }
                 }));
@@ -184,7 +184,7 @@ impl Pipe {
     fn peer(&self, client: Arc<Client>) -> Peer {
         Peer {
             client,
-            // A pipe carries no key.
+            // A client on a pipe sends no API key.
             principal: Principal::Anonymous,
             endpoint: self.endpoint.clone(),
             channel: Channel::Stream,
@@ -218,7 +218,7 @@ impl Pipe {
             ProtocolFamily::Legacy,
             client_capabilities,
         ));
-        // A pipe has one stream, so every level is sent until the client asks for fewer.
+        // A pipe always has a stream for log messages, so every level is sent until the client selects one.
         self.client.set_level(Level::Debug);
         self.send(answer).await;
         // A client that initializes again is notified once, not twice.
@@ -262,7 +262,7 @@ impl Pipe {
             let text = format!("{MAX_SUBSCRIPTIONS} subscriptions are open: cancel one first");
             return self.send(jsonrpc::error(Some(&id), Code::Internal, &text)).await;
         }
-        // Registered as a call that never completes, so that it can be canceled like one.
+        // The subscription is registered as a call that never completes, so that it can be canceled like a call.
         let mut until =
             self.in_flight.watch(Owner::PIPE, &id, Running::new(|_| std::future::pending()));
         let (worker, draining) = (Rc::clone(&self.worker), self.draining.subscribe());

@@ -79,8 +79,8 @@ pub(super) fn places(tool: &Tool, found: &Misfits, arguments: &[u8]) -> Vec<Stri
     found.listed.iter().map(describe).collect()
 }
 
-/// Undeclared members next to a missing one, except members that are reported themselves; empty if the object's
-/// schema does not declare any member.
+/// Undeclared members of the object that lacks a required one, except members with a misfit of their own. Empty if the
+/// object's schema does not declare any member.
 fn undeclared_members(
     tool: &Tool,
     found: &Misfits,
@@ -90,7 +90,7 @@ fn undeclared_members(
 ) -> Vec<String> {
     let object = misfit.place.rsplit_once('/').map_or("", |(object, _)| object);
     let mut declared: HashSet<&str> = known.of(tool, misfit).iter().map(String::as_str).collect();
-    // A member may also be declared elsewhere.
+    // These keywords may declare further members.
     let is_elsewhere = ["/allOf", "/anyOf", "/oneOf", "/patternProperties", "/$ref"]
         .into_iter()
         .any(|keyword| of_schema(tool, misfit, keyword).is_some());
@@ -133,7 +133,7 @@ fn wrong(tool: &Tool, misfit: &Misfit, known: &mut KnownNames, effort: &mut Effo
     }
 }
 
-/// Violated parts of the schema, one line each, and the setting that decides about strings that contain JSON.
+/// Violated parts of the schema, one line each, and the setting that applies to strings that contain JSON.
 pub(super) fn parts(tool: &Tool, found: &Misfits, arguments: &[u8]) -> String {
     let arguments = std::str::from_utf8(arguments).unwrap_or_default();
     let (mut lines, mut known): (Vec<String>, _) = (Vec::new(), KnownNames::default());
@@ -176,10 +176,11 @@ fn shown_name(name: &str) -> String {
     name
 }
 
-/// Property names of the last visited object: unknown names often share an object, and its schema may be long.
+/// Cache of the property names of the last visited object. Unknown names often share an object, whose schema may be
+/// long.
 #[derive(Default)]
 struct KnownNames {
-    /// Location of its schema.
+    /// Location of the object's schema.
     at: Option<String>,
     names: Vec<String>,
 }
@@ -265,7 +266,7 @@ fn nearest_list(near: &[&str]) -> String {
     format!("Nearest tools: {}", near.join(", "))
 }
 
-/// Time since which a server is unavailable, and the alternatives.
+/// Text about an unavailable server: since when it is unavailable, and the alternatives.
 pub(super) fn away(state: &ServerState, now: SystemTime) -> String {
     let ServerState { name, status, since, reason, .. } = state;
     let then = match status {

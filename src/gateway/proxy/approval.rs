@@ -80,10 +80,10 @@ pub(super) struct RepeatedRequest {
     response: UserResponse,
 }
 
-/// Resolves the request state of a request for `access`: that of an approval, or that of the server, which is opened
-/// (PRO-31). `members` holds the members other than the arguments, raw JSON joined by commas. Fails if the state was
-/// not issued to this principal (or, if it is a server's state, not for this request), or if the approval is on
-/// another node.
+/// Resolves the request state of a request for `access`. The state belongs to an approval, to a held call, or to the
+/// server; a server's state is unsealed (PRO-31). `members` holds the members other than the arguments, raw JSON joined
+/// by commas. Fails if the state was not issued to this principal (or, if it is a server's state, not for this
+/// request), or if the approval is on another node.
 pub(super) fn presented_state(
     worker: &Worker,
     caller: &Caller,
@@ -103,7 +103,7 @@ pub(super) fn presented_state(
     let nodes = &worker.proxy.nodes;
     match worker.proxy.approvals.read_state(&state, &caller.principal) {
         StateRead::Foreign => {
-            // Issued by a fleet node under another key.
+            // The state was issued by a fleet node under another key.
             if let Some(ApprovalHolder { node, .. }) =
                 approval_named_in(&state).and_then(|id| nodes.approval_holder(id))
             {
@@ -159,7 +159,7 @@ pub(super) async fn wait(
         record.add_metadata("approval", &json!(of.as_str()).to_string());
         return Ok(approved);
     }
-    // An elicitation must show everything; longer calls are approved on the page or the command line.
+    // An elicitation must show the whole call. Longer calls are approved on the admin page or the command line.
     let longest = call.arguments.len().max(call.meta.len()).max(call.inputs.len());
     let is_shown_whole = longest <= MAX_SHOWN_BYTES;
     let reads = match settings.approval.may_elicit(&caller.principal) && is_shown_whole {
@@ -224,7 +224,7 @@ pub(super) async fn wait(
         let id = wait.waiting.id().clone();
         return Err(match worker.adopt(wait.unattended()) {
             true => ask_by_answer(worker, caller, record, &id, &question),
-            // Dropping it withdraws the approval.
+            // `adopt` has dropped the wait, which withdraws the approval.
             false => {
                 let denial = ApprovalDenial::new(&access, NotApproved::Unavailable);
                 record.deny(&denial.into()).into()
@@ -240,9 +240,9 @@ pub(super) async fn wait(
     approved(outcome).map_err(|why| record.deny(&ApprovalDenial::new(&access, why).into()).into())
 }
 
-/// Continues a repeated call. The user's answer counts if it is the first; without one, the approval is awaited from
-/// another channel. The members are those of the first request. Stops for the same reasons as [`wait`], and also if
-/// the approval has ended or belongs to another call.
+/// Continues a repeated call. The user's answer counts if no other channel has answered before. Without an answer, the
+/// call waits for an approval from another channel. The returned members are those of the first request. Stops for the
+/// same reasons as [`wait`], and also if the approval has ended or belongs to another call.
 pub(super) async fn claim(
     worker: &Rc<Worker>,
     caller: &Caller,
@@ -308,7 +308,7 @@ fn ask_by_answer(
     }
 }
 
-/// Reserves a log slot for one of the two records, before anyone is asked.
+/// Reserves a log slot for the record of the wait or of its end, before anyone is asked.
 async fn place(worker: &Worker, record: &CallRecord) -> Result<Slot, Refusal> {
     worker.proxy.activity.reserve().await.map_err(|refused: NotAdmitted| {
         let kind = record.kind().refusal_kind(RefusalKind::Unavailable);
@@ -446,7 +446,7 @@ impl Wait {
         outcome.unwrap_or_else(|| self.abandon())
     }
 
-    /// Waits for the outcome of an approval whose request has ended, and records it.
+    /// Waits for the outcome of an approval whose request has ended, and records the outcome.
     async fn unattended(mut self) {
         let outcome = self.ending.unless_cut(pin!(self.waiting.outcome())).await;
         let outcome = outcome.unwrap_or_else(|| self.abandon());
@@ -500,7 +500,7 @@ impl Wait {
         }
         keep(&mut draft, &metadata);
         draft.has_own_metadata = true;
-        // Not awaited: the call's own record, which follows, provides the durability.
+        // Submission is not awaited: the call's own record follows and provides the durability.
         drop(place.submit(draft));
     }
 

@@ -66,9 +66,9 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Validates arguments if validation takes longer. The call already holds its slot under the limits, so that
-    /// calls keep their order of arrival. Returns the coerced arguments, if any. Fails if no server could accept the
-    /// arguments, unless the mode is `warn`, or at shutdown.
+    /// Validates arguments whose validation was postponed until after admission. The call already holds its slot under
+    /// the limits, so that calls keep their order of arrival. Returns the coerced arguments, if any. Fails if no server
+    /// could accept the arguments, unless the mode is `warn`, or at shutdown.
     pub(super) async fn judge_later(
         &mut self,
         access: &Access,
@@ -131,7 +131,7 @@ impl OnRecord<'_> {
         let (mut arguments, mut violation) = (arguments.clone(), violation.clone());
         for _ in 0..MAX_COERCIONS {
             if violation.misfits.is_empty() {
-                // The remaining violations would be sent in any mode.
+                // Violations without misfits do not prevent sending in any mode.
                 return Some(arguments);
             }
             arguments = {
@@ -220,7 +220,7 @@ impl OnRecord<'_> {
         self.violation(tool, schema, judgment)
     }
 
-    /// Violation found by a verdict. Counts the verdict and a disagreement of the engines.
+    /// Violation found by a verdict. Counts the verdict, and a disagreement between the two engines.
     fn violation(&self, tool: &Tool, schema: &Schema, judgment: Judgment) -> Option<Violation> {
         if judgment.disagreement {
             let caller = LinePeer::Client(self.caller.principal.id());
@@ -299,7 +299,8 @@ fn input_decision(
     decision
 }
 
-/// The engines' violation if it has misfits, else a conflict of keys, else the engines' violation.
+/// Violation to report: the engines' violation if it has misfits; otherwise the key conflict, if there is one;
+/// otherwise the engines' violation without misfits, if any.
 fn or_key_conflict(
     judged: Option<Violation>,
     conflict: impl FnOnce() -> Option<KeyConflict>,

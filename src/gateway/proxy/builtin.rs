@@ -153,9 +153,9 @@ fn describe_tool() -> Value {
     json!({
         "name": DESCRIBE_TOOL,
         "title": "Describe a tool",
-        "description": "One tool whole: description, schemas and an example call. With args it \
-            says what a call with them would come to, without calling: policy, approval and what \
-            is wrong with the arguments.",
+        "description": "Describe one tool: description, schemas and an example call. With args, also \
+            predict the outcome of a call without sending it: policy, approval and errors in \
+            the arguments.",
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -164,7 +164,7 @@ fn describe_tool() -> Value {
                 "operation": {
                     "type": "string",
                     "enum": Operation::ALL.map(Operation::as_str),
-                    "description": "Default: that of call_with.",
+                    "description": "Default: the operation of call_with.",
                 },
             },
             "required": ["name"],
@@ -302,17 +302,17 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
     })
 }
 
-/// Copies of a result in memory during a read: the file and the decoded text.
+/// Number of copies of a result in memory during a read: the file and the decoded text.
 const COPIES: u64 = 2;
 
 /// Text for a missing result, the same for every reason, so that guessing reveals nothing.
 const NOT_THERE: &str = "No result is kept under this handle: it has expired, newer results needed the space, or it was \
-                         not given to this session. Make the call again that it came from.";
+                         not given to this session. Make the call again that returned it.";
 
-/// Text for a handle that names a fleet node.
+/// Text for a missing result whose handle names a fleet node.
 const NOT_THERE_IN_FLEET: &str = "No result is kept under this handle: it has expired, newer results needed the space, the \
-                                  node that kept it is gone or not reached, or it was not given to this session. Make \
-                                  the call again that it came from.";
+                                  node that kept it is dead or unreachable, or it was not given to this session. Make \
+                                  the call again that returned it.";
 
 /// Serves `read_result` with its `raw` arguments and the request's `_meta`.
 pub(crate) fn read_result(
@@ -326,7 +326,7 @@ pub(crate) fn read_result(
         on.record.keep(Raw::Arguments, results::without_handles(&arguments).as_bytes());
         let query = PartQuery::parse(&raw);
         let query = query.map_err(|bad| {
-            // A parameter name may be a handle.
+            // The name of an unknown parameter may be a handle, which must not be recorded.
             Refusal::of_parameters(results::without_handles(&bad.to_string()).into_owned())
         })?;
         let ResultPart { text, note } = part(on, query).await?;
@@ -367,38 +367,38 @@ pub(super) fn described() -> Value {
     json!({
         "name": READ_RESULT,
         "title": "Read a long result",
-        "description": "Read parts of a result that was too long to be answered whole, by the handle that its answer \
-            gave: the bytes as the tool gave them. Without pointer its text is meant.",
+        "description": "Read parts of a result that was too long to be returned whole, by the handle in its answer. \
+            Returns the tool's original bytes. Without pointer, reads the result's text.",
         "inputSchema": {
             "type": "object",
             "properties": {
-                "handle": {"type": "string", "description": "As the answer gave it: kept_…"},
+                "handle": {"type": "string", "description": "As given in the answer: kept_…"},
                 "pointer": {
                     "type": "string",
-                    "description": "A JSON Pointer into the result, like /structuredContent/rows/0: the JSON there. With \
-                        lines or search, a string there is read as what it says.",
+                    "description": "A JSON Pointer into the result, like /structuredContent/rows/0: reads the JSON there. \
+                        With lines or search, a string there is decoded first.",
                 },
                 "lines": {
                     "type": "string",
                     "pattern": "^[0-9]+(-[0-9]*)?$",
-                    "description": "Lines from 1: 10-20, 10- or 10.",
+                    "description": "Line numbers from 1: 10-20, 10- or 10.",
                 },
                 "search": {
                     "type": "string",
-                    "description": "The places where this stands, as it is written (upper and lower case differ).",
+                    "description": "Text to find, case-sensitive. Returns the places that contain it.",
                 },
                 "offset": {
                     "type": "integer",
                     "minimum": 0,
                     "default": 0,
-                    "description": "Bytes to leave out (places, of a search): the next offset that an answer names.",
+                    "description": "Bytes to skip (with search: places). To continue, send the next offset from an answer.",
                 },
                 "limit": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": MAX_PART_BYTES,
                     "default": PART_BYTES,
-                    "description": "Most bytes to return (of a search at most 100 places, 20 by default).",
+                    "description": "Maximum bytes to return (with search: places, at most 100, 20 by default).",
                 },
             },
             "required": ["handle"],

@@ -226,7 +226,7 @@ pub(super) async fn find(on: &OnRecord<'_>, name: &ToolName) -> Result<Arc<Tool>
             Refusal::failed(RefusalKind::Upstream, reason).helping(help)
         };
         upstream.discovered(until).await.map_err(|reason| {
-            // The reason may quote the server.
+            // The reason may contain text of the server, so the facts are raised.
             on.raise_facts(proxy.catalog.exposure_of_offers(&name.server));
             away(reason)
         })?;

@@ -120,8 +120,8 @@ pub struct Client {
     pub family: ProtocolFamily,
     /// Declared capabilities.
     pub client_capabilities: ClientCapabilities,
-    /// Key that separates server messages outside of calls. `None` for modern clients, whose requests may come from
-    /// several people on one connection.
+    /// Key of the session, by which server messages outside of calls are kept apart from those of other sessions.
+    /// `None` for modern clients, whose requests may come from several people on one connection.
     pub session_key: Option<CallSession>,
     /// Facts of its session; unused outside a session. The facts of its principal are in `session_facts`.
     pub facts: FactsCell,
@@ -139,7 +139,7 @@ pub struct Client {
     elicited: Mutex<VecDeque<(Arc<str>, Box<str>)>>,
     /// Subscriptions by the client's URIs; `None` after the end of its session.
     subscriptions: Mutex<Option<BTreeMap<Arc<str>, ResourceSubscription>>>,
-    /// Dropped members already logged, for a session.
+    /// Dropped members that were already logged for the session.
     dropped_members: DroppedMembers,
     /// Notified when one of its tasks in `known_tasks` changes, for its notification stream.
     pub(super) task_changed: Notify,
@@ -198,7 +198,7 @@ impl Drop for ActiveCall {
     fn drop(&mut self) {
         // The server may still be working on an abandoned call.
         self.0.note_use(clock::lately());
-        // Pairs with `Active::has_calls`.
+        // This ordering pairs with the load in `Active::has_calls`.
         self.0.active.in_flight.fetch_sub(1, Ordering::Release);
     }
 }
@@ -231,7 +231,7 @@ pub(crate) enum SubscriptionRefused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     Server(ServerQuestion),
-    /// Asks whether a call may be sent.
+    /// Question whether a call may be sent.
     Approval(ApprovalQuestion),
     /// Input requested in a modern server's result.
     Input(InputQuestion),
@@ -397,7 +397,7 @@ impl Client {
     /// Records the use of a server.
     pub(crate) fn note_use(&self, now: Instant) {
         let seconds = now.duration_since(*EPOCH).as_secs() + 1;
-        // Written once per second, not per call.
+        // The time is written at most once per second, not once per call.
         if self.active.last_use.load(Ordering::Relaxed) != seconds {
             self.active.last_use.store(seconds, Ordering::Relaxed);
         }
@@ -407,7 +407,7 @@ impl Client {
     pub(crate) fn leave(&self) {
         self.active.ended.store(true, Ordering::Relaxed);
         let subscriptions = self.subscriptions.lock().take();
-        // Dropped outside the lock, because that takes other locks.
+        // Dropped outside the lock, because dropping them takes other locks.
         drop(subscriptions);
         self.end_questions();
         *self.aside.lock() = None;
@@ -420,7 +420,7 @@ impl Client {
         let open = std::mem::take(&mut asked.open);
         let records = std::mem::take(&mut asked.records);
         drop(asked);
-        // Dropped outside the lock, because that wakes calls.
+        // Dropped outside the lock, because dropping them wakes calls.
         drop((open, records));
     }
 
@@ -428,7 +428,8 @@ impl Client {
         &self.active
     }
 
-    /// Marks the server as used; returns true the first time. May return true repeatedly.
+    /// Marks the server as used; returns true the first time. For a server whose id is 64 or higher, returns true every
+    /// time.
     pub(super) fn first_uses(&self, server: ServerId) -> bool {
         let bit = u32::try_from(server.index()).ok().and_then(|at| 1_u64.checked_shl(at));
         match bit {
@@ -542,7 +543,7 @@ impl Client {
         let mut asked = self.asked.lock();
         let (question, record) = (asked.open.remove(&id), asked.records.remove(&id));
         drop(asked);
-        // Dropped outside the lock, because that writes the record.
+        // Dropped outside the lock, because dropping it writes the record.
         drop(record);
         question
     }
@@ -570,13 +571,14 @@ impl Client {
         drop(replaced);
     }
 
-    /// Takes the record of an open question, to end it more specifically than as unanswered.
+    /// Takes the record of an open question, so that the caller can record a more specific end than an unanswered
+    /// question.
     pub(super) fn take_record(&self, id: u64) -> Option<QuestionRecord> {
         self.asked.lock().records.remove(&id)
     }
 }
 
-/// Endpoint of a request: the servers it exposes, and their names there.
+/// Endpoint of a request. It determines which servers are exposed, and under which names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/mcp`: the built-in tools.
@@ -761,7 +763,7 @@ impl DroppedMembers {
     pub(crate) fn of_client(&self, client: &str, session: &str, method: &str, left: &Left) {
         for member in left.names() {
             if self.is_new(Sender::Client(client), method, member) {
-                // One log budget for all clients: the client chooses its own name.
+                // All clients share one log budget, because a client chooses its own name.
                 peer_line!(warn, LinePeer::Part("members of clients"), %client, %session, method, ?member, "unsupported member of a client's message dropped");
             }
         }

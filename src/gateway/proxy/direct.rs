@@ -2,8 +2,8 @@
 //! names (`/mcp/server/NAME`).
 //!
 //! Calls go through the same admission and pipeline as those through a call tool (FR-A2). The operation is the tool's
-//! effective side effect, since the client states no intent. The matrix therefore always matches, and only the
-//! operator's `approval` remains.
+//! effective side effect, since the client states no intent. The comparison of intent and side effect therefore always
+//! matches; of the capability, only the operator's `approval` remains to be checked.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &
     let (worker, family, principal) =
         (Rc::clone(worker), peer.client.family, peer.principal.clone());
     let only = peer.endpoint.server().cloned();
-    // Other clients would show app tools to the model (SEP-1865, Visibility).
+    // A client without the UI extension would show app tools to the model (SEP-1865, Visibility).
     let takes_app_tools =
         only.is_some() || peer.client.client_capabilities.extensions.has(Extension::Ui);
     let running = Running::new(|reply| async move {
@@ -97,7 +97,7 @@ pub(crate) fn call_tool(
 }
 
 struct Named {
-    /// The listed name.
+    /// Name as listed to the client.
     name: Box<str>,
     /// The only server of the endpoint.
     only: Option<Arc<str>>,

@@ -171,7 +171,7 @@ fn notification(method: &str, params: &[u8]) -> Reaction {
         request_id: &'a RawValue,
     }
     match (method, serde_json::from_slice::<Canceled<'_>>(params)) {
-        // No request has a longer id.
+        // A longer id is ignored, since no request has one.
         ("notifications/cancelled", Ok(canceled))
             if canceled.request_id.get().len() <= MAX_ID_BYTES =>
         {
@@ -192,7 +192,7 @@ struct InitializeParams {
     capabilities: ClientCapabilities,
 }
 
-/// Used part of `clientInfo`.
+/// Members of `clientInfo` that the proxy uses.
 #[derive(Default, Deserialize)]
 pub(crate) struct ClientInfo {
     #[serde(default)]
@@ -393,7 +393,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
         }
         (RETRIEVE_TOOLS, None) => call::retrieve_tools(worker, caller, arguments, meta),
         (DESCRIBE_TOOL, None) => builtin::describe::describe_tool(worker, caller, arguments, meta),
-        // Without kept results there are no handles.
+        // If no results are kept, no handle is valid.
         (READ_RESULT, None) if keeps_results(worker) => {
             builtin::read_result(worker, caller, arguments, meta)
         }
@@ -410,7 +410,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
     Reaction::Call { id, running }
 }
 
-/// Whether results are kept, or earlier ones remain.
+/// Whether results are kept now, or results that were kept earlier remain.
 fn keeps_results(worker: &Worker) -> bool {
     worker.settings().kept_results.is_some() || !worker.proxy.results.is_empty()
 }

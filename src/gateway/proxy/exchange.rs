@@ -85,13 +85,14 @@ pub(super) struct Exchange {
     waiting: Splice,
     /// This call's share of the memory for held bytes; unused without validation.
     share: Option<memory_budget::Share>,
-    /// The result as received, while it may be kept; it is held completely until then.
+    /// The result as received, as long as it may be kept on disk; during that time, none of it is forwarded.
     keeping: Option<Box<Keeping>>,
     /// Answers to unknown ids so far.
     foreign: u32,
-    /// Prepared repetition, while nothing has arrived.
+    /// Prepared repetition of the call, as long as nothing has arrived from the server.
     retry: Option<Box<Retry>>,
-    /// Prepared repetition with the client's input, while the result may ask for it. Until then, nothing is sent.
+    /// Prepared repetition with the client's input, as long as the result may ask for input. During that time, nothing
+    /// is sent.
     rounds: Option<InputRounds>,
     /// Arguments of a call that can be held.
     holdable: Option<Bytes>,
@@ -518,7 +519,7 @@ impl Exchange {
         if state == b"null" {
             return Ok(state.into());
         }
-        // A task's state is for the call that created the task.
+        // The state of a task is sealed for the call that created the task.
         let access = match self.permit.access() {
             Access::Task(of) => &Access::Tool(of.call().clone()),
             access => access,
@@ -625,7 +626,7 @@ impl Exchange {
         if let Some(failure) = self.inspector.breach() {
             return Err(Broken::Blocked(failure));
         }
-        // Includes the slice's handle, since an answer may come in very small pieces.
+        // The `Bytes` value of the slice counts as well, since an answer may arrive in very small pieces.
         let Some(share) = &mut self.share else { return Ok(()) };
         let grown = share.grow((slice.len() + size_of::<Bytes>()) as u64).await;
         grown.map_err(|full| Broken::Upstream(full.to_string(), None))
@@ -715,9 +716,9 @@ impl Exchange {
     }
 
     /// Forwards the bytes in `warn` mode, and validates the document in parallel (FR-A11). The worker owns the
-    /// validation, so that no decision is lost if the client disconnects. A query after the reply waits for the
-    /// record (ACT-5). If durability is `grouped`, the record is written before the reply only if the disk lags, or
-    /// if there is no memory for the document, so that its client cannot ask for more before the validation. With any
+    /// validation, so that no decision is lost if the client disconnects. A query after the reply waits for the record
+    /// (ACT-5). If durability is `grouped`, the record is written before the reply only if the disk lags, or if there
+    /// is no memory for the document, so that the client cannot send further requests before the validation. With any
     /// other durability, the record is always written before the reply.
     async fn reply_and_judge(mut self, status: Status) {
         let worker = Rc::clone(&self.worker);
@@ -746,7 +747,7 @@ impl Exchange {
         if has_memory || worker.may_defer() {
             let judged = worker.keep(judging.instrument(span));
             if record_first {
-                // A failure is in the record, which is written separately.
+                // The outcome is ignored: a failure is in the record, which is written separately.
                 let _ = judged.await;
             }
         } else {
@@ -919,7 +920,8 @@ fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision
 fn joined(parts: Vec<Bytes>) -> Bytes {
     match <[Bytes; 1]>::try_from(parts) {
         Ok([only]) => only,
-        // A notification in pieces: small (`MAX_OUTSIDE_BYTES`), and forwarded in one piece.
+        // A notification that arrived in pieces is joined: it is small (`MAX_OUTSIDE_BYTES`) and is forwarded in one
+        // piece.
         Err(parts) => parts.concat().into(),
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn forward(
         let read = ExtensionParams::read(&params).map_err(Refusal::invalid_params)?;
         let (meta, members) = (read.meta, read.brought);
         let mut extras = CallExtras { meta, members, client_capabilities, ..CallExtras::default() };
-        // The content of the request is unknown.
+        // The content of the request is unknown, so it counts as data chosen by the client.
         on.set_offer(&server, true);
         let access = Access::Method { server, method };
         let mut arguments = read.others;
@@ -59,7 +59,7 @@ pub(crate) fn forward(
 /// Params of a request, an object.
 struct ExtensionParams {
     meta: Option<Bytes>,
-    /// Members of an earlier round, raw JSON joined by commas.
+    /// Members of a repeated request, raw JSON joined by commas.
     brought: Bytes,
     /// The other members, an object.
     others: Bytes,

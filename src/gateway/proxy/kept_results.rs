@@ -1,8 +1,9 @@
 //! Long results (config `result_limit`): held while they arrive, stored on disk, and replaced by an outline.
 //!
 //! Only results at `/mcp` are kept, since `read_result` is offered there. At `/mcp/all` tools have output schemas,
-//! which an outline does not satisfy; REST and the command line have files of their own. A result that cannot be
-//! kept is forwarded whole with the reason in its record, so that neither a full disk nor full memory loses it.
+//! which an outline does not satisfy; clients of REST and the command line can store a result in a file of their own. A
+//! result that cannot be kept is forwarded whole with the reason in its record, so that neither a full disk nor full
+//! memory loses it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub(super) struct Keeping {
     bounds: StoreBounds,
     owner: ResultOwner,
     family: ProtocolFamily,
-    /// Memory for the held slices, unless charged elsewhere, and later for the copy.
+    /// Memory for the held slices, unless they are charged elsewhere, and later for the copy that is written.
     share: memory_budget::Share,
     /// The result as received.
     slices: Vec<Bytes>,
@@ -46,7 +47,7 @@ pub(super) struct Keeping {
 }
 
 pub(super) struct KeptReply {
-    /// Replacement for the client.
+    /// Result that the client receives instead.
     pub(super) short: Bytes,
     /// Raw JSON for the record.
     pub(super) metadata: String,
@@ -71,7 +72,7 @@ pub(super) enum KeepFailure {
     Failed,
 }
 
-/// Owner of results for this caller.
+/// Owner under which results of this caller are kept.
 pub(super) fn owner(caller: &Caller) -> ResultOwner {
     ResultOwner { principal: caller.principal.mark(), session: caller.session_id().into() }
 }
@@ -116,7 +117,7 @@ impl Keeping {
         }))
     }
 
-    /// Adds a slice of the result. If `counted` is set, its bytes are charged elsewhere.
+    /// Adds a slice of the result. If `counted` is set, the slice's bytes are charged elsewhere.
     pub(super) fn take(
         &mut self,
         slice: &Bytes,
@@ -128,7 +129,7 @@ impl Keeping {
             return Err(KeepFailure::TooLarge(max));
         }
         let held = if counted { 0 } else { slice.len() };
-        // Includes the slice's handle, since an answer may come in very small pieces.
+        // The `Bytes` value of the slice counts as well, since an answer may arrive in very small pieces.
         match self.share.try_grow((held + size_of::<Bytes>()) as u64) {
             true => self.slices.push(slice.clone()),
             false => return Err(KeepFailure::NoMemory),

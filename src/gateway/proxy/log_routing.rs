@@ -29,7 +29,7 @@ use super::tasks::related as related_tasks;
 pub(crate) const PRESENT: Duration = Duration::from_secs(60);
 /// Maximum number of clients tracked per server.
 pub(crate) const MAX_USERS: usize = 1024;
-/// Time during which log messages of a server with more clients are not routed to any client.
+/// Time during which log messages of a server with more than [`MAX_USERS`] clients are not routed to any client.
 pub(crate) const CROWDED: Duration = Duration::from_secs(3600);
 
 /// Clients by server name.
@@ -51,7 +51,7 @@ struct LogRoute {
 #[derive(Debug, Default)]
 struct Users {
     all: Vec<User>,
-    /// Set when there were too many clients; until this time, no client is notified.
+    /// Set when there were too many clients. Until this time, log messages are not sent to any client.
     crowded: Option<Instant>,
 }
 
@@ -157,7 +157,7 @@ impl LogRoute {
         }
     }
 
-    /// Sends the completion of an elicitation to the client that was asked, if there is only one.
+    /// Sends the completion of an elicitation to the client that was asked, if only one client was asked.
     fn completed(&self, message: &Bytes, params: &str) -> LogDelivery {
         let Some(id) = elicitation_id(params) else { return LogDelivery::Nobody };
         let users = self.users.lock();
@@ -223,7 +223,7 @@ impl Users {
                     || user.was_active(now);
             }
             let is_newest = newest.get(&user.principal).copied() == user.active.seconds_ago(now);
-            // The first of several.
+            // Of several equally new sessions, only the first is kept.
             is_newest && newest.remove(&user.principal).is_some()
         });
     }
@@ -337,7 +337,7 @@ mod tests {
         used_by(&route, &ours, now);
         let mut aside = ours.listen();
         let later = now + PRESENT + Duration::from_secs(2);
-        // A client that was just active, is active, or disconnected silently.
+        // Another client counts if it was active recently, has a call in flight, or disconnected silently.
         let other = Client::of_test();
         used_by(&route, &other, now);
         assert_eq!(route.route(&LOG, now), LogDelivery::Nobody);

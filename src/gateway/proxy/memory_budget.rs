@@ -92,7 +92,7 @@ struct Waiter {
     ticket: u64,
     since: Instant,
     bytes: u64,
-    /// Bytes that the call already holds.
+    /// Bytes that the waiting call already holds.
     holds: u64,
     sender: oneshot::Sender<Result<Taken, BudgetFault>>,
 }
@@ -557,7 +557,7 @@ impl BodyCharge<'_> {
         let share = self.share.get_or_insert_with(|| self.all.share(self.part));
         let grown = share.grow(more as u64).await;
         if let Err(over) = grown {
-            // Returned before the response is sent, which may take a while.
+            // The charge is returned before the response is sent, because sending may take a while.
             (self.share, self.bytes) = (None, SMALL_BODY_BYTES);
             return Err(BodiesFull { max: self.all.limit_of(self.part), why: over.why() });
         }
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn server_cannot_use_the_share_of_another() {
+    fn server_cannot_use_the_share_of_another_server() {
         run(async {
             let budget = budget(100, 20);
             let mut large = budget.share("a");
@@ -805,7 +805,7 @@ mod tests {
             error.contains("and this one yielded to an older one. The request was not processed"),
             "{error}"
         );
-        // The refused charge still exists but holds nothing.
+        // The value of the refused charge still exists, but holds no bytes.
         grown.unwrap();
         assert_eq!(all.0.used(), (COMMON / 2 + STEP_BYTES) as u64);
         assert!(!younger.has(half));

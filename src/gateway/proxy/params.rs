@@ -35,7 +35,7 @@ pub struct CallParams<'a> {
     pub arguments: Bytes,
     /// Other members: `_meta`, `inputResponses`, `requestState`.
     pub extras: CallExtras,
-    /// Dropped members, unknown to the client's revision.
+    /// Members that are dropped because the client's revision does not define them.
     pub left: Left,
 }
 
@@ -205,7 +205,7 @@ pub(super) fn check_progress_token(meta: Option<&str>) -> Result<(), OverLimit> 
     bounds::within("_meta.progressToken", token, MAX_PROGRESS_TOKEN_BYTES)
 }
 
-/// Member of every params object that belongs to the hop.
+/// Member that every params object may have. It is forwarded separately from the other members.
 const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
 /// Keys of `_meta` that the proxy replaces, or that only declare client capabilities.
@@ -274,7 +274,7 @@ pub struct AddressedRequest<'a> {
     other: Option<&'static str>,
     target: Target,
     forward: Forward,
-    /// Dropped members, unknown to the method.
+    /// Members that are dropped because the method does not define them.
     pub left: Left,
 }
 
@@ -338,7 +338,7 @@ impl<'a> AddressedRequest<'a> {
             Forward::Prompt => MAX_NAME_BYTES,
             Forward::Resource(_) | Forward::Completion => MAX_URI_PREFIX_BYTES + MAX_URI_BYTES,
         };
-        // Checked before the name is parsed.
+        // The length is checked before the name is parsed.
         if own.len() > limit {
             return Err(OverLimit { what: path, limit: limit.min(MAX_URI_BYTES) }.into());
         }
@@ -397,8 +397,8 @@ impl<'a> AddressedRequest<'a> {
         }
     }
 
-    /// Whether the request carries client-chosen data besides the target: arguments, members of an earlier round, or
-    /// foreign keys of `_meta`.
+    /// Whether the request carries client-chosen data besides the target: arguments, members of a repeated request, or
+    /// keys of `_meta` other than [`OF_THE_HOP`].
     pub(crate) fn carries_more(&self) -> bool {
         let names = |object: &'a str| {
             let all = members(object).ok().into_iter().flatten();
@@ -422,12 +422,13 @@ impl<'a> AddressedRequest<'a> {
         }
     }
 
-    /// Members from an earlier round, as raw JSON `"key":value` joined by commas; may be empty.
+    /// Members of a repeated request (`inputResponses`, `requestState`), as raw JSON `"key":value` joined by commas;
+    /// may be empty.
     pub fn members(&self) -> Bytes {
         Bytes::copy_from_slice(self.brought.as_bytes())
     }
 
-    /// Params with `own` as the target, `members` as those of an earlier round, and without `_meta`. All other
+    /// Params with `own` as the target, `members` as those of a repeated request, and without `_meta`. All other
     /// members of the method are unchanged.
     pub fn params(&self, own: &str, members: &[u8]) -> Bytes {
         let own = serde_json::Value::from(own).to_string();
@@ -471,7 +472,7 @@ fn shape(forward: Forward) -> Shape {
     shapes::params(forward.method()).unwrap_or(Shape::Object(&[]))
 }
 
-/// Members from an earlier round; empty if the method has none.
+/// Members of a repeated request; empty if the method has none.
 fn brought(
     forward: Forward,
     revision: Revision,
@@ -489,7 +490,7 @@ fn brought(
     Ok(out)
 }
 
-/// Params of a forwarded request without the members of an earlier round.
+/// Params of a forwarded request without the members of a repeated request.
 pub(super) fn without_brought(params: &Bytes) -> Bytes {
     let all = std::str::from_utf8(params).ok().and_then(collect);
     let is_brought = |(name, _): &Member<'_>| BROUGHT.contains(&&**name);

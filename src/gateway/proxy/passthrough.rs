@@ -156,7 +156,8 @@ pub(crate) fn forward(
     Reaction::Call { id, running }
 }
 
-/// Finds the server, asks for admission and sends the request; answers it directly if the server is not needed.
+/// Finds the server, asks for admission and sends the request; answers the request directly if the server is not
+/// needed.
 async fn send(
     mut on: OnRecord<'_>,
     forward: Forward,
@@ -200,7 +201,7 @@ async fn send(
     // A trace context of the HTTP request is forwarded like one in `_meta`.
     let carries_more = request.carries_more() || on.caller.trace.is_some();
     let carries = match forward {
-        // A listed URI or name is the server's own text.
+        // A listed URI or name was chosen by the server, not by the client.
         Forward::Resource(_) => carries_more || !is_listed(List::Resources),
         Forward::Prompt => carries_more || !is_listed(List::Prompts),
         Forward::Completion => true,
@@ -209,7 +210,7 @@ async fn send(
     let permit = on.admit(access, &mut arguments, None, &mut extras).await?;
     if only.is_none() && is_of_skills(forward) && !offers(&upstream, Extension::Skills) {
         let shown = shown(request.target().word());
-        let text = format!("'{shown}' is of a server without skills");
+        let text = format!("'{shown}' belongs to a server without skills");
         return Err(Refusal::unreadable(text).into());
     }
     // The client's new subscription, if this request adds one.
@@ -246,7 +247,7 @@ async fn send(
                 let uri = uri();
                 let last = match client.unsubscribe(&uri) {
                     Some(subscription) => subscription.end(|| upstream.unsubscribed(&own)),
-                    // The server may have a subscription that is not known here.
+                    // The server may have a subscription that the proxy does not know.
                     None => !subscribers.any(&uri),
                 };
                 // Other clients share the subscription.
@@ -264,7 +265,7 @@ async fn send(
     }
     let principal = &on.caller.principal;
     let (sent, extras) = match held::repeats::named_in(worker, principal, &extras.members) {
-        // The repeated request's members are for the held request.
+        // The members of the repeated request concern the held request, so they are not sent as params.
         Some(_) => (request.params(&own, b""), extras),
         None => {
             let sent = request.params(&own, &extras.members);
@@ -336,7 +337,7 @@ async fn follow(
             if upstream.subscription_answer(own, deadline).await == SubscriptionAnswer::Confirmed {
                 return Ok(());
             }
-            format!("{server}: the server did not take the subscription")
+            format!("{server}: the server did not accept the subscription")
         }
     };
     if let Some((client, uri)) = fresh {
@@ -366,7 +367,7 @@ async fn resolve(
     let shown = shown(target.word());
     match target {
         Target::Prompt(name) => {
-            // A shortened name.
+            // The name may be a shortened form, which is found in the lists.
             for set in lists::all(worker, List::Prompts).await {
                 if let Some(listed) = set.find(name)
                     && let Some(upstream) = upstreams.get(&set.server)

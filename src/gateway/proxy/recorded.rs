@@ -50,7 +50,7 @@ pub(super) struct OnRecord<'a> {
     /// The client, counted as a user of the servers.
     user: Option<&'a Arc<Client>>,
     pub(super) record: &'a mut CallRecord,
-    /// Settings of the request from begin to end, regardless of reloads.
+    /// Settings of the request from its start to its end, regardless of reloads.
     pub(super) settings: CurrentSettings,
     /// Facts of session and principal.
     facts: FactsOf<'a>,
@@ -91,7 +91,7 @@ impl OfferExposure {
 /// Source of the reply to an admitted request.
 #[expect(
     clippy::large_enum_variant,
-    reason = "it is moved once, and a box would be an allocation a call"
+    reason = "it is moved once, and a box would cost one allocation per call"
 )]
 pub(super) enum ReplySource {
     /// A result of the proxy.
@@ -107,7 +107,7 @@ pub(super) enum ReplySource {
 
 /// Frame of a recorded request: begins its trace, opens its record, runs it, and closes record and reply by its
 /// outcome. Only this type opens records, and it closes all of them.
-#[must_use = "a request is recorded once it runs"]
+#[must_use = "a request is recorded only when it runs"]
 pub(super) struct RecordedRequest {
     worker: Rc<Worker>,
     caller: Caller,

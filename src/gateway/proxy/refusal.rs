@@ -251,7 +251,7 @@ impl From<Refusal> for Stopped {
     }
 }
 
-/// Metric outcome of a record's status.
+/// Outcome that the metrics count for a record's status.
 pub(super) fn outcome(status: Status) -> Outcome {
     match status {
         Status::Success | Status::Warning => Outcome::Success,
@@ -341,7 +341,7 @@ impl RecordKind {
         match self {
             Self::ToolCall(_) | Self::OwnTool => TOOLS_CALL,
             Self::Forward(forward) => forward.method(),
-            // The conventions' value for methods that they do not list.
+            // Value that OpenTelemetry's semantic conventions define for methods that they do not list.
             Self::Extension => "_OTHER",
             Self::Task { request, .. } => request.method(),
         }
@@ -355,7 +355,7 @@ impl RecordKind {
         }
     }
 
-    /// Kind of a refusal as the client receives it. Only a tool result can carry the reason of a failure.
+    /// Kind of a refusal as the client receives it. Only the result of a tool call can state the reason of a failure.
     pub(super) fn refusal_kind(self, kind: RefusalKind) -> RefusalKind {
         match (self, kind) {
             (Self::ToolCall(_) | Self::OwnTool, kind)

@@ -74,13 +74,13 @@ pub(super) enum Step {
 pub(super) struct AskedQuestion {
     pub(super) id: u64,
     pub(super) method: Box<str>,
-    /// Request to the client.
+    /// Request that is sent to the client.
     pub(super) message: Bytes,
     /// The server's raw id of its request.
     pub(super) raw_id: Bytes,
 }
 
-/// Server that answers.
+/// Server that answers the call, with the data needed to relay its messages.
 pub(super) struct AnsweringServer<'a> {
     pub(super) server: &'a Arc<str>,
     /// Generation of its connection.
@@ -337,7 +337,7 @@ impl Relay {
             let text = format!("id is longer than {MAX_SERVER_ID_BYTES} bytes");
             return refuse_with(Code::InvalidRequest, &text);
         }
-        // A copy, retained until the client answers: a slice would pin the message.
+        // The id is copied, since it is retained until the client answers: a slice would pin the message.
         let raw_id = Bytes::copy_from_slice(raw.get().as_bytes());
         if let (ProtocolFamily::Modern, Some(request)) = (client.family, request) {
             let mut left = Left::default();

@@ -141,7 +141,7 @@ impl Running {
     {
         const { assert!(size_of::<F>() <= MAX_CALL_BYTES, "box rare parts of the call's future") };
         let reply = Reply::default();
-        // Allocated first, so that the call is constructed in place instead of being copied.
+        // Memory is allocated first, so that the call is constructed in place instead of being copied.
         let call = Box::into_pin(Box::write(Box::new_uninit(), make(reply.clone())));
         Self { call: Some(call), aborted: None, reply }
     }

@@ -184,7 +184,7 @@ impl RuleReplay {
 
     pub fn record(&mut self, line: &[u8]) -> Result<(), UnreadableRecord> {
         let line: LoggedRequest<'_> = serde_json::from_slice(line).map_err(UnreadableRecord)?;
-        // Refused before a server was named.
+        // The request was refused before its server was known.
         if line.server_name.is_empty() {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl RuleReplay {
             reason: stated("reason").and_then(Value::as_str).unwrap_or_default(),
             client: &line.metadata.client_name,
             session: SessionFacts::default(),
-            // Not known from a record; see below.
+            // The record does not contain this value; see below.
             carries_out: false,
             now: line
                 .timestamp
@@ -289,7 +289,7 @@ impl RuleReplay {
         if any(|inputs| inputs.capability) && matches!(target, RuleTarget::NamedTool { .. }) {
             return Some(Found::Undecidable("tool is gone"));
         }
-        // Refused by scope, intent, a limit or a person, which no rule changes.
+        // The request was refused by scope, intent, a limit or a person. Rules cannot change that.
         let was_refused_otherwise =
             line.status == REJECTED && !line.error_message.contains(BY_A_RULE);
         Some(match (self.now.decide(&asked), self.new.decide(&asked)) {

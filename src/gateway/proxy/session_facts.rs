@@ -32,7 +32,7 @@ const FIRST_SECOND: u32 = 2 * WINDOW_SECONDS;
 /// Epoch of the clock.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// [`Principal::mark`]
+/// Mark of a principal ([`Principal::mark`]).
 pub(crate) type PrincipalMark = [u8; 16];
 
 /// Facts of one principal.
@@ -398,7 +398,7 @@ mod tests {
         table.take_over(report(WINDOW_SECONDS + 1));
         assert_eq!(table.seen(), [], "it has expired");
         table.take_over(report(100));
-        let [seen] = table.seen()[..] else { panic!("one principal has seen something") };
+        let [seen] = table.seen()[..] else { panic!("exactly one principal has facts") };
         assert_eq!(seen, report(seen.idle_seconds));
         assert!(seen.idle_seconds >= 100, "not used on this node");
         assert!(FactsOf::caller(&caller, &table, &worker).now().open_world_seen);

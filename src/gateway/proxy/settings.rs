@@ -41,7 +41,7 @@ pub struct Settings {
     pub streams: StreamTiming,
     /// `limits.held_timeout`: maximum wait of a held call for its client.
     pub held_timeout: Duration,
-    /// `offered_era`: the revisions offered to clients that ask.
+    /// `offered_era`: the revisions offered to clients that ask which ones are supported.
     pub offered_era: Offered,
     /// `telemetry.max_series`: maximum named series of calls by tool.
     pub max_series: usize,
@@ -167,7 +167,7 @@ impl fmt::Debug for SettingsReader {
 #[derive(Clone, Debug)]
 #[expect(
     clippy::redundant_allocation,
-    reason = "each request has one, made without an atomic step"
+    reason = "each request clones it without an atomic operation"
 )]
 pub struct CurrentSettings(Rc<Arc<Settings>>);
 

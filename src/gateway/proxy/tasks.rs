@@ -207,7 +207,7 @@ pub(super) async fn access(
     on.set_offer(server, request == TaskRequest::Update);
     let access = TaskAccess::new(ToolAccess::direct(tool), request, Arc::from(&**id));
     if on.caller.is_proxy() {
-        // The request concerns the server's own answer, regardless of the client's family.
+        // The proxy made the request because of the server's own answer, so the client's family does not matter.
         return Ok(Access::Task(access.by_proxy()));
     }
     of_same_family(on, server).await?;

@@ -60,7 +60,7 @@ pub struct Worker {
     pub busy_poll: BusyPoll,
     /// Cut-off signal.
     pub ending: Ending,
-    /// Set once no more requests arrive: nothing is repeated.
+    /// Set once no more requests arrive. From then on, no request is repeated.
     pub(super) draining: Ending,
     /// Pending cancellations of tasks that their clients do not receive.
     pub(super) cancellations: Rc<PendingCancellations>,
@@ -123,7 +123,7 @@ impl Worker {
     pub fn defer(self: &Rc<Self>, running: Running) {
         let Some(rest) = running.rest() else { return };
         self.keep(async move {
-            // The end of the reply is already recorded.
+            // The outcome is ignored: the end of the reply is already recorded.
             let _ = rest.await;
         });
     }
@@ -242,7 +242,7 @@ const FEW_CALLS: usize = 2;
 #[derive(Debug, Default)]
 pub struct BusyPoll {
     open: Cell<usize>,
-    /// Incremented at each begin and end of a call.
+    /// Incremented at each start and end of a call.
     beats: Cell<u64>,
     /// False while the thread may sleep.
     awake: Cell<bool>,
@@ -261,8 +261,8 @@ impl BusyPoll {
         OpenCall(self)
     }
 
-    /// Busy-polls for `LINGER` after each begin and end of a call while few calls are open. Never returns; needs a
-    /// task of its own.
+    /// Busy-polls for `LINGER` after each start and end of a call while few calls are open. Never returns; needs a task
+    /// of its own.
     pub async fn linger(&self) {
         loop {
             self.roused.notified().await;
@@ -355,7 +355,7 @@ impl ValidationPool {
         let seat = Arc::clone(seats).acquire_owned().await.ok();
         let scratches = Arc::clone(&self.scratches);
         let judged = self.runtime.spawn_blocking(move || {
-            // Held until the work is done, even if its caller was dropped.
+            // The permit is held until the work is done, even if the caller was dropped.
             let _seat = seat;
             let taken = scratches.lock().pop();
             let mut scratch = taken.unwrap_or_default();

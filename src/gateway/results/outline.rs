@@ -118,7 +118,7 @@ fn is_shown(name: &str) -> bool {
     name.len() <= 40 && !name.contains(is_hidden)
 }
 
-/// Child locations: the members, or the first element on behalf of all.
+/// Child locations: the members of an object, or the first element of an array, which represents all of its elements.
 fn below<'r>(at: &str, value: &'r str) -> Vec<(String, &'r str)> {
     let place = |name: &str| format!("{at}/{}", pointer::token(name));
     let found: Vec<(String, &str)> = match elements(value) {

@@ -238,7 +238,7 @@ pub enum BadPartQuery {
     NotAnObject,
     #[error("Unknown parameter '{0}': known are handle, pointer, lines, search, offset, and limit")]
     Unknown(String),
-    #[error("handle is required: see the answer that was too long")]
+    #[error("handle is required: it is in the answer that replaced the long result")]
     NoHandle,
     #[error("handle is invalid: it is kept_ and 32 hexadecimal digits, as in the answer")]
     BadHandle,

@@ -32,7 +32,7 @@ pub struct StoreBounds {
     pub max_results: usize,
 }
 
-/// The only reader of a result.
+/// Owner of a result, and the only one who may read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultOwner {
     /// The principal's mark: it changes when a token is recreated under the same name.
@@ -46,7 +46,7 @@ pub struct ResultOwner {
 pub struct KeepTerms {
     pub owner: ResultOwner,
     pub server: Arc<str>,
-    /// Exposure of its tool.
+    /// Exposure of the tool that returned the result.
     pub exposure: Exposure,
     pub keep: Duration,
 }
@@ -55,7 +55,7 @@ pub struct KeepTerms {
 #[derive(Debug)]
 pub struct KeptResult {
     pub server: Arc<str>,
-    /// Exposure of its tool.
+    /// Exposure of the tool that returned the result.
     pub exposure: Exposure,
     pub bytes: u64,
     owner: ResultOwner,
@@ -123,7 +123,7 @@ struct State {
     principals: HashMap<PrincipalMark, Holding>,
 }
 
-/// Usage of one principal.
+/// Bytes and results kept for one principal.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holding {
     bytes: u64,
@@ -134,7 +134,7 @@ struct Holding {
 type PrincipalMark = [u8; 16];
 
 impl State {
-    /// Takes out a result; the caller drops it after releasing the lock.
+    /// Removes a result from the index and returns it. The caller drops it after releasing the lock.
     fn remove(&mut self, id: &ResultId) -> Option<Arc<KeptResult>> {
         let (number, kept) = self.kept.remove(id)?;
         self.order.remove(&number);
@@ -237,7 +237,7 @@ impl ResultStore {
         let principal = owner.principal;
         let number = self.make_room(bytes, principal, bounds)?;
         let path = file(&self.folder, number);
-        // Dropping it removes the file and all that was written.
+        // If writing fails, dropping this value removes the file with everything written so far.
         let kept = KeptResult { server, exposure, bytes, owner, until: now + keep, path };
         if let Err(error) = self.write(&kept.path, result) {
             drop(kept);
@@ -337,7 +337,7 @@ impl ResultStore {
                 () = self.changed.notified() => continue,
             }
             let store = Arc::clone(&self);
-            // Fails only at the shutdown of the runtime.
+            // The blocking task fails only at the shutdown of the runtime.
             let _ = tokio::task::spawn_blocking(move || store.expire(Instant::now())).await;
         }
     }
@@ -388,7 +388,7 @@ mod tests {
         )
     }
 
-    /// Numbers of the first handles that are found.
+    /// Numbers from 0 to 9 whose handles are found in the store.
     fn known(store: &ResultStore, now: Instant) -> Vec<u8> {
         let found = |number: &u8| store.find(&handle(*number), &owner("p", "s"), now).is_some();
         (0..10).filter(found).collect()

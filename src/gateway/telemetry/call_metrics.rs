@@ -28,9 +28,9 @@ use parking_lot::Mutex;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallDuration {
     pub total: Duration,
-    /// Time in the upstream, if it was sent.
+    /// Time spent in the upstream, if the call was sent.
     pub upstream: Option<Duration>,
-    /// Time queued by the operator's limits or waiting for an approval.
+    /// Time spent queued by the operator's limits or waiting for an approval.
     pub waited: Duration,
 }
 
@@ -126,7 +126,7 @@ impl Counts {
 
 /// Handle to one worker's counters. Not `Send`, since no other thread may write them.
 #[derive(Clone, Debug)]
-#[expect(clippy::redundant_allocation, reason = "each call has one, made without an atomic step")]
+#[expect(clippy::redundant_allocation, reason = "each call clones it without an atomic operation")]
 pub struct Tally(Rc<Arc<Sheet>>);
 
 impl Tally {
@@ -142,7 +142,8 @@ impl Tally {
         }
     }
 
-    /// Counts the end of a call by tool. `tool` exists, or is the method of a request other than a tool call.
+    /// Counts the end of a call by tool. `tool` is the name of an existing tool, or the method of a request other than
+    /// a tool call.
     pub fn tool(&self, server: ServerId, tool: &str, variant: &str, outcome: Outcome) {
         self.0.tools.ended(server, tool, variant, outcome);
     }
@@ -295,7 +296,7 @@ counted! {
     }
 }
 
-/// Reason of a refused request, by the party at fault.
+/// Reason why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
     /// The parameters cannot be parsed.
@@ -304,7 +305,7 @@ pub enum RefusalKind {
     Parameters,
     /// The headers do not repeat the parameters as the tool's schema requires.
     Headers,
-    /// The intent is missing, malformed or differs from the variant.
+    /// The intent is missing, malformed, or does not match the call tool.
     Intent,
     /// The request was denied by the annotations, the capability, the token, the catalog, a rule or a person.
     Gate,
@@ -312,7 +313,8 @@ pub enum RefusalKind {
     Arguments,
     /// There are too many requests in parallel, or per unit of time.
     Limited,
-    /// The principal has too many refused requests, or has used up its share of the log. Not recorded individually.
+    /// The principal has too many refused requests, or has used up its share of the log. Such refusals are not recorded
+    /// individually.
     Throttled,
     /// The server or tool does not exist.
     Unknown,
@@ -324,7 +326,7 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
-    /// Kinds with a metric of their own.
+    /// Kinds of refusals that have a metric of their own.
     pub const ALL: [Self; 11] = [
         Self::Unreadable,
         Self::Headers,
@@ -380,7 +382,7 @@ counted! {
         AnswerFailed "answer_failed",
         /// Nothing to validate.
         AnswerUnasked "answer_unasked",
-        /// No verdict: the validator failed, or the call ended before.
+        /// No verdict: the validator failed, or the call ended before there was one.
         AnswerUnjudged "answer_unjudged",
         ArgumentsPassed "arguments_passed",
         ArgumentsFailed "arguments_failed",
@@ -406,7 +408,7 @@ counted! {
         CatalogBlocked "catalog_blocked",
         CatalogWarned "catalog_warning",
         RulesBlocked "rules_blocked",
-        /// A rule that is not enforced would have blocked it.
+        /// A rule that is not enforced would have blocked the call.
         RulesWarned "rules_warning",
         LimitBlocked "limit_blocked",
         /// Approval was denied or not given.
@@ -423,7 +425,7 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds `more`; only for the single writer.
+    /// Adds `more`. Only the single writer may call this.
     pub(super) fn add(&self, more: u64) {
         self.0.store(self.get().wrapping_add(more), Ordering::Relaxed);
     }
@@ -436,7 +438,8 @@ impl Counter {
 /// Bits of precision below a duration's highest bit.
 const KEPT_BITS: u32 = 3;
 const EIGHTHS: u64 = 1 << KEPT_BITS;
-/// Bits of the largest bucket, in microseconds: 71 minutes. Longer durations count there.
+/// Number of bits of the longest distinguished duration in microseconds (71 minutes). Longer durations count in the
+/// last bucket.
 const MAX_BITS: u32 = 32;
 /// One bucket per microsecond at first, then eight per power of two.
 const BUCKETS: usize = (EIGHTHS + EIGHTHS * (MAX_BITS - KEPT_BITS) as u64) as usize;
@@ -536,9 +539,9 @@ fn middle(bucket: usize) -> u64 {
 
 /// Maximum number of tools counted by name in one worker; others are counted as [`OTHER`].
 const MAX_TOOLS: usize = 16 * 1024;
-/// Rows that a reader copies while it holds the lock.
+/// Maximum number of rows that a reader copies each time it holds the lock.
 const PORTION: usize = 256;
-/// Label of tools beyond the bounds, and of a tool with this very name.
+/// Label of tools beyond the bounds. A tool that is itself called `other` shares it.
 pub(crate) const OTHER: &str = "other";
 /// Kinds of calls: through a call tool, through the tool's own name, or a request other than a tool call.
 const VARIANTS: [&str; 5] =

@@ -71,7 +71,7 @@ pub struct UpstreamSpan {
     pub ended: u64,
 }
 
-/// Subject of a call.
+/// Target of a call: the tool, prompt or resource that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpanTarget {
     Tool(Box<str>),
@@ -88,7 +88,7 @@ pub enum SpanError {
     Tool,
     /// JSON-RPC error of the server, with its code.
     Code(i64),
-    /// Fixed reason of the proxy.
+    /// Reason given by the proxy, one of a fixed set.
     Own(&'static str),
     Other,
 }
@@ -150,7 +150,7 @@ pub fn tests_span(went_out: bool) -> CallSpan {
     }
 }
 
-/// 2⁶³: the sampling ratio as an integer. The highest bit of a trace id's lower half is ignored.
+/// 2⁶³, the integer form of the sampling ratio 1. The highest bit of a trace id's lower half is ignored.
 const WHOLE: u64 = 1 << 63;
 
 /// Head sampler for new traces. A trace begun elsewhere follows its originator's decision.
@@ -160,7 +160,7 @@ pub struct Sampling(u64);
 impl Sampling {
     pub const ALL: Self = Self(WHOLE);
 
-    /// Samples a ratio of 0 to 1.
+    /// Sampler for a ratio from 0 to 1.
     pub fn of(ratio: f64) -> Self {
         Self((ratio.clamp(0.0, 1.0) * WHOLE as f64) as u64)
     }
@@ -181,7 +181,7 @@ pub struct TraceIds {
 
 impl Default for TraceIds {
     fn default() -> Self {
-        // Keyed by the system's randomness.
+        // `RandomState` takes its keys from the system's random generator.
         let random = RandomState::new();
         Self { nonce: [random.hash_one(0), random.hash_one(1)], made: Cell::new(0) }
     }

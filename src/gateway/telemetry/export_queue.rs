@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
-/// Maximum time that the first item of a batch waits for more.
+/// Maximum time that the first item of a batch waits for further items.
 const GATHER: Duration = Duration::from_millis(500);
 
 /// Identity of this process for a telemetry backend.
@@ -32,7 +32,7 @@ pub trait Exported: Send + 'static {
     /// Name in log lines.
     const WHAT: &'static str;
 
-    /// Number of units that an item counts for.
+    /// Number of units (spans or log lines) that an item counts as.
     fn count(&self) -> u64;
 
     /// Encodes a batch as the body of an export request.
@@ -63,7 +63,7 @@ pub struct ExportCounts {
     half_full: Notify,
 }
 
-/// Reason of a dropped item.
+/// Reason why an item was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
     QueueFull,

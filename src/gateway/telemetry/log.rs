@@ -1,12 +1,12 @@
 //! Log output: the writer thread for stderr, the level filter, and the copy for an OTLP collector.
 //!
-//! [`LogLines`] queues lines for a writer thread. Logging neither blocks on the reader of stderr nor fails with it:
-//! a line that does not fit into the queue, or that cannot be written, is dropped and counted.
+//! [`LogLines`] queues lines for a writer thread. A slow or closed reader of stderr neither blocks logging nor makes it
+//! fail: a line that does not fit into the queue, or that cannot be written, is dropped and counted.
 //!
 //! [`LogFilter`] changes the level at run time. Its decision is cached per callsite until the level changes.
 //!
-//! [`LogTap`] copies lines, with bounded texts, into a bounded [export queue](super::export_queue). If switched off,
-//! it costs one atomic load per line. A line logged within a recorded trace carries its trace and span ids.
+//! [`LogTap`] copies lines, with bounded texts, into a bounded [export queue](super::export_queue). A tap that is off
+//! costs one atomic load per line. A line logged within a recorded trace carries its trace and span ids.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -70,14 +70,14 @@ impl LogLines {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until all lines are written, at most for `limit`.
+    /// Waits until all lines are written, for at most `limit`.
     pub fn finish(&self, limit: Duration) {
         let busy = |queue: &mut Queue| queue.taken && (queue.writing || !queue.lines.is_empty());
         self.0.written.wait_while_for(&mut self.0.queue.lock(), busy, limit);
     }
 }
 
-/// Each write is one line, or several complete ones.
+/// Each write consists of one or more complete lines.
 impl Write for LogLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut queue = self.0.queue.lock();
@@ -114,7 +114,7 @@ impl Shared {
                 failed += u64::from(out.write_all(&line).is_err());
             }
             let lost = self.lost.fetch_add(failed, Ordering::Relaxed) + failed;
-            // Not reported while writing fails, since the report could not be read.
+            // Dropped lines are not reported while writing fails, since nobody could read the report.
             if failed == 0 && lost > reported {
                 tracing::warn!(
                     lines = lost - reported,
@@ -363,7 +363,7 @@ mod tests {
     use super::super::export_queue::{DropReason, Exported};
     use super::*;
 
-    /// Writer that accepts a line only on permission.
+    /// Writer that blocks until the test permits each write.
     struct Slow(mpsc::Receiver<()>, Arc<Mutex<Vec<u8>>>);
 
     impl Write for Slow {

@@ -1,8 +1,8 @@
 //! OTLP encoding of calls and log lines in protobuf, following the semantic conventions for MCP, and decoding of a
 //! collector's response. Pure functions.
 //!
-//! Attributes missing from the conventions begin with `mcpproxy.`. The messages are the used subset of
-//! `opentelemetry/proto/…/v1` (version 1.x). The server sends them.
+//! Attributes missing from the conventions begin with `mcpproxy.`. The encoded messages are the subset of
+//! `opentelemetry/proto/…/v1` (version 1.x) that the proxy uses. The `server` crate sends them.
 
 use mcpproxy_protocol::mcp::trace_context::TraceContext;
 use prost::{Enumeration, Message, Oneof};
@@ -15,16 +15,16 @@ use super::log::LogRecord;
 
 /// Content type of export requests.
 pub const PROTOBUF: &str = "application/x-protobuf";
-/// Span flags: whether the parent is remote is known, and the parent is remote.
+/// Span flags of OTLP: the first one states that the second one is valid, the second one that the parent is remote.
 const PARENT_IS_KNOWN: u32 = 0x100;
 const PARENT_IS_REMOTE: u32 = 0x200;
 
 /// A collector's response to an accepted batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportAck {
-    /// Number of items that it rejected.
+    /// Number of items that the collector rejected.
     pub rejected: u64,
-    /// Message, truncated.
+    /// The collector's message, truncated.
     pub message: Box<str>,
 }
 

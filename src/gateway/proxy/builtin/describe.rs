@@ -121,7 +121,7 @@ async fn find(on: &OnRecord<'_>, name: &str) -> Result<Arc<Tool>, Refusal> {
     match found {
         Ok(Some(tool)) if visible.tool(&tool) && !tool.is_app_only => return Ok(tool),
         Err(stop) if stop.kind != RefusalKind::Unknown => return Err(stop),
-        // One text for all of these, since an invisible tool must look like an unknown one.
+        // These cases share one text, since an invisible tool must look like an unknown one.
         Ok(_) | Err(_) => {}
     }
     let text = format!("Tool '{}' not found", on_one_line(&shown(name)));

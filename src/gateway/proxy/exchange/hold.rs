@@ -135,7 +135,7 @@ impl Exchange {
             drop(wait.claimed());
             return self.fail(CUT_OFF, unavailable).await;
         }
-        // Held calls are bounded.
+        // The task may run detached, since the number of held calls is bounded.
         drop(worker.keep(worker.ending.clone().attend(wait.run(held, taken))));
         settle(&mut self.permit, Some(ServerOutcome::Answered));
         let result = input_required(&request, &state);

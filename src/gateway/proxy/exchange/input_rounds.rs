@@ -67,7 +67,7 @@ pub(crate) enum InputFault {
     QuestionTooLong,
     #[error("the server sent a requestState of more than {MAX_SERVER_STATE_BYTES} bytes")]
     StateTooLong,
-    #[error("the server asked for input by a result that is not unambiguous JSON")]
+    #[error("the server asked for input with a result that cannot be parsed unambiguously")]
     Ambiguous,
     #[error(
         "the server asked for input without a question: its result has neither inputRequests nor requestState"

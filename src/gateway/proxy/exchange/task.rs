@@ -63,7 +63,7 @@ const ID: u64 = 1;
 /// Reason why an answer with a task is unusable; the server's fault. The text follows server and tool in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum TaskFault {
-    #[error("the server answered with a task that is not unambiguous JSON")]
+    #[error("the server answered with a task that cannot be parsed unambiguously")]
     Ambiguous,
     #[error("the server answered with a task whose taskId is missing or not a string")]
     NoId,
@@ -205,7 +205,7 @@ impl Exchange {
                 }
                 created
             }
-            // A created task was read.
+            // A created task has already been parsed.
             Some(TaskAnswer::Created(_)) | None => Ok(()),
         }
     }
@@ -399,8 +399,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Repairs the JSON-RPC error of a task like that of a call. Returns the answer for the record, with secrets
-    /// masked, if there are any.
+    /// Masks and adapts the JSON-RPC error in a task as in the answer to a call. Returns the answer with its secrets
+    /// masked, for the record; `None` if it contains no secrets.
     fn repaired_error(
         &mut self,
         answer: &Bytes,
@@ -449,7 +449,7 @@ impl Exchange {
     }
 }
 
-/// Checks that every parser finds the same members.
+/// Checks that every parser finds the same members in the task.
 pub(super) fn readable(task: &str) -> Result<(), TaskFault> {
     shapes::check_free(&READ, "", task).map_err(|_| TaskFault::Ambiguous)
 }

@@ -67,7 +67,7 @@ impl Exchange {
             Some(TaskAnswer::About(_)) | None => return,
         };
         let worker = Rc::clone(&self.worker);
-        // Outside of its runtime the worker itself is ending.
+        // If this runs outside of the worker's runtime, the worker itself is ending.
         let ends = worker.ending.is_cut() || tokio::runtime::Handle::try_current().is_err();
         let pending = match ends {
             true => Err(NotCanceled::ShuttingDown),
@@ -78,7 +78,7 @@ impl Exchange {
                 let cancellation = Rc::new(self.cancellation(ids));
                 let canceled = canceled(Rc::clone(&worker), cancellation, pending);
                 let attended = worker.draining.clone().attend(canceled);
-                // Cancellations are bounded.
+                // The task may run detached, since the number of pending cancellations is bounded.
                 drop(worker.keep(worker.ending.clone().attend(attended)));
             }
             Err(why) => self.not_canceled(&ids.sealed, why),

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pro_42_held_calls_are_bounded_per_principal_and_in_all() {
+    fn pro_42_held_calls_are_bounded_per_principal_and_in_total() {
         let bounds = Arc::new(HeldBounds::of_log(1 << 20));
         let admin = Principal::Admin;
         let mut places: Vec<HeldPlace> =

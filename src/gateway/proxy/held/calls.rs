@@ -168,7 +168,7 @@ impl HeldCalls {
     pub fn close(&self) {
         let mut table = self.table.lock();
         table.is_closed = true;
-        // Dropping their senders ends the waits.
+        // Dropping the senders of the waiting calls ends their waits.
         let waiting = std::mem::take(&mut table.waiting);
         drop(table);
         drop(waiting);
@@ -179,7 +179,7 @@ impl HeldCalls {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ComparedArguments {
     whole: blake3::Hash,
-    /// Hashes of the first arguments: name and value.
+    /// Hashes of the name and the value of each of the first arguments.
     each: Vec<(blake3::Hash, blake3::Hash)>,
 }
 

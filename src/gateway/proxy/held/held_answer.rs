@@ -62,7 +62,7 @@ impl AnswerStream {
     pub(crate) fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
         match self {
             Self::Direct(answer) => answer.take_repeatable(),
-            // Held calls belong to modern clients.
+            // Held calls belong to modern clients, and only legacy clients need this repetition.
             Self::Held(_) => None,
         }
     }
@@ -323,7 +323,7 @@ impl Collected {
                 self.bytes += data.len() + size_of::<Part>();
                 self.message.push(data);
                 if self.bytes > MAX_STASH_BYTES {
-                    // The answer, or a surplus of other messages, waits for the client.
+                    // The answer, or messages beyond the limit, stay in the channel until the client returns.
                     self.fill(None);
                 }
                 Taken::Kept

@@ -85,7 +85,7 @@ pub(crate) async fn take_over(
     // An id is never reused, so this is the call that was read.
     let call = held_calls.take(id)?;
     let (taker, taken) = oneshot::channel();
-    // The waiting task is ending.
+    // Sending fails if the waiting task is ending.
     call.taker.send(taker).map_err(|_| NotTakenOver::Gone)?;
     let mut held = taken.await.map_err(|_| NotTakenOver::Gone)?;
     held.resumes();

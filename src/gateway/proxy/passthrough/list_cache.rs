@@ -35,7 +35,7 @@ impl ListCache {
 }
 
 impl ListCache {
-    /// Notes on the server's lists from their last reads.
+    /// Repaired and omitted elements of the server's lists, as of their last reads.
     pub fn notes(&self, server: &str) -> ListNotes {
         let slots = self.servers.lock().get(server).map(Arc::clone);
         let mut notes = ListNotes::default();
@@ -116,7 +116,7 @@ pub(super) enum ListRead {
         elements: Vec<Listed>,
         notes: ListNotes,
         reason: String,
-        /// Set if the rest may be read later.
+        /// Delay before the next attempt to read the rest; `None` if it would not help.
         retry_after: Option<Duration>,
     },
     Failed {
@@ -128,7 +128,7 @@ pub(super) enum ListRead {
 #[derive(Debug)]
 pub(super) struct CacheSlot {
     pub(super) last: ArcSwap<CachedList>,
-    /// Held by the request that reads the list.
+    /// Semaphore whose permit is held by the request that reads the list.
     pub(super) turn: Semaphore,
 }
 

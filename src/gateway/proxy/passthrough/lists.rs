@@ -144,11 +144,11 @@ async fn fresh(
     if let Some(set) = good() {
         return set;
     }
-    // Read before the list, so that no change is missed.
+    // The change counter is read before the list, so that no change is missed.
     let before = changes(upstream, list);
     if let Err(reason) = upstream.reached(Instant::now() + AWAY_WAIT).await {
         peer_line!(warn, upstream, reason, "failed to read a server's list");
-        // The server's lists will have changed when it reconnects.
+        // A reconnect counts as a change of the server's lists, so they are read again then.
         return slot.keep(ListRead::Failed { retry_after: AWAY_WAIT }, before);
     }
     let read = read(worker, upstream, list).await;
@@ -260,7 +260,7 @@ enum PageFailure {
 
 /// Failure to read a page.
 struct Unread {
-    /// One line.
+    /// Reason, as one line of text.
     reason: String,
     /// Delay before the next attempt.
     retry_after: Duration,

@@ -201,7 +201,8 @@ async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
                     warn_restless(upstream, "prompts", prompts.changed(Instant::now()));
                 }
                 (known, before) = (now, offers);
-                // Done at each connection, because subscriptions may have been dropped in the meantime.
+                // This check is made at each connection, because clients may have dropped subscriptions in the
+                // meantime.
                 for uri in upstream.subscriptions() {
                     let known = exposed::uri(upstream.name(), &uri);
                     let subscribers = &proxy.list_cache.subscribers;
@@ -367,7 +368,7 @@ mod tests {
             let due = list.due;
             assert!(!list.changed(now), "changes while one is due are merged");
             assert_eq!(list.due, due);
-            now = list.due.take().expect("clients are to hear of it").into_std();
+            now = list.due.take().expect("clients must be notified of the change").into_std();
             notified.push((now - start).as_millis());
         }
         let waits: Vec<_> = notified.windows(2).map(|pair| pair[1] - pair[0]).collect();

@@ -131,7 +131,7 @@ async fn record(proxy: &Proxy) {
             let since =
                 SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             draft.started = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-            // The same as for decisions about calls.
+            // As in records of decisions about calls, all metadata comes from the proxy.
             draft.has_own_metadata = true;
             draft.set(Text::Principal, who);
             let server = exposed::split_uri(uri).map(|(server, _)| server.into_owned());

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 
 /// Memory charge of a subscription besides the copies of its URI: table entries here and at the server.
 const BESIDE_URI_BYTES: usize = 1024;
-/// Copies of a URI: the client's and the server's.
+/// Number of charged copies of a URI: the client's and the server's.
 const COPIES: usize = 2;
 
 /// Live subscriptions, and the number of subscribed clients by URI, as clients know it.
@@ -42,7 +42,7 @@ struct Table {
     revoked: Vec<Revocation>,
 }
 
-/// Party to a subscription, and how it was admitted.
+/// Subscriber to a resource, and how the subscription was admitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Subscribing {
     pub(crate) principal: Principal,

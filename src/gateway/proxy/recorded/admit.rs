@@ -34,7 +34,7 @@ use crate::proxy::tasks::related as related_tasks;
 pub(in crate::proxy) enum JudgedArguments {
     /// Arguments that conform, or are not validated.
     Settled,
-    /// The schema is not compiled yet, or validation takes too long for other calls to wait.
+    /// The schema is not compiled yet, or validation would delay other calls for too long.
     Later(Access),
     Violate(Box<Violation>),
 }
@@ -111,7 +111,8 @@ impl OnRecord<'_> {
                     self.release(repeated.as_ref(), queued.access(), extras)?;
                     let outcome =
                         Box::pin(self.wait_in_queue(queued, arguments, intent, None)).await?;
-                    // Validated after the queue: a call that waits for validation is not in any queue.
+                    // Arguments are validated after the wait in the queue, so that a call is not in a queue while it
+                    // waits for validation.
                     let coerced = self.judge_rest(unjudged, arguments, intent).await?;
                     match (outcome, coerced) {
                         (QueueOutcome::Permit(permit), None) => break permit,
@@ -123,7 +124,7 @@ impl OnRecord<'_> {
                             let asking = self.approved(pending, arguments, intent, extras, None);
                             break Box::pin(asking).await?;
                         }
-                        // The pending approval is for the original arguments.
+                        // The pending approval is for the original arguments, so the coerced ones are decided again.
                         (QueueOutcome::Asks(_), Some(admitted)) => access = admitted,
                     }
                 }
@@ -132,7 +133,7 @@ impl OnRecord<'_> {
                         && let Some(coerced) =
                             Box::pin(self.coerced_later(&admitted, arguments)).await
                     {
-                        // The rule may have failed on a string's content.
+                        // The rule may have denied the call only because of a string that is now coerced.
                         (*arguments, access) = (coerced, admitted);
                         continue;
                     }
@@ -144,7 +145,7 @@ impl OnRecord<'_> {
                 }
                 Admission::Pending(pending) => {
                     if let Some(admitted) = self.judge_rest(unjudged, arguments, intent).await? {
-                        // The pending approval is for the original arguments.
+                        // The pending approval is for the original arguments, so the coerced ones are decided again.
                         access = admitted;
                         continue;
                     }
@@ -441,7 +442,7 @@ impl OnRecord<'_> {
             }
         };
         if approved.is_for_one_call() {
-            // Only the displayed data is sent: the client's trace was not displayed.
+            // Only data that was displayed for approval is sent; the client's trace was not displayed.
             self.record.restart_trace(&worker.trace_ids);
             let meta = extras.meta.as_deref().and_then(meta::without_trace);
             extras.meta = meta.map(Bytes::from);

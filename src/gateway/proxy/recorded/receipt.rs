@@ -1,7 +1,7 @@
 //! Receipt of an answer: the BLAKE3 hash of its `result` as the server sent it and as the client received it.
 //!
-//! It proves that the bytes are unchanged, or explains the difference. It is computed while the answer arrives; less
-//! than [`BLOCK_BYTES`] remain for the thread that writes the record.
+//! It proves that the bytes are unchanged, or explains the difference. It is computed while the answer arrives; at most
+//! [`BLOCK_BYTES`] bytes remain to be hashed by the thread that writes the record.
 
 use blake3::{Hash, Hasher};
 use mcpproxy_activity::record::LateMember;

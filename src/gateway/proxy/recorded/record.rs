@@ -48,7 +48,7 @@ pub(crate) struct CallRecord {
     /// Slot and record; `None` once submitted.
     record: Option<(Slot, Box<Entry>)>,
     kept: Kept,
-    /// Arguments recorded only in part, until the request is sent.
+    /// All arguments, if the record has only a part of them; `None` once the request is sent.
     arguments: Option<Bytes>,
     /// Receipt of the answer, if receipts are on.
     receipt: Option<Box<Receipt>>,
@@ -65,7 +65,7 @@ pub(crate) struct CallRecord {
     sent: Option<Instant>,
     /// Server that the request was sent to.
     server: Option<ServerId>,
-    /// Server of an existing tool, or of another request; these calls are counted by name.
+    /// Server of an existing tool, or of a request other than a tool call; such calls are counted by name.
     found: Option<ServerId>,
     /// Time at which the answer was complete or failed.
     pub(crate) answered: Option<Instant>,
@@ -356,7 +356,8 @@ impl CallRecord {
         }
     }
 
-    /// Copies the recorded part of the arguments. For a refusal, the rest distinguishes it from others.
+    /// Copies the recorded part of the arguments. If the request is refused, the rest distinguishes it from other
+    /// refused requests.
     pub(crate) fn keep_arguments(&mut self, arguments: &Bytes) {
         self.keep(Raw::Arguments, arguments);
         self.arguments = (arguments.len() > self.kept.payload).then(|| arguments.clone());
@@ -502,7 +503,7 @@ impl CallRecord {
         }
     }
 
-    /// Marks the record as late; the in-flight mark represents a reply that was already sent.
+    /// Marks the record as late: its in-flight mark then stands for a reply that was already sent.
     pub(crate) fn record_is_late(&mut self) {
         if let Some((slot, entry)) = &mut self.record {
             slot.record_is_late(entry);
@@ -545,7 +546,7 @@ impl CallRecord {
 
     /// Takes the completed record of a call that ended at `now`.
     fn end(&mut self, now: Instant, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
-        // The client may have left during the wait.
+        // The client may have disconnected during an approval wait.
         self.end_wait_for_person(now);
         if !self.waited_for_person.is_zero() {
             let waited = self.waited_for_person.as_millis().to_string();

@@ -43,7 +43,7 @@ impl OnRecord<'_> {
             }
             let (worker, caller, user) = (self.worker, self.caller, self.user);
             let record = self.record;
-            // Baggage would add to the approved data.
+            // A task request without input carries no trace, because baggage would add to the approved data.
             let may_add = !matches!(permit.access(), Access::Task(task) if !task.sends_input());
             extras.trace = record.carried().filter(|_| may_add);
             extras.extensions = caller.extensions;
@@ -138,7 +138,7 @@ impl OnRecord<'_> {
             arguments: &arguments,
             members: &extras.members,
         };
-        // Done before the client of the held call stops counting as a user of the server.
+        // The client is registered before the client of the held call stops counting as a user of the server.
         if let Some(user) = user {
             worker.proxy.log_routing.enter(&upstream, user, &caller.principal, clock::now());
         }

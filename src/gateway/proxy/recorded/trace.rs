@@ -51,7 +51,7 @@ pub(super) struct EndedCall<'a> {
     pub(super) started: u64,
     pub(super) began: Instant,
     pub(super) now: Instant,
-    /// Begin and end of the upstream request.
+    /// Start and end of the upstream request.
     pub(super) upstream: Option<(Instant, Instant)>,
     pub(super) waited: Duration,
     pub(super) overhead_us: u64,
@@ -190,7 +190,7 @@ impl CallTrace {
             started.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
         };
         let target = match target {
-            // Not permitted, or a built-in tool.
+            // The call was not permitted, or is for a built-in tool.
             SpanTarget::None if trace.method == TOOLS_CALL => SpanTarget::Tool(cut(call.tool)),
             target => target,
         };

@@ -2,8 +2,9 @@
 //! (MCP 2025-11-25 §Task Status Notification, MCP Tasks extension §Task Status Notifications; PRO-43). Sans-I/O;
 //! [`state_fetches`](super::state_fetches) sends the requests.
 //!
-//! A server's notification only signals that a task has changed. The client is sent the answer to a `tasks/get` made on its
-//! behalf, which is admitted, validated and recorded like its own request. A result cannot reach the client in another way.
+//! A server's notification only signals that a task has changed. The client is sent the answer to a `tasks/get` made on
+//! its behalf, which is admitted, validated and recorded like its own request. A result cannot reach the client on any
+//! other path.
 //!
 //! ```text
 //! change ─▶ due ── request ──▶ state for the client, the last one if the task has ended
@@ -125,7 +126,7 @@ pub(super) enum Fetched {
     RefusedForNow(Option<Duration>),
     /// There is no state for the client.
     Nothing,
-    /// The task does not exist, or no longer.
+    /// The task does not exist, or no longer exists.
     Gone,
 }
 
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_change_during_a_request_is_fetched_by_another() {
+    fn pro_43_change_during_a_request_is_fetched_by_another_request() {
         let (now, mut due) = (Instant::now(), FetchDue::default());
         let sealed = Arc::from("x");
         assert_eq!(due.task(&sealed), None, "it has not changed");

@@ -1,10 +1,10 @@
 //! Table of the tasks that legacy servers created for calls through this process (MCP 2025-11-25 §Listing Tasks,
 //! §Task Status Notification; PRO-43).
 //!
-//! One credential at a server represents many principals, so neither its task list nor its status notifications can
-//! be forwarded unchanged. The table maps a server's task to its principal, session and sealed id; requests about a
-//! task do not need it. The table is bounded: the oldest task of the principal with the most tasks is evicted. It is
-//! then no longer listed or notified.
+//! One credential at a server represents many principals, so neither its task list nor its status notifications can be
+//! forwarded unchanged. The table maps a server's task to its principal, session and sealed id; requests about a task
+//! do not need it. The table is bounded: the oldest task of the principal with the most tasks is evicted. An evicted
+//! task is no longer listed, and its changes are no longer notified.
 //!
 //! A change stays in the table until the task's state is fetched for the session's stream, even while there is no
 //! stream.
@@ -179,8 +179,8 @@ impl KnownTasks {
         known.filter(|known| known.owner == owner).map(|known| Arc::clone(&known.sealed))
     }
 
-    /// Records that a client asked about a task with a sealed id it may use. The client replaces one whose session
-    /// has ended.
+    /// Records that a client asked about a task with a sealed id it may use. If the session of the task's client has
+    /// ended, this client replaces it.
     pub(crate) fn asked(&self, sealed: &str, principal: &Principal, client: &Arc<Client>) {
         let mut tasks = self.tasks.lock();
         if let Some(known) = tasks.iter_mut().find(|known| *known.sealed == *sealed)

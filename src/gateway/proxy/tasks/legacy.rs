@@ -58,7 +58,7 @@ fn position(params: &[u8]) -> Option<u64> {
     params.cursor.map_or(Some(0), |cursor| cursor.parse().ok())
 }
 
-/// Peer for requests on its behalf: messages before their answers have no recipient.
+/// Peer for requests that the proxy makes on behalf of `peer`. Messages that precede their answers have no recipient.
 fn quiet(peer: &Peer) -> Peer {
     Peer { channel: Channel::Answer, headers: None, ..peer.clone() }
 }
@@ -161,7 +161,7 @@ impl TaskStatuses {
                 }
                 continue;
             }
-            // Registered early, so that a notification before the await is not missed.
+            // The future is created early, so that a notification before the await is not missed.
             let changed = client.task_changed.notified();
             let due = known.due(&client, clock::now());
             tokio::select! {

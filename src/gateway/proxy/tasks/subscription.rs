@@ -76,7 +76,7 @@ impl TaskSubscription {
         Self { fetches: StateFetches::new(worker, peer.clone(), id.clone()), followed }
     }
 
-    /// The client's ids of the followed tasks.
+    /// Ids of the followed tasks, as the client knows them.
     pub(crate) fn ids(&self) -> Vec<String> {
         self.followed.iter().map(|followed| followed.sealed.to_string()).collect()
     }
