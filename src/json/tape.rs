@@ -88,8 +88,8 @@ impl Scratch {
         outcome
     }
 
-    /// Passes the bytes of `slices` to `look`, copied only if there are several slices, and returns the result of `look`. If it is false,
-    /// the document is expected to be read next.
+    /// Passes the bytes of `slices` to `look`, copied only if there are several slices, and returns the result of
+    /// `look`. If the result is false, the document is expected to be read next.
     pub fn look_at<'s>(
         &mut self,
         slices: impl IntoIterator<Item = &'s [u8], IntoIter: Clone>,
@@ -262,7 +262,7 @@ fn explain(bytes: &[u8]) -> TapeFault {
     token_fault(bytes).unwrap_or(TapeFault::Syntax)
 }
 
-/// First token of `bytes` with a fault that has a name.
+/// First fault in the tokens of `bytes` for which [`TapeFault`] has its own variant.
 fn token_fault(bytes: &[u8]) -> Option<TapeFault> {
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {

@@ -49,7 +49,7 @@ pub struct Secrets {
 #[derive(Default)]
 struct Known {
     fixed: BTreeSet<String>,
-    /// The values of each holder, by its number.
+    /// The values of each holder, by the holder's number.
     held: BTreeMap<u64, BTreeSet<String>>,
     /// Values learned later, oldest first.
     learned: VecDeque<String>,

@@ -98,8 +98,8 @@ impl Answer {
         }
     }
 
-    /// Takes the call, once, if it was requested to be repeatable
-    /// ([`CallExtras::repeatable`](super::CallExtras::repeatable)) and a modern server answers.
+    /// Takes the call so that it can be repeated. Returns it only once, only if the caller requested this
+    /// ([`CallExtras::repeatable`](super::CallExtras::repeatable)), and only if a modern server answers.
     pub fn take_repeatable(&mut self) -> Option<Box<RepeatableCall>> {
         match &self.source {
             AnswerSource::DualStream(call) => call.take_repeatable(),
@@ -117,7 +117,8 @@ impl Answer {
         }
     }
 
-    /// Whether the call may have crashed the server: over a pipe, if the call was written. Unknown over HTTP.
+    /// Whether the call may have crashed the server. Over a pipe, true if the call may have been written; over HTTP,
+    /// always false, because this is unknown.
     pub fn may_have_crashed_server(&self) -> bool {
         match &self.source {
             AnswerSource::Http(_) | AnswerSource::DualStream(_) => false,
@@ -125,7 +126,7 @@ impl Answer {
         }
     }
 
-    /// Restarts the wait for the next message with this limit, while the client answers a server request.
+    /// Restarts the wait for the next message with this limit. Used while the client answers a server request.
     pub fn extend_wait(&mut self, limit: Duration) {
         match &mut self.source {
             AnswerSource::Http(source) => source.wait_until(Allowance::now(limit)),
@@ -421,7 +422,7 @@ pub(crate) struct Cancel {
 pub(crate) struct CountedCall {
     router: Arc<NotificationRouter>,
     session: Option<CallSession>,
-    /// Count of a call that is not registered with the router.
+    /// Guard that counts a call that is not registered with the router.
     _counted: Option<Counted>,
 }
 
@@ -466,7 +467,7 @@ impl Drop for Cancel {
                 in_flight.router.abandon(self.id, in_flight.session);
             }
             let cancel = Control::Cancel { generation: self.generation, id: self.id };
-            // Best effort: lost if the control queue is full.
+            // Best effort: the cancellation is lost if the control queue is full.
             let _ = self.upstream.control_of(self.generation).try_send(cancel);
         }
     }

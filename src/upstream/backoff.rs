@@ -50,7 +50,7 @@ impl Backoff {
     }
 }
 
-/// End of an attempt, or of the connection it led to.
+/// End of an attempt, or of the connection that the attempt established.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttemptEnd {
     pub(super) began: Instant,
@@ -77,7 +77,7 @@ impl AttemptEnd {
 }
 
 impl Due {
-    /// Postpones both times to `then`.
+    /// Postpones both times to `then` if they are earlier.
     pub(super) fn not_before(self, then: Instant) -> Self {
         Self { earliest: self.earliest.max(then), next: self.next.max(then) }
     }
@@ -90,9 +90,9 @@ pub(super) struct ConnectRequests(watch::Sender<Requested>);
 /// Highest requested attempt numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Requested {
-    /// Requested by calls or by an operator.
+    /// Highest number requested by calls or by an operator.
     attempt: u64,
-    /// Requested by an operator; not paced.
+    /// Highest number requested by an operator; such an attempt is made without a delay.
     at_once: u64,
 }
 
@@ -145,7 +145,7 @@ impl ConnectRequests {
 pub(crate) const MIN_DELAY: Duration = Duration::from_millis(250);
 /// Maximum delay, for a constantly changing list.
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(30);
-/// Multiple of the last delay after which a list without changes counts as calm: 2 s at first.
+/// A list counts as calm after this multiple of its last delay without a change: 2 s at first.
 const CALM_FACTOR: u32 = 8;
 /// Delay above which the server is reported in the log.
 const WARN_DELAY: Duration = Duration::from_secs(4);

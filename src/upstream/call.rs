@@ -1,8 +1,8 @@
 //! Sends requests to a server, over either transport.
 //!
-//! Owns the wait for a connection (including the reconnect that a call may trigger) and the only automatic resend, which follows a lost
-//! session. Retries by policy are [`CallAttempt::Retry`]. Concurrency limits belong to [`policy`](mcpproxy_policy), the response to
-//! [`crate::answer`], connection attempts to [`crate::server_task`].
+//! Owns the wait for a connection (including the reconnect that a call may trigger) and the only automatic resend,
+//! which follows a lost session. Retries that a policy allows use [`CallAttempt::Retry`]. Concurrency limits belong to
+//! [`policy`](mcpproxy_policy), the response to [`crate::answer`], connection attempts to [`crate::server_task`].
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -33,7 +33,8 @@ use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
 
-/// Time limit for the head of a dual-stream call, above every other limit, because the call has its own deadline.
+/// Time limit for the head of a dual-stream call. Longer than every other limit, so that only the call's own deadline
+/// has an effect.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// A permitted request of a client.
@@ -99,7 +100,7 @@ fn repeatable(params: Params, client: CallClient) -> Box<RepeatableCall> {
         meta,
         members: Bytes::new(),
         client_capabilities,
-        // Only modern clients have held capabilities, and their calls are not repeated.
+        // These capabilities exist only for calls of modern clients, which are not repeated.
         held_capabilities: ClientCapabilities::default(),
         session: client.session,
         trace,
@@ -143,7 +144,7 @@ impl CallGuard {
             log_level,
             extensions,
             tasks,
-            // The task is already a member of the call, if the server supports tasks.
+            // If the server supports tasks, the caller has already added this member to the call.
             task: _,
             repeatable: is_repeatable,
         } = extras;
@@ -321,7 +322,8 @@ impl Upstream {
                         Err(failed) if !link.has_ended() => return Err(failed),
                         Err(failed) => failed,
                     };
-                    // Boxed, because it is rare that the child ends before anything was sent. Its task is about to reconnect.
+                    // The child ended before anything was sent; the server's task is about to reconnect. Boxed, because
+                    // this is rare.
                     let successor = Box::pin(self.successor(generation, time.until));
                     let again = successor.await.map_err(unsent)?;
                     let Carrier::Stdio(link) = &again.link else { return Err(failed) };
@@ -408,7 +410,7 @@ impl Upstream {
                         refused
                     }
                     None => {
-                        // This reads ahead, so it is done only if a session can be lost.
+                        // The check reads the response ahead, so it is made only if the session can be lost.
                         let denied = match is_legacy && !is_resent && session.has_id() {
                             true => exchange.denied_session().await,
                             false => None,
@@ -524,8 +526,8 @@ impl Upstream {
         }
     }
 
-    /// Opens the second connection, for a call whose client the server can ask. Takes at most half of the time until `until`, so that the
-    /// call can still use the first one. `None` means that the call must use the first one.
+    /// Opens the second connection, for a call whose client accepts server requests. Takes at most half of the time
+    /// until `until`, so that the call can still use the first one. `None` means that the call must use the first one.
     async fn second_connection(
         &self,
         until: Instant,
@@ -552,8 +554,9 @@ impl Upstream {
         self.holds_legacy_subscriptions().then_some(used)
     }
 
-    /// Determines whether the server reports resource changes only in the legacy family. If this is unknown, opens the second connection,
-    /// with a time limit. A server that lists no legacy revision is assumed not to report them there.
+    /// Determines whether the server reports resource changes only in the legacy family. If this is unknown, opens the
+    /// second connection, with a time limit. A server that lists no legacy revision is assumed not to report resource
+    /// changes in the legacy family.
     pub async fn learn_legacy_updates(&self, until: Instant) {
         let (offers, second) = (self.offers(), self.second.as_ref());
         let is_unknown = second.is_some_and(|second| second.legacy_updates().is_none());
@@ -568,7 +571,7 @@ impl Upstream {
         !self.offers().resource_updates && second.is_some_and(|second| second.reports_updates())
     }
 
-    /// Waits for a connection newer than this generation, which has ended or is about to.
+    /// Waits for a connection newer than the one of this generation, which has ended or is about to end.
     async fn successor(
         &self,
         generation: u64,
@@ -580,7 +583,7 @@ impl Upstream {
         }
     }
 
-    /// Waits for a first connection newer than this generation, which has ended or is about to.
+    /// Waits for a first connection newer than the one of this generation, which has ended or is about to end.
     async fn first_successor(
         &self,
         generation: u64,
@@ -653,7 +656,11 @@ fn unavailable(state: &UpstreamState, just: Option<Waiting>) -> Cause {
             let Waiting { due, .. } = waiting;
             let left = due.earliest.min(due.next).saturating_duration_since(Instant::now());
             let again = Human(rounded(left + TENTH));
-            format!("{}; it was just tried, the next try is in {again}", state.reason()).into()
+            format!(
+                "{}; a connection was just attempted, the next attempt is in {again}",
+                state.reason()
+            )
+            .into()
         }
     };
     Cause::NotConnected { reason }

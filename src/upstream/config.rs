@@ -60,7 +60,8 @@ pub enum ServerAffinity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtocolEra {
-    /// Modern if the server supports it. Clients that the server can ask only in the legacy family use a second connection.
+    /// Modern if the server supports it. Clients to which the server can send requests only in the legacy family use a
+    /// second connection.
     #[default]
     Auto,
     /// Uses `initialize`, without a probe.
@@ -125,7 +126,7 @@ pub struct Config {
 const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of `second_idle_timeout`.
 const SECOND_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Minimum time for a package manager to install and start a server, unless `init_timeout` is set.
+/// Time limit for a start in which a package manager may first install the server, unless `init_timeout` is set.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(180);
 /// Programs that install the server before starting it.
 const INSTALLERS: [&str; 7] = ["npx", "uvx", "bunx", "pnpx", "pipx", "uv", "docker"];
@@ -171,7 +172,8 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Whether a server started with this entry may keep running under `other`: they may differ only in how calls reach it.
+    /// Whether a server started with this entry may keep running under `other`. The entries may differ only in settings
+    /// for calls, such as limits.
     pub fn runs_as(&self, other: &Self) -> bool {
         let other = Self {
             call_timeout: self.call_timeout,
@@ -557,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn installer_gets_time_for_its_first_start_unless_a_time_is_set() {
+    fn installer_gets_more_time_for_its_first_start_unless_a_time_is_set() {
         for (json, expected) in [
             (r#"{"command":"npx"}"#, INSTALL_TIMEOUT),
             (r#"{"command":"/usr/bin/uvx"}"#, INSTALL_TIMEOUT),

@@ -57,7 +57,7 @@ pub(super) struct ConnectFailure {
     pub(super) next: Start,
     /// Number of server starts in the attempt.
     pub(super) starts: u32,
-    /// Set if the server limits its requests; holds the requested delay, if any.
+    /// Set if the server rate-limits requests; contains the delay that it requested, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -176,7 +176,8 @@ async fn run(
     }
 }
 
-/// Connects with the token of the login, if any. A rejected token is renewed once; the login bounds repeated renewals.
+/// Connects with the token of the login, if any. If the server rejects the token, the token is renewed once; the login
+/// limits the number of renewals in a row.
 async fn log_in_and_reach(
     options: &ConnectOptions<'_>,
     target: &Target,

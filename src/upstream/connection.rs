@@ -425,7 +425,7 @@ impl Connection {
     /// Releases the memory of an idle connection.
     pub(super) fn release_memory(&mut self) {
         self.return_input();
-        // The rest of an event stream may already have arrived.
+        // The buffer is kept if it already contains the rest of an event stream.
         if self.input.is_empty() {
             self.input = BytesMut::new();
             self.read_bytes = MIN_READ_BYTES;
@@ -477,7 +477,7 @@ async fn reach(endpoint: &Endpoint) -> io::Result<Stream> {
         }
         ServerPlace::Unix(path) => return UnixStream::connect(path).await.map(Stream::Unix),
     };
-    // Detects a vanished peer on a stream that may be silent for hours.
+    // Detects a peer that has disappeared, on a stream that may be silent for hours.
     SockRef::from(&tcp).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     Ok(Stream::Plain(tcp))
 }

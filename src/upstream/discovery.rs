@@ -49,7 +49,7 @@ pub(super) enum Headers {
     Ignore,
 }
 
-/// Tools of a server that were read.
+/// Tools that were read from a server.
 #[derive(Debug, Default)]
 pub(super) struct ReadTools {
     pub(super) tools: Vec<DiscoveredTool>,
@@ -73,7 +73,7 @@ pub(super) struct ListFailure {
     pub(super) reason: String,
     /// Whether the session or the connection is lost.
     pub(super) ends_connection: bool,
-    /// Set if the server limits its requests; holds the requested delay, if any.
+    /// Set if the server rate-limits requests; contains the delay that it requested, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -274,7 +274,7 @@ mod tests {
         (names, read.partial.map(|partial| partial.reason))
     }
 
-    /// Discovers from these pages. Returns the names or the error, and the requested params.
+    /// Discovers the tools on these pages. Returns their names or the error, and the params of each request.
     async fn discovered(pages: &[&str]) -> (Result<Vec<String>, String>, Vec<String>) {
         let (read, requested) = discovered_by(Headers::Ignore, pages).await;
         (read.map(|(names, _)| names), requested)

@@ -159,7 +159,7 @@ pub(super) fn parse_url(url: &str) -> Result<UrlForm, String> {
     }
     let url = url::Url::parse(url).map_err(|error| format!("url cannot be read: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("url has scheme {}; http, https and unix are known", url.scheme()));
+        return Err(format!("url has scheme {}; http, https and unix are supported", url.scheme()));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err("url holds a user name or password; put credentials in headers".to_owned());
@@ -299,11 +299,11 @@ impl OwnTls {
             return Ok(connector);
         }
         let mut watch = self.watch.lock();
-        // Another thread may have loaded them in the meantime.
+        // Another thread may have loaded the files in the meantime.
         if let Some(connector) = self.in_force() {
             return Ok(connector);
         }
-        // Taken before reading, so that a concurrent write is detected.
+        // The stamps are taken before the files are read, so that a concurrent write is detected.
         watch.seen = Some(self.named.stamps());
         let terms = self.named.load(now)?;
         let connector = terms.connector.clone();
@@ -402,8 +402,8 @@ fn describe_alert(alert: Alert) -> String {
 }
 
 /// Error text if the server does not respond to the handshake.
-pub(super) const UNANSWERED: &str =
-    "no answer to the TLS handshake (does it speak TLS there? http:// instead of https://?)";
+pub(super) const UNANSWERED: &str = "no answer to the TLS handshake (does the server use TLS on \
+                                     this port? if not, use http:// instead of https://)";
 
 /// Message of a failed handshake.
 pub(super) fn explain(error: &io::Error) -> String {
@@ -411,12 +411,13 @@ pub(super) fn explain(error: &io::Error) -> String {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     let Some(of_tls) = of_tls else {
         return match error.kind() {
-            // Servers that do not speak TLS often hang up.
+            // Servers that do not use TLS often close the connection.
             ErrorKind::UnexpectedEof
             | ErrorKind::ConnectionReset
             | ErrorKind::ConnectionAborted
             | ErrorKind::BrokenPipe => {
-                "it closed the connection in the TLS handshake (does it speak TLS there? http:// instead of https://?)"
+                "it closed the connection in the TLS handshake (does the server use TLS on this port? \
+                 if not, use http:// instead of https://)"
                     .to_owned()
             }
             _ => error.to_string(),
@@ -436,7 +437,9 @@ pub(super) fn explain(error: &io::Error) -> String {
             "its certificate's issuer is not trusted (self-signed? name its authority as tls.ca)"
         }
         Error::AlertReceived(alert) => return describe_alert(*alert),
-        Error::InvalidMessage(_) => "it does not speak TLS there (http:// instead of https://?)",
+        Error::InvalidMessage(_) => {
+            "it does not use TLS on this port (use http:// instead of https://?)"
+        }
         _ => return format!("TLS: {of_tls}"),
     };
     what.to_owned()
@@ -472,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_is_followed_by_its_target() {
+    fn socket_path_is_followed_by_the_request_target() {
         let endpoint = parse("unix:/run/a.sock:/mcp?key=v").unwrap();
         assert_eq!(format!("{endpoint:?}"), "unix:/run/a.sock");
         assert_eq!(
@@ -495,7 +498,7 @@ mod tests {
     fn unusable_url_is_reported_without_its_secrets() {
         for (url, why) in [
             ("/mcp", "url cannot be read: relative URL without a base"),
-            ("ftp://h/", "url has scheme ftp; http, https and unix are known"),
+            ("ftp://h/", "url has scheme ftp; http, https and unix are supported"),
             ("http://u:p@h/", "url holds a user name or password; put credentials in headers"),
         ] {
             assert_eq!(parse(url).unwrap_err(), why);
@@ -611,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn never_usable_files_fail_connections_until_they_are_usable() {
+    fn connections_fail_until_the_files_are_first_usable() {
         let (folder, tls) = whole();
         folder.write("ca.pem", "");
         let problem = tls.connector(SystemTime::now()).err().unwrap();

@@ -108,7 +108,7 @@ pub enum Cause {
         /// The violated rule and the next step.
         why: &'static str,
     },
-    /// The server limits its requests: HTTP 429, or 503 with a retry time.
+    /// The server rate-limits requests: HTTP 429, or 503 with a retry time.
     #[error("the server answered HTTP {status}{}{}", RetryAfter(*after), After(message))]
     Throttled {
         status: u16,
@@ -237,7 +237,7 @@ impl Cause {
         }
     }
 
-    /// Whether the text may contain server output, to which its reader is then exposed.
+    /// Whether the text may contain output of the server, which is untrusted.
     pub fn quotes_server(&self) -> bool {
         match self {
             Self::NotConnected { .. }

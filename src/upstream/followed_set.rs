@@ -37,17 +37,17 @@ const MAX_REFUSALS: u32 = 32;
 /// streams.
 const MAX_ALONE: u32 = 8;
 
-/// Members of the filter.
+/// Names of the filter's members.
 const RESOURCES: &str = "resourceSubscriptions";
 const TASKS: &str = "taskIds";
 
 type Keys = BTreeSet<Arc<str>>;
-/// Keys that the server follows; `None` for all requested ones.
+/// Keys that the server agreed to follow; `None` means all requested keys.
 type Honored = Option<Keys>;
 type Stream = Pin<Box<dyn Future<Output = ListenEnd> + Send>>;
 
-/// Follows the subscribed resources of a modern server. Clients read resources after subscribing, so new keys are not
-/// notified.
+/// Follows the subscribed resources of a modern server. Clients read resources after subscribing, so no notification is
+/// sent for a new key.
 pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
         member: RESOURCES,
@@ -62,7 +62,8 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     until_retired(&upstream, set.follow(wanted)).await;
 }
 
-/// Follows the tasks of a modern server that clients follow. Tasks may have changed before they are followed.
+/// Follows the tasks of a modern server that clients follow. A task may have changed before it was followed, so a
+/// notification is sent for each new key.
 pub(super) async fn follow_tasks(upstream: Arc<Upstream>, line: Line) {
     let set = FollowedSet {
         member: TASKS,
@@ -88,7 +89,7 @@ fn stream(
         let (opened, is_open) = oneshot::channel();
         let confirming = async {
             if let Ok(honored) = is_open.await {
-                // Fails if nothing awaits the confirmation any more.
+                // Sending fails if nothing awaits the confirmation any more.
                 let _ = confirm.send(honored);
             }
             pending::<ListenEnd>().await
@@ -117,7 +118,8 @@ fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
     let Acknowledgment { params: Agreed { mut notifications } } =
         serde_json::from_slice(acknowledgment).ok()?;
     let keys = match notifications.remove(member) {
-        // The member is not part of the core protocol, so the acknowledging layer may not know it.
+        // The member is not part of the core protocol, so the code of the server that sends acknowledgments may not
+        // know it.
         None if member == TASKS => return None,
         keys => keys.unwrap_or_default(),
     };
@@ -125,7 +127,7 @@ fn honored_keys(acknowledgment: &[u8], member: &str) -> Honored {
     Some(keys.iter().filter_map(Value::as_str).map(Arc::from).collect())
 }
 
-/// Ends `following` when the server's entry is replaced; from then on, the replacement server is asked.
+/// Ends `following` when the server's entry is replaced; from then on, the replacement server reports the changes.
 async fn until_retired(upstream: &Upstream, following: impl Future<Output = ()>) {
     tokio::select! {
         () = upstream.retired() => {}
@@ -187,7 +189,7 @@ impl OpenStream {
         let Some(honored) = honored else { return Progress::Confirmed(Keys::new()) };
         if honored.is_disjoint(&self.keys) {
             return match honored.len() >= self.keys.len() {
-                // The server spells all keys differently.
+                // The server returned as many keys, but in a different spelling, so all keys count as followed.
                 true => Progress::Confirmed(Keys::new()),
                 false => Progress::Ended(ListenEnd::Refused),
             };
@@ -238,7 +240,7 @@ impl RefusedKeys {
 
     /// Wanted keys that should be followed now.
     fn without(&mut self, wanted: Keys) -> Keys {
-        // A key that is wanted again is another allocation of the same text, and is tried again.
+        // A key that was removed and added again has the same text in a new allocation; such a key is tried again.
         let is_wanted = |key: &Arc<str>| wanted.get(key).is_some_and(|it| Arc::ptr_eq(it, key));
         for keys in [&mut self.keys, &mut self.held_back, &mut self.trusted] {
             keys.retain(is_wanted);
@@ -255,7 +257,7 @@ impl RefusedKeys {
         self.alone = None;
     }
 
-    /// The server's answers, given a confirmed stream for these keys.
+    /// The server's answers: these keys are confirmed, and the recorded ones are refused.
     fn beside(&self, confirmed: Keys) -> Followed {
         Followed::Answered { confirmed, refused: self.keys.clone() }
     }
@@ -272,7 +274,7 @@ impl RefusedKeys {
         suspects.sort_by_key(|key| current.is_some_and(|keys| keys.contains(key)));
         self.refusals += 1;
         match suspects.len() {
-            // The set was accepted a moment ago.
+            // The server has just accepted all of these keys, so none of them can be the cause.
             0 => {
                 self.trusted.clear();
                 return AfterRefusal::Pause;
@@ -373,7 +375,7 @@ where
                 },
                 progress = progress(&mut opening) => match (opening.take(), progress) {
                     (Some(opened), Progress::Confirmed(others)) => {
-                        // Subscribers do not wait this long for the confirmation.
+                        // Subscribers stop waiting before a confirmation this late, so changes may have been missed.
                         let late = waiting.iter().filter(|(_, at)| at.elapsed() >= SUBSCRIPTION_LIMIT);
                         missed.extend(late.map(|(key, _)| Arc::clone(key)));
                         missed.retain(|key| {
@@ -386,7 +388,7 @@ where
                         refused.confirmed(&opened.keys, others);
                         (self.publish)(refused.beside(opened.keys.clone()));
                         if let Some(before) = current.replace(opened) {
-                            // Held-back keys have no stream for some time.
+                            // Held-back keys are without a stream for some time.
                             missed.extend(before.keys_beside(current.as_ref()));
                         }
                         continue;
@@ -428,7 +430,7 @@ where
             };
             let asked = match end {
                 ListenEnd::Ended(asked) => asked,
-                // Refused by a confirmed stream.
+                // The server refused the stream after it had confirmed it.
                 ListenEnd::Refused => None,
                 ListenEnd::Disconnected => return,
             };
@@ -497,7 +499,7 @@ mod tests {
     }
 
     thread_local! {
-        /// Keys of this test, so that a key that stays wanted keeps its allocation.
+        /// Keys used so far in this test, so that a key that remains in the set keeps its allocation.
         static KNOWN: RefCell<Keys> = RefCell::default();
     }
 
@@ -519,7 +521,7 @@ mod tests {
         std::mem::take(&mut notified.lock().unwrap())
     }
 
-    /// Lets the other side run.
+    /// Yields, so that the other tasks can run.
     async fn turn() {
         for _ in 0..16 {
             tokio::task::yield_now().await;
@@ -695,7 +697,7 @@ mod tests {
         .await;
     }
 
-    /// Confirmed stream: its keys, and the sender of its end, which is retained.
+    /// Confirmed stream: its keys, and the sender that ends it, which is kept so that the stream stays open.
     type Opening = (Vec<String>, oneshot::Sender<ListenEnd>);
 
     /// Confirms only streams for `known` keys, until no further stream is opened. Returns the keys followed at the end
@@ -759,7 +761,7 @@ mod tests {
     #[tokio::test]
     async fn pro_43_stream_refused_after_confirmation_is_bisected_for_the_rejected_key() {
         following((true, CONFIRM_LIMIT), async |_wanted, mut streams, _| {
-            // As over a pipe, where the refusal comes last.
+            // The same order as over a pipe, where a refusal arrives after the confirmation.
             for expected in [&["a", "b"][..], &["a"]] {
                 let opened = streams.recv().await.unwrap();
                 assert_eq!(opened.keys, expected);

@@ -249,7 +249,7 @@ mod tests {
         });
         assert_eq!(gone.collect::<Vec<_>>(), oldest);
         assert_eq!(heavy.each_mut().map(given_up), [51; 4]);
-        // They evict no task of a principal with as many, nor of the newcomer.
+        // None of these principals can evict a task of another principal, because all of them have their share.
         assert_eq!(followed.tasks.borrow().len(), MAX_FOLLOWED_TASKS);
         for name in ["a", "b", "c", "d"] {
             let again =
@@ -257,7 +257,7 @@ mod tests {
             assert_eq!(again.map(|_| ()), Err(TooManyFollowed), "{name}");
         }
         assert!(followed.follow("one more".into(), &newcomer).is_err());
-        // A principal with few tasks keeps them, regardless of how many other principals come.
+        // A principal with few tasks keeps them, regardless of the number of other principals.
         for n in 0..MAX_FOLLOWED_TASKS {
             new.extend(following(&followed, &format!("n{n}"), 1).1);
         }

@@ -283,7 +283,7 @@ impl Upstream {
         self.server_events.tools.notify_one();
     }
 
-    /// Id that belongs to the server's name.
+    /// Id of the server, which depends only on its name.
     pub fn id(&self) -> ServerId {
         self.id
     }
@@ -296,7 +296,7 @@ impl Upstream {
             reasons.extend(self.list_faults.all());
         }
         if !reasons.is_empty() {
-            // The reason ends with the login hint.
+            // The reason from the state comes last, because it may end with the login hint.
             reasons.extend(Some(shown.reason).filter(|reason| !reason.is_empty()));
             shown.reason = reasons.join("; ").into();
         }
@@ -351,7 +351,8 @@ impl Upstream {
             || second.is_some_and(|second| second.legacy_updates() == Some(true))
     }
 
-    /// Introduction of the current or last connection whose tools were read; empty before the first.
+    /// Instructions and capabilities of the server on the current or last connection whose tools were read; empty
+    /// before the first one.
     pub fn introduced(&self) -> Arc<Introduced> {
         Arc::clone(self.state.load().introduced())
     }
@@ -443,7 +444,7 @@ impl Upstream {
         self.subscriptions.remove(uri);
     }
 
-    /// Ends a subscription about which the client's own request notifies the server.
+    /// Ends a subscription without notifying the server, because the client's own request does so.
     pub fn unsubscribed(&self, uri: &str) {
         self.subscriptions.removed(uri);
     }

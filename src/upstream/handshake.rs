@@ -44,7 +44,7 @@ pub(super) struct Greeting {
     /// Name and version of the server's implementation.
     pub(super) server_info: Option<Arc<str>>,
     pub(super) about: About,
-    /// Introduction for clients that see only this server.
+    /// Instructions and capabilities for clients that see only this server.
     pub(super) introduced: Arc<Introduced>,
     /// Whether a modern server also lists a legacy revision.
     pub(super) lists_legacy: bool,
@@ -59,7 +59,7 @@ pub(super) enum Start {
     Known(ProtocolFamily),
 }
 
-/// Introduction in the form that clients may see.
+/// Instructions and capabilities in the form that clients may see.
 fn introduced(server_log: &ServerLog, introduction: &Introduction) -> Introduced {
     let instructions = introduction.instructions.as_deref().unwrap_or_default();
     let capabilities = Value::from(introduction.declared.clone()).to_string();
@@ -74,7 +74,7 @@ fn introduced(server_log: &ServerLog, introduction: &Introduction) -> Introduced
 pub(super) struct HandshakeFailure {
     /// Reason in one line.
     pub(super) reason: String,
-    /// Set if the server limits its requests; holds the requested delay, if any.
+    /// Set if the server rate-limits requests; contains the delay that it requested, if any.
     pub(super) throttled: Option<Option<Duration>>,
 }
 
@@ -118,8 +118,8 @@ impl PipeLifecycle {
         Self { link, inbox, limit, given_up: None, late: false }
     }
 
-    /// Sends a request and waits for its response. Any response refuses the probe, since legacy servers answer it under
-    /// foreign ids.
+    /// Sends a request and waits for its response. For the probe, a response under any id counts as the answer, because
+    /// legacy servers may refuse it under another id.
     async fn ask(&mut self, opening: OpeningRequest, id: u64) -> Result<Bytes, Cause> {
         self.link.send(opening.message(id), self.limit).await?;
         loop {
@@ -132,12 +132,12 @@ impl PipeLifecycle {
                 peer_line!(debug, server_log, server = %server_log.name, "dropped an unreadable lifecycle message");
                 continue;
             };
-            // A result without an id answers the awaited request.
+            // A result without an id belongs to the awaited request, not to the earlier probe.
             let is_late = |probe| {
                 response.answers(probe) && !(response.is_without_id() && response.outcome.is_ok())
             };
             if self.given_up.is_some_and(is_late) {
-                // Also consumes an error without an id, which must not refuse `initialize`.
+                // An error without an id is dropped here too, because it must not count as a refusal of `initialize`.
                 self.given_up = None;
                 let discovered = response.outcome.map(|result| DiscoverAnswer::parse(result.get()));
                 self.late |= matches!(discovered, Ok(Ok(DiscoverAnswer::Modern(_))));
@@ -184,7 +184,7 @@ pub(super) async fn perform(
             Start::Probe => match handshake.probe(probe_limit(limit), false).await? {
                 Probed::Modern(introduction) => Ok(introduction),
                 Probed::Legacy(reason) => {
-                    tracing::debug!(server = %server_log.name, reason = %server_log.quote(reason), "no modern server");
+                    tracing::debug!(server = %server_log.name, reason = %server_log.quote(reason), "not a modern server");
                     handshake.initialize().await
                 }
             },
@@ -311,7 +311,7 @@ impl Handshake<'_> {
                     }
                 },
                 Err(cause) => match &cause {
-                    // The revision may be the reason.
+                    // The revision may be the reason for the refusal.
                     Cause::Status { status: 400, message } => {
                         let message = message.to_string();
                         (RpcError { message, ..RpcError::default() }, cause.into())
@@ -320,7 +320,7 @@ impl Handshake<'_> {
                 },
             };
             let older = match error.message.is_empty() && error.code == 0 {
-                // A text in an HTTP 400 response is not parsed.
+                // Without an error message and code, there is nothing to parse: the next older revision is proposed.
                 true => lifecycle::next_older(proposed),
                 false => lifecycle::older_revision(proposed, &error),
             };

@@ -58,7 +58,7 @@ pub const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Time limits of one exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Deadline of the first byte of the first message, including the connection.
+    /// Deadline of the first byte of the first message; includes the time to connect.
     pub(super) first: Instant,
     /// Time limit for the first byte of each further message.
     pub(super) answer: Duration,
@@ -473,7 +473,7 @@ async fn send_once(
     limits: Limits,
 ) -> Result<(Box<Connection>, ResponseHead), HttpRefused> {
     let opening = Connection::open(endpoint);
-    // A deadline that has already expired is not evidence about the server.
+    // An expired deadline counts as a missing answer, not as a failure to connect.
     let opened = tokio::time::timeout_at(limits.first.into(), opening).await;
     let late = |_| Err(Cause::NoAnswer { limit: limits.answer });
     let mut connection = opened.unwrap_or_else(late).map_err(HttpRefused::unsent)?;
@@ -656,7 +656,7 @@ pub(super) async fn refusal(
             mentions(SESSION) || mentions(NOT_INITIALIZED)
         }
         (400, SessionKind::Neither) => mentions(NOT_INITIALIZED),
-        // The token was rejected; a new session has another one.
+        // The server rejected the token; a new session uses another token.
         (401, _) => of.is_logged_in(),
         (_, SessionKind::Session | SessionKind::Modern | SessionKind::Neither) => false,
     };
@@ -681,7 +681,7 @@ pub(super) async fn refusal(
     Err(HttpRefused { cause, sent: Sent::Maybe, session_unknown: unknown })
 }
 
-/// Whether the server limits its requests: 429, or 503 with a retry time. Returns this time, if stated. A JSON-RPC
+/// Whether the server rate-limits requests: 429, or 503 with a retry time. Returns this time, if stated. A JSON-RPC
 /// error in the body is only quoted, because the delay is part of the refusal.
 fn throttled(head: &ResponseHead) -> Option<Option<Duration>> {
     let after = head.retry_after.as_deref();
@@ -715,7 +715,7 @@ pub(crate) async fn open_stream(
         // With 409, the server has not yet detected that the old stream is closed.
         cause @ Cause::Status { status, .. } => match status {
             408 | 409 | 425 | 500 | 502..=599 => StreamRefusal::Temporary(cause, None),
-            // A token may have been renewed since.
+            // The token may have been renewed in the meantime.
             401 if session.is_logged_in() => StreamRefusal::Temporary(cause, None),
             _ => StreamRefusal::Unsupported(cause),
         },
@@ -727,7 +727,7 @@ pub(crate) async fn open_stream(
     if stream.is_event_stream() {
         return Ok(stream);
     }
-    // An error in an HTTP error is a response too.
+    // A JSON-RPC error in the body of an HTTP error is a response too.
     let error = match next_message(&mut stream, MAX_REFUSAL_BYTES).await {
         Ok(message) => message.and_then(|it| ServerResponse::parse(&it)?.outcome.err()),
         Err(_) => None,

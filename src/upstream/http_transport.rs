@@ -209,7 +209,7 @@ impl HttpLifecycle {
             Destination::Changed(list) => self.server_events.changed(list),
             Destination::Updated(uri) => self.server_events.updated(&uri),
             Destination::Task(task) => self.server_events.task_changed(&task),
-            // This was already read as the first message of its stream.
+            // The acknowledgment was already read as the first message of its stream.
             Destination::Acknowledged(_) => {}
             Destination::Reply(reply) => self.reply(reply),
             Destination::Nobody(what) => self.log_debug(what),

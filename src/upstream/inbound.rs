@@ -132,7 +132,8 @@ fn notification(method: &str, params: Option<&RawValue>, calls: &[CallInFlight])
             Recipient::Call { id, .. } => Destination::Completed(Some(id)),
             Recipient::Nobody | Recipient::Ambiguous { .. } => Destination::Completed(None),
         },
-        // This cancels a server request. Within one session, each call knows its own requests.
+        // Cancels a server request. The notification is sent to all calls of the session that can receive requests,
+        // because each call knows which ones it received.
         "notifications/cancelled" => match Recipient::of(calls) {
             Recipient::Call { .. } => {
                 let able = calls
@@ -429,7 +430,7 @@ impl ResponseMatcher {
         let envelope = self.scanner.envelope();
         let route = match (envelope.kind, envelope.id) {
             (Some(MessageKind::Method), _) => Some(MessageRoute::Lifecycle),
-            // The value may not have begun, or may be null.
+            // The kind is not needed: the outcome's value may not have begun yet, or may be null.
             (_, Some(id)) if envelope.has_outcome => {
                 Some(ours(id, chunks).map_or(MessageRoute::Lifecycle, MessageRoute::Call))
             }
@@ -451,7 +452,7 @@ impl ResponseMatcher {
     }
 }
 
-/// Call with this id, in any spelling.
+/// The proxy's call with this id, in any spelling of the number.
 fn ours(id: Span, chunks: &[Bytes]) -> Option<u64> {
     let mut raw = [0; MAX_NUMERIC_ID_BYTES];
     let raw = raw.get_mut(..usize::try_from(id.len()).ok()?)?;
@@ -818,7 +819,7 @@ mod tests {
         assert_eq!(calls.calls.len(), MAX_ABANDONED);
         assert!(calls.active(now).any(|call| call.client.session.is_none()));
         (0..2 * MAX_ABANDONED as u64).for_each(|id| calls.answered(id));
-        assert_eq!(calls.active(now).count(), 1, "the dropped ones are unknown");
+        assert_eq!(calls.active(now).count(), 1, "dropped entries count as an unknown session");
         assert_eq!(calls.active(now + ABANDONED_COUNTS_FOR).count(), 0);
     }
 

@@ -36,7 +36,8 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// Interval at which the wait for a message is restarted, since a stream may be silent forever.
 const STREAM_SILENCE: Duration = Duration::from_secs(3600);
-/// Time limit over a pipe, where the response arrives when the subscription ends, or never arrives.
+/// Time limit for the response to a subscription over a pipe. The response arrives when the subscription ends, or
+/// never.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum size of a message on the stream, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
@@ -339,7 +340,7 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
     let Subscriptions { wanted, followed } = &upstream.subscriptions;
     let mut changed = wanted.subscribe();
     let (mut backoff, mut retry_at) = (ReopenBackoff::default(), None);
-    // Resources of the first round may have changed before the connection.
+    // Resources subscribed in the first round may have changed before the connection was established.
     let mut is_first = true;
     loop {
         changed.mark_unchanged();
@@ -360,7 +361,7 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
             false
         });
         followed.send_replace(Followed::Answered { confirmed, refused });
-        // An earlier connection no longer has subscriptions.
+        // Subscriptions on an earlier connection ended with that connection.
         ended.retain(|_, asked| *asked == generation);
         for uri in ended.into_keys() {
             send(&upstream, "resources/unsubscribe", generation, &uri, limit).await;
@@ -401,7 +402,8 @@ pub(super) async fn keep_subscribed(upstream: Arc<Upstream>, generation: u64, li
             });
             match answer {
                 SubscriptionAnswer::Missing => is_unanswered = true,
-                // Changes without a connection, before a repetition, or before a late answer were missed.
+                // Changes were missed if there was no connection, if the request had to be repeated, or if the answer
+                // was late.
                 SubscriptionAnswer::Confirmed
                     if asked != 0 || is_first || since.elapsed() >= SUBSCRIPTION_LIMIT =>
                 {
@@ -570,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_13_only_lasting_errors_end_a_subscription() {
+    fn pro_13_only_permanent_errors_end_a_subscription() {
         for (message, end) in [
             (r#"{"method":"notifications/x"}"#, None),
             (r#"{"id":1,"result":{}}"#, Some(ListenEnd::Ended(None))),

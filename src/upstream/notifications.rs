@@ -38,7 +38,7 @@ pub struct Changes {
 pub enum LogDelivery {
     /// The recipient received the message or does not want it.
     Delivered,
-    /// A single client uses the server: if only one call is in flight, it may deliver the message.
+    /// A single client uses the server: if exactly one call is in flight, that call may deliver the message.
     ViaCall,
     /// There is no unique recipient: there are several clients, or none.
     Nobody,
@@ -259,7 +259,7 @@ impl NotificationRouter {
             route: CallRoute::Reachable { id: *id, order: call.order },
         });
         let abandoned = calls.abandoned.active(Instant::now());
-        // Two calls are as ambiguous as more.
+        // Two calls already make the message ambiguous, so the number is capped at two.
         let unreachable = self.unreachable.load(Ordering::Acquire).min(2);
         let other = CallInFlight { client: CallClient::default(), route: CallRoute::Unreachable };
         let all = reachable.chain(abandoned).chain(std::iter::repeat_n(other, unreachable));
@@ -315,8 +315,8 @@ pub(super) enum Followed {
 }
 
 impl Followed {
-    /// Whether the server has refused this resource since it was last added; earlier refusals belong to another
-    /// allocation.
+    /// Whether the server has refused this resource since it was last added; earlier refusals refer to another
+    /// allocation of the same text.
     fn refuses(&self, wanted: &Arc<str>) -> bool {
         let Self::Answered { refused, .. } = self else { return false };
         refused.get(wanted).is_some_and(|refused| Arc::ptr_eq(refused, wanted))
@@ -345,7 +345,7 @@ impl Subscriptions {
     pub(super) fn add(&self, uri: &str, asked: Option<u64>) {
         let is_refused = self.key(uri).is_some_and(|key| self.followed.borrow().refuses(&key));
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
-            // The server was not yet notified of the end.
+            // If an unsubscribe for this URI is still pending, it is dropped and the old subscription is used again.
             let asked = asked.or(ended.remove(uri));
             let answer = match asked {
                 Some(_) => SubscriptionAnswer::Confirmed,
@@ -403,7 +403,8 @@ impl Subscriptions {
         answer.unwrap_or(SubscriptionAnswer::Missing)
     }
 
-    /// Removes a resource and notifies the server. Beyond [`MAX_ENDED`], the server is not notified and keeps sending.
+    /// Removes a resource and notifies the server. If [`MAX_ENDED`] notifications are already pending, the server is
+    /// not notified and continues to report changes.
     pub(super) fn remove(&self, uri: &str) {
         self.wanted.send_if_modified(|WantedResources { wanted, ended }| {
             let Some((uri, resource)) = wanted.remove_entry(uri) else { return false };

@@ -10,8 +10,8 @@
 //!                              └──── client ─────┘
 //! ```
 //!
-//! With the grant `client_credentials`, no person is involved: [`client_credentials`] requests each token, for both
-//! sides of the diagram.
+//! With the grant `client_credentials`, no person is involved: [`client_credentials`] requests every token, both the
+//! first one and its renewals.
 //!
 //! Any request may be challenged: a server may require a login, or an additional scope, only at a call. [`Challenges`]
 //! collects the challenges for the server's task, which renews tokens and reports the state.
@@ -151,7 +151,7 @@ impl Challenges {
     pub(super) fn lacks_scopes(&self, scopes: &[String]) -> String {
         match (self.is_unattended, scopes) {
             (true, []) => {
-                "its token lacks a scope that it does not name: set oauth.scopes".to_owned()
+                "its token lacks a scope that the server does not name: set oauth.scopes".to_owned()
             }
             (true, scopes) => format!("its token lacks scope {}", scopes.join(" ")),
             (false, scopes) => needs_scopes(&self.server, scopes),
@@ -191,7 +191,7 @@ pub(crate) fn needs_login(server: &str) -> String {
 pub(super) fn needs_scopes(server: &str, scopes: &[String]) -> String {
     match scopes {
         [] => {
-            "its login is not sufficient for this request, and it does not name the missing scope"
+            "its login is not sufficient for this request, and the server does not name the missing scope"
                 .to_owned()
         }
         scopes => {

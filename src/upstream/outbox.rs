@@ -41,7 +41,7 @@ impl Drop for RespondingBytes {
     }
 }
 
-/// Reason why a message to its task ends a connection.
+/// Reason for ending a connection after a message to its task.
 pub(super) enum ControlEnd {
     Lost(Arc<str>),
     Restart,

@@ -190,7 +190,8 @@ impl RecentStderr {
         let last = lines.back()?;
         let rated = lines.iter().map(|line| (error_rank(line), line));
         let best = rated.enumerate().filter(|(_, (rank, _))| *rank > 0);
-        // Of several errors, the last one ends the child; a package manager states its own error first.
+        // If there are several errors, the last one usually caused the exit. A package manager, however, states the
+        // relevant error first.
         let best = best.max_by_key(|(at, (rank, _))| match *rank {
             PACKAGE_MANAGER => (PACKAGE_MANAGER, lines.len() - at),
             rank => (rank, *at),
@@ -205,7 +206,7 @@ impl RecentStderr {
 /// Rank of a package manager's line, see [`error_rank`].
 const PACKAGE_MANAGER: u8 = 2;
 
-/// Rank of how clearly a line states an error; 0 if it does not.
+/// Rank that expresses how clearly a line states an error; 0 if the line states none.
 fn error_rank(line: &str) -> u8 {
     const STATEMENT: u8 = 3;
     const MENTION: u8 = 1;

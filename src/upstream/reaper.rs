@@ -173,7 +173,7 @@ fn start(program: &Path, token: &str, groups: &BTreeSet<i32>) -> io::Result<(Chi
         .arg0("mcpproxy")
         .args([REAPER, token])
         .env_clear()
-        // The allocator would use two huge pages for a few lines: 4 of its 7 MB.
+        // Otherwise the allocator would use two huge pages for a few lines: 4 of the reaper's 7 MB.
         .env("MIMALLOC_ALLOW_THP", "0")
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(theirs)))

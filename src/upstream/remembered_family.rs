@@ -55,7 +55,7 @@ impl FamilyMemory {
     /// Start mode of the first handshake.
     pub(super) fn start(&self, now: SystemTime) -> Start {
         let is_fresh = |known: &LegacyServer| {
-            // A time in the future was written under another clock.
+            // A time in the future was written before the system clock was set back, and does not count.
             let age = seconds(now).checked_sub(known.probed_at);
             known.entry == self.entry && age.is_some_and(|age| age < REMEMBERED_FOR.as_secs())
         };

@@ -227,9 +227,10 @@ struct HopMembers<'a> {
 
 /// Writes the member `_meta`, unless it would be empty.
 ///
-/// The client's keys are forwarded verbatim, except those of one hop: its progress token is replaced by the proxy's id,
-/// under which progress returns; client info and revision are the proxy's. Its log level, and those of its capabilities
-/// that the proxy bridges, are forwarded only to modern servers, whose requests are forwarded to the client verbatim.
+/// The client's keys are forwarded verbatim, except those of one hop: the proxy's id replaces the progress token, and
+/// client info and revision are the proxy's. The client's log level, and those of its capabilities that the proxy
+/// bridges, are forwarded only to modern servers, because requests of these servers are forwarded to the client
+/// verbatim.
 fn push_meta(out: &mut Vec<u8>, client: Option<&[u8]>, hop: &HopMembers<'_>) {
     let &HopMembers { id, family, trace, level, declared, tasks } = hop;
     let client = client.or((level.is_some() || declared.is_some()).then_some(&b"{}"[..]));
@@ -388,7 +389,8 @@ impl Ids {
         let pass = number >> PERMUTED_BITS;
         let (mut high, mut low) = (number >> LOW_BITS & HIGH, number & LOW);
         for round in 0..ROUNDS {
-            // Each pass has its own rounds. One word is hashed faster than two.
+            // Each pass of the counter has its own rounds. Pass, round and half share one word, because one word is
+            // hashed faster than two.
             let of = |half: u64| self.key.hash_one((pass * ROUNDS + round) << PERMUTED_BITS | half);
             match round % 2 {
                 0 => high ^= of(low) & HIGH,
@@ -447,9 +449,9 @@ pub struct CallExtras {
 /// requests.
 #[derive(Debug)]
 pub struct RepeatableCall {
-    /// As in [`PermittedCall`](super::PermittedCall).
+    /// Same as the `body` of a [`PermittedCall`](super::PermittedCall).
     pub body: Bytes,
-    /// The extras, without members next to the arguments.
+    /// The call's extras, with empty [`members`](CallExtras::members).
     pub extras: CallExtras,
 }
 
@@ -624,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn sep_414_trace_replaces_the_clients_in_meta_and_headers() {
+    fn sep_414_trace_replaces_that_of_the_client_in_meta_and_headers() {
         use mcpproxy_protocol::mcp::trace_context::TraceContext;
         let context = TraceContext { trace_id: 0xa, span_id: 0xb, sampled: true };
         let parent = "00-0000000000000000000000000000000a-000000000000000b-01";

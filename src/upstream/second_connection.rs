@@ -1,10 +1,12 @@
-//! Second connection to a server that supports both protocol families: a legacy one, for clients that the server can ask only there.
+//! Second connection to a server that supports both protocol families: a legacy one, for clients to which the server
+//! can send requests only in the legacy family.
 //!
-//! A server cannot ask a legacy client over a modern connection. If it also supports `initialize`, calls of legacy clients that declared a
-//! capability use a separate connection: a second child process, or a second session over HTTP. The first such call opens it. It is closed
-//! when idle, and ends with the first connection, within which its task runs (`second_task`). Subscriptions of legacy clients use it too,
-//! if the server reports resource changes only there; while such subscriptions exist, it is not idle, and it is opened again for them.
-//! Catalog, limits and all other data about the server are shared.
+//! A server cannot send requests to a legacy client over a modern connection. If it also supports `initialize`, calls
+//! of legacy clients that declared a capability use a separate connection: a second child process, or a second session
+//! over HTTP. The first such call opens this connection. It is closed when idle, and ends with the first connection,
+//! within which its task runs (`second_task`). Subscriptions of legacy clients use the second connection too, if the
+//! server reports resource changes only over it. While such subscriptions exist, the connection does not count as idle,
+//! and it is opened again if it is lost. Catalog, limits and all other data about the server are shared.
 //!
 //! Invariants: a server has at most one second connection. A call that cannot use it uses the first connection. Messages received over it
 //! are delivered only to calls over it ([`crate::inbound`]).
@@ -41,8 +43,9 @@ const MAX_LEVEL_BYTES: usize = 64 * 1024;
 const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-/// Whether a request of a client that can be asked is sent over the second connection. Excludes subscriptions (see [`subscribes`]), and
-/// calls of tools whose declared results the legacy family cannot represent because they are not objects.
+/// Whether a request is sent over the second connection, if its client accepts server requests. Excludes subscriptions
+/// (see [`subscribes`]), and calls of tools whose declared results the legacy family cannot represent because they are
+/// not objects.
 pub(super) fn serves(access: &Access) -> bool {
     let is_object = |schema: &str| member(schema, "type") == Some(r#""object""#);
     match access {
@@ -212,7 +215,7 @@ impl SecondConnection {
         }
     }
 
-    /// Waits for a connection newer than this generation, which has ended or is about to.
+    /// Waits for a connection newer than the one of this generation, which has ended or is about to end.
     pub(super) async fn successor(
         &self,
         generation: u64,
@@ -230,7 +233,7 @@ impl SecondConnection {
         next.ok_or_else(|| Cause::NotConnected { reason: "its second connection has ended".into() })
     }
 
-    /// Whether the server reports resource changes in the legacy family, as far as this is known.
+    /// Whether the server is known to report resource changes in the legacy family.
     pub(super) fn legacy_updates(&self) -> Option<bool> {
         *self.legacy_updates.lock()
     }
@@ -246,13 +249,14 @@ impl SecondConnection {
         self.publish(SecondPhase::Closed);
     }
 
-    /// Ends with the first connection. `legacy_updates` is retained, because a client may ask before the next connection.
+    /// Ends with the first connection. `legacy_updates` is retained, because a client may need the value before the
+    /// next connection.
     pub(super) fn end(&self) {
         self.publish(SecondPhase::Absent);
     }
 
     pub(super) fn publish(&self, phase: SecondPhase) {
-        // Earlier requests belong to the previous phase.
+        // Discards earlier requests for a connection, which belong to the previous phase.
         let _ = self.wanted.notified().now_or_never();
         self.phase.send_replace(phase);
     }

@@ -103,7 +103,7 @@ impl SecondTask {
         let server_log = &upstream.server_log;
         let server = &server_log.name;
         let listed = first.lists_legacy;
-        // Whether the connection may report resource changes.
+        // Whether the server may report resource changes over the second connection.
         let mut may_report = true;
         loop {
             tokio::select! {
@@ -134,7 +134,7 @@ impl SecondTask {
                     continue;
                 }
             };
-            peer_line!(info, server_log, %server, "opened a second connection (initialize) for clients that the server can ask");
+            peer_line!(info, server_log, %server, "opened a second connection (initialize) for clients that accept server requests");
             may_report = connection.greeting.about.offers.resource_updates;
             self.router = Some(Arc::clone(&connection.router));
             self.attempts = self.attempts.wrapping_add(1);
@@ -211,7 +211,7 @@ impl SecondTask {
             tokio::select! {
                 biased;
                 ended = &mut *ending => {
-                    // If no reason is known, the first connection's task has ended.
+                    // The channel closes without a reason if the first connection's task has ended.
                     let now = tokio::time::Instant::now();
                     let default = || FirstEnded { deadline: now, reason: "the proxy is shutting down".into() };
                     return End::Over(ended.unwrap_or_else(|_| default()));
@@ -220,7 +220,7 @@ impl SecondTask {
                 Some(control) = self.controls.recv() => {
                     match outbox.handle(control, generation, &connection.carrier) {
                         Some(ControlEnd::Lost(reason)) => return End::Lost(reason),
-                        // Only the first connection restarts.
+                        // A restart concerns only the first connection.
                         Some(ControlEnd::Restart) | None => {}
                     }
                 }
@@ -250,8 +250,8 @@ async fn needed_for_subscriptions(upstream: &Upstream, second: &SecondConnection
     }
 }
 
-/// Prevents the second connection from being idle while resources are subscribed over it. `held` is passed from the
-/// start, so that a connection opened for subscriptions is not closed before this runs.
+/// Prevents the second connection from being idle while resources are subscribed over it. `held` already counts as a
+/// use, so that a connection opened for subscriptions is not closed before this task runs.
 async fn hold_for_subscriptions(upstream: Arc<Upstream>, held: SecondUse) {
     let Some(second) = &upstream.second else { return };
     let mut wanted = upstream.subscriptions.wanted.subscribe();

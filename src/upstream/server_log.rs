@@ -1,7 +1,7 @@
 //! Log budget and redaction for one server's output.
 //!
-//! All foreign text enters here: a server's output is quoted only by [`ServerLog::quote`], without secrets of the config.
-//! Token buckets limit the log lines that a server can cause.
+//! All text from a server passes through this module: its output is quoted only by [`ServerLog::quote`], without
+//! secrets of the config. Token buckets limit the log lines that a server can cause.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ impl ServerLog {
         self.list_notes.lock().clone()
     }
 
-    /// Replaces the notes of the previous list.
+    /// Replaces the record of omitted tools by that of a new list.
     pub(super) fn keep_list_notes(&self, notes: ListNotes) {
         *self.list_notes.lock() = notes;
     }
@@ -118,7 +118,7 @@ impl ServerLog {
 
 #[cfg(test)]
 impl Default for ServerLog {
-    /// The log of a server without secrets.
+    /// Log of a server whose config contains no secrets.
     fn default() -> Self {
         Self::new("s".into(), Arc::default())
     }

@@ -157,7 +157,7 @@ impl ServerTask {
                     }
                 }
             };
-            // Taken after the keyring prompt, which may take a long time.
+            // The start time is taken after the keyring prompt, which may take a long time.
             let began = Instant::now();
             let options = ConnectOptions {
                 server_log: &self.upstream.server_log,
@@ -209,8 +209,8 @@ impl ServerTask {
                 }
                 Some(Ok(mut connection)) => {
                     self.upstream.connect_requests.forget_at_once();
-                    // Remembered only for legacy servers: they may react badly to the probe, which is a modern server's
-                    // first request anyway.
+                    // The family is reused only for legacy servers, which may react badly to a probe. For a modern
+                    // server, the probe is its first regular request anyway.
                     let family = connection.greeting.about.family;
                     if start_now == Start::Probe {
                         self.remember(&mut noting, memory.clone(), family);
@@ -257,7 +257,7 @@ impl ServerTask {
                         End::Refused => TOKEN_REFUSED.into(),
                         End::Restart => RESTARTED.into(),
                     };
-                    // If the connection worked, calls wait for the next attempt.
+                    // If the connection worked, further calls wait for the next attempt instead of failing.
                     self.step(|state| state.lose(&reason));
                     connection.fail_calls(Arc::clone(&reason));
                     let stable = worked && began.elapsed() >= STABLE_AFTER;
@@ -323,12 +323,12 @@ impl ServerTask {
         noting.spawn_blocking(move || {
             if let Err(error) = memory.note(family, SystemTime::now()) {
                 let server = &upstream.name;
-                peer_line!(warn, upstream.server_log, %server, %error, "its protocol family is not remembered: it is probed at the next start");
+                peer_line!(warn, upstream.server_log, %server, %error, "its protocol family could not be stored: the server is probed again at the next start");
             }
         });
     }
 
-    /// Resolves the entry. From then on, the resolved values are secret.
+    /// Resolves the entry. From then on, the resolved values are redacted.
     async fn read(&self) -> Result<Target, NotRead> {
         let (target, secrets) = read_entry(&self.config, &self.keyring).await?;
         self.upstream.server_log.secrets.hold(self.key, secrets);
@@ -535,13 +535,15 @@ impl ServerTask {
             })?;
             let ReadTools { tools, partial } = read;
             let may_be_read_later = partial.as_ref().is_some_and(|it| it.failure.is_some());
-            // The name of a retired server belongs to its successor.
+            // The tools of a retired server are not published, because its name belongs to its successor. A partial
+            // list does not replace a complete one.
             if upstream.is_retired() || (complete && may_be_read_later) {
                 return Ok(Refreshed { change: Change::default(), partial });
             }
             let change = catalog.take_up(&upstream.name, tools).await?;
             if reported && !change.tools_differ() {
-                // Clients that use the server directly would be notified too.
+                // The server reported a change that the catalog does not detect. Clients are notified anyway, as they
+                // would be without the proxy.
                 catalog.report_changed();
             }
             Ok(Refreshed { change, partial })
@@ -552,7 +554,7 @@ impl ServerTask {
     fn stale(&self, worked: bool, failure: &ListFailure) {
         let reason = &failure.reason;
         let server_log = &self.upstream.server_log;
-        peer_line!(warn, server_log, server = %server_log.name, reason, "the list of tools could not be read: the last one is kept, and it is retried with backoff");
+        peer_line!(warn, server_log, server = %server_log.name, reason, "the list of tools could not be read: the last list is kept, and reading is retried with backoff");
         if worked {
             let fault = format!("{} is stale: {reason}", discovery::METHOD);
             self.report_list(Some(fault));
@@ -621,7 +623,7 @@ impl ServerTask {
                 }
             }
             _ => {
-                // Reasons that contain a duration differ with each attempt.
+                // Also reached for each attempt if the reason contains a duration, because the reasons then differ.
                 peer_line!(warn, self.upstream.server_log, %server, reason, "the server is unusable");
                 self.failed = Some((reason.to_owned(), 1));
             }

@@ -97,7 +97,7 @@ enum Past {
     /// A working connection was lost.
     Lost(Arc<str>),
     Failed(Arc<str>),
-    /// The server limits its requests; it is asked again later.
+    /// The server rate-limits requests; another attempt is made later.
     Throttled(Arc<str>),
 }
 
@@ -120,7 +120,7 @@ pub(super) struct UpstreamState {
     discovered: bool,
 }
 
-/// Result of a discovery.
+/// Result of the discovery of a server's tools.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Discovered {
     pub(super) tools: usize,
@@ -453,9 +453,10 @@ pub enum Status {
     Connected,
     /// The last attempt failed and is retried, or there are no further attempts.
     Failed,
-    /// Required login is missing or no longer valid. In the public view only; a failure otherwise.
+    /// A required login is missing or no longer valid. Exists only in the public view; internally, this is a failure.
     NeedsLogin,
-    /// Rejected by the server's rate limit (HTTP 429, or 503 with `Retry-After`); retried at the time it names.
+    /// Rejected by the server's rate limit (HTTP 429, or 503 with `Retry-After`); retried at the time that the server
+    /// states.
     Throttled,
 }
 
@@ -565,7 +566,8 @@ pub(super) struct About {
     pub(super) offers: ServerCapabilities,
 }
 
-/// Number of bits of a connection's generation that count a server's own attempts; the server's key is above them.
+/// Number of the low bits of a connection's generation that count a server's own attempts; the higher bits contain the
+/// server's key.
 pub(super) const ATTEMPTS: u32 = 32;
 /// Bit of a generation that is set for second connections.
 pub(super) const SECOND: u64 = 1 << (ATTEMPTS - 1);
@@ -625,7 +627,8 @@ pub(super) enum Carrier {
 
 impl Carrier {
     /// Sends a request other than a call and returns its response, at most `max_bytes` bytes. `sent_for` is the party
-    /// on whose behalf it is sent; over HTTP the caller counts it. `events` receives other messages of its stream.
+    /// on whose behalf the request is sent; over HTTP, the caller must count the request as in flight. `events`
+    /// receives other messages of its stream.
     pub(super) async fn fetch(
         &self,
         events: &ServerEvents,

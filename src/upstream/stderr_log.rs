@@ -592,7 +592,7 @@ mod tests {
         assert_eq!(
             written + counted + waiting,
             10 * QUEUE_LINES as u64,
-            "no line is lost uncounted"
+            "every lost line is counted"
         );
     }
 

@@ -89,7 +89,7 @@ pub(crate) enum SentFor {
 }
 
 impl Waiter {
-    /// The request as a call in flight, if it was written and the server may ask a client because of it.
+    /// The request as a call in flight, if it was written and may cause server requests to a client.
     fn in_flight(&self, id: u64) -> Option<CallInFlight> {
         let (client, route) = match self.sent_for {
             SentFor::Nobody | SentFor::Subscription => return None,
@@ -237,7 +237,7 @@ pub(super) enum CallPiece {
     Unwritten,
 }
 
-/// Queue of a call, with one slot reserved for the error that cuts it off.
+/// Queue of a call, with one slot reserved for the error that ends the call early.
 pub(super) fn call_queue() -> (mpsc::Sender<CallPiece>, mpsc::Receiver<CallPiece>) {
     mpsc::channel(SPILL_PIECES + 1)
 }
@@ -338,9 +338,10 @@ impl StdioCall {
             .register(sender, sent_for)
             .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
         let mut call = Self::new(link.clone(), id, pieces, time);
-        // The reader may be waiting for another call and must now wait less.
+        // The reader may be waiting for a slow call; because of this call, it must now wait for a shorter time.
         link.spill.wake_reader();
-        // Checked after registration: closing the link sets this before it clears the table, so no call is missed.
+        // Checked after the registration: when the link is closed, the reason is set before the table is cleared, so no
+        // call is missed.
         if let Some(reason) = link.ended.get() {
             return Err((Cause::NotConnected { reason: reason.clone() }, Sent::No));
         }

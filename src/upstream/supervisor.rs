@@ -45,8 +45,8 @@ use mcpproxy_policy::tool::{ServerId, ServerIds};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 use mcpproxy_runtime::secrets::Secrets;
 
-/// Maximum number of retired servers that finish their calls, or the number retired by one change if that is larger.
-/// Another change waits for them.
+/// Maximum number of retired servers that are still finishing calls, or the number retired by one change if that is
+/// larger. The next change waits for these servers.
 pub(crate) const MAX_RETIRING: usize = 64;
 /// Maximum drain time of a retired server, regardless of its `call_timeout`.
 pub(crate) const MAX_DRAIN: Duration = Duration::from_secs(3600);

@@ -584,7 +584,8 @@ fn server_without_tls_at_its_https_address_is_reported_as_such() {
         "talker": of(NoTls::Says(b"220 mail.example ready\r\n")),
         "silent": of(NoTls::HangsUp), "resets": of(NoTls::Resets),
     }}));
-    let (speaks, closed) = ("it does not speak TLS there", "it closed the connection in the TLS");
+    let (speaks, closed) =
+        ("it does not use TLS on this port", "it closed the connection in the TLS");
     let reported = [
         ("http", closed),
         ("bad-request", speaks),

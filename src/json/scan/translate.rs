@@ -31,7 +31,10 @@ pub fn has_unusual_escape(text: &[u8]) -> bool {
 }
 
 /// Characters that follow the backslash in usual escapes.
-#[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, and every index is within the table"
+)]
 const USUAL: Table = {
     let mut usual = [0; 128];
     let mut at = 0;

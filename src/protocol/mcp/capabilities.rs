@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_32_request_is_granted_by_its_mode() {
+    fn pro_32_elicitation_is_permitted_by_its_mode() {
         let (forms, urls) = (
             ClientCapabilities { elicitation_forms: true, ..ClientCapabilities::default() },
             ClientCapabilities { elicitation_urls: true, ..ClientCapabilities::default() },

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_23_error_without_integer_code_or_string_message_gets_them() {
+    fn pro_23_error_without_integer_code_or_string_message_is_completed() {
         let no_message = "the server's error has no message";
         for (error, conforming) in [
             (r#"{"code":-32000,"message":"m"}"#, None),

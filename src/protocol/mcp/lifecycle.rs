@@ -118,8 +118,9 @@ impl<'a> ServerResponse<'a> {
         self.id.is_none()
     }
 
-    /// Whether this response answers the request with this id, which may be written as a string or with a fraction of zero. A response
-    /// without an id, or an error whose id is not a number, answers the request in whose response it arrives.
+    /// Whether this response answers the request with this id, which may be written as a string or with a fraction of
+    /// zero. A response without an id, or an error whose id is not a number, counts as the answer to the request that
+    /// is awaited.
     pub fn answers(&self, id: u64) -> bool {
         match self.id {
             None => true,

@@ -50,14 +50,15 @@ pub fn declares_tasks(meta: &[u8]) -> bool {
     declared().is_some_and(|settings| settings.starts_with('{'))
 }
 
-/// Capabilities of a client that its server may use through the proxy, each with its parts; known extensions are added to them. Unknown
-/// capabilities are excluded, because a server that relies on one could give answers that the client cannot follow up.
+/// Capabilities of a client that a server may use through the proxy, each with its parts; known extensions are added to
+/// them. Unknown capabilities are excluded, because a server that relies on one could give answers that the client
+/// cannot follow up.
 const BRIDGED: [(&str, &[&str]); 3] =
     [("elicitation", &["form", "url"]), ("sampling", &["tools", "context"]), ("roots", &[])];
 
-/// Writes the declared capabilities of a client that the proxy bridges; an empty object if there are none. Only known words are written,
-/// with empty objects as values: anything else would be a covert channel. `tasks` adds the extension for tasks, which the caller has found
-/// declared by both sides.
+/// Writes the declared capabilities of a client that the proxy bridges; an empty object if there are none. Only known
+/// words are written, with empty objects as values: anything else would be a covert channel. `tasks` adds the extension
+/// for tasks; the caller must have checked that both sides declare it.
 pub fn push_bridged(out: &mut Vec<u8>, declared: &str, tasks: bool) {
     out.push(b'{');
     let start = out.len();
@@ -110,8 +111,9 @@ const OF_THE_HOP: [&str; 7] = [
     trace_context::STATE,
 ];
 
-/// Members of a request's `_meta` other than those of the hop, verbatim and in order, as one JSON object. They are part of the request. If
-/// `baggage` is given, it replaces the one in `_meta`, because the client may have stated it elsewhere. `None` if there are no members.
+/// Members of a request's `_meta` other than those of the hop, verbatim and in order, as one JSON object. They belong
+/// to the request that an approval covers. If `baggage` is given, it replaces the one in `_meta`, because the client
+/// may have stated it elsewhere. `None` if there are no members.
 pub fn asked(meta: Option<&[u8]>, baggage: Option<&str>) -> Option<String> {
     let is_asked = |key: &str| {
         !OF_THE_HOP.contains(&key) && (baggage.is_none() || key != trace_context::BAGGAGE)
@@ -127,8 +129,8 @@ pub fn asked(meta: Option<&[u8]>, baggage: Option<&str>) -> Option<String> {
     }
 }
 
-/// The members of a `_meta` for one hop, without the trace; used for a request that must not add anything to the approved one. `None` if
-/// there are none.
+/// The members of a `_meta` that apply to one hop, without the trace. Used for a request to which nothing may be added,
+/// because a person has approved it. `None` if there are none.
 pub fn of_hop(meta: &[u8]) -> Option<String> {
     const TRACE: [&str; 2] = [trace_context::PARENT, trace_context::STATE];
     selected(meta, |key| OF_THE_HOP.contains(&key) && !TRACE.contains(&key))

@@ -81,7 +81,7 @@ pub enum ProtocolFamily {
     /// Legacy, 2024-11-05 to 2025-11-25: `initialize`, sessions, requests of the server.
     #[default]
     Legacy,
-    /// Modern, 2026-07-28: stateless requests; a server asks by an `input_required` result.
+    /// Modern, 2026-07-28: stateless requests; a server requests input with an `input_required` result.
     Modern,
 }
 

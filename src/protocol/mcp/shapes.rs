@@ -92,7 +92,7 @@ fn joined(path: &str, name: &str) -> String {
 pub type Edit<'a> = (&'a str, Option<&'a str>);
 
 /// Writes the object in `text` with only the members of `shape`, verbatim apart from `edits`. Nested objects of known
-/// shape are sifted as well. `text` must be valid JSON.
+/// shape are filtered in the same way. `text` must be valid JSON.
 pub fn sift(
     shape: Shape,
     revision: Revision,

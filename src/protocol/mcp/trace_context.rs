@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_have_one_parent_and_one_list_of_states() {
+    fn headers_must_have_one_traceparent_and_other_lines_are_joined() {
         let of = |lines: &[(&'static str, &'static str)]| {
             let mut headers = HeaderMap::new();
             for (name, value) in lines {

@@ -91,7 +91,7 @@ enum TunnelFault {
     NotHttp,
     #[error("answered with a head of more than {MAX_HEAD_BYTES} bytes")]
     TooLong,
-    #[error("sent data into the tunnel before the server could")]
+    #[error("sent data through the tunnel before any request was sent")]
     Unsolicited,
 }
 
@@ -291,7 +291,10 @@ mod tests {
             ("HTTP/1.1 200 OK\r\n", " closed the connection without an answer"),
             ("SSH-2.0-x\r\n", " does not speak HTTP: check its host and port"),
             ("HTTP/1.1 2000 OK\r\n\r\n", " does not speak HTTP: check its host and port"),
-            ("HTTP/1.1 200 OK\r\n\r\nHello", " sent data into the tunnel before the server could"),
+            (
+                "HTTP/1.1 200 OK\r\n\r\nHello",
+                " sent data through the tunnel before any request was sent",
+            ),
             (&long, " answered with a head of more than 16384 bytes"),
         ] {
             let (dialed, _) = tunnel(answer.as_bytes(), "").await;
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn net_9_silent_proxy_is_given_up_after_its_limit() {
+    async fn net_9_unresponsive_proxy_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let proxy = EgressProxy::parse(&address.to_string(), "proxy").unwrap();

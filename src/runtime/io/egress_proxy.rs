@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn net_9_no_proxy_excepts_names_suffixes_ports_and_networks() {
+    fn net_9_no_proxy_exempts_names_suffixes_ports_and_networks() {
         for (exceptions, direct, proxied) in [
             ("*", &["a.example", "10.0.0.1", "[fd00::1]"][..], &[][..]),
             ("corp", &["corp", "a.corp", "A.B.CORP", "a.corp."], &["acorp", "corp.example"]),

@@ -4,8 +4,9 @@
 //! boundary differently, one call would get the bytes of another. httparse splits a head into tokens; headers that do not affect framing
 //! are not interpreted.
 //!
-//! A POST is plain if its boundaries can be read in only one way: HTTP/1.1, a length, no coding, and no request about the connection. Any
-//! other request is left unconsumed, for a server that implements all of HTTP.
+//! A POST is plain if its boundaries can be read in only one way: HTTP/1.1, with a length, without a transfer coding,
+//! and without headers that change the connection, such as `Upgrade`. Any other request is left unconsumed, for a
+//! server that implements all of HTTP.
 
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
@@ -54,7 +55,7 @@ pub enum FramingFault {
     /// The size line of a chunk cannot be parsed.
     #[error("a chunk's size is malformed")]
     ChunkSize,
-    /// A chunk does not end after the bytes of its size line.
+    /// A chunk does not end after the number of bytes that its size line states.
     #[error("a chunk's length differs from its size")]
     ChunkEnd,
     /// The trailers exceed `MAX_TRAILER_BYTES`.
@@ -637,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_post_is_parsed_like_by_any_server() {
+    fn plain_post_is_parsed_as_by_any_other_server() {
         let post =
             post("Host: a\r\nContent-Length: 4\r\nX: 1\r\nx: 2\r\nConnection: Keep-Alive").unwrap();
         assert_eq!((post.length, post.parts.uri.path()), (4, "/mcp"));
@@ -682,7 +683,10 @@ mod tests {
         for end in 0..whole.len() {
             assert!(matches!(read_start(&whole[..end]), Start::More), "{:?}", &whole[..end]);
         }
-        assert!(matches!(read_start("PUT"), Start::Other), "at the first byte that differs");
+        assert!(
+            matches!(read_start("PUT"), Start::Other),
+            "refused at the first byte that differs"
+        );
         let long = format!("POST /mcp HTTP/1.1\r\nx: {}", "y".repeat(LIMIT));
         assert!(matches!(read_start(&long), Start::Other));
     }

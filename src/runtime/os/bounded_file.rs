@@ -83,8 +83,8 @@ fn of_file(path: &Path, max_bytes: u64) -> Result<(Vec<u8>, Metadata), Unreadabl
 fn of_pipe(path: &Path, max_bytes: u64, limit: Duration) -> Result<Vec<u8>, Unreadable> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let path = path.to_owned();
-    // The pipe is opened only once: a writer without a reader would be killed. If the time ends, the thread keeps
-    // waiting.
+    // The pipe is opened only once: a writer without a reader would be killed. If the time limit expires, the thread
+    // keeps waiting in the background.
     thread::Builder::new().name("pipe".to_owned()).spawn(move || {
         let read = File::open(&path).map_err(Unreadable::from);
         // The caller may have stopped waiting.

@@ -197,7 +197,7 @@ impl NewFile {
 fn replace_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::ResourceBusy => io::Error::other(
-            "it is a mount by itself, which cannot be replaced: mount its folder instead, or edit the file outside",
+            "it is a mount point, which cannot be replaced: mount its folder instead, or edit the original file",
         ),
         _ => error,
     }
@@ -299,7 +299,7 @@ mod tests {
         assert!(put(home.path(), "").is_err(), "a folder is not a file");
         let pipe = home.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(put(&pipe, "").is_err(), "nor is a pipe, and no call waits for it");
+        assert!(put(&pipe, "").is_err(), "a pipe is not a file either, and is not waited for");
         assert_eq!(fs::read(&file).unwrap(), b"\xff");
     }
 

@@ -34,7 +34,7 @@ static UNANSWERED_SINCE: Mutex<Option<Instant>> = Mutex::new(None);
 pub fn password(service: &str, user: &str) -> Result<String, String> {
     let unanswered = *UNANSWERED_SINCE.lock();
     if unanswered.is_some_and(|since| since.elapsed() < RETRY_AFTER) {
-        return Err("the keyring has just not answered, or is locked: unlock it".to_owned());
+        return Err("the keyring recently did not answer, or is locked: unlock it".to_owned());
     }
     let child = Command::new(PROGRAM)
         .args(["lookup", "service", service, "username", user])

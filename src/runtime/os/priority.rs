@@ -7,8 +7,8 @@
 #[cfg(target_os = "linux")]
 const BACKGROUND_NICE: i32 = 10;
 
-/// Lowers the calling thread's priority below that of calls. On systems without per-thread priorities, nothing changes,
-/// because it would affect the whole process.
+/// Lowers the calling thread's priority below that of calls. On systems without per-thread priorities, nothing is
+/// changed, because a lower priority would apply to the whole process.
 pub fn lower() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::nice(BACKGROUND_NICE) {

@@ -45,7 +45,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The mode of `path` if others than its owner have access; also `None` if it does not exist.
+/// The mode of `path` if users other than its owner have access; otherwise `None`, also if the path does not exist.
 pub fn wider(path: &Path) -> Option<u32> {
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o7777;
     (mode & OTHERS != 0).then_some(mode)
@@ -129,7 +129,7 @@ mod tests {
         let (own, other) = (home.path().join("own"), home.path().join("other"));
         let before = mode_of_a_new_file(&other);
         let threads = apart(|| {
-            // Stands for a library's thread that is started inside `apart` and outlives it.
+            // Simulates a thread that a library starts inside `apart` and that outlives it.
             let own = own.clone();
             std::thread::spawn(move || mode_of_a_new_file(&own))
         });

@@ -260,7 +260,7 @@ impl<const N: usize> AlternatingFile<N> {
         let raw = [place(0), place(STRIDE)];
         let places = raw.map(|place| decode(place, kind));
         let between = bytes.get(Self::PLACE_BYTES..STRIDE).unwrap_or_default();
-        // The creation of a shorter file may have been interrupted.
+        // A shorter file is accepted if it contains only zeros: its creation may have been interrupted.
         let length = empty(bytes) || bytes.len() == Self::FILE_BYTES;
         let torn = !length
             || !empty(between)

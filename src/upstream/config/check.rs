@@ -263,7 +263,7 @@ fn filled(
             }
             Err(other) => {
                 let text = other.to_string();
-                // The key already precedes a mistake where it is shown.
+                // The key is removed from the text, because it is shown before each mistake anyway.
                 let problem = text.strip_prefix(&format!("{} ", keys.join("."))).unwrap_or(&text);
                 found.push(mistake(keys, format!("{problem}: {}", form(&other))));
                 return None;

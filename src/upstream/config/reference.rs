@@ -83,7 +83,8 @@ pub(super) fn digest<'v>(
     referring.peek()?;
     let mut hasher = blake3::Hasher::new();
     for value in referring {
-        // Keyrings are asked only at a start. The reason for a failure is not part of the digest.
+        // A keyring is read only when a server is started, so a reference to one is hashed as written. The reason for a
+        // failure is not part of the digest.
         let of_keyring = refers_to_keyring(value).then(|| value.to_owned());
         let filled = of_keyring.or_else(|| fill_without_keyring(value, lookup));
         let length = filled.as_ref().map_or(u64::MAX, |filled| filled.len() as u64);

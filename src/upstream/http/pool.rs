@@ -76,7 +76,8 @@ impl Pool {
         self.idle.borrow().values().map(Vec::len).sum()
     }
 
-    /// Takes the most recently used connection that is reusable. A connection whose stream has not ended stays.
+    /// Takes the most recently used connection that is reusable. A connection whose stream has not ended remains in the
+    /// pool.
     pub(super) fn take(&self, session: &Session, now: Instant) -> Option<Box<Connection>> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&session.key)?;
@@ -221,7 +222,7 @@ impl Session {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // The connection is responsible for the framing.
+        // Framing headers are set by the connection.
         for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
             headers.remove(name);
         }

@@ -25,7 +25,7 @@ pub(super) async fn next_endpoint(
         return refused("it is not a URL; set url to the endpoint itself");
     };
     let next = match step(endpoint, &url) {
-        None => return refused("it is another origin; set url to it if it is to be trusted"),
+        None => return refused("it has another origin; set url to it if that origin is trusted"),
         Some(Step::Path) => endpoint.with_path(&url),
         Some(Step::Https(tls)) => {
             // Reads certificates at the first call.
@@ -36,10 +36,10 @@ pub(super) async fn next_endpoint(
             parsed.map_err(|error| error.to_string()).flatten()
         }
     };
-    next.or_else(|_| refused("its target cannot be connected to; set url to it"))
+    next.or_else(|_| refused("its target cannot be used; set url to it"))
 }
 
-/// Step to a redirect target.
+/// Allowed difference between an endpoint and its redirect target.
 enum Step {
     /// The target has the same origin.
     Path,
@@ -47,7 +47,7 @@ enum Step {
     Https(TlsSource),
 }
 
-/// Step to a target; `None` if it may not be followed.
+/// Difference between an endpoint and a redirect target; `None` if the redirect may not be followed.
 fn step(from: &Endpoint, to: &Url) -> Option<Step> {
     if !to.username().is_empty() || to.password().is_some() {
         return None;

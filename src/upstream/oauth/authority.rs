@@ -1,8 +1,8 @@
 //! Authorization server of an upstream: discovery (RFC 9728, then RFC 8414), the proxy's requirements, and login
 //! errors.
 //!
-//! rmcp fetches the documents and verifies that they name themselves. This module also requires published metadata on
-//! the server's own origin, PKCE with S256, and endpoints that pass the address policy.
+//! rmcp fetches the documents and verifies that each one describes the server that published it. This module also
+//! requires published metadata on the server's own origin, PKCE with S256, and endpoints that pass the address policy.
 //!
 //! The server is probed without a token in both protocol families, using only requests without side effects. A server
 //! that protects only calls is recognized by its published metadata.
@@ -39,8 +39,8 @@ pub(super) async fn manager(
         .map_err(unusable)
 }
 
-/// Finds the authorization server of the server at `url`, whose probe was `answered`. Metadata that names the
-/// server with a trailing slash is accepted.
+/// Finds the authorization server of the server at `url`; `answered` is that server's response to the probe. Metadata
+/// that names the server with a trailing slash is accepted.
 pub(super) async fn find(
     url: &Url,
     client: LoginClient,
@@ -109,7 +109,7 @@ pub(super) fn check(
         return refuse("its authorization server does not support PKCE with S256".to_owned());
     }
     if metadata.authorization_endpoint.is_empty() {
-        let why = "its authorization server has no endpoint for people (authorization_endpoint)";
+        let why = "its authorization server has no authorization_endpoint, which a person needs to log in";
         return refuse(why.to_owned());
     }
     let endpoints = [

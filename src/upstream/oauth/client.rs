@@ -11,7 +11,7 @@
 //! Some token responses, including those of large providers, depart from RFC 6749 §5 in an unambiguous way; they are
 //! accepted. rmcp parses strictly, so such a response is rewritten first: a token type that is not proof of possession
 //! becomes `Bearer`; a lifetime in digits or as a double becomes a whole number; scopes may be separated by commas or
-//! be an array; an error under a successful status is an error. Anything else is unchanged.
+//! be an array; an error in a response with a successful status is treated as an error. Anything else is unchanged.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -187,8 +187,8 @@ pub(super) struct LoginTransport {
     pub(super) throttle: Arc<TokenThrottle>,
 }
 
-/// Time before which the token endpoint must not be asked again (`Retry-After`, RFC 9110 §10.2.3). For each
-/// server, only the endpoint that last set a time is tracked.
+/// Time before which no request may be sent to the token endpoint (`Retry-After`, RFC 9110 §10.2.3). For each server,
+/// only the endpoint that last set a time is tracked.
 #[derive(Default)]
 pub(super) struct TokenThrottle {
     until: Mutex<Option<(String, Instant)>>,
@@ -206,7 +206,7 @@ impl TokenThrottle {
         self.until.lock().as_ref().and_then(|until| wait_of(until, now))
     }
 
-    /// Fails while the endpoint at `origin` must not be asked.
+    /// Fails while no request may be sent to the endpoint at `origin`.
     fn check(&self, origin: &str, now: Instant) -> Result<(), String> {
         let until = self.until.lock();
         let of_origin = until.as_ref().filter(|(throttled, _)| throttled == origin);
@@ -227,7 +227,7 @@ impl TokenThrottle {
 /// Description of an endpoint's remaining wait; `None` if it has elapsed.
 fn wait_of((origin, until): &(String, Instant), now: Instant) -> Option<String> {
     let seconds = until.checked_duration_since(now)?.as_secs() + 1;
-    Some(format!("the token endpoint at {origin} limits its requests, retry after {seconds}s"))
+    Some(format!("the token endpoint at {origin} rate-limits requests, retry after {seconds}s"))
 }
 
 /// HTTP client for rmcp's OAuth implementation.
@@ -235,7 +235,8 @@ fn wait_of((origin, until): &(String, Instant), now: Instant) -> Option<String> 
 pub(super) struct LoginClient {
     policy: AddressPolicy,
     transport: LoginTransport,
-    /// Whether the authorization server may lack an authorization endpoint, which only people use.
+    /// Whether the authorization server may lack an authorization endpoint, which is needed only for logins by a
+    /// person.
     unattended: bool,
 }
 
@@ -267,7 +268,7 @@ impl LoginClient {
         self.execute(request).await.map_err(|error| error.to_string())
     }
 
-    /// Sends a token request, unless the endpoint limits its requests. Returns the normalized response.
+    /// Sends a token request, unless the endpoint rate-limits requests. Returns the normalized response.
     pub(super) async fn request_token(
         &self,
         request: Request<Vec<u8>>,
@@ -425,7 +426,7 @@ pub async fn fetch_key_set(url: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Token types that a plain `Authorization: Bearer` does not satisfy.
+/// Token types that require more than a plain `Authorization: Bearer` header.
 const BOUND_TYPES: [&str; 4] = ["dpop", "mac", "pop", "n_a"];
 /// Maximum lifetime of a token in seconds: ten years.
 const MAX_SECONDS: f64 = 315_360_000.0;
@@ -633,7 +634,7 @@ mod token_response_tests {
             (json!({"scope": ["a", "b"]}), json!({"token_type": "Bearer", "scope": "a b"})),
             (json!({"scope": "a b,c"}), json!({"token_type": "Bearer", "scope": "a b,c"})),
             (json!({"refresh_token": null, "x": 1}), json!({"token_type": "Bearer", "x": 1})),
-            // Left to the parser, which refuses these responses.
+            // These values are not changed, so that the parser refuses the responses.
             (json!({"token_type": "DPoP"}), json!({"token_type": "DPoP"})),
             (json!({"expires_in": -1}), json!({"token_type": "Bearer", "expires_in": -1})),
             (json!({"expires_in": "soon"}), json!({"token_type": "Bearer", "expires_in": "soon"})),

@@ -89,7 +89,7 @@ impl TokenRequest<'_> {
         self.send(&http, &policy, grant, scopes).await
     }
 
-    /// Same as [`renew`](Self::renew), but also for the scopes that the server has required since.
+    /// Same as [`renew`](Self::renew), but also for the scopes that the server has required since the last grant.
     pub(super) async fn step_up(&self, grant: Grant) -> Result<Grant, LoginError> {
         let scopes = union(grant.scopes.iter().chain(&grant.wanted).cloned());
         let grant = Grant { wanted: Vec::new(), ..grant.with_wanted_requested() };
@@ -117,7 +117,7 @@ impl TokenRequest<'_> {
         policy.check(&place).map_err(unusable)?;
         let listed = methods(&grant.metadata, &[TOKEN_METHODS]);
         if listed.is_some_and(|listed| !lists(listed, BASIC) && !lists(listed, POST)) {
-            let why = format!("its token endpoint takes neither {BASIC} nor {POST}");
+            let why = format!("its token endpoint accepts neither {BASIC} nor {POST}");
             return Err(unusable(why));
         }
         let is_basic = is_basic(&grant.metadata, &[TOKEN_METHODS]);
@@ -344,6 +344,10 @@ mod tests {
         assert_eq!(pause.reason(now), None, "connection attempts have a backoff of their own");
         pause.fail(&LoginError::Unusable(String::new()), "why".to_owned(), now);
         assert_eq!(pause.reason(now), Some("why"));
-        assert_eq!(pause.reason(now + 2 * FAILED_DELAYS.0), None, "what may pass is retried soon");
+        assert_eq!(
+            pause.reason(now + 2 * FAILED_DELAYS.0),
+            None,
+            "a temporary failure is retried soon"
+        );
     }
 }

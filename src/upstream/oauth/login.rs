@@ -112,7 +112,7 @@ async fn attempt(
     outcome
 }
 
-/// Login whose browser has returned.
+/// Login for which the browser's redirect has arrived.
 struct Ending<'a> {
     server_log: &'a ServerLog,
     store: TokenStore,
@@ -444,7 +444,7 @@ async fn serve(mut stream: TcpStream, state: &str) -> Option<(Returned, OutcomeP
     match target.and_then(|target| returned(&target, state)) {
         Some(returned) => Some((returned, OutcomePage(stream))),
         None => {
-            respond(stream, "404 Not Found", "No login is waiting for this.").await;
+            respond(stream, "404 Not Found", "No login is waiting for this request.").await;
             None
         }
     }

@@ -277,10 +277,11 @@ impl LoginTokens {
             return Ok(self.challenges.lacks_scopes(scopes));
         };
         let wanted = union(grant.wanted.iter().chain(scopes).cloned());
-        // Another step-up of a client is attempted only after a change of the file.
+        // The file is saved even if nothing else changed, because another token with more scopes is requested only
+        // after a change of the file.
         let is_due = grant.client.is_some() && lack(&grant, seconds()) == Lack::Scopes;
         if wanted != grant.wanted || is_due {
-            // Counted once per login, when a requested scope is refused for the first time.
+            // Counted once per login: when the server first requires a scope that was already requested.
             let again = scopes.iter().all(|scope| grant.requested.contains(scope));
             grant.fruitless += u32::from(again && !grant.requested_in_vain());
             grant.wanted = wanted;
@@ -364,7 +365,8 @@ impl LoginTokens {
         };
         let current = bearer(&grant, stamp);
         if self.refused().is_new(&current.token) {
-            // A login, or another process, obtained the token despite the cause of the pause.
+            // A login or another process obtained this token during the pause, so the cause of the pause no longer
+            // applies.
             *unattended.pause.lock() = Pause::default();
         }
         let lack = match self.refused().is(&current.token) {
@@ -580,7 +582,7 @@ impl LoginTokens {
     }
 
     /// Renews the token, unless another process already did. The server of a rejected token may have moved to another
-    /// authorization server, for which the login is worthless.
+    /// authorization server, for which the login is not valid.
     async fn renew(&self, old: &Bearer, refused: bool) -> Result<Bearer, String> {
         let store = self.store.clone();
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
@@ -660,7 +662,7 @@ enum Lack {
     Scopes,
 }
 
-/// Reason to replace the token of `grant`, if any. Configured scopes are final.
+/// Reason to replace the token of `grant`, if any. If scopes are configured, no others are requested.
 fn lack(grant: &Grant, now: u64) -> Lack {
     let has_own_scopes = grant.client.as_ref().is_some_and(|client| !client.scopes.is_empty());
     if grant.expires_at.is_some_and(|at| now >= at) {
@@ -686,13 +688,15 @@ fn not_granted(server: &str, error: &LoginError) -> String {
         ),
         LoginError::Config(_) => format!("no token: {error}"),
         LoginError::NotAsked(_) => {
-            format!("no token: {error}; remove oauth.grant if it needs none")
+            format!("no token: {error}; remove oauth.grant if the server needs no token")
         }
         LoginError::Unreachable(_)
         | LoginError::Unusable(_)
         | LoginError::Late(_)
         | LoginError::Store(_) => {
-            format!("no token: {error}; it is requested again, or at once: {test}")
+            format!(
+                "no token: {error}; it is requested again automatically; to request it now, {test}"
+            )
         }
     }
 }
@@ -707,7 +711,7 @@ fn renew_at(grant: &Grant) -> Option<u64> {
 
 fn bearer(grant: &Grant, stamp: Option<Stamp>) -> Bearer {
     let header = format!("Bearer {}", grant.access_token);
-    // Validated when it was received.
+    // The token was validated when it was received.
     let mut header = HeaderValue::from_str(&header).unwrap_or(HeaderValue::from_static(""));
     header.set_sensitive(true);
     Bearer { header, token: grant.access_token.clone(), renew_at: renew_at(grant), stamp }
@@ -865,7 +869,11 @@ mod tests {
         let mut full = of_client(&[]);
         full.requested = (0..MAX_SCOPES).map(|n| n.to_string()).collect();
         full.wanted = vec!["more".to_owned()];
-        assert_eq!(lack(&full, 0), Lack::Nothing, "a server cannot require scopes without end");
+        assert_eq!(
+            lack(&full, 0),
+            Lack::Nothing,
+            "the number of scopes that a server can require is limited"
+        );
     }
 
     #[tokio::test]
@@ -938,14 +946,14 @@ mod tests {
         for _ in 0..2 {
             let reason = guard.bearer().await.err().unwrap();
             let expected =
-                format!("the token endpoint at {origin} limits its requests, retry after ");
+                format!("the token endpoint at {origin} rate-limits requests, retry after ");
             assert!(reason.contains(&expected), "{reason}");
             assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1);
         }
         let kept = guard.store.load().unwrap().unwrap();
         assert!(kept.is_login(), "the login stays");
         let rest = guard.transport.throttle.remaining(Instant::now().into_std()).unwrap();
-        assert!(rest > RETRY, "the next attempt waits for it");
+        assert!(rest > RETRY, "the next attempt is delayed until the requested time");
         endpoint.abort();
     }
 }

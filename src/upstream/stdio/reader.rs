@@ -8,8 +8,8 @@
 //! others wait:   SPILL_PIECES are queued, then the pipe blocks for HOLD_UP_LIMIT in all, then the call fails
 //! ```
 //!
-//! A stalled call therefore delays the others by at most a second, and not at all if its response is small. A call that
-//! is alone with its server is throttled to its client's speed, without extra memory.
+//! A stalled call therefore delays the others by at most a second, and not at all if its response is small. If no other
+//! call is waiting, a call is throttled to its client's speed, without extra memory.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) const READ_BYTES: usize = 64 * 1024;
 const READ_ROOM: usize = 8 * 1024;
 /// Maximum size of a lifecycle message, in bytes.
 const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
-/// Bounds the memory that a child can occupy by flooding its handshake to 64 MiB.
+/// A child that floods its handshake can occupy at most 64 MiB.
 const _: () = assert!(LIFECYCLE_MESSAGES as u64 * MAX_LIFECYCLE_BYTES <= 64 << 20);
 
 /// Reads lines until the pipe closes; returns the reason. `inbox` receives lifecycle messages; `seed` has the same
@@ -459,7 +459,7 @@ fn spilled(spill: &Arc<Spill>, piece: &mut Option<CallPiece>) -> Option<CallPiec
                 None
             }
         },
-        // These occur once per response.
+        // Each of these pieces occurs only once per response.
         last @ (CallPiece::Last(_) | CallPiece::Failed(_) | CallPiece::Unwritten) => Some(last),
         other @ (CallPiece::Spilled(_) | CallPiece::Message(_)) => {
             *piece = Some(other);

@@ -665,7 +665,7 @@ async fn stream_that_ends_early_is_resumed_without_duplicates() {
         |_| Say::stream(&format!("{PRIMING}id: e-1\ndata: {}\n\nid: e-2\n", log("one"))),
         |from, id| match from {
             "e-1" => Say::stream(&format!("id: e-2\nretry: 1\ndata: {}\n\n", log("two"))),
-            // There is nothing new, not even an id.
+            // The stream contains only a comment and an event without data, whose id counts nevertheless.
             "e-2" => Say::stream(": wait\n\nid: e-3\n\n"),
             // The connection breaks between two events.
             "e-3" => {
@@ -846,7 +846,7 @@ async fn unrelated_alert_does_not_disconnect_the_server() {
          BadRecordMac"
     );
     bench.call("web:t", "{}").await.unwrap();
-    // A report of the failed call would have been handled before this.
+    // If the failed call had reported the server as broken, the report would be handled before this restart.
     within(bench.upstream("web").restart()).await.unwrap();
     let lost: Vec<String> = bench
         .events

@@ -102,7 +102,7 @@ fn holding() -> Bench {
 }
 
 #[tokio::test]
-async fn request_is_refused_with_calls_of_two_clients() {
+async fn request_is_refused_while_calls_of_two_clients_are_in_flight() {
     for first in [asked(), CallExtras::default(), in_session(CallSession::fresh())] {
         let bench = holding();
         bench.connected("sh").await;
@@ -137,7 +137,7 @@ async fn abandoned_call_blocks_requests_to_other_sessions() {
     bench.connected("sh").await;
     let session = CallSession::fresh();
     let given_up = bench.begin_with("sh:t", in_session(session)).await.unwrap();
-    // Once the next call is answered, this one has been written.
+    // Calls are written in order, so this one has been written once the next call is answered.
     let mut other = bench.begin_with("sh:t", in_session(CallSession::fresh())).await.unwrap();
     next(&mut other).await;
     drop((given_up, other));
@@ -149,7 +149,7 @@ async fn abandoned_call_blocks_requests_to_other_sessions() {
     let bench = holding();
     bench.connected("sh").await;
     let given_up = bench.begin_with("sh:t", in_session(session)).await.unwrap();
-    // This holds back the responses that follow in the pipe.
+    // Until the script receives a response to the request of this call, it does not answer further calls.
     let mut second = bench.begin_with("sh:t", in_session(session)).await.unwrap();
     assert_eq!(next(&mut second).await["id"], "q-1");
     drop((given_up, second));
@@ -276,7 +276,7 @@ async fn request_on_the_get_stream_reaches_a_call_before_its_response() {
     );
     bench.upstream("web").respond(answer.generation(), id, outcome).await.unwrap();
     server.wait_until(|seen| seen.body["error"]["code"] == -1 && seen.body["id"] == "q").await;
-    // If dropped before its head was received, it is canceled.
+    // A call that is dropped before the head of its response was received is canceled.
     let id = answer.id();
     drop(answer);
     let canceled = server.wait_until(|seen| seen.method() == "notifications/cancelled").await;
@@ -419,7 +419,8 @@ async fn wait_is_extended_while_the_client_is_asked() {
     let mut patient = bench.begin_with("sh:t", asked()).await.unwrap();
     next(&mut patient).await;
     patient.extend_wait(PATIENCE);
-    // The wait of another call without a response is longer than `call_timeout`.
+    // The wait of this second call is not extended, so it fails after `call_timeout`. By then, the first call has
+    // waited longer than that.
     let mut impatient = bench.begin_with("sh:t", asked()).await.unwrap();
     let error = within(impatient.next()).await.unwrap_err();
     assert!(error.to_string().contains("no answer within 100ms"), "{error}");

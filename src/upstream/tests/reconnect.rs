@@ -120,7 +120,10 @@ async fn calls_to_a_stopped_child_share_one_attempt_and_its_outcome() {
     assert_eq!(child.starts(), 2, "one attempt for fifty calls");
     // Within the next second, calls fail immediately and state the time of the next attempt.
     let error = bench.error("sh:t").await;
-    assert!(error.contains("out to lunch; it was just tried, the next try is in "), "{error}");
+    assert!(
+        error.contains("out to lunch; a connection was just attempted, the next attempt is in "),
+        "{error}"
+    );
     child.up();
     within(async { while bench.call("sh:t", "{}").await.is_err() {} }).await;
     bench.stop().await;

@@ -87,8 +87,8 @@ async fn pro_24_unfollowed_redirect_names_its_target_and_the_rule() {
     let elsewhere = other.url.replace("http://", "http://user:pass@").replace("/mcp", "/x?key=1");
     let shown = other.url.replace("/mcp", "/x");
     for (line, location, target, why) in [
-        ("307 Temporary Redirect", &*elsewhere, &*shown, "it is another origin"),
-        ("308 Permanent Redirect", "ftp://h.example/", "ftp://h.example/", "it is another origin"),
+        ("307 Temporary Redirect", &*elsewhere, &*shown, "it has another origin"),
+        ("308 Permanent Redirect", "ftp://h.example/", "ftp://h.example/", "it has another origin"),
         ("302 Found", &*elsewhere, &*shown, "only 307 and 308 keep the request"),
         ("307 Temporary Redirect", "/mcp", "/mcp", "more than 3 redirects in a row"),
         ("308 Permanent Redirect", "http://[", "http://[", "it is not a URL"),

@@ -163,7 +163,7 @@ fn of_params(method: &str) -> Option<&'static [Known]> {
     })
 }
 
-/// Shape of the `result` of a server's request; `None` for any other.
+/// Shape of the client's `result` for a server request; `None` for any other method.
 pub fn result(method: &str) -> Option<Shape> {
     Some(Object(match method {
         "sampling/createMessage" => MESSAGE_CREATED,
