@@ -243,7 +243,7 @@ async fn run(
                 peer_line!(warn, LinePeer::Part("fleet store"), %error, "cannot reach the fleet's store");
                 node.gauges.failed(&error);
             }
-            // An operator must act: records cannot be uploaded.
+            // Records cannot be uploaded until an operator corrects this error.
             Err(error) => backlog.refused(error.to_string()),
         }
     };
@@ -588,7 +588,7 @@ impl Backlog {
             let measured = tokio::task::spawn_blocking(move || measure(&activity, from, until));
             match measured.await {
                 Ok(Ok((until, bytes))) => self.state.measured(until, bytes),
-                // The rest is estimated.
+                // Records that could not be measured are estimated.
                 Ok(Err(error)) => tracing::debug!(%error, "cannot measure the backlog"),
                 Err(error) => tracing::debug!(%error, "cannot measure the backlog"),
             }

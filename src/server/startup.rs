@@ -118,8 +118,8 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// Number of blocking threads in addition to one per core: for files and compilation, while the others validate large results. More threads
-/// would cost heap memory without being faster.
+/// Number of blocking threads in addition to one per core. They are for files and compilation while the other threads
+/// validate large results. More threads would take heap memory without being faster.
 const BLOCKING_THREADS: usize = 8;
 
 /// Number of worker threads: one per core.

@@ -230,7 +230,7 @@ fn read_group(reader: &mut CompactReader<'_>, place: usize) -> Result<TableGroup
     let all = |of: fn(&ColumnChunk) -> usize| {
         chunks.iter().try_fold(0_usize, |sum, chunk| sum.checked_add(of(chunk)))
     };
-    // An optional field must be right if present.
+    // An optional field must be correct if it is present.
     let is_consistent = |claimed: Option<usize>, seen| claimed.is_none() || claimed == seen;
     if unpacked.is_none()
         || !is_consistent(unpacked, all(|chunk| chunk.unpacked))
