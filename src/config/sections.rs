@@ -247,7 +247,7 @@ pub struct PolicySection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Logging {
-    /// Minimum level.
+    /// Minimum level of log lines.
     pub level: LogLevel,
     /// Output format.
     pub format: LogFormat,

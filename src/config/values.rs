@@ -35,7 +35,7 @@ use std::sync::Arc;
 pub struct Config {
     /// Listen address of the HTTP endpoints.
     pub listen: Address,
-    /// `tls`; `None` disables TLS.
+    /// Files of the section `tls`; `None` disables TLS.
     pub tls: Option<TlsFiles>,
     /// Directory for catalog, activity and logins.
     pub data_dir: PathBuf,
@@ -51,19 +51,19 @@ pub struct Config {
     pub servers: Vec<ServerEntry>,
     /// Default number of results of `retrieve_tools`, 1 to 100.
     pub tools_limit: usize,
-    /// `stream_after` and `keepalive`.
+    /// Settings `stream_after` and `keepalive`.
     pub streams: StreamTiming,
     /// Protocol revisions offered in discovery.
     pub offered_era: Offered,
     /// Settings of `intent_declaration`.
     pub intent: intent::Settings,
-    /// `limits`; a server's own limits are part of its entry.
+    /// Settings of `limits`; a server's own limits are part of its entry.
     pub limits: limits::Config,
     /// Settings of `output_validation`.
     pub output: OutputValidation,
     /// Settings of `input_validation`.
     pub input: InputPolicy,
-    /// `result_limit`; the limits of servers and tools are part of their entries.
+    /// Settings of `result_limit`; the limits of servers and tools are part of their entries.
     pub result_limit: ResultLimitSection,
     /// Settings of `search`.
     pub search: SearchSection,
@@ -104,7 +104,7 @@ pub struct RuleFiles {
     pub files: Vec<PathBuf>,
     /// Files contained in the fleet's config, in place of `files`.
     pub shared: Vec<SharedFile>,
-    /// `policy.default` and `policy.mode`.
+    /// Settings `policy.default` and `policy.mode`.
     pub options: RuleOptions,
     /// Built-in rule sets of `policy.presets`.
     pub presets: Vec<Preset>,

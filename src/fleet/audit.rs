@@ -305,7 +305,7 @@ pub struct RecordProof {
     format: u32,
     /// Record for display; must equal `canonical`.
     record: Value,
-    /// Log id.
+    /// Id of the log that contains the record.
     log: String,
     seq: u64,
     /// Hash of the preceding record.

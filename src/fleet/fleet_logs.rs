@@ -116,7 +116,7 @@ impl FleetLogs {
         self.index.as_ref()
     }
 
-    /// Logs available here. Blocks.
+    /// Logs available on this node. Blocks.
     pub(crate) fn holdings(&self) -> Result<Holdings, QueryError> {
         let own = self.activity.view()?;
         let own = HeldLog {
@@ -358,9 +358,9 @@ impl FollowedNode {
 pub struct IndexedNode {
     /// Name of the node.
     pub node: String,
-    /// Log id.
+    /// Id of the node's log.
     pub log: String,
-    /// Progress.
+    /// Progress of following the node.
     #[serde(flatten)]
     pub status: FollowStatus,
     /// Size of its copy in bytes.

@@ -507,7 +507,7 @@ pub enum ForwardBroken {
     /// The local logs cannot be read.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// Another node failed, with the message.
+    /// Another node failed; contains the error message.
     #[error("{0}")]
     Node(String),
     /// First and last record that retention removed before they were read.

@@ -383,7 +383,7 @@ fn is_log_id(wanted: &str) -> bool {
 #[derive(Debug, PartialEq)]
 struct WatchPortion {
     records: Vec<Record>,
-    /// Last record read; `None` if the log is unknown there.
+    /// Number of the last record read; `None` if the node does not know the log.
     read: Option<u64>,
     has_more: bool,
     removed: Option<(u64, u64)>,
@@ -449,7 +449,7 @@ mod tests {
             let read = WatchPortion::read(&head.with_records(records), "b", asked);
             read.map(|it| (it.records.len(), it.read, it.has_more)).map_err(|_| ())
         };
-        // Accepted answers: nothing is new, all records were read, more records follow, or the first poll.
+        // Accepted answers: nothing new, all records read, more records to follow, and the first poll.
         assert_eq!(read(Some(4), vec![], &[]), Ok((0, None, false)));
         assert_eq!(read(Some(1), vec![range("b", 4, 4)], &all[1..]), Ok((3, Some(4), false)));
         assert_eq!(read(Some(1), vec![range("b", 3, 9)], &all[1..3]), Ok((2, Some(3), true)));

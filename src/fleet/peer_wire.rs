@@ -113,7 +113,7 @@ pub struct PeerSender {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerRequestHead {
     pub from: PeerSender,
-    /// Receiver and its start.
+    /// Receiving node, and its start.
     pub to: PeerSender,
     /// Receiver's time in milliseconds since 1970.
     pub time: u64,

@@ -349,7 +349,7 @@ impl Peers {
 #[derive(Debug)]
 pub struct PeerBody {
     node: Box<str>,
-    /// `None` once its connection is back in the pool.
+    /// `None` once the connection was returned to the pool.
     reply: Option<UnreadResponse>,
     reader: AnswerReader,
     life: PeerLiveness,

@@ -25,7 +25,8 @@ use mcpproxy_policy::tool::ToolName;
 use mcpproxy_runtime::io::line_budget::{LineBucket, LinePeer, peer_line};
 use mcpproxy_upstream::supervisor::{Event, LoginOutcome, ServerState, Status as ServerStatus};
 
-/// Maximum number of bytes of metadata that describe differences of tools; the rest lists their names.
+/// Maximum number of bytes of metadata that describe differences of tools. The rest of the metadata lists names of
+/// tools.
 const MAX_DIFFERENCES_BYTES: usize = MAX_METADATA_BYTES / 2;
 
 /// Returns the records of an event: one for the server or its tool list, and one each for new or changed definitions and unusable schemas

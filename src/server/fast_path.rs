@@ -383,7 +383,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
             self.put(["content-type: ", UNNAMED_TYPE, "\r\n"]);
         }
         match length {
-            // RFC 9110 §8.6
+            // A 204 response has no Content-Length (RFC 9110 §8.6).
             Some(_) if head.status == StatusCode::NO_CONTENT => {}
             Some(length) => {
                 self.put(["content-length: ", itoa::Buffer::new().format(length), "\r\n"]);

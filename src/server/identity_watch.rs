@@ -99,7 +99,7 @@ struct Keys {
 /// The grace period of an empty set ends only when a set with keys is read; a failed fetch does not end it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct KeysLease {
-    /// Start of failed refreshes.
+    /// Time since which every refresh has failed.
     failing_since: Option<Instant>,
     /// Time when the set was first seen empty.
     empty_since: Option<Instant>,

@@ -82,7 +82,8 @@ impl Listener {
         }
     }
 
-    /// Registers the listener with the current runtime. The returned file must be kept while it is in use.
+    /// Registers the listener with the current runtime. The returned socket file must be kept as long as the listener
+    /// is in use.
     pub(super) fn open(self) -> io::Result<(OpenListener, Option<SocketFile>)> {
         match self {
             Self::Tcp(listener) => {

@@ -127,7 +127,7 @@ impl Held {
         PublicationCount { facts: self.facts.changes(), reader: self.reader.publication_changes() }
     }
 
-    /// State to remember.
+    /// State that is saved in the memory file.
     fn memory(&self) -> FactMemory {
         FactMemory {
             facts: Arc::clone(&self.facts),
@@ -500,7 +500,7 @@ impl FleetFacts {
                 "cannot exchange facts with the fleet: the known facts are kept"
             );
         }
-        // Facts are as old as the oldest unread object.
+        // The facts are current only after a round that succeeded and left no object unread.
         let is_done = failing.is_none() && !is_behind;
         let done = if is_done { Some(Instant::now()) } else { standing.done };
         let began = standing.began.or_else(|| Some(Instant::now()));

@@ -123,7 +123,7 @@ pub struct FactReader {
     turns: FactTurns,
     /// True if some objects exceed a limit and are not listed or read.
     is_incomplete: bool,
-    /// True once the facts that others relay are known, as far as possible.
+    /// True once the facts that other nodes relay are known, as far as possible.
     is_settled: bool,
     /// Facts in this node's stored object.
     stored: Option<FactSet>,
@@ -241,7 +241,8 @@ impl FactReader {
                 None => strays.add(name.unwrap_or(&listed.key)),
             }
         }
-        // Anyone can add any number of names; the names of known nodes are always considered.
+        // Anyone with write access to the store can add any number of names, so the names of known nodes are always
+        // considered.
         let numbers = &self.numbers;
         let rank = |node: &NodeName| match numbers.contains_key(node) {
             _ if is_alive(node) => FactRank::Alive,
@@ -603,7 +604,7 @@ mod tests {
         assert_eq!(composed.left_out, BTreeSet::from([quoted.clone()]));
         let written = FactObject { number: u64::MAX, facts: composed.facts }.write(&own);
         assert!(written.len() <= MAX_FACT_TEXT_BYTES, "{}", written.len());
-        // If there is room, everything is included.
+        // If the size limit permits, the facts of all authors are included.
         let object_authors =
             ObjectAuthors { own: plain.clone(), again: BTreeSet::from([quoted.clone()]) };
         let composed = object_authors.of(&set);
@@ -697,7 +698,7 @@ mod tests {
         let reported = reader.faults()[SAID].to_string();
         assert!(reported.starts_with("300 stray objects: X000, X001"), "{reported}");
         assert_eq!(reader.faults()["facts/said/b"], FactFault::Removed);
-        // As many names as there may be nodes are added, and all of them sort before the known nodes.
+        // The listing also has the maximum number of names, all of which sort before the known nodes.
         foreign.extend((0..MAX_NODES).map(|at| listed(&format!("0{at}"), 1)));
         foreign.push(listed("a", 1));
         foreign.push(listed("b", 2));

@@ -148,7 +148,7 @@ struct ReadObject {
     authors: BTreeSet<NodeName>,
 }
 
-/// Relay state.
+/// State of relaying facts of other nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct FactRelays {
     own: NodeName,

@@ -434,7 +434,7 @@ pub struct ConfigRun {
     pub version: u64,
     /// Hash of that version.
     pub hash: String,
-    /// Outcome.
+    /// Outcome of applying that version.
     pub state: ConfigRunState,
     /// Reason for rejecting it; empty otherwise.
     pub reason: String,

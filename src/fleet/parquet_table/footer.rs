@@ -358,9 +358,9 @@ fn read_bounds(
         match (id, kind) {
             (1 | 5, ValueKind::Binary) => greatest.push(bound(reader)?),
             (2 | 6, ValueKind::Binary) => min.push(bound(reader)?),
-            // Null count.
+            // Number of nulls.
             (3, ValueKind::Long) if reader.number()? == 0 => {}
-            // Exactness of the bounds.
+            // Flags that state that the bounds are exact.
             (7 | 8, ValueKind::True) => {}
             _ => return Err(form("the bounds of a column have an unexpected field")),
         }
