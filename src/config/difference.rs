@@ -110,13 +110,13 @@ impl ConfigDifference {
             telemetry,
             // Set by the program itself.
             reaper: _,
-            // The files' contents are compared where they are used.
+            // The contents of these files are compared where they are used.
             named_files: _,
             own_variables: _,
             named_variables: _,
-            // Origin of the other values.
+            // This is only the origin of the other values.
             fleet_config: _,
-            // Text of the other values.
+            // This is only the text form of the other values.
             written: _,
         } = next;
         for (key, differs) in [

@@ -197,7 +197,7 @@ pub(super) fn set(
     let bare = text.strip_prefix(MARK).unwrap_or(text);
     let unsure = || EditRefused::Unsure(path.clone());
     let Some(root) = document.root() else {
-        // Empty, or only comments.
+        // The text is empty, or contains only comments.
         let end = if bare.is_empty() || bare.ends_with('\n') { "" } else { layout.newline };
         let whole = layout.write(&nested(&path.0, value).ok_or_else(unsure)?, "");
         return Ok(format!("{text}{end}{whole}{}", layout.newline));
@@ -286,7 +286,7 @@ pub(super) fn remove(document: &ConfigDocument<'_>, text: &str, path: &KeyPath) 
                 bare.get(end..)?.len() - bare.get(end..)?.trim_start_matches([' ', '\t']).len();
             let before = bare.get(..item.start)?;
             match line_end(bare, end) {
-                // Last item of its line: the line break stays.
+                // The item is the last one on its line: the line break is kept.
                 Some(_) => cuts.push(before.trim_end_matches([' ', '\t']).len()..end),
                 None => cuts.push(item.start..end + blanks),
             }
@@ -368,7 +368,7 @@ fn insert(
     let trailing = if ends_with_comma { "," } else { "" };
     if on_lines && !is_one_line {
         let base = indentation(bare, last.start);
-        // Inserted after the comments on the same line.
+        // The new item is inserted after the comments on the same line.
         let at = comments_end(bare, end, container.close());
         changes.push((at..at, format!("{newline}{base}{}{trailing}", write(layout, base))));
     } else {
@@ -392,7 +392,7 @@ fn replaced(text: &str, changes: &[(Range<usize>, String)]) -> String {
     out
 }
 
-/// The comma between `from` and `to`, which otherwise hold only space and comments.
+/// Position of the comma between `from` and `to`, where there is otherwise only white space and comments.
 fn comma_between(text: &str, from: usize, to: usize) -> Option<usize> {
     let mut at = from;
     while at < to {

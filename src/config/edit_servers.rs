@@ -99,7 +99,7 @@ impl Servers<'_> {
         let mut next = self.0.clone();
         let block = next.get(&at).and_then(Value::as_object).cloned().unwrap_or_default();
         let says = |key: &str, value: bool| block.get(key) == Some(&Value::Bool(value));
-        // Equivalent keys of other programs.
+        // Keys with which other programs disable a server.
         for key in ["disabled", "quarantined"] {
             if on && says(key, true) {
                 next.remove(&at.key(key))?;

@@ -38,7 +38,7 @@ pub const API_KEY_BYTES: usize = 32;
 /// Default config file.
 const DEFAULT_PATH: &str = "~/.mcpproxy/mcp_config.json";
 
-/// Waiting for a named pipe, such as a shell's `<(…)`. Only startup waits; a running proxy does not.
+/// Waits for the writer of a named pipe, such as a shell's `<(…)`. Only startup waits; a running proxy does not.
 const AWAITED: NamedPipes = NamedPipes::Awaited(PIPE_WAIT);
 
 /// Permission bits of other users.
@@ -111,7 +111,7 @@ pub fn load_again(
     let loaded = load(Some(path), NamedPipes::Refused, (env, flags), |_| {})?;
     match loaded.content {
         FileContent::NotThere => wrong(MISSING),
-        // The writer has probably just truncated it.
+        // The writer has probably just truncated the file.
         FileContent::Blank => wrong("is empty: write {} for the defaults"),
         FileContent::Text => Ok(loaded),
     }
@@ -345,7 +345,7 @@ fn with_api_key(text: &str, key: &str) -> String {
     let split =
         |at: usize| text.split_at_checked(text.len() - bare.len() + at).unwrap_or((text, ""));
     let Some(root) = document.root() else {
-        // Only comments.
+        // The text contains at most comments.
         let end = if bare.is_empty() || bare.ends_with('\n') { "" } else { "\n" };
         return format!("{text}{end}{{\n  {member}\n}}\n");
     };
@@ -362,7 +362,7 @@ fn with_api_key(text: &str, key: &str) -> String {
             if first.starts_with('}') { first } else { after.trim_start_matches(['\r', '\n']) }
         );
     }
-    // The white space before the first key is used before every key.
+    // The white space before the first key is also used before the new key.
     let space = after.strip_suffix(first).unwrap_or_default();
     format!("{before}{space}{member},{}{first}", if space.is_empty() { " " } else { space })
 }

@@ -26,11 +26,11 @@ use std::path::{Path, PathBuf};
 /// Overrides from the command line. A flag overrides the environment, which overrides the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// `--listen`
+    /// Value of `--listen`.
     pub listen: Option<String>,
-    /// `--data-dir`
+    /// Value of `--data-dir`.
     pub data_dir: Option<PathBuf>,
-    /// `--log-level`
+    /// Value of `--log-level`.
     pub log_level: Option<String>,
     /// Path of this program, for [`Config::reaper`]; set by the program itself.
     pub reaper: Option<PathBuf>,
@@ -232,7 +232,7 @@ pub(super) fn parse_all<'t>(
     Parsed { config, findings, data_dir_key }
 }
 
-/// Locations of our own secrets.
+/// Locations of mcpproxy's own secrets.
 #[derive(Default)]
 struct OwnReferences {
     files: Vec<PathBuf>,
@@ -241,7 +241,7 @@ struct OwnReferences {
     named: BTreeSet<String>,
 }
 
-/// Resolves references (`${file:/path}` and the like) in our own secrets before they are checked. Returns the
+/// Resolves references (`${file:/path}` and the like) in mcpproxy's own secrets before they are checked. Returns the
 /// locations.
 fn fill_in_own(
     root: &mut Map<String, Value>,

@@ -52,7 +52,7 @@ pub fn texts(rules: &RuleFiles, pipes: NamedPipes) -> Result<Vec<RuleText>, Vec<
 /// The configured rules, with their warnings.
 #[derive(Debug, Default)]
 pub struct LoadedRules {
-    /// `None` if there are none.
+    /// `None` if no rules are configured.
     pub rules: Option<RuleSet>,
     /// Warnings about names of servers and tools that do not exist.
     pub warnings: Vec<RuleProblem>,

@@ -237,7 +237,7 @@ fn pattern(path: &[&str]) -> String {
     words.join(".")
 }
 
-// CFG-5
+// Requirement CFG-5.
 #[test]
 fn unlisted_keys_cannot_be_patched() {
     let root = schema();
@@ -349,7 +349,7 @@ fn schema_accepts_valid_and_rejects_invalid_configs() {
     }
 }
 
-// CFG-6
+// Requirement CFG-6.
 #[test]
 fn documentation_examples_conform_to_the_schema() {
     let pages = [

@@ -141,7 +141,7 @@ pub(super) static KNOWN_KEYS: LazyLock<BTreeSet<&'static str>> = LazyLock::new(|
     let paths = [keys_of::<TopLevel>(), keys_of::<upstream::Config>(), keys_of::<ServerSettings>()];
     let mut keys: BTreeSet<&str> = paths.iter().flatten().flatten().copied().collect();
     keys.insert(SERVERS_KEY);
-    // An alias of `protocol`, which is the name to suggest.
+    // `type` is an alias of `protocol`; only `protocol` is suggested.
     keys.remove("type");
     keys
 });

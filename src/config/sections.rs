@@ -247,7 +247,7 @@ pub struct PolicySection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Logging {
-    /// Minimum level.
+    /// Minimum level of log lines.
     pub level: LogLevel,
     /// Output format.
     pub format: LogFormat,
@@ -320,7 +320,7 @@ const MAX_TEXT_BYTES: usize = 2048;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Auth {
-    /// `auth.jwt`
+    /// Section `auth.jwt`.
     pub(super) jwt: Option<JwtSection>,
 }
 
@@ -395,7 +395,7 @@ pub(super) struct TlsSection {
 pub struct TlsFiles {
     /// `tls.cert`: the certificate, then its chain.
     pub cert: PathBuf,
-    /// `tls.key`
+    /// `tls.key`: the private key of the certificate.
     pub key: PathBuf,
     /// `tls.client_ca`: authorities whose client certificates authenticate. Client certificates are optional.
     pub client_ca: Option<PathBuf>,
@@ -540,7 +540,7 @@ pub struct OtlpTarget {
     pub endpoint: String,
     /// Headers with unresolved references.
     pub headers: OtlpHeaders,
-    /// `service.name`
+    /// Value of the resource attribute `service.name`.
     pub service_name: String,
 }
 

@@ -50,7 +50,7 @@ pub(super) const IGNORED: [&str; 12] = [
     "$schema",
 ];
 
-/// Keys of other programs that have an effect there but not here, with our alternative.
+/// Keys that have an effect in other programs but not here, with the alternative to use.
 const ELSEWHERE: [(&str, &str); 9] = [
     ("timeout", "has no effect here: write call_timeout, like \"30s\" or \"2m\""),
     ("autoApprove", CLIENTS),
@@ -65,7 +65,7 @@ const ELSEWHERE: [(&str, &str); 9] = [
 const CLIENTS: &str = "has no effect here: set it in the client, for \
                        call_tool_read, call_tool_write and call_tool_destructive";
 
-/// Names of our keys in other programs.
+/// Names that other programs use for keys of mcpproxy.
 pub(super) const OTHER_NAMES: [(&str, &str); 10] = [
     ("working_dir", "cwd"),
     ("workingDirectory", "cwd"),
@@ -213,7 +213,7 @@ mod tests {
             Findings::new(ConfigDocument::parse(&text, &mut Vec::new()).0, Vec::new());
         let servers = read(value, &mut findings);
         let refused = findings.any_error();
-        // The text is not a config, so positions are meaningless.
+        // The text is only the value of `mcpServers`, so positions in it are meaningless.
         let messages: Vec<String> = findings.finish(None).into_iter().map(|it| it.text).collect();
         if refused { Err(messages.join("\n")) } else { Ok((servers, messages)) }
     }

@@ -133,7 +133,7 @@ fn errors_name_the_position_and_the_valid_values() {
         ),
         (
             r#"{"cluster": {"node": "A/b"}}"#,
-            "column 22: cluster.node: must be 1 to 63 lower-case letters, digits, and '-', '_' or '.' within",
+            "column 22: cluster.node: must be 1 to 63 lower-case letters, digits, '-', '_' or '.', with a letter or digit at each end",
         ),
         (
             r#"{"cluster": {"index": true}}"#,

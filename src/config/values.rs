@@ -35,7 +35,7 @@ use std::sync::Arc;
 pub struct Config {
     /// Listen address of the HTTP endpoints.
     pub listen: Address,
-    /// `tls`; `None` disables TLS.
+    /// Files of the section `tls`; `None` disables TLS.
     pub tls: Option<TlsFiles>,
     /// Directory for catalog, activity and logins.
     pub data_dir: PathBuf,
@@ -51,37 +51,37 @@ pub struct Config {
     pub servers: Vec<ServerEntry>,
     /// Default number of results of `retrieve_tools`, 1 to 100.
     pub tools_limit: usize,
-    /// `stream_after` and `keepalive`.
+    /// Settings `stream_after` and `keepalive`.
     pub streams: StreamTiming,
     /// Protocol revisions offered in discovery.
     pub offered_era: Offered,
-    /// `intent_declaration`
+    /// Settings of `intent_declaration`.
     pub intent: intent::Settings,
-    /// `limits`; a server's own limits are part of its entry.
+    /// Settings of `limits`; a server's own limits are part of its entry.
     pub limits: limits::Config,
-    /// `output_validation`
+    /// Settings of `output_validation`.
     pub output: OutputValidation,
-    /// `input_validation`
+    /// Settings of `input_validation`.
     pub input: InputPolicy,
-    /// `result_limit`; the limits of servers and tools are part of their entries.
+    /// Settings of `result_limit`; the limits of servers and tools are part of their entries.
     pub result_limit: ResultLimitSection,
-    /// `search`
+    /// Settings of `search`.
     pub search: SearchSection,
-    /// `approval`
+    /// Settings of `approval`.
     pub approval: approvals::Config,
-    /// `catalog`
+    /// Settings of `catalog`.
     pub catalog_review: catalog::grade::ReviewSettings,
-    /// `activity`
+    /// Settings of `activity`.
     pub activity: activity::Config,
-    /// `cluster`
+    /// Settings of `cluster`.
     pub cluster: ClusterConfig,
-    /// `auth.jwt`
+    /// Settings of `auth.jwt`.
     pub jwt: Option<identity::Settings>,
-    /// `policy`
+    /// Settings of `policy`.
     pub rules: RuleFiles,
-    /// `logging`
+    /// Settings of `logging`.
     pub logging: Logging,
-    /// `telemetry`
+    /// Settings of `telemetry`.
     pub telemetry: TelemetrySection,
     /// Program that terminates the servers' processes if this one is killed; `None` leaves them running.
     pub reaper: Option<PathBuf>,
@@ -104,9 +104,9 @@ pub struct RuleFiles {
     pub files: Vec<PathBuf>,
     /// Files contained in the fleet's config, in place of `files`.
     pub shared: Vec<SharedFile>,
-    /// `policy.default` and `policy.mode`.
+    /// Settings `policy.default` and `policy.mode`.
     pub options: RuleOptions,
-    /// `policy.presets`
+    /// Built-in rule sets of `policy.presets`.
     pub presets: Vec<Preset>,
 }
 
@@ -286,7 +286,8 @@ impl Config {
     pub fn withheld_variables(&self) -> WithheldVariables {
         let prefixes = match self.cluster.membership() {
             Some((store, _)) => bucket::credential_variables(store),
-            // Without a fleet, storage credentials in the environment are meant for servers.
+            // Without a fleet, mcpproxy needs no storage credentials, so those in the environment are meant for
+            // servers.
             None => &[],
         };
         WithheldVariables {
@@ -296,13 +297,13 @@ impl Config {
         }
     }
 
-    /// Values to redact from servers' output. A secret of one server may be repeated by another.
+    /// Values to redact from servers' output. One server may output a secret of another.
     pub fn secrets(&self) -> impl Iterator<Item = String> {
         let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
         let of_webhook =
             self.approval.webhook.iter().flat_map(|it| [it.url.clone(), it.secret.clone()]);
         let of_search = self.search.embeddings.iter().filter_map(|it| it.api_key.clone());
-        // A reference to a key is not a secret.
+        // An API key that is a reference is not itself a secret.
         let of_search = of_search.filter(|key| !key.contains("${"));
         let of_cluster = self.cluster.key.iter().flat_map(|keys| keys.texts().map(str::to_owned));
         let own = [self.key().to_owned()].into_iter().chain(of_cluster);

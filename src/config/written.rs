@@ -238,7 +238,7 @@ fn shown_value(path: &KeyPath, value: &Value) -> Option<Value> {
     }
     let says_secret =
         |name: &str| HIDDEN_WORDS.iter().any(|word| name.to_lowercase().contains(word));
-    // A misspelled key may be meant for a secret.
+    // Unknown keys are hidden, because a misspelled key may hold a secret.
     let hidden = |name: &str| says_secret(name) || !KNOWN_KEYS.contains(name);
     let last = names.next_back().unwrap_or(root);
     let named = [root, last].into_iter().any(hidden) || names.any(says_secret);
@@ -369,7 +369,7 @@ mod tests {
         assert!(!list.shown().to_string().contains(secret), "{}", list.shown());
     }
 
-    /// CFG-8.
+    /// Requirement CFG-8.
     #[test]
     fn command_line_and_url_are_shown_without_their_secrets() {
         for (server, expected) in [

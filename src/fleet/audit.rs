@@ -223,7 +223,7 @@ async fn node(
     Ok(NodeReport { node: name.to_owned(), key: key.to_string(), chain: check.finish() })
 }
 
-/// Verifies one segment; outer errors are not the segment's fault.
+/// Verifies one segment. An outer error comes from the store and is not a fault of the segment.
 async fn facts(
     bucket: &Bucket,
     at: &str,
@@ -280,7 +280,7 @@ const MAX_CANDIDATES: usize = 256;
 pub enum ProofError {
     #[error("not a record proof: {0}")]
     Form(String),
-    /// Parts that contradict each other.
+    /// Parts of the proof contradict each other.
     #[error("invalid proof: {0}")]
     False(String),
     /// None of the given keys is the node's.
@@ -305,7 +305,7 @@ pub struct RecordProof {
     format: u32,
     /// Record for display; must equal `canonical`.
     record: Value,
-    /// Log id.
+    /// Id of the log that contains the record.
     log: String,
     seq: u64,
     /// Hash of the preceding record.
@@ -431,7 +431,7 @@ pub async fn prove(bucket: &Bucket, id: Id) -> Result<RecordProof, ProofError> {
             Candidates { bucket, folder: segments_folder(&node), id, tried: BTreeSet::new() };
         let day = day_of(id.time_ms());
         let near = (day.saturating_sub(DAYS_BACK)..=day).rev().map(Some);
-        // Finally, any other folder.
+        // The days near the record come first, then all folders (`None`).
         for day in near.chain([None]) {
             for at in candidates.next(day).await? {
                 match prove_by(bucket, &at, &key, id).await {
@@ -456,7 +456,7 @@ struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// Returns the keys not yielded yet, of one day or of all.
+    /// Returns the keys not yielded yet, of one day or, for `None`, of all days.
     async fn next(&mut self, day: Option<i32>) -> Result<Vec<String>, BucketError> {
         let Self { bucket, folder, id, tried } = self;
         let below = day.map_or(folder.clone(), |day| format!("{folder}/{}", day_folder(day)));

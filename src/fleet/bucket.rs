@@ -206,7 +206,7 @@ impl Bucket {
 
     fn folder(folder: PathBuf, shown: String) -> Result<Self, BucketError> {
         if !folder.is_dir() {
-            // The folder may be an unmounted mount point.
+            // A missing folder is not created, because it may lie on a file system that is not mounted now.
             return Err(BucketError::Url(format!("{} is not a folder", folder.display())));
         }
         let store = LocalFileSystem::new_with_prefix(&folder)
@@ -463,7 +463,7 @@ pub(crate) fn words(error: &dyn fmt::Display) -> String {
     words
 }
 
-/// Time limit for connecting, including TLS; a proxy has a separate time limit before that.
+/// Time limit for connecting, including TLS. `PROXY_TIMEOUT` is added for a connection through a proxy.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit without a byte of the response after the request was sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -595,7 +595,7 @@ fn http_error(fault: HttpFault) -> HttpError {
 struct StoreBody {
     /// `None` once the body has ended.
     reply: Option<UnreadResponse>,
-    /// The pool, and the key of the connection there.
+    /// The connection pool, and the key of this connection in it.
     pool: (Arc<IdleConnections>, String),
     pause: Pin<Box<Sleep>>,
 }

@@ -503,7 +503,7 @@ pub(crate) mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Definition of RFC 6962, literally.
+    /// Merkle root computed by the recursive definition of RFC 6962.
     fn by_definition(leaves: &[TreeHash]) -> TreeHash {
         match leaves {
             [one] => *one,

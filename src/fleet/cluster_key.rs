@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(new.open(&by_old), Err(IdRefusal::Key), "the old key was removed");
         assert!(new.open(&by_both).is_ok(), "the first one seals");
         assert_eq!(old.open(&by_both), Err(IdRefusal::Key));
-        // The new key is known everywhere before it seals anywhere.
+        // A node that knows the new key, but still seals with the old one, can open what the new key sealed.
         assert!(id_keys(1, &[2]).open(&by_both).is_ok());
     }
 

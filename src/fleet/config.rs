@@ -25,7 +25,7 @@ const FLUSH: std::ops::RangeInclusive<Duration> =
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
 /// Factor by which segments may grow after a store outage.
 pub(crate) const CATCH_UP: u64 = 4;
-// Payloads are stored twice, once in separate columns; the last record may exceed the target size.
+// Payloads are stored twice, the second time in separate columns. Only the last record may exceed the target size.
 const MAX_RECORD_BYTES: u64 = 2 * MAX_KEPT_BYTES as u64;
 const _: () = assert!((*SEGMENT_BYTES.end() * CATCH_UP + MAX_RECORD_BYTES) * 2 < MAX_TABLE_BYTES);
 /// Maximum number of index shards.
@@ -41,7 +41,7 @@ pub struct NodeName(Box<str>);
 
 impl NodeName {
     /// Rule for valid names, for error messages.
-    pub const RULE: &str = "must be 1 to 63 lower-case letters, digits, and '-', '_' or '.' within";
+    pub const RULE: &str = "must be 1 to 63 lower-case letters, digits, '-', '_' or '.', with a letter or digit at each end";
 
     pub fn parse(text: &str) -> Option<Self> {
         let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

@@ -262,8 +262,8 @@ impl FailureDetector {
                     false
                 }
                 follows @ (BeatFollows::First | BeatFollows::Next | BeatFollows::Twin) => {
-                    // A heartbeat under this node's own name is at first that of its previous start, later that of
-                    // another process.
+                    // The first heartbeat read under this node's own name is from its previous start. Any later one is
+                    // from another process.
                     let is_twin = if is_self {
                         follows != BeatFollows::First
                     } else {
@@ -307,9 +307,10 @@ pub(crate) const STILL_AFTER_MS: u64 = 1_600;
 pub const SKEW_WARN_MS: i64 = 10_000;
 /// Maximum number of remembered former starts per node.
 pub(crate) const MAX_FORMER: usize = 8;
-/// Period after its last occurrence during which a duplicate name is still reported.
+/// Period for which a duplicate name is still reported after it was last observed.
 pub(crate) const TWICE_FOR_MS: u64 = 30_000;
-/// Period during which a node without a heartbeat object stays listed, longer than anything it had in progress.
+/// Period during which a node without a heartbeat object stays listed; longer than any work that the node had in
+/// progress.
 pub(crate) const SHOWN_FOR_MS: u64 = 86_400_000;
 
 /// Liveness of a node.
@@ -350,9 +351,9 @@ pub struct NodeView {
     pub skew_ms: Option<i64>,
     /// Time since the last new heartbeat.
     pub silent_ms: u64,
-    /// Fault of the object under its name.
+    /// Fault of the object stored under the node's name.
     pub fault: Option<String>,
-    /// True if two processes use its name.
+    /// True if two processes use the node's name.
     pub twice: bool,
     /// True if its heartbeat object exists. Operators remove the object of a decommissioned node.
     pub is_listed: bool,
@@ -380,7 +381,7 @@ pub enum NodeEvent {
     Dead,
     /// The local clock is ahead by this many milliseconds; behind if negative.
     Skewed(i64),
-    /// The object under its name is faulty.
+    /// The object stored under the node's name is faulty.
     Fault(HeartbeatFault),
     /// Two processes use the node's name.
     Twice,
@@ -405,7 +406,7 @@ pub(crate) struct WatchedNode {
     read_in: Option<Box<str>>,
     /// Time of the last read request, answered or not.
     asked_at: Option<u64>,
-    /// True if the last read was new, so that changes of the object count as heartbeats.
+    /// True if the last read returned a new heartbeat, so that changes of the object count as heartbeats.
     is_proven: bool,
     /// Abandoned heartbeats that arrived late; each is accepted once.
     came_late: Vec<u64>,
@@ -415,18 +416,18 @@ pub(crate) struct WatchedNode {
     twice_at: Option<u64>,
 }
 
-/// Relation of a heartbeat to the one read before.
+/// Relation of a heartbeat to the one that was read before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeatFollows {
     First,
     Same,
-    /// The next one, or the first of a new start.
+    /// A later heartbeat of the same start, or the first one of a new start.
     Next,
-    /// The next one of a start that was superseded: both processes are running.
+    /// A later heartbeat of a start that was superseded: both processes are running.
     Twin,
     /// Late write: the node had abandoned this heartbeat, but the store applied it after a newer heartbeat.
     Late,
-    /// A replay.
+    /// Replay of an older heartbeat.
     Older,
 }
 
@@ -474,8 +475,8 @@ impl WatchedNode {
         }
     }
 
-    /// Silence that counts. An unknown node is also silent if its object does not change: no live node leaves
-    /// its object unchanged.
+    /// Duration of the silence that counts. For an unknown node, the time without a change of its object counts, too,
+    /// because a live node keeps changing its object.
     fn silence_ms(&self) -> u64 {
         match self.state {
             NodeState::Unknown => self.silent_ms.max(self.still_ms),
@@ -556,7 +557,7 @@ impl WatchedNode {
             self.former.retain(|(boot, _)| *boot != beat.boot);
             self.remember(last.boot, last.beat);
             self.skew_reported = false;
-            // Numbers are relative to a start.
+            // Heartbeat numbers are counted per start.
             self.came_late.clear();
         }
         self.came_late.retain(|number| beat.given_up.contains(number));
@@ -566,7 +567,7 @@ impl WatchedNode {
         self.heartbeat = Some(Arc::new(beat));
     }
 
-    /// Remembers a former start up to this heartbeat.
+    /// Remembers a former start and the number of its last heartbeat.
     pub(crate) fn remember(&mut self, boot: BootId, beat: u64) {
         self.former.retain(|(known, _)| *known != boot);
         if self.former.len() == MAX_FORMER {
@@ -646,7 +647,7 @@ impl WatchedNode {
         news
     }
 
-    /// True while something requested from the node may still be in progress.
+    /// True if the node is still listed, because work requested from it may be in progress.
     pub(crate) fn is_shown(&self) -> bool {
         self.is_there
             || match self.state {

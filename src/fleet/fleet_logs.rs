@@ -77,9 +77,9 @@ pub(crate) fn twins<'a>(
     each.collect()
 }
 
-/// Ranges of the available logs.
+/// Requested ranges of the available logs.
 pub(crate) struct RangedLogs {
-    /// View of these ranges.
+    /// View restricted to these ranges.
     pub view: MergedView,
     /// First and last requested record of a log that retention has removed.
     pub removed: Option<(u64, u64)>,
@@ -95,7 +95,8 @@ pub struct FleetLogs {
 }
 
 impl FleetLogs {
-    /// Covers the log `activity` and, in a fleet, those of `index`; only those of `node` if it is given.
+    /// Covers the log `activity` and, in a fleet, the logs in `index`. If `node` is given, only the logs of this node
+    /// are covered.
     pub fn new(activity: Activity, index: Option<Arc<FleetIndex>>, node: Option<String>) -> Self {
         Self { activity, index, node }
     }
@@ -115,7 +116,7 @@ impl FleetLogs {
         self.index.as_ref()
     }
 
-    /// Logs available here. Blocks.
+    /// Logs available on this node. Blocks.
     pub(crate) fn holdings(&self) -> Result<Holdings, QueryError> {
         let own = self.activity.view()?;
         let own = HeldLog {
@@ -149,7 +150,8 @@ impl FleetLogs {
         let mut removed = None;
         let part = |view: View| {
             let range = ranges.iter().find(|range| view.name() == Some(&range.node))?;
-            // If a log is read from its beginning, nothing requested was removed by retention.
+            // A range that starts at the beginning of the log does not count as a request for records that retention
+            // removed.
             if range.after > 0 && view.first() > range.after + 1 {
                 removed = removed.or(Some((range.after + 1, (view.first() - 1).min(range.last))));
             }
@@ -356,9 +358,9 @@ impl FollowedNode {
 pub struct IndexedNode {
     /// Name of the node.
     pub node: String,
-    /// Log id.
+    /// Id of the node's log.
     pub log: String,
-    /// Progress.
+    /// Progress of following the node.
     #[serde(flatten)]
     pub status: FollowStatus,
     /// Size of its copy in bytes.
@@ -371,7 +373,7 @@ pub struct IndexedNode {
 /// Status of the index.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct IndexReport {
-    /// `true` or `I/N`: the index role.
+    /// Index role: `true` or `I/N`.
     pub index: String,
     /// Followed nodes.
     pub nodes: Vec<IndexedNode>,
@@ -606,7 +608,7 @@ fn reply(logs: &FleetLogs, question: RecordQuestion) -> Result<Vec<u8>, NoAnswer
             let RangedLogs { view, removed } = logs.ranged(&ranges)?;
             for view in view.views() {
                 let add = |bucket: u64, part: &Stats| {
-                    // All buckets of a step are merged into one.
+                    // The buckets of a step are merged into one.
                     let step = bucket.saturating_sub(first) / period.step_buckets();
                     let begin = first + step * period.step_buckets();
                     steps.entry(begin).or_default().merge(part);
@@ -703,7 +705,7 @@ mod tests {
             (3, 10, Some((4, 10))),
             (first - 2, u64::MAX, Some((first - 1, first - 1))),
             (first - 1, u64::MAX, None),
-            // When a complete log is requested, removal is intended by its operator.
+            // A range from the beginning of the log does not count as a request for removed records.
             (0, u64::MAX, None),
         ] {
             let ranges = || vec![LogRange { node: "a".into(), after, last }];

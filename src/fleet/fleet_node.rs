@@ -249,8 +249,8 @@ impl FleetNode {
     }
 }
 
-/// Describes a dead node, since when, and which records are missing; `None` for other nodes and for those whose
-/// heartbeat object an operator has removed.
+/// Describes a dead node: how long it has been silent, and which records are missing. `None` for other nodes and for
+/// those whose heartbeat object an operator has removed.
 fn dead(node: &NodeView) -> Option<String> {
     if node.is_self || !node.is_listed || node.state != NodeState::Dead {
         return None;
@@ -424,9 +424,9 @@ pub(crate) type VitalsOf = Arc<dyn Fn() -> NodeVitals + Send + Sync>;
 
 /// Number of concurrent reads.
 const READ_TOGETHER: usize = 16;
-/// Duration after which a round is reported as late; it continues.
+/// Duration after which a round is reported as late. A late round continues.
 const LATE_ROUND: Duration = Duration::from_secs(3);
-/// Time limit of one read, below [`LATE_ROUND`], so that a hanging one does not delay the others.
+/// Time limit of one read, below [`LATE_ROUND`], so that a hanging read does not delay the others.
 const BEAT_LIMIT: Duration = Duration::from_millis(2_500);
 /// Time limit of a round.
 const ROUND_LIMIT: Duration = Duration::from_secs(30);
@@ -444,7 +444,7 @@ pub(crate) struct Heartbeats {
     pub(crate) vitals: VitalsOf,
 }
 
-/// Result of a round: node and what was read.
+/// Result of a round: each node, with the result of reading its heartbeat.
 type Round = Vec<(NodeName, Option<BeatRead>)>;
 
 /// State across rounds.
@@ -537,7 +537,7 @@ impl Heartbeats {
         let claims = HashMap::new();
         let watch = FailureDetector::new(name, boot);
         let mut rounds = Rounds { base, watch, claims, place };
-        // The round expects to find this node's own heartbeat.
+        // Waits for the first upload, because a round expects to find this node's own heartbeat.
         let _ = tokio::time::timeout(LATE_ROUND, puts.first.notified()).await;
         let mut ticks = tokio::time::interval(Duration::from_millis(LIST_EVERY_MS));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

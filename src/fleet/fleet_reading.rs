@@ -49,11 +49,11 @@ pub(crate) const TOTAL_BYTES: usize = 64 << 20;
 const MIN_BYTES: usize = 64 << 10;
 /// Number of records skipped at a time.
 const PASS_RECORDS: usize = 500;
-/// Maximum number of skipped pages: nearly every page has a record.
+/// Maximum number of skipped pages. Twice the maximum offset suffices, because nearly every page has a record.
 const MAX_PASSED_PAGES: u64 = 2 * MAX_MERGED_OFFSET;
 /// Number of records requested at a time per node when reading forward.
 const FORWARD_RECORDS: usize = 256;
-/// Maximum size of these records in bytes.
+/// Maximum size in bytes of the records requested at a time per node when reading forward.
 const FORWARD_BYTES: usize = 1 << 20;
 
 /// Reason given before other nodes are known.
@@ -507,7 +507,7 @@ pub enum ForwardBroken {
     /// The local logs cannot be read.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// Another node failed, with the message.
+    /// Another node failed; contains the error message.
     #[error("{0}")]
     Node(String),
     /// First and last record that retention removed before they were read.
@@ -675,7 +675,8 @@ mod tests {
         merge.feed(1, of(2, &[2, 4]), true);
         assert!(merge.take(10).is_empty());
         merge.feed(2, Vec::new(), true);
-        // Ties are ordered by log, as in ids; the first stream may continue with 5.
+        // Records with the same time are ordered by log, as in ids. The first stream has no buffered record now, so the
+        // rest waits.
         assert_eq!(ids(&merge.take(10)), [(1, 1), (2, 2), (4, 1)]);
         assert_eq!(merge.starved(), [0]);
         assert!(!merge.is_over());

@@ -29,8 +29,8 @@ use crate::record_questions::{AnswerHead, FilterSent, LogRange, RecordQuestion, 
 
 /// Polling interval per node.
 pub(crate) const ASK_EVERY: Duration = Duration::from_millis(500);
-/// Maximum number of watched nodes per client. Nodes beyond it are reported; at most as many dead nodes are reported
-/// by name.
+/// Maximum number of alive nodes that a client watches, and of dead nodes that are reported by name. The number of
+/// further nodes is reported.
 pub(crate) const MAX_WATCHED: usize = 64;
 /// Maximum number of buffered batches.
 pub(crate) const MAX_WAITING: usize = 4;
@@ -61,7 +61,7 @@ const OTHERS: &str = "others";
 pub enum WatchEvent {
     /// Records of a node, possibly none, and the number of the last record read from its log.
     Records(String, u64, Vec<Record>),
-    /// A node's records are missing from now on, and why.
+    /// Node whose records are missing from now on, and the reason.
     Missing(String, String),
     Back(String),
     /// First and last record of a node that retention removed before they were read.
@@ -76,8 +76,9 @@ pub struct FleetWatch {
 }
 
 impl FleetWatch {
-    /// Starts watching the other nodes of the fleet from this cursor, or only the one that is `wanted` by
-    /// name or log id; `None` without `cluster.key`. Until other nodes are known it reports that once.
+    /// Starts watching the other nodes of the fleet from this cursor, or only the node whose name or log id is
+    /// `wanted`. Returns `None` without `cluster.key`. As long as no other nodes are known, the stream reports this
+    /// once.
     pub fn begin(
         node: &Arc<FleetNode>,
         wanted: Option<String>,
@@ -155,7 +156,7 @@ struct Watcher {
 
 impl Watcher {
     async fn run(mut self) {
-        // Until the client disconnects.
+        // Ends when the client disconnects.
         let _ = self.watch().await;
     }
 
@@ -382,7 +383,7 @@ fn is_log_id(wanted: &str) -> bool {
 #[derive(Debug, PartialEq)]
 struct WatchPortion {
     records: Vec<Record>,
-    /// Last record read; `None` if the log is unknown there.
+    /// Number of the last record read; `None` if the node does not know the log.
     read: Option<u64>,
     has_more: bool,
     removed: Option<(u64, u64)>,
@@ -448,7 +449,7 @@ mod tests {
             let read = WatchPortion::read(&head.with_records(records), "b", asked);
             read.map(|it| (it.records.len(), it.read, it.has_more)).map_err(|_| ())
         };
-        // Nothing new; everything read; more to come; the first poll.
+        // Accepted answers: nothing new, all records read, more records to follow, and the first poll.
         assert_eq!(read(Some(4), vec![], &[]), Ok((0, None, false)));
         assert_eq!(read(Some(1), vec![range("b", 4, 4)], &all[1..]), Ok((3, Some(4), false)));
         assert_eq!(read(Some(1), vec![range("b", 3, 9)], &all[1..3]), Ok((2, Some(3), true)));
@@ -459,7 +460,7 @@ mod tests {
         );
         assert_eq!(read(None, vec![range("b", 4, 9)], &all), Ok((4, Some(4), true)));
         assert_eq!(read(None, vec![range("b", 9, 9)], &[]), Ok((0, Some(9), false)));
-        // The answer would be requested again immediately, or would repeat the same event.
+        // Rejected answers: each would be requested again immediately, or would repeat the same event.
         assert_eq!(read(Some(3), vec![range("b", 3, 9)], &[]), Err(()));
         assert_eq!(read(None, vec![range("b", 3, 9)], &[]), Err(()));
         assert_eq!(read(Some(3), vec![range("b", 2, 9)], &[]), Err(()));

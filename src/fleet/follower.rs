@@ -375,7 +375,7 @@ mod tests {
     fn sees(driver: &mut Driver<'_>, names: &[&str]) {
         let nodes = names.iter().map(|name| (*name).to_owned()).collect();
         driver.looked(Ok(FleetSeen { fleet: ID.to_owned(), nodes }));
-        // Independent of the test's duration.
+        // No listing becomes due, regardless of how long the test takes.
         driver.look_at = None;
     }
 

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! A heartbeat is signed with the node's key, so that write access to the store is not enough to forge one. If
-//! `cluster.key` is configured, it also has a MAC by that key, so that a node cannot be forged either. The signed
-//! text names the fleet and the node, so that a heartbeat cannot be moved to another node. Replays are detected by
-//! readers ([`crate::failure_detector`]).
+//! `cluster.key` is configured, it also has a MAC by that key, so that write access is not enough to add a forged
+//! node either. The signed text names the fleet and the node, so that a heartbeat cannot be moved to another node.
+//! Readers detect replays ([`crate::failure_detector`]).
 //!
 //! [`HeartbeatSchedule`] schedules this node's heartbeats. A hanging upload must not make a live node look dead: it
 //! is abandoned, and the next heartbeat is sent immediately. An abandoned upload may still complete later, after
@@ -42,7 +42,8 @@ pub(crate) const HEARTBEATS: &str = "heartbeats";
 pub const MAX_HEARTBEAT_BYTES: u64 = 16 << 10;
 /// Maximum length of a text field in bytes.
 const MAX_TEXT_BYTES: usize = 600;
-/// Maximum number of heartbeats between an abandoned one and the one that lists it: a minute, or 64 hanging uploads.
+/// Maximum number of heartbeats between an abandoned one and the one that lists it. This many heartbeats take about a
+/// minute, or the time of 64 hanging uploads.
 pub(crate) const GIVEN_UP_BEATS: u64 = 64;
 const FORMAT: u32 = 1;
 /// Prefix of every signed text.
@@ -90,7 +91,7 @@ pub struct LedgerStanding {
     pub segments: u64,
     /// Failed attempts to seal or upload since the start.
     pub failures: u64,
-    /// Entries that were never recorded, over the life of the log: its gaps.
+    /// Number of entries in the gaps of the log: entries that were never recorded, over the life of the log.
     pub lost: u64,
 }
 
@@ -316,7 +317,8 @@ fn boot<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BootId, D::
 const BEAT_SPREAD_MS: u64 = 400;
 /// Time after which an upload is abandoned.
 const PUT_LIMIT_MS: u64 = 2_500;
-// The next heartbeat is sent, stored within a second and listed before the node counts as dead.
+// After an abandoned upload, the next heartbeat is sent, stored within a second and listed before the node counts as
+// dead.
 const _: () = assert!(
     BEAT_EVERY_MS + BEAT_SPREAD_MS / 2 + PUT_LIMIT_MS + 1_000 + LIST_EVERY_MS < DEAD_AFTER_MS
 );
@@ -325,8 +327,8 @@ const FEW_LATE: u32 = 2;
 /// Time limit of an upload to a slow store; still short enough to keep the node alive.
 const SLOW_PUT_LIMIT_MS: u64 = 4_500;
 const _: () = assert!(BEAT_EVERY_MS + BEAT_SPREAD_MS / 2 + SLOW_PUT_LIMIT_MS < DEAD_AFTER_MS);
-/// Number of late uploads in a row after which an upload waits as long as the store's own limit: a hanging write to a folder occupies
-/// its thread even when abandoned.
+/// Number of late uploads in a row after which an upload waits as long as the store's own limit. Abandoning it earlier
+/// would not help: a hanging write to a folder occupies its thread even when abandoned.
 const MANY_LATE: u32 = 20;
 const HUNG_PUT_LIMIT_MS: u64 = 40_000;
 
@@ -369,7 +371,8 @@ impl HeartbeatSchedule {
     /// name from running in lockstep, where each would be visible for only a moment.
     pub(crate) fn pause_ms(&self, random: u64) -> u64 {
         match self.last {
-            // First upload, or the abandoned one already took longer than the interval.
+            // No pause before the first upload, or after an abandoned upload, which already took longer than the
+            // interval.
             None | Some(PutEnd::Late) => 0,
             Some(PutEnd::Taken { .. } | PutEnd::Failed) => {
                 BEAT_EVERY_MS - BEAT_SPREAD_MS / 2 + random % BEAT_SPREAD_MS
@@ -457,7 +460,7 @@ pub(crate) mod tests {
         let bare = of.seal(&beat, &key, None);
         assert_eq!(of.open(&bare, &verifier, Some(&ours)), Err(HeartbeatFault::Key));
 
-        // Another fleet, another node and another key.
+        // Heartbeats that were sealed for another fleet, for another node, or with another key.
         let elsewhere = HeartbeatOf { fleet: FleetId([2; 16]), node: &node };
         let sealed_elsewhere = elsewhere.seal(&beat, &key, Some(&ours));
         let other = name("b");
@@ -519,7 +522,7 @@ pub(crate) mod tests {
         let (mut beats, mut now) = (HeartbeatSchedule::default(), 0);
         let (mut taken, mut put) = (Vec::new(), Vec::new());
         while now < for_ms {
-            // Longest pause.
+            // This argument gives the longest pause.
             now += beats.pause_ms(BEAT_SPREAD_MS - 1);
             let next = beats.next_beat();
             let ms = takes(now);

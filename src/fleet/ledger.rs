@@ -243,7 +243,7 @@ async fn run(
                 peer_line!(warn, LinePeer::Part("fleet store"), %error, "cannot reach the fleet's store");
                 node.gauges.failed(&error);
             }
-            // An operator must act: records cannot be uploaded.
+            // Records cannot be uploaded until an operator corrects this error.
             Err(error) => backlog.refused(error.to_string()),
         }
     };
@@ -588,7 +588,7 @@ impl Backlog {
             let measured = tokio::task::spawn_blocking(move || measure(&activity, from, until));
             match measured.await {
                 Ok(Ok((until, bytes))) => self.state.measured(until, bytes),
-                // The rest is estimated.
+                // Records that could not be measured are estimated.
                 Ok(Err(error)) => tracing::debug!(%error, "cannot measure the backlog"),
                 Err(error) => tracing::debug!(%error, "cannot measure the backlog"),
             }
@@ -775,7 +775,7 @@ mod tests {
         let other = Node::new();
         other.record(3);
         let another = other.seal(&mut other.join().await, None, 1 << 20);
-        // Same checkpoint, different data.
+        // The stored object has the same checkpoint, but different data.
         let mut altered = sealed.bytes.to_vec();
         altered[40] ^= 1;
         for there in [Bytes::from_static(b"none"), another.bytes, altered.into()] {
@@ -824,7 +824,7 @@ mod tests {
             flush_ms: 100,
             bytes: 1 << 20,
             catch_up: CATCH_UP,
-            // The backlog is below the limit by the default record size, and above it as measured.
+            // Estimated by the default record size, the backlog is below this limit; when measured, it is above it.
             backlog_bytes: 30 * 512,
             replies_wait: false,
             reply_ms: REPLY_MS,

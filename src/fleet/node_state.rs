@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    // SF-2
+    // Requirement SF-2.
     #[test]
     fn key_file_with_any_changed_byte_is_refused_and_named() {
         let dir = tempfile::tempdir().unwrap();
@@ -332,7 +332,7 @@ mod tests {
         assert!(NodeKey::stored(dir.path()).unwrap().is_some());
     }
 
-    // SF-2
+    // Requirement SF-2.
     #[test]
     fn key_without_its_public_half_is_refused() {
         let dir = tempfile::tempdir().unwrap();

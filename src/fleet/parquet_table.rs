@@ -429,8 +429,8 @@ pub(crate) fn properties() -> WriterPropertiesPtr {
     for column in COLUMNS {
         let path = ColumnPath::from(column.name);
         let (repeats, is_compared) = match column.kind {
-            // Servers and tools of a node are spread over a segment: min/max statistics would exclude
-            // nothing.
+            // Records of all servers and tools of a node are spread over a segment, so min/max statistics would not
+            // exclude any rows.
             ColumnKind::Repeated(_) => (true, false),
             ColumnKind::Number(_) | ColumnKind::Millis(_) | ColumnKind::Micros(_) => (false, true),
             ColumnKind::Text(_) | ColumnKind::Hash | ColumnKind::Canonical => (false, false),

@@ -113,7 +113,7 @@ pub struct PeerSender {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerRequestHead {
     pub from: PeerSender,
-    /// Receiver and its start.
+    /// Receiving node, and its start.
     pub to: PeerSender,
     /// Receiver's time in milliseconds since 1970.
     pub time: u64,
@@ -511,7 +511,7 @@ mod tests {
         ] {
             assert!(other.open(&value, &keys(&[1])).is_none(), "{other:?}");
         }
-        // A second hop is always rejected.
+        // A header that would permit a second hop is rejected, like any malformed header.
         assert!(value.contains(" last "));
         for odd in
             ["", "v1", &value.replace("last", "more"), &format!("{value} x"), &"a ".repeat(9999)]
@@ -646,7 +646,7 @@ mod tests {
         for at in 0..whole.len() {
             let mut altered = whole.clone();
             altered[at] ^= 1;
-            // A changed length waits for more bytes, or fails the MAC.
+            // If a length was changed, the decoder waits for more bytes, or the MAC does not match.
             assert_ne!(read(opens.clone(), &altered).1, Ok(true), "{at}");
             assert_ne!(read(opens.clone(), &whole[..at]).1, Ok(true), "cut at {at}");
         }
@@ -657,7 +657,7 @@ mod tests {
         assert_eq!(read(opens.clone(), &[&*whole, b"x"].concat()).1, Err(BadPeerAnswer::Order));
         let huge = [0xff, 0xff, 0xff, 0xff, DATA];
         assert_eq!(read(opens, &huge).1, Err(BadPeerAnswer::Form));
-        // The response to another request.
+        // The response to another request is rejected.
         let other = PeerRequestHead { counter: 4, ..super::tests::head() };
         let (_, opens) = PLACE.seal(&other, &keys(&[1]));
         assert_eq!(read(opens, &whole).1, Err(BadPeerAnswer::Forged));

@@ -349,12 +349,12 @@ impl Peers {
 #[derive(Debug)]
 pub struct PeerBody {
     node: Box<str>,
-    /// `None` once its connection is back in the pool.
+    /// `None` once the connection was returned to the pool.
     reply: Option<UnreadResponse>,
     reader: AnswerReader,
     life: PeerLiveness,
     over: bool,
-    /// The pool, and the key of the connection there.
+    /// The connection pool, and the key of this connection in it.
     pool: (Arc<IdleConnections>, String),
 }
 
@@ -494,7 +494,8 @@ impl PeerLiveness {
         let living = self.living.load();
         living.get(self.of.node.as_str()).is_some_and(|view| {
             let has_boot = view.heartbeat.as_ref().is_some_and(|it| it.boot == self.of.boot);
-            // If two processes have the same name, each of them is seen in turn.
+            // If two processes have the same name, their heartbeats alternate, so another start does not mean that the
+            // node was restarted.
             view.state == NodeState::Alive && (has_boot || view.twice)
         })
     }

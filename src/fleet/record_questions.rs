@@ -61,7 +61,7 @@ impl LogRange {
 pub struct HeldLog {
     /// Node name of the log.
     pub node: String,
-    /// Log id.
+    /// Id of the log.
     pub log: String,
     /// Last available record; 0 for none.
     pub last: u64,

@@ -20,9 +20,10 @@
 //!          └─ Replace ────────┴─▶ Place ─ ours ─▶ Measure ─ its length ┘
 //! ```
 //!
-//! The store is checked between the write and the read, and after it. If the store is swapped at any moment, then either the
-//! segment is missing where it is read, or the store is not ours: a late earlier attempt may have reached the other store.
-//! Only a store that is swapped twice within one upload goes undetected.
+//! The store is checked between the write and the read, and again after the read. If the store is swapped at any moment,
+//! then either the read does not find the segment, or a check finds a store that this node did not join. The read alone is
+//! not sufficient, because a late earlier attempt may have reached the other store. Only a store that is swapped twice
+//! within one upload goes undetected.
 
 use mcpproxy_activity::record::Hash;
 use thiserror::Error;
@@ -268,8 +269,8 @@ impl SealState {
         self.not_before = now.saturating_add(pause(self.seal_failures));
     }
 
-    /// Reports that the segment in flight is uploaded. `checkpoint` differs from ours only if another version
-    /// uploaded the same records.
+    /// Reports that the segment in flight is uploaded. `checkpoint` differs from the checkpoint signed here only if
+    /// another version of the program uploaded the same records.
     pub fn uploaded(&mut self, checkpoint: CheckpointHash) {
         let Some(hand) = self.in_hand.take() else { return };
         self.stored = ChainPosition { checkpoint: Some(checkpoint), ..hand.position };
@@ -511,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn intake_stops_at_the_durable_end_or_when_full_and_keeps_a_planned_segment_whole() {
+    fn segment_intake_stops_at_the_durable_end_or_a_limit_unless_the_segment_is_planned() {
         let intake = SegmentIntake { planned: None, durable: 20, bytes: 100 };
         assert!(intake.takes(11, None, 0, 0) && intake.takes(20, Some(19), 9, 99));
         assert!(!intake.takes(21, Some(20), 10, 99), "not durable");
@@ -574,7 +575,7 @@ mod tests {
         assert_eq!(state.overdue(0), Some(Overdue::Backlog));
         state.measured(13, 1 << 19);
         assert_eq!(state.measured_until(), 13, "no record is counted twice");
-        // The store had more records than the saved position.
+        // The store turns out to have more records than the saved position indicates.
         state.placed(at(12));
         assert_eq!((state.backlog(), state.waits(7)), (2 * ((1 << 20) / 3), Some(7)));
         state.measured(14, 500);

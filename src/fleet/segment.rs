@@ -214,11 +214,11 @@ pub fn open(bytes: &Bytes, key: &VerifierKey) -> Result<OpenedSegment, SegmentEr
     let mut footer = parquet_table::footer(bytes)?;
     let note = footer.notes.remove(CHECKPOINT_NOTE).unwrap_or_default();
     let checkpoint = Checkpoint::open(&note, key)?;
-    // Other notes could change how other programs interpret the columns.
+    // Notes other than the checkpoint could change how other programs interpret the columns.
     if !footer.notes.is_empty() {
         return Err(SegmentError::Disagrees("footer metadata"));
     }
-    // Verified before any unsigned byte is decoded.
+    // The signed hash of the data is verified before the data is decoded.
     if bytes.get(..footer.data_bytes).map(sha256) != Some(checkpoint.data) {
         return Err(SegmentError::Disagrees("its data"));
     }
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn old_segments_are_readable_and_extra_footer_metadata_is_rejected() {
-        // Sealed by the first version of this format; every version must read it.
+        // These segments were sealed by the first version of this format, which every version must be able to read.
         let key = "mcpproxy/d17c8662a3adba902b41b74658abe1a8/a+ec5c8c1e+AaN5ZarXTQXYn5Ck3jYpzFlmaYufxPh49TbYixC+XrnB";
         let key = VerifierKey::parse(key).unwrap();
         let one = Bytes::from_static(include_bytes!("../../fuzz/seeds/ledger/segment"));

@@ -1,6 +1,7 @@
 //! Lifecycle of a proxy: opens its components, listens, and closes everything in order.
 //!
-//! Also has variants that do not listen: to try out servers, and to answer queries of a log that no process has open.
+//! There are also variants that do not listen: to try out servers, and to answer queries of a log that no process has
+//! open.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -132,8 +133,8 @@ impl App {
         Self::open(config, handles, source, &StartedUpstreams::All)
     }
 
-    /// Opens a proxy for one command, which starts no upstream except `server`. The others count as disabled; their tools come from the
-    /// catalog on disk, which has been read on return.
+    /// Opens a proxy for one command, which starts no upstream except `server`. The others count as disabled. Their
+    /// tools come from the catalog on disk, which is read before this function returns.
     pub fn start_only(
         config: Config,
         handles: LogHandles,

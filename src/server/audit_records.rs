@@ -25,7 +25,8 @@ use mcpproxy_policy::tool::ToolName;
 use mcpproxy_runtime::io::line_budget::{LineBucket, LinePeer, peer_line};
 use mcpproxy_upstream::supervisor::{Event, LoginOutcome, ServerState, Status as ServerStatus};
 
-/// Maximum number of bytes of metadata that describe differences of tools; the rest lists their names.
+/// Maximum number of bytes of metadata that describe differences of tools. The rest of the metadata lists names of
+/// tools.
 const MAX_DIFFERENCES_BYTES: usize = MAX_METADATA_BYTES / 2;
 
 /// Returns the records of an event: one for the server or its tool list, and one each for new or changed definitions and unusable schemas
@@ -273,9 +274,9 @@ fn action_text(action: ChangeAction) -> &'static str {
 
 fn of_pin(server: &Arc<str>, tool: &Arc<str>, event: &PinEvent, change: &Change) -> Option<Draft> {
     match event {
-        // Summarized in one record elsewhere.
+        // New tools are summarized in one record, which is created elsewhere.
         PinEvent::FirstSight(_) => None,
-        // Included in the record of the tool list.
+        // The record of the tool list already includes this change.
         PinEvent::Changed { action: ChangeAction::Accept, .. } => None,
         PinEvent::Changed { grade, parts, action } => {
             let named: Vec<&str> = parts.iter().map(|part| part.part).collect();
@@ -360,11 +361,11 @@ pub(super) fn put(log: &Activity, entries: Vec<Entry>) {
     }
 }
 
-/// Whether a record is logged.
+/// Decision whether a record is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Logged {
     Whole,
-    /// Logged as a line that refers to the activity log.
+    /// The last logged line of an event, which refers to the activity log for the rest.
     Last,
     Not,
 }

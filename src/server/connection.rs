@@ -170,7 +170,7 @@ async fn fast_path<S: AsyncRead + AsyncWrite + Unpin>(
         if headers.contains_key(ORIGIN) {
             return None; // Responses to pages need more headers.
         }
-        // The principal of a repeated head is the same.
+        // Set only here, because a repeated head has the same principal.
         connection.principal.replace(proven.principal.clone());
         Some(Admitted { settings, credentials, proven })
     };
@@ -315,7 +315,7 @@ pub(super) async fn serve_tls(
     }
 }
 
-/// Waits until the given time; waits forever for `None`.
+/// Waits until the given time, or forever if it is `None`.
 async fn expiry(moment: Option<SystemTime>) {
     match moment {
         Some(moment) => {

@@ -183,7 +183,7 @@ const IDLE: u64 = 2;
 #[derive(Debug)]
 pub(super) struct IdleState {
     word: AtomicU64,
-    /// Origin of the milliseconds.
+    /// Time from which milliseconds are counted.
     origin: Instant,
 }
 

@@ -103,7 +103,7 @@ impl EmbeddingsClient {
         dimensions: Option<usize>,
     ) -> Result<Vec<UnitVector>, String> {
         let body = wire::request(&self.model, texts);
-        // Stored again once the response has been read.
+        // The connection is stored again once the response has been read.
         let kept = self.connection.take();
         let (answer, kept) = self.endpoint.post(kept, body).await?;
         if !answer.status().is_success() {
@@ -283,7 +283,7 @@ impl Indexing<'_> {
             if let Err(why) = self.attempt(&mut client, &mut store, texts).await {
                 client = None;
                 self.embedder.report_missing(left, &why);
-                // The next success may take a long time.
+                // The vectors are applied now, because the next success may take a long time.
                 store = self.apply(store, snapshot, new).await?;
                 new = 0;
                 let (first, second) = texts.split_at(texts.len() / 2);

@@ -1,7 +1,7 @@
 //! Fast path of a client connection: handles plain POSTs of JSON-RPC messages, one after another, without hyper.
 //!
 //! A connection starts here. At the first request that is not a plain POST of a message, it is handed to hyper for the rest of its life,
-//! together with the bytes read so far. This saves work that a general server does but a call does not need: a task's worth of state
+//! together with the bytes read so far. This saves work that a general server does but a call does not need: the state of a task
 //! between socket and service, a timer per request, and rebuilt headers per response.
 //!
 //! ```text
@@ -41,7 +41,7 @@ use mcpproxy_runtime::io::http1::{PostHead, Start};
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of an idle connection between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// Maximum size of a head in bytes; longer ones are left to hyper to reject.
+/// Maximum size of a head in bytes. Longer heads are handed to hyper, which rejects them.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Number of bytes per read, and of read-ahead while a request is being answered.
 const READ_BYTES: usize = 16 * 1024;
@@ -224,7 +224,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
         let mut charge = (length > SMALL_BODY_BYTES).then(charge);
         while self.input.len() < length {
             let deadline = *deadline.get_or_insert_with(|| clock::now() + BODY_TIMEOUT);
-            // Data after a large body is not read into its buffer.
+            // Data that follows a large body is not read into the body's buffer.
             let max = if length > READ_BYTES { length - self.input.len() } else { usize::MAX };
             match self.read_until(deadline, false, max).await? {
                 Read::Some => {}
@@ -383,7 +383,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
             self.put(["content-type: ", UNNAMED_TYPE, "\r\n"]);
         }
         match length {
-            // RFC 9110 §8.6
+            // A 204 response has no Content-Length (RFC 9110 §8.6).
             Some(_) if head.status == StatusCode::NO_CONTENT => {}
             Some(length) => {
                 self.put(["content-length: ", itoa::Buffer::new().format(length), "\r\n"]);
@@ -703,7 +703,7 @@ mod tests {
         let request = post("/mcp", "whole");
         for end in 0..request.len() {
             let run = Run::new(&[&request.as_bytes()[..end]], Then::Leaves);
-            let ended = run.serve(async |_, _, _| panic!("{end} bytes are no request"));
+            let ended = run.serve(async |_, _, _| panic!("{end} bytes are not a complete request"));
             assert!(matches!(ended, Ok(End::Closed)), "{end}: {ended:?}");
             assert_eq!(run.received(), "");
         }
@@ -790,7 +790,7 @@ mod tests {
     }
 
     #[test]
-    fn large_body_is_discarded_and_rejected_without_memory_and_a_small_body_needs_none() {
+    fn large_body_is_rejected_if_the_memory_budget_is_full_and_a_small_one_is_not() {
         let (small, large) = ("x".repeat(SMALL_BODY_BYTES), "x".repeat(SMALL_BODY_BYTES + 1));
         let sent = [post("/mcp", &small), post("/mcp", &large)].concat();
         let parts: Vec<&[u8]> = sent.as_bytes().chunks(READ_BYTES).collect();

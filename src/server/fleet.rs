@@ -300,7 +300,7 @@ async fn keep_tokens(identity: Arc<Identity>, facts: FleetFacts) {
                 );
                 return;
             }
-            // After a step that writes, the next step does nothing.
+            // A step that writes the file causes one more step, which does nothing.
             seen = Some(now);
         }
         tokio::select! {

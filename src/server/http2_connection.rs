@@ -93,7 +93,8 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let exchanges = socket.exchanges();
     exchanges.multiplex();
     let socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
-    // This is the only owner, because each stream's task holds the executor.
+    // Only this variable owns the set of tasks. The executor refers to it weakly, because every task of a stream holds
+    // the executor.
     let tasks = Rc::<RefCell<JoinSet<()>>>::default();
     let (waiting, requests) = (Waiting::default(), exchanges.clone());
     let streams = Streams {
@@ -156,7 +157,7 @@ where
             ended = served.as_mut() => return Ok(ended?),
             _ = drain.wait_for(|draining| *draining), if !draining => {
                 if waiting.is_unused() {
-                    // There is nothing to finish.
+                    // No request has arrived, so there is nothing to finish.
                     return Ok(());
                 }
                 draining = true;
@@ -447,7 +448,7 @@ mod tests {
     }
 
     const SHORT: Duration = Duration::from_millis(20);
-    /// `LONG` fails the test; `EVER` is never reached.
+    /// A test fails after `LONG`; `EVER` is never reached.
     const LONG: Duration = Duration::from_secs(60);
     const EVER: Duration = Duration::from_secs(3600);
 

@@ -96,10 +96,10 @@ struct Keys {
 
 /// Lease of the keys in force while they cannot be refreshed. Pure: the clock is an argument.
 ///
-/// Only a set with keys ends the grace period of an empty set; a failed fetch does not.
+/// The grace period of an empty set ends only when a set with keys is read; a failed fetch does not end it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct KeysLease {
-    /// Start of failed refreshes.
+    /// Time since which every refresh has failed.
     failing_since: Option<Instant>,
     /// Time when the set was first seen empty.
     empty_since: Option<Instant>,

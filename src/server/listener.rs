@@ -82,7 +82,8 @@ impl Listener {
         }
     }
 
-    /// Registers the listener with the current runtime. The returned file must be kept while it is in use.
+    /// Registers the listener with the current runtime. The returned socket file must be kept as long as the listener
+    /// is in use.
     pub(super) fn open(self) -> io::Result<(OpenListener, Option<SocketFile>)> {
         match self {
             Self::Tcp(listener) => {
@@ -234,7 +235,7 @@ pub(super) struct TlsTerms {
 /// Trusted authorities of client certificates.
 pub(super) struct ClientTrust {
     authorities: Option<Fingerprint>,
-    /// Checked by requests on connections that are being closed.
+    /// Validity of the authorities. Requests on connections that are being closed check it.
     pub(super) standing: AuthorityStanding,
     over: watch::Sender<bool>,
     /// Becomes true when other authorities become trusted or the server shuts down. Only clones of the receiver are polled.
@@ -281,7 +282,8 @@ impl ListenerTls {
         let trust = Arc::clone(&old.trust);
         self.terms.store(Arc::new(terms));
         if !same_trust {
-            // Done after the new settings are in force, so that no connection is accepted under the old ones in between.
+            // This happens after the new settings are in force, so that no connection is accepted under the old ones in
+            // between.
             trust.standing.take_back();
             trust.over.send_replace(true);
         }

@@ -28,7 +28,7 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
 /// Timeout of the final export at shutdown.
 pub(super) const FLUSH_LIMIT: Duration = Duration::from_secs(2);
-/// Peer of the log lines that collectors cause.
+/// Peer that is charged for log lines about the collector.
 const COLLECTOR: LinePeer<'_> = LinePeer::Part("telemetry collector");
 /// Maximum number of bytes of a response that are read.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -148,7 +148,7 @@ impl<T: Exported> ExportTask<T> {
     async fn run(mut self) {
         let mut ending = self.ending.clone();
         let ends = async move {
-            // The sender exists until then.
+            // The sender exists until it has signaled the end.
             let _ = ending.wait_for(|ends| *ends).await;
         };
         tokio::select! {
@@ -179,7 +179,7 @@ impl<T: Exported> ExportTask<T> {
             };
             tokio::select! {
                 biased;
-                // The batch goes to the new target.
+                // The target has changed: the batch is sent to the new target.
                 () = another => continue,
                 () = self.deliver() => {}
             }
@@ -413,7 +413,7 @@ mod tests {
         let target = serde_json::from_value::<mcpproxy_config::TelemetrySection>(
             serde_json::json!({ "otlp_endpoint": endpoint }),
         );
-        // The sender is dropped: the target never changes.
+        // The sender is dropped, so the target never changes.
         let (_, target) = watch::channel(target.unwrap().target());
         let timeouts = ExportTimeouts {
             attempt: Duration::from_millis(200),

@@ -521,7 +521,7 @@ impl Reload {
         let settings = Settings { policy, ..settings };
         let own_tools_changed = own_tools(&before) != own_tools(&settings);
         proxy.settings.replace(settings);
-        // Streams opened with another API key end.
+        // Ends streams that were opened with another API key.
         proxy.identity.announce_change();
         if own_tools_changed {
             proxy.catalog.notify(Notice::OwnTools);

@@ -281,7 +281,7 @@ pub(super) async fn answer_record_question(shared: &AppState, asked: &Bytes) -> 
     let logs = FleetLogs::new(activity.clone(), Some(index.clone()), None);
     let is_forward = matches!(question, RecordQuestion::Forward { .. });
     let read = move || {
-        // Held until the read ends, even if the peer has stopped waiting.
+        // The slot is held until the read ends, even if the peer has stopped waiting.
         let _slot = slot;
         fleet_logs::answer(&logs, question)
     };
@@ -328,7 +328,8 @@ pub(super) fn preflight(method: &Method, asked: &HeaderMap) -> Option<Response<B
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-    // The origin is trusted, and the headers that clients set depend on their revision.
+    // The requested list is allowed unchanged: the origin is trusted, and the headers that clients set depend on their
+    // protocol revision.
     let list = asked.get(ACCESS_CONTROL_REQUEST_HEADERS);
     if let Some(list) = list.filter(|list| list.len() <= MAX_HEADER_LIST_BYTES) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, list.clone());

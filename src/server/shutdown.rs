@@ -280,7 +280,10 @@ mod tests {
             ("tools/deploy/compose.yaml", "stop_grace_period:"),
         ] {
             let waits = seconds(file, key);
-            assert!(waits >= whole + SLACK, "{file} waits for {waits:?}, it may take {whole:?}");
+            assert!(
+                waits >= whole + SLACK,
+                "{file} waits for {waits:?}, but the shutdown may take {whole:?}"
+            );
         }
     }
 

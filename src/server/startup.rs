@@ -80,8 +80,8 @@ pub enum StartError {
 
 /// Prefixes of names in the data folder whose permissions are corrected recursively.
 const RECURSIVE: [&str; 6] = ["activity", "catalog", "address", "stderr", "results", "embeddings"];
-/// Folder whose own permissions are corrected, but not those of its files: restricting a login later does not make it safe if others could
-/// already read it, so it is rejected instead.
+/// Folder whose own permissions are corrected, but not those of its files, which are logins. If others could already
+/// read a login, restricting its permissions later does not make it safe, so it is rejected instead.
 const LOGINS: &str = "oauth";
 
 /// Creates the data folder if necessary, and restricts the permissions of the program's own files in it.
@@ -118,8 +118,8 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
-/// Number of blocking threads in addition to one per core: for files and compilation, while the others validate large results. More threads
-/// would cost heap memory without being faster.
+/// Number of blocking threads in addition to one per core. They are for files and compilation while the other threads
+/// validate large results. More threads would take heap memory without being faster.
 const BLOCKING_THREADS: usize = 8;
 
 /// Number of worker threads: one per core.

@@ -139,8 +139,8 @@ impl Exchanges {
         Exchange(self.clone())
     }
 
-    /// Marks the connection as HTTP/2: it is idle whenever no response is open, not only after one has ended, because frames arrive that
-    /// belong to no request.
+    /// Marks the connection as HTTP/2. It is then idle whenever no response is open, not only after one has ended,
+    /// because frames that belong to no request also arrive.
     pub(super) fn multiplex(&self) {
         self.0.multiplexed.set(true);
     }

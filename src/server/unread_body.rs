@@ -75,7 +75,7 @@ pub(super) async fn discard<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, li
             }
         }
     };
-    // A slower client is answered nevertheless, and the rest is then reset.
+    // A slower client gets its response nevertheless, and its upload is then reset.
     let _ = tokio::time::timeout(limit, rest).await;
 }
 

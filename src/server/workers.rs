@@ -318,7 +318,7 @@ async fn work(
         in_time || tokio::time::timeout(CUT_GRACE, rest).await.is_ok()
     };
     if !finished {
-        // Dropped calls still write their records, unlike an abandoned thread.
+        // Calls that are dropped here still write their records; calls of an abandoned thread would not.
         connections.shutdown().await;
     }
     lingering.abort();

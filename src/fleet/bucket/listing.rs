@@ -560,8 +560,8 @@ impl<'a> Pages<'a> {
         }
         self.passed += 1;
         self.last_passed = Some(key.to_owned());
-        // '0' follows '/' and thus sorts after the folder's contents. An object of exactly this name would be skipped
-        // next to this key; folders would not.
+        // The key ends with '0', the character after '/', so it sorts after the folder's contents. An object with
+        // exactly this key would be skipped, but a folder with this name would not.
         let folder = key.strip_suffix('/').filter(|_| self.is_direct);
         self.offset = Some(folder.map_or_else(|| key.to_owned(), |folder| format!("{folder}0")));
         self.token = None;
@@ -575,9 +575,9 @@ impl<'a> Pages<'a> {
 enum PagePart {
     /// As many keys as the store returns.
     Whole,
-    /// This many keys, then more: an invalid key follows somewhere.
+    /// This many keys now, and more in the next request: an invalid key follows somewhere.
     Grows(usize),
-    /// This many keys, then fewer: the invalid key is among twice as many.
+    /// This many keys now, and fewer in the next request: the invalid key is among twice as many.
     Shrinks(usize),
 }
 
@@ -756,7 +756,7 @@ mod tests {
             let (mut part, mut left, mut asked) = (PagePart::Whole, before, 0);
             loop {
                 asked += 1;
-                // An unlimited page ends somewhere after it.
+                // A request without a limit always includes the invalid key.
                 if let Some(max) = part.max().filter(|max| *max <= left) {
                     left -= max;
                     part = part.after_success();

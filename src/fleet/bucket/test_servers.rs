@@ -110,7 +110,7 @@ impl Keys {
             let _ = write!(page, "<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>");
         }
         if let Some((last, is_folder)) = entries.last().filter(|_| !is_last) {
-            // Sorts after all its contents.
+            // For a folder, the token sorts after all contents of the folder.
             let end = if *is_folder { "\u{10fffd}" } else { "" };
             let token = escaped(&format!("{last}{end}"));
             let _ = write!(page, "<NextContinuationToken>{token}</NextContinuationToken>");
@@ -326,7 +326,7 @@ fn serve(stream: &TcpStream, way: Way) -> Option<()> {
             }
         }
         if matches!(way, Way::Hangs) {
-            // Until the client gives up.
+            // Waits until the client closes the connection.
             let _ = reader.read(&mut portion);
             return None;
         }

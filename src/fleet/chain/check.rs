@@ -54,7 +54,7 @@ pub struct FaultFound {
     pub first: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<u64>,
-    /// Details for people.
+    /// Human-readable details.
     pub why: String,
 }
 

@@ -76,7 +76,7 @@ pub struct FollowMark {
     format: u32,
     /// Key that verifies the segments, from the node's claim when first read.
     pub key: String,
-    /// Log id.
+    /// Id of the node's log.
     pub log: String,
     /// First accepted record; 0 for none.
     pub first: u64,

@@ -98,7 +98,7 @@ impl FleetObject {
 pub struct NodeClaim {
     format: u32,
     pub node: String,
-    /// Log id.
+    /// Id of the node's log.
     pub log: String,
     /// Key that verifies its checkpoints.
     pub key: String,
@@ -475,7 +475,7 @@ impl Place<'_> {
 
 /// Interval between checks. If a node is missing, the check is immediate.
 const LOOK_EVERY: Duration = Duration::from_secs(4);
-// Shorter than the time after which a node of a swapped store would be reported dead.
+// The interval is shorter than the time after which nodes would be reported dead because the store was swapped.
 const _: () = assert!(LOOK_EVERY.as_millis() < DEAD_AFTER_MS as u128);
 /// Maximum size of `fleet.json` in bytes.
 const MAX_BYTES: u64 = 16 << 10;

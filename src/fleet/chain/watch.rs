@@ -247,7 +247,7 @@ mod tests {
         put(key(TODAY, 61, 70));
         let on = look(Some(&gap)).await;
         assert_eq!((on.is_whole, on.chain.gaps.len(), on.chain.last), (false, 2, 70));
-        // A key with a future day hides nothing.
+        // A key with a future day does not hide other keys.
         put(key(TODAY + 400, 900, 901));
         let odd = look(Some(&on)).await;
         assert_eq!((odd.is_whole, &odd.after), (true, &key(TODAY, 61, 70)));

@@ -127,7 +127,7 @@ impl Held {
         PublicationCount { facts: self.facts.changes(), reader: self.reader.publication_changes() }
     }
 
-    /// State to remember.
+    /// State that is saved in the memory file.
     fn memory(&self) -> FactMemory {
         FactMemory {
             facts: Arc::clone(&self.facts),
@@ -421,7 +421,7 @@ impl FleetFacts {
         };
         let published = object_authors.of(&set);
         let mut held = self.0.held.lock();
-        // Later changes are checked in the next round.
+        // Changes made in the meantime are checked in the next round.
         let is_published = held.reader.is_stored(&published.facts);
         held.published = Some((count, is_published));
     }
@@ -500,7 +500,7 @@ impl FleetFacts {
                 "cannot exchange facts with the fleet: the known facts are kept"
             );
         }
-        // Facts are as old as the oldest unread object.
+        // The facts are current only after a round that succeeded and left no object unread.
         let is_done = failing.is_none() && !is_behind;
         let done = if is_done { Some(Instant::now()) } else { standing.done };
         let began = standing.began.or_else(|| Some(Instant::now()));
@@ -547,8 +547,8 @@ pub const END_LIMIT: Duration = Duration::from_secs(5);
 pub struct FactExchange(BackgroundTask);
 
 impl FactExchange {
-    /// Starts the exchange. Objects of alive nodes, according to `living`, are read first, because anyone
-    /// can add others.
+    /// Starts the exchange. Objects of alive nodes, according to `living`, are read first, because anyone with write
+    /// access to the store can add other objects.
     pub fn start(
         facts: FleetFacts,
         bucket: Bucket,
@@ -764,11 +764,11 @@ pub struct FactMemory {
 struct MemoryContents {
     format: u32,
     fleet: String,
-    /// Older versions omit it if it is true.
+    /// Older versions omit this field if it is true.
     #[serde(default = "read_once_by_default")]
     heard: bool,
     numbers: BTreeMap<String, u64>,
-    /// Older versions omit it.
+    /// Older versions omit this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     said_again: Vec<String>,
     notes: BTreeMap<String, String>,

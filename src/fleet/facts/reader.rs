@@ -105,7 +105,7 @@ struct UnreadObject {
 #[derive(Clone, Debug)]
 struct LookedState {
     state: Box<str>,
-    /// Rounds until it is read once more: due at 1, done at 0.
+    /// Number of rounds until the object is read once more: 1 if the read is due, 0 if it was done.
     again: u32,
 }
 
@@ -123,7 +123,7 @@ pub struct FactReader {
     turns: FactTurns,
     /// True if some objects exceed a limit and are not listed or read.
     is_incomplete: bool,
-    /// True once the facts that others relay are known, as far as possible.
+    /// True once the facts that other nodes relay are known, as far as possible.
     is_settled: bool,
     /// Facts in this node's stored object.
     stored: Option<FactSet>,
@@ -133,8 +133,8 @@ pub struct FactReader {
     /// Last upload, and how often the store lost it.
     put: Option<FactSet>,
     unkept: u32,
-    /// True if nothing was remembered; in that case, the stored object under this node's name is not taken for a
-    /// twin's.
+    /// True if nothing was remembered. In that case, the stored object under this node's name is not attributed to
+    /// another process with the same name.
     fresh: bool,
     /// Change counter of the remembered state.
     remembered: u64,
@@ -241,7 +241,8 @@ impl FactReader {
                 None => strays.add(name.unwrap_or(&listed.key)),
             }
         }
-        // Anyone can add any number of names; the names of known nodes are always considered.
+        // Anyone with write access to the store can add any number of names, so the names of known nodes are always
+        // considered.
         let numbers = &self.numbers;
         let rank = |node: &NodeName| match numbers.contains_key(node) {
             _ if is_alive(node) => FactRank::Alive,
@@ -510,11 +511,11 @@ pub(crate) fn object_key(node: &NodeName) -> String {
     format!("{SAID}/{}", node.as_str())
 }
 
-/// Authors whose facts an object contains.
+/// Authors of the facts that an object contains.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectAuthors {
     pub(crate) own: NodeName,
-    /// Authors relayed.
+    /// Authors whose facts are relayed.
     pub(crate) again: BTreeSet<NodeName>,
 }
 
@@ -570,7 +571,7 @@ mod tests {
     use crate::facts::set::tests::node;
     use crate::facts::set::{Fact, FactKind, MAX_FACT_VALUE_BYTES, MAX_OWN_BYTES, scan_counter};
 
-    /// Adds values of maximum length until the node's limit.
+    /// Sets as many values of maximum length as the node's limit allows.
     fn set_value(set: &mut FactSet, by: &NodeName, what: &str) {
         let value = what.repeat(MAX_FACT_VALUE_BYTES / what.len());
         for at in 0..MAX_OWN_BYTES / MAX_FACT_VALUE_BYTES - 1 {
@@ -584,7 +585,7 @@ mod tests {
         let [own, quoted, plain] = ["own", "gone-1", "gone-2"].map(node);
         let mut set = FactSet::default();
         set_value(&mut set, &own, "x");
-        // In serialized form, it is nearly twice the limit for one node.
+        // In serialized form, these values take nearly twice the limit for one node.
         set_value(&mut set, &quoted, "\"");
         for at in 0..1000 {
             set.set_value(&plain, FactKind::StandingApproval, &at.to_string(), "{}").unwrap();
@@ -603,7 +604,7 @@ mod tests {
         assert_eq!(composed.left_out, BTreeSet::from([quoted.clone()]));
         let written = FactObject { number: u64::MAX, facts: composed.facts }.write(&own);
         assert!(written.len() <= MAX_FACT_TEXT_BYTES, "{}", written.len());
-        // If there is room, everything is included.
+        // If the size limit permits, the facts of all authors are included.
         let object_authors =
             ObjectAuthors { own: plain.clone(), again: BTreeSet::from([quoted.clone()]) };
         let composed = object_authors.of(&set);
@@ -697,7 +698,7 @@ mod tests {
         let reported = reader.faults()[SAID].to_string();
         assert!(reported.starts_with("300 stray objects: X000, X001"), "{reported}");
         assert_eq!(reader.faults()["facts/said/b"], FactFault::Removed);
-        // The maximum number of names, all sorted before known nodes.
+        // The listing also has the maximum number of names, all of which sort before the known nodes.
         foreign.extend((0..MAX_NODES).map(|at| listed(&format!("0{at}"), 1)));
         foreign.push(listed("a", 1));
         foreign.push(listed("b", 2));
@@ -736,7 +737,7 @@ mod tests {
         for (node, listed) in &first[1..] {
             reader.take((node, &listed.state), Ok(empty.clone()), &mut set);
         }
-        // There was no time for one of them.
+        // One of the selected objects could not be requested in time.
         reader.record_not_requested(&first[0].0);
         assert!(!reader.has_read_all() && reader.is_behind());
         let why = reader.unread_reason();
@@ -746,7 +747,7 @@ mod tests {
         for (node, listed) in &rest[1..] {
             reader.take((node, &listed.state), Ok(empty.clone()), &mut set);
         }
-        // One of them is unreadable.
+        // One of the remaining objects is unreadable.
         reader.not_read(&rest[0].0, &rest[0].1, &"it hangs");
         assert!(!reader.has_read_all() && !reader.is_behind());
         assert!(reader.unread_reason().unwrap().ends_with(": cannot be read: it hangs"));
@@ -825,7 +826,7 @@ mod tests {
         assert!(
             reader.is_uploaded(&set) && reader.to_put(&set).is_none() && reader.faults().is_empty()
         );
-        // Something else is stored there, too large to read.
+        // Another object is stored under this node's name, and it is too large to read.
         let huge = ListedFacts { size: 100 << 20, ..listed("a", 2) };
         reader.wanted(&[huge], true, none_alive);
         assert!(!reader.is_uploaded(&set));
@@ -875,7 +876,7 @@ mod tests {
         assert!(!reader.is_uploaded(&set) && !reader.is_relayed("facts/said/b"));
         let put = reader.to_put(&set).unwrap();
         assert_eq!(put.facts.authored_by(&b), gone.facts);
-        // Read by a new node with the new key only.
+        // A new node that has only the new key reads the object.
         let read = FactObject::read(&put.write(&a), &a).unwrap();
         assert_eq!(read, put);
         let mut new = FactReader::new(node("c"), BTreeMap::new(), BTreeSet::new(), true);
@@ -885,7 +886,7 @@ mod tests {
         assert_eq!((token(&known), known.authored_by(&b)), (None, gone.facts.clone()));
         assert!(new.is_relayed("facts/said/b") && !new.is_relayed("facts/said/a"));
         assert_eq!(new.to_put(&known), None);
-        // Uploaded; then the node itself returns.
+        // The object is uploaded; then the absent node itself returns.
         reader.record_upload(&put);
         reader.opened(&a, true, &put);
         reader.take((&a, "2"), Ok(put), &mut set);

@@ -7,8 +7,8 @@
 //! [`FactRelays`] selects other nodes' facts to include in this node's object, with their original stamps, so that they
 //! survive key rotation. Facts of a node that is gone stay sealed with an old key that new nodes do not have. A node
 //! that has the old key therefore relays them under the new one, which does not change their meaning, since merging
-//! takes the maximum. Of several relaying nodes the one with the least name continues, and all stop once the author
-//! itself uses the new key.
+//! takes the maximum. Of several relaying nodes, only the one whose name sorts first continues, and all stop once the
+//! author itself uses the new key.
 //!
 //! The set of relayed authors is remembered permanently: the object with the relayed facts may be removed or rolled
 //! back, and once the old key is gone, no other object in the store has these facts. Authors relayed by another node
@@ -148,7 +148,7 @@ struct ReadObject {
     authors: BTreeSet<NodeName>,
 }
 
-/// Relay state.
+/// State of relaying facts of other nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct FactRelays {
     own: NodeName,
@@ -178,7 +178,7 @@ impl FactRelays {
     ) -> bool {
         let authors: BTreeSet<_> = authors.cloned().chain([node.clone()]).collect();
         if *node == self.own || !by_first {
-            // Authors of its own object are kept: this one may be a rollback.
+            // Authors in this node's own object are kept, because the object that was read may be a rollback.
             for author in authors.iter().filter(|author| **author != self.own) {
                 if self.remembered.len() < MAX_REMEMBERED {
                     self.remembered.insert(author.clone());
@@ -363,7 +363,7 @@ mod tests {
         read(&mut relays, &c, true, &[]);
         assert_eq!(relayed(&relays), std::slice::from_ref(&gone));
         assert!(!relays.is_relayed(&gone));
-        // Relayed by this node, then also by one with a greater and one with a lesser name.
+        // This node relays the facts, then also a node whose name sorts later, then one whose name sorts earlier.
         read(&mut relays, &b, true, &[&gone]);
         read(&mut relays, &c, true, &[&gone]);
         assert_eq!(relayed(&relays), std::slice::from_ref(&gone));
@@ -394,13 +394,13 @@ mod tests {
         assert!(!relays.is_relayed(&gone), "not in the store");
         assert!(relays.lost(&b) && !relays.lost(&b));
         assert_eq!(relayed(&relays), std::slice::from_ref(&gone));
-        // The same holds for a node that starts at this point; it waits until it is certain that no other node
-        // relays.
+        // The same holds for a node that starts now. It relays nothing until it is certain that no other node relays
+        // the facts.
         let remembered: Vec<_> = relays.remembered().iter().collect();
         let mut again = self::relays(&b, &remembered);
         assert_eq!(again.relayed(false).len(), 0);
         assert_eq!(relayed(&again), std::slice::from_ref(&gone));
-        // Another node relays it until it is gone as well.
+        // Another node relays the facts until that node is gone as well.
         read(&mut again, &a, true, &[&gone]);
         assert_eq!(relayed(&again), []);
         assert!(again.is_uploaded_elsewhere(&gone));

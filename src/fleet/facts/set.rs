@@ -119,7 +119,7 @@ impl Fact {
     }
 }
 
-/// Size that a fact counts for its author.
+/// Size of a fact that counts toward the limit of its author.
 fn bytes(name: &str, fact: &Fact) -> usize {
     name.len() + fact.value().map_or(0, str::len) + BYTES_BESIDE
 }
@@ -174,7 +174,7 @@ pub mod scan_counter {
         fact
     }
 
-    /// Count on this thread.
+    /// Number of facts visited on this thread.
     pub fn count() -> u64 {
         FACTS.get()
     }
@@ -434,7 +434,7 @@ pub struct ConfigRun {
     pub version: u64,
     /// Hash of that version.
     pub hash: String,
-    /// Outcome.
+    /// Outcome of applying that version.
     pub state: ConfigRunState,
     /// Reason for rejecting it; empty otherwise.
     pub reason: String,
@@ -607,7 +607,7 @@ pub(crate) mod tests {
         let mut theirs = ours.clone();
         assert_eq!(theirs.set_value(&b, FactKind::Token, "t", "2"), Ok(true));
         assert!(ours.end(&a, FactKind::Token, "t") && !ours.end(&a, FactKind::Token, "t"));
-        // A greater node name at the same logical time; and a much later time.
+        // The other node sets values with a greater node name at the same logical time, and then much later.
         for _ in 0..3 {
             theirs.set_value(&b, FactKind::Config, "", &theirs.len().to_string()).unwrap();
             theirs.set_value(&b, FactKind::Token, "t", "3").unwrap();

@@ -149,7 +149,7 @@ fn replayed_heartbeat_is_reported_and_does_not_keep_a_node_alive() {
     assert_eq!(scene.state(), NodeState::Dead);
     scene.beats(2, 1);
     assert_eq!((scene.state(), scene.fault()), (NodeState::Alive, None));
-    // A heartbeat of a former start, up to its last known one.
+    // Heartbeats of a former start are replays, up to the last one that is known.
     assert_eq!(scene.beats(1, 11), [NodeEvent::Fault(HeartbeatFault::Older)]);
     assert_eq!(scene.watch.snapshot(None).get("a").unwrap().heartbeat.as_ref().unwrap().beat, 1);
 }
@@ -177,7 +177,7 @@ fn abandoned_heartbeat_may_arrive_late_once() {
     assert_eq!(scene.beats(1, 11), [NodeEvent::Fault(HeartbeatFault::Older)]);
     assert_eq!(names_12(&mut scene, 14), [NodeEvent::Lives]);
     assert_eq!(scene.beats(1, 12), [NodeEvent::Fault(HeartbeatFault::Older)]);
-    // Numbers are relative to a start, and an unlisted one is no longer expected.
+    // Heartbeat numbers are counted per start, and an unlisted number is no longer expected.
     assert_eq!(names_12(&mut scene, 15), []);
     assert_eq!(scene.beats(1, 16), []);
     assert_eq!(scene.beats(1, 12), [NodeEvent::Fault(HeartbeatFault::Older)]);
@@ -328,7 +328,7 @@ impl World {
     /// Runs a detector that has just started until all nodes are decided and alive; returns the number of rounds.
     /// Asserts that no round reports a node as dead, or all nodes as decided too early.
     fn begins(&mut self) -> usize {
-        // All nodes have written in the second round.
+        // By the second round, every node has written a heartbeat.
         self.turns(2);
         let mut turns = 2;
         loop {
@@ -419,7 +419,7 @@ fn tampering_keeps_a_dead_node_alive_only_until_its_next_read() {
         for kind in 0..3 {
             let mut world = World::new(nodes);
             world.turns(20);
-            // The node's last heartbeat is read now: otherwise it would be new to the reader later.
+            // The node's last heartbeat is read now, because it would otherwise be new when it is read later.
             world.turn(&["n0003"]);
             let dead = name("n0003");
             let (boot, beat) = world.beating.remove(&dead).unwrap();

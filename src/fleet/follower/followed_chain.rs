@@ -262,7 +262,7 @@ impl FollowedChain {
         self.counted = match (counts, part.more) {
             (true, more) => (more, last),
             (false, 0) => (0, last),
-            // Reduced by the objects listed since the count, but at least the number seen now.
+            // The last count minus the objects listed since then, but at least the number of objects seen now.
             (false, seen) => {
                 (more.saturating_sub(part.objects.len() as u64).max(seen), newest.max(last))
             }
@@ -368,7 +368,7 @@ impl FollowedChain {
                 move || replica.lock().fill(stretch(&facts), canonical(&rows), bytes.into());
             match tokio::task::spawn_blocking(write).await.map_err(|_| NotFollowed::Thread)? {
                 Ok(()) => {}
-                // The segment does not belong there.
+                // The segment does not belong in this gap.
                 Err(ReplicaError::Chain(_)) => continue,
                 Err(error) => return Err(error.into()),
             }
@@ -496,7 +496,7 @@ async fn gap_names(
     Ok(names)
 }
 
-/// Result of processing a segment. An outer error is not the segment's fault.
+/// Result of processing a segment. An outer error is not a fault of the segment.
 type OfSegment<T> = Result<Result<T, SegmentRejection>, NotFollowed>;
 
 async fn fetch(bucket: &Bucket, key: &str) -> OfSegment<Bytes> {

@@ -230,7 +230,7 @@ fn read_group(reader: &mut CompactReader<'_>, place: usize) -> Result<TableGroup
     let all = |of: fn(&ColumnChunk) -> usize| {
         chunks.iter().try_fold(0_usize, |sum, chunk| sum.checked_add(of(chunk)))
     };
-    // An optional field must be right if present.
+    // An optional field must be correct if it is present.
     let is_consistent = |claimed: Option<usize>, seen| claimed.is_none() || claimed == seen;
     if unpacked.is_none()
         || !is_consistent(unpacked, all(|chunk| chunk.unpacked))
@@ -358,9 +358,9 @@ fn read_bounds(
         match (id, kind) {
             (1 | 5, ValueKind::Binary) => greatest.push(bound(reader)?),
             (2 | 6, ValueKind::Binary) => min.push(bound(reader)?),
-            // Null count.
+            // Number of nulls.
             (3, ValueKind::Long) if reader.number()? == 0 => {}
-            // Exactness of the bounds.
+            // Flags that state that the bounds are exact.
             (7 | 8, ValueKind::True) => {}
             _ => return Err(form("the bounds of a column have an unexpected field")),
         }

@@ -133,10 +133,10 @@ const MAX_PACKING: usize = 64;
 /// Bytes of a text's length prefix.
 const LENGTH_BYTES: usize = 4;
 const NUMBER_BYTES: usize = 8;
-/// Page types.
+/// Parquet codes of the page types.
 const CELLS_PAGE: i64 = 0;
 pub(crate) const DICTIONARY_PAGE: i64 = 2;
-/// Encodings.
+/// Parquet codes of the encodings.
 const PLAIN: i64 = 0;
 const BY_OLD_DICTIONARY: i64 = 2;
 const BY_DICTIONARY: i64 = 8;

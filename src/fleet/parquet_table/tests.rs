@@ -101,7 +101,8 @@ fn changed_cell_in_any_column_is_detected() {
             (Err(TableError::Cell { column, seq }), name) if column == name => {
                 assert_eq!(seq, 5, "{name}")
             }
-            // The id derives from the number; the canonical bytes have a fixed end.
+            // A changed number is reported for the id, which derives from it. Canonical bytes with an appended byte are
+            // invalid.
             (Err(TableError::Cell { column: "id", seq }), "seq") => assert_eq!(seq, 6),
             (Err(TableError::Record(bad)), "record") => assert_eq!(bad.seq, 5),
             // A recorded hash is verified with the chain, not here.
@@ -304,7 +305,7 @@ fn long_text(bytes: usize) -> Vec<u8> {
 #[test]
 fn repeated_cell_counts_towards_the_size_each_time() {
     let rows = 1_u64 << 20;
-    // One-bit indexes; a run of the first cell for all rows.
+    // Dictionary indexes of one bit, with one run that repeats the first cell in all rows.
     let all_of_the_first = [vec![1], thrift::varint(rows << 1), vec![0]].concat();
     let chunk = |bytes: usize| {
         let cells = [long_text(bytes), long_text(1)].concat();
@@ -462,7 +463,7 @@ fn footer_group_and_page_claims_are_verified() {
     };
     let (start, cells) = (node.range.start, node.range.start + node.cells_at);
     check("the pages of column node", &[(place(cells, start), place(cells + 1, start))]);
-    // A missing dictionary, and a claimed one that does not exist.
+    // The footer omits an existing dictionary, or claims one that does not exist.
     let counted = |distance: u8| vec![distance << 4 | 9];
     let without = [thrift::long(2, start as i64), counted(4)].concat();
     let with_one = [place(cells, start), counted(2)].concat();
@@ -471,7 +472,7 @@ fn footer_group_and_page_claims_are_verified() {
     let without = [thrift::long(2, id as i64), counted(4)].concat();
     let with_one = [place(id, id), counted(2)].concat();
     check("the pages of column id", &[(without, with_one)]);
-    // Only plain pages, too many pages, or no page counts.
+    // The footer claims only plain pages, too many pages, or no page counts.
     let pages = |pages: &[(i64, i64, i64)]| {
         let numbers = |(kind, way, count): &(i64, i64, i64)| {
             [thrift::int(1, *kind), thrift::int(1, *way), thrift::int(1, *count), vec![0]].concat()
@@ -486,7 +487,7 @@ fn footer_group_and_page_claims_are_verified() {
     let counts = [place(cells, start), counted(2), of_node].concat();
     assert!(read(&with(&[(counts, place(cells, start))])).is_ok(), "the field is optional");
 
-    // Writer, version and column orders.
+    // Changes of the writer, the version and the column orders.
     let friend = (b"mcpproxy ledger".to_vec(), b"parquet-mr next".to_vec());
     let version = (thrift::int(1, 1), thrift::int(1, 2));
     let order = |kind: u8| vec![0xfc, COLUMNS.len() as u8, kind << 4 | 12, 0, 0];
@@ -512,7 +513,7 @@ fn foreign_tables_are_rejected() {
     assert!(matches!(read(&empty), Err(TableError::Form(why)) if why.contains("no records")));
 }
 
-// PAR-1
+// Requirement PAR-1.
 #[test]
 fn columns_match_the_guide() {
     let guide = include_str!("../../guide/fleet.md");
@@ -547,7 +548,7 @@ proptest! {
         prop_assert_eq!(&*read.node, texts[9].as_str());
     }
 
-    // PAR-2
+    // Requirement PAR-2.
     #[test]
     fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
         prop_assert!(read(&bytes.clone().into()).is_err());

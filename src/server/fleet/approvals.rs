@@ -9,7 +9,8 @@ use mcpproxy_fleet::facts::{Fact, FactKind, FactSet, FactState, FleetFacts, Memo
 use mcpproxy_policy::approvals::{ApprovalQueue, SharedApproval, SharedApprovalKey};
 use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
-/// Key of the note that stores first-seen times of approvals that, by this node's clock, would outlast their duration.
+/// Key of the note that stores first-seen times. It has a time for each approval that would outlast its duration by
+/// this node's clock.
 const FIRST_SEEN: &str = "leaves";
 /// Tolerated clock difference; within it, no first-seen time is stored.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(10);

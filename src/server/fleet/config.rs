@@ -37,7 +37,7 @@ use mcpproxy_runtime::io::line_budget::{LinePeer, peer_line};
 
 /// Name of this part in reported faults.
 const PART: &str = "config";
-/// Peer of the log lines that a config in the store causes.
+/// Peer that is charged for log lines about a config in the store.
 const FLEET_STORE: LinePeer<'_> = LinePeer::Part("fleet config");
 
 /// The task that owns the fleet's config on a node.
@@ -202,7 +202,7 @@ impl FleetConfigTask {
         let known = ConfigFact::of(&self.shared.facts.facts());
         let back = known.and_then(|known| known.rolled_back(&by, now()));
         let back = back.ok_or(FleetConfigRefused::NothingBefore)?;
-        // It was valid once, but possibly for an earlier version of the program.
+        // The earlier config was valid once, but possibly for an earlier version of the program.
         let config = fetch(&self.shared, &back.now).await.map_err(|why| match why {
             NotTaken::Refused(refused) => unusable(refused),
             NotTaken::Store(error) | NotTaken::Unopened(error) => {
@@ -281,7 +281,7 @@ pub(super) fn at_start(
             );
             Ok(Some(next))
         }
-        // Reported again once it runs, including to the other nodes.
+        // Once the node runs, the rejection is reported again, also to the other nodes.
         Err(NotTaken::Refused(refused)) if runs_on => {
             peer_line!(
                 error,

@@ -199,7 +199,7 @@ mod tests {
         let end = 1_000_001 * PERIOD_SECONDS - 1;
         assert_eq!(read(&name, at(end + 10)), Some(seen(10)));
         assert_eq!(read(&name, at(end + u64::from(WINDOW_SECONDS) + 1)), None);
-        // If another node publishes it again, it is the same fact.
+        // Another node that publishes the same observation publishes the same fact.
         assert_eq!(name_of(&read(&name, at(end + 10)).unwrap(), at(end + 10)), name);
         assert_eq!(read(&name, at(stated_at - 100_000)), Some(seen(0)), "from a fast clock");
     }

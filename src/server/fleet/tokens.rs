@@ -294,7 +294,7 @@ mod tests {
                     Act::Create(_) => {}
                     Act::Step(cut) => nodes[at].step_cut(&names[at], cut),
                     Act::Read(of) => {
-                        // A starting node steps before it reads.
+                        // A starting node synchronizes its own file before it reads facts of other nodes.
                         nodes[at].step(&names[at]);
                         let published = nodes[of].facts.authored_by(&names[of]);
                         nodes[at].facts.merge(&published);

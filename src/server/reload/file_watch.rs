@@ -77,7 +77,7 @@ impl ChangeQueue {
     }
 
     fn remove(&self, watch: Watch) {
-        // The watch of a removed folder has ended already.
+        // If the folder was removed, its watch no longer exists, which is not an error.
         let _ = self.0.rm_watch(watch);
     }
 }
@@ -224,7 +224,7 @@ type Stamps = Vec<Option<FileStamp>>;
 pub(super) struct RuleWatch {
     /// Stamps before the rules in force were read.
     in_force: Stamps,
-    /// Stamps of the files last reported.
+    /// Stamps that the files had when they were last reported.
     seen: Stamps,
     /// The tools that the rules in force were last checked against.
     checked: Option<Arc<Snapshot>>,

@@ -211,7 +211,7 @@ async fn stray_objects_are_reported_within_bounds_and_do_not_hide_nodes() {
     let all = &standing.faults[SAID];
     assert!(all.starts_with("1000 stray objects: X0"), "{all}");
     assert!(all.ends_with("more objects are skipped"), "{all}");
-    // There are more objects than a listing includes: the store chooses the listed ones, and this undoes nothing.
+    // There are more objects than a listing includes, and the store chooses the listed ones. Known facts stay known.
     for at in 0..MAX_LISTED_FACTS {
         store.put(&format!("facts/said/Y{at:05}"), b"");
     }

@@ -202,7 +202,7 @@ async fn fetch_opened(
     let listed = tokio::time::timeout(LIST_LIMIT, shared.bucket.list(CONFIGS, None)).await;
     let listed = match listed.unwrap_or(Err(BucketError::Late(LIST_LIMIT))) {
         Ok(listed) => listed,
-        // Copies may exist.
+        // The copies cannot be listed, but they may exist.
         Err(error) => return or_later(best, NotTaken::Store(error)),
     };
     let copies: Vec<_> = version.copies(listed.iter().map(|it| &*it.key)).collect();
