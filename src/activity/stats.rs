@@ -1,5 +1,5 @@
-//! Counters per five-minute bucket, from which summaries are added up without a search, and the JSON form of
-//! a summary. Pure.
+//! Counters per five-minute bucket, which are added up for a summary without a search, and the JSON form of a summary.
+//! Pure.
 //!
 //! The counters of a segment and bucket are written once and never changed.
 
@@ -15,7 +15,7 @@ use super::codec::HeadRef;
 use super::record::{Operation, Status, Type, words};
 use super::show::Timestamp;
 
-/// Width of a bucket in microseconds.
+/// Width of a time bucket in microseconds.
 pub const BUCKET_US: u64 = 300 * 1_000_000;
 /// Maximum number of servers and tools named in a summary.
 const TOP: usize = 10;
@@ -612,7 +612,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn histogram_step_keeps_order_within_a_sixteenth(a: u64, b: u64) {
+        fn histogram_steps_are_ordered_and_accurate_to_a_sixteenth(a: u64, b: u64) {
             let (a, b) = (a.min(b) >> 1, a.max(b) >> 1);
             prop_assert!(Histogram::place(a) <= Histogram::place(b));
             let shown = Histogram::value(Histogram::place(a));

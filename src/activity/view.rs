@@ -300,7 +300,7 @@ impl View {
         segment::of(self.first - 1 + segment::RECORDS - 1)..end
     }
 
-    /// The other segments: the partly removed one, and the ones that are not full.
+    /// All other segments: the partly removed one, and those that are not full.
     fn partial_segments(&self) -> impl DoubleEndedIterator<Item = u64> + use<> {
         let whole = self.whole_segments();
         let all = segment::of(self.first)..segment::of(self.next - 1) + 1;
@@ -660,7 +660,7 @@ impl Postings {
         }
     }
 
-    /// Skips a segment that is done.
+    /// Skips a segment that has been processed.
     fn pass(&mut self, number: u64) {
         for posting in self.fields.iter_mut().flatten() {
             posting.current = posting.current.filter(|(at, _)| *at < number);

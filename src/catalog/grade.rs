@@ -61,7 +61,7 @@ pub(crate) fn compare(
     parts
 }
 
-/// Highest grade of any part.
+/// Highest grade of all parts.
 pub(crate) fn highest(parts: &[PartChange]) -> Grade {
     parts.iter().map(|part| part.grade).max().unwrap_or(Grade::Same)
 }

@@ -1,4 +1,5 @@
-//! Tracker of the objects and lists around a position in JSON text, which shows whether a value there is secret. Pure.
+//! Tracker of the objects and lists around a position in JSON text. It shows whether a value at the position is secret.
+//! Pure.
 //!
 //! Recognizes names and values in sibling members, `{"name":"Authorization","value":…}` in either order,
 //! pairs in lists, `["Authorization","…"]`, and argument lists, `["--password","…"]`. It does not check that
@@ -72,7 +73,7 @@ const LISTS_OF_NAMES: &[&[u8]] = &[
 enum Pending {
     #[default]
     Any,
-    /// The previous string names a secret; `first` if it is the first of its list.
+    /// The previous string names a secret; `first` is true if that string is the first of its list.
     Named { first: bool },
     /// The previous string is an option.
     Option(OptionValue),
@@ -103,7 +104,7 @@ pub(super) enum Take {
     No,
     /// Completely secret.
     All,
-    /// Secret after the first bytes.
+    /// Secret, except for this number of leading bytes.
     After(usize),
 }
 
@@ -134,7 +135,7 @@ impl JsonContext {
         for byte in gap {
             match byte {
                 b'{' => self.open(true),
-                // Arguments of a function: `setenv("API_KEY", "…")`.
+                // Parentheses may enclose the arguments of a function: `setenv("API_KEY", "…")`.
                 b'[' | b'(' => self.open(false),
                 b'}' | b']' | b')' => self.close(),
                 b',' => self.top.at_name = false,
@@ -273,7 +274,7 @@ fn is_named_later(text: &[u8], cut: bool, keys: &Keys) -> bool {
         }
         rest = after_value(value);
     }
-    // The object is closed without a name.
+    // An object that is closed here does not name the value.
     split_space(rest).1.first() != Some(&b'}') && unknown
 }
 

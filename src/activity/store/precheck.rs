@@ -452,7 +452,8 @@ impl UnnamedTables {
     }
 }
 
-/// Error for damage of the manifest or of the journal: the data of an unfinished table is in the journal as well.
+/// Error for a table with data that is nowhere else in the store. The data of an unfinished table is in the journal as
+/// well, so either the manifest or the journal is damaged.
 fn lost(table: &Path, db: &Path) -> StoreError {
     let journal = newest_journal(db);
     let journal = journal.strip_prefix(db.parent().unwrap_or(db)).unwrap_or(&journal).display();

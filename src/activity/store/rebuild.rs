@@ -91,7 +91,7 @@ fn rebuild_manifest(folder: &Path, space: Space) -> Result<(), StoreError> {
     }
     drop((tree, named));
     if !broken.is_empty() {
-        // When it is reopened, the tree continues after the highest number.
+        // The reopened tree continues after the highest table number.
         add_readable(folder, space, &broken)?;
     }
     Ok(fs::remove_dir_all(unnamed)?)

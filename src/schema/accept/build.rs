@@ -540,7 +540,7 @@ impl<'a> Shape<'a> {
         (self.array, self.object) = (None, None);
         if let Some(number) = &mut self.number {
             let doubles = values.iter().filter_map(|value| value.as_f64());
-            // Without a negative zero, which orders differently.
+            // Negative zeros are replaced by zeros, because they would be sorted differently.
             let doubles = doubles.filter(|value| value.abs() < super::number::EXACT);
             let mut exact: Vec<f64> = doubles.map(|value| value + 0.0).collect();
             exact.sort_by(f64::total_cmp);
