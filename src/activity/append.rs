@@ -21,7 +21,7 @@ use super::store::{Batch, Space, StoreError};
 use super::view::{LogEnd, View};
 use mcpproxy_json::members::has_lone_surrogate;
 
-/// Records per block, unless [`BLOCK_BYTES`] closes it earlier.
+/// Number of records at which a block is closed, unless [`BLOCK_BYTES`] closes it earlier.
 const BLOCK_RECORDS: u64 = 64;
 /// Size in bytes at which a block is closed; bounds the cost of reading a single record.
 const BLOCK_BYTES: usize = 32 << 10;

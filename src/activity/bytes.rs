@@ -23,7 +23,7 @@ pub const VERSION: u8 = 1;
 /// Reason why bytes cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// The bytes end too early.
+    /// The bytes end before the value does.
     #[error("ends too early")]
     Short,
     /// Bytes follow the end of the decoded value.
@@ -32,7 +32,7 @@ pub enum DecodeError {
     /// The format version is newer than this program.
     #[error("has unknown version {0}")]
     Version(u8),
-    /// A number, code or text that no encoder writes.
+    /// The bytes hold a number, code or text that no encoder writes.
     #[error("has an impossible value")]
     Value,
 }

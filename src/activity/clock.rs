@@ -249,7 +249,7 @@ mod tests {
         for minute in 1..60 {
             assert_eq!(filter.at(ahead(1, minute), minute * MINUTE), ahead(0, minute));
         }
-        // A different jump restarts the hour.
+        // A jump of a different size restarts the hour.
         for minute in 60..120 {
             assert_eq!(filter.at(ahead(9, minute), minute * MINUTE), ahead(0, minute));
         }
@@ -319,7 +319,7 @@ mod age_marks {
         assert!(marks.marks.len() as u64 <= MARKS + 2, "{}", marks.marks.len());
         let mut marks = AgeMarks::default();
         for minute in 0..10_000 {
-            // The shorter the minimum age, the closer the marks.
+            // With a shorter minimum age, the marks are closer together.
             let min_age = if minute < 300 { DAY / 64 } else { DAY * 30 };
             marks.note(1 + minute, minute * 60_000, min_age);
         }

@@ -11,7 +11,7 @@ use super::record::{MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// At most 50 ms after the reply.
+    /// Durable at most 50 ms after the reply.
     #[default]
     Grouped,
     /// Durable before the reply's last chunk.

@@ -281,7 +281,7 @@ type Link = fn(&Path, &Path) -> io::Result<()>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unreadable {
     Refused,
-    /// Replaced by zeros.
+    /// Unreadable parts are replaced by zeros.
     Zeroed,
 }
 

@@ -50,7 +50,7 @@ struct Shard {
 
 #[derive(Debug)]
 struct Call {
-    /// The call's entry at its beginning.
+    /// The entry as known when the call began.
     entry: Box<Entry>,
     /// Set once the call's mark is in the store, or in a batch that is about to be written.
     ticket: Option<u64>,
@@ -240,7 +240,7 @@ mod tests {
                 scope.spawn(|| {
                     places.into_iter().for_each(|place| assert!(calls.end(place).is_some()));
                 });
-                // Another worker, which has its own shard.
+                // This thread is another worker, which has its own shard.
                 scope.spawn(|| calls.end(calls.begin(call(round))));
             });
         }

@@ -150,7 +150,7 @@ impl Activity {
                 catch_unwind(AssertUnwindSafe(|| self.feed(*render))).unwrap_or(false)
             });
             match queue.try_recv() {
-                // The caller of a job that panicked sees its channel closed.
+                // If a job panics, its channel is closed, and its caller gets an error.
                 Ok(job) => drop(catch_unwind(AssertUnwindSafe(job))),
                 Err(_) if feeds => {}
                 Err(_) => thread::park(),

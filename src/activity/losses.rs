@@ -140,7 +140,7 @@ struct CountFile {
     places: AlternatingFile<TALLY_BYTES>,
     number: u64,
     written: LossTally,
-    /// Set after a failure is logged, until a write succeeds.
+    /// True from the time when a failure is logged until a write succeeds.
     has_failed: bool,
 }
 

@@ -193,7 +193,7 @@ impl MergedView {
                     .collect();
                 place.seq = match taken.last() {
                     _ if taken.len() == count && ceiling.is_none() => seq,
-                    // Records examined up to the ceiling are done, whether or not they match.
+                    // The position advances past all records up to the ceiling, whether or not they match.
                     last => {
                         let view = self.views.iter().find(|view| view.node() == place.log);
                         let below = match (view, ceiling) {

@@ -331,7 +331,7 @@ fn evidence_in(batch: &[u8], node: Option<NodeId>) -> Evidence {
     evidence
 }
 
-/// Candidate values of heads and bodies for one number.
+/// Candidate values of heads and bodies for the block that starts with one record number.
 type Candidates<'a> = (Vec<Item<'a>>, Vec<Item<'a>>);
 
 /// Groups the values of block keyspaces by the number of the block's first record.

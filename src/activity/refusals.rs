@@ -84,7 +84,7 @@ struct Repeats {
     ticket: Option<u64>,
 }
 
-/// A count to be recorded.
+/// A group of refusals whose count is to be recorded.
 #[derive(Debug)]
 pub(super) struct ClosedGroup {
     pub(super) entry: Entry,

@@ -123,7 +123,7 @@ impl Replica {
     ) -> Result<(), ReplicaError> {
         let applied = self.add(stretch, records, mark);
         if applied.is_err() {
-            // Discard the prepared records, so that they are not written with the next ones.
+            // The prepared records are discarded, so that they are not written with the next ones.
             let view = self.reader.view()?;
             self.gaps.clone_from(&view.gaps);
             self.appender = match view.next() {

@@ -478,7 +478,7 @@ struct Renumbered<'a> {
 }
 
 impl Renumbered<'_> {
-    /// The current id of the record that had this id.
+    /// Current id of the record that had the id `id` before it was renumbered.
     fn id(&self, id: Id) -> Id {
         let is_mapped = id == Id::new(id.time_ms(), id.seq(), self.old);
         let run = self.runs.iter().rev().find(|(from, _)| is_mapped && *from <= id.seq());

@@ -29,7 +29,7 @@ use super::store::{DamageReport, Store, StoreError};
 pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 
 pub(super) enum WriterCommand {
-    /// Reply when the marks of all calls begun so far are durable.
+    /// Request for a reply when the marks of all calls begun so far are durable.
     Mark(oneshot::Sender<()>),
     Entry {
         /// Boxed, because the largest command determines the size of the queue's blocks.
@@ -44,17 +44,17 @@ pub(super) enum WriterCommand {
     /// Sent by the writer itself. Commands behind this one in the queue were sent after this moment, in microseconds
     /// since `base`.
     Behind(u64),
-    /// Reply when everything before it is readable.
+    /// Request for a reply when everything queued before this command is readable.
     Barrier(mpsc::SyncSender<()>),
-    /// Reply when everything before it is durable.
+    /// Request for a reply when everything queued before this command is durable.
     Flush(mpsc::SyncSender<()>),
-    /// Remove the records before a cut; reply when the removal is visible.
+    /// Request to remove the records before a cut, with a reply when the removal is visible.
     Cut(Cut, mpsc::SyncSender<()>),
-    /// Record unreported losses, if there are any.
+    /// Request to record unreported losses, if there are any.
     Lost,
-    /// Repair the log, because this table is damaged.
+    /// Request to repair the log, because this table is damaged.
     Damaged(PathBuf),
-    /// Write everything before it, then end.
+    /// Request to write everything queued before this command and to end the thread.
     Close,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Shared {
     pub(super) permits: CachePadded<Semaphore>,
     pub(super) capacity: usize,
     pub(super) queue: Sender<WriterCommand>,
-    /// Marked calls in flight.
+    /// Calls in flight, with or without a mark.
     pub(super) in_flight: CallsInFlight,
     /// The writer's thread.
     pub(super) thread: OnceLock<Thread>,

@@ -302,7 +302,7 @@ impl Store {
         })
     }
 
-    /// Calls into fjall to write. Its errors are mapped, and a panic is reported as damage of the database.
+    /// Runs a write by fjall. Errors are mapped, and a panic is reported as damage of the database.
     fn write<T>(&self, call: impl FnOnce() -> fjall::Result<T>) -> Result<T, StoreError> {
         guarded(&self.path, || call().map_err(|error| write_error(&self.path, error)))
     }

@@ -40,13 +40,13 @@ const PROGRESS_RECORDS: u64 = 4096;
 pub struct Report {
     /// Number of verified records.
     pub records: u64,
-    /// Sequence number of the first one.
+    /// Sequence number of the first verified record.
     pub first: u64,
-    /// Sequence number of the last one.
+    /// Sequence number of the last verified record.
     pub last: u64,
-    /// First record that is not intact, in a hole that the log does not name.
+    /// First record that is not intact, unless it is in a hole that the log itself reports.
     pub broken: Option<Broken>,
-    /// Ranges of lost records named by the log.
+    /// Ranges of lost records that the log itself reports.
     pub gaps: Vec<Gap>,
     /// Unrecorded calls that the log states or will state at the next start; at most the oldest 1000 entries.
     pub unrecorded: Vec<Unrecorded>,
@@ -74,10 +74,10 @@ struct Members<'a> {
     first: u64,
     /// Sequence number of the last verified record.
     last: u64,
-    /// First record that is not intact, in a hole that the log does not name.
+    /// First record that is not intact, unless it is in a hole that the log itself reports.
     #[schema(required, value_type = Option<Broken>)]
     broken: &'a Option<Broken>,
-    /// Ranges of lost records named by the log.
+    /// Ranges of lost records that the log itself reports.
     gaps: &'a [Gap],
     /// Unrecorded calls that the log states or will state at the next start; at most the oldest 1000 entries.
     unrecorded: &'a [Unrecorded],

@@ -25,7 +25,7 @@ pub struct View {
     pub(super) snapshot: StoreSnapshot,
     /// First retained record.
     pub(super) first: u64,
-    /// One past the last record.
+    /// Number of the last record plus one.
     pub(super) next: u64,
     /// First segment that is not full.
     pub(super) unsealed: u64,
@@ -76,7 +76,7 @@ impl View {
         self.first
     }
 
-    /// One past the last record.
+    /// Number of the last record plus one.
     pub fn next(&self) -> u64 {
         self.next
     }
@@ -515,7 +515,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// One past the block's last record.
+    /// Number of the block's last record plus one.
     pub(super) fn end(&self) -> u64 {
         self.layout.first + self.layout.records.len() as u64
     }

@@ -46,7 +46,7 @@ pub(super) struct Compiler {
 pub(super) struct PendingSchema {
     pub(super) tool: ToolName,
     pub(super) raw: Box<RawValue>,
-    /// Cell that receives its outcome.
+    /// Cell that receives the outcome of the compilation.
     pub(super) awaited: Arc<OnceLock<OutputSchema>>,
     /// Whether the outcome still has to be reported.
     pub(super) new: bool,

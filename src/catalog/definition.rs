@@ -193,7 +193,7 @@ pub struct DiscoveredTool {
     pub(super) output_schema: Option<Box<RawValue>>,
     pub(super) annotations_raw: Option<Box<RawValue>>,
     pub(super) annotations: Annotations,
-    /// Parameter headers. Whether invalid ones matter depends on the transport.
+    /// Parameter headers of the tool. Whether invalid headers matter depends on the transport.
     pub parameter_headers: Result<Option<Arc<ParameterHeaders>>, InvalidHeaderAnnotation>,
     /// Whether the tool's `visibility` excludes models.
     pub(super) is_app_only: bool,

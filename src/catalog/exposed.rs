@@ -230,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every name is portable and unique, and a plain one can be split again.
+        /// Every name is portable and unique, and a plain name can be split again.
         #[test]
         fn exposed_names_are_portable_and_unique(
             pairs in prop::collection::hash_set(

@@ -62,7 +62,7 @@ mod tests {
         arriving.accepts(&document)
     }
 
-    /// Whether boon finds `document` valid. It decides alone under the engine setting `boon`.
+    /// Whether boon finds `document` valid. The engine setting of `schema` makes boon decide alone.
     fn conforms(schema: &Schema, document: &[u8]) -> bool {
         let document = [Bytes::copy_from_slice(document)];
         schema.judge(&document, &mut JudgeScratch::new()).verdict == Verdict::Conforms
@@ -259,7 +259,7 @@ mod tests {
         check(&format!("{{{D4},\"minimum\":1,\"exclusiveMinimum\":false}}"), &["1"], &["0"]);
         check(&format!("{{{D4},\"const\":1}}"), &[], &["1", "2"]);
         check(r#"{"$ref":"b.json","$defs":{"b":{"$id":"b.json","type":"integer"}}}"#, &[], &["1"]);
-        // The characters of a name are not taken for the text around it.
+        // A name that contains quotation marks is not confused with several members.
         check(r#"{"properties":{"a\":1,\"b":true}}"#, &[], &[r#"{"a":1,"b":2}"#]);
     }
 
@@ -364,7 +364,7 @@ mod tests {
             let slices: Vec<_> = document.as_bytes().chunks(1000).collect();
             assert_eq!(accepts_arriving(&schema, &slices), accepted, "{count}");
         }
-        // The item is read again with each byte, so the sum grows with the square of its length.
+        // The item is read again with each byte, so the total number of bytes read grows with the square of its length.
         for (len, accepted) in [(100, true), (2000, false)] {
             let document = text(len);
             let slices: Vec<_> = document.as_bytes().chunks(1).collect();

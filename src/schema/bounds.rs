@@ -151,7 +151,7 @@ impl<'a> Graph<'a> {
         self.overflowed
     }
 
-    /// Regular expressions, each with a flag whether it may be matched against names of members.
+    /// Regular expressions, each with a flag that states whether it may be matched against names of members.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = (&'a str, bool)> {
         let of_strings = !self.names.is_empty();
         self.patterns.iter().map(move |&(pattern, of_names)| (pattern, of_names || of_strings))

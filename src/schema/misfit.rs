@@ -392,7 +392,7 @@ mod tests {
             let left = found(schema, document);
             assert_eq!((left.count, left.listed.len()), (count, count), "{document}: {left:?}");
         }
-        // The tape engine reports only one.
+        // The tape engine reports only one violation.
         for (document, listed) in
             [(r#"{"a":null}"#, None), (r#"{"need":null}"#, Some("/need integer"))]
         {

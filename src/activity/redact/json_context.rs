@@ -42,7 +42,7 @@ const NAMES: &[&[u8]] = &[
 ];
 /// Keys whose value is named by a sibling member. The prefilter relies on their last word, `value` or `val`.
 const VALUES: &[&[u8]] = &[b"value", b"val", b"stringvalue", b"rawvalue", b"parametervalue"];
-/// More keys of this kind, but only after the name; before the name they are ordinary.
+/// Further keys of this kind. They count only after the name; before the name they are ordinary keys.
 const VALUES_AFTER_NAME: &[&[u8]] = &[b"values", b"content", b"data", b"default", b"text", b"v"];
 /// Keys whose list consists of names without values.
 const LISTS_OF_NAMES: &[&[u8]] = &[
@@ -83,7 +83,7 @@ enum Pending {
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
     object: bool,
-    /// Whether it is a list of names only.
+    /// Whether the list consists of names without values.
     names: bool,
     /// Whether the list contains a string.
     any: bool,
@@ -91,7 +91,7 @@ struct Frame {
     named: bool,
     /// Whether a member of the object named something else.
     other: bool,
-    /// Whether the current member is a name.
+    /// Whether the value of the current member is a name.
     at_name: bool,
     pending: Pending,
     command: Command,
@@ -139,7 +139,7 @@ impl JsonContext {
                 b'[' | b'(' => self.open(false),
                 b'}' | b']' | b')' => self.close(),
                 b',' => self.top.at_name = false,
-                // End of a tag with its attributes.
+                // `>` ends a tag, and with it the tag's attributes.
                 b'>' => self.top.named = false,
                 _ => {}
             }

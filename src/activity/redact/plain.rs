@@ -44,7 +44,7 @@ pub(super) enum Before {
 /// A text that is scrubbed from front to back.
 pub(super) struct ScrubInput<'a> {
     pub(super) bytes: &'a [u8],
-    /// Whether its end was cut off.
+    /// Whether the end of the text was cut off.
     pub(super) cut: bool,
     /// Number of enclosing strings.
     pub(super) depth: u32,

@@ -17,7 +17,7 @@ use crate::record::NodeId;
 use crate::store::{DB, Space, Store, StoreError};
 use mcpproxy_runtime::os::private;
 
-/// Folder for unnamed tables, where fjall and its compaction do not see them.
+/// Folder for unnamed tables, which fjall and its compaction do not read.
 const UNNAMED: &str = "unnamed";
 /// Name of a database's first journal.
 const FIRST_JOURNAL: &str = "0.jnl";

@@ -662,7 +662,7 @@ impl WriterState {
             self.appender = appender;
             self.wrote(records, permits);
         } else {
-            // Renumber the batch's records so that they follow the kept ones.
+            // The batch's records are renumbered, so that they follow the kept records.
             append_again(batch, &mut appender);
             self.appender = appender;
             self.permits += permits;

@@ -34,7 +34,7 @@ const MAX_QUERIES_KEPT: usize = 500;
 /// Circuit breaker for query requests.
 const CIRCUIT: BreakerConfig = BreakerConfig { failures: 3, open: Duration::from_secs(30) };
 
-/// Peer in log lines about the endpoint.
+/// Name of the peer in log lines about the endpoint.
 const ENDPOINT: LinePeer<'_> = LinePeer::Part("embeddings");
 
 /// Consequence named in log lines.
@@ -68,7 +68,7 @@ impl RequestKind {
 }
 
 impl RequestOutcome {
-    /// Every outcome.
+    /// All outcomes.
     pub const ALL: [Self; 2] = [Self::Success, Self::Failure];
 
     /// Name in metrics.
@@ -249,7 +249,7 @@ impl QueryEmbedder {
         }
     }
 
-    /// Reports tools without vectors. This is logged once until recovery.
+    /// Reports tools without vectors. A failure is logged once until recovery.
     pub fn report_missing(&self, tools: usize, why: &str) {
         let message = format!("search.embeddings: {tools} tools have no vectors yet: {why}");
         if self.trouble.lock().tools.replace(message).is_none() {

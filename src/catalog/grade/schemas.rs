@@ -485,7 +485,7 @@ const BOUNDS: [(&str, Side); 10] = [
     ("minLength", Side::AtLeast),
     ("minItems", Side::AtLeast),
     ("minProperties", Side::AtLeast),
-    // These are booleans in draft 4, which are compared literally.
+    // In draft 4, these keywords are booleans, which are compared literally.
     ("exclusiveMaximum", Side::AtMost),
     ("exclusiveMinimum", Side::AtLeast),
 ];

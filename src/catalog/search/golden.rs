@@ -196,7 +196,7 @@ fn accidental_name_match_does_not_hide_other_tools() {
     assert!(issues.len() > 1, "{issues:?}");
 }
 
-/// Maximum loss that a line of the thesaurus may cause over all questions: one first rank.
+/// Maximum loss over all questions that one line of the thesaurus may cause. It corresponds to one first rank.
 const HARM: f64 = -1.0;
 
 #[test]

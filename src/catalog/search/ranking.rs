@@ -44,7 +44,7 @@ struct Worth {
     score: f32,
     /// Coverage weight of the query's words that the tool has.
     covered: f32,
-    /// Whether one of these words is specific.
+    /// Whether one of the words that the tool has is specific.
     meant: bool,
 }
 

@@ -373,7 +373,7 @@ impl<'a> Shape<'a> {
         let handled = match keyword {
             "type" => self.read_type(value),
             "enum" | "const" => version >= 6 || keyword == "enum",
-            // These are read by `alternatives`.
+            // The module `alternatives` reads these keywords.
             "$ref" | "allOf" | "anyOf" | "oneOf" => true,
             "if" => version >= 7,
             "not" | "$dynamicRef" | "$recursiveRef" => false,
@@ -516,7 +516,7 @@ impl<'a> Shape<'a> {
                 self.object.is_none()
             }
             "then" | "else" => part.contains_key("if") || version >= 7,
-            // The others are read by `array` and `object`, are annotations, or have no meaning.
+            // The other keywords are read by `array` and `object`, are annotations, or have no meaning.
             _ => true,
         }
     }

@@ -21,7 +21,7 @@ const BYTES_PER_STEP: usize = 16;
 /// Number of alternatives for a number per step.
 const NUMBERS_PER_STEP: usize = 4;
 
-/// Number of bytes of a string per step for each of its conditions.
+/// Number of bytes of a string that take one step, for each condition of the string.
 const COMPARED_BYTES_PER_STEP: usize = 2;
 
 /// Maximum total number of undeclared names in the open objects and of items compared in the open arrays.
@@ -95,9 +95,9 @@ struct Items {
 
 /// End of an item, and the text after it.
 enum End<'t> {
-    /// A comma.
+    /// A comma, so another item follows.
     Next(&'t [u8]),
-    /// The closing bracket.
+    /// The closing bracket of the container.
     Last(&'t [u8]),
 }
 
@@ -269,7 +269,7 @@ impl<'p> AcceptPass<'p, '_> {
         None
     }
 
-    /// Uses up steps; `None`, from then on, if there are too few.
+    /// Uses up steps. Returns `None` if too few steps are left, and then also for all later calls that need steps.
     #[inline(always)]
     fn spend(&mut self, steps: usize) -> Option<()> {
         let is_enough = steps <= self.state.steps;
@@ -316,7 +316,7 @@ impl<'p> AcceptPass<'p, '_> {
         }
     }
 
-    /// Reads a container from behind its opening bracket.
+    /// Reads a container whose opening bracket precedes `text`.
     #[inline(always)]
     fn nested<'t>(
         &mut self,
