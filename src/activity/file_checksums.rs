@@ -33,7 +33,7 @@ pub(crate) enum Depth {
 /// Result of comparing the files with their checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ChecksumFinding {
-    /// There are no checksums, because the log was not closed or never written.
+    /// There are no checksums, because the log was not closed or was never written.
     NotClosed,
     Whole,
     /// These files were altered, removed or added.

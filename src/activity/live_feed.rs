@@ -26,7 +26,7 @@ const MAX_LAG: u64 = 16 * 1024;
 /// Renders one record for readers.
 pub type Render = fn(&Record, &mut Vec<u8>);
 
-/// Consecutive records, rendered.
+/// Consecutive records in rendered form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Portion {
     bytes: Bytes,
@@ -75,7 +75,7 @@ pub enum LiveEvent {
     Closed,
 }
 
-/// The portions rendered last.
+/// The portions that were rendered last.
 #[derive(Debug)]
 struct Recent {
     portions: Vec<Portion>,

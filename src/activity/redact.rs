@@ -37,7 +37,7 @@ pub const REDACTED: &str = MASKED;
 #[derive(Clone, Debug)]
 pub struct Redactor {
     keys: Keys,
-    /// Lets most texts without a secret pass; `None` if the configured keys rule out a prefilter.
+    /// Prefilter that most texts without a secret pass; `None` if the configured keys rule out a prefilter.
     prefilter: Option<Prefilter>,
 }
 

@@ -114,7 +114,7 @@ pub struct Restored {
     pub aside: PathBuf,
     /// Number of sealed records that the log did not have.
     pub fetched: u64,
-    /// Number of the log's records with new numbers.
+    /// Number of the log's records that got new numbers.
     pub renumbered: u64,
     /// Number of records that neither the log nor the object store has.
     pub lost: u64,

@@ -97,7 +97,7 @@ fn is_portable(char: char) -> bool {
     char.is_ascii_alphanumeric() || matches!(char, '_' | '-')
 }
 
-/// Whether the first separator of a plain name ends this server name.
+/// Whether, in a plain name that starts with this server name, the first separator is the one after the server name.
 fn is_unambiguous(server: &str) -> bool {
     !server.is_empty() && !server.contains(SEPARATOR) && !server.ends_with('_')
 }

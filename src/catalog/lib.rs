@@ -55,7 +55,8 @@ pub use listing::{ListNote, ListNotes, NoteAction};
 pub use settings::{PolicyOverride, ServerSettings, Settings};
 pub use snapshot::{FoundTools, Reviewed, Snapshot, ToolSet};
 
-/// Maximum number of notices buffered for a slow listener. Beyond it the oldest notices are dropped and the listener lags.
+/// Maximum number of notices buffered for a slow listener. Beyond this number, the oldest notices are dropped and the
+/// listener lags.
 const NOTICES: usize = 256;
 
 /// Maximum number of a server's sets whose changes wait to be reported to a caller. Sets accumulate if the server

@@ -268,7 +268,7 @@ impl<'e, 's, 'v> Leaves<'e, 's, 'v> {
 
 fn keyword(kind: &ErrorKind<'_, '_>) -> String {
     match kind {
-        // boon uses the singular.
+        // boon reports this keyword in the singular, as `additionalProperty`.
         ErrorKind::AdditionalProperties { .. } => "additionalProperties".to_owned(),
         kind => kind.keyword_path().map_or(String::new(), |path| path.keyword.to_owned()),
     }

@@ -1,4 +1,4 @@
-//! Prefilter that quickly lets texts without secrets pass. Pure.
+//! Prefilter that quickly recognizes most texts without secrets. Pure.
 //!
 //! Almost no payload has a secret, and scrubbing a payload as JSON in strings of JSON takes many times as long as
 //! searching for words. The prefilter therefore searches the raw text, escapes included, for these words first.

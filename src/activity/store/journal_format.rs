@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn single_bit_flip_loses_at_most_its_batch_and_no_batch_if_it_is_in_a_start() {
+    fn single_bit_flip_loses_at_most_its_batch_and_a_flip_in_a_batch_start_loses_none() {
         let (bytes, written) = journal(&mut Random(3), 4);
         let used = written.last().unwrap().end;
         for at in 0..used {

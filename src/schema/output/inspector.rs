@@ -217,7 +217,7 @@ impl Inspector {
         Ok(InspectedMessage::Foreign)
     }
 
-    /// Member that is the current message's body, once known.
+    /// Member that contains the body of the current message; `None` until it is known.
     pub fn member(&self) -> Option<AnswerMember> {
         match self.scanner.envelope().kind? {
             MessageKind::Result => Some(AnswerMember::Result),
@@ -574,7 +574,7 @@ mod tests {
         }
     }
 
-    /// The body with a bare `structuredContent` wrapped, fed in pieces of `size` bytes.
+    /// Body of a message that is fed in pieces of `size` bytes. A `structuredContent` that is not an object is wrapped.
     fn wrapped(text: &str, size: usize) -> String {
         let mut inspector = Inspector::new(Treatment::Forward, &POLICY, 7, 1);
         let mut body = Vec::new();
