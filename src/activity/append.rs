@@ -21,7 +21,7 @@ use super::store::{Batch, Space, StoreError};
 use super::view::{LogEnd, View};
 use mcpproxy_json::members::has_lone_surrogate;
 
-/// Records per block, unless [`BLOCK_BYTES`] closes it earlier.
+/// Number of records at which a block is closed, unless [`BLOCK_BYTES`] closes it earlier.
 const BLOCK_RECORDS: u64 = 64;
 /// Size in bytes at which a block is closed; bounds the cost of reading a single record.
 const BLOCK_BYTES: usize = 32 << 10;
@@ -111,8 +111,8 @@ impl Appender {
         Ok(appender)
     }
 
-    /// Completes the filling of the gap that began at record `first`: writes the index of the last segment touched,
-    /// unless it is the log's last, unfilled segment.
+    /// Finishes filling the gap that began at record `first`. Writes the index of the last changed segment, unless that
+    /// segment is the log's last one, which is not full.
     pub(crate) fn finish_in_gap(&mut self, view: &View, first: u64) -> Result<(), StoreError> {
         let number = segment::of(self.next);
         let is_begun = self.next > segment::start(number) || segment::of(first) == number;
@@ -207,8 +207,8 @@ impl Appender {
         self.batch.put(Space::State, keys::call_mark(ticket), begun);
     }
 
-    /// Adds the records of a call from its mark, the only stored part of the call. Returns the call's status; adds
-    /// nothing if the mark is malformed.
+    /// Adds the records of a call of which only the mark is stored. Returns the call's status; adds nothing if the mark
+    /// is malformed.
     pub(crate) fn push_marked_call(
         &mut self,
         begun: &CallMark<'_>,
@@ -270,7 +270,7 @@ impl Appender {
         self.add(&HeadRef { stored_ms: self.stored_ms, ..*head })
     }
 
-    /// Leaves a gap: the next record gets the number `next` and follows `hash`.
+    /// Leaves a gap: the next record gets the number `next`, and `hash` is its predecessor hash.
     pub(crate) fn skip(&mut self, next: u64, hash: Hash) {
         self.close_block();
         if segment::of(next) != segment::of(self.next)
@@ -410,7 +410,7 @@ fn head_of<'a>(
     }
 }
 
-/// `metadata` member that names the payload whose kept part contains an escaped lone surrogate. Many JSON parsers
+/// Member of `metadata` that names the payload whose kept part contains an escaped lone surrogate. Many JSON parsers
 /// reject or replace lone surrogates.
 const LONE_SURROGATE: &str = "lone_surrogate";
 

@@ -5,8 +5,9 @@
 //! packed block     2 · block length · LZ4 block
 //! ```
 //!
-//! Blocks are compressed before they reach the store, so the journal, the memtable and the tables hold them
-//! compressed. A block that LZ4 does not shrink is stored unchanged: its own first byte is its version.
+//! Blocks are compressed before they reach the store, so the journal, the memtable and the tables hold them compressed.
+//! A block that LZ4 does not shrink is stored unchanged. Its first byte is then its format version, which differs from
+//! the 2 of a packed block.
 
 use bytes::Bytes;
 use lz4_flex::block::{
@@ -22,16 +23,16 @@ pub const VERSION: u8 = 1;
 /// Reason why bytes cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// The bytes end too early.
+    /// The bytes end before the value does.
     #[error("ends too early")]
     Short,
-    /// There are bytes after the end.
+    /// Bytes follow the end of the decoded value.
     #[error("has bytes after its end")]
     Trailing,
     /// The format version is newer than this program.
     #[error("has unknown version {0}")]
     Version(u8),
-    /// A number, code or text that no encoder writes.
+    /// The bytes hold a number, code or text that no encoder writes.
     #[error("has an impossible value")]
     Value,
 }
@@ -121,7 +122,7 @@ impl<'a> Reader<'a> {
         simdutf8::basic::from_utf8(self.bytes()?).map_err(|_| DecodeError::Value)
     }
 
-    /// Reads the number of following elements, each of which takes at least one byte.
+    /// Reads the number of elements that follow, each of which takes at least one byte.
     pub(crate) fn count(&mut self) -> Result<usize, DecodeError> {
         let count = usize::try_from(self.varint()?).map_err(|_| DecodeError::Value)?;
         if count > self.0.len() { Err(DecodeError::Short) } else { Ok(count) }

@@ -29,14 +29,14 @@ const JUMP_MS: u64 = 5 * 60 * 1000;
 /// Wall clock that accepts forward jumps only after [`LASTING_MS`].
 #[derive(Debug)]
 struct JumpFilter {
-    /// Last accepted time, and the monotonic clock at that time.
+    /// Last accepted time, and the reading of the monotonic clock at that time.
     time: u64,
     steady: u64,
     /// Jump that is not accepted yet.
     jump: Option<Jump>,
 }
 
-/// Size of a jump, and the monotonic clock when it happened.
+/// Size of a jump, and the reading of the monotonic clock when it happened.
 #[derive(Clone, Copy, Debug)]
 struct Jump {
     by: u64,
@@ -55,7 +55,7 @@ impl JumpFilter {
         let by = wall.saturating_sub(expected);
         if by <= JUMP_MS {
             if self.jump.take().is_some() {
-                tracing::info!("the wall clock returned from its jump ahead");
+                tracing::info!("the wall clock agrees with the monotonic clock again");
             }
             self.time = wall;
             return wall;
@@ -114,7 +114,7 @@ pub(super) struct Opened {
     pub(super) end: u64,
     /// Number of the next record.
     pub(super) next: u64,
-    /// Monotonic clock when the log was opened.
+    /// Reading of the monotonic clock when the log was opened.
     pub(super) steady: u64,
     /// Running time of earlier processes in milliseconds ([`AgeMarks`]).
     pub(super) ran_ms: u64,
@@ -136,7 +136,7 @@ impl Opened {
 
 /// Minimum interval between writes of the marks.
 const WRITE_EVERY_MS: u64 = 60 * 1000;
-/// Number of marks within `min_retention`, which is the resolution of ages.
+/// Number of marks within `min_retention`. It determines the resolution of ages.
 const MARKS: u64 = 64;
 /// Maximum number of marks; at the limit a new one is added only after old ones are dropped.
 const MAX_MARKS: usize = 256;
@@ -166,7 +166,7 @@ impl AgeMarks {
         }
         self.ran_ms = ran_ms;
         let min_age = millis(min_age);
-        // Only the newest of the marks that are old enough is needed.
+        // Of the marks that are old enough, only the newest is needed.
         let old = self.marks.iter().filter(|mark| ran_ms.saturating_sub(mark.ran_ms) >= min_age);
         self.marks.drain(..old.count().saturating_sub(1));
         let pause = min_age / MARKS;
@@ -192,7 +192,7 @@ impl AgeMarks {
         self
     }
 
-    /// The first record with a known age.
+    /// Number of the first record whose age is known from the marks.
     pub(crate) fn first(&self) -> Option<u64> {
         self.marks.first().map(|mark| mark.next)
     }
@@ -249,7 +249,7 @@ mod tests {
         for minute in 1..60 {
             assert_eq!(filter.at(ahead(1, minute), minute * MINUTE), ahead(0, minute));
         }
-        // A different jump restarts the hour.
+        // A jump of a different size restarts the hour.
         for minute in 60..120 {
             assert_eq!(filter.at(ahead(9, minute), minute * MINUTE), ahead(0, minute));
         }
@@ -319,7 +319,7 @@ mod age_marks {
         assert!(marks.marks.len() as u64 <= MARKS + 2, "{}", marks.marks.len());
         let mut marks = AgeMarks::default();
         for minute in 0..10_000 {
-            // The shorter the minimum age, the closer the marks.
+            // With a shorter minimum age, the marks are closer together.
             let min_age = if minute < 300 { DAY / 64 } else { DAY * 30 };
             marks.note(1 + minute, minute * 60_000, min_age);
         }

@@ -46,7 +46,7 @@ const WITHOUT_UNKNOWN: u8 = 2;
 /// Variant of version 2 with the status `unknown`.
 const ONLY_UNKNOWN: u8 = 3;
 
-/// Principals encoded as one byte, which is their index in this list. Append new ones only at the end.
+/// Principals that are encoded as one byte, their index in this list. Append new ones only at the end.
 const COMMON_PRINCIPALS: [&str; 3] = ["", "anonymous", "admin"];
 /// Marker for any other principal, whose id follows as text.
 const OTHER_PRINCIPAL: u8 = u8::MAX;
@@ -399,7 +399,7 @@ pub fn read_records(bytes: &[u8]) -> Result<Vec<Record>, DecodeError> {
             record.body = ReadBody::Metadata(metadata.to_owned());
         }
         if !name.is_empty() {
-            // The records of a response come from few nodes, so names are shared.
+            // Few nodes contribute records to a response, so equal node names share one allocation.
             let known = names.iter().find(|it| ***it == *name).cloned();
             let shared = known.unwrap_or_else(|| {
                 let shared = Arc::<str>::from(name);
@@ -537,7 +537,8 @@ mod tests {
         assert!((0..bodies.len()).all(|len| body_block(&bodies[..len]).is_err()));
     }
 
-    /// Parses fixtures, one per line: a name, and hexadecimal bytes that either an earlier version or no version writes.
+    /// Parses fixtures, one per line: a name, and bytes in hexadecimal. The bytes were written by an earlier version,
+    /// or no version writes them.
     fn fixtures(text: &str) -> Vec<(&str, Vec<u8>)> {
         let byte =
             |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();

@@ -11,7 +11,7 @@ use super::record::{MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// At most 50 ms after the reply.
+    /// Durable at most 50 ms after the reply.
     #[default]
     Grouped,
     /// Durable before the reply's last chunk.
@@ -55,14 +55,14 @@ pub struct Config {
     /// Whether call records carry a receipt: hashes of the response as received and as forwarded.
     pub receipts: bool,
     pub durability: Durability,
-    /// Whether read-only calls are marked when they begin, as other calls are.
+    /// Whether read-only calls are marked when they begin, like all other calls.
     pub mark_reads: bool,
     pub on_failure: OnFailure,
     /// Keys whose values are always redacted, in addition to the built-in ones.
     pub redact_keys: Vec<String>,
     /// Maximum number of calls in flight or waiting to be written.
     pub queue_records: usize,
-    /// Maximum memory of these calls in bytes.
+    /// Maximum memory of the calls in flight or waiting to be written, in bytes.
     pub queue_bytes: usize,
     /// Schedule of the scrubs; not configurable.
     #[serde(skip)]
@@ -133,9 +133,9 @@ pub struct Retention {
     pub min_age: Duration,
 }
 
-/// Maximum size of an entry beyond arguments and response: the error text, intent and metadata, 4 KiB for
-/// names, spare capacity and the entry itself, 2.5 KiB for the second entry of a marked call, and the rest
-/// for decisions.
+/// Maximum size of an entry, without arguments and response. Covers the error text, the intent and the metadata. The
+/// 6144 bytes are 4 KiB for names, spare capacity and the entry itself, and 2 KiB for decisions; the 2560 bytes are for
+/// the second entry of a marked call.
 const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
 
 impl Config {

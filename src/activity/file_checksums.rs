@@ -15,13 +15,14 @@ use super::store::{DB, StoreError};
 /// Name of the file in the log's folder.
 pub(crate) const NAME: &str = "seal";
 const READ_BYTES: usize = 1 << 20;
-/// Folder name of tables, which never change once written and are too many to read at every start.
+/// Name of the folders that hold tables. Tables never change once written, and there are too many to read all of them
+/// at every start.
 const TABLES: &str = "tables";
 
 /// Files next to the store that logs of earlier versions do not have.
 const OPTIONAL: [&str; 2] = [super::losses::TALLY_FILE, super::folder::NODE_FILE];
 
-/// Extent of a comparison.
+/// Set of files to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
     /// All files except tables, which carry their own checksums. Used at startup.
@@ -32,7 +33,7 @@ pub(crate) enum Depth {
 /// Result of comparing the files with their checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ChecksumFinding {
-    /// There are no checksums, because the log was not closed or never written.
+    /// There are no checksums, because the log was not closed or was never written.
     NotClosed,
     Whole,
     /// These files were altered, removed or added.

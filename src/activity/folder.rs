@@ -263,7 +263,7 @@ mod node_id {
 const TABLES: &str = "tables";
 /// Kinds of folders next to a log, named `<log>.<kind>-<process>`.
 const KINDS: [&str; 2] = ["copy", "scratch"];
-/// Maximum number of these folders per process.
+/// Maximum number of such folders per process.
 const MAX_FOLDERS: u32 = 64;
 
 /// A copy of a folder, removed when it is dropped.
@@ -274,14 +274,14 @@ pub(super) struct Copy {
     outer: Option<(PathBuf, File)>,
 }
 
-/// Way to link a table of the original into the copy.
+/// Function that links a table of the original into the copy.
 type Link = fn(&Path, &Path) -> io::Result<()>;
 
 /// Treatment of parts of a file that the disk cannot read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unreadable {
     Refused,
-    /// Replaced by zeros.
+    /// Unreadable parts are replaced by zeros.
     Zeroed,
 }
 
@@ -309,7 +309,7 @@ impl Copy {
             let outer = dir.with_file_name(name);
             match private::new_folder(&outer) {
                 Ok(()) => {}
-                // The folder belongs to another copy of this process, or to a killed process with the same id.
+                // The folder belongs to another copy made by this process, or to a killed process with the same id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(StoreError::File { file: outer, error }),
             }
@@ -393,7 +393,7 @@ pub(super) fn remove_leftovers(dir: &Path) {
             continue;
         }
         let path = entry.path();
-        // The process that made the copy holds its lock until it ends.
+        // The process that made the copy keeps the folder locked until it ends.
         let is_left = File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok());
         if is_left {
             match fs::remove_dir_all(&path) {

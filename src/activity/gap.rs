@@ -70,19 +70,19 @@ impl Gap {
 /// Calls without a record, because the log could not be written while they proceeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unrecorded {
-    /// Maximum number of calls.
+    /// Maximum number of calls without a record.
     #[serde(rename = "records_lost")]
     pub records: u64,
-    /// Minimum number of calls. It is less than `records` if the process was killed: entries in memory at
-    /// that time may have been written just before.
+    /// Minimum number of calls without a record. It is less than `records` if the process was killed: entries in memory
+    /// at that time may have been written just before.
     pub at_least: u64,
-    /// Total since the log was created, including these.
+    /// Total number of calls without a record since the log was created, including these calls.
     pub total: u64,
     /// Time at which the log became unwritable.
     #[serde(with = "time", rename = "from")]
     #[schema(value_type = String, format = DateTime)]
     pub from_ms: u64,
-    /// Time of the last lost call.
+    /// Time of the last call without a record.
     #[serde(with = "time", rename = "to")]
     #[schema(value_type = String, format = DateTime)]
     pub to_ms: u64,

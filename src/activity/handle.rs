@@ -93,7 +93,7 @@ impl Activity {
         }
         let has_failed = shared.has_failed.notified();
         if !shared.cannot_write() {
-            // Capacity is short: write the gathered batch now.
+            // Capacity is short, so the gathered batch is written now.
             shared.wake();
             tokio::select! {
                 permit = shared.permits.acquire() => match permit {
@@ -113,7 +113,7 @@ impl Activity {
         }
     }
 
-    /// Records an event that is not a call, exceeding the capacity if necessary. These events are rare, or bounded at
+    /// Records an event that is not a call, even if this exceeds the capacity. Such events are rare, or bounded at
     /// their source.
     pub fn note(&self, entry: impl Into<Box<Entry>>) {
         let mut entry = entry.into();
@@ -297,7 +297,7 @@ impl Activity {
 }
 
 impl Shared {
-    /// Queues replies until everything that is durable now is also confirmed.
+    /// Holds back replies until everything that is durable now is also confirmed.
     pub(super) fn await_confirmation(&self, waiting: impl Iterator<Item = oneshot::Sender<()>>) {
         let last = self.durable_seq.load(Ordering::Acquire);
         let mut unconfirmed = self.unconfirmed.lock();
@@ -316,7 +316,7 @@ pub struct Slot {
     pub(super) shared: Arc<Shared>,
     /// False for a slot without a permit, issued while the log has failed.
     pub(super) counted: bool,
-    /// Read-barrier epoch; set when the reply was sent.
+    /// Read-barrier epoch; set when the reply is sent.
     pub(super) epoch: Option<u8>,
     /// Position among the calls in flight; set when the call is registered.
     pub(super) in_flight: Option<CallPlace>,
@@ -367,15 +367,15 @@ impl Slot {
         }
     }
 
-    /// Registers a call as [`Self::begin`] does, but one whose reply may be sent before its entry is complete.
+    /// Registers a call like [`Self::begin`]. Used if the reply may be sent before the call's entry is complete.
     pub fn record_is_late(&mut self, entry: &mut Box<Entry>) {
         if self.epoch.is_some() && self.enter(entry) {
             self.shared.wake_if_asleep();
         }
     }
 
-    /// Moves the known part of the entry to the calls in flight, once, and only for a slot with a permit. Returns true
-    /// if it was moved; the rest of the entry then holds the outcome.
+    /// Moves the known part of the entry to the calls in flight. Does so only once, and only for a slot with a permit.
+    /// Returns true if it was moved; `entry` then holds the rest, to which the outcome is added.
     fn enter(&mut self, entry: &mut Box<Entry>) -> bool {
         if !self.counted || self.in_flight.is_some() {
             return false;
@@ -418,8 +418,8 @@ impl Slot {
         Ok(())
     }
 
-    /// Marks the end of the reply of a call whose entry follows later (for a verdict reached while forwarding); later
-    /// queries wait for the entry (ACT-5).
+    /// Marks the end of the reply of a call whose entry follows later, because the verdict is reached while the reply
+    /// is forwarded. Later queries wait for the entry (ACT-5).
     pub fn replied(&mut self) {
         if self.epoch.is_none() {
             self.epoch = Some(self.shared.read_barrier.enter());
@@ -478,7 +478,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.leave_epoch();
-        // Without an entry the call was not made; a stored mark is kept.
+        // A slot without an entry belongs to a call that was not made. If its mark is already stored, the mark is kept.
         if let Some(place) = self.in_flight.take() {
             self.shared.in_flight.end(place);
         }
@@ -488,8 +488,8 @@ impl Drop for Slot {
     }
 }
 
-/// Maximum age of the oldest entry that is not durable before replies wait. Above the writer's gathering
-/// time, and below the guaranteed 50 ms (ACT-3) by a typical scheduling delay.
+/// Maximum age of the oldest entry that is not durable before replies wait. It exceeds the writer's gathering time, and
+/// is shorter than the guaranteed 50 ms (ACT-3) by a typical scheduling delay.
 const OVERRUN: Duration = Duration::from_millis(35);
 
 /// Maximum time that a reply, or a call to be sent, waits for a log that is behind.
@@ -532,7 +532,7 @@ impl Shared {
         late && !self.asleep.load(Ordering::Acquire) && self.can_become_durable()
     }
 
-    /// Whether records in flight can become durable soon; otherwise no call waits for them.
+    /// Whether records in flight can become durable soon. If not, no call waits for them.
     fn can_become_durable(&self) -> bool {
         !self.cannot_write() && !self.is_closed.load(Ordering::Acquire)
     }
@@ -555,13 +555,14 @@ impl Shared {
                 done.await;
             }
         };
-        // Write the gathered batch now.
+        // The gathered batch is written now.
         self.wake();
-        // After the limit the call is answered, because it was sent (ACT-2).
+        // When the limit is reached, the call is answered anyway, because it was sent (ACT-2).
         let _ = tokio::time::timeout(WAIT_LIMIT, wait).await;
     }
 
-    /// Waits until a record is durable or will not be soon; the call is answered then (ACT-2).
+    /// Waits until a record is durable, or until it is known that it will not be durable soon. The call is answered in
+    /// either case (ACT-2).
     pub(super) async fn durable(&self, done: oneshot::Receiver<()>) -> Result<(), NotAdmitted> {
         let has_failed = self.has_failed.notified();
         if self.cannot_write() {

@@ -50,9 +50,9 @@ struct Shard {
 
 #[derive(Debug)]
 struct Call {
-    /// The call's entry at its beginning.
+    /// The entry as known when the call began.
     entry: Box<Entry>,
-    /// Set once the call's mark is in the store, or in a batch on its way there.
+    /// Set once the call's mark is in the store, or in a batch that is about to be written.
     ticket: Option<u64>,
 }
 
@@ -119,7 +119,8 @@ impl CallsInFlight {
     }
 
     /// Assigns a ticket to the call at `place` and returns a copy of its entry for the mark; `None` if the call has
-    /// ended. If another call has begun at that place since, it is marked instead, because it has no mark either.
+    /// ended. If another call has begun at that place in the meantime, that call is marked instead, because it has no
+    /// mark either.
     pub(super) fn mark(&self, place: &CallPlace, ticket: u64) -> Option<Box<Entry>> {
         let mut shard = self.shard(place.shard)?;
         let call = shard.calls.get_mut(place.index)?.as_mut()?;
@@ -137,7 +138,7 @@ impl CallsInFlight {
     }
 }
 
-/// Number of this thread among the threads that began calls.
+/// Number of this thread, counted in the order in which threads began their first call.
 fn thread_number() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -148,7 +149,7 @@ fn thread_number() -> usize {
 
 /// Error text of the record of a call whose outcome is unknown.
 pub(crate) const OUTCOME_UNKNOWN: &str =
-    "sent or about to be, outcome not known: mcpproxy ended during the call";
+    "sent or about to be sent, outcome not known: mcpproxy ended during the call";
 /// Contents of a call's mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallMark<'a> {
@@ -207,7 +208,7 @@ mod tests {
         let calls = CallsInFlight::default();
         let mut places: Vec<_> = [5, 3, 9].map(|started| calls.begin(call(started))).into();
         let short = calls.end(places.remove(2)).unwrap();
-        assert_eq!((short.0.draft.started, short.1), (9, None), "it was never marked");
+        assert_eq!((short.0.draft.started, short.1), (9, None), "the call was never marked");
         assert!(calls.has_unmarked());
         assert_eq!(mark_all(&calls, 7), [3, 5]);
         assert!(!calls.has_unmarked() && calls.unmarked().is_empty());
@@ -222,7 +223,7 @@ mod tests {
         let unmarked = calls.unmarked();
         assert_eq!(calls.end(place).unwrap().1, None);
         assert!(calls.mark(&unmarked[0], 1).is_none());
-        // Another call that took its place is marked instead.
+        // Another call that reused the place is marked instead.
         let next = calls.begin(call(2));
         assert_eq!(calls.mark(&unmarked[0], 2).unwrap().draft.started, 2);
         assert!(calls.mark(&unmarked[0], 3).is_none());
@@ -239,7 +240,7 @@ mod tests {
                 scope.spawn(|| {
                     places.into_iter().for_each(|place| assert!(calls.end(place).is_some()));
                 });
-                // Another worker, which has its own shard.
+                // This thread is another worker, which has its own shard.
                 scope.spawn(|| calls.end(calls.begin(call(round))));
             });
         }
@@ -257,7 +258,7 @@ mod marks {
     use super::*;
 
     #[test]
-    fn mark_round_trips_and_a_truncated_mark_does_not_decode_to_it() {
+    fn mark_round_trips_and_a_truncated_mark_does_not() {
         let decisions = vec![(Verdict::Warning, &b"{}"[..]), (Verdict::Blocked, b"")];
         let mark = CallMark { head: b"head", body: b"", decisions };
         let bytes = mark.encode();

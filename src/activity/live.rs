@@ -49,7 +49,7 @@ impl Activity {
     /// Starts following the log after record `after`. All live readers share one rendering.
     pub fn live(&self, after: u64, render: Render) -> Live {
         let shared = Arc::clone(&self.shared);
-        // The first reader's rendering is used for all, since there is only one kind of reader.
+        // The rendering supplied by the first reader is used for all readers, since there is only one kind of reader.
         let _ = shared.readers.render.set(render);
         shared.live.join();
         shared.readers.wake();
@@ -74,7 +74,7 @@ impl Live {
     pub async fn next(&mut self) -> LiveEvent {
         loop {
             let mut changed = pin!(self.shared.live.changed());
-            // Registered before the check, so that no wake-up is lost in between.
+            // The reader registers for the wake-up before it checks the feed, so that no wake-up in between is lost.
             changed.as_mut().enable();
             if let Some(event) = self.poll() {
                 if let LiveEvent::Records(_, last) = &event {
@@ -98,7 +98,7 @@ impl Live {
         self.seq
     }
 
-    /// Notes that the reader has read the log itself up to record `seq`.
+    /// Notes that the reader itself has read the log up to record `seq`.
     pub fn skip_to(&mut self, seq: u64) {
         self.seq = self.seq.max(seq);
     }
@@ -111,7 +111,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // The reader thread then drops the recent portions.
+        // When the last reader leaves, the reader thread drops the recent portions.
         if self.shared.live.leave() {
             self.shared.readers.wake();
         }
@@ -150,7 +150,7 @@ impl Activity {
                 catch_unwind(AssertUnwindSafe(|| self.feed(*render))).unwrap_or(false)
             });
             match queue.try_recv() {
-                // The caller of a job that panicked sees its channel closed.
+                // If a job panics, its channel is closed, and its caller gets an error.
                 Ok(job) => drop(catch_unwind(AssertUnwindSafe(job))),
                 Err(_) if feeds => {}
                 Err(_) => thread::park(),

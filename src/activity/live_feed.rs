@@ -19,14 +19,14 @@ use super::record::{Id, Record};
 
 /// Maximum number of bytes of rendered records kept for live readers, in addition to the newest portion.
 const RECENT_BYTES: usize = 4 << 20;
-/// Maximum number of records by which the rendering may lag. Beyond it rendering skips to the log's end, and
+/// Maximum number of records by which the rendering may lag. Beyond this number, rendering skips to the log's end, and
 /// readers read the skipped records themselves.
 const MAX_LAG: u64 = 16 * 1024;
 
 /// Renders one record for readers.
 pub type Render = fn(&Record, &mut Vec<u8>);
 
-/// Consecutive records, rendered.
+/// Consecutive records in rendered form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Portion {
     bytes: Bytes,
@@ -75,13 +75,13 @@ pub enum LiveEvent {
     Closed,
 }
 
-/// The portions rendered last.
+/// The portions that were rendered last.
 #[derive(Debug)]
 struct Recent {
     portions: Vec<Portion>,
     /// The record before the first portion.
     before: u64,
-    /// The last record covered.
+    /// The last record covered by the portions.
     last: u64,
 }
 
@@ -132,7 +132,7 @@ impl LiveFeed {
         self.changed.notify_waiters();
     }
 
-    /// Completes at the next wake-up.
+    /// Future that completes at the next wake-up.
     pub(super) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -172,7 +172,7 @@ impl LiveFeed {
             Some(recent) if recent.last >= stored => return Ok(false),
             Some(recent) => {
                 let (portion, last) = read(recent.last).inspect_err(|_| self.recent.store(None))?;
-                // Lost numbers have no record.
+                // A lost record has a number but cannot be read, so the position advances by at least one.
                 recent.with(portion, last.max(recent.last + 1))
             }
         };

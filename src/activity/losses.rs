@@ -41,8 +41,8 @@ pub struct LossTally {
 }
 
 impl LossTally {
-    /// Reads the file in `dir`; a missing file means no loss. Returns false if the file was written and no
-    /// entry in it is intact.
+    /// Reads the file in `dir`; a missing file means no loss. Returns false if the file was written but holds no intact
+    /// entry.
     pub fn read(dir: &Path) -> Result<(Self, bool), StoreError> {
         let found = match AlternatingFile::<TALLY_BYTES>::read(dir, TALLY_KIND) {
             Ok(found) => found,
@@ -56,7 +56,7 @@ impl LossTally {
         ))
     }
 
-    /// Losses that are not reported yet, if `reported` losses are.
+    /// Losses that are not reported yet, given that `reported` losses have been reported.
     pub(crate) fn unreported(&self, reported: u64) -> Option<Unrecorded> {
         let records = (self.total + self.waiting).saturating_sub(reported);
         (records > 0).then(|| Unrecorded {
@@ -140,7 +140,7 @@ struct CountFile {
     places: AlternatingFile<TALLY_BYTES>,
     number: u64,
     written: LossTally,
-    /// Set after a failure is logged, until a write succeeds.
+    /// True from the time when a failure is logged until a write succeeds.
     has_failed: bool,
 }
 
@@ -185,7 +185,7 @@ impl Ledger {
         outage.cause = cause.get(..cut).unwrap_or_default().to_owned();
     }
 
-    /// Unreported losses, if `lost` entries are lost in total.
+    /// Losses that are not reported yet, given that `lost` entries are lost in total.
     pub(super) fn unreported(&self, lost: u64) -> Option<Unrecorded> {
         let outage = self.outage.lock();
         self::tally(&outage, lost, 0).unreported(outage.reported)
@@ -197,9 +197,9 @@ impl Ledger {
         (outage.reported, outage.uncertain) = (total, 0);
     }
 
-    /// Writes the file if its contents changed. `lost` entries are lost, `waiting` more would be if the
-    /// process ended now, and during an outage `now_ms` is the time of the last loss. A failure is logged;
-    /// the count then exists only in memory.
+    /// Writes the file if its contents changed. `lost` is the number of lost entries, and `waiting` the number of
+    /// entries that would also be lost if the process ended now. During an outage, `now_ms` is the time of the last
+    /// loss. A failure is logged; the count then exists only in memory.
     pub(super) fn save(&self, lost: u64, waiting: u64, now_ms: Option<u64>) {
         let mut file = self.file.lock();
         let Some(file) = file.as_mut() else { return };

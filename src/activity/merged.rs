@@ -10,8 +10,8 @@ use super::stats::{Period, Summary};
 use super::store::StoreError;
 use super::view::View;
 
-/// Maximum offset of a page over several logs, because skipped records have to be read. Cursors reach
-/// further.
+/// Maximum offset of a page over several logs. It is limited because skipped records have to be read; cursors have no
+/// such limit.
 pub const MAX_MERGED_OFFSET: u64 = 10_000;
 /// Maximum number of records skipped per step.
 const SKIP_RECORDS: usize = 500;
@@ -24,7 +24,7 @@ pub fn merge_pages(pages: impl IntoIterator<Item = Listing>, limit: usize) -> Li
         records.extend(page.records);
         floor = floor.max(page.next_cursor);
     }
-    // Below the floor, a log may have records that are not on its page.
+    // A log may have records below the floor that are not on its page.
     records.retain(|record| floor.is_none_or(|floor| record.id >= floor));
     records.sort_by_key(|record| std::cmp::Reverse(record.id));
     records.dedup_by_key(|record| record.id);
@@ -174,7 +174,7 @@ impl MergedView {
                 let seq = seq.max(place.seq + 1).min(place.last);
                 records.retain(|record| record.seq <= place.last);
                 if seq < place.last {
-                    // The log may have more records beyond this one.
+                    // The log may have more records after record `seq`.
                     if let Some((_, id, _)) = view.from(seq)? {
                         ceiling = Some(ceiling.map_or(id, |ceiling| ceiling.min(id)));
                     }
@@ -193,7 +193,7 @@ impl MergedView {
                     .collect();
                 place.seq = match taken.last() {
                     _ if taken.len() == count && ceiling.is_none() => seq,
-                    // Records examined up to the ceiling are done, whether or not they match.
+                    // The position advances past all records up to the ceiling, whether or not they match.
                     last => {
                         let view = self.views.iter().find(|view| view.node() == place.log);
                         let below = match (view, ceiling) {

@@ -89,21 +89,21 @@ impl Filter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordField {
-    /// [`Filter::kinds`]
+    /// Field of [`Filter::kinds`].
     Type = 1,
-    /// [`Filter::statuses`]
+    /// Field of [`Filter::statuses`].
     Status = 2,
-    /// [`Filter::servers`]
+    /// Field of [`Filter::servers`].
     Server = 3,
-    /// [`Filter::tools`]
+    /// Field of [`Filter::tools`].
     Tool = 4,
-    /// [`Filter::operations`]
+    /// Field of [`Filter::operations`].
     Operation = 5,
-    /// [`Filter::sessions`]
+    /// Field of [`Filter::sessions`].
     Session = 6,
-    /// [`Filter::requests`]
+    /// Field of [`Filter::requests`].
     Request = 7,
-    /// [`Filter::principals`]
+    /// Field of [`Filter::principals`].
     Principal = 8,
 }
 
@@ -170,7 +170,7 @@ pub enum From {
     /// The newest record.
     #[default]
     Newest,
-    /// The record after this id. The record with the id need not be retained.
+    /// The record after this id. The record with the id itself need not be retained.
     After(Id),
     /// The record after this number of matching records.
     Offset(u64),

@@ -76,7 +76,7 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
         let view = View::new(store.snapshot()?)?;
         check_end(dir, reading.tip, &view)?;
         if view.marks().next().is_some() {
-            // The next start will do the same in the log itself.
+            // The next start does the same in the log itself.
             settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
         }
         Ok(store)
@@ -104,7 +104,7 @@ fn altered(dir: &Path, files: Vec<PathBuf>) -> StoreError {
 pub(crate) struct OpenLog {
     pub lock: Lock,
     pub store: Store,
-    /// The chain tip's file.
+    /// File that holds the chain tip.
     pub tip_file: ChainTipFile,
 }
 
@@ -307,7 +307,7 @@ fn derive_all(dir: &Path) -> Result<(), StoreError> {
 
 /// Maximum number of candidate blocks per first record number.
 const MAX_CANDIDATES: usize = 4;
-/// Limit on decoding work, in bytes of blocks per byte of a damaged range, in addition to [`FIRST_WORK`].
+/// Number of bytes of blocks that may be decoded per byte of a damaged range. [`FIRST_WORK`] is added to the total.
 const WORK_PER_BYTE: usize = 16;
 const FIRST_WORK: usize = 32 << 20;
 
@@ -331,7 +331,7 @@ fn evidence_in(batch: &[u8], node: Option<NodeId>) -> Evidence {
     evidence
 }
 
-/// Candidate values of heads and bodies for one number.
+/// Candidate values of heads and bodies for the block that starts with one record number.
 type Candidates<'a> = (Vec<Item<'a>>, Vec<Item<'a>>);
 
 /// Groups the values of block keyspaces by the number of the block's first record.
@@ -413,7 +413,7 @@ impl Block {
     }
 }
 
-/// Maps damage to `None`.
+/// Maps an error that reports damage to `None`.
 fn intact<T>(read: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
     match read {
         Err(StoreError::Damaged { .. }) => Ok(None),
@@ -442,8 +442,8 @@ fn intact_blocks(damaged: &[u8], node: NodeId) -> Vec<Block> {
     found
 }
 
-/// Whether a part of the block that starts with record `first` is missing or unreadable. Heads and bodies are in separate
-/// tables, so one part may be lost and the other intact. False if the stored heads differ from `heads`.
+/// Whether the heads or the bodies of the block that starts with record `first` are missing or unreadable. They are in
+/// separate tables, so one part may be lost while the other is intact. False if the stored heads differ from `heads`.
 fn is_missing(snapshot: &StoreSnapshot, first: u64, heads: Option<&[u8]>) -> bool {
     let get = |space| snapshot.get(space, &keys::number(first)).unwrap_or_default();
     let (found, bodies) = (get(Space::Heads), get(Space::Bodies));
@@ -486,7 +486,7 @@ pub(super) fn add_missing(
     add_linked(store, uncertain, tip)
 }
 
-/// Adds the blocks linked to the chain, repeatedly, since an added block can link further ones.
+/// Adds the blocks linked to the chain. Repeats this, since each added block can link further ones.
 fn add_linked(
     store: &Store,
     mut uncertain: Vec<Block>,

@@ -1,9 +1,8 @@
 //! Redaction (ACT-8): removes secrets before anything is written. Pure.
 //!
-//! The text may be JSON, JSON truncated anywhere, JSON in strings of JSON, or no JSON at all, so it is never
-//! parsed. Redaction looks for quoted strings, for keys and their values, and for the forms of
-//! well-known credentials; when in doubt it removes. The fields used by filters (names, ids) are not
-//! redacted.
+//! The text may be JSON, JSON truncated anywhere, JSON in strings of JSON, or no JSON at all, so it is never parsed.
+//! Redaction looks for quoted strings, for keys and their values, and for the forms of well-known credentials. When in
+//! doubt, it removes the text. The fields used by filters (names, ids) are not redacted.
 //!
 //! The prefilter (`prefilter`) lets most texts pass immediately. The scrubber goes from quotation mark to quotation
 //! mark and removes values of secret keys; a string with escapes may itself hold JSON and is scrubbed the same way, up
@@ -38,7 +37,7 @@ pub const REDACTED: &str = MASKED;
 #[derive(Clone, Debug)]
 pub struct Redactor {
     keys: Keys,
-    /// Lets most texts without a secret pass; `None` if the configured keys rule out a prefilter.
+    /// Prefilter that most texts without a secret pass; `None` if the configured keys rule out a prefilter.
     prefilter: Option<Prefilter>,
 }
 
@@ -56,8 +55,8 @@ impl Redactor {
         Self { keys, prefilter }
     }
 
-    /// Redacts a payload. Also returns its original length, which for a truncated payload is always greater
-    /// than the returned one.
+    /// Redacts a payload. Also returns its original length, which for a truncated payload is always greater than the
+    /// length of the returned payload.
     pub fn payload<'a>(&self, payload: PayloadRef<'a>) -> (Cow<'a, [u8]>, u64) {
         let bytes = self.bytes(payload.bytes, payload.is_cut());
         let total = match payload.is_cut() {
@@ -284,7 +283,7 @@ fn redact_value<'a>(value: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     };
     let scalar = value.get(..value.len() - after.len()).unwrap_or_default().trim_ascii();
     match scalar {
-        // The absence of a secret is not secret.
+        // These values contain no secret, so they are kept.
         b"null" | b"true" | b"false" | b"\"\"" | b"{}" | b"[]" => out.extend_from_slice(scalar),
         _ => put_redacted(out),
     }
@@ -301,7 +300,8 @@ mod tests {
 
     const SECRET: &str = "zq9hunterzq9hunter";
 
-    /// Maximum number of bytes of a secret that may remain at a cut: too few to matter.
+    /// Maximum number of leading bytes of a secret that may remain where a text was truncated. So few bytes reveal
+    /// nothing useful.
     const HEAD: usize = 3;
 
     thread_local! {
@@ -433,7 +433,7 @@ mod tests {
                     (format!("<{name}>S</{name}>"), None),
                 ] {
                     let left = left.as_ref().unwrap_or(&text).replace('S', "\u{1}");
-                    // The name may itself contain the letter.
+                    // The name itself may contain the letter `S`, which marks the place of the secret.
                     let marked = name.replace('S', "\u{1}");
                     let left = left.replace(&marked, &name).replace('\u{1}', REDACTED);
                     let text =
@@ -479,7 +479,7 @@ mod tests {
             {
                 assert_eq!(redact(&carried), expected);
             }
-            // The prefix identifies only the kind.
+            // A kept prefix reveals only the kind of credential.
             let (hidden, head) =
                 if known.stays { (&*filler, 0) } else { (&*secret, known.starts.len()) };
             assert_no_cut_reveals(&text, hidden, head.max(HEAD));

@@ -35,9 +35,9 @@ const COUNTED_MS: u64 = 10_000;
 const MAX_GROUPS: usize = 1024;
 /// Maximum size of the entries held by groups, in bytes.
 const MAX_BYTES: usize = 16 << 20;
-/// Maximum number of tools named in the record of refusals beyond the rate.
+/// Maximum number of tools named in a record of refusals beyond the rate.
 const MAX_TOOLS: usize = 16;
-/// Maximum length of a tool name in that record.
+/// Maximum length of a tool's name in a record of refusals beyond the rate.
 const MAX_TOOL_BYTES: usize = 128;
 /// Space reserved for the count in a record's metadata.
 const COUNT_BYTES: usize = 128;
@@ -75,7 +75,7 @@ struct Repeats {
     /// The first refusal without a record.
     entry: Box<Entry>,
     count: u64,
-    /// Start of the last one, in microseconds since 1970.
+    /// Start of the last refusal, in microseconds since 1970.
     last: u64,
     /// Calls per tool; only for refusals beyond the rate.
     tools: BTreeMap<Box<str>, u64>,
@@ -84,7 +84,7 @@ struct Repeats {
     ticket: Option<u64>,
 }
 
-/// A count to be recorded.
+/// A group of refusals whose count is to be recorded.
 #[derive(Debug)]
 pub(super) struct ClosedGroup {
     pub(super) entry: Entry,
@@ -154,7 +154,8 @@ impl RefusalGroups {
             }
             let Some(repeats) = group.repeats.take() else { return false };
             closed.push(repeats.close());
-            // A continuing series keeps its window, so its next refusal does not count as a first one.
+            // If the refusals continue, the group keeps its window, so that the next refusal does not count as a first
+            // one.
             group.until = now_ms.saturating_add(group.recording.window_ms());
             group.recording == Recording::Refusal
         });
@@ -372,7 +373,8 @@ mod tests {
         );
         assert_eq!(entry.draft.text(Text::RequestId), "1");
         assert_eq!((entry.decisions[0].repeated, entry.recording), (999, Recording::Single));
-        // A continuing series yields one record per second, and a first refusal is recorded only after a pause.
+        // While the refusals continue, there is one record per second. Only after a pause is a refusal recorded as a
+        // first one.
         assert!(groups.count(refusal("a", "t", "{}", 1000), NOW + 1500).is_none());
         let closed = groups.close_due(NOW + 2 * IDENTICAL_MS);
         assert_eq!((closed.len(), metadata(&closed[0].entry)), (1, serde_json::Value::Null));

@@ -123,7 +123,7 @@ impl Replica {
     ) -> Result<(), ReplicaError> {
         let applied = self.add(stretch, records, mark);
         if applied.is_err() {
-            // Discard the prepared records, so that they are not written with the next ones.
+            // The prepared records are discarded, so that they are not written with the next ones.
             let view = self.reader.view()?;
             self.gaps.clone_from(&view.gaps);
             self.appender = match view.next() {
@@ -508,7 +508,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn filled_gap_leaves_a_replica_equal_to_one_without_it() {
+    fn replica_with_a_filled_gap_equals_one_without_a_gap() {
         let (dir, whole_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (mut replica, mut whole) = (open(dir.path()).0, open(whole_dir.path()).0);
         // Gaps end within full segments of 1024 records, at their ends, and in the unfilled segment.
@@ -552,7 +552,7 @@ pub(super) mod tests {
         }
         assert_eq!(found(&view, &Filter::default()).len(), 6200);
         for number in 0..6 {
-            // The recorded size of records that were read again counts only their heads.
+            // For records that were read again, the recorded size includes only their heads, so sizes are not compared.
             let times = |view: &View| {
                 view.bounds(number).unwrap().map(|it| (it.earliest, it.latest, it.stored_ms))
             };

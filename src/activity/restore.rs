@@ -114,7 +114,7 @@ pub struct Restored {
     pub aside: PathBuf,
     /// Number of sealed records that the log did not have.
     pub fetched: u64,
-    /// Number of the log's records with new numbers.
+    /// Number of the log's records that got new numbers.
     pub renumbered: u64,
     /// Number of records that neither the log nor the object store has.
     pub lost: u64,
@@ -255,7 +255,8 @@ impl Restoring {
         }
     }
 
-    /// Copies the old log's records up to `last` after the records already added, if they follow those and end in `end`.
+    /// Adds the old log's records up to `last` after the records already added. They are added only if they follow
+    /// those records and if record `last`, where present, has the hash `end`. Otherwise the old log has diverged.
     fn copy_local(&mut self, last: u64, end: Option<Hash>) -> Result<(), StoreError> {
         if self.diverged.is_some() {
             return Ok(());
@@ -395,7 +396,7 @@ impl Restoring {
             let Ok(mut head) = codec::decode_head(record.head) else {
                 return ControlFlow::Continue(());
             };
-            // Statements about gaps and about the first record refer to the old log.
+            // Reports of gaps and of the first retained record refer to the old log.
             let is_stale = match head.kind {
                 Type::Gap => is_same_log && verify::gap(record.body).is_some(),
                 Type::Retention => true,
@@ -477,7 +478,7 @@ struct Renumbered<'a> {
 }
 
 impl Renumbered<'_> {
-    /// The current id of the record that had this id.
+    /// Current id of the record that had the id `id` before it was renumbered.
     fn id(&self, id: Id) -> Id {
         let is_mapped = id == Id::new(id.time_ms(), id.seq(), self.old);
         let run = self.runs.iter().rev().find(|(from, _)| is_mapped && *from <= id.seq());
@@ -507,8 +508,8 @@ mod tests {
         body: Vec<u8>,
     }
 
-    /// Records with these numbers after the hash `after`; each but the first has the one before it as parent.
-    /// `tool` distinguishes diverging series.
+    /// Consecutive records with these numbers; `after` is the hash of their predecessor. The parent of each record but
+    /// the first is the record before it. `tool` distinguishes diverging series.
     fn made(
         log: NodeId,
         numbers: std::ops::RangeInclusive<u64>,
@@ -615,7 +616,7 @@ mod tests {
         }
         let report = records.last().unwrap();
         assert!(report.head.error.contains("30 sealed records were fetched back"), "{report:?}");
-        assert!(restore_is_whole(&dir, &[&sealed]), "the next start has nothing to restore");
+        assert!(restore_is_whole(&dir, &[&sealed]), "nothing is left to restore at the next start");
     }
 
     /// Whether the log holds all of these records, as checked at startup.
@@ -636,8 +637,8 @@ mod tests {
         let hole = [&sealed[..30], &sealed[35..80], &tail[..]].concat();
         let overtaken = [&sealed[..70], &later(70, 30)[..]].concat();
         let cut = [&sealed[..30], &tail[..]].concat();
-        // The remaining records, their log, the fetchable segments of ten records, and the numbers of
-        // fetched, lost and renumbered records.
+        // The remaining records, the log that they belong to, the segments of ten records that can be fetched, and the
+        // numbers of fetched, lost and renumbered records.
         type Case<'a> = (&'a str, NodeId, &'a [Made], &'a [usize], (u64, u64, u64));
         let all: Vec<usize> = (0..8).collect();
         let short = later(40, 3);

@@ -42,11 +42,11 @@ pub(crate) struct Cut {
 /// Limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// `retention_days`
+    /// Limit `retention_days`.
     Age,
-    /// `max_records`
+    /// Limit `max_records`.
     Count,
-    /// `max_size_mb`
+    /// Limit `max_size_mb`.
     Size,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn due(
     if first <= view.first() {
         return Ok(RetentionDue { cut: None, overrun });
     }
-    // If the number is in a gap, the cut is at the next existing record.
+    // If the number is in a gap, the next existing record becomes the first retained one.
     let cut = view.from(first)?.map(|(first, id, prev)| {
         let removed = first - view.first();
         Cut { first, id, prev, removed, reason }
@@ -177,8 +177,8 @@ fn first_younger(view: &View, min_age: Duration, time: RetentionTime) -> Result<
     Ok(first_stored_since(view, since)?.min(marks.first().unwrap_or(u64::MAX)))
 }
 
-/// First record of this process that is younger than `min_age` by its running time. A step of the wall clock
-/// cannot have made it old.
+/// First record of this process that is younger than `min_age`, measured by this process's running time. A step of the
+/// wall clock does not affect this age.
 fn first_young_by_running_time(
     view: &View,
     kept: &Retention,

@@ -88,7 +88,7 @@ impl Tail {
     /// Determines the end of the log in `dir`; `tip` is known to the writing process.
     fn of(dir: &Path, tip: Option<ChainTip>, was_closed: bool) -> Result<Self, StoreError> {
         let head = match ChainTipFile::read(dir) {
-            // The tip is unknown, as it is for a file that holds no intact entry.
+            // A damaged file yields no tip, like a file that holds no intact entry.
             Err(StoreError::Damaged { .. }) => TipReading { tip: None, torn: true },
             head => head?,
         };
@@ -231,14 +231,14 @@ fn damage(dir: &Path) -> Result<Option<String>, StoreError> {
     }
 }
 
-/// Parts replaced by those of an empty log, in the order in which they are tried until the rest can be opened. Derived
-/// data is rebuilt anyway, and the store's own metadata is the same in every log.
+/// Parts that are replaced by those of an empty log. The sets are tried in this order until the rest of the log can be
+/// opened. Derived data is rebuilt anyway, and the store's own metadata is the same in every log.
 const REPLACED_PARTS: [&[Part]; 2] =
     [&[Part::Derived, Part::Meta], &[Part::Derived, Part::Meta, Part::State]];
 
-/// Opens a copy of the log in `dir` at `copy` with as much of it as possible: with its tables and state, otherwise
-/// without its state. Each is tried first with the intact batches of the journals, then without journals. Finally adds
-/// the blocks that only the journals hold.
+/// Opens a copy of the log in `dir` at `copy` and keeps as much of it as possible. The copy has the log's tables and
+/// state, or only its tables if the state cannot be opened. Both variants are tried with the intact batches of the
+/// journals first, then without journals. Finally, the blocks that only the journals hold are added.
 fn open_readable_parts(
     dir: &Path,
     copy: &Path,
@@ -390,7 +390,7 @@ fn copy_intact(
         join(&mut gaps, gap, why);
     }
     for (gap, _) in &mut gaps {
-        // The record that names the gap has the details.
+        // The record that names the gap holds the details.
         if let Some(named) = known.iter().find(|named| named.is_same_hole(gap)) {
             *gap = named.clone();
         }
@@ -402,7 +402,7 @@ fn copy_intact(
         batch.put(Space::State, keys::GAPS, ranges);
         batch.put(Space::State, keys::LOST, reported.to_be_bytes().to_vec());
     });
-    // Earlier gaps are named by kept records.
+    // Records that were kept already name the earlier gaps.
     for (gap, why) in gaps.iter().filter(|(gap, _)| !known.contains(gap)) {
         appender.push(&gap.draft(why, now_ms).into(), now_ms);
     }
@@ -489,7 +489,7 @@ pub(super) fn repair(
 /// Damaged part of a log.
 enum DamagedPart {
     Nothing,
-    /// Derived data, or possibly derived data, in this damaged file.
+    /// This damaged file holds derived data, or may hold derived data.
     Derived(PathBuf),
     Records,
 }
@@ -502,7 +502,7 @@ fn damaged_part(dir: &Path) -> Result<DamagedPart, StoreError> {
             let first = tables.into_iter().next();
             Ok(first.map_or(DamagedPart::Nothing, |table| DamagedPart::Derived(table.path)))
         }
-        // The error does not name the keyspace, which may be a derived one.
+        // The error does not name the keyspace, so the damaged data may be derived data.
         Err(StoreError::Damaged { file, .. }) => Ok(DamagedPart::Derived(file)),
         Err(error) => Err(error),
     }

@@ -92,7 +92,7 @@ impl View {
         Ok((read.records, last))
     }
 
-    /// Unfiltered read of every block in turn.
+    /// An unfiltered read reads every block in turn.
     fn all_since(
         &self,
         mut last: u64,
@@ -125,7 +125,7 @@ pub struct ChainedRecord<'a> {
 }
 
 impl ChainedRecord<'_> {
-    /// Length of the canonical form ([`codec::put_canonical`]).
+    /// Length in bytes of the canonical form ([`codec::put_canonical`]).
     pub fn canonical_bytes(&self) -> u64 {
         (size_of::<u32>() + self.head.len() + self.body.len()) as u64
     }
@@ -194,9 +194,9 @@ impl View {
         Ok(Self { snapshot, first, next: u64::MAX, unsealed: 0, gaps: Vec::new(), name: None })
     }
 
-    /// First readable block after the unreadable one that holds record `seq`. Tries [`LINEAR_RECORDS`]
-    /// numbers one by one, then in doubling steps, so that blocks between two distant damaged places may be
-    /// missed.
+    /// First readable block after the unreadable one that holds record `seq`. Tries the next [`LINEAR_RECORDS`] numbers
+    /// one by one, then numbers in doubling steps. Blocks between two damaged places that are far apart may therefore
+    /// be missed.
     pub(super) fn readable_after(&self, seq: u64) -> Result<Option<Block>, StoreError> {
         let from =
             |at: u64| {

@@ -29,7 +29,7 @@ use super::store::{DamageReport, Store, StoreError};
 pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 
 pub(super) enum WriterCommand {
-    /// Reply when the marks of all calls begun so far are durable.
+    /// Request for a reply when the marks of all calls begun so far are durable.
     Mark(oneshot::Sender<()>),
     Entry {
         /// Boxed, because the largest command determines the size of the queue's blocks.
@@ -41,20 +41,20 @@ pub(super) enum WriterCommand {
         /// Whether the entry's permit has to be returned.
         counted: bool,
     },
-    /// Sent by the writer itself. Commands behind it in the queue were sent after this moment, in microseconds since
-    /// `base`.
+    /// Sent by the writer itself. Commands behind this one in the queue were sent after this moment, in microseconds
+    /// since `base`.
     Behind(u64),
-    /// Reply when everything before it is readable.
+    /// Request for a reply when everything queued before this command is readable.
     Barrier(mpsc::SyncSender<()>),
-    /// Reply when everything before it is durable.
+    /// Request for a reply when everything queued before this command is durable.
     Flush(mpsc::SyncSender<()>),
-    /// Remove the records before a cut; reply when the removal is visible.
+    /// Request to remove the records before a cut, with a reply when the removal is visible.
     Cut(Cut, mpsc::SyncSender<()>),
-    /// Record unreported losses, if there are any.
+    /// Request to record unreported losses, if there are any.
     Lost,
-    /// Repair the log, because this table is damaged.
+    /// Request to repair the log, because this table is damaged.
     Damaged(PathBuf),
-    /// Write everything before it, then end.
+    /// Request to write everything queued before this command and to end the thread.
     Close,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Shared {
     pub(super) permits: CachePadded<Semaphore>,
     pub(super) capacity: usize,
     pub(super) queue: Sender<WriterCommand>,
-    /// Marked calls in flight.
+    /// Calls in flight, with or without a mark.
     pub(super) in_flight: CallsInFlight,
     /// The writer's thread.
     pub(super) thread: OnceLock<Thread>,
@@ -110,7 +110,8 @@ pub(super) struct Shared {
     pub(super) disk_since: AtomicU64,
     /// Longest disk operation, in microseconds.
     pub(super) disk_longest: AtomicU64,
-    /// Size on disk at the writer's last measurement. Cached, because asking the store waits for its syncs.
+    /// Size on disk at the writer's last measurement. Cached, because a request to the store waits for the store's
+    /// running syncs.
     pub(super) disk_bytes: AtomicU64,
     /// Notified when waiting for a permit has become pointless.
     pub(super) has_failed: Notify,
@@ -254,8 +255,8 @@ impl Shared {
 
     /// Wakes the writer only if it would not wake soon by itself, so that callers pay for a wake-up only after a pause.
     pub(super) fn wake_if_asleep(&self) {
-        // Either this thread sees the flag, or the writer, which checks the queue again after
-        // setting it, sees the command.
+        // Either this thread finds the flag set, or the writer finds the command, because it checks the queue again
+        // after setting the flag.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.end_sleep() {
             self.wake();
@@ -269,7 +270,7 @@ impl Shared {
         let is_first = self.asleep.swap(false, Ordering::SeqCst);
         if is_first {
             let now = self.micros(Instant::now());
-            // Has no effect if the writer already runs and has set the value.
+            // If the writer already runs and has set the value, this has no effect.
             let _ = self.durable_until.compare_exchange(
                 before,
                 now,
@@ -326,7 +327,7 @@ impl Shared {
     }
 }
 
-/// Number of calls that fit the queue even at their maximum size.
+/// Number of calls that fit into the queue even if each has the maximum size.
 fn call_capacity(config: &Config) -> usize {
     let entry = config.entry_bytes();
     config.queue_records.min(config.queue_bytes / entry).clamp(1, Semaphore::MAX_PERMITS)
@@ -352,7 +353,7 @@ pub enum QueryError {
     /// The log cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Records in flight did not arrive within the time limit.
+    /// Records in flight did not become readable within the time limit.
     #[error("the activity log is busy")]
     Busy,
 }
@@ -435,7 +436,7 @@ impl ReadBarrier {
         if epoch & 1 == 0 { even } else { odd }
     }
 
-    /// Enters a call. Returns its epoch, which was current at some moment of this function.
+    /// Enters a call. Returns its epoch, which was the current one at some moment during this function call.
     pub(super) fn enter(&self) -> u8 {
         loop {
             let epoch = self.current.load(Ordering::SeqCst);

@@ -142,7 +142,7 @@ impl Budget {
 #[derive(Debug)]
 struct ShareTable {
     uses: HashMap<Box<str>, BudgetUse>,
-    /// Shared by principals beyond [`MAX_PRINCIPALS`].
+    /// Shared by all principals beyond [`MAX_PRINCIPALS`].
     common: BudgetUse,
     budget: Budget,
     /// Number of principals that wrote within the budget's period.
@@ -158,7 +158,7 @@ impl Default for ShareTable {
     }
 }
 
-/// Budget use of a principal.
+/// Use of the budget by a principal.
 #[derive(Clone, Copy, Debug, Default)]
 struct BudgetUse {
     /// Fraction of the budget used, minus the amount drained since; at most 1.
@@ -167,7 +167,7 @@ struct BudgetUse {
     at_ms: u64,
     /// Time of the last write.
     wrote_ms: u64,
-    /// Requests still allowed beyond the share, and the time at which that number was computed.
+    /// Number of requests still allowed beyond the share, and the time at which that number was computed.
     slowed: f64,
     slowed_ms: u64,
 }
@@ -284,7 +284,7 @@ mod tests {
         assert!(of.is_empty());
     }
 
-    /// Number of admitted requests out of 1000 simultaneous ones.
+    /// Number of requests that are admitted out of 1000 simultaneous ones.
     fn admitted(shares: &LogShares, principal: &str, now_ms: u64) -> usize {
         (0..1000).filter(|_| shares.admit(principal, now_ms).is_ok()).count()
     }
@@ -310,7 +310,7 @@ mod tests {
         for other in ["b", "never seen"] {
             assert_eq!(admitted(&shares, other, 1), 1000, "{other}");
         }
-        // Principal b uses exactly its half.
+        // Principal b uses exactly its share, which is half of the budget.
         write(&shares, "b", 450, 2);
         assert_eq!(admitted(&shares, "b", 2), SLOWED_PER_SECOND as usize);
         shares.set_over_budget(false);
@@ -325,7 +325,11 @@ mod tests {
         assert_eq!(admitted(&shares, "a", 1), 1000);
         shares.set_disk_low(true);
         assert_eq!(admitted(&shares, "a", 1), 0);
-        assert_eq!(admitted(&shares, "b", 1), 1000, "the rest of the disk is left to others");
+        assert_eq!(
+            admitted(&shares, "b", 1),
+            1000,
+            "other principals may use the rest of the disk"
+        );
         shares.set_disk_low(false);
         assert!(shares.is_over_budget());
     }
@@ -338,7 +342,7 @@ mod tests {
         shares.set_disk_low(true);
         let wait = shares.admit("a", 1).unwrap_err();
         assert_eq!(wait, MAX_WAIT, "the retry time is capped");
-        // The level of a falls from 0.9 to 0.5 at half the budget per day; b is dropped only after that.
+        // Half of the budget is drained per day, so the level of a falls from 0.9 to 0.5. Only after that is b dropped.
         assert_eq!(admitted(&shares, "a", 19 * HOUR_MS), 0);
         assert_eq!(admitted(&shares, "a", 20 * HOUR_MS), 1000);
     }

@@ -1,5 +1,5 @@
-//! Counters per five-minute bucket, from which summaries are added up without a search, and the JSON form of
-//! a summary. Pure.
+//! Counters per five-minute bucket, which are added up for a summary without a search, and the JSON form of a summary.
+//! Pure.
 //!
 //! The counters of a segment and bucket are written once and never changed.
 
@@ -15,7 +15,7 @@ use super::codec::HeadRef;
 use super::record::{Operation, Status, Type, words};
 use super::show::Timestamp;
 
-/// Width of a bucket in microseconds.
+/// Width of a time bucket in microseconds.
 pub const BUCKET_US: u64 = 300 * 1_000_000;
 /// Maximum number of servers and tools named in a summary.
 const TOP: usize = 10;
@@ -28,13 +28,14 @@ const STATUSES: usize = Status::ALL.len() - 1;
 /// Counters of a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Tool calls by [`Status`], indexed by its code minus one.
+    /// Number of tool calls by [`Status`], indexed by the code of the status minus one.
     statuses: [u64; Status::ALL.len()],
-    /// Tool calls by [`Operation`], indexed by its code; index 0 is for calls without one.
+    /// Number of tool calls by [`Operation`], indexed by the code of the operation. Index 0 is for calls without an
+    /// operation.
     operations: [u64; Operation::ALL.len() + 1],
     /// Number of decisions that were warnings.
     warnings: u64,
-    /// Tool calls by server and tool.
+    /// Number of tool calls by server and tool.
     tools: BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>,
     /// Durations of tool calls.
     latency: Histogram,
@@ -220,13 +221,13 @@ fn bump(counts: &mut [u64], place: usize, by: u64) {
 /// Period of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
-    /// `1h`
+    /// One hour (`1h`).
     Hour,
-    /// `24h`
+    /// 24 hours (`24h`).
     Day,
-    /// `7d`
+    /// 7 days (`7d`).
     Week,
-    /// `30d`
+    /// 30 days (`30d`).
     Month,
 }
 
@@ -612,7 +613,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn histogram_step_keeps_order_within_a_sixteenth(a: u64, b: u64) {
+        fn histogram_steps_are_ordered_and_accurate_to_a_sixteenth(a: u64, b: u64) {
             let (a, b) = (a.min(b) >> 1, a.max(b) >> 1);
             prop_assert!(Histogram::place(a) <= Histogram::place(b));
             let shown = Histogram::value(Histogram::place(a));

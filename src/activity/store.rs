@@ -151,7 +151,7 @@ impl Store {
             batch.put(Space::State, "node", node.0.to_vec());
             store.commit(batch)?;
             store.sync()?;
-            // In a table, the state is readable even if the journals are damaged.
+            // While the state is in a table, it is readable even if the journals are damaged.
             store.flush(store.space(Space::State))?;
         }
         fs::rename(&path, dir.join(DB))?;
@@ -207,8 +207,8 @@ impl Store {
         Ok(value.and_then(|bytes| bytes.first_chunk().copied()).map_or(1, u64::from_be_bytes))
     }
 
-    /// Whether the store holds the key or may legitimately have removed it, which applies to data of records before the
-    /// retained `first` and to any part of the state.
+    /// Whether the store holds the key or may legitimately have removed it. Data of records before the retained
+    /// `first`, and any part of the state, may have been removed.
     fn accounts_for(&self, space: Space, key: &[u8], first: u64) -> Result<bool, StoreError> {
         let number = key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes));
         let may_be_removed = match (space, number) {
@@ -302,7 +302,7 @@ impl Store {
         })
     }
 
-    /// Calls into fjall to write. Its errors are mapped, and a panic is reported as damage of the database.
+    /// Runs a write by fjall. Errors are mapped, and a panic is reported as damage of the database.
     fn write<T>(&self, call: impl FnOnce() -> fjall::Result<T>) -> Result<T, StoreError> {
         guarded(&self.path, || call().map_err(|error| write_error(&self.path, error)))
     }
@@ -514,7 +514,8 @@ fn take(report: Option<&DamageReport>, error: &StoreError) {
 /// Double-ended iterator over keys and values in order.
 pub struct Rows {
     rows: Option<fjall::Iter>,
-    /// The remaining keys: after the last one read from the front, and before the last one read from the back.
+    /// Bounds of the keys that are not read yet: after the last key read from the front, and before the last key read
+    /// from the back.
     from: Bytes,
     to: Bytes,
     keyspace: Keyspace,
@@ -606,7 +607,7 @@ mod tests {
         keys.map(|key| u64::from_be_bytes(*key.first_chunk().unwrap())).collect()
     }
 
-    // ACT-9
+    // Covers ACT-9.
     #[test]
     fn panic_in_fjall_is_reported_as_damage() {
         let (_dir, store) = opened();
@@ -629,7 +630,7 @@ mod tests {
         assert_eq!(numbers(&store), [0]);
     }
 
-    // ACT-11
+    // Covers ACT-11.
     #[test]
     fn damaged_table_byte_loses_one_large_value_or_512_bytes_of_small_values() {
         let (dir, store) = opened();
@@ -663,7 +664,7 @@ mod tests {
         assert!(small.contains(&500) && small.len() <= 512 / 100 + 1, "{small:?}");
     }
 
-    // ACT-6
+    // Covers ACT-6.
     #[test]
     fn only_tables_that_contain_only_removed_keys_are_dropped() {
         let (_dir, store) = opened();

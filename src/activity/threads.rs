@@ -90,7 +90,8 @@ impl Activity {
     ) -> Result<(Self, Writer), StoreError> {
         let (shared, messages) = Shared::new(config, clocks);
         let thread = writer::start(dir, Arc::clone(&shared), messages)?;
-        // Until this is set, the thread cannot be woken, but it checks its queue before it first sleeps.
+        // Until this is set, the thread cannot be woken. No command is missed, because the thread checks its queue
+        // before it first sleeps.
         let _ = shared.thread.set(thread.thread().clone());
         let activity = Self { shared };
         let mut writer = Writer {
@@ -330,7 +331,7 @@ impl Activity {
             self.shared.enqueue(WriterCommand::Damaged(table.clone()));
             self.shared.wake();
         } else {
-            // Damage reported by a reader no longer exists.
+            // No damage is left, so the damage reported by a reader no longer exists.
             self.shared.damage.clear();
         }
         Ok(damaged)
@@ -346,7 +347,7 @@ impl Activity {
         let store = || self.shared.store.load_full();
         let db = match store().as_ref() {
             Some(store) if store.has_unflushed()? => store.path().to_path_buf(),
-            // Data in tables is read from the tables.
+            // Once all data is in tables, the journals are no longer read.
             Some(_) | None => return Ok(None),
         };
         // The store is not held during the check, because it may have to be reopened.

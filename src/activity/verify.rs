@@ -40,13 +40,13 @@ const PROGRESS_RECORDS: u64 = 4096;
 pub struct Report {
     /// Number of verified records.
     pub records: u64,
-    /// Sequence number of the first one.
+    /// Sequence number of the first verified record.
     pub first: u64,
-    /// Sequence number of the last one.
+    /// Sequence number of the last verified record.
     pub last: u64,
-    /// First record that is not intact, in a hole that the log does not name.
+    /// First record that is not intact, unless it is in a hole that the log itself reports.
     pub broken: Option<Broken>,
-    /// Ranges of lost records named by the log.
+    /// Ranges of lost records that the log itself reports.
     pub gaps: Vec<Gap>,
     /// Unrecorded calls that the log states or will state at the next start; at most the oldest 1000 entries.
     pub unrecorded: Vec<Unrecorded>,
@@ -74,10 +74,10 @@ struct Members<'a> {
     first: u64,
     /// Sequence number of the last verified record.
     last: u64,
-    /// First record that is not intact, in a hole that the log does not name.
+    /// First record that is not intact, unless it is in a hole that the log itself reports.
     #[schema(required, value_type = Option<Broken>)]
     broken: &'a Option<Broken>,
-    /// Ranges of lost records named by the log.
+    /// Ranges of lost records that the log itself reports.
     gaps: &'a [Gap],
     /// Unrecorded calls that the log states or will state at the next start; at most the oldest 1000 entries.
     unrecorded: &'a [Unrecorded],
@@ -182,7 +182,8 @@ fn verify_copy(
     let damaged = journal_files::repair(&copy.join(DB), &recover::evidence(copy))?;
     let before = journals_used(copy)?;
     let store = Store::open(copy).map_err(|error| match error {
-        // Tables may hold the entries of damaged batches, so they may seem to hold more than the store.
+        // Tables may hold entries of damaged batches, so the store may seem to lack these entries. In that case the
+        // damage of the journals is reported.
         StoreError::Damaged { .. } => recover::check_journals(dir).err().unwrap_or(error),
         error => error,
     })?;
@@ -200,7 +201,7 @@ fn verify_copy(
     let original = |path: PathBuf| path.strip_prefix(copy).map_or(path.clone(), |it| dir.join(it));
     report.altered.extend(damaged.into_iter().map(original));
     if is_cut && !file_checksums::exists(dir)? {
-        // Only a journal holds the end of a log that was not closed.
+        // If a log was not closed, its end is only in a journal.
         report.altered.push(original(newest_journal(&copy.join(DB))));
     }
     for table in store.damaged_tables()? {
@@ -296,7 +297,7 @@ pub(crate) struct Hole {
 }
 
 impl Hole {
-    /// The gap that a record must name for the hole to be known; `None` at the end.
+    /// Gap that a record must report for this hole to count as known; `None` at the end of the log.
     pub(crate) fn gap(&self) -> Option<Gap> {
         let (next, follows) = self.next?;
         Some(Gap::new(self.broken.seq, next - 1, follows))

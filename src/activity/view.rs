@@ -25,7 +25,7 @@ pub struct View {
     pub(super) snapshot: StoreSnapshot,
     /// First retained record.
     pub(super) first: u64,
-    /// One past the last record.
+    /// Number of the last record plus one.
     pub(super) next: u64,
     /// First segment that is not full.
     pub(super) unsealed: u64,
@@ -76,7 +76,7 @@ impl View {
         self.first
     }
 
-    /// One past the last record.
+    /// Number of the last record plus one.
     pub fn next(&self) -> u64 {
         self.next
     }
@@ -300,7 +300,7 @@ impl View {
         segment::of(self.first - 1 + segment::RECORDS - 1)..end
     }
 
-    /// The other segments: the partly removed one, and the ones that are not full.
+    /// All other segments: the partly removed one, and those that are not full.
     fn partial_segments(&self) -> impl DoubleEndedIterator<Item = u64> + use<> {
         let whole = self.whole_segments();
         let all = segment::of(self.first)..segment::of(self.next - 1) + 1;
@@ -515,7 +515,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// One past the block's last record.
+    /// Number of the block's last record plus one.
     pub(super) fn end(&self) -> u64 {
         self.layout.first + self.layout.records.len() as u64
     }
@@ -660,7 +660,7 @@ impl Postings {
         }
     }
 
-    /// Skips a segment that is done.
+    /// Skips a segment that has been processed.
     fn pass(&mut self, number: u64) {
         for posting in self.fields.iter_mut().flatten() {
             posting.current = posting.current.filter(|(at, _)| *at < number);

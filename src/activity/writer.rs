@@ -31,9 +31,10 @@ use super::{clock, losses};
 mod state;
 
 /// Target time from an entry's submission to its durability: entries are gathered for that long, minus the duration of
-/// a commit and the scheduling delay of this thread. A sync costs as much processor time as many records.
+/// a commit and the scheduling delay of this thread. Entries are gathered because one sync takes as much processor time
+/// as many records.
 const GATHER: Duration = Duration::from_millis(28);
-/// Minimum gathering time, on a slow disk or a busy machine.
+/// Minimum gathering time, for a slow disk or a busy machine.
 const MIN_GATHER: Duration = Duration::from_millis(5);
 /// Divisor by which the measured delay decays per round.
 const DELAY_DECAY: u32 = 4;
@@ -200,7 +201,7 @@ impl WriterState {
     /// Sleeps until an entry arrives.
     fn sleep(&mut self) {
         self.shared.asleep.store(true, Ordering::SeqCst);
-        // Either the sender sees the flag, or this final check sees the sent entry.
+        // Either the sender finds the flag set, or this final check finds the sent entry.
         fence(Ordering::SeqCst);
         let is_idle = self.take_in() == Found::Nothing
             && !self.shared.in_flight.has_unmarked()

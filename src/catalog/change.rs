@@ -34,7 +34,7 @@ pub struct Change {
     pub unusable: Vec<(ToolName, Arc<str>)>,
     /// Notes on the listings of new and changed tools.
     pub noted: Vec<ListNote>,
-    /// Tools listed under a name that is already taken; the first tool counts.
+    /// Tools listed under a name that is already taken. The first tool of a name is kept.
     pub duplicates: Vec<Box<str>>,
     /// Error that occurred while the stored set was written or read.
     pub disk: Option<String>,
@@ -46,7 +46,7 @@ pub struct Change {
     pub first_sight: FirstSight,
 }
 
-/// Whether a server is new, and how its new tools are treated.
+/// Knowledge about a server before its set arrives. It determines how the server's new tools are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstSight {
     /// Known server. Its new tools count as widened.
@@ -90,8 +90,8 @@ impl Change {
 /// Maximum stored length of a value, in bytes.
 const MAX_VALUE_BYTES: usize = 512;
 
-/// Difference between two definitions of a tool. Hints and the capability derived from them come first, because a
-/// server may withdraw a hint once it is trusted.
+/// Difference between two definitions of a tool. Hints and the capability derived from them come first: their change
+/// matters most, because a server may withdraw a hint once it is trusted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub tool: Arc<str>,
@@ -182,7 +182,7 @@ fn facts(capability: Capability) -> [(&'static str, Value); 4] {
     ]
 }
 
-/// Truncates two texts; long texts start a little before their first difference.
+/// Truncates two texts. If they are long, the excerpts start a little before the first difference.
 fn cut(old: Option<&str>, new: Option<&str>) -> (Value, Value) {
     const BEFORE: usize = 32;
     let (a, b) = (old.unwrap_or_default(), new.unwrap_or_default());
@@ -414,7 +414,7 @@ fn below(place: &str, name: &str) -> String {
     if place.is_empty() { name.to_owned() } else { format!("{place}/{name}") }
 }
 
-/// Truncates two texts; long texts start a little before their first difference.
+/// Truncates two texts. If they are long, the excerpts start a little before the first difference.
 fn cut_texts(old: Option<String>, new: Option<String>) -> (Option<String>, Option<String>) {
     const BEFORE: usize = 64;
     let (a, b) = (old.as_deref().unwrap_or_default(), new.as_deref().unwrap_or_default());

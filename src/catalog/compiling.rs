@@ -2,8 +2,8 @@
 //!
 //! Small schemas are compiled before their tools are published, for at most [`BEFORE_SHOWN`]. Large schemas are
 //! compiled afterwards, one at a time on a dedicated thread, while calls to their tools wait. Threads cannot be
-//! canceled, so limits on the schema end them. If a compilation takes longer than [`LIMIT`], the schema becomes
-//! unusable, and the next schema is compiled when that thread has ended.
+//! canceled; the limits on a schema ensure that they end. If a compilation takes longer than [`LIMIT`], the schema
+//! becomes unusable, and the next schema is compiled when that thread has ended.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -46,9 +46,9 @@ pub(super) struct Compiler {
 pub(super) struct PendingSchema {
     pub(super) tool: ToolName,
     pub(super) raw: Box<RawValue>,
-    /// Cell that receives its outcome.
+    /// Cell that receives the outcome of the compilation.
     pub(super) awaited: Arc<OnceLock<OutputSchema>>,
-    /// Whether the outcome has not been reported yet.
+    /// Whether the outcome still has to be reported.
     pub(super) new: bool,
 }
 
@@ -121,7 +121,7 @@ impl Compiler {
     }
 
     /// Compiles the input schema of a tool. Blocks for at most [`LIMIT`] after the preceding schemas are compiled.
-    /// `format` is an annotation here, because servers accept more than the named formats.
+    /// `format` is treated as an annotation, because servers accept more than the named formats.
     pub(super) fn input(&self, raw: &RawValue) -> InputSchema {
         if let Some(reason) = accepts_no_arguments(raw.get()) {
             return InputSchema::Unusable(reason.into());
@@ -145,7 +145,7 @@ impl Compiler {
         settings: Settings,
     ) -> Result<Arc<Schema>, Unusable> {
         if let Some(slow) = running.take() {
-            // Its outcome was abandoned when the limit was reached.
+            // The outcome of the previous thread was abandoned when the limit was reached.
             let _ = slow.join();
         }
         let (done, compiled) = mpsc::sync_channel(1);
@@ -210,7 +210,7 @@ impl Compiler {
     }
 }
 
-/// Whether both are the same text or both are absent.
+/// Whether both texts are equal or both are absent.
 pub(super) fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> bool {
     a.as_deref().map(RawValue::get) == b.as_deref().map(RawValue::get)
 }
@@ -354,7 +354,11 @@ mod tests {
         assert!(matches!(quick.schema, OutputSchema::Compiled(_)));
         assert!(runtime.block_on(catalog.compiled(&quick, now)));
         assert!(matches!(slow.schema.now(), OutputSchema::Compiling(_)));
-        assert_eq!(slow.treatment(), Treatment::Hold, "nothing goes by");
+        assert_eq!(
+            slow.treatment(),
+            Treatment::Hold,
+            "the answer is held until the schema is compiled"
+        );
         assert!(!runtime.block_on(catalog.compiled(&slow, now)));
         drop(busy);
         assert!(runtime.block_on(catalog.compiled(&slow, in_an_hour)));

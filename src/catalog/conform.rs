@@ -58,7 +58,7 @@ enum Form {
     OutputSchema,
 }
 
-/// Consequence if a member is missing or invalid.
+/// Consequence of a missing or invalid member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// The member is dropped.
@@ -67,7 +67,7 @@ enum Need {
     Required,
 }
 
-/// Name of a member, its type, and the consequence if it is missing or invalid.
+/// Name of a member, its type, and the consequence if the member is missing or invalid.
 type Row = (&'static str, Form, Need);
 
 use Form::{
@@ -198,8 +198,8 @@ pub(crate) fn without_output_schema(json: &str) -> Option<String> {
     found.then(|| rest.end())
 }
 
-/// Reason why an input schema accepts no object. Arguments are then not validated, because a call tool would otherwise
-/// refuse all of them.
+/// Reason why an input schema accepts no object. The arguments of such a tool are not validated, because the call tool
+/// would otherwise refuse all of them.
 pub(crate) fn accepts_no_arguments(input_schema: &str) -> Option<String> {
     let mut repairs = Repairs { family: ProtocolFamily::Modern, lines: Vec::new(), count: 0 };
     match repairs.input_schema(input_schema, "inputSchema") {
@@ -477,7 +477,8 @@ impl Repairs {
         for (name, value) in found.map_while(Result::ok) {
             let path = member_path(path, &name);
             let fit = match &*name {
-                // Clients keep one table of schemas by $id for all servers. No reference uses the $id.
+                // Many clients keep one table of schemas by `$id` for all servers, so the `$id` is removed. No
+                // reference uses it.
                 "$id" => {
                     differs = true;
                     self.add(|| format!("{path} is not listed"));
@@ -598,11 +599,11 @@ fn wrapped(json: &str) -> Option<String> {
     Some(outer.end())
 }
 
-/// Pointer of the wrapped schema within its wrapper.
+/// JSON pointer to the wrapped schema within its wrapper.
 const WRAPPED_AT: &str = "#/properties/result";
 
-/// Returns the value of a schema's member with its local references rebased. `is_name` means that the key was chosen by
-/// the author and is not a keyword.
+/// Returns the value of a schema's member with its local references rebased. `is_name` means that the member's name was
+/// chosen by the author and is not a keyword.
 fn rebased_member<'a>(
     name: &str,
     value: &'a str,
@@ -630,8 +631,8 @@ fn rebased_member<'a>(
     }
 }
 
-/// Returns any value within a schema with its local references rebased. `of_names` means that its keys were chosen by
-/// the author.
+/// Returns any value within a schema with its local references rebased. `of_names` means that the names of its members
+/// were chosen by the author.
 fn rebased(value: &str, of_names: bool, depth: usize) -> Option<Cow<'_, str>> {
     if depth > MAX_WRAPPED_DEPTH {
         return None;

@@ -36,7 +36,7 @@ impl DefinitionDigest {
     pub(crate) fn of_all<'a>(named: impl Iterator<Item = (&'a str, Self)>) -> Self {
         let mut hasher = blake3::Hasher::new();
         for (name, digest) in named {
-            // The length separates the names.
+            // The length separates each name from the next one.
             hasher.update(&(name.len() as u64).to_le_bytes());
             hasher.update(name.as_bytes()).update(&digest.0);
         }
@@ -73,15 +73,15 @@ impl fmt::Debug for DefinitionDigest {
 /// Parts of a definition.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ToolDefinition {
-    /// `title`
+    /// Member `title`.
     pub title: Option<Value>,
-    /// `description`
+    /// Member `description`.
     pub description: Option<Value>,
-    /// `inputSchema`
+    /// Member `inputSchema`.
     pub input: Value,
-    /// `outputSchema`, if it is declared.
+    /// Member `outputSchema`, if it is declared.
     pub output: Option<Value>,
-    /// `annotations`
+    /// Member `annotations`.
     pub annotations: Map<String, Value>,
     /// Other members, except the name.
     pub others: BTreeMap<String, Value>,
@@ -193,7 +193,7 @@ pub struct DiscoveredTool {
     pub(super) output_schema: Option<Box<RawValue>>,
     pub(super) annotations_raw: Option<Box<RawValue>>,
     pub(super) annotations: Annotations,
-    /// Parameter headers. Whether invalid ones matter depends on the transport.
+    /// Parameter headers of the tool. Whether invalid headers matter depends on the transport.
     pub parameter_headers: Result<Option<Arc<ParameterHeaders>>, InvalidHeaderAnnotation>,
     /// Whether the tool's `visibility` excludes models.
     pub(super) is_app_only: bool,
@@ -295,7 +295,7 @@ impl DiscoveredTool {
 /// Whether `_meta.ui.visibility` (SEP-1865) is a list without `model`. Any other value counts as the default, which
 /// includes `model`.
 fn is_app_only(definition: &str) -> bool {
-    // The last of several duplicates counts, as it does for most parsers.
+    // If a member occurs several times, the last one counts, as in most parsers.
     let last = |object: &'_ str, name: &str| {
         let all = members(object).ok().into_iter().flatten().map_while(Result::ok);
         all.filter(|(key, _)| key == name).last().map(|(_, value)| value.to_owned())

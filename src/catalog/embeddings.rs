@@ -1,15 +1,16 @@
 //! Embeddings of tools and queries by a model that the operator names in `search.embeddings`.
 //!
 //! ```text
-//! search ── query ──▶ QueryEmbedder ── EmbeddingQuery ──▶ the assembly's client ──▶ endpoint
+//! search ── query ──▶ QueryEmbedder ── EmbeddingQuery ──▶ root package's client ──▶ endpoint
 //!   ▲                   │ cache, circuit                       ▲
 //!   └─ QueryMeaning ◀───┘◀──── ToolVectors ◀── VectorStore ◀───┘ in the background, when tools change
 //!                                                 │
 //!                                            VectorFile
 //! ```
 //!
-//! Owns requests, checks of responses, caching in memory and on disk, and the circuit breaker. Does not use sockets:
-//! the root package sends the requests. Fusion with word ranking is in `search`.
+//! This module builds the requests, checks the responses, caches vectors in memory and on disk, and contains the
+//! circuit breaker. It does not use sockets: the root package sends the requests. Fusion with word ranking is in
+//! `search`.
 
 use std::fmt;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub struct EmbeddingsSettings {
     /// API key as written, before secrets are resolved.
     #[serde(default)]
     pub api_key: Option<String>,
-    /// Maximum time that a search waits for its query's vector, 10 ms to 10 s.
+    /// Maximum time that a search waits for the vector of its query, 10 ms to 10 s.
     #[serde(default = "default_timeout", deserialize_with = "timeout")]
     pub timeout: Duration,
     /// Minimum cosine similarity of a tool that is found by meaning, 0 to 1.

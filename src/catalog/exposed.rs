@@ -1,7 +1,8 @@
 //! Exposed names: `server__name` for tools and prompts, `mcpproxy://server/URI` for resources and templates; `ui://server/rest`
 //! and `skill://server/rest` where the scheme of the URI is part of an extension's protocol.
 //!
-//! Each name depends only on the server and the own name, so it is unique and independent of other servers. Pure.
+//! Each name depends only on the server's name and the item's own name, so it is unique and independent of other
+//! servers. Pure.
 //!
 //! A name is plain if every client accepts it and it can be split in only one way. Otherwise it is truncated and ends
 //! in a hash of both parts. A plain name that looks like a hashed one is hashed too, so that names cannot be spoofed.
@@ -16,15 +17,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 /// Maximum length of an exposed tool or prompt name, in bytes. Every client and every model accepts this length.
 pub(crate) const MAX_NAME_BYTES: usize = 64;
-/// Separator between server name and own name.
+/// Separator between the server's name and the item's own name.
 const SEPARATOR: &str = "__";
 /// Hexadecimal digits of the hash suffix.
 const HASH_DIGITS: usize = 12;
 
 /// URI scheme.
 const SCHEME: &str = "mcpproxy://";
-/// Schemes of apps (SEP-1865) and skills (SEP-2640). They are kept, because clients recognize them; the proxy's name of
-/// the server becomes the authority and precedes the original one.
+/// Schemes of apps (SEP-1865) and skills (SEP-2640). These schemes are kept, because clients recognize them. The name
+/// of the server in the proxy becomes the authority of the URI and precedes the original authority.
 const KEPT_SCHEMES: [&str; 2] = ["ui://", "skill://"];
 /// Escape set of a server name in a URI: all characters except the unreserved ones of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -96,7 +97,7 @@ fn is_portable(char: char) -> bool {
     char.is_ascii_alphanumeric() || matches!(char, '_' | '-')
 }
 
-/// Whether the first separator of a plain name ends this server name.
+/// Whether, in a plain name that starts with this server name, the first separator is the one after the server name.
 fn is_unambiguous(server: &str) -> bool {
     !server.is_empty() && !server.contains(SEPARATOR) && !server.ends_with('_')
 }
@@ -114,7 +115,7 @@ fn hashed(server: &str, own: &str, plain: &str, is_plain: impl Fn(char) -> bool)
     let max_chars = MAX_NAME_BYTES - HASH_DIGITS - 1;
     let mut name: String = plain.chars().take(max_chars).map(portable).collect();
     let mut hasher = blake3::Hasher::new();
-    // The length prefix separates the two parts.
+    // The length of the first part separates it from the second.
     hasher.update(&(server.len() as u64).to_le_bytes());
     hasher.update(server.as_bytes()).update(own.as_bytes());
     let hash = hasher.finalize().to_hex();
@@ -177,7 +178,7 @@ mod tests {
         assert!(name("my.server", "a").starts_with("my_server__a_"));
         assert_eq!(split_name("s__a.b"), Some(("s", "a.b")));
         assert_eq!(split_name("my.server__a"), Some(("my.server", "a")));
-        assert_eq!(split_name(&names[0]), None, "the table of tools resolves it");
+        assert_eq!(split_name(&names[0]), None, "a hashed name cannot be split");
     }
 
     #[test]
@@ -229,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every name is portable and unique, and a plain one can be split again.
+        /// Every name is portable and unique, and a plain name can be split again.
         #[test]
         fn exposed_names_are_portable_and_unique(
             pairs in prop::collection::hash_set(

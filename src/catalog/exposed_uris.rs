@@ -1,5 +1,5 @@
-//! Streaming rewriter of the URIs at known places of a server's JSON: each becomes the exposed URI, and all other bytes
-//! are verbatim. Sans-I/O and incremental: the output does not depend on how the input is split.
+//! Streaming rewriter of the URIs at known places of a server's JSON. It replaces each of them by the exposed URI and
+//! forwards all other bytes verbatim. Sans-I/O and incremental: the output does not depend on how the input is split.
 //!
 //! Clients may parse more leniently than the standard requires, and must not mistake a server's own URI for an exposed
 //! one. Member names therefore match in any case and with any escapes, and a string that cannot be decoded only gets
@@ -69,7 +69,7 @@ struct RequestedUri {
 #[derive(Debug)]
 pub struct AnswerRewriter {
     requested: Arc<RequestedUri>,
-    /// Rewriter of the result, if URIs in it are exposed.
+    /// Rewriter of the result, if the result contains URIs that are exposed.
     pub result: Option<UriRewriter>,
 }
 
@@ -106,7 +106,7 @@ impl AnswerRewriter {
 #[derive(Debug)]
 pub struct UriRewriter {
     root: &'static UriPlace,
-    /// Server under whose name URIs are exposed. If `None`, only the requested URI is rewritten.
+    /// Server under whose name URIs are exposed. If it is `None`, only the requested URI is rewritten.
     server: Option<Arc<str>>,
     requested: Option<Arc<RequestedUri>>,
     /// Open containers in which URIs can occur; never deeper than the place.
@@ -197,7 +197,7 @@ impl UriRewriter {
                     } else if open.role == Role::Uri
                         && self.string.is_none_or(|it| it.role != open.role)
                     {
-                        // The held text is too long.
+                        // The URI is too long to be rewritten, so the held text is forwarded as it is.
                         out.push(std::mem::take(&mut self.held).into());
                         from = at + 1;
                     }
@@ -223,7 +223,7 @@ impl UriRewriter {
         }
     }
 
-    /// Processes a byte of a string that is a name or a URI, or has an escape. Returns true if the byte ends a URI.
+    /// Processes a byte within a string. Returns true if the byte ends a URI.
     fn in_string(&mut self, open: OpenString, byte: u8) -> bool {
         let OpenString { role, escaped } = open;
         let max = match role {
@@ -242,7 +242,7 @@ impl UriRewriter {
             }
             return role == Role::Uri;
         }
-        // The closing quotation mark has to fit as well.
+        // The closing quotation mark counts toward the limit.
         let role = if self.held.len() >= max { Role::Other } else { role };
         self.string = Some(OpenString { role, escaped: byte == b'\\' && !escaped });
         if role == Role::Other && open.role == Role::Name {
@@ -328,7 +328,8 @@ impl UriRewriter {
             (_, _, None) => return token.into(),
             (Some(own), _, Some(server)) => exposed::uri(server, &own),
             (None, _, Some(server)) => {
-                // The string contains, for example, a lone escaped surrogate. Such a URI cannot be requested.
+                // The string cannot be decoded, for example because it contains a lone escaped surrogate. A URI of this
+                // kind cannot be requested.
                 let server = serde_json::Value::from(exposed::uri(server, "")).to_string();
                 let server = server.strip_suffix('"').unwrap_or_default();
                 let rest = token.get(1..).unwrap_or_default();

@@ -61,7 +61,7 @@ pub(crate) fn compare(
     parts
 }
 
-/// Highest grade of any part.
+/// Highest grade of all parts.
 pub(crate) fn highest(parts: &[PartChange]) -> Grade {
     parts.iter().map(|part| part.grade).max().unwrap_or(Grade::Same)
 }
@@ -423,7 +423,7 @@ mod hints_tests {
     }
 
     #[test]
-    fn unknown_annotation_is_graded_widened_and_title_is_graded_text() {
+    fn unknown_annotation_has_grade_widened_and_title_has_grade_text() {
         let grade = |old: &str, new: &str| {
             let map = |json: &str| serde_json::from_str::<Map<String, Value>>(json).unwrap();
             compare_hints(&map(old), &map(new)).0

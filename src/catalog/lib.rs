@@ -55,11 +55,12 @@ pub use listing::{ListNote, ListNotes, NoteAction};
 pub use settings::{PolicyOverride, ServerSettings, Settings};
 pub use snapshot::{FoundTools, Reviewed, Snapshot, ToolSet};
 
-/// Maximum number of notices buffered for a slow listener. Beyond it the oldest notices are dropped and the listener lags.
+/// Maximum number of notices buffered for a slow listener. Beyond this number, the oldest notices are dropped and the
+/// listener lags.
 const NOTICES: usize = 256;
 
-/// Maximum number of a server's sets whose changes wait for a caller. They accumulate if the server disconnects each
-/// time before its caller gets the changes.
+/// Maximum number of a server's sets whose changes wait to be reported to a caller. Sets accumulate if the server
+/// disconnects each time before its caller gets the changes.
 const MAX_UNREPORTED: usize = 16;
 
 /// The catalog of a running proxy.
@@ -77,8 +78,8 @@ pub struct Catalog {
     remembered: Mutex<BTreeSet<Arc<str>>>,
     /// Pins as stored. The lock is held while they are written.
     pins_on_disk: Mutex<BTreeMap<Arc<str>, Arc<ServerPins>>>,
-    /// Sets waiting to be applied. They are batched, so that 200 servers that answer together cause few snapshots and
-    /// do not need 200 threads.
+    /// Sets waiting to be applied. They are batched, so that 200 servers that answer at the same time cause few
+    /// snapshots and do not need 200 threads.
     arriving: Arc<JobQueue<Vec<DiscoveredTool>, TakenUp>>,
     /// Deferred small schemas are compiled by one thread per core, large ones by a single thread.
     small: Arc<Semaphore>,
@@ -98,9 +99,9 @@ pub struct Catalog {
 struct Unreported {
     /// Change of the newest set. Its caller may still report it.
     newest: Change,
-    /// Changes of earlier sets, whose callers were dropped; a server has only one caller at a time.
+    /// Changes of earlier sets, whose callers were dropped. A server has only one caller at a time.
     earlier: Option<Change>,
-    /// Number of sets.
+    /// Number of sets whose changes are included.
     sets: usize,
 }
 
@@ -447,7 +448,7 @@ impl Catalog {
         let all: Vec<_> =
             sets.iter().map(|(server, tools)| (&**server, tools.as_slice())).collect();
         let (changes, late) = self.replace(&all, ToolSet::Discovered);
-        // Both are in the order of the sets.
+        // Both lists are in the order of the sets.
         let (mut changes, mut late) = (changes.into_iter().peekable(), late.into_iter().peekable());
         let taken = sets.into_iter().map(|(server, tools)| {
             let change = changes.next_if(|(changed, _)| *changed == server);
@@ -471,13 +472,13 @@ impl Catalog {
         origin: ToolSet,
     ) -> (Vec<(Arc<str>, Change)>, Vec<PendingSchema>) {
         let (settings, ready, _writing) = loop {
-            // This is done before the lock is taken.
+            // The reviews and schemas are prepared before the lock is taken, because this is slow.
             let (settings, last) = (self.settings.load_full(), self.load());
             let again = self.unscanned.lock().clone();
             let reviews = reviewing::reviews(&settings.review, &last, sets, &again);
             let ready = (self.compiler.ready(&last, sets), reviews, again);
             let writing = self.writing.lock();
-            // It rarely happens that the settings have changed in the meantime.
+            // If the settings changed in the meantime, which is rare, the work is repeated.
             if Arc::ptr_eq(&settings, &self.settings.load()) {
                 break (settings, ready, writing);
             }

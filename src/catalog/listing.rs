@@ -26,7 +26,7 @@ use mcpproxy_protocol::wire::splice::Splice;
 
 /// Maximum number of elements per page. Many clients never request a second page.
 pub const PAGE_ELEMENTS: usize = 1000;
-/// Bytes after which a page ends.
+/// Size of a page in bytes at which the page ends.
 pub(crate) const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// A list element under its exposed name.
@@ -140,21 +140,21 @@ pub struct PageElement<'a> {
 /// JSON of an element under its exposed or its own name.
 #[derive(Clone, Debug)]
 pub enum ElementJson<'a> {
-    /// JSON as stored: under the exposed name, or verbatim.
+    /// JSON as stored, either under the exposed name or verbatim.
     Stored(&'a Bytes),
     /// The stored JSON with exposed URIs.
     Rewritten(Splice),
-    /// JSON with the value at `at` replaced by the server's own name, raw JSON.
+    /// JSON in which the value at `at` is replaced by the server's own name, as raw JSON.
     Own { json: &'a Bytes, at: Span, token: Bytes },
 }
 
 impl<'a> ElementJson<'a> {
-    /// Creates `json` with the value of `member` replaced by `token`.
+    /// Creates an element with the value of `member` in `json` replaced by `token`.
     pub(super) fn own(json: &'a Bytes, member: &str, token: Bytes) -> Self {
         let value = std::str::from_utf8(json).ok().and_then(|text| members::member(text, member));
         match value {
             Some(value) => Self::Own { json, at: Span::of(json, value.as_bytes()), token },
-            // This is unreachable, because every element has a name.
+            // This case cannot occur, because every element has a name.
             None => Self::Stored(json),
         }
     }
@@ -214,13 +214,13 @@ pub(crate) const MAX_KEY_BYTES: usize = 8 * 1024;
 /// A list aggregated over the upstreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
-    /// `resources/list`
+    /// Method `resources/list`.
     Resources,
-    /// `resources/templates/list`
+    /// Method `resources/templates/list`.
     Templates,
-    /// `prompts/list`
+    /// Method `prompts/list`.
     Prompts,
-    /// `skills/list` (SEP-2640)
+    /// Method `skills/list` (SEP-2640).
     Skills,
 }
 
@@ -313,7 +313,7 @@ impl OfferedPage {
             };
             let parsed = parse(server, list, text).map_err(|reason| (String::new(), reason));
             let parsed = match &conformed {
-                // The parser's error about the name is more specific.
+                // The parser's own error about the name is more specific.
                 Err(NotListable(reason)) => {
                     parsed.and_then(|listed| Err((listed.own.into(), reason.clone())))
                 }
@@ -453,7 +453,7 @@ pub(super) struct ToolListings {
 #[derive(Debug)]
 struct ToolListing {
     form: ListingForm,
-    /// Created at first use, if the output schema turns out to be unusable.
+    /// Created at first use. Needed only if the output schema turns out to be unusable.
     without_output: OnceLock<Option<Bytes>>,
 }
 

@@ -123,7 +123,7 @@ struct FileHeader {
 pub(super) struct Sound {
     text: String,
     body_at: usize,
-    /// Value given to [`Unpublished::new`].
+    /// Whether pins must exist next to the set, as given to [`Unpublished::new`].
     pub(super) pinned: bool,
 }
 

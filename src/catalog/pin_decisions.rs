@@ -334,10 +334,14 @@ mod tests {
         let (known, other) = (listed(""), listed(r#","description":"another""#));
         let mut shared = SharedPins::default();
         let accept = ChangeAction::Accept;
-        assert_eq!(judged(&shared, accept, None, &other).0, Trust::Given, "nobody knows the tool");
+        assert_eq!(judged(&shared, accept, None, &other).0, Trust::Given, "no node knows the tool");
         shared.add(&name("x"), digest(&known), SharedVerdict::Pinned);
         let same = judged(&shared, ChangeAction::Quarantine, None, &known);
-        assert_eq!((same.0, same.2), (Trust::Given, None), "it is pinned already");
+        assert_eq!(
+            (same.0, same.2),
+            (Trust::Given, None),
+            "another node has pinned the definition"
+        );
         let changed = judged(&shared, accept, None, &other);
         assert_eq!(changed.0, Trust::Withheld, "the earlier definition is unknown here");
         assert_eq!(changed.1.held, Some(digest(&other)));
@@ -354,7 +358,11 @@ mod tests {
         let pin = Pin { accepted, ..Pin::default() };
         let (trust, held, event) = judged(&shared, ChangeAction::Accept, Some(&pin), &new);
         assert_eq!((trust, event), (Trust::Withheld, Some(PinEvent::HeldElsewhere)));
-        assert_eq!(held.accepted.as_ref().map(|it| it.digest), Some(digest(&old)), "the pin stays");
+        assert_eq!(
+            held.accepted.as_ref().map(|it| it.digest),
+            Some(digest(&old)),
+            "the pin is unchanged"
+        );
         assert_eq!(held.held, Some(digest(&new)));
         let first = judged(&shared, ChangeAction::Accept, None, &new);
         assert_eq!((first.0, first.1.accepted), (Trust::Withheld, None));
@@ -362,8 +370,9 @@ mod tests {
         assert_eq!(judged(&shared, ChangeAction::Accept, Some(&pin), &old).0, Trust::Given);
         let (other, pin_of) = (listed(r#","title":"z""#), Some(&pin));
         let free = judged(&shared, ChangeAction::Accept, pin_of, &other);
-        assert_eq!(free.0, Trust::Given, "nobody holds this one");
-        // The definition was approved by an operator here, or on another node, which a different component records.
+        assert_eq!(free.0, Trust::Given, "no node holds this definition");
+        // An operator approved the definition, on this node or on another one. A different component records the
+        // approvals on other nodes.
         let by_operator = AcceptedDefinition {
             by_operator: true,
             ..AcceptedDefinition::listed_now(digest(&new))

@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    // SF-3, DEF-4
+    // Covers SF-3 and DEF-4.
     #[test]
     fn pins_round_trip_and_fall_back_to_the_backup() {
         let folder = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ mod tests {
                 let restored = whole();
                 assert!(restored.damage.is_some() && restored.pins == pins, "byte {i}");
                 fs::write(&copy, damaged).unwrap();
-                assert!(read(folder, "s").is_err(), "byte {i} of both");
+                assert!(read(folder, "s").is_err(), "byte {i} of both files");
                 fs::write(&copy, &sound).unwrap();
             }
         }

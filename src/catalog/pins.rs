@@ -46,7 +46,7 @@ pub struct Pin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedDefinition {
     pub digest: DefinitionDigest,
-    /// The definition, if it is known and differs from the currently listed one.
+    /// The definition, if it is known and differs from the one currently listed.
     pub listed: Option<Arc<Listed>>,
     /// Whether an operator approved the definition, regardless of scan findings.
     pub by_operator: bool,
@@ -411,7 +411,7 @@ mod tests_tests {
         assert_eq!(server.grade(other), (Trust::Withheld, Some(Grade::Loosened)));
         assert_eq!(server.lists(DESTROYS), (Trust::Given, Some(PinEvent::Restored)));
         assert_eq!(server.grade(HARMLESS), (Trust::Withheld, Some(Grade::Loosened)));
-        assert_eq!(server.grade(WORDS), (Trust::Given, Some(Grade::Text)), "a change of words");
+        assert_eq!(server.grade(WORDS), (Trust::Given, Some(Grade::Text)), "only text changed");
     }
 
     #[test]
@@ -425,7 +425,7 @@ mod tests_tests {
         server.settings.on_new_server = ChangeAction::Quarantine;
         assert_eq!(server.lists(DESTROYS).0, Trust::Withheld);
         server.settings.on_new_server = ChangeAction::Accept;
-        assert_eq!(server.lists(WORDS).0, Trust::Withheld, "never accepted");
+        assert_eq!(server.lists(WORDS).0, Trust::Withheld, "the definition was never accepted");
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests_tests {
             }
             server.pin.as_mut().unwrap().held = None;
             assert_eq!(server.lists(DESTROYS).0, Trust::Given);
-            assert_eq!(server.lists(WORDS).0, trust, "another definition");
+            assert_eq!(server.lists(WORDS).0, trust, "this is another definition");
         }
     }
 
@@ -484,7 +484,7 @@ mod tests_tests {
         };
         let next = ServerPins::next(BTreeMap::new(), Some(&before), last);
         assert_eq!(next.get("a"), Some(&pin(Some(Arc::clone(&small)), digests[0])));
-        assert_eq!(next.get("b"), Some(&pin(None, digests[1])), "only the digest");
+        assert_eq!(next.get("b"), Some(&pin(None, digests[1])), "only the digest is kept");
         // The last listed definition is not the accepted one.
         let other = |_: &str| Some((digests[1], &large));
         let next = ServerPins::next(BTreeMap::new(), Some(&before), other);

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// Maximum length of a chain of references. A longer chain counts as a loop.
+/// Maximum length of a chain of references. A longer chain is treated as a loop.
 const MAX_REFERENCES: usize = 64;
 
 /// Keywords whose value is one schema, or an array of schemas.
@@ -40,7 +40,7 @@ const FORMAT_LIMITS: [&str; 4] =
 
 /// Reason why clients may fail to compile this schema. The `$id` at its root is not listed.
 pub(crate) fn fault(schema: &str) -> Option<String> {
-    // A schema that is too deep for this parser is too deep for others.
+    // If a schema is too deep for this parser, it is too deep for others.
     let Ok(root) = serde_json::from_str::<Value>(schema) else {
         return Some("is nested too deeply".to_owned());
     };
@@ -78,7 +78,7 @@ fn of_keywords(members: &Map<String, Value>, is_root: bool) -> Option<String> {
     if let Some(nullable) = members.get("nullable") {
         let is_typed = members.contains_key("type");
         if !nullable.is_boolean() || !is_typed || *nullable == Value::Bool(false) {
-            return Some("has nullable without a type, or not as true".to_owned());
+            return Some("has nullable without a type, or with a value other than true".to_owned());
         }
     }
     let is_schema = |value: &Value| value.is_object() || value.is_boolean();
@@ -94,8 +94,7 @@ fn of_keywords(members: &Map<String, Value>, is_root: bool) -> Option<String> {
     let keys = keys.into_iter().flat_map(Map::keys).map(String::as_str);
     let mut patterns = members.get("pattern").and_then(Value::as_str).into_iter().chain(keys);
     patterns.any(|pattern| !is_portable_pattern(pattern)).then(|| {
-        "has a pattern that is not valid, or not known to be, in ECMAScript with the flag u"
-            .to_owned()
+        "has a pattern that is not known to be valid in ECMAScript with the flag u".to_owned()
     })
 }
 
@@ -104,7 +103,7 @@ fn of_reference(members: &Map<String, Value>, root: &Value) -> Option<String> {
     let mut reference = members.get("$ref")?.as_str()?;
     for _ in 0..MAX_REFERENCES {
         let Some(pointer) = reference.strip_prefix('#').filter(|it| !it.contains('%')) else {
-            return Some("has a $ref out of the schema, or one with percent signs".to_owned());
+            return Some("has a $ref out of the schema, or a $ref with percent signs".to_owned());
         };
         let first = pointer.split('/').nth(1);
         let is_keyword =
@@ -135,15 +134,15 @@ struct PatternReader<'a> {
 /// A unit of a character class, or an escape.
 enum Unit {
     Char(char),
-    /// `\d`, `\p{L}`: cannot be the end of a range.
+    /// A class such as `\d` or `\p{L}`, which cannot be the end of a range.
     Set,
-    /// `\b`, `\B`: cannot be repeated.
+    /// An assertion, `\b` or `\B`, which cannot be repeated.
     Boundary,
 }
 
 impl PatternReader<'_> {
     fn read(&mut self) -> Option<()> {
-        // Holds for each open group whether it can be repeated after it is closed.
+        // For each open group, whether it can be repeated after it is closed.
         let mut groups = Vec::new();
         let mut names = HashSet::new();
         let mut is_repeatable = false;

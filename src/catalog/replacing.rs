@@ -54,7 +54,7 @@ pub(super) fn replace(
         if origin == ToolSet::Restored
             && before.is_some_and(|known| known.set == ToolSet::Discovered)
         {
-            // Discovery was faster than the read from disk.
+            // The server's set was discovered before the stored set was read from disk.
             continue;
         }
         let discovered = discovered.iter().zip(ready.into_iter().zip(reviews));
@@ -189,7 +189,7 @@ fn next_set<'a>(
         }
         let review = reviewed.unwrap_or_else(|| Arc::new(review(&all.review, found, &listed)));
         let listings = Arc::new(found.listings(&listed));
-        // An unusable output schema is reported by `unusable`.
+        // An unusable output schema is already reported in `unusable`.
         change.noted.extend(listings.note(&found.name, &OutputSchema::Absent));
         let (listed, tool, beside) = (Arc::new(listed), Arc::new(tool), Arc::default());
         tools.push(DirectTool { listed, listings, tool, review, beside });
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(asked, ["a".into()]);
         assert_eq!(names(&catalog), ["a:two", "b:three"]);
         assert_eq!(found(&catalog, "one"), [""; 0]);
-        assert_eq!(found(&catalog, "three"), ["b:three"], "the index has the tools' places");
+        assert_eq!(found(&catalog, "three"), ["b:three"], "the index has the tools' new positions");
         let asked = catalog.reconfigure(settings(&[("a", "{}"), ("b", "{}")])).ask_again;
         assert_eq!(asked, ["a".into()]);
         catalog.replace_server("a", set(&["one", "two"]));
@@ -385,7 +385,10 @@ mod tests {
         assert_eq!(names(&catalog), ["b:two"]);
         assert_eq!(found(&catalog, "two"), ["b:two"]);
         assert!(catalog.load().set_of("a").is_none() && catalog.load().set_of("c").is_some());
-        assert!(catalog.replace_server("a", set(&["one"])).is_empty(), "it comes too late");
+        assert!(
+            catalog.replace_server("a", set(&["one"])).is_empty(),
+            "the server was already removed"
+        );
         catalog.replace_server("c", set(&["three"]));
         assert_eq!(names(&catalog), ["b:two", "c:three"]);
     }
@@ -411,7 +414,7 @@ mod tests {
         else {
             panic!("{now:?}")
         };
-        assert!(!Arc::ptr_eq(old, new), "it is compiled under the other settings");
+        assert!(!Arc::ptr_eq(old, new), "the schema is compiled again under the new settings");
         // Nothing changed, so nothing is rebuilt.
         catalog.reconfigure(next.clone());
         assert!(Arc::ptr_eq(&now, &tool()));
@@ -438,6 +441,6 @@ mod tests {
         assert_eq!(catalog.reconfigure(warn).ask_again, ["a".into()]);
         let change = catalog.replace_server("a", hidden());
         assert!(findings() > 0 && !change.found.is_empty(), "{change:?}");
-        assert!(change.changed.is_empty(), "its definition is the same");
+        assert!(change.changed.is_empty(), "the definition is unchanged");
     }
 }

@@ -144,7 +144,7 @@ fn first_sight(
     origin: ToolSet,
 ) -> (ChangeAction, FirstSight) {
     match (pins, origin) {
-        // The stored set predates pins.
+        // The stored set was written before pins existed.
         (PinHistory::New, ToolSet::Restored) => {
             (ChangeAction::Accept, FirstSight::NewServer(ChangeAction::Accept))
         }

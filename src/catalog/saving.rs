@@ -1,4 +1,5 @@
-//! Writes sets to disk in the background: bookkeeping of the newest set, the batching job queue, and tracked blocking work.
+//! Writes sets to disk in the background. Contains the bookkeeping of each server's newest set, the job queue that
+//! batches writes, and the tracking of blocking work.
 //!
 //! Invariant: once every write has ended, a server's file holds its newest set, or that set is known to be unsaved. The
 //! caller of a write may be dropped long before the write ends, and a newer set may be written first or arrive during
@@ -26,7 +27,7 @@ const DISK_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Saving {
     folder: Option<PathBuf>,
     newest: Mutex<Newest>,
-    /// Held while files are written, so that a single writer decides which set is newest.
+    /// Held while files are written, so that only one writer at a time decides which set is newest.
     writing: Mutex<()>,
     turns: Arc<JobQueue<UnsavedSet, Option<String>>>,
 }
@@ -348,7 +349,7 @@ mod turns_tests {
         // A third run would wait forever.
         drop(go);
         assert_eq!(first.await.unwrap(), Ok(2));
-        assert_eq!(older.await.unwrap(), Err(JobDropped), "a newer one took its place");
+        assert_eq!(older.await.unwrap(), Err(JobDropped), "a newer job replaced it");
         assert_eq!((newer.await.unwrap(), other.await.unwrap()), (Ok(6), Ok(8)));
         assert_eq!(began.try_iter().collect::<Vec<_>>(), [2]);
     }

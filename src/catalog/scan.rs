@@ -136,7 +136,7 @@ impl Scanned {
     }
 }
 
-/// Whether a word is spelled like a tool name and unlike ordinary words.
+/// Whether a word is spelled like a tool name and not like an ordinary word.
 fn may_be_tool_name(word: &str) -> bool {
     let inner = |c: char| word.trim_matches(c).contains(c);
     let humps = || {
@@ -169,7 +169,7 @@ impl Walk<'_> {
         if !self.place.is_empty() {
             self.place.push('/');
         }
-        // Places are truncated when they are reported; here they only have to stay bounded.
+        // The place is truncated when it is reported. Here it only has to stay bounded.
         if self.place.len() < 4 * MAX_PLACE_BYTES {
             let end = step.floor_char_boundary(MAX_PLACE_BYTES);
             self.place.push_str(step.get(..end).unwrap_or_default());
@@ -314,7 +314,7 @@ fn imitates(name: &ToolName, other: &ToolName) -> Option<ScanFinding> {
     let level = match (name.tool.is_ascii(), other.tool.is_ascii()) {
         _ if name.tool == other.tool => return None,
         (false, true) => FindingLevel::High,
-        // The other tool is the imitation.
+        // Of the two similar names, the other one is the imitation.
         (true, false) => return None,
         (false, false) => FindingLevel::Medium,
         (true, true) => FindingLevel::Low,

@@ -127,7 +127,11 @@ mod tests {
             }
         }
         assert!(missed.is_empty(), "{missed:#?}");
-        assert!(3 * first >= 2 * QUERIES.len(), "only {first} of {} at once", QUERIES.len());
+        assert!(
+            3 * first >= 2 * QUERIES.len(),
+            "the expected tool is first in only {first} of {} queries",
+            QUERIES.len()
+        );
     }
 
     #[test]
@@ -255,7 +259,7 @@ mod tests {
         assert!(names(&manages, "which absences are there?", 1).is_empty());
         assert_eq!(names(&manages, "change the absences", 1), ["s:manage_absences"]);
         assert_eq!(names(&manages, "absences of the team", 1), ["s:manage_absences"]);
-        // The name contradicts a deprecation mark.
+        // The name states that the tool reads, which outweighs its mark as destructive.
         let lists = catalog("list_absences");
         assert_eq!(names(&lists, "which absences are there?", 1), ["s:list_absences"]);
     }
@@ -274,7 +278,7 @@ mod tests {
         for name in ["read_file", "f:read_file", " readFile "] {
             let found = names(&snapshot, name, 9);
             assert_eq!(found[0], "f:read_file", "a named tool is first: {name}");
-            assert!(found.len() > 1, "and what may be used instead: {found:?}");
+            assert!(found.len() > 1, "alternatives are found as well: {found:?}");
         }
         let found = names(&snapshot, "read file", 9);
         let (first, last) = (found.first().unwrap(), found.last().unwrap());
@@ -355,14 +359,14 @@ mod tests {
         catalog.load()
     }
 
-    /// A query meaning that has no neighbors.
+    /// Embedding of a query to which no tool is near.
     fn nothing_near(snapshot: &Snapshot) -> QueryMeaning {
         let tools = snapshot.tools().iter().cloned().map(|tool| (tool, &[0.0, 1.0][..]));
         let query = Arc::new(UnitVector::of(vec![1.0, 0.0]).unwrap());
         QueryMeaning { query, tools: Arc::new(ToolVectors::of(tools)), min: 0.25 }
     }
 
-    /// Results of the server `own`, by words alone and fused with an empty meaning.
+    /// Results of the server `own` by words alone, and results fused with an embedding to which no tool is near.
     fn own(snapshot: &Snapshot, query: &str) -> Vec<String> {
         let shown = |tool: &Arc<Tool>| *tool.name.server == *"own";
         let names = |meaning: Option<&QueryMeaning>| {
@@ -574,7 +578,7 @@ mod tests {
         }
         let index = Index::of(lexicon, segments);
         let found = index.search("send a message");
-        assert_eq!(found.len(), 10_000, "all that matches, and nothing else");
+        assert_eq!(found.len(), 10_000, "only the matching tools are found");
         assert!(found.windows(2).all(|pair| pair[0].0 < pair[1].0), "in their order");
         assert_eq!(index.search("word42").len(), 1000);
         let _ = index.search(&"serach the mesages of folderx ".repeat(100));
@@ -594,8 +598,8 @@ mod tests {
                 let mut places: Vec<_> = found.iter().map(|(at, _)| *at).collect();
                 places.sort_unstable();
                 places.dedup();
-                prop_assert_eq!(places.len(), found.len(), "each tool once");
-                prop_assert_eq!(&found, &index.search(query), "the same once more");
+                prop_assert_eq!(places.len(), found.len(), "each tool is found once");
+                prop_assert_eq!(&found, &index.search(query), "a repeated search has the same result");
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Operator settings of tools: filters, capabilities (CAP-3), validation of results (FR-A4) and of arguments, and
 //! result limits.
 //!
-//! Owns these parts of a server's config and the rules for combining their layers. Transport settings are elsewhere.
+//! This module owns these parts of a server's config, and the rules for combining the layers of each setting. Transport
+//! settings are elsewhere.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -75,7 +75,7 @@ fn every_tool_is_listed_under_its_exposed_name() {
     assert_eq!(found("a__x"), None);
     let change =
         catalog.replace_server("a", vec![tool("b__c", ""), tool("d", r#","_meta":{"v":2}"#)]);
-    assert_eq!(change.changed, ["d".into()], "its listing in /mcp/all changed");
+    assert_eq!(change.changed, ["d".into()], "the tool's listing in /mcp/all changed");
     catalog.replace_server("a", vec![]);
     assert!(catalog.load().direct("a__b__c").is_none());
 }
@@ -109,7 +109,7 @@ fn fr_a1_sets_survive_a_restart() {
     first.replace_server("gone", vec![tool("x", "")]);
 
     let second = Catalog::new(with_folder(&[("s", r#"{"disabled_tools":["y"]}"#), ("new", "{}")]));
-    assert!(second.restore().is_empty(), "stored tools are no change");
+    assert!(second.restore().is_empty(), "stored tools do not count as a change");
     assert_eq!(names(&second.load()), ["s:x"], "the current overrides apply");
     let schema = lookup(&second, "s:x").unwrap().output_schema.clone().unwrap();
     assert_eq!(schema.get(), r#"{"type": "object"}"#);
@@ -119,7 +119,7 @@ fn fr_a1_sets_survive_a_restart() {
     second.replace_server("s", vec![]);
     let third = Catalog::new(with_folder(&[("s", "{}")]));
     third.restore();
-    assert!(third.load().tools().is_empty(), "an empty set is a set");
+    assert!(third.load().tools().is_empty(), "an empty set is stored like any other");
     assert!(third.load().servers().any(|(_, set)| set == ToolSet::Restored));
 }
 
@@ -186,7 +186,7 @@ async fn fr_a1_change_by_a_dropped_caller_is_reported_by_the_next_caller_or_at_c
     abandon(&["x"]);
     assert!(catalog.wait_for(&name, in_an_hour).await.is_some());
     let next = catalog.take_up(&server, vec![tool("x", "")]).await.unwrap();
-    assert_eq!(added(&next), ["x"], "the next caller has the change of both");
+    assert_eq!(added(&next), ["x"], "the next caller gets the changes of both sets");
     let next = catalog.take_up(&server, vec![tool("x", "")]).await.unwrap();
     assert!(next.is_empty(), "once: {next:?}");
     abandon(&["x", "y"]);
@@ -277,7 +277,10 @@ fn stored_set_without_pins_is_pinned_unchanged() {
     assert!(changes.iter().all(|(_, change)| change.disk.is_none()), "{changes:?}");
     assert_eq!(trust(&catalog, "s:x"), Trust::Given);
     catalog.replace_server("s", vec![tool("x", DESTROYS)]);
-    assert!(persist::read(folder.path(), "s").unwrap().unwrap().pinned, "from now on there are");
+    assert!(
+        persist::read(folder.path(), "s").unwrap().unwrap().pinned,
+        "the stored set now requires pins"
+    );
     std::fs::write(&pins, "damaged").unwrap();
     let catalog = Catalog::new(settings.clone());
     let message = catalog.restore().remove(0).1.disk.unwrap();
@@ -357,7 +360,7 @@ fn def_6_digests_are_over_the_servers_own_definition_and_listings_conform() {
     assert_eq!((notes.repaired, notes.omitted), (1, 0));
     assert_eq!(change.noted, notes.notes, "a new definition is noted");
     let again = catalog.replace_server("s", vec![found(own)]);
-    assert!(again.is_empty(), "an unchanged one is not: {again:?}");
+    assert!(again.is_empty(), "an unchanged definition is not noted: {again:?}");
 }
 
 /// The JSON of an element under its exposed name.
@@ -430,12 +433,12 @@ async fn input_schema_is_compiled_lazily_and_shared_by_versions() {
         Some(InputSchema::Unusable(_)) | None => None,
     };
     catalog.replace_server("s", vec![tool("x", "")]);
-    assert!(find().input.schema().is_none(), "nobody has asked");
+    assert!(find().input.schema().is_none(), "no call has used the tool yet");
     let first = catalog.input_schema(&find(), in_an_hour).await;
     assert!(matches!(first, Some(InputSchema::Compiled(_))));
     let first = compiled(&find()).unwrap();
     catalog.replace_server("s", vec![tool("x", r#","description":"new""#)]);
-    assert!(Arc::ptr_eq(&first, &compiled(&find()).unwrap()), "its schema is the same");
+    assert!(Arc::ptr_eq(&first, &compiled(&find()).unwrap()), "the schema is unchanged");
     let mut next = before.clone();
     next.input.mode = InputMode::Off;
     catalog.reconfigure(next.clone());
@@ -443,7 +446,7 @@ async fn input_schema_is_compiled_lazily_and_shared_by_versions() {
     assert!(Arc::ptr_eq(&first, &compiled(&find()).unwrap()));
     next.schemas.engine = mcpproxy_schema::compile::Engine::Boon;
     catalog.reconfigure(next);
-    assert!(find().input.schema().is_none(), "another engine compiles it again");
+    assert!(find().input.schema().is_none(), "the schema is compiled again for another engine");
     catalog
         .replace_server("s", vec![found(r#"{"name":"x","inputSchema":{"type":"no such type"}}"#)]);
     let wrong = catalog.input_schema(&find(), in_an_hour).await;

@@ -4,9 +4,10 @@
 //! value: `$ref` and `allOf` are merged, `anyOf` becomes alternatives, and `oneOf` becomes those alternatives that exclude the others. The
 //! [pass](pass) checks grammar, duplicate keys, depth and rules together.
 //!
-//! Invariant: the pass accepts only documents that the tape and both engines accept. It never refuses. Documents that it cannot decide
-//! (a keyword without a rule, an escape in a compared string, a number too close to a limit, two keys with equal hashes) are left to the
-//! tape pass. Its time is linear in the document; alternatives that fail, and patterns, use up a budget of steps.
+//! Invariant: the pass accepts only documents that the tape and both engines accept. It never rejects a document.
+//! Documents that it cannot decide (a keyword without a rule, an escape in a compared string, a number too close to a
+//! limit, two keys with equal hashes) are left to the tape pass. Its time is linear in the document; alternatives that
+//! fail, and patterns, use up a budget of steps.
 //!
 //! A document that arrives in several slices is read [as it arrives](arriving), using only the first alternative of each container.
 
@@ -39,7 +40,7 @@ mod tests {
         schema.accept.as_ref().is_some_and(|program| {
             let mut scratch = AcceptScratch::default();
             let first = program.accepts(document, &mut scratch);
-            // Predicted names do not change the result.
+            // Predictions of names do not change the result.
             assert_eq!(first, program.accepts(document, &mut scratch));
             let (head, tail) = document.split_at(document.len() / 2);
             let bytes: Vec<_> = document.chunks(1).collect();
@@ -61,7 +62,7 @@ mod tests {
         arriving.accepts(&document)
     }
 
-    /// Whether boon, which decides alone under its engine setting, finds `document` valid.
+    /// Whether boon finds `document` valid. The engine setting of `schema` makes boon decide alone.
     fn conforms(schema: &Schema, document: &[u8]) -> bool {
         let document = [Bytes::copy_from_slice(document)];
         schema.judge(&document, &mut JudgeScratch::new()).verdict == Verdict::Conforms
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a14_unsupported_keywords_leave_only_the_types_that_they_do_not_restrict() {
+    fn fr_a14_unsupported_keyword_leaves_only_its_types_undecided() {
         check(r#"{"contains":{"type":"integer"}}"#, &["1", "{}", "\"\""], &["[1]"]);
         check(r#"{"dependentRequired":{"a":["b"]}}"#, &["[{}]"], &["{}"]);
         check(r#"{"not":{"type":"integer"}}"#, &[], &["\"\"", "{}"]);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a14_dialects_read_keywords_as_the_engines_do() {
+    fn fr_a14_keywords_of_each_dialect_mean_the_same_as_in_the_engines() {
         const D4: &str = "\"$schema\":\"http://json-schema.org/draft-04/schema#\"";
         const D7: &str = "\"$schema\":\"http://json-schema.org/draft-07/schema#\"";
         check(
@@ -258,7 +259,7 @@ mod tests {
         check(&format!("{{{D4},\"minimum\":1,\"exclusiveMinimum\":false}}"), &["1"], &["0"]);
         check(&format!("{{{D4},\"const\":1}}"), &[], &["1", "2"]);
         check(r#"{"$ref":"b.json","$defs":{"b":{"$id":"b.json","type":"integer"}}}"#, &[], &["1"]);
-        // The characters of a name are not taken for the text around it.
+        // A name that contains quotation marks is not confused with several members.
         check(r#"{"properties":{"a\":1,\"b":true}}"#, &[], &[r#"{"a":1,"b":2}"#]);
     }
 
@@ -266,7 +267,7 @@ mod tests {
     fn fr_a14_depth_and_steps_are_bounded() {
         let nest = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         check("true", &[&nest(127)], &[&nest(128), &nest(100_000)]);
-        // Alternatives that fail late at each level:
+        // Alternatives that fail late at each level.
         let fork = r##"{"anyOf":[{"type":"array","items":{"$ref":"#"},"maxItems":1},{"type":"array","items":{"$ref":"#"}}]}"##;
         let wide = |depth: usize| format!("{}0{}", "[".repeat(depth), ",0]".repeat(depth));
         let schema = compiled(Engine::Tape, fork);
@@ -326,9 +327,9 @@ mod tests {
     }
 
     #[test]
-    fn fr_a14_document_is_accepted_in_any_slices() {
+    fn fr_a14_document_is_accepted_regardless_of_its_slices() {
         for (schema, document) in DOCUMENTS {
-            // Only a complete document is read again under another rule.
+            // Only a complete document can be read again under another rule.
             let has_choice = schema.contains("oneOf");
             let schema = compiled(Engine::Tape, schema);
             let document = document.as_bytes();
@@ -363,13 +364,13 @@ mod tests {
             let slices: Vec<_> = document.as_bytes().chunks(1000).collect();
             assert_eq!(accepts_arriving(&schema, &slices), accepted, "{count}");
         }
-        // The item is read again with each byte, so the sum grows with the square of its length.
+        // The item is read again with each byte, so the total number of bytes read grows with the square of its length.
         for (len, accepted) in [(100, true), (2000, false)] {
             let document = text(len);
             let slices: Vec<_> = document.as_bytes().chunks(1).collect();
             assert_eq!(accepts_arriving(&schema, &slices), accepted, "{len} one by one");
         }
-        // Not UTF-8, in the first slice and across two slices:
+        // Texts that are not UTF-8, in the first slice and across two slices.
         for invalid in [&b"\xC3("[..], b"\xE2\x82"] {
             let document = [b"[\"", invalid, b"\",1]"].concat();
             for at in 0..document.len() {
@@ -403,7 +404,8 @@ mod tests {
             let program = compiled(Engine::Tape, schema).accept.unwrap();
             program.accepts(document.as_bytes(), &mut AcceptScratch::default())
         };
-        // Two rules at each level, of which the outer ones are tried again and again. What costs no step would be read for minutes.
+        // Each level has two rules, and the rules of the outer levels are tried again and again. Work that used up no
+        // steps would take minutes here.
         let fork = r##"{"anyOf":[{"type":"integer"},{"type":"array","items":{"$ref":"#"},"maxItems":1},{"type":"array","items":{"$ref":"#"}}]}"##;
         let nest = |inner: &str| format!("{}{inner}{}", "[".repeat(40), "]".repeat(40));
         let long = 200_000;
@@ -493,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn fr_a14_numbers_of_any_length_are_read_as_the_engines_do() {
+    fn fr_a14_numbers_of_any_length_have_the_same_value_as_in_the_engines() {
         let program = compiled(Engine::Tape, "{\"type\":\"number\"}");
         let boon = compiled(Engine::Boon, "{\"type\":\"number\"}");
         let mut accepted = 0;

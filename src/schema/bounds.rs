@@ -95,19 +95,19 @@ pub enum Lost {
 /// Edges of one subschema.
 #[derive(Default)]
 struct Sub {
-    /// Subschemas applied to the same value.
+    /// Subschemas that apply to the same value.
     here: Vec<usize>,
-    /// Subschemas of which one is applied to a member.
+    /// Subschemas of which exactly one applies to a declared member.
     properties: Vec<usize>,
-    /// Subschemas each of which may be applied to a member as well.
+    /// Subschemas of patterns. Each of them may apply to a member as well.
     patterns: Vec<usize>,
-    /// Subschemas applied to members without a property or pattern.
+    /// Subschemas for members that no property or pattern matches.
     rest: Vec<usize>,
-    /// Subschemas applied to any member in addition.
+    /// Subschemas that apply to every member in addition.
     members: Vec<usize>,
-    /// Subschemas of which one is applied to an item.
+    /// Subschemas of which exactly one applies to an item.
     positions: Vec<usize>,
-    /// Subschemas applied to any item in addition.
+    /// Subschemas that apply to every item in addition.
     items: Vec<usize>,
     /// Whether a reference leads out of the schema.
     leaves: bool,
@@ -151,18 +151,18 @@ impl<'a> Graph<'a> {
         self.overflowed
     }
 
-    /// Regular expressions, each with a flag whether it may be matched against names of members.
+    /// Regular expressions, each with a flag that states whether it may be matched against names of members.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = (&'a str, bool)> {
         let of_strings = !self.names.is_empty();
         self.patterns.iter().map(move |&(pattern, of_names)| (pattern, of_names || of_strings))
     }
 }
 
-/// Entry point of a path into a resource.
+/// Entry point of a path into a resource, for counting subschemas.
 struct Entry {
-    /// Number of subschemas reached without leaving the resource.
+    /// Number of subschemas that can be reached without leaving the resource.
     size: u64,
-    /// Next entry points.
+    /// Entry points that follow this one.
     next: Vec<usize>,
 }
 
@@ -260,13 +260,14 @@ impl Cost {
     }
 }
 
-/// Cost of a reference out of the schema: it can lead only into a standard meta-schema, whose vocabularies do not share properties.
+/// Cost of a reference out of the schema. Such a reference can lead only to a standard meta-schema, whose vocabularies
+/// do not share properties.
 const META_SCHEMA_VISITS: u64 = 64;
 
-/// Subschemas in topological order: each comes after those that it applies to the same value.
+/// Subschemas in topological order: each one comes after the subschemas that it applies to the same value.
 struct Order {
     subs: Vec<usize>,
-    /// Whether some of them are cyclic on the same value.
+    /// Whether some of the subschemas form a cycle on the same value.
     circular: bool,
 }
 
@@ -410,7 +411,7 @@ impl Graph<'_> {
                         Mark::Done => {}
                         Mark::Open => {
                             order.circular = true;
-                            // Searches from the end, to get the cycle without the path to it.
+                            // The search starts at the end, to find the cycle without the path that leads to it.
                             let from = path.iter().rposition(|(sub, _)| *sub == next)?;
                             let ways = path.iter().skip(from).map(|(sub, _)| self.here(*sub).len());
                             if ways.max() > Some(1) {
@@ -474,7 +475,7 @@ mod tests {
                 .collect();
             expansion(&json!({"$defs": defs, "$ref": "#/$defs/d0"}))
         };
-        // Each level is visited, as is each of its two references.
+        // Each level is visited, and so is each of its two references.
         assert_eq!(chain(1), 1 + 1 + 2 * 2);
         assert!(chain(20) > 1 << 20);
         assert!(chain(200) > 1 << 60);
@@ -519,7 +520,7 @@ mod tests {
         assert!(circular(ring));
         assert!(circular(json!({"allOf": [{"$ref": "#"}]})));
         assert!(!circular(json!({"properties": {"next": {"$ref": "#"}}})));
-        // Found by the fuzz target `validate`: up to draft 7, the identifier has no meaning here.
+        // Found by the fuzz target `validate`: up to draft 7, an identifier next to a reference has no meaning.
         assert!(circular(json!({"$ref": "#/$defs/b",
             "$defs": {"b": {"$id": "b.json", "$ref": "#/$defs/b"}}})));
     }
@@ -580,7 +581,7 @@ mod scopes_tests {
         let plain = json!({"properties": {"a": {"$ref": "#/$defs/x"}, "b": {"$ref": "#/$defs/x"}},
             "$defs": {"x": {"items": true}}});
         assert_eq!(compiled(&plain), 5);
-        // The root, two references to it, and three paths to the last resource.
+        // The count consists of the root, two references to it, and three paths to the last resource.
         let ways = json!({"properties": {"a": {"$ref": "a"}, "b": {"$ref": "b"}, "c": {"$ref": "c"}},
             "$defs": {
                 "a": {"$id": "a", "items": {"$ref": "c"}},

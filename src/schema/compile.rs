@@ -80,8 +80,8 @@ impl Schema {
         self.hash
     }
 
-    /// Whether only the tape engine is used: boon refuses a pattern with look-around or back-references, or would take too long to compile
-    /// ([`Bounds::boon_subschemas`]). Reported by health.
+    /// Whether the schema is evaluated only by the tape engine, because boon refuses a pattern with look-around or
+    /// back-references, or would take too long to compile ([`Bounds::boon_subschemas`]). Reported by health.
     pub fn judged_by_tape_alone(&self) -> bool {
         matches!(self.boon, Boon::Refuses)
     }

@@ -46,7 +46,7 @@ pub enum KeyConflict {
     Uncompared(&'static str),
 }
 
-/// Key that is a case variant of a declared property.
+/// A key that is a case variant of a declared property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaseVariant {
     /// JSON pointer to the member in the arguments, truncated to 512 bytes.
@@ -65,8 +65,8 @@ impl DeclaredNames {
         Self(names)
     }
 
-    /// First key of the object `arguments` that is a case variant of a property of its object in the schema `raw`, from which these names
-    /// were read, and not a declared property itself.
+    /// First key of the object `arguments`, at any depth, that is a case variant of a property declared for its object
+    /// and is not a declared property itself. `raw` is the schema from which these names were read.
     pub fn conflict(&self, raw: &[u8], arguments: &[u8]) -> Option<KeyConflict> {
         let may_be = KeyEvents::new(arguments).any(|event| match event {
             KeyEvent::Key(key) => self.0.variant_of(fold::hash(&key), &key).is_some(),
@@ -101,7 +101,7 @@ fn collect(schema: &Value, names: &mut FoldedNames) {
     });
 }
 
-/// Whether `is` holds for some object within the value.
+/// Whether `is` returns true for some object within the value.
 fn any_object(value: &Value, is: &mut impl FnMut(&Map<String, Value>) -> bool) -> bool {
     match value {
         Value::Object(members) => {
@@ -205,7 +205,7 @@ impl<'s> Search<'s> {
         self.within(name, |search| search.value(value, &schemas))
     }
 
-    /// The declared name of which `name`, an undeclared name, is a variant.
+    /// The declared name of which `name` is a variant. `name` itself is not declared.
     fn variant(
         &mut self,
         name: &str,
@@ -430,7 +430,7 @@ mod tests {
                 "{schema}"
             );
         }
-        // If a value's schema is known, no more names are compared than before.
+        // If the schema of a value is known, its keys are compared only with the names of that schema.
         let schema = r##"{"$defs":{"p":{"$anchor":"A","properties":{"cmd":{}}}},
             "properties":{"o":{"$ref":"#A"},"free":{"examples":[{"id":"x","$ref":"#A"}]}}}"##;
         assert_eq!(conflict(schema, r#"{"free":{"Cmd":1},"o":{"cmd":1}}"#), None);

@@ -55,7 +55,8 @@ pub(super) fn identifier(draft: Draft) -> &'static str {
     if draft == Draft::V4 { "id" } else { "$id" }
 }
 
-/// First of `dialects` that identifies resources by a keyword other than `id`: validators differ in how they resolve its references.
+/// First of `dialects` that identifies resources by a keyword other than `id`. Validators differ in how they resolve
+/// references in such a schema.
 pub(super) fn mixed<'a>(dialects: &'a [String], id: &str) -> Option<&'a str> {
     let other = |uri: &&String| {
         Draft::from_url(uri.trim_end_matches('#')).is_some_and(|draft| identifier(draft) != id)
@@ -92,12 +93,12 @@ pub(super) fn asserted(draft: Draft) -> Table {
         Draft::V6 => known!(Draft::V6),
         Draft::V7 => known!(Draft::V7),
         Draft::V2019_09 => known!(Draft::V2019_09),
-        // The enum is non-exhaustive: an unknown draft is treated like the newest known one.
+        // The enum is non-exhaustive. An unknown draft is treated like the newest known one.
         _ => known!(Draft::V2020_12),
     }
 }
 
-/// The same formats, never asserted: up to draft 7 boon would assert them by default.
+/// The same formats, which are never asserted. Up to draft 7, boon would assert them by default.
 pub(super) fn annotated() -> Table {
     let mut table = known!(Draft::V2020_12);
     table.iter_mut().for_each(|format| format.func = |_| Ok(()));
@@ -200,7 +201,7 @@ mod formats_tests {
                 verdicts.entry(name).or_default()[usize::from(expected)] = true;
             }
         }
-        // No draft defines this name.
+        // No draft defines a format of this name.
         assert_eq!(verdicts.remove("period"), Some([false, true]));
         assert_eq!(verdicts.len(), 19);
         assert!(verdicts.values().all(|it| *it == [true, true]), "{verdicts:?}");

@@ -4,8 +4,8 @@
 //! cannot make a schema unusable, and writes references as URIs. Neither the meaning of the schema nor the schema that agents see is
 //! changed.
 //!
-//! Generators write references that are not valid URIs (`#/$defs/Page<Item>`), and other validators accept them: they are encoded without a
-//! change of meaning.
+//! Generators write references that are not valid URIs (`#/$defs/Page<Item>`), and other validators accept them: they
+//! are encoded, which does not change the meaning of the schema.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::dialect;
 
-/// Content of a schema location: subschemas, a plain value, or unknown content.
+/// Kind of content at a location in a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LocationKind {
     /// A subschema, or a list of subschemas.
@@ -115,7 +115,7 @@ impl ReachedSchema {
 
 struct Keep<'a> {
     reached: &'a HashSet<*const Value>,
-    /// Values that are reached or that contain a reached value.
+    /// Values that are reached, and values that contain a reached value.
     leading: HashSet<*const Value>,
     id: &'a str,
     dialects: Vec<String>,

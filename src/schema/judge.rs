@@ -1,6 +1,8 @@
-//! Verdict on one document: by the accept-only pass; if it does not accept, by the tape pass; if the tape pass does not accept, by boon.
+//! Verdict on one document. The accept-only pass is tried first. If it does not accept the document, the tape pass
+//! decides, and if that does not accept the document either, boon decides.
 //!
-//! Chooses the engine and sets the budgets of an evaluation. Independent of modes and of the consequences of a verdict.
+//! This module chooses the engine and sets the budgets of an evaluation. It is independent of modes and of the
+//! consequences of a verdict.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -136,8 +138,8 @@ impl Schema {
         })
     }
 
-    /// Same as [`judge`](Self::judge), on a worker thread. Returns `None` after a millisecond or two if it would take longer; `judge` then
-    /// decides. For small documents, since parsing counts as well.
+    /// Same as [`judge`](Self::judge), on a worker thread. Returns `None` after a millisecond or two if it would take
+    /// longer; `judge` then decides. Intended for small documents, since the time for parsing counts as well.
     pub fn judge_quickly(
         &self,
         document: &[Bytes],
@@ -325,7 +327,8 @@ mod tests {
             (r#"{"type":["null","string"]}"#, "null", true),
             (r#"{"const":9007199254740993}"#, "9007199254740992", false),
             (r#"{"const":9007199254740993}"#, "9007199254740993", true),
-            // Beyond 2^64, boon and the schema have only doubles: neighbors are equal.
+            // Beyond 2^64, numbers of the document and the schema are represented as doubles, so that neighboring
+            // integers are equal.
             (r#"{"const":18446744073709551616}"#, "18446744073709551614", true),
             (r#"{"const":18446744073709551614}"#, "18446744073709551615", false),
             (r#"{"multipleOf":18446744073709551614}"#, "111065529218483954", false),
@@ -336,7 +339,7 @@ mod tests {
                 "2",
                 true,
             ),
-            // Keyword of 2019-09 only.
+            // This keyword exists only in 2019-09.
             (
                 r##"{"properties":{"a":{"$recursiveRef":"#"}},"maxProperties":1}"##,
                 r#"{"a":{"b":1,"c":2}}"#,

@@ -39,7 +39,7 @@ pub(crate) struct NameCost {
 }
 
 impl NameCost {
-    /// Steps per visit, including a match.
+    /// Number of steps per visit, which includes a match.
     const STEPS_PER_VISIT: u64 = 4;
 
     /// Upper bound of visits and of steps per byte: more than any evaluation may take, but small enough that no name overflows the sum.

@@ -171,7 +171,7 @@ impl Misfits {
                 };
                 self.add(at().with(MisfitFault::Type { expected, got: is_null.then_some("null") }));
             }
-            // `dependentRequired` has the same kind.
+            // The engine reports violations of `dependentRequired` with the same kind.
             Kind::Required { property } if keyword == Some("required") => {
                 let name = property.as_str().unwrap_or_default();
                 self.add(at().member(name, MisfitFault::Missing));
@@ -188,7 +188,7 @@ impl Misfits {
                 });
                 self.add_alternatives(branches.collect(), at());
             }
-            // Unknown kinds of the engine are not misfits.
+            // Other kinds of violations are not misfits.
             _ => {}
         }
     }
@@ -200,7 +200,7 @@ impl Misfits {
         }
     }
 
-    /// Adds the misfit of all `branches` at a place; does nothing if one of them has none.
+    /// Adds the misfits of `branches`, the alternatives at a place. Does nothing if one of the branches has none.
     fn add_alternatives(&mut self, branches: Vec<Self>, at: Spot) {
         if branches.is_empty() || branches.iter().any(Self::is_empty) {
             return;
@@ -227,7 +227,7 @@ impl Misfits {
         }
         match meant.len() {
             0 => self.add(at.with(MisfitFault::Type { expected, got })),
-            // The only alternative of this type is the intended one.
+            // If only one alternative has this type, it is the intended one.
             1 => {
                 for Self { listed, count } in meant {
                     let remaining = MAX_MISFITS.saturating_sub(self.listed.len());
@@ -392,7 +392,7 @@ mod tests {
             let left = found(schema, document);
             assert_eq!((left.count, left.listed.len()), (count, count), "{document}: {left:?}");
         }
-        // The tape engine reports only one.
+        // The tape engine reports only one violation.
         for (document, listed) in
             [(r#"{"a":null}"#, None), (r#"{"need":null}"#, Some("/need integer"))]
         {

@@ -1,9 +1,10 @@
 //! Regular expressions, matched in bounded time.
 //!
-//! Most patterns are a prefix or a small DFA that is run here: starting a full engine costs more than matching a short string. A linear
-//! pattern with a large automaton costs time for all of its states at each byte. Patterns whose only look-around is a look-ahead at the
-//! start are split into linear ones; all others are run by a backtracking engine with a limit of [`BACKTRACK_MAX`]. Slow patterns are
-//! charged their worst case in advance.
+//! Most patterns are a prefix or have a small DFA. They are matched in this module, because starting a full engine
+//! costs more than matching a short string. A linear pattern with a large automaton takes time for all of its states at
+//! each byte. Patterns whose only look-around is a look-ahead at the start are split into linear ones; all others are
+//! run by a backtracking engine with a limit of [`BACKTRACK_MAX`]. Slow patterns are charged their worst case in
+//! advance.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -24,14 +25,14 @@ use super::tape_json::{TapeJson, TapeNode};
 /// Maximum compiled size of a regular expression, in bytes.
 pub(super) const PROGRAM_MAX: usize = 1 << 20;
 
-/// Start-up time of the backtracking engine, in visits to a name.
+/// Time to start the backtracking engine, in visits to a name.
 const VISITS_TO_START: u64 = 6;
 
 /// Maximum size in bytes of the DFA of a fast pattern, and of its construction. The engine's cache is several times as large, so the engine
 /// never falls back to a slower method.
 const AUTOMATON_MAX: usize = PROGRAM_MAX / 4;
 
-/// Maximum size in bytes of a DFA that is run here.
+/// Maximum size in bytes of a DFA that is run by this module.
 const WALKED_MAX: usize = 16 << 10;
 
 /// Number of NFA states simulated per step.

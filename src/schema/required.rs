@@ -7,7 +7,7 @@ use mcpproxy_json::pointer::token;
 
 /// Applicators whose subschemas apply to the same value as their schema.
 const SAME_VALUE: [&str; 3] = ["anyOf", "oneOf", ALL_OF];
-/// The applicator whose subschemas must all hold.
+/// Applicator whose subschemas must all hold.
 const ALL_OF: &str = "allOf";
 
 /// Required members, as hashes of the object's place and the member's name. After a collision, an optional null counts as required and is

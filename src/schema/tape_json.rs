@@ -24,7 +24,7 @@ pub(crate) enum TapeJson {}
 /// Document with the meter of its evaluation.
 #[derive(Clone, Copy)]
 pub(super) struct MeteredDocument<'a> {
-    /// The value under inspection.
+    /// Value that is inspected.
     pub document: Document<'a>,
     pub meter: &'a Meter,
 }
@@ -94,7 +94,7 @@ impl Json for TapeJson {
     type PreparedKey = Name;
     type StringBuffer = Meter;
 
-    // A look-up in a narrow object compares half of its members on average.
+    // On average, a look-up in an object with few members compares half of them.
     const KEYS_PER_LOOKUP: usize = 8;
 
     fn prepare_key(key: &str) -> Name {

@@ -1,7 +1,8 @@
 //! Descriptions of a violation: detailed for the record, restricted for the agent.
 //!
-//! The agent receives (`requirements.md`, *verdicts*) the keyword, its place in the schema, types and limits, but nothing from the
-//! document: its content may be an attack and must not reach the agent through the error.
+//! The agent receives (`requirements.md`, *verdicts*) the keyword, its place in the schema, types and limits, but
+//! nothing from the document. The content of the document may be an attack and must not reach the agent through the
+//! error.
 
 use std::fmt::{self, Display, Write};
 
@@ -267,7 +268,7 @@ impl<'e, 's, 'v> Leaves<'e, 's, 'v> {
 
 fn keyword(kind: &ErrorKind<'_, '_>) -> String {
     match kind {
-        // boon uses the singular.
+        // boon reports this keyword in the singular, as `additionalProperty`.
         ErrorKind::AdditionalProperties { .. } => "additionalProperties".to_owned(),
         kind => kind.keyword_path().map_or(String::new(), |path| path.keyword.to_owned()),
     }

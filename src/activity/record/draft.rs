@@ -92,8 +92,8 @@ impl Raw {
     }
 }
 
-/// Record under construction. Redaction, encoding, ids and hashes are left to the writer, off the call's
-/// path.
+/// Record under construction. The writer does the redaction, the encoding, and the assignment of ids and hashes, so
+/// that they do not delay the call.
 #[derive(Clone, Debug)]
 pub struct Draft {
     pub kind: Type,
@@ -115,7 +115,7 @@ pub struct Draft {
     pub has_own_metadata: bool,
     /// BLAKE3 hash of a refusal's whole arguments, set if only a part of them is kept.
     pub whole_arguments: Option<Box<[u8; 32]>>,
-    /// All texts and payloads in the order in which they were set; replaced ones remain in the buffer.
+    /// All texts and payloads, in the order in which they were set. Replaced ones remain in the buffer.
     bytes: Vec<u8>,
     texts: [Span; Text::COUNT],
     payloads: [(Span, u64); Raw::COUNT],
@@ -176,11 +176,11 @@ impl Draft {
         let head = piece.get(..left).unwrap_or(piece);
         if !head.is_empty() {
             if span.end != self.bytes.len() {
-                // Another part was set in between, which calls never do: move the payload to the end.
+                // Another part was set in between, so the payload is moved to the end. Calls never do this.
                 let before = self.slice(span).to_vec();
                 span = self.copy(&before, 0);
             }
-            // Reserve as much again, so that many small pieces do not reallocate each time.
+            // The buffer grows by as much again, so that many small pieces do not cause a reallocation each.
             let ahead = span.len().min(left);
             span.end = self.copy(head, ahead).end;
         }
@@ -208,7 +208,7 @@ impl Draft {
         for text in Text::ABOUT_CALL {
             rest.set(text, self.text(text));
         }
-        // Further metadata is appended to it.
+        // Metadata that is added later is appended to this copy.
         let metadata = self.payload(Raw::Metadata);
         rest.keep(Raw::Metadata, metadata.bytes, usize::MAX);
         rest
@@ -312,7 +312,7 @@ pub struct Entry {
     pub decisions: Vec<Decision>,
     /// Metadata member computed when the entry is written.
     pub late: Option<LateMember>,
-    /// Whether the entry gets its own records.
+    /// Whether the entry is recorded individually.
     pub recording: Recording,
 }
 
@@ -509,7 +509,7 @@ mod tests {
         let outcome = |draft: &mut Draft| {
             draft.append(Raw::Response, &[2; 3000], 1024);
             draft.set(Text::Error, "error");
-            assert_eq!(draft.payload(Raw::Metadata).bytes, b"{}", "known metadata are kept");
+            assert_eq!(draft.payload(Raw::Metadata).bytes, b"{}", "known metadata is kept");
             draft.keep(Raw::Metadata, b"{1}", 100);
             (draft.status, draft.duration_us, draft.overhead_us) = (Status::Blocked, 3, 2);
         };

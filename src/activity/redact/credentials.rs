@@ -1,5 +1,5 @@
-//! Detection of credentials by their form anywhere in a text: known prefixes, private keys, JWTs and
-//! base64-encoded JSON; and the byte sets that words consist of. Pure.
+//! Detection of credentials by their form anywhere in a text: known prefixes, private keys, JWTs and base64-encoded
+//! JSON; and the sets of bytes of which words consist. Pure.
 //!
 //! Base64-encoded JSON is only decoded here; the caller inspects it.
 
@@ -35,10 +35,10 @@ pub(super) struct CredentialSpan {
 
 /// Finds a credential at the start of `text`. At the end of a `cut` text, the credential may be partial.
 pub(super) fn find(text: &[u8], cut: bool) -> Option<CredentialSpan> {
-    // The first letter almost always decides.
+    // The first letter almost always rules out a credential.
     let first = *text.first()?;
     if let Some(known) = starting_with(first).find(|known| begins(text, known, cut)) {
-        // A path may contain a colon: `bot123:X`.
+        // A URL path that is a credential may contain a colon: `bot123:X`.
         let end = span(text, |byte| is_token(byte) || (known.stays && byte == b':'));
         return Some(CredentialSpan {
             stays: if known.stays { known.starts.len() } else { 0 },
@@ -78,7 +78,7 @@ pub(super) fn begins(text: &[u8], known: &Prefix, cut: bool) -> bool {
 
 /// End of the PEM private key at the start of `text`.
 fn private_key(text: &[u8]) -> Option<usize> {
-    // `-` may be part of a word, so the dashes belong to its start.
+    // `-` may be part of a word, so `text` starts with the dashes of the header.
     let dashes = span(text, |byte| byte == b'-');
     let head = text.get(dashes..)?;
     // RFC 7468, and the SSH2 variant (RFC 4716).
@@ -146,7 +146,7 @@ pub(super) fn base64_json(text: &[u8], cut: bool) -> Option<(Option<Vec<u8>>, us
     if (cut && end == text.len()) || letters.len() > MAX_BASE64_BYTES {
         return Some((None, end));
     }
-    // A single letter left over at a broken end encodes no byte.
+    // A single letter that is left over at a truncated end does not encode a whole byte.
     letters.truncate(letters.len() - usize::from(letters.len() % 4 == 1));
     Some((BASE64.decode(&letters).ok(), end)).filter(|(decoded, _)| decoded.is_some())
 }
@@ -178,7 +178,10 @@ fn has(set: &Bytes256, byte: u8) -> bool {
     set.get(usize::from(byte)).is_some_and(|has| *has)
 }
 
-#[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, with indices within the tables"
+)]
 static WORD: Bytes256 = {
     let mut set = [false; 256];
     let mut byte = 0;
@@ -194,7 +197,10 @@ static FIRST: [u8; 256] = CHAINS.0;
 /// Index in [`PREFIXES`], counted from 1, of the next prefix with the same first letter; 0 for none.
 static NEXT: [u8; PREFIXES.len()] = CHAINS.1;
 
-#[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, with indices within the tables"
+)]
 const CHAINS: ([u8; 256], [u8; PREFIXES.len()]) = {
     assert!(PREFIXES.len() < 256);
     let (mut first, mut next) = ([0; 256], [0; PREFIXES.len()]);

@@ -1,4 +1,5 @@
-//! Tracker of the objects and lists around a position in JSON text, which shows whether a value there is secret. Pure.
+//! Tracker of the objects and lists around a position in JSON text. It shows whether a value at the position is secret.
+//! Pure.
 //!
 //! Recognizes names and values in sibling members, `{"name":"Authorization","value":…}` in either order,
 //! pairs in lists, `["Authorization","…"]`, and argument lists, `["--password","…"]`. It does not check that
@@ -41,7 +42,7 @@ const NAMES: &[&[u8]] = &[
 ];
 /// Keys whose value is named by a sibling member. The prefilter relies on their last word, `value` or `val`.
 const VALUES: &[&[u8]] = &[b"value", b"val", b"stringvalue", b"rawvalue", b"parametervalue"];
-/// More keys of this kind, but only after the name; before the name they are ordinary.
+/// Further keys of this kind. They count only after the name; before the name they are ordinary keys.
 const VALUES_AFTER_NAME: &[&[u8]] = &[b"values", b"content", b"data", b"default", b"text", b"v"];
 /// Keys whose list consists of names without values.
 const LISTS_OF_NAMES: &[&[u8]] = &[
@@ -72,7 +73,7 @@ const LISTS_OF_NAMES: &[&[u8]] = &[
 enum Pending {
     #[default]
     Any,
-    /// The previous string names a secret; `first` if it is the first of its list.
+    /// The previous string names a secret; `first` is true if that string is the first of its list.
     Named { first: bool },
     /// The previous string is an option.
     Option(OptionValue),
@@ -82,7 +83,7 @@ enum Pending {
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
     object: bool,
-    /// Whether it is a list of names only.
+    /// Whether the list consists of names without values.
     names: bool,
     /// Whether the list contains a string.
     any: bool,
@@ -90,7 +91,7 @@ struct Frame {
     named: bool,
     /// Whether a member of the object named something else.
     other: bool,
-    /// Whether the current member is a name.
+    /// Whether the value of the current member is a name.
     at_name: bool,
     pending: Pending,
     command: Command,
@@ -103,7 +104,7 @@ pub(super) enum Take {
     No,
     /// Completely secret.
     All,
-    /// Secret after the first bytes.
+    /// Secret, except for this number of leading bytes.
     After(usize),
 }
 
@@ -134,11 +135,11 @@ impl JsonContext {
         for byte in gap {
             match byte {
                 b'{' => self.open(true),
-                // Arguments of a function: `setenv("API_KEY", "…")`.
+                // Parentheses may enclose the arguments of a function: `setenv("API_KEY", "…")`.
                 b'[' | b'(' => self.open(false),
                 b'}' | b']' | b')' => self.close(),
                 b',' => self.top.at_name = false,
-                // End of a tag with its attributes.
+                // `>` ends a tag, and with it the tag's attributes.
                 b'>' => self.top.named = false,
                 _ => {}
             }
@@ -273,7 +274,7 @@ fn is_named_later(text: &[u8], cut: bool, keys: &Keys) -> bool {
         }
         rest = after_value(value);
     }
-    // The object is closed without a name.
+    // An object that is closed here does not name the value.
     split_space(rest).1.first() != Some(&b'}') && unknown
 }
 

@@ -9,9 +9,9 @@ use super::table::{HARMLESS, KEYS, KeyMatch, MODIFIERS};
 
 /// Maximum length of a key.
 const MAX_KEY_BYTES: usize = 128;
-/// Maximum number of modifiers after a key's name: `password_hash_base64`.
+/// Maximum number of modifiers after a key's name, as in `password_hash_base64`.
 const MAX_MODIFIERS: usize = 3;
-/// Ends of a folded text before the value of a parameter that is secret only in a query.
+/// Ends of a folded text that mark the following value as secret only in the query of a URL.
 const QUERY_ENDS: [&[u8]; 11] = [
     b"signature",
     b"hmac",
@@ -99,7 +99,7 @@ impl Keys {
 
     /// Whether the value of this key is secret.
     pub(super) fn is_sensitive(&self, key: &[u8]) -> bool {
-        // The last letter almost always decides.
+        // The last letter almost always rules out a sensitive key.
         let last = key.last().and_then(|last| self.lasts.get(usize::from(*last)));
         if last != Some(&true) || key.len() > MAX_KEY_BYTES || !self.may_be(key) {
             return false;
@@ -161,7 +161,7 @@ fn without_digits(name: &[u8]) -> &[u8] {
     name.get(..name.len() - digits).unwrap_or_default()
 }
 
-/// Packs the last letters of a word in lower case. The letters are given in reverse.
+/// Packs the last letters of a word in lower case. The letters are given in reverse order.
 fn tail<'a>(letters: impl Iterator<Item = &'a u8>) -> u32 {
     letters.take(TAIL).fold(0, |tail, letter| tail << 8 | u32::from(letter.to_ascii_lowercase()))
 }

@@ -21,12 +21,12 @@ const MAX_TAG_BYTES: usize = 512;
 /// Minimum length of a user name in a URL that counts as a token.
 const USER_BYTES: usize = 20;
 
-/// Ends of two-word keys separated by a blank in prose: `API key`.
+/// Second words of two-word keys that are separated by a blank in prose: `API key`.
 const PHRASE_ENDS: [&[u8]; 4] = [b"key", b"keys", b"code", b"phrase"];
-/// Maximum length of their first word in bytes.
+/// Maximum length of the first word of a two-word key, in bytes.
 const MAX_PHRASE_WORD: usize = 24;
 
-/// Minimum length of a token after an ordinary name in a query.
+/// Minimum length of a token after a query parameter with an ordinary name.
 const QUERY_TOKEN_BYTES: usize = 16;
 
 /// Meaning of a quoted string according to the text before it.
@@ -44,7 +44,7 @@ pub(super) enum Before {
 /// A text that is scrubbed from front to back.
 pub(super) struct ScrubInput<'a> {
     pub(super) bytes: &'a [u8],
-    /// Whether its end was cut off.
+    /// Whether the end of the text was cut off.
     pub(super) cut: bool,
     /// Number of enclosing strings.
     pub(super) depth: u32,
@@ -250,13 +250,13 @@ impl WordScrubber<'_> {
     ) -> bool {
         let before = at.checked_sub(1).and_then(|at| text.bytes.get(at));
         let query = matches!(before, Some(b'?' | b'&' | b';'));
-        // `PASS:` in test output.
+        // `PASS:` is a result in the output of tests, not a key.
         let passed = word == b"PASS" && text.bytes.get(at + 4) == Some(&b':');
         (self.keys.is_sensitive(word) && !passed)
             || (query
                 && match &*fold(word) {
                     b"signature" | b"hmac" => true,
-                    // These are ordinary words unless a token follows, as in `?code=X` of a login.
+                    // These words are ordinary unless a token follows them, like `?code=X` in the redirect of a login.
                     b"key" | b"code" | b"session" => is_long_token(text, value),
                     _ => false,
                 })
@@ -332,7 +332,7 @@ impl WordScrubber<'_> {
                 let start = value + scheme_len(rest);
                 let name = fold(text.part(key..value));
                 let header = colon && name.windows(13).any(|it| it == b"authorization");
-                // Digest parameters are quoted.
+                // The values of Digest parameters are quoted.
                 let digest = rest.get(..6).is_some_and(|word| word.eq_ignore_ascii_case(b"digest"));
                 let rest = text.from(start);
                 let end = if header || (leads && colon) {
@@ -405,7 +405,7 @@ fn assignment(text: &ScrubInput<'_>, range: Range<usize>) -> Option<usize> {
     let rest = text.part(at..end);
     let sep = match rest {
         [b':', b'=', ..] | [b'=', b'>', ..] => 2,
-        // A path of names, or the scheme of a URL.
+        // `::` separates the names of a path, and `://` follows the scheme of a URL.
         [b':', b':', ..] | [b':', b'/', b'/', ..] => return None,
         [b'=', ..] => span(rest, |byte| byte == b'='),
         [b':', ..] => 1,
@@ -478,7 +478,7 @@ fn user_info(text: &ScrubInput<'_>, at: usize) -> Option<Secret> {
         Some(_) if user.len() >= USER_BYTES => 0,
         Some(_) => user.len() + 1,
         None => {
-            // Logins by key use only a user name.
+            // Logins with a key state only a user name, which is not secret.
             let scheme = text.part(0..at - 3);
             let web = scheme.ends_with(b"http") || scheme.ends_with(b"https");
             let token = user.len() >= USER_BYTES || (web && user != b"git");

@@ -1,9 +1,9 @@
-//! Prefilter that quickly lets texts without secrets pass. Pure.
+//! Prefilter that quickly recognizes most texts without secrets. Pure.
 //!
 //! Almost no payload has a secret, and scrubbing a payload as JSON in strings of JSON takes many times as long as
-//! searching for words. The words are therefore searched first, in the raw text, escapes included. Invariant: the
-//! scrubber does not change a text that passes [`Prefilter::is_clean`]; a test compares the two. The converse need not
-//! hold.
+//! searching for words. The prefilter therefore searches the raw text, escapes included, for these words first.
+//! Invariant: the scrubber does not change a text that passes [`Prefilter::is_clean`]; a test compares the two. The
+//! converse need not hold.
 //!
 //! Decoding a string drops backslashes and turns `\n` and similar escapes into control characters, which no key
 //! contains. Other escapes (`\u0077` for a letter, a broken escape for nothing) are not decoded: a text that contains
@@ -52,7 +52,7 @@ const IN_KEYS: &[&str] = &[
 ];
 /// Number of bytes before a word that are searched for a key.
 const KEY_BYTES: usize = 64;
-/// Maximum number of found words that are not keys. Beyond it, scrubbing is as fast.
+/// Maximum number of found words that are not keys. Beyond this number, scrubbing the text is as fast as searching on.
 const MAX_FINDS: usize = 128;
 /// Number of consecutive backslashes, as in deeply nested strings, that makes a text not clean.
 const MANY_BACKSLASHES: usize = 8;
@@ -128,7 +128,7 @@ impl Prefilter {
         false
     }
 
-    /// Whether the text may contain a value whose name follows, or followed before the text was cut.
+    /// Whether the text may contain a value whose name follows, or would have followed if the text had not been cut.
     fn has_value(&self, folded: &[u8]) -> bool {
         self.value.find_iter(folded).any(|at| {
             let after = folded.get(at + VALUE.len()..).unwrap_or_default();
@@ -164,7 +164,7 @@ fn has_credential(text: &[u8], cut: bool) -> bool {
     })
 }
 
-/// Whether three bytes may start a prefix: true for all prefixes, and for few others.
+/// Whether these three bytes may be the start of a prefix. True for the start of every prefix, and for few other bytes.
 fn may_be_stem(three: [u8; 3]) -> bool {
     let slot = slot(three);
     STEMS.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
@@ -178,7 +178,10 @@ fn is_stem(text: &[u8]) -> bool {
 }
 
 /// Set of [`slot`]s of the first three bytes of [`PREFIXES`] and of base64-encoded JSON.
-#[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, with indices within the tables"
+)]
 static STEMS: [u64; SLOTS / 64] = {
     const fn add(mut set: [u64; SLOTS / 64], stem: &str) -> [u64; SLOTS / 64] {
         let stem = stem.as_bytes();
@@ -207,8 +210,8 @@ const fn slot([a, b, c]: [u8; 3]) -> usize {
         as usize
 }
 
-/// Runs of at least [`MIN_RUN`] bytes that a credential and its escapes may consist of. Ordinary text has few runs, and
-/// most of it is not even read.
+/// Runs of at least [`MIN_RUN`] bytes of which a credential and its escapes may consist. Ordinary text has few runs,
+/// and most of its bytes are skipped.
 fn long_runs(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     iter::from_fn(move || {
@@ -241,7 +244,7 @@ fn is_run(byte: u8) -> bool {
 /// Whether `text`, which is not decoded, may start with a credential.
 fn may_be_credential(text: &[u8], cut: bool) -> bool {
     let run = text.iter().take_while(|byte| is_token(**byte)).count();
-    // A backslash may precede a part of it, as in `\/`, or the byte after its end.
+    // A backslash may precede a character of the credential, as in `\/`, or the byte after the credential.
     if text.get(run) == Some(&b'\\') && text.get(run + 1) == Some(&b'/') {
         return true;
     }
@@ -350,7 +353,10 @@ fn stands_for_itself(byte: u8) -> bool {
 }
 
 /// Folds text in the way keys are compared: lower case, without separators, white space and backslashes.
-#[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "evaluated at compile time, with indices within the table"
+)]
 const FOLDED: Table = {
     let mut folded = [0; 128];
     let mut at = 0;
@@ -540,7 +546,7 @@ mod tests {
             }
         }
         let inside = br#"{"a":"xghp_abcdefghijklmnopqrstuvwxyz0123456789"}"#;
-        assert!(prefilter.is_clean(inside, false, &keys), "no word starts there");
+        assert!(prefilter.is_clean(inside, false, &keys), "no word starts at the prefix");
     }
 
     #[test]

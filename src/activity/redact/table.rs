@@ -2,8 +2,8 @@
 //! keep. Pure data.
 //!
 //! Redaction uses [`KEYS`] and [`PREFIXES`]. [`FORMS`] are positions in a text that cannot be recognized by a list
-//! alone; their rows are examples that every change must keep. Tests and the fuzz target `record` go through all rows,
-//! nested, truncated, and in all spellings.
+//! alone; each row is an example that must pass after every change. Tests and the fuzz target `record` go through all
+//! rows, nested, truncated, and in all spellings.
 //!
 //! The prefixes were gathered from the documentation of credential issuers and checked against the rules of
 //! gitleaks. Its rules are not used directly: most of its 222 expressions look for a vendor's name near any
@@ -14,9 +14,9 @@
 /// Part of a name that a key must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyMatch {
-    /// The whole name; longer names with this end are ordinary: `bypass`.
+    /// The whole name. Longer names with this end are ordinary, such as `bypass`.
     WholeName,
-    /// The end of the name: `dbPassword`.
+    /// The end of the name, as in `dbPassword`.
     NameEnd,
 }
 
@@ -177,7 +177,7 @@ pub(crate) const KEYS: &[Key] = &[
     whole("sig", &["config", "sigma", "design"]),
 ];
 
-/// Suffixes of a key's name: `passwordHash`, `secret_value`, `password2`.
+/// Suffixes that may follow a key's name, as in `passwordHash`, `secret_value` and `password2`.
 pub(super) const MODIFIERS: &[&str] = &[
     "hash",
     "hashed",
@@ -207,7 +207,7 @@ pub(super) const MODIFIERS: &[&str] = &[
 ];
 
 /// Names that end like a key but hold a pagination cursor, a unit of text, or the id of a request. A CSRF token
-/// (`csrf_token`) is not among them, because it is valuable to others as long as its session lasts.
+/// (`csrf_token`) is not among them, because an attacker could use it as long as its session lasts.
 pub(super) const HARMLESS: &[&str] = &[
     "pagetoken",
     "pagingtoken",
@@ -779,7 +779,7 @@ pub const FORMS: &[SecretForm] = &[
         &["ssh://git@host/x", "git@host:x"],
     ),
     f(
-        "token and nothing in a URL",
+        "token with a placeholder password in a URL",
         "https://zq9hunter:x-oauth-basic@host/x",
         "zq9hunter:x-oauth-basic",
         "https://[redacted]@host/x",

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use mcpproxy_runtime::os::private;
 
-/// Probe file, which is written to find out why fjall's thread gave up, and the file's length.
+/// File that is written to find out why fjall's thread gave up, and the length of this file.
 const PROBE: &str = "probe";
 const PROBE_BYTES: usize = 64 << 10;
 

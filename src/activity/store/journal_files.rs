@@ -1,6 +1,6 @@
 //! fjall's journals as files: listing, sparse copies, detection of damage before their end, repair that omits damaged
-//! batches, and scrubbing while they are written. Journals are preallocated; the used part ends where the trailing
-//! zeros begin.
+//! batches, and scrubbing while the journals are written. Journals are preallocated; the used part ends where the
+//! trailing zeros begin.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -177,7 +177,7 @@ fn is_sound(
     let mut file = File::open(path)?;
     // The file is read from the disk, not from the page cache.
     let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
-    // The window holds the bytes at and after `start`; everything before consists of intact batches.
+    // The window holds the bytes at and after `start`. Everything before `start` consists of intact batches.
     let (mut window, mut start) = (Vec::new(), 0);
     loop {
         let read = extend(&mut file, &mut window, start)?;

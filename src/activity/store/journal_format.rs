@@ -44,7 +44,7 @@ pub(crate) const MAX_BATCH_BYTES: usize = 64 << 20;
 const MAX_SEQNO_STEP: u64 = 1 << 20;
 /// Number of preceding batches whose sequence numbers confirm a batch found by searching.
 const SEQNO_WITNESSES: usize = 3;
-/// Bytes that may be read and hashed per byte passed by a search.
+/// Number of bytes that may be read and hashed per byte passed by a search.
 const WORK_PER_BYTE: usize = 64;
 /// Bytes compared with zeros per step.
 const ZEROS_BYTES: usize = 4096;
@@ -190,7 +190,7 @@ fn search(
     evidence: &impl Fn(&[u8]) -> Evidence,
     work: &mut usize,
 ) -> Option<usize> {
-    // There are several witnesses, because one of them may have a damaged number.
+    // Several preceding batches are compared, because one of them may have a damaged number.
     let before = before.last_chunk::<SEQNO_WITNESSES>();
     let follows = |next: u64| {
         before.is_none_or(|before| {
@@ -211,8 +211,8 @@ fn search(
     None
 }
 
-/// Whether a batch found by searching belongs to the log: it holds records of the log, or the batches after it hold
-/// records of the log or reach the end.
+/// Whether a batch found by searching belongs to the log. That is the case if it holds records of the log, or if the
+/// batches after it hold records of the log or reach the end of the journal.
 fn is_ours(
     bytes: &[u8],
     mut batch: BatchSpan,
@@ -236,7 +236,7 @@ fn is_ours(
     }
 }
 
-/// Reads the batch at `at` and pays for it from `work`.
+/// Reads the batch at `at` and takes the cost from `work`.
 fn read(bytes: &[u8], at: usize, work: &mut usize) -> BatchStep {
     let Some(start) = bytes.get(at..at + START_BYTES) else { return BatchStep::Short };
     let claimed = number(start, 1, 4);
@@ -262,7 +262,7 @@ fn read(bytes: &[u8], at: usize, work: &mut usize) -> BatchStep {
     let end = place + END_BYTES;
     let items = bytes.get(first..place).unwrap_or_default();
     if count == 0 || !pay(work, items.len()) || xxh3_64(items) != checksum {
-        // If the number of items differs, a length is damaged and reaches into another batch.
+        // If the number of items differs, a length is damaged, so that the batch seems to extend into another batch.
         return BatchStep::Damaged(Some(end).filter(|_| count == claimed));
     }
     BatchStep::Whole(BatchSpan {
@@ -472,7 +472,7 @@ mod tests {
             .map(|_| {
                 let key: Vec<u8> = (0..8).map(|_| random.below(256) as u8).collect();
                 let length = random.below(400);
-                // Markers consist of small values.
+                // The values consist of small numbers, as markers do, so that false markers occur.
                 let value: Vec<u8> = (0..length).map(|_| random.below(5) as u8).collect();
                 (1 + random.below(6) as u64, key, (random.below(5) > 0).then_some(value))
             })
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn single_bit_flip_loses_at_most_its_batch_and_no_batch_if_it_is_in_a_start() {
+    fn single_bit_flip_loses_at_most_its_batch_and_a_flip_in_a_batch_start_loses_none() {
         let (bytes, written) = journal(&mut Random(3), 4);
         let used = written.last().unwrap().end;
         for at in 0..used {
@@ -573,7 +573,7 @@ mod tests {
             let found = survey(&bytes[..length], ANY);
             let whole: Vec<_> = written.iter().filter(|it| it.end <= length).cloned().collect();
             assert_eq!(ranges(&found), whole, "{length}");
-            assert_eq!(found.damage(), None, "{length}: an unfinished batch is no damage");
+            assert_eq!(found.damage(), None, "{length}: an unfinished batch is not damage");
         }
     }
 
@@ -637,7 +637,7 @@ mod tests {
     #[test]
     fn sequence_numbers_at_the_end_of_their_range_do_not_overflow() {
         for seqnos in [[5, u64::MAX, 3], [u64::MAX, u64::MAX, 0], [u64::MAX; 3]] {
-            let fixed = ordered(&seqnos).expect("these contradict each other");
+            let fixed = ordered(&seqnos).expect("the sequence numbers contradict each other");
             assert!(fixed.windows(2).all(|it| it[0] <= it[1]), "{seqnos:?} {fixed:?}");
         }
     }

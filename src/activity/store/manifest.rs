@@ -176,8 +176,8 @@ impl DatabaseSize {
 
 /// Size of the journals at which the oldest one is flushed; the minimum that fjall accepts.
 const JOURNAL_BYTES: u64 = 64 << 20;
-/// Number of threads that flush and compact. If there were several, one of them would occupy a core: it hands a
-/// compaction request back to itself without a pause while another compacts.
+/// Number of threads that flush and compact. With several threads, one of them would keep a core busy: while another
+/// thread compacts, it puts its own compaction request back into the queue without a pause.
 const WORKERS: usize = 1;
 
 /// Opens or creates the database. Damage that makes fjall panic is reported as damage.
@@ -199,10 +199,10 @@ pub(super) fn open_db(path: &Path, size: DatabaseSize) -> Result<Database, Store
     })
 }
 
-/// Target size of a data block in tables of records, in bytes. Damage makes one data block unreadable, so a small size
-/// limits the loss: a full block of records almost has its own data block. At a size of 1 byte every value would have
-/// its own, but a log of single records would be larger by half. Existing keyspaces keep the size they were created
-/// with.
+/// Target size of a data block in tables of records, in bytes. Damage makes a whole data block unreadable, so a small
+/// size limits the loss: nearly every full block of records has a data block of its own. With a size of 1 byte, every
+/// value would have its own data block, but a log of single records would be half as large again. Existing keyspaces
+/// keep the size they were created with.
 const TABLE_BLOCK_BYTES: u32 = 512;
 
 /// Opens or creates the keyspaces, in the order of [`Space::ALL`].

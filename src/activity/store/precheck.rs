@@ -152,7 +152,7 @@ fn version(folder: &Path) -> Result<Version, StoreError> {
 pub(super) struct TableName {
     pub(super) id: u64,
     pub(super) path: PathBuf,
-    /// Whether it is hidden from fjall.
+    /// Whether the table is hidden from fjall.
     pub(super) is_hidden: bool,
 }
 
@@ -222,7 +222,7 @@ pub(super) fn unnamed(
     version: &Version,
     known: Option<&Version>,
 ) -> Result<Vec<TableName>, StoreError> {
-    // A later, intact version has dropped tables of an earlier one.
+    // A later, intact version has dropped the tables that only an earlier version names.
     let superseded: HashSet<u64> = match known {
         Some(known) if version.number > known.number => known.tables.keys().copied().collect(),
         Some(_) | None => HashSet::new(),
@@ -283,7 +283,7 @@ pub(crate) struct TableFile {
 }
 
 impl TableFile {
-    /// Whether its contents can be rebuilt from the records.
+    /// Whether the table's contents can be rebuilt from the records.
     pub(crate) fn is_derived(&self) -> bool {
         Space::DERIVED.contains(&self.space)
     }
@@ -452,7 +452,8 @@ impl UnnamedTables {
     }
 }
 
-/// Error for damage of the manifest or of the journal: the data of an unfinished table is in the journal as well.
+/// Error for a table with data that is nowhere else in the store. The data of an unfinished table is in the journal as
+/// well, so either the manifest or the journal is damaged.
 fn lost(table: &Path, db: &Path) -> StoreError {
     let journal = newest_journal(db);
     let journal = journal.strip_prefix(db.parent().unwrap_or(db)).unwrap_or(&journal).display();

@@ -17,7 +17,7 @@ use crate::record::NodeId;
 use crate::store::{DB, Space, Store, StoreError};
 use mcpproxy_runtime::os::private;
 
-/// Folder for unnamed tables, where fjall and its compaction do not see them.
+/// Folder for unnamed tables, which fjall and its compaction do not read.
 const UNNAMED: &str = "unnamed";
 /// Name of a database's first journal.
 const FIRST_JOURNAL: &str = "0.jnl";
@@ -91,7 +91,7 @@ fn rebuild_manifest(folder: &Path, space: Space) -> Result<(), StoreError> {
     }
     drop((tree, named));
     if !broken.is_empty() {
-        // When it is reopened, the tree continues after the highest number.
+        // The reopened tree continues after the highest table number.
         add_readable(folder, space, &broken)?;
     }
     Ok(fs::remove_dir_all(unnamed)?)

@@ -86,7 +86,7 @@ pub(super) struct UnwrittenBatch {
     pub(super) stage: Stage,
     /// Whether the log may be damaged, because the error did not come from the system.
     pub(super) suspect: bool,
-    /// Whether the log has been checked since, and is either undamaged or not repairable.
+    /// Whether the log has been checked since the failure, and is either undamaged or not repairable.
     pub(super) is_checked: bool,
     /// Whether everything in memory was flushed to tables, so that the journals are not needed.
     pub(super) is_flushed: bool,
@@ -94,7 +94,7 @@ pub(super) struct UnwrittenBatch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The write, which can be retried.
+    /// The write failed; it can be retried.
     Write,
     Sync,
 }
@@ -171,7 +171,7 @@ impl WriterState {
 
     /// Publishes whether the log's disk is almost full.
     fn publish_disk_space(&self) {
-        // If the free space cannot be determined, a full disk shows at the next write.
+        // If the free space is unknown, a full disk is noticed at the next write.
         let Ok(disk) = space::disk(&self.dir) else { return };
         if self.shared.shares.set_disk_low(shares::is_low(disk.free, disk.total)) {
             let free_mb = disk.free >> 20;
@@ -273,7 +273,7 @@ impl WriterState {
             found = Found::Some;
             if self.appender.pending() >= BATCH_RECORDS || self.is_full() {
                 found = Found::Full;
-                // The queue may not be empty for a while.
+                // The queue may not become empty for a while.
                 if !std::mem::replace(&mut self.sent_behind, true) {
                     self.shared.enqueue(WriterCommand::Behind(self.now()));
                 }
@@ -511,14 +511,14 @@ impl WriterState {
         self.shared.is_over.store(stage == Stage::Sync, Ordering::Release);
         self.shared.is_failed.store(true, Ordering::Release);
         self.shared.request_loss_save();
-        // Calls that were sent are answered, and their entries are kept while the process runs.
+        // Calls that were already sent are answered. Their entries are kept while the process runs.
         self.waiting.clear();
         self.shared.has_failed.notify_waiters();
         self.shared.batch_done.notify_waiters();
     }
 
-    /// Waits before the failed write is retried. During the wait, entries stay in the queue, bounded by the permits; if
-    /// nothing will be written again, they are lost.
+    /// Waits before the failed write is retried. During the wait, entries stay in the queue, which is bounded by the
+    /// permits. If the log will not write again, the entries are lost.
     pub(super) fn wait_to_retry(&mut self) {
         let Some((since, stage)) =
             self.unwritten.as_ref().map(|unwritten| (unwritten.since, unwritten.stage))
@@ -608,7 +608,7 @@ impl WriterState {
         let repaired = salvage::repair(&self.dir, tip, is_flushed, (self.shared.clock)());
         if let (Err(StoreError::Damaged { .. }), Some(unwritten)) = (&repaired, &mut self.unwritten)
         {
-            // The operator has to decide.
+            // The log cannot be repaired automatically, so the operator has to decide.
             (unwritten.suspect, unwritten.is_checked) = (false, true);
         }
         let repaired = repaired.map_err(still_read)?;
@@ -662,7 +662,7 @@ impl WriterState {
             self.appender = appender;
             self.wrote(records, permits);
         } else {
-            // Renumber the batch's records so that they follow the kept ones.
+            // The batch's records are renumbered, so that they follow the kept records.
             append_again(batch, &mut appender);
             self.appender = appender;
             self.permits += permits;
@@ -717,7 +717,8 @@ fn still_read(error: StoreError) -> StoreError {
     }
 }
 
-/// Whether a failure may be caused by a damaged log. Busy or locked logs and system errors, which have a code, are not.
+/// Whether a failure may be caused by a damaged log. A busy or locked log is not damaged, nor is a log with a system
+/// error, which has an error code.
 fn is_suspect(error: &StoreError) -> bool {
     match error {
         StoreError::Damaged { .. } => true,

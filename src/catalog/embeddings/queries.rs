@@ -34,7 +34,7 @@ const MAX_QUERIES_KEPT: usize = 500;
 /// Circuit breaker for query requests.
 const CIRCUIT: BreakerConfig = BreakerConfig { failures: 3, open: Duration::from_secs(30) };
 
-/// Peer in log lines about the endpoint.
+/// Name of the peer in log lines about the endpoint.
 const ENDPOINT: LinePeer<'_> = LinePeer::Part("embeddings");
 
 /// Consequence named in log lines.
@@ -68,7 +68,7 @@ impl RequestKind {
 }
 
 impl RequestOutcome {
-    /// Every outcome.
+    /// All outcomes.
     pub const ALL: [Self; 2] = [Self::Success, Self::Failure];
 
     /// Name in metrics.
@@ -103,7 +103,7 @@ impl EmbeddingQuery {
     }
 }
 
-/// State of the model in force.
+/// State of the model that is in force.
 #[derive(Debug)]
 struct ModelState {
     tools: ArcSwap<ToolVectors>,
@@ -249,7 +249,7 @@ impl QueryEmbedder {
         }
     }
 
-    /// Reports tools without vectors. This is logged once until recovery.
+    /// Reports tools without vectors. A failure is logged once until recovery.
     pub fn report_missing(&self, tools: usize, why: &str) {
         let message = format!("search.embeddings: {tools} tools have no vectors yet: {why}");
         if self.trouble.lock().tools.replace(message).is_none() {
@@ -326,7 +326,7 @@ mod tests {
         embedder.set_tool_vectors("another", &vectors());
         assert!(embedder.meaning("what").await.is_none());
         embedder.set_tool_vectors("m", &vectors());
-        assert!(embedder.meaning("  ").await.is_none(), "nothing is asked");
+        assert!(embedder.meaning("  ").await.is_none(), "the query is empty");
         assert!(asked.try_recv().is_err());
         assert_eq!(embedder.state(), Some((1, true)));
         embedder.change(None);
@@ -337,25 +337,25 @@ mod tests {
     async fn query_is_embedded_once_and_late_result_is_cached() {
         let (embedder, mut asked) = QueryEmbedder::new(Some(&settings("m")));
         embedder.set_tool_vectors("m", &vectors());
-        assert!(embedder.meaning("what").await.is_none(), "nobody answers in time");
+        assert!(embedder.meaning("what").await.is_none(), "no vector arrives in time");
         let late = asked.try_recv().unwrap();
         assert_eq!((&*late.text, late.dimensions), ("what", 2));
         late.answer(Ok(unit()));
         let meaning = embedder.meaning(" what ").await.unwrap();
         assert_eq!(meaning.query.numbers(), [0.0, 1.0]);
-        assert!(asked.try_recv().is_err(), "it is known");
+        assert!(asked.try_recv().is_err(), "the vector is cached");
         let mut other = settings("m");
         other.min_similarity = 0.5;
         embedder.change(Some(&other));
         let (meaning, ()) = tokio::join!(embedder.meaning("what"), async {
             asked.recv().await.unwrap().answer(Ok(unit()));
         });
-        assert_eq!(meaning.unwrap().min, 0.5, "the tools' vectors stayed");
+        assert_eq!(meaning.unwrap().min, 0.5, "the tool vectors are kept");
         embedder.change(Some(&settings("n")));
         assert_eq!(embedder.state(), Some((0, true)), "another model");
     }
 
-    // EMB-2
+    // Covers EMB-2.
     #[tokio::test]
     async fn consecutive_failures_open_the_circuit_and_log_once() {
         let (embedder, mut asked) = QueryEmbedder::new(Some(&settings("m")));
@@ -378,7 +378,7 @@ mod tests {
         let mut other = settings("m");
         other.timeout = Duration::from_millis(20);
         embedder.change(Some(&other));
-        assert_eq!(embedder.faults(), [""; 0], "other settings are tried at once");
+        assert_eq!(embedder.faults(), [""; 0], "new settings are tried immediately");
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ impl VectorStore {
         &self.model
     }
 
-    /// Vectors of the tools in the last arrangement.
+    /// Vectors of the tools that the last call of `arrange` was given.
     pub fn tools(&self) -> &Arc<ToolVectors> {
         &self.tools
     }
@@ -109,7 +109,7 @@ impl VectorStore {
         missing
     }
 
-    /// All vectors, for storing.
+    /// All vectors, to be written to a file.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&VectorKey, &[f32])> {
         let rows = self.rows.iter();
         let of_tools = rows.filter_map(|(key, row)| Some((key, self.tools.vector(*row)?)));
@@ -173,7 +173,7 @@ mod tests {
         UnitVector::of(numbers.to_vec()).unwrap()
     }
 
-    // EMB-3
+    // Covers EMB-3.
     #[test]
     fn each_unknown_text_is_embedded_once_and_known_texts_are_not() {
         let mut store = VectorStore::new("m");
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(missing[0].0, VectorKey::of("m", "a: x"));
         assert!(store.insert(missing[0].0, unit(&[1.0, 0.0])));
         assert!(store.arrange(&tools, true).iter().map(|(_, text)| &**text).eq(["b: y"]));
-        assert_eq!((store.tools().len(), store.len()), (2, 1), "two tools, one text");
+        assert_eq!((store.tools().len(), store.len()), (2, 1), "two tools share one text");
         assert!(!store.insert(missing[1].0, unit(&[1.0, 0.0, 0.0])), "another dimension");
         assert!(store.insert(missing[1].0, unit(&[0.0, 1.0])));
         assert_eq!(store.arrange(&tools, true), []);
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(store.arrange(&[tool("a", "z")], true)[0].1, "a: z");
         assert_eq!((store.tools().len(), store.len()), (0, 2));
         assert_eq!(store.dimensions(), Some(2));
-        assert_eq!(store.arrange(&tools, true), [], "former tools are back");
+        assert_eq!(store.arrange(&tools, true), [], "former tools have returned");
         assert_eq!((store.tools().len(), store.len()), (3, 2));
     }
 
@@ -204,7 +204,7 @@ mod tests {
             assert!(store.insert(VectorKey::of("m", &at.to_string()), unit(&[1.0])));
         }
         store.arrange(&[], false);
-        assert_eq!(store.len(), MAX_SPARE + 500, "they may belong to an awaited server");
+        assert_eq!(store.len(), MAX_SPARE + 500, "the vectors may belong to an awaited server");
         store.arrange(&[], true);
         assert_eq!(store.len(), MAX_SPARE);
         assert_eq!(capacity(384), MAX_VECTORS);

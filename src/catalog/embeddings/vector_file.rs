@@ -169,7 +169,7 @@ mod tests {
         all
     }
 
-    // EMB-3
+    // Covers EMB-3.
     #[test]
     fn written_vectors_load_and_are_private() {
         let folder = tempfile::tempdir().unwrap();

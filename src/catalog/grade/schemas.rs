@@ -101,7 +101,7 @@ impl Comparison {
             }
             (_, Value::Bool(false)) => Narrower,
             (Value::Object(before), Value::Object(now)) => self.objects(before, now),
-            // `true` replaces `false`, or a schema is malformed.
+            // Here `true` replaces `false`, or a schema is malformed.
             (_, _) => Wider,
         }
     }
@@ -389,7 +389,7 @@ fn rest(name: &str, old: Option<&Value>, new: Option<&Value>) -> Relation {
             _ if old.is_none() => Relation::Narrower,
             (_, _) => Relation::Wider,
         },
-        // An added keyword narrows the schema if it is asserted at all.
+        // An added keyword narrows the schema, provided that validators assert the keyword at all.
         "pattern" | "format" | "dependentRequired" | "dependentSchemas" | "dependencies"
             if old.is_none() =>
         {
@@ -445,7 +445,8 @@ pub(super) const OPAQUE: [&str; 10] = [
     "unevaluatedItems",
 ];
 
-/// Keywords that invert the relation. If they are combined with references to narrower schemas, the relation is unknown.
+/// Keywords that invert the relation of their subschemas. If they are combined with references to narrower schemas, the
+/// relation is unknown.
 pub(super) const TURNING: [&str; 5] = ["not", "if", "oneOf", "minContains", "maxContains"];
 
 /// Keywords whose value is a schema.
@@ -484,7 +485,7 @@ const BOUNDS: [(&str, Side); 10] = [
     ("minLength", Side::AtLeast),
     ("minItems", Side::AtLeast),
     ("minProperties", Side::AtLeast),
-    // These are booleans in draft 4, which are compared literally.
+    // In draft 4, these keywords are booleans, which are compared literally.
     ("exclusiveMaximum", Side::AtMost),
     ("exclusiveMinimum", Side::AtLeast),
 ];
@@ -597,7 +598,7 @@ fn type_of(value: &Value) -> &'static str {
 }
 
 /// Values allowed by `enum` or `const`. The inner value is `None` if neither is present.
-#[expect(clippy::option_option, reason = "unreadable, or absent")]
+#[expect(clippy::option_option, reason = "None: unreadable; Some(None): absent")]
 fn listed(schema: &Map<String, Value>) -> Option<Option<Vec<&Value>>> {
     let of_enum = match schema.get("enum") {
         None => None,
@@ -607,7 +608,7 @@ fn listed(schema: &Map<String, Value>) -> Option<Option<Vec<&Value>>> {
     match (of_enum, schema.get("const")) {
         (listed, None) => Some(listed),
         (None, Some(value)) => Some(Some(vec![value])),
-        // Equality of numbers is subtle.
+        // The values of both keywords are not intersected, because the equality of numbers is hard to determine.
         (Some(_), Some(_)) => None,
     }
 }

@@ -80,7 +80,7 @@ impl fmt::Display for ScanFinding {
     }
 }
 
-/// Number of tag characters in the longest subdivision flag.
+/// Number of tag characters in the longest subdivision flag, such as the flag of England.
 const FLAG_TAGS: usize = 6;
 /// Maximum number of distinct characters reported.
 const MAX_NAMED: usize = 8;
@@ -190,7 +190,7 @@ const MAX_ORDERS: usize = 4;
 type Choice = &'static [&'static str];
 
 /// Phrases in English, matched regardless of case, spacing, punctuation, hidden characters and look-alike letters.
-/// Phrases that harmless descriptions may contain get the level low. Other languages are not attempted.
+/// Phrases that harmless descriptions may contain get the level low. Phrases in other languages are not searched.
 const PHRASES: [(FindingLevel, &[Choice]); 12] = [
     (
         FindingLevel::High,
@@ -496,7 +496,7 @@ mod tests {
         use FindingLevel::{High, Low, Medium};
         for (text, level, listed) in [
             ("a\u{e0041}\u{e0042}", High, "U+E0041 × 1, U+E0042 × 1"),
-            // Tags after a flag, and tags in place of a flag.
+            // Tags after a flag, and tags without a flag.
             (
                 "🏴\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f}\u{e0041}",
                 High,

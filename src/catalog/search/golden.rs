@@ -145,12 +145,12 @@ fn score(catalogs: &[Asking], questions: &[Question], of: impl Fn(&Question) -> 
 /// ranking, `SHORT_HELD_OUT` for the held-out questions.
 const SHORT: (f64, f64) = (0.87, 0.77);
 const SHORT_HELD_OUT: (f64, f64) = (0.90, 0.80);
-/// Same minimums among all tools, for both parts.
+/// The same minimums for a search among all tools, for both sets of questions.
 const ALL: (f64, f64) = (0.72, 0.62);
 /// Minimum share of unanswerable questions that give no result, and of misspelled questions whose tool is found.
 const MIN_UNANSWERED: f64 = 0.75;
 const TYPOS: f64 = 0.6;
-/// Number of reading questions in a part for which a destructive tool comes first.
+/// Number of questions about reading, per part, for which a destructive tool comes first.
 const DESTROYING_FIRST: usize = 0;
 
 #[test]
@@ -190,13 +190,13 @@ fn accidental_name_match_does_not_hide_other_tools() {
     };
     let files = names(&of_server("filesystem"), "read file");
     assert_eq!(files.first().unwrap(), "filesystem:read_text_file");
-    assert_eq!(files.last().unwrap(), "filesystem:read_file", "it is deprecated");
+    assert_eq!(files.last().unwrap(), "filesystem:read_file", "the tool is deprecated");
     let issues = names(&of_server("github"), "list issues");
     assert_eq!(issues[0], "github:list_issues");
     assert!(issues.len() > 1, "{issues:?}");
 }
 
-/// Maximum loss that a line may cause over all questions: one first rank.
+/// Maximum loss over all questions that one line of the thesaurus may cause. It corresponds to one first rank.
 const HARM: f64 = -1.0;
 
 #[test]

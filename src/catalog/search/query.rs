@@ -21,10 +21,10 @@ const QUESTION: [&str; 18] = [
     "hat", "habe", "est", "hay", "sono",
 ];
 
-/// Words after "how" that ask about state, not about how to do something.
+/// Words after "how" that turn the question into one about a state ("how is"), not about how to do something.
 const BEING: [&str; 6] = ["is", "are", "am", "was", "were", "s"];
 
-/// Conjunctions before reported content or a relative clause, which does not request an action.
+/// Conjunctions that introduce reported content or a relative clause. Such a clause does not request an action.
 const THAT: [&str; 5] = ["that", "dass", "que", "che", "что"];
 
 /// Articles and possessives. A word after one of them is a noun, even if it may be a verb elsewhere ("a link", "my copy").
@@ -45,14 +45,15 @@ pub(super) struct QueryTerm {
     pub(super) bearing: Bearing,
     /// Weight; below 1 if the term was corrected.
     pub(super) worth: f32,
-    /// Whether the term follows a "that".
+    /// Whether the term is in a clause that begins with "that".
     pub(super) reported: bool,
     /// Whether the term follows an article.
     named: bool,
 }
 
 impl QueryTerm {
-    /// Effect wanted by this word: no effect after a "that", and only reading after an article.
+    /// Effect wanted by this word. A word in a "that" clause wants no effect, and a word after an article can only want
+    /// a read.
     pub(super) fn wants(&self, effect: Option<Effect>) -> Option<Effect> {
         effect.filter(|effect| !self.reported && (!self.named || *effect == Effect::Read))
     }
@@ -83,7 +84,7 @@ impl Bearing {
 pub(super) struct ParsedQuery {
     pub(super) terms: Vec<QueryTerm>,
     pub(super) effect: Option<Effect>,
-    /// Parser state: whether the next word follows a "that" or an article.
+    /// State of the parser: whether the next word is in a "that" clause, and whether it follows an article.
     reported: bool,
     named: bool,
     /// Majority language of the query's words.

@@ -16,18 +16,19 @@ use super::thesaurus::{Effect, WordKey};
 use super::tokenizer::plain;
 use super::vectors::Near;
 
-/// Weight of an unspecific verb.
+/// Weight of an unspecific verb in a query.
 const VERB: f32 = 0.5;
 
-/// Weight of a word after "that".
+/// Weight of a word in a clause that begins with "that".
 const REPORTED: f32 = 0.3;
 
-/// Factor for a tool whose name consists of the query's words; such a match may be coincidental.
+/// Factor for a tool whose name consists of the query's words. It is small, because such a match may be coincidental.
 const CALLED: f32 = 1.5;
 
 /// Share of a score that is independent of coverage.
 const UNCOVERED: f32 = 0.6;
-/// Shares of a word's coverage weight that do not depend on its rarity and on its prominence in the tool.
+/// Shares of a word's coverage weight: `ALIKE` does not depend on the rarity of the word, and `WEAKLY` does not depend
+/// on its prominence in the tool.
 const ALIKE: f32 = 0.6;
 const WEAKLY: f32 = 0.3;
 /// Coverage weight of an unknown word.
@@ -41,9 +42,9 @@ const UNASKED: f32 = 0.8;
 #[derive(Clone, Copy, Default)]
 struct Worth {
     score: f32,
-    /// Coverage weight of the words the tool has.
+    /// Coverage weight of the query's words that the tool has.
     covered: f32,
-    /// Whether one of these words is specific.
+    /// Whether one of the words that the tool has is specific.
     meant: bool,
 }
 
@@ -114,11 +115,11 @@ impl Index {
 /// BM25 saturation.
 const K1: f32 = 2.0;
 
-/// Weights of a word's meaning: `MEANING` if a tool uses the word itself, otherwise `STAND_IN`.
+/// Weight of a word's meaning: `MEANING` if a tool uses the word itself, otherwise `STAND_IN`.
 const MEANING: f32 = 0.75;
 const STAND_IN: f32 = 0.95;
 
-/// Number of virtual tools without any word, so that in a small catalog a common word still counts a little.
+/// Number of virtual tools without any words. They ensure that a common word still counts a little in a small catalog.
 const OTHERS: f32 = 20.0;
 
 /// Scores of one word by tool.
@@ -209,7 +210,7 @@ const MIN_COVERED: f32 = 0.3;
 /// A candidate; ordered by score, then by position.
 pub(super) struct FoundTool<'a> {
     pub(super) at: usize,
-    /// At least [`EXACT_NAME`] if the query names it.
+    /// Score of the tool. It is at least [`EXACT_NAME`] if the query names the tool.
     pub(super) score: f32,
     /// Part of the score from words alone.
     pub(super) by_words: f32,
@@ -228,7 +229,8 @@ impl FoundTool<'_> {
         self.covered >= MIN_COVERED
     }
 
-    /// Whether the tool is destructive while the query only reads. A name that indicates reading outweighs a mere mark.
+    /// Whether the tool is destructive while the query asks only to read. If the tool's name indicates reading, a mark
+    /// as destructive does not count.
     pub(super) fn is_forbidden(&self, effect: Option<Effect>) -> bool {
         !self.is_named()
             && effect == Some(Effect::Read)
@@ -325,9 +327,9 @@ impl QueriedName {
 /// Minimum score relative to the best score.
 const MIN_SHARE: f32 = 0.15;
 
-/// Selects the visible tools with competitive scores; none if coverage is too low, or if the query only reads and all
-/// tools are destructive. Visibility is checked best match first, and for weak tools only if they would decide, so that
-/// hidden tools have no influence.
+/// Selects the visible tools with competitive scores. Selects none if coverage is too low, or if the query asks only to
+/// read and all tools are destructive. The visibility of tools is checked from the best match on, and that of weak
+/// tools only if they would decide, so that hidden tools have no influence.
 pub(super) fn strong_enough<'a>(
     tools: Vec<FoundTool<'a>>,
     effect: Option<Effect>,
@@ -351,7 +353,7 @@ pub(super) fn strong_enough<'a>(
         }
         covers |= is_covering;
         allowed |= is_allowed;
-        // The threshold ignores name bonuses.
+        // The threshold ignores bonuses for names.
         min = min.max(tool.by_words * MIN_SHARE);
         if !weak {
             found.push(tool);
@@ -479,7 +481,7 @@ mod tests {
         catalog.load()
     }
 
-    /// A query with these similarities to the named tools, and without similarity to any others.
+    /// A query whose embedding has these similarities to the named tools, and none to any other tool.
     fn meaning(snapshot: &Snapshot, similar: &[(&str, f32)]) -> QueryMeaning {
         let vectors: Vec<_> = snapshot
             .tools()
@@ -508,24 +510,24 @@ mod tests {
     }
 
     #[test]
-    fn word_rank_weighs_twice_the_meaning_rank() {
+    fn rank_by_words_has_twice_the_weight_of_rank_by_meaning() {
         assert_eq!(of_words(0) + of_meaning(0), MAX_SCORE);
         assert_eq!(of_words(3), 2.0 * of_meaning(3));
-        assert!(of_words(0) < of_words(1) + of_meaning(0), "the second that is nearest is first");
+        assert!(of_words(0) < of_words(1) + of_meaning(0), "second by words, first by meaning");
         let near = [("pong", 0.9), ("zap", 0.5), ("ping", 0.24)];
-        assert_eq!(found("wibble", &near, |_| true), ["pong", "zap"], "words find nothing");
+        assert_eq!(found("wibble", &near, |_| true), ["pong", "zap"], "no tool is found by words");
         assert_eq!(found("wibble", &[], |_| true), [""; 0]);
     }
 
     #[test]
-    fn meaning_results_obey_word_rules() {
+    fn results_by_meaning_follow_the_rules_for_words() {
         let near = [("pong", 0.9), ("delete_repo", 0.8), ("old_read", 0.7)];
         let named = found("zap", &near, |_| true);
         assert_eq!(named[0], "zap", "a named tool is first: {named:?}");
         assert_eq!(named.last().unwrap(), "old_read", "deprecated tools come last");
         let destroys = [("delete_repo", 0.9), ("get_repo", 0.3)];
         assert_eq!(found("show me what there is", &destroys, |_| true)[0], "get_repo");
-        // The words ask for a change and rank a different tool first.
+        // The words ask for a change, and rank a different tool first.
         let both = [("delete_repo", 0.9)];
         assert_eq!(found("update the repository", &both, |_| true)[0], "get_repo");
         let only = [("delete_repo", 0.9)];

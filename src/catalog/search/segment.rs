@@ -39,7 +39,7 @@ const MAX_FIELD_WORDS: usize = 1024;
 const MAX_PARAMETER_DEPTH: usize = 3;
 const MAX_SCHEMA_BYTES: usize = 1024 * 1024;
 
-/// Number of leading words of a description that may hold the tool's verb if its name does not.
+/// Number of leading words of a description in which the tool's verb is looked for if the name does not contain it.
 const VERB_WITHIN: usize = 2;
 
 /// Minimum number of letters in a word that is offered as a correction.
@@ -64,7 +64,7 @@ pub struct Segment {
 /// Other properties of a tool.
 #[derive(Clone, Debug)]
 pub(super) struct Traits {
-    /// Keys of the tool's name and of `server:tool`, compared with queries.
+    /// Keys of the tool's name and of `server:tool`, with which queries are compared.
     pub(super) name: WordKey,
     pub(super) qualified_name: WordKey,
     /// Effect stated by the tool's name or description.

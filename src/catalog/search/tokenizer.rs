@@ -99,7 +99,7 @@ pub(super) fn plain(text: &str) -> String {
     split_identifiers(text.trim()).to_lowercase()
 }
 
-/// Minimum number of letters in a corrected word; shorter words are near too many others.
+/// Minimum number of letters in a corrected word. Shorter words are similar to too many other words.
 const SHORTEST: usize = 4;
 /// Number of letters at which two errors are allowed.
 const TWO_ERRORS: usize = 8;
@@ -208,7 +208,7 @@ fn is_mark(before: &str, written: &str, after: &str) -> bool {
     let sentence = before.rsplit(['.', '!', '?', ':', '\n', '(', '[']).next().unwrap_or_default();
     let mut words = sentence.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let Some(first) = words.next() else {
-        // The word begins its sentence as a mark, not as an adjective ("Deprecated packages by name").
+        // The word is a mark at the beginning of its sentence, and not an adjective ("Deprecated packages by name").
         let next = after.trim_start_matches([' ', '_', '-']);
         let word: String = next.chars().take_while(|c| c.is_alphanumeric()).collect();
         let shouted = written.chars().all(|c| c.is_ascii_uppercase());
@@ -275,7 +275,7 @@ mod spelling_tests {
         #[test]
         fn letter_masks_exclude_distant_words(one in "[a-e]{0,9}", other in "[a-e]{0,9}", max_errors in 0usize..3) {
             let near = errors(&one, &other, max_errors);
-            prop_assert_eq!(near, errors(&other, &one, max_errors), "the same from both sides");
+            prop_assert_eq!(near, errors(&other, &one, max_errors), "the distance is symmetric");
             if near.is_some() {
                 prop_assert!(could_be(letters(&one), letters(&other), max_errors));
             }

@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn vector_without_direction_is_rejected() {
         assert_eq!(unit(&[3.0, 0.0, 4.0]).numbers(), [0.6, 0.0, 0.8]);
-        assert_eq!(unit(&[-2e38, 0.0]).numbers(), [-1.0, 0.0], "its square is no f32");
+        assert_eq!(unit(&[-2e38, 0.0]).numbers(), [-1.0, 0.0], "the square exceeds f32");
         for bad in [
             vec![],
             vec![0.0; 3],

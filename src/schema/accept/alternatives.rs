@@ -26,7 +26,7 @@ const MAX_ONE_OF: usize = 32;
 #[derive(Default)]
 pub(super) struct Alternatives<'a> {
     pub(super) found: Vec<Vec<&'a Keywords>>,
-    /// Keywords that caused an alternative to be missing.
+    /// Keywords because of which an alternative is missing.
     pub(super) gaps: Vec<&'static str>,
     /// Number of steps taken.
     pub(super) steps: usize,
@@ -40,7 +40,8 @@ struct Partial<'a> {
 }
 
 impl<'a> SchemaSource<'a> {
-    /// Alternatives for a value to which all of `schemas` apply. A missing alternative only leaves more documents undecided.
+    /// Alternatives for a value to which all of `schemas` apply. If an alternative is missing, more documents remain
+    /// undecided.
     pub(super) fn alternatives(self, schemas: &[&'a Value]) -> Alternatives<'a> {
         let mut all = Alternatives::default();
         let mut partials = vec![Partial { open: schemas.to_vec(), parts: Vec::new() }];
@@ -136,7 +137,8 @@ impl<'a> SchemaSource<'a> {
         Some(certain)
     }
 
-    /// Alternatives of `if`: either with `then`, or with both `then` and `else` regardless of the condition.
+    /// Alternatives of `if`. A value conforms to `if` and `then`, or to both `then` and `else` regardless of the
+    /// condition.
     fn condition(self, keywords: &'a Keywords) -> Option<Vec<Vec<&'a Value>>> {
         let condition = keywords.get("if")?;
         let then = keywords.get("then");

@@ -373,7 +373,7 @@ impl<'a> Shape<'a> {
         let handled = match keyword {
             "type" => self.read_type(value),
             "enum" | "const" => version >= 6 || keyword == "enum",
-            // These are read by `alternatives`.
+            // The module `alternatives` reads these keywords.
             "$ref" | "allOf" | "anyOf" | "oneOf" => true,
             "if" => version >= 7,
             "not" | "$dynamicRef" | "$recursiveRef" => false,
@@ -516,7 +516,7 @@ impl<'a> Shape<'a> {
                 self.object.is_none()
             }
             "then" | "else" => part.contains_key("if") || version >= 7,
-            // The others are read by `array` and `object`, are annotations, or have no meaning.
+            // The other keywords are read by `array` and `object`, are annotations, or have no meaning.
             _ => true,
         }
     }
@@ -540,7 +540,7 @@ impl<'a> Shape<'a> {
         (self.array, self.object) = (None, None);
         if let Some(number) = &mut self.number {
             let doubles = values.iter().filter_map(|value| value.as_f64());
-            // Without a negative zero, which orders differently.
+            // Negative zeros are replaced by zeros, because they would be sorted differently.
             let doubles = doubles.filter(|value| value.abs() < super::number::EXACT);
             let mut exact: Vec<f64> = doubles.map(|value| value + 0.0).collect();
             exact.sort_by(f64::total_cmp);

@@ -1,6 +1,6 @@
 //! Numbers for the accept-only evaluator: parser, and conditions on the value.
 
-/// Magnitude from which on doubles do not represent every integer.
+/// Magnitude from which doubles do not represent every integer.
 pub(super) const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Maximum number of digits whose value fits into an integer.
@@ -10,7 +10,7 @@ pub(super) const MAX_VALUE_DIGITS: usize = 18;
 /// not overflow a double.
 const MAX_DIGITS: usize = 40;
 
-/// Relative distance to a limit within which a rounded number is not compared.
+/// Relative distance to a limit within which a rounded number is not compared with the limit.
 const MARGIN: f64 = 1e-12;
 
 /// Powers of ten that a double represents exactly.
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_value_that_the_standard_library_reads() {
+    fn numbers_have_the_same_value_as_in_the_standard_library() {
         for text in [
             "0",
             "-0",

@@ -21,7 +21,7 @@ const BYTES_PER_STEP: usize = 16;
 /// Number of alternatives for a number per step.
 const NUMBERS_PER_STEP: usize = 4;
 
-/// Number of bytes of a string per step for each of its conditions.
+/// Number of bytes of a string that take one step, for each condition of the string.
 const COMPARED_BYTES_PER_STEP: usize = 2;
 
 /// Maximum total number of undeclared names in the open objects and of items compared in the open arrays.
@@ -35,7 +35,8 @@ pub(crate) struct AcceptScratch {
     state: AcceptState,
 }
 
-/// Predictions of the next name, by the name before it: the one that followed last time. They do not change the result.
+/// Predictions of the next name of an object, by the name before it: the prediction is the name that followed last
+/// time. Predictions do not change the result.
 #[derive(Default)]
 struct Guesses {
     /// Schema of the predictions.
@@ -70,7 +71,8 @@ struct Frame {
     is_object: bool,
     /// Index of the rule that is being tried.
     rule: usize,
-    /// Number of bytes from the first item to the end of a complete document, where another rule starts again.
+    /// Number of bytes of a complete document from the first item of this container to the end. Another rule starts
+    /// there again.
     bytes_left: usize,
     /// Number of hashes that belong to the enclosing containers.
     hashes: usize,
@@ -87,15 +89,15 @@ struct Items {
     guess: usize,
     /// Bit for each undeclared name, by its hash.
     bits: u64,
-    /// Whether two undeclared names share a bit, or one was read again.
+    /// Whether two undeclared names share a bit, or a name was read again.
     crowded: bool,
 }
 
 /// End of an item, and the text after it.
 enum End<'t> {
-    /// A comma.
+    /// A comma, so another item follows.
     Next(&'t [u8]),
-    /// The closing bracket.
+    /// The closing bracket of the container.
     Last(&'t [u8]),
 }
 
@@ -110,9 +112,9 @@ impl AcceptProgram {
         is_utf8(document) && pass.whole(document).is_some()
     }
 
-    /// Reads `text`, the part of a document that follows the text `state` has read; its steps must be [allowed](AcceptState::allow) before.
-    /// Returns the number of bytes from the first item that is incomplete or refused; `None` if the document is certainly refused, or the
-    /// part before that item is not UTF-8.
+    /// Reads `text`, the part of a document that follows the text `state` has read; the steps for it must have been
+    /// [allowed](AcceptState::allow) before. Returns the number of bytes from the first item that is incomplete or
+    /// refused; `None` if the document is certainly refused, or the part before that item is not UTF-8.
     pub(super) fn read_part(
         &self,
         text: &[u8],
@@ -135,7 +137,8 @@ impl AcceptProgram {
         is_valid.then_some(rest.len())
     }
 
-    /// Index of the prediction of the first name in a container under the rule being tried; `None` without such a rule.
+    /// Index of the prediction of the first name in a container under the rule that is being tried. `None` if there is
+    /// no such rule.
     fn first_guess(&self, frame: &Frame) -> Option<usize> {
         let node = self.nodes.get(frame.node as usize)?;
         match frame.is_object {
@@ -199,7 +202,7 @@ impl<'p> AcceptPass<'p, '_> {
         let document = self.without_space(document);
         let (mut begins, mut text) = (document.len(), self.begin(document));
         while !self.state.is_complete() {
-            // What was read is read again.
+            // Bytes that were already read are read again, which uses up steps.
             self.spend((begins - text.len()) / BYTES_PER_STEP + 1)?;
             begins = self.other_rule()?;
             text = self.advance(document.get(document.len() - begins..)?);
@@ -266,7 +269,7 @@ impl<'p> AcceptPass<'p, '_> {
         None
     }
 
-    /// Uses up steps; `None`, from then on, if there are too few.
+    /// Uses up steps. Returns `None` if too few steps are left, and then also for all later calls that need steps.
     #[inline(always)]
     fn spend(&mut self, steps: usize) -> Option<()> {
         let is_enough = steps <= self.state.steps;
@@ -313,7 +316,7 @@ impl<'p> AcceptPass<'p, '_> {
         }
     }
 
-    /// Reads a container from behind its opening bracket.
+    /// Reads a container whose opening bracket precedes `text`.
     #[inline(always)]
     fn nested<'t>(
         &mut self,
@@ -380,7 +383,7 @@ impl<'p> AcceptPass<'p, '_> {
         at: usize,
     ) -> Option<&'t [u8]> {
         let Some((string, rest)) = WrittenText::read_escaped(text, at) else {
-            // At most the rest of the text was read.
+            // At most the rest of the text was read, so steps are used up for its whole length.
             return self.spend(text.len() / BYTES_PER_STEP).and(None);
         };
         let len = string.inner.len();

@@ -170,7 +170,7 @@ const FEW_VALUES: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct WrittenText<'t> {
     pub(super) inner: &'t [u8],
-    /// Number of characters by which the escapes are longer than the characters that they encode.
+    /// Number of characters by which the escapes exceed the characters that they encode.
     surplus: usize,
 }
 

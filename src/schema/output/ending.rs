@@ -1,8 +1,9 @@
-//! Required members of a result for a modern client that its server did not write. These are the only bytes ever added to an answer
-//! (`requirements.md`, *verdicts*).
+//! Members that a modern client's revision requires in a result and that the server did not write. They are the only
+//! bytes that are added to an answer (`requirements.md`, *verdicts*).
 //!
-//! Nothing is added to a result with a `resultType`: an interim result (`input_required`) has no caching hints. The added values are the
-//! most cautious ones, because such a server states neither validity nor audience of its answer.
+//! Nothing is added to a result with a `resultType`: an interim result (`input_required`) has no caching hints. The
+//! added values are the most cautious ones, because a server that omits these members states neither the validity nor
+//! the audience of its answer.
 
 use mcpproxy_json::scan::{Closed, ScannedMember};
 
@@ -18,8 +19,8 @@ pub enum Required {
 }
 
 impl Required {
-    /// Replacement for the last brace of a result that `closed` in this state and `has` these members; `None` if no required member is
-    /// missing.
+    /// Replacement for the last brace of a result; `None` if no required member is missing. `closed` states whether the
+    /// result is empty, and `has` which members it contains.
     pub(super) fn ending(
         self,
         closed: Closed,

@@ -21,7 +21,7 @@ use mcpproxy_protocol::mcp::jsonrpc::{self, MAX_NUMERIC_ID_BYTES};
 /// Maximum number of bytes of a message outside its `result`: the envelope, or a whole notification.
 pub(crate) const MAX_OUTSIDE_BYTES: usize = 1024 * 1024;
 
-/// Reason why an answer is unusable. The error is the upstream's.
+/// Reason why an answer is unusable. The upstream is at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerFault {
     /// The bytes are not one JSON-RPC message.
@@ -69,7 +69,7 @@ pub enum InspectedMessage {
     Answer(AnswerMember),
     /// Request or notification of the server, with its bytes in order.
     Notification(Vec<Bytes>),
-    /// Answer with a foreign id, detected before any of it was forwarded.
+    /// Answer with a foreign id. This was detected before any part of the answer was forwarded.
     Foreign,
 }
 
@@ -204,7 +204,8 @@ impl Inspector {
         if ours && let Some(member) = envelope.mistyped {
             return Err(AnswerFault::WrongType(member));
         }
-        // The stream of a request carries no other answers, so an error without an id is the answer to this request.
+        // The stream of a request carries no other answers. An error without an id is therefore the answer to this
+        // request.
         if ours && (self.id_checked || (member == AnswerMember::Error && envelope.id.is_none())) {
             return Ok(InspectedMessage::Answer(member));
         }
@@ -216,7 +217,7 @@ impl Inspector {
         Ok(InspectedMessage::Foreign)
     }
 
-    /// Member that is the current message's body, once known.
+    /// Member that contains the body of the current message; `None` until it is known.
     pub fn member(&self) -> Option<AnswerMember> {
         match self.scanner.envelope().kind? {
             MessageKind::Result => Some(AnswerMember::Result),
@@ -573,7 +574,7 @@ mod tests {
         }
     }
 
-    /// The body with a bare `structuredContent` wrapped, fed in pieces of `size` bytes.
+    /// Body of a message that is fed in pieces of `size` bytes. A `structuredContent` that is not an object is wrapped.
     fn wrapped(text: &str, size: usize) -> String {
         let mut inspector = Inspector::new(Treatment::Forward, &POLICY, 7, 1);
         let mut body = Vec::new();
@@ -682,7 +683,7 @@ mod tests {
                 assert_eq!(seen.body, "");
             });
         }
-        // The mismatch is detected too late: bytes were forwarded.
+        // The mismatch is detected too late, because bytes were already forwarded.
         let last = r#"{"result":{},"id":8}"#;
         let (message, _) = inspect(Treatment::Forward, last, 3);
         assert_eq!(message, Err(AnswerFault::ForeignId));
@@ -809,7 +810,7 @@ mod tests {
             ([head, "1}", r#","isError":false}}"#], 1, true),
             ([head, "1,", r#""b":{"c":[]}}}}"#], 2, true),
             ([head, r#"""#, r#""}}}"#], 2, false),
-            // `isError` after the content: not validated.
+            // `isError` follows the content, so the content is not validated.
             ([head, "1}", r#","isError":true}}"#], 1, false),
         ] {
             for first in 0..chunks.len() {

@@ -19,7 +19,7 @@ fn schemas_are_compared_by_their_accepted_values() {
         schema
     };
     for (old, new, expected) in [
-        // Schemas without an effect.
+        // Schemas without any effect.
         (json!({}), json!(true), Equal),
         (json!(true), json!({"title": "x"}), Equal),
         (json!({"type": "string", "description": "x"}), json!({"type": "string"}), Equal),
@@ -110,7 +110,7 @@ fn schemas_are_compared_by_their_accepted_values() {
             json!({"contains": {"const": "a"}, "maxContains": 1}),
             Wider,
         ),
-        // Combined.
+        // Combined schemas.
         (json!({"anyOf": [strings(), {"type": "null"}]}), json!({"anyOf": [strings()]}), Narrower),
         (json!({"anyOf": [strings()]}), json!({"anyOf": [strings(), {"type": "null"}]}), Wider),
         (json!({"anyOf": [strings()]}), json!({}), Wider),
@@ -180,7 +180,7 @@ fn property_name_at_a_new_place_is_a_new_parameter() {
     assert!(new(json!({}), json!({"dependentSchemas": {"x": named("a")}})));
     assert!(!new(json!({"anyOf": [named("a")]}), named("a")), "the same place");
     assert!(new(named("a/b"), json!({"properties": {"a": named("b")}})));
-    // Lookalikes.
+    // Values that only look like schemas.
     assert!(!new(json!({}), json!({"default": named("a"), "enum": [named("a")]})));
 }
 
