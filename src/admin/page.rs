@@ -32,7 +32,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
     (X_FRAME_OPTIONS, "DENY"),
-    // A newer version serves a different page under the same name.
+    // Browsers have to ask for a newer version, because it has the same name.
     (CACHE_CONTROL, "no-cache"),
 ];
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_passed_on_and_other_methods_are_rejected() {
+    fn other_paths_have_no_response_and_other_methods_are_rejected() {
         assert!(response(Method::GET, "/ui/other").is_none());
         assert!(response(Method::GET, "/uix").is_none());
         for path in ["/", "/ui"] {
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// PAGE-2.
+    /// Requirement PAGE-2.
     #[test]
     fn page_complies_with_its_content_security_policy() {
         let quoted = INDEX.text.split('"').collect::<String>();

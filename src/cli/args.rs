@@ -118,9 +118,9 @@ pub(super) struct Global {
 /// Output format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// Tables for people.
     Table,
-    /// For programs; a tool's result is printed byte for byte.
+    /// JSON for programs; a tool's result is printed byte for byte.
     Json,
     /// Same data as `Json`, serialized as YAML.
     Yaml,
@@ -509,7 +509,7 @@ pub(super) fn with_command_of_server(mut typed: Vec<OsString>) -> Vec<OsString> 
         at += match *word {
             "--" | "-h" | "--help" => break,
             option if option.starts_with('-') => 1 + usize::from(takes_value(option)),
-            // The name comes after the path.
+            // Counts the words `upstream` and `add`, and then the server's name.
             word if path.get(seen).is_none_or(|next| *next == word) && seen <= path.len() => {
                 seen += 1;
                 1
@@ -616,7 +616,7 @@ pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, S
         Err(_) => {
             let age = days(text).map_err(|_| wrong())?;
             let time = now.checked_sub(age).map_err(|_| wrong())?;
-            // An age is not more exact than a second.
+            // A time computed from an age is given in whole seconds.
             return Ok(format!("{time:.0}"));
         }
     };

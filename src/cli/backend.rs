@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// Time after which the pending calls are first searched for a call; each further interval is twice as long.
 const FIRST_APPROVAL_POLL: Duration = Duration::from_millis(300);
-/// Maximum of these intervals.
+/// Maximum interval between two searches.
 const MAX_APPROVAL_POLL: Duration = Duration::from_secs(5);
 
 /// Target of a command's requests.
@@ -119,7 +119,7 @@ fn warn_of_unseen(config: &Config) {
     let names: Vec<_> = unseen.map(|server| line(&server.name).into_owned()).collect();
     if !names.is_empty() {
         logging::print_line(format_args!(
-            "warning: no mcpproxy runs, and the tools of {} are not known yet: start `mcpproxy serve`",
+            "warning: no mcpproxy is running, and the tools of {} are not known yet: start `mcpproxy serve`",
             names.join(", ")
         ));
     }

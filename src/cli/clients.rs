@@ -30,15 +30,15 @@ pub(super) enum McpClient {
 /// Form of an entry for a server reached over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
-    /// Not supported, because the client only starts commands.
+    /// HTTP is not supported, because the client only starts commands.
     Unknown,
-    /// `url` and `headers`.
+    /// Entry with `url` and `headers`.
     Url,
-    /// `url` and `headers` with `"type": "http"`.
+    /// Entry with `url` and `headers` with `"type": "http"`.
     TypedUrl,
-    /// `serverUrl` and `headers`.
+    /// Entry with `serverUrl` and `headers`.
     ServerUrl,
-    /// `url` and `http_headers`.
+    /// Entry with `url` and `http_headers`.
     HttpHeaders,
 }
 

@@ -138,7 +138,7 @@ fn global(words: impl Iterator<Item = OsString>) -> Option<Global> {
         next.map(String::as_str).or(joined).map(PathBuf::from)
     };
     let (config, data_dir) = (value("-c", "--config"), value("-d", "--data-dir"));
-    // Environment variables apply as they do otherwise.
+    // Environment variables apply as for any other command.
     let usual = Cli::try_parse_from([NAME, "status"]).ok()?.global;
     Some(Global {
         config: config.or_else(|| usual.config.clone()),

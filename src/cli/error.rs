@@ -50,7 +50,7 @@ impl CommandError {
         Self::new(Exit::Usage, message)
     }
 
-    /// Adds the object that a response calls unknown, and the command that lists the existing ones.
+    /// Adds the id that the proxy did not find, and the command that lists the existing ids, if the status is 404.
     pub(super) fn naming(mut self, id: &str, listing: &str) -> Self {
         if self.status == Some(StatusCode::NOT_FOUND) {
             self.message = format!("{}: '{id}'; `{listing}` lists the ids", self.message);

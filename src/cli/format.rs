@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt::Display;
 
-/// Value of `--time`.
+/// Time format chosen with `--time`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum TimeStyle {
     /// Age or time remaining.
@@ -55,7 +55,8 @@ impl Times {
         }
     }
 
-    /// Formats a time from month to second, or as an age. The retention period implies the year.
+    /// Formats a time from month to second, or as an age. The year is omitted, because it follows from the retention
+    /// period.
     pub(super) fn show(&self, time: Timestamp) -> String {
         match self {
             Self::Relative(now) => relative(now.as_second(), time.as_second()),

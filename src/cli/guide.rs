@@ -12,7 +12,7 @@ pub struct GuidePage {
     pub name: &'static str,
     /// Content in one line.
     pub about: &'static str,
-    /// Markdown, with links as rustdoc has them.
+    /// Markdown with rustdoc links.
     pub text: &'static str,
 }
 

@@ -60,7 +60,7 @@ pub(super) struct HttpResponse {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
     /// The connection was refused.
-    #[error("no mcpproxy runs on {0}")]
+    #[error("no mcpproxy is running on {0}")]
     NoListener(String),
     /// Another program is listening. Nothing was sent to it.
     #[error("the program on {0} is not the mcpproxy of this config: {1}; nothing was sent to it")]
@@ -77,7 +77,7 @@ impl RequestError {
     /// The cause without the proxy's address.
     pub(super) fn cause(&self) -> String {
         match self {
-            Self::NoListener(_) => "unreachable: no mcpproxy runs there".to_owned(),
+            Self::NoListener(_) => "unreachable: no mcpproxy is running there".to_owned(),
             Self::UnexpectedServer(_, why) => format!(
                 "unreachable: the program there is not the mcpproxy of this config: {why}; nothing \
                  was sent to it"

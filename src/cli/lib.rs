@@ -68,7 +68,7 @@ fn report_usage_error(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if error.use_stderr() && wants_json(typed, std::env::var("MCPPROXY_OUTPUT").ok()) {
         report(&CommandError::usage(usage_message(&error.to_string())), true);
     } else if error.kind() == ErrorKind::MissingSubcommand && typed.len() < 2 {
-        // Environment variables make clap believe that arguments were given.
+        // Clap counts environment variables as arguments and therefore does not print the help itself.
         let _ = write!(std::io::stderr(), "{}", Cli::command().render_help());
     } else {
         // A closed pipe is not an error.

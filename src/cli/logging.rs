@@ -51,7 +51,7 @@ impl Drop for Log {
 pub(super) fn start(level: &str, format: LogFormat, color: ColorChoice) -> Log {
     // `TALKATIVE` logs messages of servers and login codes, so only its errors are shown, at any level.
     let filter = LogFilter::new(level, &[TALKATIVE]);
-    // Without a thread or stderr, nothing is logged, and lines are counted as dropped.
+    // If stderr or the writer thread is unavailable, nothing is logged, and lines are counted as dropped.
     let lines = stderr().and_then(LogLines::to).unwrap_or_default();
     let writer = lines.clone();
     let is_colored = Colors::of_stderr(color) == Colors::Styled;

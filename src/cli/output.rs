@@ -260,7 +260,7 @@ pub(super) mod tests {
         ["files".to_owned(), "n".repeat(45), "x".repeat(120), "\u{65e5}\u{672c}".repeat(60)]
     }
 
-    /// Asserts that drawings fit common terminal widths and contain each of `keeps`.
+    /// Asserts that the drawn text fits common terminal widths and contains each text in `keeps`.
     pub(crate) fn fits(draw: impl Fn(&Output) -> String, keeps: &[&str]) {
         for width in [80, 100, 120, 200] {
             let view = TableView { width: Some(width), colors: Colors::Plain };

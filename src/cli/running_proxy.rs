@@ -132,7 +132,7 @@ impl ReloadReport {
     /// A sentence for people.
     pub(super) fn message(&self) -> String {
         match self {
-            Self::NotRunning => "No mcpproxy runs: `mcpproxy serve` starts one.".to_owned(),
+            Self::NotRunning => "No mcpproxy is running: `mcpproxy serve` starts one.".to_owned(),
             Self::InForce(later) if later.is_empty() => {
                 "The running mcpproxy has applied the change.".to_owned()
             }
@@ -152,7 +152,7 @@ impl ReloadReport {
         }
     }
 
-    /// JSON form.
+    /// The reload report as JSON.
     pub(super) fn json(&self) -> Value {
         let (state, why) = match self {
             Self::NotRunning => ("not_running", ""),

@@ -1,5 +1,5 @@
-//! Trial of servers: waits for a server in the running proxy, or starts one or all servers of a config in a proxy in
-//! this process.
+//! Checks that servers are usable: waits for a server in the running proxy, or starts one or all servers of a config in
+//! a proxy in this process.
 
 use crate::backend::{Backend, target};
 use crate::error::CommandError;
@@ -81,7 +81,7 @@ pub(super) struct ServerTrial {
 }
 
 impl ServerTrial {
-    /// JSON form.
+    /// The result as JSON.
     pub(super) fn json(&self) -> Value {
         json!({
             "name": self.name, "state": self.status, "tools": self.tools, "reason": self.reason,
@@ -89,7 +89,7 @@ impl ServerTrial {
         })
     }
 
-    /// One-line summary.
+    /// One-line summary of the result.
     pub(super) fn message(&self) -> String {
         let took = self.took.as_secs_f64();
         match self.status {

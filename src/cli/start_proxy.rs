@@ -290,7 +290,7 @@ impl Drop for TemporaryFolder {
     }
 }
 
-/// An unpredictable name.
+/// Unpredictable path of a temporary directory.
 fn name(what: &str) -> Result<PathBuf, CommandError> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(CommandError::failed)?;

@@ -13,17 +13,17 @@ pub(super) enum Colors {
     Styled,
 }
 
-/// Column names.
+/// Style of column names.
 pub(super) const HEADER: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default();
 const ODD: Style = AnsiColor::Yellow.on_default();
-/// Removed and added lines of a diff.
+/// Style of removed lines of a diff; the next one is that of added lines.
 pub(super) const REMOVED: Style = BAD;
 pub(super) const ADDED: Style = GOOD;
-/// Suspicious characters.
+/// Style of suspicious characters.
 pub(super) const HIGHLIGHT: Style = AnsiColor::Yellow.on_default().bold().invert();
-/// Secondary text.
+/// Style of secondary text.
 pub(super) const FAINT: Style = Style::new().dimmed();
 
 impl Colors {

@@ -16,9 +16,9 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 const CELL_CHARS: usize = 160;
 /// Columns between two cells.
 const GAP: usize = 2;
-/// Width reserved for free text before other columns are kept, if the text needs that much.
+/// Width reserved for free text before droppable columns are kept, if the text needs that much.
 const FREE_WIDTH: usize = 24;
-/// Width that names leave for free text, if the text needs that much.
+/// Width that remains for free text next to names, if the text needs that much.
 const MIN_FREE: usize = 12;
 /// Percentage of the width that a name may take if the table does not fit.
 const NAME_SHARE: usize = 60;
@@ -26,7 +26,7 @@ const NAME_SHARE: usize = 60;
 const RANK_SHARE: usize = 25;
 /// Minimum width of a truncated name.
 const MIN_NAME: usize = 4;
-/// Minimum widths of truncated key columns, each with the width that the truncation must leave for free text.
+/// Pairs of the width that remains for free text and the minimum width of a truncated key column.
 const KEY_WIDTHS: [(usize, usize); 2] = [(FREE_WIDTH, 16), (MIN_FREE, 10)];
 
 /// Treatment of a column if the table does not fit.
@@ -167,7 +167,7 @@ impl TableLayout {
                 Fit::Key(rank) => Some((false, rank)),
                 Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Middle | Fit::Free => None,
             });
-            // A dropped column may still fit next to a narrower selection.
+            // A column that was dropped early may fit again after others were dropped or narrowed.
             let mut rest = Vec::new();
             while let Some(column) = dropped.pop() {
                 match required_width(&shown, FREE_WIDTH) + column.width + GAP <= width {

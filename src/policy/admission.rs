@@ -31,7 +31,7 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
         Ok(Checked { warnings, rules, approval_need: ApprovalNeed::Nobody }) => {
             let AdmissionRequest { principal, access, .. } = request;
             let cleared = Cleared { principal: principal.clone(), access, warnings, rules };
-            // Limits come last, so that a request denied for another reason occupies nothing.
+            // Limits come last, so that a request denied for another reason occupies no slot.
             match cleared.apply_limits(settings) {
                 Ok(LimitDecision::Permit(permit)) => Admission::Permit(permit),
                 Ok(LimitDecision::Queued(queued)) => Admission::Queued(queued),
@@ -48,7 +48,7 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     }
 }
 
-/// Result of [`admit`] without its effects.
+/// Result of [`forecast`]: the decision that [`admit`] would make, without its side effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forecast {
     /// The request would be sent, ignoring limits.
@@ -65,8 +65,8 @@ pub enum Forecast {
     Refused(Denial),
 }
 
-/// Runs the checks of [`admit`] without sending, counting or asking. Limits are ignored, because their state may change before the request
-/// is made.
+/// Runs the checks of [`admit`] without taking a slot or asking a person. Limits are ignored, because their state may
+/// change before the request is made.
 pub fn forecast(request: &AdmissionRequest<'_>, settings: &Settings) -> Forecast {
     let Checked { warnings, rules, approval_need } = match check(request, settings) {
         Ok(checked) => checked,
@@ -123,7 +123,7 @@ fn bind(
     PendingApproval::bind(cleared, request, version)
 }
 
-/// Version that stands for a missing rule set.
+/// Rule set version to which an approval is bound if there are no rules.
 const NO_RULES: [u8; 32] = [0; 32];
 
 /// A request that passed all checks.
@@ -156,7 +156,8 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
     if let Access::Task(task) = &request.access
         && !task.sends_input()
     {
-        // Rules and approvals have already decided about the call, and this request adds nothing to it.
+        // The call that created the task has already passed the rules and its approval, and this request adds no input
+        // to it.
         return Ok(Checked { warnings, rules: decided_by, approval_need });
     }
     if let Some(tool) = request.access.tool() {
@@ -182,8 +183,8 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
     Ok(Checked { warnings, rules: decided_by, approval_need })
 }
 
-/// Validation matrix: compares the variant with the tool's effective side effect (FR-015..020, FR-043, CAP-5). The intent was already
-/// compared with the variant.
+/// Validation matrix: compares the call tool variant with the tool's effective side effect (FR-015..020, FR-043,
+/// CAP-5). The intent was already compared with the variant.
 fn check_variant(
     call: &ToolAccess,
     settings: &intent::Settings,
@@ -215,13 +216,13 @@ enum Mark {
     None,
     /// The tool only reads and is called through the write variant.
     Less,
-    /// The tool does more than the variant allows; holds the least variant that may call it.
+    /// The tool does more than the variant allows; holds the least privileged variant that may call it.
     More(Operation),
 }
 
 fn mark(tool: &Tool, variant: Operation) -> Mark {
     match (variant, tool.capability.side_effect, tool.side_effect_by) {
-        // FR-019: permitted with any marking.
+        // FR-019: the destructive variant may call a tool with any marking.
         (Operation::Destructive, _, _) => Mark::Fits,
         (Operation::Read | Operation::Write, SideEffect::Destructive, _) => {
             Mark::More(Operation::Destructive)
@@ -229,7 +230,7 @@ fn mark(tool: &Tool, variant: Operation) -> Mark {
         (Operation::Write, SideEffect::None | SideEffect::Read, _) => Mark::Less,
         (Operation::Write, SideEffect::Write, _) => Mark::Fits,
         (Operation::Read, SideEffect::None | SideEffect::Read, _) => Mark::Fits,
-        // A derived write means that no hint says read-only or destructive.
+        // If `write` is derived from the annotations, no hint marks the tool read-only or destructive.
         (Operation::Read, SideEffect::Write, StatedBy::Server) => Mark::None,
         (Operation::Read, SideEffect::Write, StatedBy::Operator) => Mark::More(Operation::Write),
     }
@@ -246,7 +247,7 @@ fn check_trust(tool: &Tool) -> Result<(), Denial> {
 /// Result of the rules for a request that they do not block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct RulesVerdict {
-    /// The rules that permit it; empty if the default did.
+    /// The rules that permit it; empty if `policy.default` permits it.
     rules: Vec<Box<str>>,
     /// The denial that `policy.mode: shadow` turned into a warning.
     warning: Option<Warning>,
@@ -289,7 +290,7 @@ fn rule_target(access: &Access) -> (RuleAction, RuleTarget<'_>) {
         | Access::Completion { server, of: Reference::Prompt(name) } => prompt(server, name),
         // Rules treat a method as a resource whose URI is the method name: the rules about a server's resources apply.
         Access::Method { server, method } => resource(server, method),
-        // The input is a part of the call, whose arguments are no longer known.
+        // The input belongs to the call that created the task; the arguments of that call are no longer known.
         Access::Task(task) => {
             (task.call().operation().into(), RuleTarget::Tool(task.call().tool()))
         }
@@ -326,7 +327,7 @@ mod tests {
         } else {
             ("intent", format!(r#"{{"operation_type":{word:?}}}"#))
         };
-        // Parsed values borrow the text; a test may leak it.
+        // The parsed values borrow the text, so the test leaks it.
         Stated::parse(&[(name.into(), json.leak())])
     }
 
@@ -384,7 +385,7 @@ mod tests {
         let marked =
             "Tool 'github:delete_repo' is marked destructive by server, use call_tool_destructive";
         let needless =
-            "Tool 'github:delete_repo' is marked read-only by server, call_tool_read would do";
+            "Tool 'github:delete_repo' is marked read-only by server, call_tool_read is sufficient";
         let unmarked = "Tool 'github:delete_repo' is not marked read-only and was called by call_tool_read, \
                         call_tool_write is recommended";
         let any = [READ_ONLY, DESTRUCTIVE, BOTH, NEITHER, NONE];
@@ -551,8 +552,7 @@ mod tests {
         let by_operator = |word: &str| {
             format!("Tool 'github:delete_repo' is marked {word} by operator, use call_tool_{word}")
         };
-        let needless =
-            "Tool 'github:delete_repo' is marked read-only by operator, call_tool_read would do";
+        let needless = "Tool 'github:delete_repo' is marked read-only by operator, call_tool_read is sufficient";
         for (side_effect, annotations, variant, expected) in [
             ("destructive", READ_ONLY, Read, Err(by_operator("destructive"))),
             ("destructive", NONE, Write, Err(by_operator("destructive"))),
@@ -724,7 +724,7 @@ mod tests {
         assert!(matches!(got, Err((DenialKind::Gate, _))), "{got:?}");
     }
 
-    /// Result for a request that waited for a slot; `tool` is its definition at that time.
+    /// Result of `admit_again` for a request that waited for a slot; `tool` is its tool as defined after the wait.
     fn again(tool: Arc<Tool>, approved: Option<&Approved>) -> Outcome {
         let permit = match decide(
             &Principal::Anonymous,
@@ -750,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn cap_6_queued_request_is_checked_again_by_current_settings() {
+    fn cap_6_queued_request_is_checked_again_with_current_settings() {
         let approval_need = || tool(NONE, r#"{"*":{"approval":"required"}}"#);
         assert_eq!(again(tool(NONE, "{}"), None), Ok(vec![]));
         let held = Arc::new(Tool { trust: Trust::Withheld, ..(*tool(NONE, "{}")).clone() });

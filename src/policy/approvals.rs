@@ -8,7 +8,7 @@
 //! ask ─▶ waiting ─┬─ approve ─▶ Approved ─▶ the call passes admission again and is sent
 //!                 ├─ deny
 //!                 ├─ timeout, client disconnected, proxy shutting down
-//!                 └─▶ decided: remembered for a while, so that a second answer is rejected with the first
+//!                 └─▶ decided: remembered for a while; a second answer is rejected, and the error states the first
 //! ```
 //!
 //! A client of the stateless revision is asked in the response that ends its request. The approval stays open, and
@@ -281,7 +281,7 @@ pub enum AnswerError {
     #[error("Approval {0} is for another call than the one that was shown")]
     OtherCall(ApprovalId),
     /// The call has no session.
-    #[error("Approval {0} is for a call outside of a session: it cannot count for the session")]
+    #[error("Approval {0} is for a call without a session, so it cannot be limited to the session")]
     NoSession(ApprovalId),
     /// The requested lifetime exceeds the maximum.
     #[error("'for' must be {} hours at most", MAX_STANDING.as_secs() / 3600)]

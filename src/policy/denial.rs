@@ -15,7 +15,8 @@ pub enum Denial {
     /// The tool is marked as doing more than the variant allows (FR-015..018, CAP-5).
     #[error(transparent)]
     Gate(#[from] Mismatch),
-    /// The tool is read but not marked read-only, and `intent_declaration.unannotated` is `write` (FR-043).
+    /// The tool is called through the read variant but not marked read-only, and `intent_declaration.unannotated` is
+    /// `write` (FR-043).
     #[error("Tool '{0}' is not marked read-only, use call_tool_write")]
     Unannotated(ToolName),
     /// No person has approved the request (CAP-8).
@@ -69,9 +70,9 @@ pub enum NotApproved {
     #[error("its approval was used already, or is not known any more")]
     Spent,
     /// The call was retried, and its approval belongs to another node that cannot be reached.
-    #[error("its approval was asked for at node '{node}', which cannot be asked: repeat the call")]
+    #[error("its approval belongs to node '{node}', which cannot be reached: repeat the call")]
     Elsewhere { node: Box<str> },
-    /// The arguments are too long to be judged.
+    /// The arguments are too long for a person to review.
     #[error("approval cannot be asked for arguments of more than {limit} bytes")]
     TooLong {
         /// Maximum size in bytes.
@@ -156,7 +157,7 @@ pub enum ApprovalDemand {
 /// A limit that a request exceeds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitReached {
-    /// Calls per minute.
+    /// Limit on calls per minute.
     #[error("Too many calls to '{of}': limit {limit} per minute, retry in {}s", seconds(*retry_after))]
     Rate {
         of: Box<str>,
@@ -164,7 +165,7 @@ pub enum LimitReached {
         /// Time until the next call is allowed.
         retry_after: Duration,
     },
-    /// Concurrent calls, and calls that wait for a slot.
+    /// Limit on concurrent calls and on calls that wait for a slot.
     #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}{}", without_slot(*waited))]
     Concurrency {
         of: Box<str>,
@@ -285,7 +286,7 @@ pub enum Warning {
     )]
     ReadOnUnannotated(ToolName),
     /// The write variant was used for a read-only tool.
-    #[error("Tool '{tool}' is marked read-only by {by}, call_tool_read would do")]
+    #[error("Tool '{tool}' is marked read-only by {by}, call_tool_read is sufficient")]
     WriteOnReadOnly {
         tool: ToolName,
         /// Origin of the read-only mark.
@@ -294,7 +295,7 @@ pub enum Warning {
     /// The rules deny the request, and `policy.mode` is `shadow`.
     #[error("{0}; allowed, because policy.mode is shadow")]
     Shadow(RuleDenial),
-    /// `approval: suggest` (CAP-8).
+    /// The capability `approval: suggest` applies (CAP-8).
     #[error("Tool '{0}' suggests approval, and nobody was asked")]
     ApprovalSuggested(ToolName),
 }
@@ -303,7 +304,7 @@ pub enum Warning {
 #[error("Tool '{tool}' is marked {} by {by}, use {}", needed.as_str(), needed.variant())]
 pub struct Mismatch {
     pub tool: ToolName,
-    /// Least variant that may call the tool.
+    /// Least privileged variant that may call the tool.
     pub needed: Operation,
     pub by: StatedBy,
 }

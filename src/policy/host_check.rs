@@ -19,7 +19,7 @@ const SHOWN_BYTES: usize = 100;
 /// Origin of the page that caused a request, as the browser states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskingOrigin {
-    /// Not stated: the request comes from a program, or changes nothing.
+    /// No origin is stated: the request comes from a program, or is a browser request that changes nothing.
     Unstated,
     /// Our own page: the requested `Host`, or an origin listed in full in the config.
     Own,
@@ -84,7 +84,7 @@ impl HostCheck {
     /// `scheme://name[:port]`, which must then match exactly.
     ///
     /// # Errors
-    /// The first entry that is neither.
+    /// The first malformed entry.
     pub fn new(allowed_hosts: &[String], allowed_origins: &[String]) -> Result<Self, BadEntry> {
         let host = |entry: &str| {
             HostPort::parse(entry).ok_or_else(|| BadEntry {

@@ -131,28 +131,28 @@ pub enum TokenRefused {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum JwtRefused {
     /// The text does not have the shape of a JWT.
-    #[error("Bearer token is no JWT: {0}")]
+    #[error("Bearer token is not a JWT: {0}")]
     Malformed(&'static str),
     /// The algorithm is not allowed.
     #[error("JWT: algorithm '{0}' is not allowed")]
     Algorithm(String),
-    #[error("JWT: it is signed with no key of its issuer that is known")]
+    #[error("JWT: it is not signed with a known key of its issuer")]
     UnknownKey,
     #[error("JWT: its signature is wrong")]
     Signature,
     /// A claim is missing or has the wrong type.
     #[error("JWT: claim '{0}' must be {1}")]
     Claim(Box<str>, &'static str),
-    /// `iss`
+    /// The issuer (`iss`) is not accepted.
     #[error("JWT: the issuer is not accepted")]
     Issuer,
-    /// `aud`
+    /// The audience (`aud`) is not accepted.
     #[error("JWT: the audience is not accepted")]
     Audience,
-    /// `exp`
+    /// The token has expired (`exp`).
     #[error("JWT: it has expired")]
     Expired,
-    /// `nbf`, `iat`
+    /// The token is not valid yet (`nbf`, `iat`).
     #[error("JWT: it is not valid yet")]
     Early,
 }

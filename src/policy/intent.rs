@@ -49,7 +49,7 @@ pub struct CallArguments<'a> {
     pub intent: Stated<'a>,
 }
 
-/// Reason why the parameters of a call tool are rejected. The error is the caller's.
+/// Reason why the parameters of a call tool are rejected. Reported as an error of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     #[error("arguments must be a JSON object")]
@@ -64,7 +64,7 @@ pub enum ArgumentError {
     BadName(String),
     #[error(transparent)]
     OverLimit(#[from] OverLimit),
-    #[error("args and args_json exclude each other: give one")]
+    #[error("args and args_json cannot be combined: give one of them")]
     Both,
     #[error("args must be a JSON object")]
     ArgsNotAnObject,
@@ -75,7 +75,8 @@ pub enum ArgumentError {
 }
 
 impl ArgumentError {
-    /// Whether the parameters are missing or ambiguous between parsers, so that no correction is suggested.
+    /// Whether the parameters are missing, or parsers may read them differently. In both cases no correction is
+    /// suggested.
     pub fn is_malformed(&self) -> bool {
         matches!(self, Self::NotAnObject | Self::ArgsJson(TapeFault::DuplicateKey { .. }))
     }
@@ -440,7 +441,8 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The raw parameters: the value of `intent` if it is the only one, otherwise an object by name.
+/// The raw parameters: the value of `intent` if there is no other parameter, otherwise an object keyed by parameter
+/// name.
 fn as_given(parameters: &[Parameter<'_>]) -> String {
     if let [(name, value)] = parameters
         && name == OBJECT
@@ -461,22 +463,22 @@ fn echo(word: &str) -> String {
 }
 
 /// Operation of a call: `intent.operation_type` (FR-007) and the variant of the call tool (FR-001..003), ordered from
-/// least to most.
+/// least to most severe.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize, ToSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// `call_tool_read`
+    /// Operation of `call_tool_read`.
     Read,
-    /// `call_tool_write`
+    /// Operation of `call_tool_write`.
     Write,
-    /// `call_tool_destructive`
+    /// Operation of `call_tool_destructive`.
     Destructive,
 }
 
 impl Operation {
-    /// All operations, from least to most.
+    /// All operations, from least to most severe.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Destructive];
 
     /// Spelling in `intent.operation_type`.
@@ -572,11 +574,11 @@ pub enum Unannotated {
     Write,
 }
 
-/// Whether an intent must state its operation type; one that is stated must match either way.
+/// Whether an intent must state its operation type. A stated type must match the variant in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Requirement {
-    /// Required: variant and statement must agree.
+    /// The operation type is required and must match the variant.
     #[default]
     Required,
     /// If absent, the type is taken from the variant.
@@ -615,7 +617,7 @@ mod tests {
     use super::*;
 
     fn parse(json: &str) -> Result<CallArguments<'static>, ArgumentError> {
-        // Parsed values borrow the request; a test may leak it.
+        // The parsed values borrow the request, so the test leaks it.
         let raw = Box::leak(Box::new(Bytes::copy_from_slice(json.as_bytes())));
         CallArguments::parse(raw, None, &mut Scratch::new())
     }

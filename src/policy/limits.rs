@@ -1,7 +1,7 @@
 //! Limits on concurrency, rates and failing servers: the last check of admission.
 //!
-//! Owns the order of the limits and the slots that a request occupies until its response. The caller decides how long a request waits;
-//! [`Gate`](mcpproxy_runtime::io::gate), `rate` and `breaker` count.
+//! Owns the order of the limits and the slots that a request occupies until its response. The caller decides how long a
+//! request waits; [`Gate`](mcpproxy_runtime::io::gate), `rate` and `breaker` keep the counts.
 //!
 //! Order: the server's breaker; rates, narrowest first (tool, principal, server, all); then concurrency, narrowest
 //! first, so that a request waiting for one tool holds nothing that others need. The fixed order prevents deadlock. A
@@ -44,7 +44,8 @@ pub use self::config::{
 /// Name of the global limit in denials.
 const ALL: &str = "all servers";
 
-/// The limits in force and their usage. The limits of the next config keep the counts of equal limits ([`CallLimits::next`]).
+/// The limits in force and their usage. A limit that the next config leaves unchanged keeps its counts
+/// ([`CallLimits::next`]).
 pub struct CallLimits {
     /// Whether any limit is set; if not, only tools that are not parallel-safe are limited.
     configured: Configured,
@@ -604,7 +605,7 @@ mod tests {
         }
     }
 
-    // LIM-1
+    // Requirement LIM-1.
     #[test]
     fn limits_count_per_tool_and_principal() {
         let limits = limits(
@@ -625,7 +626,7 @@ mod tests {
         free(&limits, ANYONE, &resource("s"));
     }
 
-    // PRO-43
+    // Requirement PRO-43.
     #[test]
     fn request_by_the_proxy_is_limited_only_by_the_concurrency_of_servers() {
         let call = ToolAccess::direct(Arc::clone(tool("s:t", "{}").tool().unwrap()));
@@ -735,7 +736,7 @@ mod tests {
         assert_eq!(occupied.places.len(), 1);
     }
 
-    // LIM-2
+    // Requirement LIM-2.
     #[test]
     fn request_waiting_for_a_tool_holds_no_other_slot() {
         let limits = limits(r#"{"concurrent": 2, "queue": 1}"#, &[]);
@@ -743,7 +744,7 @@ mod tests {
         let first = free(&limits, ADMIN, &slow);
         let _waiting: Vec<Queue> = (0..20).map(|_| queued(&limits, ADMIN, &slow)).collect();
         drop(free(&limits, ADMIN, &quick));
-        // A second gate may follow.
+        // This takes the last slot of all servers, so the next request waits at that gate.
         let _second = free(&limits, ADMIN, &quick);
         let mut other = queued(&limits, ADMIN, &serial("s:other"));
         let other_access = serial("s:other");
@@ -793,7 +794,7 @@ mod tests {
         free(&limits, ADMIN, &resource("b"));
     }
 
-    // LIM-3
+    // Requirement LIM-3.
     #[test]
     fn canceled_wait_leaves_no_state() {
         let limits = limits(r#"{"concurrent": 4, "queue": 50}"#, &[]);
@@ -805,7 +806,7 @@ mod tests {
             let mut comings: Vec<_> =
                 waiting.iter_mut().map(|queue| Box::pin(queue.acquire(ADMIN, &access))).collect();
             assert!(comings.iter_mut().all(|coming| polled(coming.as_mut()).is_none()));
-            // Some were just given a slot.
+            // Frees slots, so that some requests have just received one when their wait is canceled.
             inside.truncate(round % 4);
             drop(comings);
             drop(waiting);
@@ -819,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_split_among_live_nodes_with_at_least_one() {
+    fn limits_are_split_among_live_nodes_with_at_least_one_each() {
         let servers = [("s", r#"{"concurrent": 6, "queue": 0}"#)];
         let limits = limits(
             r#"{"rate_per_minute": 30, "tools": {"s:t": {"concurrent": 2, "queue": 0}}}"#,

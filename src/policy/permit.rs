@@ -189,8 +189,8 @@ impl Approved {
 }
 
 impl PendingApproval {
-    /// Binds a cleared request to the exact call. Fails if the arguments are too long to be judged, or if keys differ
-    /// only by case.
+    /// Binds a cleared request to the exact call. Fails if the arguments are too long for a person to review, or if
+    /// keys differ only by case.
     pub(super) fn bind(
         cleared: Cleared,
         request: &AdmissionRequest<'_>,

@@ -291,7 +291,7 @@ impl StateAccounts {
 impl Drop for StateAccount {
     fn drop(&mut self) {
         let mut accounts = self.ledger.accounts.lock();
-        // A new account may have replaced this one since.
+        // A new account may have replaced this one in the meantime.
         if accounts.get(&self.principal).is_some_and(|account| account.strong_count() == 0) {
             accounts.remove(&self.principal);
         }

@@ -50,22 +50,22 @@ pub const COMPLETION_COMPLETE: &str = "completion/complete";
 /// Target of a request, under the name or URI that the server uses.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// `tools/call`
+    /// A `tools/call` request.
     Tool(ToolAccess),
-    /// `resources/read`, `resources/subscribe`, `resources/unsubscribe`
+    /// A `resources/read`, `resources/subscribe` or `resources/unsubscribe` request.
     Resource {
         /// Server name in the config.
         server: Arc<str>,
         uri: Box<str>,
         request: ResourceRequest,
     },
-    /// `prompts/get`
+    /// A `prompts/get` request.
     Prompt {
         /// The server's name in the config.
         server: Arc<str>,
         name: Box<str>,
     },
-    /// `completion/complete`
+    /// A `completion/complete` request.
     Completion {
         /// The server's name in the config.
         server: Arc<str>,
@@ -78,7 +78,7 @@ pub enum Access {
         server: Arc<str>,
         method: Arc<str>,
     },
-    /// `tasks/get`, `tasks/update`, `tasks/cancel`, `tasks/result`
+    /// A `tasks/get`, `tasks/update`, `tasks/cancel` or `tasks/result` request.
     Task(TaskAccess),
 }
 
@@ -95,13 +95,13 @@ pub struct TaskAccess {
 /// Operation on a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskRequest {
-    /// `tasks/get`
+    /// The method `tasks/get`.
     Get,
-    /// `tasks/update`, of the extension of 2026-07-28.
+    /// The method `tasks/update` of the extension of 2026-07-28.
     Update,
-    /// `tasks/cancel`
+    /// The method `tasks/cancel`.
     Cancel,
-    /// `tasks/result`, of 2025-11-25.
+    /// The method `tasks/result` of 2025-11-25.
     Result,
 }
 
@@ -115,24 +115,24 @@ pub struct ToolAccess {
 /// Operation on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceRequest {
-    /// `resources/read`
+    /// The method `resources/read`.
     Read,
-    /// `resources/subscribe`
+    /// The method `resources/subscribe`.
     Subscribe,
-    /// `resources/unsubscribe`
+    /// The method `resources/unsubscribe`.
     Unsubscribe,
-    /// `resources/directory/read` (SEP-2640)
+    /// The method `resources/directory/read` (SEP-2640).
     ReadDirectory,
-    /// `skills/get` (SEP-2640)
+    /// The method `skills/get` (SEP-2640).
     GetSkill,
 }
 
 /// Owner of arguments that can be completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
-    /// Prompt by name.
+    /// Prompt with this name.
     Prompt(Box<str>),
-    /// Resource or resource template by URI.
+    /// Resource or resource template with this URI.
     Resource(Box<str>),
 }
 

@@ -28,13 +28,15 @@
 //!
 //! # Arguments as records
 //!
-//! Strings, booleans and integers from -2^63 to 2^63-1 map to themselves, objects to records, and arrays of one kind to sets. The following
-//! cannot be mapped: `null`, other numbers (also `1.0` and `1e3`), mixed arrays, values deeper than [`MAX_DEPTH`] or longer than
-//! [`MAX_STRING_BYTES`] or [`MAX_ELEMENTS`], and values of a different type than the tool's input schema states. A rule that reads an
-//! unmappable value denies. A rule that reads any argument also denies if two keys of one object, at any depth, differ only by case, since
-//! servers differ in which one they read. For the same reason, a rule errs if a key, at any depth, differs only by case (`json::fold`) from
-//! a name that the rule reads and is not itself such a name: a server that ignores case reads `Path` as `path`. Whether another rule reads
-//! the key does not matter. Likewise, a rule errs for a resource or prompt that is another spelling of one that it names (`spelling`).
+//! Strings, booleans and integers from -2^63 to 2^63-1 map to themselves, objects to records, and arrays of one kind to
+//! sets. The following cannot be mapped: `null`, other numbers (also `1.0` and `1e3`), mixed arrays, values deeper than
+//! [`MAX_DEPTH`] or longer than [`MAX_STRING_BYTES`] or [`MAX_ELEMENTS`], and values of a different type than the
+//! tool's input schema states. A rule that reads an unmappable value denies. A rule that reads any argument also denies
+//! if two keys of one object, at any depth, differ only by case, since servers differ in which one they read. For the
+//! same reason, a rule errs if a key, at any depth, differs only by case (`json::fold`) from a name that the rule
+//! reads, unless the rule reads the key itself as well: a server that ignores case reads `Path` as `path`. Whether
+//! another rule reads the key does not matter. Likewise, a rule errs for a resource or prompt that is another spelling
+//! of one that it names (`spelling`).
 //!
 //! An evaluation plan holds, for a principal, tool and action, the rules that apply, the rules already decided, and the rules that need the
 //! rest of the request. Plans are cached per thread.
@@ -104,7 +106,7 @@ when {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// [`NO_EXFILTRATION`]
+    /// The rule [`NO_EXFILTRATION`].
     NoExfiltration,
 }
 
@@ -223,7 +225,7 @@ impl RuleSet {
     ) -> Result<CheckedRules, Vec<RuleProblem>> {
         let (rules, mut problems) = Self::read(texts, options)?;
         problems.extend(rules.problems(known));
-        // Warnings do not crowd out errors.
+        // Errors come first, so that the limit cuts off warnings rather than errors.
         problems.sort_by_key(|problem| !problem.is_error());
         problems.truncate(MAX_PROBLEMS);
         let is_usable = problems.first().is_none_or(|problem| !problem.is_error());
@@ -310,7 +312,7 @@ impl RuleSet {
         let mut checker = Checker::new(known);
         let found = self.rules.iter().flat_map(|rule| checker.problems(rule));
         let mut warnings = 0;
-        // Warnings do not crowd out errors.
+        // Warnings have a limit of their own, so that they do not displace errors.
         let kept = found.filter(|problem| {
             warnings += usize::from(!problem.is_error());
             problem.is_error() || warnings <= MAX_PROBLEMS
@@ -347,7 +349,7 @@ impl RuleSet {
         self.options
     }
 
-    /// BLAKE3 of the texts and the default.
+    /// BLAKE3 hash of the rule texts and of `policy.default`.
     pub(crate) fn version(&self) -> &[u8; 32] {
         &self.version
     }
@@ -516,10 +518,10 @@ impl MatchedRules {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleInputs {
     pub arguments: bool,
-    /// Session facts.
+    /// The session facts (`context.session`).
     pub session: bool,
     pub capability: bool,
-    /// `context.carries_out`
+    /// The value `context.carries_out`.
     pub carries_out: bool,
 }
 
@@ -594,7 +596,7 @@ impl Plan {
                 return holding;
             }
         };
-        // Built only if a rule needs Cedar; most do not.
+        // The Cedar request is built only if a rule needs it; most rules do not.
         let mut request = None;
         for rule in &self.open {
             let truth = match rule.holds_plainly(asked, members.as_ref()) {
@@ -617,7 +619,8 @@ impl Plan {
         holding
     }
 
-    /// The first open rule that cannot be evaluated, with the reason in its own terms.
+    /// The first open rule that cannot be evaluated, with the reason. If a key is a case variant, the reason names the
+    /// spelling that this rule reads.
     fn erring(&self, mut why: Unmappable) -> Option<(&Arc<ParsedRule>, Unmappable)> {
         let Unmappable { path, why: reason } = &mut why;
         let rule = self.open.iter().find(|rule| match reason {
@@ -879,7 +882,7 @@ fn values(
         let shown = value.to_string();
         Some(shown.chars().take(MAX_SHOWN_CHARS).collect())
     };
-    // A record whose members are read too is traced by its members.
+    // A record is not traced itself if the rule also reads members of it, because these are traced.
     let is_inner = |path: &[String]| {
         needs.paths.iter().any(|other| other.len() > path.len() && other.starts_with(path))
     };

@@ -5,11 +5,11 @@
 //! binds each state to principal, server, method, target and expiry by a keyed hash and verifies it before anything is
 //! sent. The key belongs to [`StateKey`](crate::approvals), which the nodes of a fleet share.
 //!
-//! `mcpproxy-state.KEY.EXPIRY.HASH.STATE`: the name of the key, hexadecimal seconds since 1970, the hash, and the
-//! server's JSON value verbatim, in base64url. Its content is not hidden, because the server sent it to this client.
-//! Arguments are not covered, because a client may spell them differently when it repeats a call. A server that depends
-//! on them has to check them, as it does without a proxy; rules and approvals decide about the arguments of each
-//! request.
+//! Format: `mcpproxy-state.KEY.EXPIRY.HASH.STATE`: the name of the key, hexadecimal seconds since 1970, the hash, and
+//! the server's JSON value verbatim, in base64url. The value is not encrypted, because the server sent it to this
+//! client. The hash does not cover the arguments, because a client may spell them differently when it repeats a call. A
+//! server that depends on them has to check them, as it does without a proxy; rules and approvals decide about the
+//! arguments of each request.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -41,10 +41,10 @@ pub struct BoundRequest<'a> {
     pub access: &'a Access,
 }
 
-/// Reason why a request state is refused. The error is the client's.
+/// Reason why a request state is refused. Reported as an error of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StateRefused {
-    /// Altered, issued for another principal or request, or not issued by this proxy.
+    /// The state was altered, was issued for another principal or request, or was not issued by this proxy.
     #[error(
         "requestState was not given to this client for this request by this proxy; make the request again without \
          requestState and inputResponses"
@@ -60,7 +60,7 @@ pub enum StateRefused {
 /// One key that seals and opens states.
 pub(super) struct SealingKey {
     key: [u8; 32],
-    /// `PREFIX.KEY.`
+    /// First parts of every state sealed with this key: `PREFIX.KEY.`.
     head: Box<str>,
     /// Same as `head`, for task ids.
     task_head: Box<str>,
@@ -154,7 +154,7 @@ mod tests {
     use crate::{AgentToken, ResourceRequest, Scope, ToolAccess};
 
     const AT: Duration = Duration::from_secs(1_800_000_000);
-    /// Escapes that a serializer would spell differently.
+    /// State with escapes that a serializer would write differently.
     const STATE: &[u8] = br#""opaque \u00e9\/\ud83d\ude00 \"x\"""#;
 
     fn key(of: u8) -> SealingKey {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_31_altered_or_cut_state_is_refused() {
+    fn pro_31_altered_or_truncated_state_is_refused() {
         let (key, access, principal) = (key(1), tool("s", "x"), Principal::Anonymous);
         let to = BoundRequest { principal: &principal, access: &access };
         let sealed = key.seal(b"\"abc\"", to, now());

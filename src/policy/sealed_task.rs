@@ -4,9 +4,9 @@
 //! the server, the tool and the server's id, and is bound to principal and expiry by the keyed hash of a [request
 //! state](super::sealed_state). The proxy stores nothing: the id contains all the data it needs.
 //!
-//! `mcpproxy-task.KEY.EXPIRY.HASH.TASK`: as in a request state, with server, tool and id, each preceded by its length,
-//! in base64url. An id that was not issued to the principal, was altered or has expired yields `None`, without a
-//! reason: the client learns only that the task does not exist.
+//! Format: `mcpproxy-task.KEY.EXPIRY.HASH.TASK`, as for a request state. `TASK` is server, tool and id, each preceded
+//! by its length, in base64url. An id that was not issued to the principal, was altered or has expired yields `None`,
+//! without a reason: the client learns only that the task does not exist.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +25,7 @@ pub const TASK_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const MAX_TASK_ID_BYTES: usize = 1024;
 /// Maximum size of a sealed id that is examined, in bytes; the ids of mcpproxy are shorter.
 const MAX_SEALED_BYTES: usize = 8192;
-/// Digits of a sealed id's hash that identify the task in records.
+/// Number of hash digits of a sealed id that identify the task in records.
 const DIGITS: usize = 16;
 
 /// Content of a sealed id: a task and its server.
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_43_altered_cut_or_expired_task_is_unknown() {
+    fn pro_43_altered_truncated_or_expired_task_is_unknown() {
         let (key, principal) = (key(1), Principal::Anonymous);
         let sealed = key.seal_task(&task("abc"), &principal, now());
         for at in 0..sealed.len() {

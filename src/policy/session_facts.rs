@@ -1,7 +1,7 @@
 //! Facts about earlier requests that rules read, and the atomic cell that keeps them for a session or principal.
 //!
 //! A cell is one atomic word, updated without a lock. Facts never decrease during a session; the facts of a principal
-//! are kept until [`WINDOW_SECONDS`] pass without a request. The caller assigns cells.
+//! are kept until [`WINDOW_SECONDS`] pass without a request. The caller assigns the cells to sessions and principals.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -112,11 +112,11 @@ impl FactsCell {
             let next = change(facts).pack() | u64::from(last_use.max(last)) << TIME_BIT;
             (next != word).then_some(next)
         };
-        // An error means that nothing changed.
+        // The update fails only if it would change nothing.
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, touched);
     }
 
-    /// Whether the window without a request has passed at `second`.
+    /// Whether the idle window has passed at `second`.
     pub fn is_over(&self, second: u32) -> bool {
         let last = (self.0.load(Ordering::Acquire) >> TIME_BIT) as u32;
         second.saturating_sub(last) > WINDOW_SECONDS
@@ -150,7 +150,7 @@ impl FactsCell {
             let next = change(SessionFacts::unpack(word)).pack() | (word >> TIME_BIT) << TIME_BIT;
             (next != word).then_some(next)
         };
-        // An error means that nothing changed.
+        // The update fails only if it would change nothing.
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised).is_ok()
     }
 }

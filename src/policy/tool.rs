@@ -109,7 +109,8 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// A key of `arguments` that differs, or may differ, only by case from a declared parameter.
+    /// A key of `arguments` that differs only by case from a declared parameter, or a conflict of this kind that cannot
+    /// be ruled out.
     pub fn key_conflict(&self, arguments: &[u8]) -> Option<KeyConflict> {
         self.input.key_conflict(self.input_schema.get().as_bytes(), arguments)
     }
@@ -264,7 +265,7 @@ pub struct Input {
     pub policy: InputPolicy,
     /// Shared by all versions of the tool with the same schema.
     schema: Arc<OnceLock<InputSchema>>,
-    /// Declared names, read at first use; shared in the same way.
+    /// Names of the declared parameters, read at first use. Shared like the schema.
     declared: Arc<OnceLock<DeclaredNames>>,
 }
 
@@ -286,8 +287,8 @@ impl Input {
         Self { policy, ..self.clone() }
     }
 
-    /// A key of `arguments` that differs, or may differ, only by case from a property declared by `raw`, the schema of this
-    /// validation.
+    /// A key of `arguments` that differs only by case from a property declared by `raw`, or a conflict of this kind
+    /// that cannot be ruled out. `raw` is the schema of this validation.
     pub(crate) fn key_conflict(&self, raw: &[u8], arguments: &[u8]) -> Option<KeyConflict> {
         self.declared.get_or_init(|| DeclaredNames::of(raw)).conflict(raw, arguments)
     }
@@ -366,7 +367,7 @@ struct HeaderNode {
     inside: BTreeMap<Box<str>, HeaderNode>,
 }
 
-/// Value of a parameter as a header repeats it.
+/// Value of a parameter in the form in which a header repeats it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterValue<'a> {
     /// Encoding of the header value, which also determines the comparison.
@@ -380,9 +381,11 @@ pub struct ParameterValue<'a> {
 pub enum InvalidHeaderAnnotation {
     #[error("{ANNOTATION} cannot be read: {0}")]
     Unreadable(String),
-    #[error("{ANNOTATION} is allowed only on a property that is reached through properties alone")]
+    #[error(
+        "{ANNOTATION} is allowed only on a property that is reached from the root through `properties` alone"
+    )]
     Elsewhere,
-    #[error("{ANNOTATION} must be a string that can be in a header's name")]
+    #[error("{ANNOTATION} must be a string that is valid in a header name")]
     NoToken,
     #[error("{ANNOTATION} {0} is on a parameter that is not an integer, string or boolean")]
     Type(Box<str>),
@@ -639,7 +642,7 @@ mod tests {
             json!({}),
             json!({"description": "x-mcp-header"}),
             with(json!({"type": "string", "description": "\u{1}"})),
-            // Names and data that are not annotations.
+            // Property names and data that look like the annotation.
             with(json!({"properties": {"x-mcp-header": {"type": "string"}}})),
             with(json!({"default": {"x-mcp-header": "A"}, "enum": [{"x-mcp-header": "A"}]})),
         ] {

@@ -149,7 +149,7 @@ fn request_without_a_server_is_an_error_and_the_pipe_stays_open() {
     let answer: Value = parse(pipe.ask(r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#).as_bytes());
     assert_eq!(answer["id"], 9);
     let text = answer["error"]["message"].as_str().unwrap();
-    assert!(text.contains("no mcpproxy runs there"), "{text}");
+    assert!(text.contains("no mcpproxy is running there"), "{text}");
     assert_eq!(pipe.close(), Vec::<Vec<u8>>::new());
     assert_eq!(pipe.process.wait(), Some(0));
 }

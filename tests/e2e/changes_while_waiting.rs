@@ -264,7 +264,7 @@ fn wrong_key_is_reported_as_such_where_jwts_are_expected() {
         assert_eq!(is_reported("X-API-Key", key), wrong, "regardless of similar keys");
     }
     assert_eq!(is_reported("X-API-Key", "mcpp_x"), "Token is malformed");
-    let no_jwt = "Bearer token is no JWT: it has not three parts";
+    let no_jwt = "Bearer token is not a JWT: it does not have three parts";
     assert_eq!(is_reported("Authorization", "Bearer wrong"), no_jwt);
 }
 

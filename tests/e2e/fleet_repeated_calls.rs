@@ -121,7 +121,7 @@ fn call_whose_node_is_gone_must_be_repeated_and_is_not_sent() {
     let at_b = Hand::new(&b);
     for action in ["decline", "accept"] {
         let refused = at_b.call(&again(&params, &state, action));
-        let text = "Tool 's:write_item': its approval was asked for at node 'a', which cannot be asked: repeat the call";
+        let text = "Tool 's:write_item': its approval belongs to node 'a', which cannot be reached: repeat the call";
         assert_eq!(error_text(&refused["result"]), text, "{action}");
     }
     // A state of an unknown key still names its node.

@@ -457,7 +457,7 @@ fn bad_jwt_is_refused_with_the_reason() {
         (format!("{rest}.{other}"), "JWT: its signature is wrong"),
         ("x".repeat(20_000), "Token is longer than 16384 bytes"),
         ("mcpp_x".to_owned(), "Token is malformed"),
-        ("no jwt".to_owned(), "Bearer token is no JWT: it has not three parts"),
+        ("no jwt".to_owned(), "Bearer token is not a JWT: it does not have three parts"),
     ] {
         let response = Holder::new(&proxy, &token, "/mcp").hello();
         assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(expected)));
@@ -479,7 +479,7 @@ fn keys_are_fetched_for_a_token_with_an_unknown_key_id_and_a_failing_endpoint_re
         issuer.answers(keys);
         for _ in 0..3 {
             let response = Holder::new(&proxy, &unknown, "/mcp").hello();
-            let expected = "JWT: it is signed with no key of its issuer that is known";
+            let expected = "JWT: it is not signed with a known key of its issuer";
             assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(expected)));
             assert_eq!(Holder::new(&proxy, &old, "/mcp").hello().status, 200, "the old keys stay");
         }

@@ -422,7 +422,7 @@ fn doctor_queries_a_running_proxy_and_starts_no_server_twice() {
     let output = proxy.cli(&["doctor", "--json"]);
     done(&output);
     let doctor = output.json();
-    assert!(found(&doctor, "port")[0].1.starts_with("mcpproxy runs on"), "{doctor}");
+    assert!(found(&doctor, "port")[0].1.starts_with("mcpproxy is running on"), "{doctor}");
     assert!(found(&doctor, "server")[0].1.contains("tools"), "{doctor}");
     assert!(found(&doctor, "log")[0].1.contains("records, all intact"), "{doctor}");
     assert_eq!(children_of(proxy.process.0.id()), before);

@@ -61,7 +61,7 @@ fn rejected_switch_is_reported_and_the_file_is_unchanged() {
         write(&proxy, bad);
         let refused = post(&proxy, "servers/s/disable");
         assert_eq!(refused.status, 409, "{bad}: {}", refused.text());
-        assert!(refused.text().contains("'s' is not switched"), "{}", refused.text());
+        assert!(refused.text().contains("'s' was not changed"), "{}", refused.text());
         assert_eq!(text(&proxy), bad);
     }
     // Invalid rules: a reload would reject them, so nothing is written.
@@ -73,7 +73,7 @@ fn rejected_switch_is_reported_and_the_file_is_unchanged() {
     let refused = post(&proxy, "servers/s/disable");
     assert_eq!(refused.status, 409, "{}", refused.text());
     let error = refused.text();
-    assert!(error.contains("'s' is not switched") && error.contains("bad.cedar"), "{error}");
+    assert!(error.contains("'s' was not changed") && error.contains("bad.cedar"), "{error}");
     assert_eq!(text(&proxy), bad);
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();

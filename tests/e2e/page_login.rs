@@ -219,7 +219,7 @@ fn command_prints_an_address_that_opens_the_page() {
     alone.arg("--config").arg(folder.path().join("config.json")).arg("page");
     let alone = crate::harness::Output::of(&mut alone);
     assert_eq!(alone.code, Some(3));
-    assert!(alone.stderr.contains("no mcpproxy runs on "), "{}", alone.stderr);
+    assert!(alone.stderr.contains("no mcpproxy is running on "), "{}", alone.stderr);
 }
 
 #[test]

@@ -71,7 +71,7 @@ pub(super) struct FilterParameters {
 /// Node that the records belong to.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "only described: `logs` reads it")]
+#[expect(dead_code, reason = "describes the query in OpenAPI; `logs` parses it")]
 pub(super) struct NodeParameters {
     /// In a fleet: only records of the node with this name or log id.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
@@ -114,7 +114,7 @@ pub(super) struct SummaryParameters {
 
 /// Errors of log queries.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "only described: `ask` makes them")]
+#[expect(dead_code, reason = "describes the errors in OpenAPI; `ask` returns them")]
 enum LogFailures {
     #[response(status = 500, description = "The log cannot be read")]
     Unreadable,

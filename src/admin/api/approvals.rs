@@ -75,9 +75,9 @@ pub(super) async fn list(
         (status = 200, description = "The approval", body = Success<One>),
         (status = 403, description = "Only the holder of the API key may list and decide approvals; or Host or Origin is not allowed"),
         (status = 404, description = "No such approval exists, or it is no longer kept"),
-        (status = 410, description = "The node that held the call has stopped, or has been silent for longer than a call waits: the call has ended"),
-        (status = 502, description = "The node that holds the call was asked and did not answer: the decision may or may not count"),
-        (status = 503, description = "The node that holds the call cannot be reached, or has become silent"),
+        (status = 410, description = "The node that held the call has stopped, or has sent no heartbeat for longer than a call can wait: the call has ended"),
+        (status = 502, description = "The node that holds the call was asked and did not answer"),
+        (status = 503, description = "The node that holds the call cannot be reached, or has sent no recent heartbeat"),
     )
 )]
 pub(super) async fn one(
@@ -113,9 +113,9 @@ pub(super) async fn one(
         (status = 400, description = "The body or the query is invalid"),
         (status = 403, description = "Only the holder of the API key may list and decide approvals; or Host or Origin is not allowed"),
         (status = 404, description = "No such approval exists, or it is no longer kept"),
-        (status = 410, description = "The node that held the call has stopped, or has been silent for longer than a call waits: the call has ended"),
-        (status = 502, description = "The node that holds the call was asked and did not answer: the decision may or may not count"),
-        (status = 503, description = "The node that holds the call cannot be reached, or has become silent: nothing has changed. Or a standing approval was revoked on this node, but could not be shared with the other nodes"),
+        (status = 410, description = "The node that held the call has stopped, or has sent no heartbeat for longer than a call can wait: the call has ended"),
+        (status = 502, description = "The node that holds the call was asked and did not answer: it is unknown whether the decision was applied"),
+        (status = 503, description = "The node that holds the call cannot be reached, or has sent no recent heartbeat: nothing has changed. Or a standing approval was revoked on this node, but could not be shared with the other nodes"),
         (status = 408, description = "The body was not received in time"),
         (status = 409, description = "It is already decided, the digest is that of another call, or the requested time is too long"),
         (status = 413, description = "The body is too large"),

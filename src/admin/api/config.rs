@@ -223,7 +223,8 @@ pub(super) async fn change(
 
 fn parse_change(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
     dispatch::check(worker, body).map_err(ApiError::bad_request)?;
-    // Serde would accept an array in place of the members. Its error messages may quote values of the body, so they are not shown.
+    // Serde would accept an array instead of an object. Its error messages may quote values of the body, so they are
+    // not shown.
     let read = serde_json::from_slice(body).map(Value::Object).and_then(serde_json::from_value);
     read.map_err(|_| ApiError::bad_body("write {\"digest\": \"…\", \"patch\": {…}}"))
 }
@@ -233,7 +234,7 @@ fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<B
         Ok(data) => Ok(response::success(data, id)),
         Err(ChangeRefused::Stale) => Err(ApiError::new(
             StatusCode::CONFLICT,
-            "The file has changed since it was read: read it again, and change that",
+            "The file has changed since it was read: read it again and repeat the change",
         )),
         Err(ChangeRefused::Unusable(refused)) => Ok(unusable(&refused, id)),
     }
@@ -322,7 +323,7 @@ struct FleetConfigState {
 
 /// A config to apply to the fleet.
 #[derive(Deserialize, ToSchema)]
-#[expect(dead_code, reason = "only described: config::fleet_config reads it")]
+#[expect(dead_code, reason = "describes the body in OpenAPI; config::fleet_config parses it")]
 struct FleetConfigRequest {
     /// Version of this format: 1.
     #[schema(minimum = 1, maximum = 1)]
@@ -337,7 +338,7 @@ struct FleetConfigRequest {
 
 /// A rules file.
 #[derive(Deserialize, ToSchema)]
-#[expect(dead_code, reason = "only described")]
+#[expect(dead_code, reason = "describes the body in OpenAPI")]
 struct FleetConfigFile {
     /// Name for display.
     name: String,

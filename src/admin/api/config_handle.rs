@@ -30,9 +30,9 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 pub enum ReloadTrigger {
     /// The file changed.
     File,
-    /// SIGHUP.
+    /// The process received SIGHUP.
     Signal,
-    /// The REST interface, which the command line uses too.
+    /// A client of the REST interface, which includes the command line, requested it.
     Api,
     /// The config of the fleet changed.
     Fleet,

@@ -391,7 +391,7 @@ mod tests {
             "/api/v1/tokens",
             "/api/v1/tokens/{name}",
             "/api/v1/tokens/{name}/rotate",
-            // The config of all nodes, with servers and secrets.
+            // The config of all nodes contains servers and secrets.
             "/api/v1/fleet/config",
             "/api/v1/fleet/config/rollback",
             "/api/v1/page/codes",

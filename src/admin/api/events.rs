@@ -55,7 +55,7 @@ struct Events {
     activity: Activity,
     live: Live,
     ending: watch::Receiver<bool>,
-    /// The last record sent, or seen by the reader before.
+    /// The last record sent; before the first one, the last record that precedes the stream.
     last: Option<Id>,
     pace: ReaderPace,
     /// Time until which the reader's share of the bandwidth is used up.
@@ -362,11 +362,11 @@ pub(super) enum LastSeen {
 /// Position from which this node's own log is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwnStart {
-    /// After this record. If the record belongs to another log, slightly before its time.
+    /// Resumed after this record. If the record belongs to another log, resumed slightly before its time.
     Record(Id),
-    /// After this record number.
+    /// Resumed after this record number.
     Number(u64),
-    /// At this time, in milliseconds since 1970.
+    /// Resumed at this time, in milliseconds since 1970.
     Time(u64),
 }
 

@@ -411,7 +411,7 @@ enum Broken {
     Removed(u64, u64),
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The record of another node cannot be reproduced in the form in which its node chained it.
+    /// A record of another node cannot be reproduced in the form in which that node added it to its hash chain.
     #[error("record {0} was written by another version; export it on its own node")]
     NotAsStored(u64),
     /// The client reads nothing, or another node stopped answering.
@@ -489,7 +489,7 @@ impl Export {
             return self.merged_page(&MergedView::new(views));
         };
         views.retain(|view| view.node() == log);
-        // The view exists as long as its node is followed.
+        // There is a view only while the node is followed.
         let view = views.pop().ok_or(QueryError::Busy)?.up_to(self.last);
         if view.first() > self.seq + 1 && self.seq < self.last {
             return Err(Broken::Removed(self.seq + 1, (view.first() - 1).min(self.last)));

@@ -65,7 +65,8 @@ pub(super) async fn fleet(
 
 /// Pings a node and verifies its identity.
 async fn reached(node: &FleetNode, other: &str) -> Result<(), String> {
-    let peers = node.peers().ok_or("this node has no cluster.key, or no place in its fleet yet")?;
+    let peers =
+        node.peers().ok_or("this node has no cluster.key, or has not joined its fleet yet")?;
     let answer = peers.request(other, PeerRoute::Ping, Bytes::new(), Hop::First).await;
     let body = answer.map_err(|error| error.to_string())?.into_body();
     body.whole(MAX_PONG_BYTES).await.map_err(|error| error.to_string())?;

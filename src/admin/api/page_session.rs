@@ -127,7 +127,7 @@ pub(super) async fn open(
         let text = "A page session can only be opened by the page";
         return Err(ApiError::new(StatusCode::FORBIDDEN, text));
     }
-    // Serde would accept an array in place of the members.
+    // Serde would accept an array instead of an object.
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(ApiError::bad_body("must be an object"));
     }

@@ -144,11 +144,11 @@ pub(super) struct ExplainedCall {
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     args: Option<Box<RawValue>>,
-    /// `intent.data_sensitivity`
+    /// The value of `intent.data_sensitivity`.
     #[serde(default)]
     #[schema(value_type = Option<DataSensitivity>)]
     sensitivity: Option<Sensitivity>,
-    /// `intent.reason`
+    /// The value of `intent.reason`.
     #[serde(default)]
     #[schema(value_type = Option<String>, max_length = 1000)]
     reason: Option<String>,
@@ -161,7 +161,7 @@ pub(super) struct ExplainedCall {
 /// Operation of a call.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
-#[expect(dead_code, reason = "only described")]
+#[expect(dead_code, reason = "describes the body in OpenAPI")]
 enum CallAction {
     Read,
     Write,
@@ -171,7 +171,7 @@ enum CallAction {
 /// Sensitivity of data.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
-#[expect(dead_code, reason = "only described")]
+#[expect(dead_code, reason = "describes the body in OpenAPI")]
 enum DataSensitivity {
     Public,
     Internal,
@@ -445,7 +445,7 @@ pub(super) async fn replay(
 ) -> Result<Bytes, ApiError> {
     let body = read_body(query, body).await?;
     dispatch::check(worker, &body).map_err(ApiError::bad_request)?;
-    // Serde would accept an array in place of the members.
+    // Serde would accept an array instead of an object.
     let read = serde_json::from_slice(&body).map(Value::Object);
     let asked: ReplayRequest = read.and_then(serde_json::from_value).map_err(ApiError::bad_body)?;
     let begins = match asked.cursor {

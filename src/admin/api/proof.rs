@@ -54,7 +54,7 @@ pub fn target(nonce: &[u8; NONCE_BYTES]) -> String {
 /// Query parameters of the challenge.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "only described: `prove` reads it")]
+#[expect(dead_code, reason = "describes the query in OpenAPI; `prove` parses it")]
 pub(super) struct ProofParameters {
     /// 32 random bytes, as 64 hex digits.
     #[param(min_length = 64, max_length = 64, pattern = "^[0-9a-f]{64}$")]

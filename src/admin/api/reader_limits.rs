@@ -29,7 +29,7 @@ pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Kind of reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Following `/events`.
+    /// A client that follows `/events`.
     Watch,
     /// An export, or another scan of the whole log.
     Export,

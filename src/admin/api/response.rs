@@ -25,7 +25,7 @@ pub(super) const TAIL: Bytes = Bytes::from_static(b"}");
 
 /// A successful response.
 #[derive(ToSchema)]
-#[expect(dead_code, reason = "only described: the wrapping is HEAD and TAIL")]
+#[expect(dead_code, reason = "describes the envelope in OpenAPI; HEAD and TAIL write it")]
 pub(super) struct Success<T> {
     /// Always true.
     #[schema(schema_with = always::<true>)]

@@ -275,7 +275,7 @@ async fn switch(
     let switched = switched.map_err(|refused| match refused {
         SwitchRefused::Unknown => ApiError::no_server(&server),
         SwitchRefused::Refused(why) => {
-            ApiError::new(StatusCode::CONFLICT, format!("'{server}' is not switched: {why}"))
+            ApiError::new(StatusCode::CONFLICT, format!("'{server}' was not changed: {why}"))
         }
     })?;
     Ok(encode(&Switched { server, enabled: enable, changed: switched.changed }))

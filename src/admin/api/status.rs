@@ -225,12 +225,12 @@ struct Load {
     behind: MemoryUse,
 }
 
-/// Bytes in use.
+/// Memory in use, and its limit.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Room)]
 struct MemoryUse {
     bytes: u64,
-    /// Maximum.
+    /// Maximum number of bytes.
     limit: u64,
 }
 

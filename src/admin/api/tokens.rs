@@ -84,7 +84,7 @@ pub enum ShownChange {
 /// A token to create. An omitted or empty list does not restrict it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only described: NewAgentToken is read")]
+#[expect(dead_code, reason = "describes the body in OpenAPI; it is parsed as a NewAgentToken")]
 struct TokenRequest {
     /// Name of letters, digits, `-`, `_` and `.`.
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]

@@ -233,7 +233,7 @@ struct Whole<'a> {
     output_schema: Option<&'a RawValue>,
 }
 
-/// Index after the tool named by `cursor`.
+/// Index of the tool that follows the one named by `cursor`.
 fn after(tools: &[(Arc<Tool>, Option<f32>)], cursor: &str) -> Option<usize> {
     let name = ToolName::parse(cursor)?;
     match tools.iter().position(|(tool, _)| tool.name == name) {

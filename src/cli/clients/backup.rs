@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Suffix of the backup file.
 const SUFFIX: &str = ".before-mcpproxy";
-/// Maximum number of earlier backups, which have a number as an additional suffix. Beyond it the last one is replaced.
+/// Maximum number of earlier backups, which have a number as an additional suffix. If the maximum is reached, the last
+/// backup is replaced.
 const MAX_EARLIER: usize = 99;
 
 /// Reads the text of a client's file or of a backup; `None` if it does not exist.

@@ -250,7 +250,7 @@ pub(crate) fn members(original: &Value) -> Result<EntryMembers, String> {
 /// Start of a value for which VS Code asks its user.
 pub(crate) const PROMPT: &str = "${input:";
 
-/// Whether a text within a value fulfills a condition.
+/// Whether any string within a JSON value satisfies `holds`.
 pub(crate) fn has_text(value: &Value, holds: &dyn Fn(&str) -> bool) -> bool {
     match value {
         Value::String(text) => holds(text),

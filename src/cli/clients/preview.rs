@@ -220,7 +220,7 @@ pub(crate) fn preview(
 ) -> String {
     let text = edit::rendered(name, &shown(members));
     let mut preview = String::new();
-    // A row that does not begin a member belongs to the previous one: a variable with name and value.
+    // A row that does not begin a member belongs to the previous member: it is a variable with its value.
     let mut is_run = false;
     for row in clean(&text).lines() {
         let member = row.strip_prefix("  \"").and_then(|rest| rest.split_once("\": "));

@@ -202,8 +202,8 @@ fn show(data: &Value, width: Option<usize>) -> String {
     ] {
         let value = text(approval, pointer);
         if !value.is_empty() {
-            // The original layout is kept, because another layout could read differently. The text is indented, so that
-            // none of its lines can be mistaken for mcpproxy's own.
+            // The original layout is kept, because a different layout could change how the text is understood. The text
+            // is indented, so that none of its lines can be mistaken for mcpproxy's own.
             let below = Paragraph::new(width).indented(2);
             let _ = writeln!(shown, "\n{title}\n{}", below.block(&value));
         }

@@ -188,7 +188,8 @@ fn connect(
             .is_ok_and(|read| read.server(NAME).is_some());
         if let (Some(text), false) = (text, has_ours) {
             let no_backup = |why: &dyn std::fmt::Display| format!("cannot write a backup: {why}");
-            // The entry was removed by hand after servers were moved, so the earlier backup has them.
+            // If the entry was removed by hand after servers were moved, the earlier backup has these servers and is
+            // kept.
             let earlier = read(&backup(path)).map_err(|error| no_backup(&error.message))?;
             let now = ClientText::read(text, known.syntax)?;
             if earlier.is_some_and(|earlier| !missing(&earlier, &now, client).is_empty()) {
@@ -196,8 +197,8 @@ fn connect(
             }
             back_up(path, text).map_err(|error| no_backup(&error))?;
         }
-        // The file may have changed concurrently, so the current text is authoritative, and a token created here may
-        // have been rotated.
+        // The file may have changed concurrently, so only its current text counts. A token created by this command may
+        // have been rotated in the meantime.
         let message = |error: CommandError| error.message;
         let mut token = token_in(known_text).map_err(message)?;
         if carries_token && token.is_none() {
@@ -211,7 +212,7 @@ fn connect(
         Ok::<_, String>((Some(next), ()))
     });
     if let Err(error) = written {
-        // The token is not used anywhere.
+        // No file contains the new token, so it is revoked.
         let left = minted.is_some() && token::revoke(loaded, &token_name(client)).is_err();
         let name = token_name(client);
         let more =
@@ -408,7 +409,7 @@ fn moved_since(
         Some(read.text())
     };
     without_entry.remove(NAME).ok()?;
-    // The second comparison holds if servers were added after mcpproxy's entry before they were moved.
+    // The second comparison covers servers that were added after mcpproxy's entry and moved later.
     let is_same = without_moved(&with_entry(before, client, members).ok()?)? == now
         || (!moved.is_empty() && without_moved(before)? == without_entry.text());
     is_same.then_some(moved)

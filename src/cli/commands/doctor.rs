@@ -77,7 +77,8 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         let silent_process = running_proxy::announced_process(&loaded.config);
         found.push(probes::check_port(&loaded.config.listen, running.is_some(), silent_process));
         found.extend(running.as_ref().map(|backend| check_running(backend, &runtime)));
-        // The status is read once, after the log was verified, because it reports the damage that was repaired.
+        // The status is read once, and only after the log is verified, because it also reports damage that was
+        // repaired.
         let status =
             LazyCell::new(|| running.as_ref().map(|backend| running_status(backend, &runtime)));
         let known = || status.as_ref().and_then(|status| status.as_ref().ok());
@@ -434,7 +435,7 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
     let mut found = vec![match &*state {
         "disabled" => return Vec::new(),
         "connected" if reason.is_empty() => Diagnosis::fine("server", format!("{name}: {tools}")),
-        // A list is incomplete or out of date, or a login lacks something.
+        // The server works, but one of its lists is incomplete or out of date, or its login is insufficient.
         "connected" => odd(format!("{name}: {tools}; {reason}"), String::new()),
         "connecting" if reason.is_empty() => odd(format!("{name}: starting"), String::new()),
         "connecting" => odd(format!("{name}: {reason}"), String::new()),

@@ -1,4 +1,4 @@
-//! `mcpproxy guide`: lists the pages of the handbook, or prints one. They are part of the program.
+//! `mcpproxy guide`: lists the pages of the handbook, or prints one. The pages are embedded in the program.
 
 use crate::error::CommandError;
 use crate::format::{list, text};

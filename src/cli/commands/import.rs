@@ -382,7 +382,7 @@ pub(super) fn shown_candidate(candidate: &Candidate, number: usize, colors: Colo
     shown
 }
 
-/// JSON form.
+/// The found servers as JSON.
 fn answer(found: &FoundServers, file: &str, proxy: Option<Value>) -> Value {
     let candidates = found.candidates.iter().map(|it| {
         let (client, name) = (it.client.word(), it.renamed.as_ref().unwrap_or(&it.name));

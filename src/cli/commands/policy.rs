@@ -53,7 +53,7 @@ pub(super) fn run(
 /// Tools last seen by the proxy, from disk.
 pub(super) fn seen_tools(config: &Config) -> (Arc<Catalog>, KnownTools) {
     let catalog = Arc::new(Catalog::new(config.catalog()));
-    // The proxy reports unreadable catalog files.
+    // Errors are ignored here, because the proxy reports unreadable catalog files.
     let _ = catalog.restore();
     let known = catalog.load().known_tools(&rule_files::servers(config));
     (catalog, known)

@@ -104,7 +104,7 @@ fn salvage(config: &Config) -> Result<(), CommandError> {
         ),
         None => tracing::info!("nothing to salvage: the activity log is usable"),
     }
-    // Without a data directory the node has no key either.
+    // A node without a data directory does not have a key either.
     if config.ledger().is_some() && config.data_dir.is_dir() {
         restore::request_restore(folder).map_err(|error| start_proxy::store(&error))?;
     }
@@ -117,7 +117,7 @@ fn bind(config: &Config) -> Result<Listener, CommandError> {
     Listener::bind(address).map_err(|error| {
         let is_in_use = error.kind() == ErrorKind::AddrInUse;
         let next = match is_in_use && is_running(config) {
-            true => "mcpproxy runs there already: see `mcpproxy status`",
+            true => "mcpproxy is already running there: see `mcpproxy status`",
             false => "choose another with --listen or MCPPROXY_LISTEN",
         };
         CommandError::new(Exit::Unreachable, format!("cannot listen on {address}: {error}; {next}"))
@@ -158,7 +158,7 @@ pub(super) fn run_stdio(global: &Global, only: Option<&str>) -> Result<(), Comma
                 bridged = &mut bridging => return bridged,
                 ended = &mut ended => ended?,
             }
-            // Nothing else has to be shut down in order.
+            // Apart from the bridge, nothing needs an orderly shutdown.
             let forced = ForcedShutdown::default();
             forced.watch(|| {});
             tokio::select! {

@@ -57,8 +57,10 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
     let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) else {
         let status = not_running(&loaded, problems_of_start(global));
         output.print(&status.to_string(), |it| draw(it, output.view))?;
-        let message =
-            format!("no mcpproxy runs on {}: `mcpproxy serve` starts one", loaded.config.listen);
+        let message = format!(
+            "no mcpproxy is running on {}: `mcpproxy serve` starts one",
+            loaded.config.listen
+        );
         return Err(CommandError::new(Exit::Unreachable, message));
     };
     let known = LocalFacts {

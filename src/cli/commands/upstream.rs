@@ -104,7 +104,7 @@ fn not_running(config: &Config) -> Value {
         json!({
             "name": &*server.name, "state": if enabled { "not running" } else { "disabled" },
             "protocol": if server.upstream.url.is_some() { "streamable-http" } else { "stdio" },
-            "tools": stored_tools(&folder, server), "reason": if enabled { "no mcpproxy runs" } else { "" },
+            "tools": stored_tools(&folder, server), "reason": if enabled { "no mcpproxy is running" } else { "" },
         })
     });
     json!({"servers": servers.collect::<Vec<_>>()})

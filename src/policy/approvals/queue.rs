@@ -29,7 +29,8 @@ use crate::sealed_state::{BoundRequest, StateRefused};
 use crate::sealed_task::OpenedTask;
 use crate::{Approved, NotApproved, PendingApproval, Principal};
 
-/// Maximum number of decided approvals that are remembered, so that a second answer is rejected with the first.
+/// Maximum number of decided approvals that are remembered. A second answer is rejected with an error that states the
+/// first one.
 const MAX_DECIDED: usize = 512;
 
 /// State of the queue, which decides whether a call can be answered.
@@ -418,7 +419,8 @@ impl ApprovalQueue {
         Some(outcome)
     }
 
-    /// Ends overdue waits: if a client stopped reading, its own call cannot time out.
+    /// Ends overdue waits of all calls. A call whose client stopped reading is not polled, so it cannot time out by
+    /// itself.
     fn sweep(&self) {
         let now = Instant::now();
         let mut state = self.state.lock();
@@ -469,7 +471,7 @@ impl ApprovalQueue {
         (state.bytes, state.by_id.len(), state.of_one.len())
     }
 
-    /// Number of decided calls that were not retried.
+    /// Number of decided calls that were not retried yet.
     #[cfg(test)]
     pub(super) fn unclaimed(&self) -> usize {
         self.state.lock().unclaimed.len()
@@ -530,7 +532,7 @@ impl State {
     }
 
     fn number(&self, id: &str) -> Option<u64> {
-        // The lookup is by text; an unknown id is allocated only for the lookup.
+        // The map is keyed by `ApprovalId`, so the lookup needs an id made from the text, even if it is unknown.
         self.by_id.get(&ApprovalId::of_text(id)).copied()
     }
 
@@ -569,8 +571,8 @@ impl State {
             outcome: outcome.clone(),
             at: SystemTime::now(),
         });
-        // Sent before the decision is visible, so that a reader of the decision finds the answer. A call whose client
-        // disconnected has written its record already, so a failed send is ignored.
+        // The outcome is sent before the decision is visible, so that a caller that sees the decision also finds the
+        // outcome. A failed send is ignored: the client has disconnected, and its call is already recorded.
         let _ = answer.send(outcome.clone());
         match repeat {
             Some(Repeat { awaited: Some(awaited), .. }) => {
@@ -587,8 +589,9 @@ impl State {
         Some(Ended { view, outcome })
     }
 
-    /// Answers an approval that no longer waits. The first answer counted, except that an operator may revoke a standing approval,
-    /// including a revoked one whose revocation the other nodes of the fleet do not know yet.
+    /// Handles an answer to an approval that no longer waits. It is rejected, because the first answer counts, unless
+    /// an operator revokes a standing approval. The operator may also repeat a revocation that the other nodes of the
+    /// fleet do not know yet.
     fn answer_late(
         &mut self,
         id: &str,
@@ -836,7 +839,7 @@ impl WaitingApproval {
         }
     }
 
-    /// Outcome of a wait that another thread ended; that thread sends it at the same moment.
+    /// Outcome of a wait that another thread has ended. That thread sent the outcome when it ended the wait.
     fn received_outcome(&mut self) -> Outcome {
         match self.place.answer.try_recv() {
             Ok(outcome) => outcome,
@@ -863,7 +866,7 @@ pub enum Repeated {
         /// Payload that accompanied the arguments of the first request.
         members: Bytes,
     },
-    /// The client's user has not answered; another channel may.
+    /// The client's user has not answered; an answer may still arrive through another channel.
     Waits(RepeatedWait),
     /// The client presented no answer and may be asked again.
     AskAgain,

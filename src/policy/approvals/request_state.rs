@@ -26,7 +26,7 @@ const HELD_PREFIX: &str = "mcpproxy-held";
 const HELD_MARK: &str = "held";
 /// Maximum size of a state that is examined, in bytes; the states of mcpproxy are shorter.
 const MAX_STATE_BYTES: usize = 256;
-/// Random bytes that distinguish this proxy's states from those of another proxy behind it.
+/// Number of random bytes that distinguish this proxy's states from those of another proxy behind it.
 const PROXY_BYTES: usize = 8;
 
 /// Classification of a request state that a client presents.

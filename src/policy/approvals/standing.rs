@@ -23,7 +23,7 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 pub struct StandingApproval {
     /// Id of the approval that granted it.
     pub of: ApprovalId,
-    /// `server:tool`
+    /// Covered tool as `server:tool`, or the covered resource or prompt.
     pub access: Box<str>,
     /// Id of the principal whose calls are covered.
     pub principal: Box<str>,
@@ -36,7 +36,7 @@ pub struct StandingApproval {
     given_until: SystemTime,
     /// Lifetime at the time of granting.
     time: Duration,
-    /// [`ApprovalSubject::mark`](crate::ApprovalSubject::mark)
+    /// Mark of the principal and the covered calls ([`ApprovalSubject::mark`](crate::ApprovalSubject::mark)).
     subject: Box<str>,
     ends: Instant,
     /// Whether the approval was adopted from another node, or from this one before a restart.
@@ -255,7 +255,7 @@ const MAX_ID: usize = 64;
 pub struct SharedApproval {
     /// Id of the approval that granted it.
     pub of: Box<str>,
-    /// `server:tool`
+    /// Covered tool as `server:tool`, or the covered resource or prompt.
     pub access: Box<str>,
     /// Id of the principal whose calls are covered.
     pub principal: Box<str>,

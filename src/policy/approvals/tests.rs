@@ -622,7 +622,7 @@ fn ids_are_short_and_unique() {
 }
 
 #[test]
-fn pro_43_only_input_for_a_task_is_approved_apart_from_its_call() {
+fn pro_43_only_input_for_a_task_needs_an_approval_of_its_own() {
     let decide = |principal: &Principal, tool: Arc<Tool>, request| {
         let access = TaskAccess::new(ToolAccess::direct(tool), request, "1".into());
         let request = AdmissionRequest {

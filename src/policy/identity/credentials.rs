@@ -236,7 +236,7 @@ impl Identity {
         }
     }
 
-    /// Replaces the JWT settings. If the source stays the same, its keys are kept; `keys` belong to a new source.
+    /// Replaces the JWT settings. If the source stays the same, its keys are kept; otherwise `keys` are used.
     pub fn set_jwt(&self, settings: Option<&Settings>, keys: Option<&KeySet>) {
         self.in_force.rcu(|old| {
             let known = old.jwt.as_ref();

@@ -43,18 +43,18 @@ const SHOWN_CHARS: usize = 32;
 /// Source of the issuer's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// `jwks_url`
+    /// The URL in `jwks_url`.
     Url(Box<str>),
-    /// `jwks_file`
+    /// The path in `jwks_file`.
     File(PathBuf),
 }
 
 /// The config section `auth.jwt`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Required `iss`.
+    /// Required value of the claim `iss`.
     pub issuer: Box<str>,
-    /// Required member of `aud`.
+    /// Required member of the claim `aud`.
     pub audience: Box<str>,
     pub keys: KeySource,
     /// Allowed algorithms.
@@ -109,7 +109,7 @@ impl JwtVerifier {
     fn claims(&self, token: &[u8]) -> Result<Map<String, Value>, JwtRefused> {
         let token =
             std::str::from_utf8(token).map_err(|_| JwtRefused::Malformed("it is not ASCII"))?;
-        let parts = JwtRefused::Malformed("it has not three parts");
+        let parts = JwtRefused::Malformed("it does not have three parts");
         let (message, signature) = token.rsplit_once('.').ok_or_else(|| parts.clone())?;
         let (header, payload) = message.split_once('.').ok_or_else(|| parts.clone())?;
         if payload.contains('.') {
@@ -627,7 +627,7 @@ mod tests {
         let unsigned =
             format!("{}.{}.", encoded(r#"{"alg":"none"}"#), encoded(claims().to_string()));
         assert_eq!(refused(&verifier, &unsigned, NOW), "JWT: algorithm 'none' is not allowed");
-        let unknown = "JWT: it is signed with no key of its issuer that is known";
+        let unknown = "JWT: it is not signed with a known key of its issuer";
         for header in [
             json!({"alg": "ES256", "kid": "ed"}),
             json!({"alg": "RS256", "kid": "ec"}),
@@ -704,7 +704,7 @@ mod tests {
         let verifier = JwtVerifier::new(settings()).with_keys(issuer.keys());
         for token in ["", ".", "..", "a.b", "a.b.c", "a.b.c.d", "\u{fffd}"] {
             assert!(
-                refused(&verifier, token, NOW).starts_with("Bearer token is no JWT"),
+                refused(&verifier, token, NOW).starts_with("Bearer token is not a JWT"),
                 "{token}"
             );
         }

@@ -60,7 +60,7 @@ impl PageSecret {
 pub struct PageSession {
     /// Hash of the API key that the session is valid for.
     key: Hash,
-    /// End of the session: its sender is dropped with the session.
+    /// Channel that closes when the session ends, because the sender is dropped with the session.
     ended: watch::Receiver<()>,
     /// Latest time at which the session ends.
     pub until: Instant,

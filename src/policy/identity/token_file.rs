@@ -33,15 +33,15 @@ const MAX_EXPIRES: u64 = 1_000_000_000_000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredToken {
-    /// Unique name.
+    /// Unique name of the token.
     pub name: Box<str>,
     #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
     pub hash: [u8; 32],
-    /// [`Scope::servers`](crate::Scope::servers)
+    /// Servers of the scope: [`Scope::servers`](crate::Scope::servers).
     pub servers: Vec<Box<str>>,
-    /// [`Scope::tools`](crate::Scope::tools)
+    /// Tools of the scope: [`Scope::tools`](crate::Scope::tools).
     pub tools: Vec<Box<str>>,
-    /// [`Scope::operations`](crate::Scope::operations)
+    /// Operations of the scope: [`Scope::operations`](crate::Scope::operations).
     pub operations: Vec<Operation>,
     /// Creation time in microseconds since 1970.
     pub created: u64,
@@ -305,7 +305,7 @@ const MAX_ENTRY_CHARS: usize = 256;
 /// Maximum lifetime of a token: 10 years.
 const MAX_LIFETIME: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// A token to create; an empty list does not limit.
+/// A token to create; an empty list sets no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewAgentToken {
@@ -497,7 +497,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let before = file_stamp(&path);
         assert_eq!(file_stamp(&path), before);
-        // File system timestamps are coarse.
+        // File system timestamps are coarse, so the change may need several attempts to change the stamp.
         let start = std::time::Instant::now();
         while file_stamp(&path) == before {
             assert!(start.elapsed().as_secs() < 10, "the stamp never changes");
@@ -542,7 +542,7 @@ mod tests {
         }
     }
 
-    // SF-1, SF-2
+    // Requirements SF-1 and SF-2.
     #[test]
     fn flipped_bit_in_any_byte_is_rejected_and_the_backup_is_offered() {
         let folder = tempfile::tempdir().unwrap();
@@ -564,7 +564,7 @@ mod tests {
         assert_eq!(file.load().unwrap().len(), 2);
     }
 
-    // SF-2
+    // Requirement SF-2.
     #[test]
     fn missing_file_with_backup_copy_is_rejected() {
         let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use crate::tool::Rules;
 
 pub const DEFAULT_QUEUE: usize = 256;
-/// Maximum of `queue`: each waiting call has a slot in the activity log as well.
+/// Maximum of `queue`, which is bounded because each waiting call also occupies a slot in the activity log.
 pub const MAX_QUEUE: usize = 4096;
 /// Maximum of `concurrent`.
 pub(super) const MAX_CONCURRENT: usize = 1_000_000;
@@ -22,7 +22,7 @@ pub(super) const MAX_FAILURES: u32 = 1_000;
 pub const DEFAULT_REFUSALS: u32 = 50;
 pub const DEFAULT_REFUSALS_BURST: u32 = 500;
 pub(super) const MAX_REFUSALS: u32 = 1_000_000;
-/// Default of `held_timeout`: a person may have to answer.
+/// Default of `held_timeout`, which is long because a person may have to answer.
 const DEFAULT_HELD: Duration = Duration::from_secs(600);
 /// Maximum of `open` and `held_timeout`.
 pub(super) const MAX_OPEN: Duration = Duration::from_secs(3600);
@@ -88,7 +88,7 @@ pub struct Limit {
     pub rate_per_minute: Option<NonZeroU32>,
 }
 
-/// `limits` of a server.
+/// The section `limits` of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ServerConfig {
@@ -124,7 +124,7 @@ impl Default for BreakerConfig {
 }
 
 impl Limit {
-    /// Returns these values, completed by those of the less specific `other`.
+    /// Returns these values; missing ones are taken from the less specific `other`.
     pub(crate) fn over(self, other: Self) -> Self {
         Self {
             concurrent: self.concurrent.or(other.concurrent),

@@ -18,7 +18,7 @@ use mcpproxy_runtime::io::clock;
 /// Invariant: `full_at` is the time at which the bucket is full again. It is never more than `burst` intervals ahead.
 #[derive(Debug)]
 pub(super) struct Rate {
-    /// Origin of the times.
+    /// Time from which `full_at` is counted.
     start: Instant,
     /// Time at which the bucket is full again, in nanoseconds since `start`.
     full_at: AtomicU64,
@@ -227,7 +227,7 @@ mod tests {
                 now += Duration::from_millis(100);
                 later += come(now);
             }
-            // The remainder of a share is added to the next call.
+            // The unused part of a share can complete one further call per node.
             let max = limit + nodes;
             assert!(later as u32 <= max, "{later} of {limit} in the minute after, {nodes} nodes");
         }
@@ -282,9 +282,9 @@ mod tests {
         assert_eq!(taken(5, now + Duration::from_secs(60)), 100);
     }
 
-    // LIM-5
+    // Requirement LIM-5.
     #[test]
-    fn clock_steps_back_do_not_release_calls() {
+    fn backward_clock_steps_do_not_release_calls() {
         let now = clock::now();
         let rate = per_minute(now, 1);
         assert_eq!(rate.take_at(ONE, now), Ok(()));
@@ -309,7 +309,7 @@ mod keyed_tests {
         }
     }
 
-    // LIM-5
+    // Requirement LIM-5.
     #[test]
     fn idle_keys_are_evicted_and_used_keys_stay() {
         let (table, start) = (KeyedTable::<u64>::default(), clock::now());

@@ -24,7 +24,7 @@ pub const MAX_ARGUMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Maximum depth of the arguments.
 const MAX_NESTING: usize = 128;
-/// Maximum number of keys of all simultaneously open objects.
+/// Maximum number of keys of an object together with its enclosing objects.
 const MAX_KEYS: usize = 1024 * 1024;
 
 /// Reason why arguments cannot be mapped.

@@ -107,7 +107,8 @@ impl Term {
             "." => Self::Member(path(node, depth)?),
             "has" => {
                 let of = path(operand.get("left")?, depth)?;
-                // Presence elsewhere in `context` depends on the inputs that the rule reads, not on the request.
+                // Outside of `args`, the presence of a member depends on the inputs that the rule reads, not on the
+                // request, so Cedar evaluates it.
                 if of.first().is_none_or(|first| **first != *"args") {
                     return None;
                 }
@@ -171,7 +172,7 @@ impl Pattern {
         };
         let within = text.strip_prefix(first).and_then(|rest| rest.strip_suffix(last));
         let Some(mut rest) = within else { return false };
-        // Leftmost matches leave the most text for later parts.
+        // The leftmost match leaves the most text for the parts that follow.
         between.iter().all(|part| match memchr::memmem::find(rest.as_bytes(), part.as_bytes()) {
             Some(at) => {
                 rest = rest.get(at + part.len()..).unwrap_or_default();

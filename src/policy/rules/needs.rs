@@ -60,22 +60,22 @@ impl Wanted {
 /// Inputs that a condition reads besides principal, action and resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RuleNeeds {
-    /// `context.args`
+    /// Parts of `context.args` that the condition reads.
     pub(super) args: Option<Wanted>,
-    /// Names of argument members that the condition reads, at any depth. Over-approximated if a base is known only at
-    /// evaluation.
+    /// Names of argument members that the condition reads, at any depth. Contains additional names if the object that
+    /// is read is known only at evaluation.
     pub(super) names: FoldedNames,
-    /// `context.intent`
+    /// Whether the condition reads `context.intent`.
     pub(super) intent: bool,
-    /// `context.session`
+    /// Whether the condition reads `context.session`.
     pub(super) session: bool,
-    /// `context.carries_out`
+    /// Whether the condition reads `context.carries_out`.
     pub(super) carries_out: bool,
-    /// `context.client`
+    /// Whether the condition reads `context.client`.
     pub(super) client: bool,
-    /// `context.now`
+    /// Whether the condition reads `context.now`.
     pub(super) now: bool,
-    /// `context.capability`, determined by the tool.
+    /// Whether the condition reads `context.capability`, which the tool determines.
     pub(super) capability: bool,
     /// Every path below `context`, as written.
     pub(super) paths: Vec<Box<[String]>>,
@@ -89,10 +89,10 @@ const CALL_MEMBERS: [&str; 3] = ["args", "intent", "capability"];
 /// Reads of [`CALL_MEMBERS`] by a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CallMembers {
-    /// Whether one of them is read.
+    /// Whether the condition reads one of these members.
     read: bool,
-    /// Whether the condition distinguishes actions itself: it tests whether one of them is present, reads the whole
-    /// context, or names the action.
+    /// Whether the condition itself distinguishes calls from other requests: it tests whether one of these members is
+    /// present, reads the whole context, or names the action.
     distinguished: bool,
 }
 
@@ -156,7 +156,7 @@ impl RuleNeeds {
                         self.mark(path, whole);
                         return Some(());
                     }
-                    // The base is known only at evaluation, or this is an extended `has` (`has a.b`).
+                    // The object is known only at evaluation, or this is an extended `has` (`has a.b`).
                     match operand.get("attr") {
                         Some(Value::String(name)) => self.names.insert(name),
                         Some(Value::Array(names)) => {
@@ -166,7 +166,7 @@ impl RuleNeeds {
                         Some(_) | None => {}
                     }
                 }
-                // Arguments can be compared with a record literal.
+                // Arguments can be compared with a record literal, so its names count as read.
                 if let Some(record) = members.get("Record").and_then(Value::as_object) {
                     record.keys().for_each(|name| self.names.insert(name));
                 }
@@ -249,7 +249,7 @@ pub(super) type InputMembers = BTreeMap<Box<str>, InputMember>;
 /// Whether all tools that a rule may apply to are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completeness {
-    /// All are known: a member that no tool has does not exist.
+    /// All tools are known: a member that no tool has does not exist.
     All,
     /// Other tools may exist.
     Some,
@@ -451,7 +451,7 @@ fn write_type(
         InputType::Record(members) => written(members, wanted.unwrap_or(&none), guesses),
         InputType::Any => match wanted.filter(|wanted| !wanted.members.is_empty()) {
             None => guesses.next().unwrap_or("String").to_owned(),
-            // A member whose own members are read is a record, and they are as certain as the member itself.
+            // A member whose own members are read is a record. Its members are required if it is required itself.
             Some(wanted) => {
                 let any = InputMember { value: InputType::Any, required: member.required };
                 let members = wanted.members.keys().map(|name| (name.clone(), any.clone()));

@@ -62,8 +62,8 @@ impl RuleAction {
         }
     }
 
-    /// Actions that a call of the tool can have, from least to most; the operation recommended for the tool is the
-    /// least.
+    /// Actions that a call of the tool can have, from least to most severe. The operation recommended for the tool is
+    /// the least severe.
     pub(super) fn calls_of(tool: &Tool) -> impl Iterator<Item = Self> {
         let min = Operation::recommended(tool.capability);
         Operation::ALL.into_iter().filter(move |operation| *operation >= min).map(Self::from)
@@ -284,7 +284,7 @@ fn is(named: &Named, kind: EntityKind, id: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scope {
     principal: Constraint,
-    /// `None` for all actions.
+    /// Actions to which the rule applies; `None` for all.
     actions: Option<Vec<RuleAction>>,
     resource: Constraint,
 }

@@ -32,17 +32,17 @@ const PROVEN: [&str; 3] = ["token:", "jwt:", "cert:"];
 
 #[derive(Clone)]
 pub(super) struct ParsedRule {
-    /// `@id`, or `FILE:LINE` by default.
+    /// The name in `@id`, or `FILE:LINE` by default.
     pub(super) name: Box<str>,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
     pub(super) column: usize,
     pub(super) effect: Effect,
-    /// `@message`, or empty.
+    /// The text of `@message`, or empty.
     pub(super) message: Box<str>,
     pub(super) approval: ApprovalDemand,
     pub(super) scope: Scope,
-    /// `None` if unconditional.
+    /// Condition; `None` if the rule is unconditional.
     pub(super) condition: Option<Expression>,
     /// The condition in the form evaluated without Cedar, if it is simple.
     plain: Option<Condition>,
@@ -263,9 +263,9 @@ fn at(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSource<'t> {
     pub(super) text: &'t str,
-    /// Counted from 1.
+    /// Line of the rule, counted from 1.
     pub(super) line: usize,
-    /// In characters, counted from 1.
+    /// Column of the rule in characters, counted from 1.
     pub(super) column: usize,
 }
 
@@ -345,14 +345,14 @@ fn end(text: &str) -> usize {
     text.len()
 }
 
-/// Basis of a problem.
+/// Facts on which a problem depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// The text alone.
+    /// Only the text of the rule.
     Text,
     /// The input schemas of the known tools: the problem may not exist with another catalog.
     Catalog,
-    /// A server or tool that does not exist. The rule can be enforced: it applies once the server or tool exists.
+    /// A missing server or tool. The rule can be enforced: it applies once the server or tool exists.
     Name,
 }
 
@@ -360,9 +360,9 @@ pub enum Basis {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleProblem {
     pub file: Arc<str>,
-    /// Counted from 1; 0 for the file as a whole.
+    /// Line, counted from 1; 0 for the file as a whole.
     pub line: usize,
-    /// In characters, counted from 1; 0 for the file as a whole.
+    /// Column in characters, counted from 1; 0 for the file as a whole.
     pub column: usize,
     /// Description in one line.
     pub text: String,
@@ -393,7 +393,8 @@ impl fmt::Display for RuleProblem {
 
 impl std::error::Error for RuleProblem {}
 
-/// Maximum number of arguments of unknown type that are tried in all combinations; if there are more, the others share one type.
+/// Maximum number of arguments of unknown type that are tried in all combinations; if there are more, all of them share
+/// one type.
 const MAX_COMBINED: u32 = 3;
 /// Maximum number of cached validators, one per set of arguments.
 const MAX_VALIDATORS: usize = 256;
@@ -424,7 +425,7 @@ pub(super) struct Checker<'k> {
 }
 
 impl<'k> Checker<'k> {
-    /// Checks against these tools; with `None`, only against Cedar's types.
+    /// Creates a checker for these tools; with `None`, rules are checked only against Cedar's types.
     pub(super) fn new(known: Option<&'k KnownTools>) -> Self {
         let effort = Effort::default();
         Self { known, effort, schemas: HashMap::new(), validators: HashMap::new() }
@@ -532,7 +533,8 @@ impl<'k> Checker<'k> {
             let found: Vec<_> = found.into_iter().map(|found| found.problem).collect();
             match &mut common {
                 None => common = Some(found),
-                // Arguments that share a guess may each be right under a different one.
+                // Several arguments share each guess but may need different types. A problem is kept only if every
+                // guess has a problem at its position.
                 Some(common) if unknown > MAX_COMBINED => {
                     let again = |problem: &RuleProblem| {
                         let place = (problem.line, problem.column);
@@ -561,7 +563,7 @@ impl<'k> Checker<'k> {
                 None => {}
             }
         }
-        // Without tools no argument can be missing.
+        // If no tool is known, no argument counts as missing.
         let nothing = found.is_empty();
         (found, if nothing { Completeness::Some } else { completeness })
     }
@@ -577,7 +579,7 @@ impl<'k> Checker<'k> {
                 Ok((schema, _)) => schema,
                 Err(error) => {
                     let text = format!(
-                        "the arguments that it asks for cannot be described: {}",
+                        "the arguments that the condition reads cannot be described: {}",
                         in_one_line(&error.to_string())
                     );
                     return wrong(text);

@@ -1,6 +1,6 @@
-//! Detection of targets that are other spellings of one that a rule names. Servers read one URI in many spellings, and
-//! some ignore the case of prompt names, whereas rules compare text. A request for another spelling of a named target
-//! makes the rule err. Over-approximates, since servers differ.
+//! Detection of request targets that are other spellings of a target that a rule names. Servers read one URI in many
+//! spellings, and some ignore the case of prompt names, whereas rules compare text. A request for another spelling of a
+//! named target makes the rule err. The comparison over-approximates, since servers differ.
 //!
 //! URIs are compared after the normalization of RFC 3986 §6 (case of scheme and host, percent-encoding, dot segments,
 //! default port). In addition, empty path segments are removed, `\` in a path becomes `/`, the host of a `file` URI is
@@ -27,7 +27,7 @@ pub(super) struct NamedTargets(Vec<NamedTarget>);
 struct NamedTarget {
     server: Box<str>,
     own: Box<str>,
-    /// `None` for a prompt.
+    /// Normalized URI of a resource; `None` for a prompt.
     uri: Option<NormalUri>,
 }
 

@@ -12,31 +12,31 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Annotations {
-    /// `readOnlyHint`
+    /// The hint `readOnlyHint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only_hint: Option<bool>,
-    /// `destructiveHint`
+    /// The hint `destructiveHint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub destructive_hint: Option<bool>,
-    /// `idempotentHint`
+    /// The hint `idempotentHint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotent_hint: Option<bool>,
-    /// `openWorldHint`
+    /// The hint `openWorldHint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_world_hint: Option<bool>,
-    /// `privateHint` (SEP-1913)
+    /// The hint `privateHint` (SEP-1913).
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "lenient_bool")]
     pub private_hint: Option<bool>,
-    /// `sensitiveHint` (SEP-1913)
+    /// The hint `sensitiveHint` (SEP-1913).
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "lenient_hint")]
     pub sensitive_hint: Option<SensitiveHint>,
 }
 
-/// Side effect of a call (CAP-1), from least to most.
+/// Side effect of a call (CAP-1), from least to most severe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SideEffect {
-    /// Nothing outside the call.
+    /// No effect outside the call.
     None,
     /// Reads state.
     Read,
@@ -50,11 +50,11 @@ pub enum SideEffect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
-    /// None.
+    /// No approval is required.
     Auto,
-    /// None, but the record carries a warning.
+    /// No approval is required, but the record carries a warning.
     Suggest,
-    /// A person has to approve.
+    /// A person has to approve the call.
     Required,
 }
 
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn cap_3_override_without_side_effect_keeps_the_servers() {
+    fn cap_3_override_without_side_effect_keeps_the_derived_one() {
         let rules = rules(r#"{"*": {"approval": "suggest"}}"#);
         let (capability, by) = Capability::effective(hints(Some(true), None, None), &rules, "t");
         assert_eq!((capability.side_effect, by), (SideEffect::Read, StatedBy::Server));

@@ -113,7 +113,7 @@ impl<'a> SchemaRoot<'a> {
         let mut node = SchemaNode::read(text);
         for _ in 0..MAX_CHAIN {
             let target = node.reference.take().and_then(|pointer| self.target(pointer));
-            // Schema generators write a reference with siblings as `allOf` of that reference.
+            // If a reference has siblings, schema generators write it as an `allOf` that contains only the reference.
             let mut all_of = read_elements(node.all_of.take().unwrap_or_default());
             let Some(other) = target.or_else(|| all_of.next()) else { break };
             node = node.over(SchemaNode::read(other));
@@ -164,7 +164,7 @@ impl<'a> SchemaNode<'a> {
         node
     }
 
-    /// Keywords of this node, completed by those of `other`.
+    /// Keywords of this node; missing ones are taken from `other`.
     fn over(self, other: Self) -> Self {
         Self {
             kind: self.kind.or(other.kind),
@@ -429,7 +429,7 @@ mod example_tests {
     }
 
     #[test]
-    fn looping_wide_or_odd_schema_terminates() {
+    fn example_of_a_looping_wide_or_odd_schema_is_bounded() {
         let tree = json!({"$defs": {"Tree": {"properties": {"l": {"$ref": "#/$defs/Tree"}, "r": {"$ref": "#/$defs/Tree"}}, "required": ["l", "r"]}}, "$ref": "#/$defs/Tree"});
         assert!(of(&tree).to_string().len() < 4096);
         let names: Vec<_> = (0..300).map(|n| format!("p{n}")).collect();

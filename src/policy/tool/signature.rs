@@ -22,7 +22,7 @@ const MAX_CHOICES: usize = 16;
 const MAX_VALUE_BYTES: usize = 64;
 /// Maximum length of a parameter's name, in bytes; a longer one ends the list, because a truncated name could not be used.
 const MAX_NAME_BYTES: usize = 128;
-/// Marks omissions.
+/// Mark for omitted parts.
 const MORE: &str = "…";
 
 pub fn signature(name: &str, input_schema: &str) -> String {
@@ -208,7 +208,7 @@ impl<'a> Line<'a> {
             if !alternatives.contains(&shown) {
                 alternatives.push(shown);
             }
-            // Alternatives that are held separately count toward the limit too.
+            // The alternatives are not in `text` yet, but count toward the limit.
             if alternatives.iter().map(String::len).sum::<usize>() + start >= MAX_SIGNATURE_BYTES {
                 break;
             }
@@ -251,7 +251,7 @@ pub fn first_sentence(description: &str) -> String {
     let start = description.trim_start_matches(|letter: char| {
         letter.is_whitespace() || letter.is_control() || "#*-=_>`".contains(letter)
     });
-    // Long enough to contain the sentence's end after white space is collapsed.
+    // This part is long enough to contain the sentence's end after white space is collapsed.
     let start = start.get(..start.floor_char_boundary(4 * MAX_SUMMARY_BYTES)).unwrap_or_default();
     let paragraph = start.split("\n\n").next().unwrap_or_default();
     let words: Vec<_> = paragraph.split_whitespace().collect();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn looping_deep_or_wide_schema_terminates() {
+    fn signature_of_a_looping_deep_or_wide_schema_terminates() {
         let tree = json!({"$defs": {"Tree": {"properties": {"left": {"$ref": "#/$defs/Tree"}, "of": {"items": {"$ref": "#/$defs/Tree"}}}}},
             "properties": {"tree": {"$ref": "#/$defs/Tree"}}});
         let line = of(tree);

@@ -74,7 +74,8 @@ fn is_by_rule(decision: &Value) -> bool {
     text(decision, "/metadata/policy") == "rules"
 }
 
-/// Adds the person who approved or denied a call to its reasons, which already contain the other ends of a wait.
+/// Adds the person who approved or denied a call to its reasons. Any other end of a wait, such as a timeout, is already
+/// among them.
 fn add_answer(reasons: &mut Vec<String>, approval: &Value) {
     let [state, by] = ["/metadata/state", "/metadata/by"].map(|at| text(approval, at));
     match &*state {

@@ -205,7 +205,8 @@ pub(in crate::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
             continue;
         }
         ids.insert(text(record, "/id"));
-        // If a call's client was asked, the call ends before the approval does, so the outcome is in a separate row.
+        // If the client was asked for approval, its call ends before the approval does, so the outcome has a row of its
+        // own.
         if record.pointer("/metadata/input_required").is_none() {
             approved.insert(approval(record), text(record, "/id"));
         }
@@ -307,7 +308,7 @@ async fn by_number(number: u64, backend: &Backend) -> Result<String, CommandErro
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
     Here(String),
-    /// At least this many records further.
+    /// Further down the list: by this many records, or by fewer if numbers are missing.
     Older(u64),
     Newer(u64),
     /// Within the page's range, but missing from the log.
@@ -587,7 +588,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rows_about_a_server_name_it() {
+    fn rows_about_a_server_show_its_name() {
         let change =
             serde_json::json!({"id": "x", "type": "server_change", "server_name": "files"});
         let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);

@@ -39,7 +39,8 @@ enum Handling {
     Added(Box<Candidate>),
     /// Only removed from the client's file, because mcpproxy's config has it under this name.
     Present(String),
-    /// Only removed from the client's file, if mcpproxy's config then has this name, which is the same server.
+    /// Only removed from the client's file, because the server with this name is the same one. Requires that mcpproxy's
+    /// config has this name by then.
     SameAs(String),
     /// Not moved, for this reason.
     Kept(String),

@@ -32,10 +32,10 @@ use tokio::runtime::LocalRuntime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiagnosisKind {
     Fine,
-    /// Valid, but possibly unintended.
+    /// The state is valid, but possibly unintended.
     Odd,
     Wrong,
-    /// Was faulty, and has been fixed.
+    /// The state was faulty and has been fixed.
     Fixed,
 }
 
@@ -75,7 +75,7 @@ impl Diagnosis {
         Self { fix: fix.into(), ..Self::new(DiagnosisKind::Wrong, check, text) }
     }
 
-    /// JSON form.
+    /// The finding as JSON.
     pub(super) fn json(&self) -> Value {
         let outcome = match self.outcome {
             DiagnosisKind::Fine => "ok",
@@ -255,7 +255,7 @@ pub(super) fn check_egress(
         match server.upstream.egress_summary(lookup) {
             Ok(None) => {}
             Ok(Some(way)) => found.push(Diagnosis::fine(EGRESS_CHECK, format!("'{name}': {way}"))),
-            // The problem is reported above, or with the config.
+            // Only a warning, because the cause is already reported above or by the config check.
             Err(why) => found.push(Diagnosis::new(
                 DiagnosisKind::Odd,
                 EGRESS_CHECK,
@@ -363,14 +363,16 @@ const PORT_CHECK: &str = "port";
 /// has announced itself there.
 pub(super) fn check_port(listen: &Address, runs: bool, silent_process: Option<Pid>) -> Diagnosis {
     if runs {
-        return Diagnosis::fine(PORT_CHECK, format!("mcpproxy runs on {listen}"));
+        return Diagnosis::fine(PORT_CHECK, format!("mcpproxy is running on {listen}"));
     }
     let listen = match listen {
         Address::Tcp(listen) => *listen,
         Address::Unix(path) => return socket(path, silent_process),
     };
     match TcpListener::bind(listen) {
-        Ok(_) => Diagnosis::fine(PORT_CHECK, format!("{listen} is free, and no mcpproxy runs")),
+        Ok(_) => {
+            Diagnosis::fine(PORT_CHECK, format!("{listen} is free, and no mcpproxy is running"))
+        }
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             let owner = owner(listen.port());
             let is_theirs = |silent_process: &Pid| {
@@ -411,7 +413,7 @@ fn socket(path: &Path, silent_process: Option<Pid>) -> Diagnosis {
     }
     match path.parent().map(Path::is_dir) {
         Some(true) => {
-            Diagnosis::fine(PORT_CHECK, format!("no mcpproxy runs on {}", path.display()))
+            Diagnosis::fine(PORT_CHECK, format!("no mcpproxy is running on {}", path.display()))
         }
         Some(false) | None => Diagnosis::wrong(
             PORT_CHECK,
