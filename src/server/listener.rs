@@ -38,7 +38,8 @@ use mcpproxy_gateway::telemetry::CertificateHealth;
 use mcpproxy_policy::identity::{AuthorityStanding, FileStamp, file_stamp};
 use mcpproxy_runtime::io::address::Address;
 use mcpproxy_runtime::io::tls::{
-    CertifiedPair, Fingerprint, TlsFileProblem, TlsKey, facts, fingerprint, provider, roots,
+    CertifiedPair, Fingerprint, TlsFileFault, TlsFileProblem, TlsKey, facts, fingerprint, provider,
+    roots,
 };
 use mcpproxy_runtime::os::private;
 
@@ -331,7 +332,7 @@ impl TlsTerms {
                 let verifier = verifier.map_err(|error| TlsFileProblem {
                     key: TlsKey::ClientCa,
                     file: file.clone(),
-                    what: format!("unusable: {error}"),
+                    fault: TlsFileFault::Content(format!("unusable: {error}")),
                 })?;
                 let verifier = Arc::new(NamedClients::new(verifier));
                 (builder.with_client_cert_verifier(verifier), Some(digest))

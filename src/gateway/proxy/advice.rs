@@ -280,7 +280,7 @@ pub(super) fn away(state: &ServerState, now: SystemTime) -> String {
         Status::Disabled => "only an operator can enable it",
         Status::Connecting => "try again in a few seconds",
         Status::Failed | Status::NeedsLogin => "try again later",
-        Status::Throttled => "it limits its requests, try again later",
+        Status::Throttled => "it rate-limits requests, try again later",
     };
     let seconds = now.duration_since(*since).unwrap_or_default().as_secs();
     let since = jiff::Timestamp::try_from(*since).unwrap_or_default();

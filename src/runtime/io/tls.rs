@@ -174,12 +174,31 @@ pub struct TlsFileProblem {
     /// The key that names the file.
     pub key: TlsKey,
     pub file: PathBuf,
-    pub what: String,
+    pub fault: TlsFileFault,
+}
+
+/// Fault of a file named in a `tls` section.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TlsFileFault {
+    #[error("it cannot be read: {0}")]
+    Unreadable(String),
+    #[error("the certificate has expired on {}", shown(*.0))]
+    Expired(SystemTime),
+    #[error("the certificate is not valid before {}", shown(*.0))]
+    NotYetValid(SystemTime),
+    /// The key belongs to another certificate than the one in this file.
+    #[error("the key does not match the certificate in {}", .0.display())]
+    KeyMismatch(PathBuf),
+    #[error("the key is encrypted: keep it without a passphrase, readable for its owner alone")]
+    EncryptedKey,
+    /// Any other fault of the content, as text.
+    #[error("{0}")]
+    Content(String),
 }
 
 impl fmt::Display for TlsFileProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.file.display(), self.what)
+        write!(f, "{}: {}", self.file.display(), self.fault)
     }
 }
 
@@ -198,29 +217,26 @@ impl CertifiedPair {
     /// Loads both files. They must match, and the certificate must be valid at `now`.
     pub fn load(cert: &Path, key: &Path, now: SystemTime) -> Result<Self, TlsFileProblem> {
         let chain = certificates(TlsKey::Cert, cert, MAX_CHAIN)?;
-        let wrong = |what: String| problem(TlsKey::Cert, cert, what);
-        let leaf = chain.first().ok_or_else(|| wrong(NO_CERTIFICATE.to_owned()))?;
+        let wrong = |fault: TlsFileFault| problem(TlsKey::Cert, cert, fault);
+        let leaf = chain.first().ok_or_else(|| wrong(content(NO_CERTIFICATE)))?;
         let facts =
-            facts(leaf).ok_or_else(|| wrong("its certificate cannot be read".to_owned()))?;
+            facts(leaf).ok_or_else(|| wrong(content("its certificate cannot be parsed")))?;
         if now >= facts.until {
-            return Err(wrong(format!("the certificate has expired on {}", shown(facts.until))));
+            return Err(wrong(TlsFileFault::Expired(facts.until)));
         }
         if now < facts.from {
-            return Err(wrong(format!(
-                "the certificate is not valid before {}",
-                shown(facts.from)
-            )));
+            return Err(wrong(TlsFileFault::NotYetValid(facts.from)));
         }
         let fingerprint = fingerprint(leaf);
         let private = private_key(key)?;
         let certified = CertifiedKey::from_der(chain, private, &provider()).map_err(|error| {
-            let what = match error {
+            let fault = match error {
                 Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                    format!("the key does not match the certificate in {}", cert.display())
+                    TlsFileFault::KeyMismatch(cert.to_owned())
                 }
-                error => format!("the key cannot be used: {error}"),
+                error => content(format!("the key cannot be used: {error}")),
             };
-            problem(TlsKey::Key, key, what)
+            problem(TlsKey::Key, key, fault)
         })?;
         Ok(Self { certified: Arc::new(certified), facts, fingerprint })
     }
@@ -231,17 +247,21 @@ pub fn roots(key: TlsKey, file: &Path) -> Result<(RootCertStore, Fingerprint), T
     let (mut store, mut all) = (RootCertStore::empty(), Vec::new());
     for certificate in certificates(key, file, MAX_ROOTS)? {
         all.extend_from_slice(&certificate);
-        store
-            .add(certificate)
-            .map_err(|error| problem(key, file, format!("it holds no authority: {error}")))?;
+        store.add(certificate).map_err(|error| {
+            problem(key, file, content(format!("it holds no authority: {error}")))
+        })?;
     }
     Ok((store, fingerprint(&all)))
 }
 
 const NO_CERTIFICATE: &str = "it holds no certificate (-----BEGIN CERTIFICATE-----)";
 
-fn problem(key: TlsKey, file: &Path, what: String) -> TlsFileProblem {
-    TlsFileProblem { key, file: file.to_owned(), what }
+fn problem(key: TlsKey, file: &Path, fault: TlsFileFault) -> TlsFileProblem {
+    TlsFileProblem { key, file: file.to_owned(), fault }
+}
+
+fn content(fault: impl Into<String>) -> TlsFileFault {
+    TlsFileFault::Content(fault.into())
 }
 
 fn certificates(
@@ -252,15 +272,20 @@ fn certificates(
     let text = read(key, file)?;
     let mut found = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate
-            .map_err(|error| problem(key, file, format!("it is not valid PEM: {error}")))?;
+        let certificate = certificate.map_err(|error| {
+            problem(key, file, content(format!("it is not valid PEM: {error}")))
+        })?;
         if found.len() == max {
-            return Err(problem(key, file, format!("it holds more than {max} certificates")));
+            return Err(problem(
+                key,
+                file,
+                content(format!("it holds more than {max} certificates")),
+            ));
         }
         found.push(certificate);
     }
     if found.is_empty() {
-        return Err(problem(key, file, NO_CERTIFICATE.to_owned()));
+        return Err(problem(key, file, content(NO_CERTIFICATE)));
     }
     Ok(found)
 }
@@ -268,26 +293,25 @@ fn certificates(
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileProblem> {
     let text = read(TlsKey::Key, file)?;
     let has = |mark: &str| memchr::memmem::find(&text, mark.as_bytes()).is_some();
-    let what = match PrivateKeyDer::from_pem_slice(&text) {
+    let fault = match PrivateKeyDer::from_pem_slice(&text) {
         // RFC 5958 §3, RFC 1421 §4.6.1.1
         _ if has("BEGIN ENCRYPTED PRIVATE KEY") || has("Proc-Type: 4,ENCRYPTED") => {
-            "the key is encrypted: keep it without a passphrase, readable for its owner alone"
-                .to_owned()
+            TlsFileFault::EncryptedKey
         }
         Ok(key) => return Ok(key),
         Err(pem::Error::NoItemsFound) => {
-            "it holds no private key (-----BEGIN PRIVATE KEY-----)".to_owned()
+            content("it holds no private key (-----BEGIN PRIVATE KEY-----)")
         }
-        Err(error) => format!("it is not valid PEM: {error}"),
+        Err(error) => content(format!("it is not valid PEM: {error}")),
     };
-    Err(problem(TlsKey::Key, file, what))
+    Err(problem(TlsKey::Key, file, fault))
 }
 
 fn read(key: TlsKey, file: &Path) -> Result<Vec<u8>, TlsFileProblem> {
     // A pipe is refused, even if it replaces the file between check and open, because reading it would block.
     let read = bounded_file::read(file, MAX_FILE_BYTES, NamedPipes::Refused);
     let (text, _) =
-        read.map_err(|error| problem(key, file, format!("it cannot be read: {error}")))?;
+        read.map_err(|error| problem(key, file, TlsFileFault::Unreadable(error.to_string())))?;
     Ok(text)
 }
 
@@ -378,7 +402,7 @@ mod tests {
             CertifiedPair::load(&cert, &key, now).map(|_| ()).map_err(|it| {
                 let file = if it.key == TlsKey::Cert { &cert } else { &key };
                 assert_eq!(it.file, *file);
-                (it.key, it.what)
+                (it.key, it.fault.to_string())
             })
         };
         let good = CertificateParams::new(vec!["localhost".into()]).unwrap();

@@ -15,7 +15,7 @@ use mcpproxy_config::Config;
 use mcpproxy_config::file::Loaded;
 use mcpproxy_runtime::io::address::Address;
 use mcpproxy_runtime::io::egress_proxy::EgressEnvironment;
-use mcpproxy_runtime::io::tls::{CertifiedPair, TlsFileProblem, TlsKey, roots};
+use mcpproxy_runtime::io::tls::{CertifiedPair, TlsFileFault, TlsFileProblem, TlsKey, roots};
 use mcpproxy_runtime::os::private;
 use nix::errno::Errno;
 use nix::unistd::Pid;
@@ -177,30 +177,27 @@ fn wrong(section: &Section<'_>, problem: &TlsFileProblem) -> Diagnosis {
 
 /// Fix for an unusable file.
 fn fix(section: &Section<'_>, problem: &TlsFileProblem) -> String {
-    let has = |words: &str| problem.what.contains(words);
     let file = word(&problem.file);
-    match problem.key {
-        TlsKey::Cert if has("has expired") => RENEW.to_owned(),
-        TlsKey::Cert if has("not valid before") => {
+    match problem.fault {
+        TlsFileFault::Expired(_) => RENEW.to_owned(),
+        TlsFileFault::NotYetValid(_) => {
             "timedatectl set-ntp true, if the clock is wrong; otherwise wait, or request a new one"
                 .to_owned()
         }
-        TlsKey::Key if has("does not match") => {
+        TlsFileFault::KeyMismatch(_) => {
             let cert = section.cert.map(word).unwrap_or_default();
             format!(
                 "configure the matching key: `openssl x509 -noout -pubkey -in {cert}` and \
                  `openssl pkey -pubout -in {file}` print the same for a pair"
             )
         }
-        TlsKey::Key if has("encrypted") => {
+        TlsFileFault::EncryptedKey => {
             format!("openssl pkey -in {file} -out {file}.plain, readable only by you")
         }
-        TlsKey::Cert | TlsKey::Key | TlsKey::Ca | TlsKey::ClientCa
-            if has("cannot be read") && problem.file.exists() =>
-        {
+        TlsFileFault::Unreadable(_) if problem.file.exists() => {
             format!("ls -l {file}: it must be a file that the user running mcpproxy can read")
         }
-        TlsKey::Cert | TlsKey::Key | TlsKey::Ca | TlsKey::ClientCa => {
+        TlsFileFault::Unreadable(_) | TlsFileFault::Content(_) => {
             "configure a PEM file: $EDITOR \"$(mcpproxy config path)\"".to_owned()
         }
     }
