@@ -106,7 +106,7 @@ pub fn run(data: &[u8]) {
 
     let id = IDS[usize::from(switches >> 6)];
     let reply = spliced(id, member, body, &mut cutter);
-    let reply: Members<'_> = serde_json::from_slice(&reply).expect("what goes out parses");
+    let reply: Members<'_> = serde_json::from_slice(&reply).expect("the reply is valid JSON");
     let names: Vec<_> = reply.0.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["jsonrpc", "id", name]);
     assert_eq!(reply.get("id").map(|id| id.get()), Some(id));

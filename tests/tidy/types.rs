@@ -1,11 +1,11 @@
-//! One type name per concept: each type name is unique in the workspace or has a reason.
+//! One type name per concept: each type name is unique in the workspace, or an exception states the reason.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{code, first_word, walk};
 
-/// Names of types in more than one module, with the reason. Other names must be unique.
+/// Names of types that occur in more than one module, with the reason. Other names must be unique.
 const TWICE: &[(&str, &str)] = &[
     (
         "of a part, written with its module: `activity::Config`, `intent::Settings`",
@@ -35,7 +35,7 @@ fn types(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Names in several files of `homes`, and exceptions that are no longer needed.
+/// Names that occur in several files of `homes`, and exceptions that are no longer needed.
 fn twice(homes: &BTreeMap<String, Vec<String>>, excepted: &[(&str, &str)]) -> Vec<String> {
     let is_excepted =
         |name: &str| excepted.iter().any(|(_, names)| names.split(' ').any(|it| it == name));
