@@ -49,7 +49,7 @@ fn table(bytes: &Bytes) {
     let read =
         parquet_table::footer(bytes).and_then(|footer| parquet_table::decode(bytes, &footer));
     let Ok(read) = read else {
-        assert!(!matches!(opened, Ok(Ok(_))), "a segment without a table is believed");
+        assert!(!matches!(opened, Ok(Ok(_))), "a segment without a table was accepted");
         return;
     };
     let again = parquet_table::encode(&read.rows, &read.node, |_| Vec::new()).map(Bytes::from);

@@ -43,7 +43,7 @@ fn extend(raw: &str, document: &[u8]) {
     assert_ne!(raw, extended, "a grown schema has definitions");
     let extended = match compile(extended.as_bytes(), &settings) {
         Ok(extended) => extended,
-        Err(reason) => panic!("unusable with a definition more: {reason}"),
+        Err(reason) => panic!("unusable with an additional definition: {reason}"),
     };
     assert_eq!(schema.judged_by_tape_alone(), extended.judged_by_tape_alone());
     let document = [Bytes::copy_from_slice(document)];
