@@ -19,7 +19,7 @@ use mcpproxy_activity::{
 const ARGUMENTS: &str = r#"{"owner":"octo","repo":"hello","title":"It is broken","body":"Steps: \"open\", then close."}"#;
 const RESPONSE: &str = r#"{"content":[{"type":"text","text":"{\"id\":1,\"state\":\"open\"}"}],"structuredContent":{"id":1,"state":"open","labels":["bug","later"]}}"#;
 
-/// A call's entry, built as the proxy builds it: copied from slices.
+/// A call's entry, built like in the proxy, by copying from slices.
 fn entry(request_id: &str) -> Box<Entry> {
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
     draft.started = 1_767_225_600_000_000;
@@ -36,7 +36,7 @@ fn entry(request_id: &str) -> Box<Entry> {
     draft.into()
 }
 
-/// Slot in the log that holds the mark of the entry's call.
+/// Reserves a slot in the log and begins the entry's call, which sets the mark of the call. Returns the slot.
 async fn marked(activity: &Activity, entry: &mut Box<Entry>) -> Option<Slot> {
     let mut slot = activity.reserve().await.ok()?;
     slot.begin(entry).await.ok()?;
@@ -140,8 +140,8 @@ fn activity(c: &mut Criterion) {
     group.finish();
 }
 
-/// CPU time of the calling side and of the log's thread, for calls with and without a mark, with `UNDER_WAY` calls in
-/// flight. The difference is the cost of the mark.
+/// CPU time of the calling side and of the log's thread, for calls with and without a mark, while `UNDER_WAY` calls are
+/// in flight. The difference is the cost of the mark.
 fn marks(c: &mut Criterion, runtime: &tokio::runtime::Runtime, dir: &Path) {
     const UNDER_WAY: usize = 32;
     let Ok((activity, writer)) = Activity::open(dir, Config::default()) else { return };
@@ -184,7 +184,7 @@ fn marks(c: &mut Criterion, runtime: &tokio::runtime::Runtime, dir: &Path) {
     group.finish();
 }
 
-/// Id of this process's thread with this name.
+/// Id of the thread of this process that has this name.
 fn task(name: &str) -> Option<String> {
     let mut tasks = fs::read_dir("/proc/self/task").ok()?.flatten();
     let task = tasks.find(|task| {
@@ -200,7 +200,7 @@ fn cpu_time(task: &str) -> Duration {
     Duration::from_nanos(nanos.unwrap_or_default())
 }
 
-/// Redaction of the heads of answers without a secret, as nearly all are.
+/// Redaction of the beginnings of answers that contain no secret, like nearly all answers.
 fn redact(c: &mut Criterion) {
     let item = |id: u32| {
         let url = "https://example.invalid/octo/hello";

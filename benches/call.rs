@@ -16,7 +16,7 @@ use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 use mcpproxy_schema::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use serde_json::Value;
 
-/// Bytes of an answer that a record keeps by default.
+/// Number of bytes of an answer that a record keeps by default.
 const RESPONSE_BYTES: usize = 1024;
 
 fn answer(

@@ -1,5 +1,5 @@
-//! Cost of the metrics of a call to a known server: start, and end with outcome and three durations; and with the tool
-//! and two verdicts of a validated call.
+//! Cost of the metrics of a call to a known server: its start, and its end with the outcome and three durations. Also
+//! with the tool and the two verdicts of a validated call.
 
 use std::hint::black_box;
 use std::time::Duration;

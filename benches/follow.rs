@@ -25,17 +25,17 @@ use mcpproxy_fleet::segment::{self, SealedBy};
 use mcpproxy_fleet::{FleetFollower, FleetIndex, FleetLogs, FollowSettings, IndexRole};
 
 const FLEET: &str = "01010101010101010101010101010101";
-/// Queries of each kind that are timed.
+/// Number of timed queries of each kind.
 const QUERIES: usize = 1000;
 const SEGMENT_RECORDS: u64 = 8192;
-/// One call in this many is of another tool and an error.
+/// One call in this number is an error of another tool.
 const RARE: u64 = 10_000;
 const ARGUMENTS: &[u8] =
     br#"{"owner":"octo","repo":"hello","title":"It is broken","body":"Steps: open, then close."}"#;
 const RESPONSE: &[u8] =
     br#"{"content":[{"type":"text","text":"ok"}],"structuredContent":{"id":1,"state":"open"}}"#;
 
-/// Writes the segments of a node to the folder; returns their size in bytes.
+/// Writes the segments of a node to the folder. Returns their size in bytes.
 fn seal(folder: &std::path::Path, node: &str, log: NodeId, records: u64) -> u64 {
     let own = tempfile::tempdir().expect("a folder");
     let key = NodeKey::open(own.path()).expect("a key");
@@ -126,7 +126,7 @@ fn follow(
     (index, taken, took)
 }
 
-/// Times a page of 50 over all logs; returns the number of records in it.
+/// Measures the time for a page of 50 over all logs. Returns the number of records in the page.
 fn query(what: &str, logs: &[(String, FleetLogs)], filter: &Filter, payloads: bool) -> usize {
     let mut found = 0;
     let mut times: Vec<_> = (0..QUERIES)

@@ -30,7 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let settings = policy::Settings { limits, ..policy::Settings::default() };
         criterion.bench_function(&format!("limits/{name}"), |bencher| {
             bencher.iter(|| {
-                // The limits use the call's reading of the clock.
+                // The limits use a time that the caller has read, so the reading of the clock is part of the
+                // measurement.
                 mcpproxy_runtime::io::clock::now();
                 let of = Reference::Prompt("p".into());
                 let request = AdmissionRequest {

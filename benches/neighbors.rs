@@ -1,6 +1,5 @@
-//! Isolation between calls: latency of a plain tool's calls alone, and beside calls whose answers
-//! are the most expensive to validate. Runs the real binary against an upstream that answers at
-//! once.
+//! Isolation between calls: latency of calls to a simple tool, alone and in parallel with calls whose answers are the
+//! most expensive to validate. Runs the real binary against an upstream that answers at once.
 
 #![expect(
     clippy::unwrap_used,
@@ -66,7 +65,7 @@ fn main() {
     }
 }
 
-/// Clients that call the same tools in turn, each starting with another one.
+/// Clients that call the same tools one after the other; each client starts with a different tool.
 struct Crowd {
     over: Arc<AtomicBool>,
     made: Arc<AtomicU64>,
@@ -103,7 +102,7 @@ impl Crowd {
     }
 }
 
-/// Prints a row for at least `calls` calls, and until the crowd has made a hundred.
+/// Prints a row with the latencies of at least `calls` calls. Measures until the crowd, if any, has made a hundred.
 fn report(name: &str, client: &mut Client, calls: usize, crowd: Option<Crowd>) {
     let mut took = Vec::new();
     let made = |crowd: &Crowd| crowd.made.load(Ordering::Relaxed);
@@ -210,7 +209,7 @@ fn headers(stream: &mut BufReader<TcpStream>) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// Serves the upstream, a thread for each connection, to the end of the program.
+/// Runs the upstream until the program ends, with a thread for each connection. Returns its port.
 fn serve(tools: Tools) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -13,7 +13,7 @@ use mcpproxy_policy::rules::{
 use mcpproxy_policy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
 
-/// The product's allocator.
+/// The allocator of the released program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -37,7 +37,7 @@ fn arguments() -> String {
     )
 }
 
-/// Rules over principal and tool, spread over 50 tools.
+/// Rules that read the principal and the tool, distributed over 50 tools.
 fn plain(count: usize) -> String {
     (0..count)
         .map(|at| {
@@ -104,7 +104,7 @@ fn policy(c: &mut Criterion) {
     group.finish();
 }
 
-/// Token look-up among the maximum number of tokens, in an order that defeats caches.
+/// Look-up of a token among the maximum number of tokens, in an order that makes caches ineffective.
 fn tokens(c: &mut Criterion) {
     let secrets: Vec<_> = (0..MAX_TOKENS)
         .map(|at| AgentSecret::new(*blake3::hash(&at.to_le_bytes()).as_bytes()))

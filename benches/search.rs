@@ -1,4 +1,5 @@
-//! Cost of a search: over 1 000 tools and over 50 000, questions, typing errors and the longest query that counts.
+//! Cost of a search over 1 000 tools and over 50 000: questions, queries with typing errors, and the longest query that
+//! is fully used.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use mcpproxy_catalog::search::{Index, Lexicon, Segment, ToolVectors, UnitVector}
 use mcpproxy_policy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
 
-/// The product's allocator.
+/// The allocator of the released program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -28,7 +29,7 @@ const THINGS: [&str; 12] = [
     "comment",
 ];
 
-/// A tool of a server, worded like those of real servers.
+/// A tool with a description worded like those of real servers.
 fn tool(server: usize, at: usize) -> Option<Arc<Tool>> {
     let verb = VERBS.get(at % VERBS.len())?;
     let thing = THINGS.get(at / VERBS.len() % THINGS.len())?;
@@ -89,7 +90,7 @@ fn search(c: &mut Criterion) {
     }
 }
 
-/// Pseudorandom vector in place of a model's; the same for the same tool.
+/// Pseudorandom vector in place of one from a model. The same tool always has the same vector.
 fn vector(at: usize) -> Option<UnitVector> {
     const DIMENSIONS: usize = 384;
     let mut state = at as u64 + 1;
@@ -107,7 +108,7 @@ fn meaning(c: &mut Criterion) {
         let known = known.iter().map(|(tool, vector)| (Arc::clone(tool), vector.numbers()));
         let vectors = ToolVectors::of(known);
         let Some(asked) = vector(usize::MAX / 2) else { return };
-        // Thresholds that all, some and no tools reach.
+        // Thresholds reached by all, some and no tools.
         for (what, least) in [("all near", -1.0), ("some near", 0.1), ("none near", 1.0)] {
             c.bench_function(&format!("{tools} tools, nearest, {what}"), |b| {
                 b.iter(|| vectors.nearest(black_box(&asked), least, |_| Some(0)));

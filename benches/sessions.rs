@@ -1,4 +1,4 @@
-//! Cost of opening the id of an unknown session on a fleet node, and of creating one.
+//! Cost of decrypting the id of a session that a fleet node does not know yet, and of creating a session id.
 
 use std::hint::black_box;
 
@@ -16,7 +16,7 @@ use mcpproxy_policy::Principal;
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::revisions::{NEWEST_LEGACY, ProtocolFamily};
 
-/// The product's allocator.
+/// The allocator of the released program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -38,7 +38,7 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     let node = NodeTag::of_bytes([1; 16]);
     let Some((old, all)) = keys(1).zip(keys(8)) else { return };
-    // The sealing key is the only one, or the first of eight.
+    // The key that sealed the id is the only one, or the first of eight.
     for (what, keys) in [("one key", old), ("eight keys", all)] {
         let office = TicketOffice::new(keys, node);
         for (length, name) in [("usual", "claude-code".to_owned()), ("longest", "x".repeat(128))] {

@@ -1,7 +1,7 @@
-//! Cost of tracing for a call: off, not sampled, sampled; and each part alone.
+//! Cost of tracing for a call: off, not sampled, sampled; and of each part alone.
 //!
-//! A call here is one of `retrieve_tools` from its parsed message to its record, without sockets, in one thread. The pairs
-//! differ in `telemetry` alone, so that their difference is the cost.
+//! The measured call is one of `retrieve_tools`, from its parsed message to its record, without sockets, in one thread.
+//! The compared benchmarks differ only in `telemetry`, so their difference is the cost of tracing.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ use mcpproxy_server::App;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":"one","method":"tools/call","params":{"name":"retrieve_tools","arguments":{"query":"x"}}}"#;
 const TRACED: &str = r#"{"jsonrpc":"2.0","id":"one","method":"tools/call","params":{"name":"retrieve_tools","arguments":{"query":"x"},"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-00"}}}"#;
-/// No collector listens there: sampled spans are batched, sent and dropped.
+/// No collector listens at this address: sampled spans are batched, sent and dropped.
 const COLLECTOR: &str = r#""otlp_endpoint": "http://127.0.0.1:9""#;
 
 type Failed = Box<dyn std::error::Error>;

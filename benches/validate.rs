@@ -1,5 +1,6 @@
-//! Validation of a conforming document, by the accept-only pass and as on a call. Baselines: serde_json with boon, the
-//! tape alone, and a copy of the bytes. Also the cost of validating a call's arguments, conforming and not.
+//! Validation of a conforming document: by the accept-only pass, and in the way used for a call. Baselines: serde_json
+//! with boon, the tape alone, and a copy of the bytes. Also the cost of validating the arguments of a call, both
+//! conforming and not.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
@@ -98,7 +99,7 @@ fn arguments_of_a_call(criterion: &mut Criterion) {
     for (size, bytes) in [("100B", 0), ("1KB", 900), ("13KB", 12_900)] {
         let fits = [arguments(bytes, r#"["a","b"]"#)];
         group.throughput(Throughput::Bytes(fits[0].len() as u64));
-        // Without a time limit: an unoptimized build is slow.
+        // `judge` has no time limit, which matters because an unoptimized build is slow.
         let verdict = schema.judge(&fits, &mut scratch).verdict;
         assert_eq!(verdict, Verdict::Conforms);
         group.bench_function(BenchmarkId::new("fit", size), |bencher| {

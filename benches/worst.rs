@@ -1,5 +1,5 @@
-//! Time and memory for compiling and evaluating worst-case schemas and documents. Prints a table;
-//! each is measured once, because the differences are seconds.
+//! Time and memory for compiling and evaluating worst-case schemas and documents. Prints a table. Each case is measured
+//! once, because the differences are in the order of seconds.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use mcpproxy_schema::judge::{JudgeScratch, Verdict};
 mod worst;
 
 fn main() {
-    // `cargo test --benches` only checks that it runs.
+    // `cargo test --benches` only checks that this program runs.
     let quick = !std::env::args().any(|arg| arg == "--bench");
     println!(
         "{:34} {:>9} {:>11} {:>11} {:>10} verdict",

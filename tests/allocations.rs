@@ -1,6 +1,6 @@
-//! Inspecting and judging a conforming answer allocates nothing once warm (`benches/README.md`,
-//! Budgets), except the inspector's list of slices and, if it arrives in several, the state of
-//! its evaluation. A call's record allocates its entry and one buffer.
+//! Upper bounds of allocations (`benches/README.md`, Budgets). Once buffers are warm, inspecting and validating a
+//! conforming answer allocates only the inspector's list of slices, and the state of the evaluation if the document
+//! arrives in several slices. The record of a call allocates its entry and one buffer.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
@@ -15,8 +15,8 @@ use mcpproxy_schema::output::{Finding, Inspector, MissingContent, Policy, Requir
 
 /// Allocations per answer: the list of slices.
 const PER_ANSWER: u64 = 1;
-/// Allocations per answer whose document arrives in slices: the list and its growth to 256 slices, the state, its open containers, its
-/// incomplete item and its hashes, each with their growth.
+/// Allocations per answer whose document arrives in slices: the list and its growth to 256 slices; the state of the
+/// evaluation, its open containers, its incomplete item and its hashes, each including their growth.
 const PER_ARRIVING_ANSWER: u64 = 24;
 /// Allocations per record: the entry and its buffer.
 const PER_RECORD: u64 = 2;
@@ -79,7 +79,7 @@ fn fr_a14_arriving_document_is_evaluated_without_allocating_for_its_content() {
 #[test]
 fn fr_a14_document_is_accepted_in_one_pass_without_an_allocation() {
     let schema = compile(common::SCHEMA.as_bytes(), &Settings::default()).unwrap();
-    // Undeclared names, escapes and both schemas in turn.
+    // Evaluates alternately with a schema that declares no names and with the usual one. The documents contain escapes.
     let open = compile(b"true", &Settings::default()).unwrap();
     let mut scratch = JudgeScratch::new();
     for (name, size) in common::SIZES {

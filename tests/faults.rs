@@ -1,9 +1,9 @@
 //! Fault injection into the activity log: the n-th disk operation fails, for every n. Acknowledged records survive,
 //! nothing hangs, and the log recovers or reports why not (ACT-2, ACT-3, ACT-9).
 //!
-//! A child process runs one phase of a log's life with a shim between it and libc (`shim.c`), which fails one
-//! operation, or all from one on. `cargo test` runs a short sweep, and `tools/faults` the full one over every
-//! operation. Linux only, because the shim is preloaded.
+//! A child process runs one phase of a log's life with a shim between it and libc (`shim.c`). The shim fails one
+//! operation, or all operations from a certain one on. `cargo test` runs a short sweep, and `tools/faults` the full one
+//! over every operation. Linux only, because the shim is preloaded.
 
 #![cfg(target_os = "linux")]
 #![expect(

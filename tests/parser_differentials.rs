@@ -106,12 +106,12 @@ const VERDICTS: &[(&str, Option<&str>)] = &[
     ("depth_2000", Some("too_deep")),
 ];
 
-/// Outcome of a whole result in mode `strict`.
+/// Expected treatment of a whole result in mode `strict`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Found {
-    /// Passes: an error, or a result without a document to validate.
+    /// Forwarded without validation: an error, or a result without a document.
     Passes,
-    /// Validation of this document.
+    /// This document is validated.
     Asks(&'static str),
     /// Refused before validation, for this reason.
     Refused(&'static str),
@@ -121,7 +121,7 @@ enum Found {
 
 use Found::{Asks, Malformed, Passes, Refused};
 
-/// Findings of the inspector in the cases that are whole results.
+/// Expected treatment of the cases that are whole results.
 const FINDINGS: &[(&str, Found)] = &[
     ("result_structured_twice", Refused("duplicate key structuredContent")),
     ("result_structured_twice_alike", Refused("duplicate key structuredContent")),

@@ -1,7 +1,7 @@
 //! Accept-only pass (FR-A14) over schemas published by MCP servers on npm and PyPI.
 //!
-//! Measures its coverage of real schemas: the share of schemas whose conforming documents need no tape.
-//! `tools/schemas/collect` makes the data in `tests/data/published_schemas`.
+//! Measures how many real schemas the pass covers: the share of schemas whose conforming documents are accepted without
+//! a tape. `tools/schemas/collect` makes the data in `tests/data/published_schemas`.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -19,10 +19,10 @@ use serde_json::{Map, Value, json};
 /// Number of documents built from each schema.
 const DOCUMENTS: usize = 12;
 
-/// Number of changes to each of them.
+/// Number of altered variants of each document.
 const CHANGES: usize = 4;
 
-/// Maximum nesting of a built document. Optional members and items end above it.
+/// Maximum nesting of a built document. No optional members and items are added beyond it.
 const MAX_DEPTH: usize = 6;
 
 /// Maximum number of schema objects that apply to one value.
@@ -57,11 +57,12 @@ fn fr_a14_published_output_schemas_are_covered() {
 struct Coverage {
     schemas: usize,
     packages: BTreeSet<String>,
-    /// Schemas without a gap, with all conforming documents accepted in one pass.
+    /// Number of schemas that the pass covers completely: all conforming documents are accepted in one pass.
     covered: usize,
-    /// Schemas by the reason why they are not covered.
+    /// Number of uncovered schemas by the reason.
     missed: BTreeMap<String, usize>,
-    /// Numbers of documents that conform for boon, of conforming ones accepted in one pass, and of those refused by boon.
+    /// Number of documents that conform according to boon. The next fields count those of them accepted in one pass,
+    /// and the documents that boon refuses.
     conforming: usize,
     accepted: usize,
     refused: usize,
@@ -136,7 +137,7 @@ impl Coverage {
         let wrong: Vec<_> = self.wrong.iter().take(10).collect();
         assert!(wrong.is_empty(), "accepted, refused by boon: {wrong:#?}");
         assert!(self.covered * 100 >= self.schemas * 95, "{:?}", self.missed);
-        // Both verdicts occur in quantity.
+        // Both verdicts of boon occur often enough.
         assert!(self.conforming >= self.schemas * DOCUMENTS / 2, "{}", self.conforming);
         assert!(self.refused >= self.schemas * DOCUMENTS / 2, "{}", self.refused);
     }
@@ -208,7 +209,7 @@ struct DocumentBuilder<'a> {
     random: Random,
 }
 
-/// Schema objects that all apply to a value.
+/// All schema objects that apply to a value.
 type Parts<'a> = Vec<&'a Map<String, Value>>;
 
 impl<'a> DocumentBuilder<'a> {

@@ -1,5 +1,5 @@
-//! Comparison of the scanner with a slow and simple reference: small messages with every cut, and generated
-//! messages, intact and damaged, with any cut.
+//! Comparison of the scanner with a slow and simple reference: small messages split at every position, and generated
+//! messages, intact and damaged, split at arbitrary positions.
 
 #[allow(unreachable_pub, dead_code, missing_docs, reason = "the fuzz crate's library, included")]
 #[path = "../fuzz/src/lib.rs"]

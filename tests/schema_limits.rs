@@ -43,7 +43,8 @@ fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
     json!({ "$ref": "#/$defs/d0", "$defs": defs })
 }
 
-/// With one of its two meanings it is a cycle, which no specification defines, and with the other it is not.
+/// The reference `#n` can be resolved in two ways. One of them yields a cycle, which no specification defines, and the
+/// other does not.
 #[test]
 fn cycle_behind_a_duplicate_name_is_unusable() {
     let schema = json!({ "$schema": "https://json-schema.org/draft/2019-09/schema",
@@ -78,7 +79,7 @@ fn reference_that_the_bounds_cannot_follow_is_unusable() {
 
 #[test]
 fn multiplying_names_are_unusable() {
-    // Each of these would be visited once for each of the others.
+    // Each reference would be resolved once for each of the places with the same name.
     let same = json!({ "$dynamicAnchor": "a", "$dynamicRef": "#a" });
     let dynamic = json!({ "allOf": vec![same; 9_000] });
     let same = json!({ "$id": "http://a.invalid/", "items": { "$ref": "http://a.invalid/" } });
@@ -88,7 +89,7 @@ fn multiplying_names_are_unusable() {
     for schema in [dynamic, resources, anchors] {
         assert!(matches!(unusable(&schema), Unusable::Names { .. }));
     }
-    // The number of places would double at each level.
+    // The number of places to which references lead would double at each level.
     let mut nested = json!({});
     for at in 0..40 {
         nested = json!({ "$id": format!("a{at}/"), "$ref": "#", "items": nested });
@@ -112,8 +113,8 @@ fn multiplying_alternatives_are_unusable() {
     assert!(matches!(unusable(&cycle), Unusable::Expansion { .. }));
 }
 
-/// Found by the fuzz target `validate`: keywords without meaning in the dialect of the schema were treated as names, so
-/// that the bounds missed the targets of references.
+/// Found by the fuzz target `validate`: keywords that have no meaning in the dialect of the schema were treated as
+/// names, so the calculation of the bounds missed the targets of references.
 #[test]
 fn keywords_of_another_dialect_do_not_hide_alternatives() {
     let dialects = [
@@ -132,7 +133,7 @@ fn keywords_of_another_dialect_do_not_hide_alternatives() {
     }
 }
 
-/// The same for a duplicate name: the engines may resolve it to another place than the bounds.
+/// The same with a duplicate name: the engines may resolve it to another place than the calculation of the bounds.
 #[test]
 fn duplicate_name_does_not_hide_alternatives() {
     let mut defs = Map::new();
@@ -321,7 +322,7 @@ fn aborted_backtracking_yields_no_verdict() {
 }
 
 #[test]
-fn colliding_items_use_up_the_steps() {
+fn items_with_equal_hashes_exhaust_the_steps() {
     fn bracketings(leaves: usize) -> Vec<String> {
         if leaves == 1 {
             return vec!["1".to_owned()];
@@ -342,7 +343,7 @@ fn colliding_items_use_up_the_steps() {
     }
 }
 
-/// Allocations of a further evaluation of a document.
+/// Allocations of an evaluation after the first one.
 fn allocations(schema: &Value, document: &str) -> u64 {
     let schema = usable(schema, Engine::Tape);
     let document = [Bytes::copy_from_slice(document.as_bytes())];
@@ -402,7 +403,7 @@ fn warm_evaluation_of_a_conforming_document_does_not_allocate() {
     }
 }
 
-/// Allocations for the remaining keywords, so that changes are noticed.
+/// Allocations for the remaining keywords, to detect changes.
 #[test]
 fn allocations_of_other_keywords_stay_within_their_bounds() {
     for (schema, document, most) in [
@@ -461,7 +462,7 @@ fn pattern_with_a_large_automaton_is_charged_for_its_states() {
 }
 
 #[test]
-fn many_patterns_for_many_names_use_up_the_steps() {
+fn many_patterns_for_many_names_exhaust_the_steps() {
     let patterns: Map<String, Value> =
         (0..300).map(|i| (format!("^[a-z]*{i}$"), json!({ "type": "string" }))).collect();
     let alternatives: Vec<Value> =
@@ -492,7 +493,7 @@ fn quick_evaluation_gives_the_same_verdict_or_no_verdict() {
         serde_json::from_str(&multiplied.to_string().replace("#/$defs", "#/items/$defs")).unwrap();
     for (schema, document, quick) in [
         (json!({ "items": { "type": "integer" } }), items("1", 1000), true),
-        // Accepted in one pass (FR-A14), and without a rule for that pass.
+        // The first schema is evaluated in one pass (FR-A14); the second has a keyword that this pass does not support.
         (json!({ "items": { "type": "integer" } }), items("1", 40_000), true),
         (json!({ "items": { "type": "integer" }, "contains": true }), items("1", 40_000), false),
         (json!({ "items": { "type": "integer" } }), items("\"x\"", 100), true),
@@ -539,7 +540,7 @@ fn thirty_thousand_names_under_look_ahead_are_evaluated() {
 
 /// The steps also bound the parts of a split pattern.
 #[test]
-fn hostile_names_under_look_ahead_use_up_the_steps_or_are_quick() {
+fn hostile_names_under_look_ahead_exhaust_the_steps_or_are_quick() {
     let name = |size: usize| format!("{{\"{}!\":1}}", "a".repeat(size));
     let slow = "^(?=(a[ab]{1,400}b){3}[c-z])a";
     let schema = usable(&json!({ "patternProperties": { slow: false } }), Engine::Tape);
@@ -576,7 +577,8 @@ fn resources_with_multiplying_paths_are_unusable() {
     assert!(matches!(unusable(&levels(40)), Unusable::Ways { .. }));
 }
 
-/// The compiler of boon would take minutes for the largest schema, so only the tape engine, which is as exact, evaluates it.
+/// The compiler of boon would take minutes for the largest schema. Therefore only the tape engine evaluates it, whose
+/// verdicts are as exact.
 #[test]
 fn schema_with_very_many_subschemas_is_evaluated_only_by_the_tape() {
     let groups = |count: usize| {

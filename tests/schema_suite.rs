@@ -2,8 +2,8 @@
 //!
 //! Each exception is listed with its reason, and the test fails if an exception passes. The additional cases are in
 //! `tests/data/schema_suite` and always run. The suite is not part of this repository: `tools/schema-suite/run` puts it
-//! under `target/schema-suite`, and `JSON_SCHEMA_TEST_SUITE` names another folder. Without the suite its tests check
-//! nothing and print a note; with `CI=true` they fail.
+//! under `target/schema-suite`; the variable `JSON_SCHEMA_TEST_SUITE` can name another folder. Without the suite its
+//! tests check nothing and print a note; with `CI=true` they fail.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -103,10 +103,10 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// Files of keywords whose violation no server can accept, so that such arguments are refused.
+/// Files of the suite for keywords whose violation no server can accept. Arguments with such a violation are refused.
 const CERTAIN: [&str; 2] = ["type.json", "required.json"];
 
-/// Files of keywords whose violation a server may accept.
+/// Files of the suite for keywords whose violation a server may accept.
 const DOUBTFUL: [&str; 14] = [
     "enum.json",
     "const.json",
@@ -124,7 +124,7 @@ const DOUBTFUL: [&str; 14] = [
     "minProperties.json",
 ];
 
-/// Checks that a violation counts as unacceptable for any server exactly for the keywords in [`CERTAIN`].
+/// Checks that violations of the keywords in [`CERTAIN`], and only these, count as unacceptable for every server.
 fn misfits(name: &str, schema: &Schema, data: &str) -> Result<(), String> {
     let document = [Bytes::copy_from_slice(data.as_bytes())];
     let Verdict::Violates(violation) = schema.judge(&document, &mut JudgeScratch::new()).verdict
@@ -133,7 +133,7 @@ fn misfits(name: &str, schema: &Schema, data: &str) -> Result<(), String> {
     };
     let certain = !violation.misfits.is_empty();
     let mut faults = violation.misfits.listed.iter().map(|misfit| &misfit.fault);
-    // One case of `enum` has a missing member.
+    // In one case for `enum` a required member is missing as well.
     let missing = faults.all(|fault| matches!(fault, MisfitFault::Missing(_)));
     let doubtful = DOUBTFUL.contains(&name) && !(name == "enum.json" && missing);
     match (CERTAIN.contains(&name), doubtful) {
@@ -164,14 +164,14 @@ struct Tally {
     excepted: usize,
 }
 
-/// Counts and failures of a run of cases.
+/// Counts and failures of a run of the cases.
 #[derive(Default)]
 struct Run {
     table: BTreeMap<(&'static str, Who), Tally>,
     failures: Vec<String>,
     /// Exceptions that occurred.
     met: BTreeSet<Known>,
-    /// Number of documents that conform for boon, and number of those accepted by the accept-only pass.
+    /// Number of documents that conform according to boon, and number of those accepted by the accept-only pass.
     conforming: usize,
     accepted: usize,
 }
@@ -179,7 +179,7 @@ struct Run {
 /// Exception for one draft and one source of verdicts.
 type Known = (Who, &'static str, &'static str, &'static str, &'static str);
 
-/// Tests of the draft at each index of [`DRAFTS`].
+/// Defines the tests of each draft; the number is its index in [`DRAFTS`].
 macro_rules! drafts {
     ($($name:ident: $at:literal),*) => {
         $(mod $name {
@@ -394,7 +394,7 @@ fn remotes(folder: &Path) -> Remotes {
     Remotes(Arc::new(documents))
 }
 
-/// Adds the dialect to a schema that does not name it, as for older drafts in the suite.
+/// Adds the dialect to a schema that does not name it: the suite omits it in schemas of older drafts.
 fn with_dialect(schema: &str, dialect: &str) -> String {
     let value: Value = serde_json::from_str(schema).unwrap();
     match value {

@@ -41,7 +41,7 @@ impl Visit for Fields {
     }
 }
 
-/// Recorded spans named `call`, and for each log line its request.
+/// Recorded spans named `call`, and for each log line the request of the span around it.
 #[derive(Clone, Default)]
 struct Recording {
     calls: Arc<Mutex<BTreeMap<u64, Fields>>>,
@@ -126,7 +126,7 @@ const REQUESTS: [&str; 3] = [
 ];
 
 #[test]
-fn call_is_one_span_that_its_log_lines_carry() {
+fn call_is_one_span_around_its_log_lines() {
     let (calls, lines) = record(Level::DEBUG, &REQUESTS);
     assert_eq!(calls.len(), REQUESTS.len(), "{calls:?}");
     let of = |request: &str| {

@@ -120,7 +120,7 @@ const PURE: &[&str] = &[
     "src/upstream/pending.rs",
 ];
 
-/// Folders within pure ones that are not pure, except files in [`PURE`] below them.
+/// Folders below those of [`PURE`] that are not pure, except for files that [`PURE`] lists.
 const NOT_PURE: &[&str] = &["src/policy/approvals", "src/policy/identity"];
 
 /// Names that pure code must not use.
@@ -233,7 +233,7 @@ fn check(path: &str, text: &str) -> Vec<String> {
     let mut found = marks(text);
     found.extend(requirements::citations(text));
     if path.ends_with(".rs") {
-        // A fuzz target has three lines, which call a body with a header.
+        // A fuzz target has only three lines; the header is in the file of its body.
         if !path.starts_with("fuzz/fuzz_targets/") {
             found.extend(header(text));
         }

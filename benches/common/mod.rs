@@ -1,9 +1,9 @@
-//! Shared inputs of the benchmarks: tool results as real servers send them, of any size, and the JSON
-//! Schema they conform to.
+//! Shared inputs of the benchmarks: tool results of any size, like those of real servers, and the JSON Schema to which
+//! they conform.
 //!
-//! A search over issues: nested objects and arrays, numbers, enums, dates, prose with escapes and
-//! characters beyond ASCII. As the protocol advises, `content` carries the structured result once
-//! more as escaped text.
+//! The result of a search over issues: nested objects and arrays, numbers, enums, dates, prose with escapes and
+//! characters beyond ASCII. As the protocol recommends, `content` contains the structured result a second time, as
+//! escaped text.
 
 #![allow(
     dead_code,
@@ -14,7 +14,7 @@
 
 use std::fmt::Write;
 
-/// The sizes that every benchmark covers, with their names.
+/// The sizes used by every benchmark, with their names.
 pub const SIZES: [(&str, usize); 4] =
     [("1KB", 1_000), ("13KB", 13_000), ("1.3MB", 1_300_000), ("13MB", 13_000_000)];
 
@@ -94,7 +94,7 @@ pub fn structured(size: usize) -> String {
     format!(r#"{{"total":{count},"incomplete":false,"items":[{items}]}}"#)
 }
 
-/// Appends one issue, without a body if `room` is at most 1000 bytes.
+/// Appends an issue. It has no body if `room` is at most 1000 bytes.
 fn issue(out: &mut String, n: usize, room: usize) {
     const WORDS: [&str; 12] = [
         "timeout",

@@ -1,9 +1,9 @@
-//! Worst-case schemas and documents: alternatives that multiply, patterns without a small
-//! automaton, items that collide, errors that pile up.
+//! Worst-case schemas and documents: alternatives that multiply, patterns without a small automaton, items with equal
+//! hashes, and large numbers of errors.
 
 use serde_json::{Map, Value, json};
 
-/// Name, schema, and document of each case; small ones if `quick`.
+/// Name, schema and document of each case; the documents are small if `quick`.
 pub(crate) fn cases(quick: bool) -> Vec<(&'static str, Value, String)> {
     let size = if quick { 1 << 10 } else { 5 << 20 };
     let text = |unit: &str, size: usize| format!("\"{}!\"", unit.repeat(size / unit.len()));
@@ -67,7 +67,7 @@ pub(crate) fn cases(quick: bool) -> Vec<(&'static str, Value, String)> {
     cases
 }
 
-/// A chain of definitions, each an alternative of two references to the next.
+/// A chain of definitions. Each consists of two alternatives, both of which refer to the next definition.
 fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
     let mut defs = Map::new();
     for at in 0..length {
@@ -78,7 +78,7 @@ fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
     json!({ "$ref": "#/$defs/d0", "$defs": defs })
 }
 
-/// Applies the chain to each item instead of the whole document.
+/// Changes the schema so that the chain applies to each item instead of the whole document.
 fn for_items(mut chain: Value) -> Value {
     if let Some(members) = chain.as_object_mut() {
         let first = members.remove("$ref");
@@ -87,7 +87,7 @@ fn for_items(mut chain: Value) -> Value {
     chain
 }
 
-/// Arrays that differ only in their brackets.
+/// Nested arrays that differ only in their brackets: every way to combine the leaves in pairs.
 fn bracketings(leaves: usize) -> Vec<String> {
     if leaves == 1 {
         return vec!["1".to_owned()];

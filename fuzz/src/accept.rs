@@ -1,7 +1,8 @@
-//! Target `accept`: a document accepted in one pass conforms for the tape engine and for boon, whole and damaged.
+//! Target `accept`: a document accepted in one pass conforms for the tape engine and for boon. Checked for the document
+//! as generated and with damage.
 //!
-//! Input: a line with the schema, then the document; or `~` and bytes from which `arbitrary` generates a schema, a document and damage
-//! to its text.
+//! Input: a line with the schema, then the document; or `~` and bytes from which `arbitrary` generates a schema, a
+//! document and damage to its text.
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
@@ -44,7 +45,7 @@ pub fn run(data: &[u8]) {
     compare(&data[..end], &[data[end + 1..].to_vec()]);
 }
 
-/// A schema, a document, and the document with damage.
+/// A schema, a document, and the document in damaged versions.
 fn grow(from: &mut Unstructured<'_>) -> Result<(String, Vec<Vec<u8>>)> {
     let mut damage = Vec::new();
     for _ in 0..from.int_in_range(0..=3_u8)? {
@@ -78,7 +79,8 @@ fn compare(raw: &[u8], documents: &[Vec<u8>]) {
 
 fn accepts(schema: &Schema, boon: &Schema, document: &[u8], scratch: &mut JudgeScratch) {
     let accepted = schema.accepts_in_one_pass(document, scratch);
-    // The order of names in documents before this one changes no result.
+    // Documents that were evaluated earlier with the same scratch must not change the verdict, regardless of the order
+    // of their names.
     assert_eq!(accepted, schema.accepts_in_one_pass(document, &mut JudgeScratch::new()));
     for slices in [2, 7, document.len()] {
         let mut arriving = ArrivingDocument::new();

@@ -1,7 +1,7 @@
 //! Target `answers`: questions about records between nodes of a fleet, and their answers.
 //!
-//! Input: the bytes of a question or of an answer. Each is decoded within the bounds of a question, or refused; a decoded one is
-//! unchanged by encoding and decoding.
+//! Input: the bytes of a question or of an answer. Each is either decoded within the bounds of a question, or refused.
+//! A decoded one is unchanged after it is encoded and decoded again.
 
 use mcpproxy_fleet::record_questions::{
     AnswerHead, MAX_ASKED_RECORDS, MAX_RANGES, RecordQuestion, read_buckets,

@@ -9,10 +9,10 @@ use serde_json::Value;
 pub fn run(data: &[u8]) {
     let shown = readable(data);
     let Ok(value) = serde_json::from_slice::<Value>(data) else {
-        assert!(!shown, "what is no JSON is not shown");
+        assert!(!shown, "text that is not JSON was accepted");
         return;
     };
-    // Of two equal keys a tree keeps one: such text comes from no face.
+    // A refused text may have two equal keys, of which `value` has only one; written again it is then shorter.
     if shown {
         assert!(value.is_object() && mappable(&value, 0));
     } else if value.is_object() {
@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The reference's verdict on values, from the tree.
+/// The reference's verdict on a value, computed from the document tree.
 fn mappable(value: &Value, depth: usize) -> bool {
     if depth >= MAX_DEPTH && (value.is_array() || value.is_object()) {
         return false;

@@ -22,7 +22,7 @@ pub fn run(message: &[u8]) {
     let protocol = ["jsonrpc", "id", "result", "error", "method", "params"];
     if let Some(fault) = finished.err().map(|error| error.fault) {
         assert_eq!(fed, finished);
-        // serde_json has no opinion on these.
+        // serde_json does not report these faults.
         match fault {
             ScanFault::Duplicate(member) => {
                 let name = member.to_string();
@@ -63,7 +63,7 @@ pub fn run(message: &[u8]) {
 
     let result = members.get("result").map(|raw| serde_json::from_str::<Members<'_>>(raw.get()));
     let result = match result {
-        // A key in it that serde_json refuses where it decodes it: a lone surrogate.
+        // serde_json refuses `result` if decoding a key in it fails: the key has a lone surrogate.
         Some(Err(_)) if members.get("result").is_some_and(|raw| raw.get().starts_with('{')) => {
             assert!(envelope.ambiguity.is_some());
             return;

@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
     assert_request(wire);
 }
 
-/// The part of a response that was read.
+/// The response as far as it was read.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     status: u16,
@@ -31,7 +31,7 @@ struct Answer {
     /// Bytes after the head.
     after_head: usize,
     body: Vec<u8>,
-    /// Whether the body is complete, or the framing fault after this many bytes of it.
+    /// Whether the body is complete, or a framing fault that follows the bytes in `body`.
     ended: Result<bool, FramingFault>,
     /// Bytes after the body.
     rest: usize,
@@ -81,7 +81,7 @@ fn answer<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Answer>, 
     }))
 }
 
-/// Compares with a reader that has all bytes before it.
+/// Compares the answer with that of a second decoder, which has all bytes at once.
 fn assert_body(answer: &Answer, wire: &[u8]) {
     let Ok(ended) = answer.ended else { return };
     let (body, rest) = (&answer.body[..], answer.rest);

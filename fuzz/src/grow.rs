@@ -15,7 +15,7 @@ const DRAFTS: [&str; 5] = [
     "https://json-schema.org/draft/2019-09/schema",
     "https://json-schema.org/draft/2020-12/schema",
 ];
-/// Numbers near the limits of number types, and where doubles cease to be exact decimals.
+/// Numbers near the limits of number types, and numbers at which doubles cease to represent decimals exactly.
 const NUMBERS: [&str; 32] = [
     "0",
     "-0",
@@ -86,7 +86,8 @@ const REFERENCES: [(&str, &str); 12] = [
     ("$ref", "#n"),
     ("$ref", "#"),
     ("$ref", "b.json"),
-    // What no URI can hold, as generators write it, encoded already, and a name of its own.
+    // References with characters that no URI may contain: unescaped as generators of schemas write them,
+    // percent-encoded, and a name that itself contains a percent-encoded character.
     ("$ref", "#/$defs/P<é|[1] %>"),
     ("$ref", "#/$defs/P%3Cé%7C%5B1] %25>"),
     ("$ref", "#/$defs/P%253C"),
@@ -94,7 +95,7 @@ const REFERENCES: [(&str, &str); 12] = [
     ("$dynamicRef", "#/$defs/a"),
     ("$recursiveRef", "#"),
 ];
-/// Keywords inside a value, where they have no meaning.
+/// Keywords inside a value such as `const`, where they have no meaning.
 const DISGUISED: [&str; 6] = [
     "\"$id\":\"b.json\"",
     "\"$anchor\":\"n\"",
@@ -114,12 +115,12 @@ pub struct Grow<'a> {
 }
 
 impl<'a> Grow<'a> {
-    /// Generator from these bytes; the plainest text once they are used up.
+    /// Generator that reads these bytes. Once they are used up, it generates the simplest text.
     pub fn new(from: Unstructured<'a>) -> Self {
         Self { from }
     }
 
-    /// A whole schema, with definitions that references can lead to.
+    /// A whole schema, with definitions for references to use.
     pub fn schema(&mut self) -> Result<String> {
         let mut members = Vec::new();
         if self.from.ratio(1, 3)? {
@@ -242,7 +243,7 @@ impl<'a> Grow<'a> {
                 for _ in 0..self.from.int_in_range(0..=MAX_MEMBERS)? {
                     items.push(self.value(level + 1)?);
                 }
-                // Sometimes so many that engines count them otherwise.
+                // Sometimes more than twenty items, for which engines use another algorithm.
                 if level == 0 && self.from.ratio(1, 8)? {
                     items.extend((100..120).map(|number| number.to_string()));
                 }

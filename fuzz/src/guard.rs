@@ -8,7 +8,7 @@ use mcpproxy_json::scan::{Breach, Guard, ScanLimits, Scanner};
 
 use super::scan::{Cutter, bound};
 
-/// Maximum nesting of the shorthand: this reference is recursive.
+/// Maximum nesting of the document, because this reference implementation is recursive.
 const MAX_NESTING: u64 = 300;
 
 pub fn run(data: &[u8]) {
@@ -82,7 +82,7 @@ struct Document<'a> {
 }
 
 impl Document<'_> {
-    /// Writes a value; a container has level `level`. Returns its depth.
+    /// Writes a value. A container opened here is at nesting `level`. Returns the depth of the value.
     fn value(&mut self, level: u64) -> u64 {
         let Some((&first, rest)) = self.shorthand.split_first() else {
             self.text.extend(b"null");

@@ -1,7 +1,8 @@
-//! Target `headers`: the check of a header against the body equals a naive one, and a value's header form decodes to the value.
+//! Target `headers`: the comparison of a header with the body gives the result of a simple reference, and the header
+//! form of a value decodes to the value.
 //!
-//! Input, line by line: `+` and the body's value, or nothing; then the header's lines, each after a letter: `r` the rest verbatim,
-//! `b` the rest in base64, `s` the body's value with spaces around it, `e` the same in base64.
+//! Input, line by line: first `+` and the body's value, or nothing; then the lines of the header, each after a letter:
+//! `r` the rest verbatim, `b` the rest in base64, `s` the body's value with spaces around it, `e` the same in base64.
 
 use mcpproxy_protocol::mcp::headers::{Form, HeaderMismatch, NAME, agree, decode, encode};
 
@@ -26,7 +27,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Line of a header: arbitrary, or likely to agree.
+/// A line of the header: arbitrary, or one that probably agrees with the body.
 fn header(given: &[u8], said: &[u8]) -> Option<Vec<u8>> {
     Some(match given {
         [b'r', rest @ ..] => rest.to_vec(),
@@ -51,7 +52,7 @@ fn obvious(form: Form, lines: &[Vec<u8>], body: Option<&str>) -> Result<(), Head
     }
 }
 
-/// UTF-8 that a header's line represents.
+/// Text in UTF-8 that a line of the header represents.
 fn value(form: Form, mut line: &[u8]) -> Option<Vec<u8>> {
     if line.iter().any(|&byte| byte != b'\t' && !(0x20..0x7f).contains(&byte)) {
         return None;
@@ -91,7 +92,7 @@ fn unbase64(text: &[u8]) -> Option<Vec<u8>> {
     for group in text.chunks(4) {
         let mut bits = 0;
         for letter in group {
-            // Where padding may stand, the comparison below decides.
+            // Any `=` counts as padding here; the comparison below rejects misplaced padding.
             let digit = LETTERS.iter().position(|known| known == letter);
             bits = bits << 6 | digit.or((*letter == b'=').then_some(0))? as u32;
         }

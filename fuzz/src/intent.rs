@@ -1,5 +1,5 @@
-//! Target `intent`: the arguments of a call tool never cause a panic, ambiguous ones are never accepted, and admission denies what it
-//! must.
+//! Target `intent`: the arguments of a call tool never cause a panic, ambiguous ones are never accepted, and admission
+//! denies every call that it must deny.
 //!
 //! Input: a byte that selects the tool's hints, the variant and the settings, then `arguments`.
 
@@ -20,9 +20,9 @@ pub fn run(data: &[u8]) {
     let bit = |at: u8| pick >> at & 1 == 1;
     let raw = Bytes::copy_from_slice(raw);
     let mut scratch = Scratch::new();
-    // As the caller does: a request that two parsers could read differently goes no further.
+    // As in the caller of this code: a request that two parsers could read differently is not processed further.
     let checked = tape::check_unique(&raw, tape::MAX_DEPTH, &mut scratch);
-    // Its short look at small documents passes nothing that the tape does not.
+    // The fast check of small documents accepts nothing that the tape refuses.
     assert_eq!(checked, scratch.read([&raw[..]], |_| ()));
     if checked.is_err() {
         return;
@@ -80,7 +80,10 @@ pub fn run(data: &[u8]) {
     if let Ok(permit) = &strictly {
         let Access::Tool(access) = permit.access() else { panic!("a tool was asked for") };
         assert_eq!((access.operation(), stated), (variant, Some(variant)));
-        assert!(loosely.is_ok(), "inferring is never stricter");
+        assert!(
+            loosely.is_ok(),
+            "permitted with a required operation type, refused with an inferred one"
+        );
     }
     if stated.is_some_and(|stated| stated != variant) {
         assert!(strictly.is_err() && loosely.is_err(), "the two keys differ");

@@ -1,7 +1,8 @@
 //! Target `journal`: the reader of the store's journals, which resynchronizes after damage.
 //!
-//! Input: structured. A survey of any bytes covers the used part with batches and damaged ranges, in order, and each batch equals
-//! that encoded from its items. A generated journal that is damaged afterwards keeps every untouched batch.
+//! Input: structured. A survey of arbitrary bytes divides the used part into batches and damaged ranges, in order, and
+//! each batch equals the encoding of its items. In a generated journal that is then damaged, every untouched batch is
+//! found.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use mcpproxy_activity::store::journal_format::{
@@ -23,11 +24,11 @@ pub fn run(data: &[u8]) {
     if let Some(fixed) = ordered(&seqnos) {
         assert_eq!(fixed.len(), seqnos.len());
     }
-    // Only a text that is not UTF-8 could fail, and `arbitrary` makes none.
-    grow(&mut Unstructured::new(data)).expect("as many zeros as it takes");
+    // Only a text that is not UTF-8 could cause an error, and `arbitrary` generates none.
+    grow(&mut Unstructured::new(data)).expect("zeros after the end of the input");
 }
 
-/// A survey covers its bytes, and its batches are what was written.
+/// Asserts that a survey covers all of the bytes, and that each batch found encodes to its bytes.
 fn whole(data: &[u8], found: &Survey) {
     let batches = found.batches.iter().map(|batch| batch.range.clone());
     let mut ranges: Vec<_> = batches.chain(found.damaged.iter().cloned()).collect();
@@ -44,14 +45,14 @@ fn whole(data: &[u8], found: &Survey) {
     }
 }
 
-/// Undamaged blocks are found.
+/// Generates a journal, damages it, and asserts that each undamaged batch is found.
 fn grow(from: &mut Unstructured<'_>) -> Result<()> {
     let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
     for seqno in 1..=u64::from(from.int_in_range(1..=MAX_BATCHES)?) {
         let mut written = Vec::new();
         for _ in 0..from.int_in_range(1..=3u8)? {
             let key = <[u8; 8]>::arbitrary(from)?;
-            // Half of it could be taken for a journal.
+            // Half of the values end with bytes that look like a batch of a journal.
             let fake = encode(seqno, &[Item { keyspace: 6, key: b"first", value: Some(&key) }]);
             let value = Vec::<u8>::arbitrary(from)?;
             let value = if bool::arbitrary(from)? { [value, fake].concat() } else { value };
@@ -73,8 +74,8 @@ fn grow(from: &mut Unstructured<'_>) -> Result<()> {
     }
     let found = survey(&bytes, |_| Evidence::Confirmed);
     whole(&bytes, &found);
-    // Behind damage a batch within a value may be taken for one of the journal: then what follows it is not
-    // known to be damaged, but the next batch is found again.
+    // After damage, a value that looks like a batch may be mistaken for a batch. The bytes after it are then not
+    // reported as damaged, but the next batch is found.
     for (range, count) in ranges {
         if !hit.iter().any(|at| range.contains(at)) {
             let batch = found.batches.iter().find(|batch| batch.range == range);

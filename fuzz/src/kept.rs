@@ -1,7 +1,7 @@
 //! Target `kept`: files with the pins of a server and with agent tokens.
 //!
-//! Input: the text of either. It is decoded or refused; a decoded one is encoded to the same text with the same meaning: no tool
-//! and no token occurs twice, and at any time every token is in force or not.
+//! Input: the text of either file. It is decoded or refused. A decoded file is encoded to the same text with the same
+//! meaning: no tool and no token occurs twice, and at any time each token is either in force or not.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +23,7 @@ fn tokens(data: &[u8]) {
     assert_eq!(table.is_empty(), tokens.is_empty());
     for seconds in [0, 1, 2_000_000_000, 1 << 40] {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        // Their secrets are unknown.
+        // The input contains hashes only, so no secret in it can be valid.
         assert!(table.prove(data, now).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Objects of a fleet's store and inputs of an auditor: segments, notes, checkpoints, names of segments, claims, keys,
-//! proofs, canonical bytes. Decoded ones are encoded to the same bytes.
+//! Objects in the store of a fleet, and inputs of an auditor: segments, notes, checkpoints, names of segments, claims,
+//! keys, proofs, canonical bytes. A decoded object is encoded to the same bytes.
 
 use bytes::Bytes;
 use mcpproxy_activity::codec;
@@ -11,7 +11,7 @@ use mcpproxy_fleet::checkpoint::{self, VerifierKey};
 use mcpproxy_fleet::parquet_table;
 use mcpproxy_fleet::segment::{self, SegmentName};
 
-/// The key of the node that sealed the seeds that are segments.
+/// Key of the node that sealed the segments among the seeds.
 const KEY: &str = "mcpproxy/d17c8662a3adba902b41b74658abe1a8/a+ec5c8c1e+AaN5ZarXTQXYn5Ck3jYpzFlmaYufxPh49TbYixC+XrnB";
 
 /// One input.
@@ -43,13 +43,13 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A segment, and its table regardless of the signature: decoding and encoding yields the same bytes.
+/// Asserts that decoding and encoding a segment's table yields the same bytes, regardless of the signature.
 fn table(bytes: &Bytes) {
     let opened = VerifierKey::parse(KEY).map(|key| segment::open(bytes, &key));
     let read =
         parquet_table::footer(bytes).and_then(|footer| parquet_table::decode(bytes, &footer));
     let Ok(read) = read else {
-        assert!(!matches!(opened, Ok(Ok(_))), "a segment without a table is believed");
+        assert!(!matches!(opened, Ok(Ok(_))), "a segment without a table was accepted");
         return;
     };
     let again = parquet_table::encode(&read.rows, &read.node, |_| Vec::new()).map(Bytes::from);

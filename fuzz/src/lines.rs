@@ -1,4 +1,4 @@
-//! Target `lines`: lines decoded from any pieces equal those of a plain split.
+//! Target `lines`: the lines decoded from a stream in pieces of any size equal those of a simple split of the whole.
 //!
 //! Input: a byte for the size of the pieces, a byte for the maximum length of a line, then the stream.
 

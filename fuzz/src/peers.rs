@@ -1,7 +1,8 @@
-//! Target `peers`: messages between nodes of a fleet, over HTTP and by the store, are decoded or refused, regardless of their author.
+//! Target `peers`: messages between the nodes of a fleet, over HTTP and through the store, are decoded or refused,
+//! regardless of their author.
 //!
-//! Input: a byte that selects what the rest is: the frames of an answer, their head, the header of a request, a forwarded request, the
-//! facts of a node, a sealed object, a heartbeat, a claim.
+//! Input: a byte that selects the kind of the rest: the frames of an answer, the head of an answer, the header of a
+//! request, a forwarded request, the facts of a node, a sealed object, a heartbeat, a claim.
 
 use std::sync::OnceLock;
 
@@ -52,7 +53,7 @@ fn node(name: &str) -> NodeName {
     NodeName::parse(name).expect("a name")
 }
 
-/// A request, and the keys that seal and open its answer.
+/// Key that seals and opens the answer to a request.
 fn answer_key(counter: u64) -> AnswerKey {
     let sender = |name, boot| PeerSender { node: node(name), boot: BootId([boot; 16]) };
     let (from, to) = (sender("a", 1), sender("b", 2));
@@ -60,7 +61,7 @@ fn answer_key(counter: u64) -> AnswerKey {
     PLACE.seal(&head, &keys(KeyPurpose::Peer)).1
 }
 
-/// The body read from frames in pieces of that many bytes, and its end.
+/// Reads frames in pieces of `step` bytes. Returns the body, and whether the answer is complete.
 fn read(wire: &[u8], step: usize) -> (Vec<u8>, Result<bool, BadPeerAnswer>) {
     let (mut reader, mut body) = (AnswerReader::new(answer_key(1)), Vec::new());
     for piece in wire.chunks(step) {
@@ -77,7 +78,7 @@ fn read(wire: &[u8], step: usize) -> (Vec<u8>, Result<bool, BadPeerAnswer>) {
     (body, Ok(reader.has_ended()))
 }
 
-/// Frames of an answer with a part in them that was changed, however they are cut.
+/// Alters a byte in the frames of an answer, and asserts that the change is detected for any size of the pieces.
 fn frames(data: &[u8]) {
     let [step, at, change, body @ ..] = data else { return };
     let step = usize::from(*step) + 1;
@@ -96,12 +97,12 @@ fn frames(data: &[u8]) {
     let whole = read(&wire, wire.len());
     assert_eq!(read(&wire, step), whole, "in pieces as in one");
     assert!(body.starts_with(&whole.0) && (*change == 0) == (whole.1 == Ok(true)));
-    // Unsealed data is never opened.
+    // The input itself was not sealed, so it is never opened.
     let odd = read(data, step);
     assert!(odd.0.is_empty() && odd.1 != Ok(true));
 }
 
-/// A head that is read is the same once it is written and read again.
+/// Asserts that a decoded head is unchanged after it is encoded and decoded again.
 fn head(payload: &[u8]) {
     let Some(PeerAnswerPart::Head(status, headers)) = PeerAnswerPart::head(payload) else { return };
     let wire = AnswerFrames::new(answer_key(1)).head(status, &headers).concat();
@@ -111,7 +112,7 @@ fn head(payload: &[u8]) {
     assert_eq!((again, same), (status, headers));
 }
 
-/// The header of a request is that of who has the key, and no other.
+/// Asserts that only a header sealed with the fleet's key is accepted as the header of a request.
 fn request(data: &[u8]) {
     let keys = keys(KeyPurpose::Peer);
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -130,7 +131,7 @@ fn request(data: &[u8]) {
     assert_eq!(opened.0, made);
 }
 
-/// A request that was passed on is its head and the rest.
+/// Asserts that a forwarded request consists of its head and the rest of the bytes.
 fn passed_on(data: &[u8]) {
     let sent = Bytes::copy_from_slice(data);
     if let Some((head, body)) = forwarded_parts(&sent) {
@@ -139,7 +140,8 @@ fn passed_on(data: &[u8]) {
     }
 }
 
-/// Facts of a node are unchanged after writing and reading, and are that node's or of the nodes that it names.
+/// Asserts that the facts of a node are unchanged after they are encoded and decoded again, and belong to that node or
+/// to the nodes that they name.
 fn facts(data: &[u8]) {
     let a = node("a");
     if let Ok(object) = FactObject::read(data, &a) {
@@ -147,7 +149,7 @@ fn facts(data: &[u8]) {
     }
 }
 
-/// A sealed object opens at its own path with its key; nothing else does.
+/// Asserts that a sealed object opens at its own path with its key, and that nothing else opens.
 fn sealed(data: &[u8]) {
     let keys = FactKeys::new([[7; 32], [8; 32]]);
     assert!(data.len() as u64 <= MAX_FACT_OBJECT_BYTES);
@@ -162,7 +164,8 @@ fn sealed(data: &[u8]) {
     assert_eq!(open_object(&keys, OBJECT, &object).is_ok(), *change == 0);
 }
 
-/// A heartbeat is its node's, and what is within its bounds is read as it was said.
+/// Asserts that a heartbeat is valid for its node only, and that values within its bounds are read as they were
+/// written.
 fn heartbeat(data: &[u8]) {
     let (a, by) = (node("a"), keys(KeyPurpose::Heartbeat));
     let verifier = node_key().verifier(&FLEET.to_string(), "a").expect("a name");
@@ -183,7 +186,7 @@ fn heartbeat(data: &[u8]) {
     }
 }
 
-/// A key of this process: what it signs is in no input.
+/// Key generated by this process, so no input contains a signature made with it.
 fn node_key() -> &'static NodeKey {
     static KEY: OnceLock<NodeKey> = OnceLock::new();
     KEY.get_or_init(|| {

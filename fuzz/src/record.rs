@@ -1,7 +1,8 @@
 //! Target `record`: the codec and the redaction of activity records.
 //!
-//! Input: structured. A generated record is unchanged after its block is encoded and decoded; the bytes themselves are decoded and
-//! encoded to the same, or refused. A secret of any form in the table is redacted, regardless of the bytes around it.
+//! Input: structured. A generated record is unchanged after its block is encoded and decoded. The bytes themselves are
+//! either decoded, and then encoded to the same bytes, or refused. A secret of each form in the table is redacted,
+//! regardless of the bytes around it.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::Bytes;
@@ -20,15 +21,15 @@ pub fn run(data: &[u8]) {
     read(data);
     redact(data);
     planted(data);
-    // Only a text that is not UTF-8 could fail, and `arbitrary` makes none.
-    grow(&mut Unstructured::new(data)).expect("as many zeros as it takes");
+    // Only a text that is not UTF-8 could cause an error, and `arbitrary` generates none.
+    grow(&mut Unstructured::new(data)).expect("zeros after the end of the input");
 }
 
-/// Any bytes are read or refused, and what is read is written back the same.
+/// Asserts that any bytes are decoded or refused, and that decoded ones are encoded to the same bytes.
 fn read(data: &[u8]) {
     let _ = codec::head_block(data);
     let _ = codec::body_block(data);
-    // Under the first byte of a packed block, too.
+    // Also with the first byte of a packed block before them.
     let _ = unpack(Bytes::copy_from_slice(data));
     let _ = unpack([&[2], data].concat().into());
     let term = query::Term::new(query::RecordField::Tool, b"tool");
@@ -53,7 +54,7 @@ fn read(data: &[u8]) {
     }
 }
 
-/// Redaction neither fails nor grows without bound, wherever the payload was cut.
+/// Asserts that redaction neither fails nor grows without bound, regardless of where the payload was cut.
 fn redact(data: &[u8]) {
     let redactor = Redactor::new(&[]);
     for limit in [data.len(), data.len() / 2] {
@@ -63,7 +64,7 @@ fn redact(data: &[u8]) {
     }
 }
 
-/// A form of the table, within a text of JSON beside the bytes, or in a string within it.
+/// Asserts that a secret of the table is redacted, in a JSON text next to the input, or in a string of that text.
 fn planted(data: &[u8]) {
     let Some((pick, around)) = data.split_first() else { return };
     let (form, pick) = (usize::from(*pick) % FORMS.len(), usize::from(*pick) / FORMS.len());
@@ -81,13 +82,13 @@ fn planted(data: &[u8]) {
     let redactor = Redactor::new(&[]);
     let cut = PayloadRef::cut(text.as_bytes(), text.len());
     let kept = String::from_utf8_lossy(&redactor.payload(cut).0).into_owned();
-    // What the bytes say themselves does not count, nor what is spelled otherwise in a string.
+    // Not checked if the input itself contains the secret, or if the secret is escaped in a string.
     let secret = form.secret;
     let plain = !secret.contains(['"', '\n', '\\']);
     assert!(!plain || around.contains(secret) || !kept.contains(secret), "{}: {kept}", form.name);
 }
 
-/// A block reads back as written.
+/// Asserts that a generated block is unchanged after it is encoded and decoded.
 fn grow(from: &mut Unstructured<'_>) -> Result<()> {
     let (first, node, prev) = (<_>::arbitrary(from)?, NodeId(<_>::arbitrary(from)?), Hash([5; 32]));
     let mut builder = BlockBuilder::new(first, prev);

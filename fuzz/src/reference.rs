@@ -24,13 +24,13 @@ pub fn read(message: &[u8], limits: ScanLimits) -> (ScannedMessage, Result<(), S
     (reader.envelope, read.map_err(|fault| ScanError { at: reader.at as u64, fault }))
 }
 
-/// A fault stands at `at`.
+/// Reader at position `at`, where a fault is reported.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     limits: ScanLimits,
     envelope: ScannedMessage,
-    /// Decoded keys; true for those of `result`.
+    /// Decoded keys; the flag is true for the keys of `result`.
     keys: Vec<(bool, ScannedMember, Vec<u8>)>,
 }
 
@@ -48,7 +48,7 @@ impl Reader<'_> {
         if self.at < self.bytes.len() { Err(ScanFault::Trailing) } else { Ok(()) }
     }
 
-    /// An object from its bracket on, the message's own or that of `result`.
+    /// Reads an object from its opening bracket on: the message itself, or its `result`.
     fn members(&mut self, in_result: bool) -> Read {
         self.at += 1;
         self.space();
@@ -305,7 +305,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The guarded value: both bounds are looked at after the fact, and the earlier counts.
+    /// The guarded value. Both bounds are checked after it was read; the one exceeded first is reported.
     fn structured(&mut self) -> Read {
         let start = self.at as u64;
         let mut opened = Vec::new();
@@ -329,7 +329,7 @@ impl Reader<'_> {
         self.value_noting(&mut Vec::new())
     }
 
-    /// Any value; notes each bracket that opens: its offset, and the depth it opens.
+    /// Any value. Notes the offset of each opening bracket and the depth that it opens.
     fn value_noting(&mut self, opened: &mut Vec<(u64, u64)>) -> Read {
         match self.peek()? {
             b'"' => self.string(),
@@ -386,7 +386,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// At least one digit; a byte must follow, or the number might continue.
+    /// At least one digit. Another byte must follow; otherwise the number might continue.
     fn digits(&mut self) -> Read {
         if !self.peek()?.is_ascii_digit() {
             return Err(ScanFault::Number);
@@ -450,7 +450,7 @@ impl Reader<'_> {
     }
 }
 
-/// Member that decides about a result and differs from `name` by case only.
+/// Member that determines how a result is treated, if `name` differs from its name only by case.
 pub fn variant(name: &str) -> Option<ScannedMember> {
     let decisive = [
         ScannedMember::Content,

@@ -1,14 +1,15 @@
 //! Target `results`: the outline of a kept result, and its requested parts.
 //!
-//! Input: the arguments of `read_result` on the first line, then the result. The outline is bounded; a part is a piece of the
-//! requested value, at most as long as requested, and each note on how to continue leads further, up to the end.
+//! Input: the arguments of `read_result` on the first line, then the result. The outline is bounded. A part is a piece
+//! of the requested value, at most as long as requested. Each note on how to continue leads to a later part, until the
+//! end is reached.
 
 use mcpproxy_gateway::results::{
     MAX_PART_BYTES, Outline, PartQuery, ResultHandle, Selection, part, without_handles,
 };
 use serde_json::Value;
 
-/// More than the maximum of outline and head together.
+/// More than the maximum size of an outline with its head.
 const MAX_OUTLINE_BYTES: usize = 4096;
 
 pub fn run(data: &[u8]) {
@@ -28,7 +29,7 @@ pub fn run(data: &[u8]) {
     parts(result, query);
 }
 
-/// No handle is left in what others read, nor in what they would read of its JSON, and what is no handle stays.
+/// Asserts that no handle is left in a text shown to others, nor in its JSON strings, and that other text is unchanged.
 fn without(text: &str) {
     let hidden = without_handles(text);
     if !text.contains('\\') {
@@ -63,7 +64,7 @@ fn parts(result: &str, mut query: PartQuery) {
     let is_search = matches!(query.selection, Selection::Search(_));
     for _ in 0..100 {
         let Ok(found) = part(result, &query) else { return };
-        // A character at least, however little is asked for.
+        // A part has at least one character, of up to 4 bytes, even if the limit is smaller.
         let most = if is_search { MAX_PART_BYTES } else { query.limit.max(4) };
         assert!(found.text.len() as u64 <= most, "{} of {most}", found.text.len());
         if query.pointer.is_some() && query.selection == Selection::All {

@@ -28,7 +28,7 @@ use tokio::runtime::Runtime;
 
 use super::envelope::Members;
 
-/// Messages of one run.
+/// Maximum number of messages of one run.
 const MAX_MESSAGES: usize = 32;
 
 /// Proxy shared by all runs of a thread, and the executor that polls its calls.
@@ -106,7 +106,7 @@ fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
         Err(error) => {
             let answer: Members<'_> = serde_json::from_slice(&error).expect("it is an object");
             let id = answer.get("id").map_or("", RawValue::get);
-            // The id of a message that is not JSON may be readable all the same.
+            // The id of a message may be readable although the message is not valid JSON.
             let own = members.as_ref().map(|members| members.get("id").map(RawValue::get));
             let is_own = own.map_or_else(|| contains(message, id), |own| own == Some(id));
             assert!(id == "null" || is_own, "{id} is not the id of the message");
@@ -115,7 +115,7 @@ fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
     };
     let members = members.expect("a request is an object");
     assert_eq!(members.count("method"), 1);
-    // Whether null is an id is for the reader to say; where there is one, it is the message's own.
+    // The parser decides whether `null` counts as an id. If there is an id, it is that of the message.
     let id = received.request.id.clone();
     if let Some(id) = &id {
         assert_eq!(members.get("id").map(|raw| raw.get().as_bytes()), Some(&**id));
@@ -140,15 +140,15 @@ fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
     }
 }
 
-/// Polls a call to its end: after any notifications it gives exactly one answer.
+/// Polls a call to its end, and asserts that it gives exactly one answer.
 fn complete(stage: &Stage, family: ProtocolFamily, id: &str, mut running: Running) {
     let local = tokio::task::LocalSet::new();
     local.block_on(&stage.runtime, async {
         let (mut begun, mut answers) = (false, 0);
         while let Some(piece) = running.next().await {
-            match piece.expect("nothing is broken off where nothing was sent") {
+            match piece.expect("an answer is cut off only after a part of it was sent") {
                 Piece::Notification(_) | Piece::Request(_) | Piece::Alive => {
-                    panic!("nobody is there to say it")
+                    panic!("no upstream exists that could send this")
                 }
                 Piece::Begin(_) => {
                     begun = true;

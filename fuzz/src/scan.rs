@@ -62,7 +62,7 @@ pub fn run(data: &[u8]) {
     check(&soup, limits, u64::from(*cuts));
 }
 
-/// Bound from a byte: mostly small, sometimes none.
+/// A bound derived from a byte: usually small, sometimes none.
 pub fn bound(byte: u8) -> u64 {
     match byte {
         0..=199 => u64::from(byte),
@@ -71,8 +71,8 @@ pub fn bound(byte: u8) -> u64 {
     }
 }
 
-/// Reads `message` whole and in pieces with every kernel, and holds each answer against the
-/// reference's, at the end and at one place before.
+/// Reads `message` whole and in pieces with every kernel, and compares each result with that of the reference: at the
+/// end, and sometimes in between.
 pub fn check(message: &[u8], limits: ScanLimits, cuts: u64) {
     let (envelope, read) = reference::read(message, limits);
     let mut cutter = Cutter(cuts);
@@ -90,7 +90,7 @@ pub fn check(message: &[u8], limits: ScanLimits, cuts: u64) {
                     Ok(()) => assert_eq!(scanner.position(), before + chunk.len() as u64),
                     Err(error) => assert_eq!(read, Err(error), "{kernel:?}"),
                 }
-                // A look in between, now and then.
+                // Occasionally compares the state before the end of the message.
                 if pieces && cutter.next().is_multiple_of(32) {
                     let (envelope, read) =
                         reference::read(&message[..message.len() - rest.len()], limits);
@@ -114,7 +114,7 @@ impl Cutter {
         self.0 >> 33
     }
 
-    /// A length from 1 to `most`: a single byte, a few, about a block, or anything.
+    /// A length from 1 to `most`: one byte, a few bytes, up to about a block, or any length.
     pub fn len(&mut self, most: usize) -> usize {
         let range = [1, 8, 130, most as u64][(self.next() % 4) as usize];
         ((self.next() % range.max(1)) as usize + 1).min(most)

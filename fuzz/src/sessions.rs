@@ -19,13 +19,13 @@ use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 
 const VERSION: &str = "2025-11-25";
-/// Operations of one run.
+/// Maximum number of operations of one run.
 const MAX_OPERATIONS: usize = 512;
-/// Sessions that there may be, so few that a run fills the table in little time: with the product's 10 000 one took 80 ms.
+/// Maximum number of sessions. So small that a run fills the table quickly: with the product's 10 000 a run took 80 ms.
 const MOST: usize = 4 * EVICTED;
-/// Sessions that one [`Operation::Fill`] opens.
+/// Number of sessions that one [`Operation::Fill`] opens.
 const MANY: usize = MOST / 4;
-/// Fills of one run, so that it stays short.
+/// Maximum number of fills in one run, so that it stays short.
 const MAX_FILLS: usize = 5;
 
 /// The expected session.
@@ -40,9 +40,9 @@ struct Run {
     sessions: Sessions,
     now_ms: u64,
     swept_ms: Option<u64>,
-    /// All that were opened by hand, in their order.
+    /// Sessions opened individually, in the order of their opening.
     known: Vec<Known>,
-    /// The table: when each was last used.
+    /// Expected table: the time of the last use of each session.
     table: HashMap<String, u64>,
     opened: u128,
 }
@@ -84,7 +84,7 @@ impl Run {
     }
 
     fn open(&mut self, keep: bool) {
-        // Random as the system's: no id is given twice, and all shards are met.
+        // The ids are distributed like those of the system: no id occurs twice, and every shard is used.
         self.opened += 1;
         let id = fresh_id(self.opened.to_be_bytes());
         let client =
@@ -100,7 +100,7 @@ impl Run {
             self.evict();
         }
         let session = opened.expect("no session is busy, so there is room");
-        // Unused ones have their own bound.
+        // Marks the session as used, because unused sessions have a bound of their own.
         self.sessions.note_use(&session);
         let id = session.id().to_string();
         assert_eq!(id, format!("{:032x}", self.opened));
@@ -113,13 +113,13 @@ impl Run {
 
     fn sweep(&mut self) {
         let now_ms = self.now_ms;
-        // What is in use now has not expired, so there is nothing new until time has passed.
+        // Sessions used at this time have not expired, so another sweep finds nothing until time has passed.
         if self.swept_ms.replace(now_ms) != Some(now_ms) {
             self.table.retain(|_, used_ms| !expired(*used_ms, now_ms));
         }
     }
 
-    /// The least recently used make room.
+    /// Removes the least recently used sessions.
     fn evict(&mut self) {
         let mut uses: Vec<_> = self.table.iter().map(|(id, used)| (*used, id.as_str())).collect();
         uses.select_nth_unstable(EVICTED - 1);
@@ -146,7 +146,7 @@ impl Run {
         }
     }
 
-    /// Looks for an id that may belong to an unused session, or to none.
+    /// Looks up an id that may belong to a session that was never used, or to none.
     fn find_any(&mut self, number: u128) {
         let id = format!("{number:032x}");
         let there = self.table.get_mut(&id).filter(|used_ms| !expired(**used_ms, self.now_ms));
@@ -198,14 +198,14 @@ impl Run {
         }
     }
 
-    /// Each client counts on its own, so most ids are known to several of them.
+    /// Each client numbers its requests separately, so most ids are in use for several clients.
     fn answer(&mut self, pick: u8) {
         let Some(at) = self.picked(pick) else { return };
         let id = u64::from(pick) / 8;
         let is_open = self.is_open(at);
         let known = &mut self.known[at];
         if !is_open {
-            // The end of a session takes its questions away.
+            // The end of a session also ends its open questions.
             known.asked.clear();
         }
         assert_eq!(known.session.client.answered(id), known.asked.remove(&id));

@@ -8,9 +8,9 @@ use mcpproxy_policy::tool::signature::{MAX_SIGNATURE_BYTES, signature};
 use mcpproxy_policy::tool::signature::{MAX_SUMMARY_BYTES, first_sentence};
 use serde_json::value::RawValue;
 
-/// Maximum length of a tool name, written with escapes.
+/// Maximum length of a tool name in bytes, with each character escaped.
 const MAX_NAME_BYTES: usize = 256 * 6 + 16;
-/// Max bytes of an example.
+/// Maximum size of an example in bytes.
 const MAX_EXAMPLE_BYTES: usize = 256 * 1024;
 
 pub fn run(data: &[u8]) {

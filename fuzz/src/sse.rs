@@ -1,4 +1,5 @@
-//! Target `sse`: an event stream in any pieces gives the same events, and encoded events decode to themselves.
+//! Target `sse`: an event stream gives the same events regardless of how it is split, and encoded events decode to the
+//! original ones.
 //!
 //! Input: a byte for the size of the pieces, then the stream.
 

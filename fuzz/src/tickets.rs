@@ -1,6 +1,7 @@
-//! Target `tickets`: the id of a fleet session opens to the sealed data, or not at all.
+//! Target `tickets`: the id of a fleet session decrypts to the sealed data, or is refused.
 //!
-//! Input: a byte that selects what the rest is: an id, the characters of one, the data sealed in one, or an id that is made and changed.
+//! Input: a byte that selects the kind of the rest: an id, the characters of an id, the data sealed in an id, or a
+//! change to a valid id.
 
 use mcpproxy_fleet::cluster_key::{ClusterKeys, KeyPurpose};
 use mcpproxy_fleet::cluster_key::{IdKeys, MAX_ID_CHARS, MAX_SEALED_BYTES};
@@ -12,7 +13,7 @@ use mcpproxy_policy::Principal;
 
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const SALT: [u8; 16] = [9; 16];
-/// The characters of ids.
+/// Characters of session ids.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 pub fn run(data: &[u8]) {
@@ -22,7 +23,7 @@ pub fn run(data: &[u8]) {
     let office = TicketOffice::new(keys.clone(), NodeTag::of_bytes([1; 16]));
     match kind % 4 {
         0 => {
-            // An id cannot be made without the key, and no input has one that was made.
+            // A valid id requires the key, so the input cannot contain one.
             if let Ok(text) = std::str::from_utf8(data) {
                 assert!(office.open(text, 0).is_err());
             }
@@ -42,7 +43,7 @@ pub fn run(data: &[u8]) {
             let made_ms = ticket.made_ms;
             let opening =
                 ticket.clone().opening(Principal::Anonymous, Source::default(), Endpoint::All);
-            // What was read is written again, of another node and for another principal.
+            // The decoded data is sealed again by this node, for another principal and endpoint.
             let again = office.seal(&opening, SALT, made_ms).expect("a session's");
             let again = office.open(&again, made_ms).expect("what was sealed");
             assert_eq!((again.revision, &again.key), (ticket.revision, &ticket.key));

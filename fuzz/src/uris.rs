@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::scan::Cutter;
 
 const SERVER: &str = "s v";
-/// Maximum size of an input: no URI in it is too long.
+/// Maximum size of an input, so small that no URI in it exceeds the limit.
 const MAX_BYTES: usize = 4096;
 
 /// Places, with the paths to them; `*` is every element.

@@ -1,9 +1,10 @@
 //! Target `validate`: arbitrary schema × arbitrary document, the tape engine against boon.
 //!
-//! Input: a line with the schema, then the document, both verbatim; or `~` and bytes from which `arbitrary` generates a schema and a
-//! document that share names and numbers. Schemas that do not compile and invalid JSON are skipped. A disagreement is a finding, except
-//! for two calculations in which boon differs, which are computed here; so is a generated schema whose meaning changes with an
-//! additional definition that nothing refers to.
+//! Input: a line with the schema, then the document, both verbatim; or `~` and bytes from which `arbitrary` generates a
+//! schema and a document that share names and numbers. Schemas that do not compile and invalid JSON are skipped. A
+//! disagreement of the engines is a finding, except for two calculations in which boon differs, which this target
+//! detects. A generated schema whose meaning changes with an additional definition that nothing refers to is a finding,
+//! too.
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
@@ -30,11 +31,11 @@ fn pair(grow: &mut Grow<'_>) -> Result<[String; 2]> {
     Ok([grow.schema()?, grow.document()?])
 }
 
-/// Definitions that no engine would take: with look-around, with a reference to nowhere.
+/// Definitions that no engine can compile: they contain a pattern with look-around, and references to missing schemas.
 const UNREACHED: &str = "\"$defs\":{\"Un|reached\":{\"pattern\":\"(?!x)(a)\\\\1\",\
     \"items\":{\"$ref\":\"http://nowhere.invalid/\"},\"not\":{\"$ref\":\"#/absent\"}},";
 
-/// A definition to which nothing refers changes neither whether the schema is used nor a verdict.
+/// Asserts that a definition without references to it changes neither whether the schema is usable nor a verdict.
 fn extend(raw: &str, document: &[u8]) {
     let settings = Settings { engine: Engine::Tape, assert_formats: false };
     let Ok(schema) = compile(raw.as_bytes(), &settings) else { return };
@@ -42,7 +43,7 @@ fn extend(raw: &str, document: &[u8]) {
     assert_ne!(raw, extended, "a grown schema has definitions");
     let extended = match compile(extended.as_bytes(), &settings) {
         Ok(extended) => extended,
-        Err(reason) => panic!("unusable with a definition more: {reason}"),
+        Err(reason) => panic!("unusable with an additional definition: {reason}"),
     };
     assert_eq!(schema.judged_by_tape_alone(), extended.judged_by_tape_alone());
     let document = [Bytes::copy_from_slice(document)];
@@ -90,7 +91,7 @@ fn compare(raw: &[u8], document: &[u8]) {
     );
 }
 
-/// A verdict without its text: boon lists violations in random order.
+/// A verdict without its text, because boon lists violations in random order.
 fn kind(judgment: &Judgment) -> (Option<&'static str>, bool) {
     let code = match &judgment.verdict {
         Verdict::Conforms => None,
@@ -99,8 +100,8 @@ fn kind(judgment: &Judgment) -> (Option<&'static str>, bool) {
     (code, judgment.disagreement)
 }
 
-/// True where a `multipleOf` meets a number that is a multiple of it in decimals and not in boon's
-/// doubles, 0.07 of 0.01, or the other way round, 5e-324 of 1e19.
+/// True if a `multipleOf` applies to a number for which boon's calculation with doubles differs from that with
+/// decimals. In decimals only, 0.07 is a multiple of 0.01; in doubles only, 5e-324 is one of 1e19.
 fn divides_differently(schema: &Value, document: &Value) -> bool {
     let mut divisors = Vec::new();
     visit(schema, &mut |value| {
@@ -118,7 +119,7 @@ fn divides_differently(schema: &Value, document: &Value) -> bool {
     found
 }
 
-/// Whether `number` is a multiple of `divisor` as they are written in decimals.
+/// Whether `number` is a multiple of `divisor`, calculated with their decimal notation.
 fn divides(number: f64, divisor: f64) -> bool {
     let ((number, tens), (divisor, fewer)) = (decimal(number), decimal(divisor));
     let (mut rest, mut divisor) = (number % divisor, divisor);
@@ -129,7 +130,7 @@ fn divides(number: f64, divisor: f64) -> bool {
         rest = rest * 10 % divisor;
     }
     for _ in 0..fewer - tens {
-        // So large that only zero were a multiple.
+        // On overflow the divisor is so large that only zero would be a multiple of it.
         let Some(larger) = divisor.checked_mul(10) else { return false };
         divisor = larger;
         rest = number % divisor;
@@ -137,7 +138,7 @@ fn divides(number: f64, divisor: f64) -> bool {
     rest == 0
 }
 
-/// A double as its shortest decimal: digits, and how many tens they are multiplied by.
+/// A double as its shortest decimal: its digits, and the power of ten by which they are multiplied.
 fn decimal(double: f64) -> (u128, i32) {
     let text = format!("{:e}", double.abs());
     let (digits, exponent) = text.split_once('e').expect("an exponent");
@@ -146,8 +147,8 @@ fn decimal(double: f64) -> (u128, i32) {
     (mantissa, exponent.parse::<i32>().expect("a number") - fraction.len() as i32)
 }
 
-/// True where `uniqueItems` may meet both zeros among more than twenty items: boon hashes them
-/// apart then.
+/// True if `uniqueItems` may apply to more than twenty items with both zeros among them: boon then hashes 0 and -0
+/// differently.
 fn repeats_zero(schema: &Value, document: &Value) -> bool {
     let (mut asked, mut long, mut negative) = (false, false, false);
     visit(schema, &mut |value| asked |= value.get("uniqueItems") == Some(&Value::Bool(true)));

@@ -44,7 +44,7 @@ pages! {
     security = "security", "../guide/security.md", "guarantees and limits";
     fleet = "fleet", "../guide/fleet.md", "several nodes with one signed record in an object store";
     fleet_setup = "fleet-setup", "../guide/fleet_setup.md", "from one machine to three nodes, step by step";
-    fleet_scale = "fleet-scale", "../guide/fleet_scale.md", "what a fleet of 1000 nodes would cost, on paper";
+    fleet_scale = "fleet-scale", "../guide/fleet_scale.md", "an estimate of what a fleet of 1000 nodes costs";
     compatibility = "compatibility", "../guide/compatibility.md", "which features work between which clients and servers";
     speed = "speed", "../guide/speed.md", "comparison with nginx";
 }

@@ -58,14 +58,14 @@ fn check_mark(
     writer.close().unwrap();
 }
 
-/// Copies the log as a process killed now would leave it.
+/// Copies the log in the state in which a kill at this moment would leave it.
 pub(crate) fn killed(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for file in files(dir) {
         let target = copy.path().join(file.strip_prefix(dir).unwrap());
         fs::create_dir_all(target.parent().unwrap()).unwrap();
         match fs::copy(&file, target) {
-            // A temporary file that has just replaced another.
+            // A temporary file that was renamed meanwhile, to replace another.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             copied => drop(copied.unwrap()),
         }

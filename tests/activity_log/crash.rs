@@ -172,7 +172,7 @@ fn act_2_full_disk_refuses_calls_and_loses_no_record_once_there_is_space() {
     };
     assert!(matches!(&refused, NotAdmitted::Failed(why) if why.contains("space")), "{refused}");
     assert!(activity.health().failed.is_some());
-    // A call that was sent is answered, and its record is kept.
+    // A call that was sent before the disk was full is answered, and its record is kept.
     in_flight.submit(call(3));
     sent += 1;
     fs::remove_file(disk.join("ballast")).unwrap();
@@ -243,7 +243,7 @@ fn act_2_on_failure_continue_lets_calls_proceed_and_counts_losses() {
 #[test]
 fn unwritable_folder_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    // Root may write anywhere: a file in place of the folder has the same effect.
+    // Root may write to any folder, so the test uses a file in place of the folder, which has the same effect.
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
     let error = Activity::open(&file.join("log"), Config::default()).unwrap_err();

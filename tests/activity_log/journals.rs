@@ -44,7 +44,7 @@ fn journal(dir: &Path) -> PathBuf {
     journals.remove(0)
 }
 
-/// The journal's batches with records, and the numbers of their blocks.
+/// Batches of the journal that contain records, and for each the ranges of record numbers of its blocks.
 fn batches(bytes: &[u8]) -> Vec<(BatchSpan, Vec<Range<u64>>)> {
     let found = journal_format::survey(bytes, |_| Evidence::Confirmed);
     let blocks = |span: &BatchSpan| -> Vec<Range<u64>> {
@@ -112,11 +112,11 @@ fn flipped_bit_anywhere_in_a_journal_loses_only_its_block() {
         all[0].0.range.start + used / 1000,
         used / 2,
         middle(&all.last().unwrap().0),
-        // The length of the first item, so that its end is unknown.
+        // In the length of the first item, so that the end of the item is unknown.
         all[3].0.range.start + 13 + 13,
-        // The checksum.
+        // In the checksum.
         all[5].0.range.end - 6,
-        // The number of items, and the sequence number.
+        // In the number of items, and in the sequence number.
         all[7].0.range.start + 1,
         all[9].0.range.start + 7,
     ];
@@ -215,7 +215,7 @@ fn verification_names_a_damaged_journal_and_the_first_record_in_it() {
     assert!((blocks[0].start..blocks.last().unwrap().end).contains(&first), "{first} {blocks:?}");
 }
 
-/// A table that was unfinished when the process was killed has the records of a damaged batch.
+/// The records of the damaged batch are also in a table that was unfinished when the process was killed.
 #[test]
 fn verification_names_a_damaged_journal_whose_records_are_in_an_unnamed_table() {
     let home = folder();

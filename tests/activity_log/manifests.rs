@@ -11,14 +11,14 @@ use mcpproxy_activity::{Activity, Config, Record, StoreError, salvage};
 use crate::support::{call, copy_files, files, open, records, slot};
 use crate::tamper::{check, flip, folder, log, with_copy};
 
-/// fjall's own keyspace and those of the log.
+/// Keyspaces: fjall's own one, and those of the log.
 const KEYSPACES: [&str; 7] = ["0", "1", "2", "3", "4", "5", "6"];
 /// Keyspaces that cannot be rebuilt.
 const OF_RECORDS: [&str; 3] = ["1", "2", "6"];
-/// Number of bits flipped in each manifest, except that of the heads, of which every bit is flipped.
+/// Number of bits flipped in each manifest. In that of the heads every bit is flipped.
 const PLACES: usize = 60;
 
-/// A log as a crash leaves it, with records in tables and in a journal.
+/// A log in the state after a crash, with records in tables and in a journal.
 fn crashed(dir: &Path) -> u64 {
     let count = log(dir);
     fs::remove_file(dir.join("seal")).unwrap();
@@ -47,7 +47,7 @@ fn tables(dir: &Path, number: &str) -> Vec<PathBuf> {
     tables
 }
 
-/// Contents of all files of the database except journals, which opening copies and restores.
+/// Contents of all files of the database except journals, which are copied and restored when the log is opened.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = files(&dir.join("db/keyspaces")).into_iter();
     files.map(|file| (file.clone(), fs::read(file).unwrap())).collect()
@@ -92,7 +92,7 @@ fn act_9_manifest_with_a_flipped_bit_is_rejected_and_no_table_is_deleted() {
                 assert!(named.starts_with(keyspace(&dir, number)), "{bit} of {file:?}: {error}");
                 tried += 1;
             }
-            // Also through the log itself, which has journals to restore.
+            // Also when the log itself is opened, which has journals to restore.
             fs::write(&file, &whole[..whole.len() - 1]).unwrap();
             assert!(refused(&dir).starts_with(keyspace(&dir, number)));
             assert!(check(&dir).is_err());
@@ -182,7 +182,7 @@ fn act_9_older_manifest_is_rejected_with_and_without_its_tables() {
                         fs::write(dir.join("db/keyspaces").join(name), bytes).unwrap();
                     }
                 }
-                // As fjall leaves it: only older versions.
+                // Only the older version remains, as fjall removes the others.
                 fs::remove_file(manifest).unwrap();
             };
             with_copy(dir, |dir| {
@@ -190,14 +190,14 @@ fn act_9_older_manifest_is_rejected_with_and_without_its_tables() {
                 assert_eq!(refused(dir), current(dir, number));
                 assert_all_kept(dir, &before);
             });
-            // The journals are empty and the list of tables is gone as well: the tables that the
-            // older manifest does not name hold records that exist nowhere else.
+            // The journals are empty and the list of tables is missing as well. The tables that the older manifest does
+            // not name then hold the only copy of some records.
             with_copy(dir, |dir| {
                 let journals = files(&dir.join("db")).into_iter();
                 let journals = journals.filter(|it| it.extension().is_some_and(|it| it == "jnl"));
                 journals.for_each(|journal| fs::write(journal, "").unwrap());
                 assert!(with_copy(dir, records) == before);
-                // A table of the state may hold removed keys.
+                // A table of keyspace 6, the log's state, may contain removed keys.
                 if number == "6" {
                     return;
                 }
@@ -243,7 +243,7 @@ fn act_9_salvage_completes_an_unfinished_table_from_the_journal() {
     let home = folder();
     let (dir, killed) = (home.path().join("log"), home.path().join("killed"));
     let (activity, writer) = open(&dir);
-    // One batch; an unfinished table has a part of it.
+    // The records form one batch, of which an unfinished table contains a part.
     (0..500).for_each(|n| drop(slot(&activity).submit(call(n))));
     activity.flush().unwrap();
     copy_files(&dir, &killed);

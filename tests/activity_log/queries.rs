@@ -9,7 +9,7 @@ use mcpproxy_activity::{
 
 use crate::support::{NEW_YEAR, call, open, slot};
 
-/// More than three segments: full ones, their edges, and an unfilled one.
+/// More than three segments: full segments, the boundaries between them, and an incomplete one.
 const CALLS: u64 = 3300;
 
 fn history(dir: &Path) -> (Activity, Writer) {
@@ -65,7 +65,7 @@ fn portion_ends_with_the_record_that_reaches_its_byte_limit() {
     let (activity, writer) = open(folder.path());
     for n in 0..20 {
         let mut entry = call(10 * n);
-        // One record each; the tenth alone fills its portion.
+        // Each commit has one record. The tenth record alone exceeds the limit of a portion.
         let response = vec![b'1'; if n == 9 { 60_000 } else { 10 }];
         entry.draft.keep(Raw::Response, &response, response.len());
         assert!(slot(&activity).submit(entry).is_none());

@@ -68,7 +68,7 @@ fn act_10_identical_refusals_leave_one_record_and_one_count() {
         (&json["request_id"], &json["arguments"]["password"]),
         (&"1".into(), &"[redacted]".into())
     );
-    // A query closes no window, and refusals of the next second are not first ones.
+    // A query does not end the window of one second in which refusals are counted.
     refuse(&activity, "t", 500..503);
     refuse(&activity, "other", 0..1);
     assert_eq!(records_of(&activity).iter().map(count).sum::<u64>(), 2 * 504);

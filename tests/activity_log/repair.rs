@@ -193,7 +193,7 @@ fn compact_damaged_table(dir: &Path, space: Space, count: u64, (part, parts): (u
             Activity::open(dir, config).unwrap()
         }
     };
-    // Rewriting the tables fails.
+    // Removing records rewrites the tables, which fails because of the damage.
     let damaged = fs::read(&table).ok();
     let _pruned = activity.prune();
     let deadline = Instant::now() + REPAIR_TIMEOUT;

@@ -32,7 +32,7 @@ fn act_6_oldest_records_beyond_the_count_are_removed_and_the_chain_verifies() {
         min_retention: Duration::ZERO,
         ..Config::default()
     };
-    // Limits that do not wake retention by the count.
+    // Limits with which retention does not start because of the number of records.
     let wide = Config { max_records: 0, retention_days: 0, ..Config::default() };
     let (activity, writer) = Activity::open(&dir, wide).unwrap();
     submit(&activity, 0..4000);
@@ -150,7 +150,7 @@ fn act_6_clock_jump_removes_records_only_after_it_has_lasted_an_hour() {
     assert!(last < NEW_YEAR / 1000 + DAY_MS, "{last}");
     writer.close().unwrap();
 
-    // The same for a clock that is ahead when the log is opened.
+    // The same if the clock is already ahead when the log is opened.
     wall.fetch_add(100 * DAY_MS, Ordering::Relaxed);
     let (activity, writer) = open(90);
     assert_eq!(activity.prune().unwrap(), 0);
@@ -174,7 +174,7 @@ fn act_6_removed_records_free_disk_space() {
     let (activity, writer) = Activity::open(dir.path(), config).unwrap();
     for n in 0..3000 {
         let mut entry: Entry = call(n);
-        // Hard to compress, easy to find.
+        // Text that compresses badly but contains a unique word.
         let noise: String = (0..100).map(|k| format!("{:x}", n * 7919 + k * k * 104_729)).collect();
         let text = format!(r#"{{"n":"needle-{n}-","noise":"{noise}"}}"#);
         entry.draft.keep(Raw::Arguments, text.as_bytes(), 4096);
@@ -369,7 +369,7 @@ fn act_6_records_older_than_the_minimum_age_are_removed_by_size_and_younger_ones
     let (dir, clocks) = (tempfile::tempdir().unwrap(), Clocks::new());
     let by_size = Config { max_records: 0, max_size_mb: 1, retention_days: 0, ..Config::default() };
     let open = || clocks.open_with(dir.path(), by_size.clone());
-    // Three segments of 2 MiB each. They are in tables, which the limit is about, after a clean stop.
+    // Three segments of 2 MiB each. A clean stop moves them to tables, to which the limit applies.
     let (activity, writer) = open();
     submit_noise(&activity, 0..3000, 2048);
     let last_old = *seqs(&activity).last().unwrap();

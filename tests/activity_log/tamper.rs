@@ -126,7 +126,7 @@ fn act_4_altered_byte_anywhere_is_detected_or_rejected() {
     let mut silent = Vec::new();
     let mut tried = 0;
     for (file, size) in files(&dir).iter().zip(sizes) {
-        // Small files are the store's own: each gets a share.
+        // Small files belong to the store itself; each is altered at a minimum number of positions.
         let places = (PLACES as u64 * size / all).max(5).min(size);
         for place in 0..places {
             let at = (place * size / places + place * 7919 % (size / places)) as usize;
@@ -216,7 +216,7 @@ fn act_4_record_altered_removed_or_swapped_in_the_store_is_named() {
     let dir = folder();
     let dir = dir.path().join("log");
     log(&dir);
-    // In the middle of its block, since the batches of this log are large.
+    // A record in the middle of its block: the batches of this log are large.
     let seq = 100;
     let at = |seq: u64, first: u64| (seq - first) as usize;
     let named = |dir: &Path| {
@@ -278,7 +278,7 @@ pub(crate) fn table_with(dir: &Path, what: Space) -> std::path::PathBuf {
     tables.pop().unwrap()
 }
 
-/// Rows of a keyspace with records, up to record `last`: the numbers of each row's records, and its size.
+/// Rows of a keyspace with records, up to record `last`: the record numbers in each row, and the size of the row.
 pub(crate) fn rows(dir: &Path, space: Space, last: u64) -> Vec<(Range<u64>, usize)> {
     let rows: Vec<(u64, usize)> = with_copy(dir, |copy| {
         let store = Store::open(copy).unwrap();
@@ -291,7 +291,7 @@ pub(crate) fn rows(dir: &Path, space: Space, last: u64) -> Vec<(Range<u64>, usiz
     rows.iter().zip(ends).map(|((first, size), end)| (*first..end, *size)).collect()
 }
 
-/// Asserts that the records of successive rows are lost, and no more rows than one block of a table has.
+/// Asserts that the lost records are those of successive rows, and that these rows fit into one block of a table.
 pub(crate) fn assert_one_block_lost(rows: &[(Range<u64>, usize)], report: &Report) {
     let numbers = |gap: &Gap| gap.first_lost_seq..=gap.last_lost_seq;
     let lost: Vec<u64> = report.gaps.iter().flat_map(numbers).collect();
@@ -425,12 +425,12 @@ fn act_9_damage_in_the_store_metadata_loses_no_record() {
     let (activity, writer) = Activity::open(&pruned, config).unwrap();
     assert!(activity.prune().unwrap() > 0);
     writer.close().unwrap();
-    // The log's own state is in a table, too.
+    // Also moves the log's own state into a table.
     let store = Store::open(&pruned).unwrap();
     store.compact(Space::State).unwrap();
     drop(store);
     for (dir, keyspaces) in [(&whole, &["0", "6"][..]), (&pruned, &["0", "6"])] {
-        // As after a crash.
+        // Without the seal, as after a crash.
         let _ = fs::remove_file(dir.join("seal"));
         let before = records(dir);
         let _ = fs::remove_file(dir.join("seal"));
@@ -441,7 +441,7 @@ fn act_9_damage_in_the_store_metadata_loses_no_record() {
                 with_copy(dir, |copy| {
                     flip(&copy.join(name), at);
                     let Some(done) = salvage::salvage(copy, 0).unwrap() else {
-                        // In a part that nothing reads.
+                        // The flipped bit is in a part that is never read.
                         return assert_eq!(records(copy), before, "{name:?} {at}");
                     };
                     assert_eq!((done.kept, done.lost), (before.len() as u64, 0), "{name:?} {at}");
@@ -449,7 +449,7 @@ fn act_9_damage_in_the_store_metadata_loses_no_record() {
                     assert!(check(copy).unwrap().is_sound());
                 });
             }
-            // Missing: fjall would take the keyspace for an unfinished one.
+            // A missing file: fjall alone would treat the keyspace as an unfinished one.
             with_copy(dir, |copy| {
                 fs::remove_file(copy.join(name)).unwrap();
                 if salvage::salvage(copy, 0).unwrap().is_some() {
@@ -468,7 +468,7 @@ fn act_9_log_of_an_earlier_version_gets_its_node_file_when_opened() {
     let (_, writer) = open(&dir);
     writer.close().unwrap();
     let node = fs::read(dir.join("node")).unwrap();
-    // As such a version leaves it: with checksums that do not list the file.
+    // The state left by such a version: the checksums do not list the node file.
     for name in ["node", "lost", "seal"] {
         fs::remove_file(dir.join(name)).unwrap();
     }

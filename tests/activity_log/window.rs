@@ -43,8 +43,8 @@ fn now() -> u64 {
     Duration::from(time).as_micros() as u64
 }
 
-/// Child process: makes calls until it is killed. Each line acknowledges a call, and names its caller's
-/// previous one with the time of its acknowledgement.
+/// Child process: makes calls until it is killed. Each line acknowledges a call. It also names the previous call of the
+/// same caller, with the time of its acknowledgement.
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(CHILD) else { return };
@@ -59,7 +59,7 @@ fn child() {
 }
 
 fn calls(activity: &Activity, caller: u64) {
-    // Unbuffered: a written line is visible even if the process is killed.
+    // Unbuffered, so that a written line is visible even if the process is killed.
     let mut out = File::options().write(true).open("/proc/self/fd/1").unwrap();
     wait(async {
         let mut before = None;

@@ -58,7 +58,7 @@ fn act_3_before_reply_makes_the_record_durable_before_the_reply_ends() {
 }
 
 #[test]
-fn act_5_query_waits_for_the_verdict_of_an_ended_reply() {
+fn act_5_query_waits_for_the_record_of_an_ended_reply() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
     let mut judged = slot(&activity);
@@ -77,12 +77,12 @@ fn act_5_query_waits_for_the_verdict_of_an_ended_reply() {
     writer.close().unwrap();
 }
 
-/// Rendering of a record for these tests.
+/// Rendering of a record in these tests: its number.
 fn rendered(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("{} ", record.seq).as_bytes());
 }
 
-/// Numbers of at least the next `count` records for a live reader.
+/// Record numbers received by a live reader, at least the next `count`.
 fn next_seqs(live: &mut Live, count: usize) -> Vec<u64> {
     let mut seqs = Vec::new();
     while seqs.len() < count {
@@ -101,7 +101,7 @@ fn live(activity: &Activity) -> Live {
     slot(activity).submit(call(3));
     match wait(live.next()) {
         LiveEvent::Records(_, last) => assert_eq!(last.seq(), end + 1),
-        // The record was stored before there was a reader.
+        // The record was stored before the reader was registered.
         LiveEvent::Behind => live.skip_to(end + 1),
         LiveEvent::Closed => {}
     }
@@ -129,11 +129,11 @@ fn slow_live_reader_is_notified_and_does_not_delay_others() {
         out.resize(out.len() + 20_000, b' ');
     };
     let (mut slow, mut fast) = (activity.live(0, big), activity.live(0, big));
-    // More than is kept for readers.
+    // More bytes than are buffered for readers.
     (0..300).for_each(|n| drop(slot(&activity).submit(call(n))));
     activity.flush().unwrap();
     let end = activity.view().unwrap().next() - 1;
-    // Another reader follows meanwhile, until the log is past the slow one.
+    // The other reader follows meanwhile, until the slow one can no longer catch up.
     while fast.seq() < end {
         match wait(fast.next()) {
             LiveEvent::Records(..) => {}

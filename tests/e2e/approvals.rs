@@ -1,6 +1,6 @@
-//! Calls that wait for a person's approval (CAP-8): every channel of answers, and every end of a wait.
+//! Calls that wait for a person's approval (CAP-8): every channel of answers, and every way in which a wait ends.
 //!
-//! Size: one wait over every channel, and with each of its ends.
+//! Size: one topic, tested for each channel and for each way in which a wait ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -131,7 +131,7 @@ fn cap_8_call_waits_until_approved_and_is_recorded_completely() {
         (&record["status"], &record["metadata"]["approval"]),
         (&json!("success"), &json!(id))
     );
-    // The wait is neither overhead nor latency, and is recorded apart.
+    // The time of the wait is part of neither the overhead nor the latency; it has a member of its own in the record.
     let took = record["duration_ms"].as_f64().unwrap();
     let overhead = record["overhead_us"].as_f64().unwrap() / 1000.0;
     assert!(overhead <= took && record["metadata"]["approval_wait_ms"].is_u64(), "{record}");
@@ -151,7 +151,7 @@ fn cap_8_call_waits_until_approved_and_is_recorded_completely() {
         assert_eq!(about["request_id"], record["request_id"]);
         assert_eq!(about["session_id"], record["session_id"]);
     }
-    // The approval was used.
+    // An approval is valid for one call, so the next call waits again.
     begin(&mut client);
     until_waiting(&proxy, 1);
 }
@@ -260,7 +260,7 @@ fn cap_8_standing_approval_covers_a_session_or_a_period_until_it_is_revoked() {
     let session = json!({"decision": "approve", "for": "session"});
     assert_eq!(answer(&proxy, &first, &session).status, 200);
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
-    // Other arguments, same tool and session.
+    // A call with other arguments, but of the same tool in the same session.
     let again = client.call("write", "s:write_item", json!({"value": 2}));
     assert_eq!(again["structuredContent"]["value"], 7);
     let records = client.records(&proxy, "type=tool_call");
@@ -439,7 +439,7 @@ fn cap_8_answer_through_another_channel_wins_and_closes_the_clients_dialogue() {
     let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
     let mut events = streamed(&session, connection, &json!({}));
     let asked = events.message();
-    // A closed dialogue is no answer.
+    // Closing the dialogue is no answer: the call continues to wait.
     let closed = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "cancel"}});
     assert_eq!(post(&proxy, &session, &closed), 202);
     let first = id(&until_waiting(&proxy, 1));
@@ -454,7 +454,7 @@ fn cap_8_answer_through_another_channel_wins_and_closes_the_clients_dialogue() {
     assert_eq!(canceled["method"], "notifications/cancelled");
     assert_eq!(canceled["params"]["requestId"], asked["id"]);
     assert!(error_text(&events.message()["result"]).ends_with("approval was denied"));
-    // Too late.
+    // This answer comes too late and has no effect.
     let late = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}});
     assert_eq!(post(&proxy, &session, &late), 202);
     assert_eq!(states(&proxy), ["waiting", "approved", "waiting", "denied"]);
@@ -613,7 +613,7 @@ fn cap_8_waiting_calls_of_a_killed_proxy_are_recorded_as_unknown() {
     );
     assert!(waiting(&proxy).is_empty());
     assert_eq!(answer(&proxy, &forgotten, &json!({"decision": "approve"})).status, 404);
-    // Once.
+    // It is recorded only once, also after another start.
     let folder = proxy.end();
     let proxy = Proxy::unready(serde_json::from_str(&config).unwrap(), folder).ready();
     assert_eq!(states(&proxy).iter().filter(|state| **state == "forgotten").count(), 1);

@@ -56,7 +56,7 @@ pub(crate) fn sent(proxy: &Proxy) -> usize {
     proxy.activity("type=tool_call&status=success&tool=write_item").len()
 }
 
-/// Hand-written client with its capabilities and key.
+/// A manual client with its capabilities and key.
 pub(crate) struct Hand<'a> {
     proxy: &'a Proxy,
     capabilities: Value,
@@ -195,7 +195,7 @@ fn cap_8_client_of_the_stateless_revision_is_asked_in_the_response_and_retries()
     }
     assert_eq!(states(&proxy), ["waiting", "approved", "waiting", "denied"]);
     let ended = &proxy.activity("type=approval")[0]["metadata"];
-    // The key is the bridge's, not its client's.
+    // The key belongs to the bridge and not to its client, so the client is anonymous.
     assert_eq!((&ended["door"], &ended["by"]), (&json!("elicitation"), &json!("anonymous")));
     // Each call has two records: of the first request, and of the repeated one.
     let records = proxy.activity("type=tool_call&tool=write_item");
@@ -220,7 +220,7 @@ fn cap_8_request_state_is_valid_once_for_its_principal_and_the_identical_call() 
         let text = answer["error"]["message"].as_str().unwrap();
         assert!(text.contains("requestState was not given to this client"), "{text}");
     };
-    // An altered state counts as another server's or as forged, and approves nothing.
+    // An altered state is treated like one of another server or a forged one: it approves nothing.
     let last = state.len() - 1;
     let digit = if state.ends_with('0') { "1" } else { "0" };
     for altered in [
@@ -240,7 +240,7 @@ fn cap_8_request_state_is_valid_once_for_its_principal_and_the_identical_call() 
     invalid(&hand.call(&again(&params, &other_id, "accept")));
     let admin = Hand { key: Some(API_KEY), ..Hand::new(&proxy) };
     invalid(&admin.call(&again(&params, &state, "accept")));
-    // Another call: one byte of the arguments.
+    // A different call: its arguments differ in one byte.
     let other = write(json!({"value": 2}));
     let refused = hand.call(&again(&other, &state, "accept"));
     let text = "Tool 's:write_item': what was approved is not what is asked now";
@@ -298,7 +298,7 @@ fn cap_8_client_without_an_answer_is_asked_again_or_waits() {
     unanswered["inputResponses"] = json!({"other": {"action": "accept"}});
     assert_eq!(hand.asked(&unanswered), state, "asked again, for the same approval");
     assert_eq!(until_waiting(&proxy, 1).len(), 1);
-    // A closed dialogue is no answer: the call waits for another channel.
+    // Closing the dialogue is no answer: the call waits for another channel.
     let mut connection = hand.begin(&again(&params, &state, "cancel"));
     let id = waiting(&proxy)[0]["id"].as_str().unwrap().to_owned();
     until("the call waits", || {
@@ -340,7 +340,7 @@ fn cap_8_client_without_form_elicitation_waits_for_the_other_channels() {
         (json!({}), json!({"elicitation": true})),
         (json!({"elicitation": {"url": {}}}), json!({"elicitation": true})),
         (json!({"elicitation": {}}), json!({"elicitation": false})),
-        // No identity is stated.
+        // The client is anonymous, and by default an anonymous client is not asked.
         (json!({"elicitation": {}}), json!({})),
     ] {
         let proxy = proxy_with(approval);

@@ -7,7 +7,7 @@ use crate::approvals_modern::waiting;
 use crate::harness::{Proxy, Received, Recorder, stub_stdio, until};
 use crate::tracing::{PARENT, call, calls, collector, server, telemetry, url};
 
-/// The waiting approval, the approved request that the server received, and its `_meta`.
+/// The waiting approval, the request that the server received after it, and the `_meta` of that request.
 struct Approved {
     waiting: Value,
     request: Received,

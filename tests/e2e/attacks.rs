@@ -1,5 +1,5 @@
-//! Attempts to gain more access than granted: permissions revoked during a wait, stretched approvals, and floods, after
-//! which no resources stay in use.
+//! Attempts to gain more access than was granted: permissions revoked while a call waits, approvals used for other
+//! calls, and floods. After a flood no resources stay in use.
 
 use std::time::Instant;
 
@@ -304,7 +304,7 @@ fn cap_6_ten_thousand_calls_to_a_serial_tool_are_queued_or_refused_and_leave_no_
     let server = Scripted::start(&["plain_held"]);
     let mut entry = server.entry();
     entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
-    // Refusals of the queue only, without a limit of their rate.
+    // No limit on the rate of refusals, so that only the queue refuses calls.
     let proxy =
         Proxy::with(json!({"mcpServers": {"s": entry}, "limits": {"refusals_per_second": 0}}));
     let full = "Too many calls to 's:plain_held' at a time: limit 1, queue 256";

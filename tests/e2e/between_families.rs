@@ -91,7 +91,7 @@ fn last_call(server: &Recorder) -> Value {
     messages.find(|it| it["method"] == "tools/call").expect("a call")["params"].take()
 }
 
-/// A legacy server over HTTP, with the tool `ask`; `reply` is the rest of the response after its head.
+/// A legacy server over HTTP with the tool `ask`. `reply` returns the part of its response that follows the head.
 fn legacy_server(
     reply: impl Fn(&Value) -> (&'static str, String) + Send + Sync + 'static,
 ) -> Recorder {
@@ -133,7 +133,7 @@ fn url_elicitation_is_refused_for_a_client_that_did_not_declare_it() {
     let args = json!({"ask": "elicitation/create", "with": {"params": url}});
     for (version, capabilities) in [
         ("2025-06-18", json!({"elicitation": {}})),
-        // A mode that the revision does not have.
+        // Elicitation by URL does not exist in this revision.
         ("2025-06-18", json!({"elicitation": {"url": {}}})),
         ("2025-11-25", json!({"elicitation": {}})),
         ("2025-11-25", json!({"elicitation": {"form": {}}})),
@@ -152,7 +152,7 @@ fn url_elicitation_is_refused_for_a_client_that_did_not_declare_it() {
     session.answer(&asked, json!({"action": "accept"}));
     let result = &events.message()["result"]["structuredContent"]["answered"];
     assert_eq!(*result, json!({"action": "accept"}));
-    // And no form for a client that can only open URLs.
+    // A client that can only open URLs is not asked to fill in a form.
     let form = json!({"ask": "elicitation/create"});
     let refused = session.call("s:ask", form).response().json();
     assert_eq!(refused["result"]["structuredContent"]["answered"]["code"], -32602, "{refused}");

@@ -1,4 +1,4 @@
-//! Changes while a request or a stream waits: rules, tokens and time limits that differ at its end.
+//! Changes while a request waits or a stream is open: rules, tokens and time limits differ at the end of the wait.
 
 use serde_json::{Value, json};
 
@@ -219,7 +219,7 @@ fn to_the_end(events: &mut Events) -> usize {
 
 #[test]
 fn stream_ends_with_the_jwt_that_opened_it() {
-    // Tolerance for clock differences in seconds: a JWT is valid this long after its expiry.
+    // Tolerance for clock differences in seconds: a JWT remains valid for this time after its expiry.
     const LEEWAY: u64 = 60;
     let issuer = Issuer::start();
     let proxy = Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true,
@@ -268,7 +268,7 @@ fn wrong_key_is_reported_as_such_where_jwts_are_expected() {
     assert_eq!(is_reported("Authorization", "Bearer wrong"), no_jwt);
 }
 
-/// Accepted filters of a subscription by a client of the stateless revision to `uri`.
+/// Filters that are accepted when a client of the stateless revision subscribes to `uri`.
 fn watched(proxy: &Proxy, uri: &str) -> Value {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": {
         "notifications": {"resourceSubscriptions": [uri]}, "_meta": meta()}});
@@ -287,7 +287,7 @@ fn meta() -> Value {
 }
 
 #[test]
-fn watchable_items_of_a_subscription_depend_on_the_facts_of_its_session() {
+fn permitted_items_of_a_subscription_depend_on_the_facts_of_its_session() {
     let folder = tempfile::tempdir().unwrap();
     let rules = r#"@id("clean") forbid (principal, action == Action::"read_resource", resource)
         when { context.session.open_world_seen };"#;

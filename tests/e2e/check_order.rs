@@ -1,6 +1,6 @@
-//! Order of the checks: a request that two of them refuse is refused by the first, with its message.
+//! Order of the checks: if two checks would refuse a request, the first one refuses it, with its message.
 //!
-//! There is one server for each pair of adjacent checks; all of them run the same two programs.
+//! There is one server for each pair of adjacent checks; all of them run one of two programs.
 
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ impl Scene {
         answer["error"].as_str().unwrap_or_else(|| panic!("{server}: {answer}")).to_owned()
     }
 
-    /// Waits until no call is in progress, then begins a call of the server that is never answered.
+    /// Waits until no call is in progress, then begins a call to the server that is never answered.
     fn occupied(&self, server: &str) -> Client {
         until("nothing is under way", || {
             (self.proxy.api("status")["calls"]["in_flight"] == 0).then_some(())
@@ -115,7 +115,7 @@ fn first_of_two_refusing_checks_is_named() {
             "{server}: approval was asked for"
         );
     }
-    // Each of the later checks refuses on its own.
+    // Each of the later checks also refuses if the earlier one does not.
     for (server, states, expected) in [
         ("intent_marking", "read", "is marked destructive by operator"),
         ("quarantine_scope", "read", quarantined),
@@ -136,7 +136,7 @@ fn limits_are_checked_last_and_in_their_order() {
         assert!(text.contains("is not allowed by rule 'not-limited'"), "{text}");
     }
     {
-        // Approval is requested although there is no slot: a denial counts.
+        // Approval is requested although no slot is free; a denial is reported instead of the limit.
         let _kept = scene.occupied("approval_limit");
         let mut client = scene.proxy.client();
         client.begin_read("approval_limit:added_notes", json!({}));

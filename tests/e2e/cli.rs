@@ -117,7 +117,7 @@ fn error_of_a_tool_is_printed_and_exits_1() {
     fails(&cli(&["call", "tool-read", "s:nothing"]), 1, &["s:nothing"]);
     fails(&cli(&["call", "tool-read", "nobody:x"]), 1, &["nobody"]);
     fails(&cli(&["call", "tool-read", "s:never", "--timeout", "200ms"]), 1, &["s:never", "200ms"]);
-    // The recorded reason is the tool's own text.
+    // The recorded reason is the error text returned by the tool.
     let listed = cli(&["activity", "list", "--type", "tool_call", "--status", "error"]);
     assert!(listed.stdout.contains("no such item"), "{}", listed.stdout);
 }
@@ -220,7 +220,7 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     let count = |more: &[&str]| {
         list(&[more, &["--json"][..]].concat()).json()["activities"].as_array().unwrap().len()
     };
-    // The call and the decision.
+    // Two records: the call and the decision.
     assert_eq!(count(&["--status", "refused"]), 2);
     assert_eq!(count(&["--status", "refused"]), count(&["--status", "rejected,blocked"]));
     let calls = count(&["--tool", "delete_item", "--type", "tool_call"]);
@@ -305,10 +305,10 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
     assert_eq!(added, ["b", "a"], "the first list of each server is recorded: {first:?}");
     let again = run(&["call", "tool-read", "a:read_item"]);
     assert_eq!((again.code, began()), (Some(0), "a\nb\na\n".to_owned()));
-    assert_eq!(changes(), first, "tools that are known are no change");
+    assert_eq!(changes(), first, "known tools are not reported as a change");
     let before = records();
     let errors = before.as_array().unwrap().iter().filter(|it| it["status"] == "error");
-    assert_eq!(errors.count(), 0, "the end of a server with the proxy is no error: {before}");
+    assert_eq!(errors.count(), 0, "a server that ends with its proxy is no error: {before}");
     for args in [
         &["tools", "search", "item"][..],
         &["tools", "show", "a:read_item"],
@@ -672,7 +672,8 @@ fn act_9_damaged_log_is_named_refused_and_salvaged() {
     let mut client = proxy.client();
     for _ in 0..20 {
         client.read("s:read_item", json!({}));
-        // A query waits for every earlier record, so each call has its own commit, and the truncation below removes only some.
+        // A query waits for every earlier record. Therefore each call has its own commit, and the truncation below
+        // removes only some of them.
         proxy.api("activity?limit=1");
     }
     let running = proxy.cli(&["activity", "verify"]);

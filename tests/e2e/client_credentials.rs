@@ -132,7 +132,7 @@ fn id_6_refused_client_is_reported_and_asks_a_bounded_number_of_times() {
     let refused = proxy.client().read("s:read_item", json!({}));
     assert!(!error_text(&refused).contains("needs a login"), "{refused}");
     for _ in 0..2 {
-        // An attempt without the connection's backoff.
+        // A manual restart tries at once, without waiting for the backoff of the connection.
         let restarted = proxy.cli(&["upstream", "restart", "s"]);
         assert_ne!(restarted.code, Some(0), "{}", restarted.stdout);
     }
@@ -172,7 +172,7 @@ fn id_6_server_that_rejects_every_token_gets_a_bounded_number_of_them() {
 fn id_6_token_of_a_client_is_not_used_after_its_config_has_changed() {
     let (_authority, proxy) = connected(ways());
     works(&proxy);
-    // Another URL.
+    // The URL of the server has changed.
     let other = Authority::start(Ways { tokens: Some("other"), ..ways() });
     reload(&proxy, &config(&other, oauth()));
     until("the other one is asked", || (!other.ways().seen.is_empty()).then_some(()));
@@ -180,7 +180,7 @@ fn id_6_token_of_a_client_is_not_used_after_its_config_has_changed() {
     works(&proxy);
     assert!(other.ways().seen.iter().all(|header| header == "Bearer other-1"), "only its own");
 
-    // Another client.
+    // The client id has changed.
     let seen = {
         let mut ways = other.ways();
         (ways.client, ways.secret) = (Some("second"), Some("another-hush"));
@@ -193,12 +193,12 @@ fn id_6_token_of_a_client_is_not_used_after_its_config_has_changed() {
     until_reason(&proxy, "connected", "");
     works(&proxy);
     let sent = other.ways().seen.split_off(seen);
-    // The previous connection is closed with its own token.
+    // The previous connection is closed with the token that it used.
     let first = sent.iter().position(|header| header == "Bearer other-2").unwrap();
     assert!(sent[first..].iter().all(|header| header == "Bearer other-2"), "{sent:?}");
     assert_eq!(other.ways().asked, ["mcp", "own"]);
 
-    // Another issuer: neither the token nor the secret is sent.
+    // The issuer has changed: neither the token nor the secret is sent.
     let exchanged = other.ways().exchanged.len();
     let seen = other.ways().seen.len();
     let mut elsewhere = second.clone();
@@ -207,7 +207,7 @@ fn id_6_token_of_a_client_is_not_used_after_its_config_has_changed() {
     until_reason(&proxy, "failed", "registered at https://as.example");
     assert_eq!(other.ways().exchanged.len(), exchanged);
 
-    // Without the grant, the token does not replace a login.
+    // The grant is no longer configured: its token does not replace a login.
     reload(
         &proxy,
         &config(&other, json!({"client_id": "second", "client_secret": "another-hush"})),

@@ -157,7 +157,7 @@ fn each_string_above_its_limit_is_refused_naming_the_limit() {
         let text = answer["error"]["message"].as_str().unwrap();
         assert!(text.starts_with("Invalid ") && text.ends_with(expected), "{method}: {text}");
     }
-    // In a tool's name it is an error of the result, which an agent can correct.
+    // For the name of a tool the refusal is an error result, which an agent can correct.
     let result = client.ask("tools/call", call(&format!("s:{}", long(1024))))["result"].take();
     assert_eq!(result["content"][0]["text"], "name is longer than 1024 bytes");
     let long_level = client.ask("logging/setLevel", json!({"level": long(1 << 20)}));
@@ -298,7 +298,7 @@ impl<'a> Asked<'a> {
         connection
     }
 
-    /// Begins a call that asks its client. Returns the ids of the event with the question and of the question.
+    /// Begins a call that asks its client. Returns the id of the event with the question, and the id of the question.
     fn begin(&self, id: usize) -> (String, Value) {
         let arguments = json!({"name": "s:ask", "args": {}, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
@@ -356,7 +356,7 @@ fn answer_above_the_replay_bound_is_an_error_on_resume_and_recorded() {
     let proxy = Proxy::start(json!({"s": stub.entry()}));
     let session = Asked::open(&proxy);
     let begun: Vec<_> = (0..12).map(|id| session.begin(id)).collect();
-    // Ten fit into 4 MiB.
+    // Of these answers, ten fit into 4 MiB.
     begun.iter().for_each(|(_, question)| session.answer(question, 400_000));
     session.until_ended(12);
     let answers: Vec<_> = begun.iter().map(|(seen, _)| session.resume(seen)).collect();
@@ -368,13 +368,13 @@ fn answer_above_the_replay_bound_is_an_error_on_resume_and_recorded() {
         assert_eq!(answer["error"]["message"], why);
         let query = format!("session_id={}&request_id={}", session.session, answer["id"]);
         let record = &proxy.activity(&query)[0];
-        // The call had ended when its answer exceeded the bound, or was ended because of it.
+        // Either the call had ended before its answer exceeded the bound, or it was ended because of the bound.
         let is_given_up = record["status"] == "error" && record["error_message"] == why;
         let is_undelivered =
             record["status"] == "success" && record["metadata"]["undelivered"] == why;
         assert!(is_given_up || is_undelivered, "{record}");
     }
-    // The proxy does not wait for the end of an answer that alone exceeds the bound.
+    // If an answer alone exceeds the bound, the proxy does not wait for its end.
     let session = Asked::open(&proxy);
     let (seen, question) = session.begin(77);
     session.answer(&question, 2_000_000);

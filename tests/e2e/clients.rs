@@ -640,8 +640,8 @@ fn servers_to_import_are_chosen_by_number_or_name() {
     assert_eq!(names(), ["b", "c", "d"]);
 }
 
-/// Files of clients with their own servers: `fs` and `web`, two that differ in a variable, one that mcpproxy has under
-/// another name, and one that mcpproxy does not support.
+/// Config files of clients with servers: `fs` and `web`, two servers that differ in a variable, one that mcpproxy has
+/// under another name, and one that mcpproxy does not support.
 const WITH_SERVERS: [(&str, &str, &str); 2] = [
     (
         "cursor",
@@ -694,7 +694,7 @@ url = "javascript:alert(1)"
 /// Names of the movable servers.
 const MOVABLE: [&str; 5] = ["fs", "web", "db-test", "db-prod", "known"];
 
-/// A home with an empty config, except for a server that replaces `known`.
+/// A home folder with a config that has no servers, except one that equals the client's `known`.
 fn home_with_known() -> Home {
     let home = Home::new();
     let known =
@@ -704,7 +704,7 @@ fn home_with_known() -> Home {
     home
 }
 
-/// Asserts that the config has the moved servers once each, and others unchanged.
+/// Asserts that the config has each moved server once, and the other server unchanged.
 #[track_caller]
 fn assert_moved(home: &Home) {
     let servers = home.config()["mcpServers"].clone();
@@ -780,7 +780,7 @@ fn servers_of_a_client_are_moved_on_request_and_undo_restores_its_file_byte_for_
         assert!(done(&output).contains("its own servers again"), "{}", output.stdout);
         assert_eq!(home.text(file), before, "{client}");
         assert_moved(&home);
-        // All in one step.
+        // The same in a single step.
         let output = home.run(&["connect", client, "--move", "--yes", "--json"]).json();
         assert_eq!((&output["direct"], &output["moved"]), (&json!(["script"]), &json!(MOVABLE)));
         assert_eq!(home.text(file), after, "{client}");
@@ -852,7 +852,7 @@ fn undo_of_a_move_in_a_changed_file_keeps_the_backup_and_names_it() {
         text.contains("light") && !text.contains("mcpproxy") && !text.contains("\"fs\""),
         "{text}"
     );
-    // The next backup does not replace it.
+    // The next connect keeps that backup and does not replace it.
     done(&home.run(&["connect", client, "--yes"]));
     let output = home.run(&["connect", client, "--undo", "--yes", "--json"]).json();
     assert_eq!(output["backup"], Value::Null);

@@ -139,7 +139,7 @@ fn act_4_log_on_a_read_only_mount_is_read() {
 
 #[test]
 fn copy_made_for_reading_is_removed_on_ctrl_c() {
-    // More than the capacity of a pipe, so that the export is in progress when it is interrupted.
+    // The export is larger than the capacity of a pipe, so that it is still in progress when it is interrupted.
     let folder = with_calls(300).end();
     let temporary = tempfile::tempdir().unwrap();
     let mut export =
@@ -166,7 +166,7 @@ fn list_with_newest_first_is_ordered_by_the_shown_time() {
     for (line, record) in lines.zip(records) {
         let id = record["id"].as_str().unwrap();
         assert!(line.starts_with(id), "{line}");
-        // The first 48 bits of the id are the time of storage.
+        // The first 48 bits of the id contain the time at which the record was stored.
         const DIGITS: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
         let digit = |letter| DIGITS.find(letter).unwrap() as i64;
         let stored = id.chars().take(10).fold(0, |time, letter| time * 32 + digit(letter));

@@ -14,7 +14,8 @@ fn run(path: &Path, command: &[&str]) -> Output {
     Output::of(mcpproxy().arg("--config").arg(path).args(command))
 }
 
-/// Asserts that `serve`, `config check` and `stdio` refuse `text` in one line with `words`, and create nothing.
+/// Asserts that `serve`, `config check` and `stdio` refuse `text` with one line that contains `words`, and create
+/// nothing.
 fn refused(text: &str, words: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
@@ -307,7 +308,7 @@ fn cfg_1_named_file_that_is_missing_is_an_error_of_every_command_but_init() {
         assert!(output.stderr.contains(&meant), "{command:?}: {}", output.stderr);
     }
     assert!(!mistyped.exists() && !folder.path().join("conf").exists(), "nothing is created");
-    // A proxy that runs with another config in the same data directory is not reported.
+    // A proxy that runs with another config in the same data folder is not reported as the proxy of this config.
     let proxy = Proxy::start(json!({}));
     let mut status = mcpproxy();
     status.arg("-c").arg(&mistyped).arg("status");

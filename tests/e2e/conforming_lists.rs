@@ -1,6 +1,7 @@
 //! Listed items that do not conform to MCP: none of them removes an item of another server.
 //!
-//! The checker below is written from the schemas of MCP 2025-11-25 and 2026-07-28, apart from the rules of the proxy.
+//! The checker below is based on the schemas of MCP 2025-11-25 and 2026-07-28, and independent of the rules in the
+//! proxy.
 
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ pub(crate) fn odd_values() -> Vec<Value> {
     ]
 }
 
-/// An item with a value at a member, or at a member of a member (`a.b`).
+/// A copy of an item with this value at a member, or at a nested member (`a.b`).
 pub(crate) fn with(item: &Value, member: &str, value: &Value) -> Value {
     let mut item = item.clone();
     match member.split_once('.') {
@@ -224,7 +225,7 @@ fn is_offer(item: &Value, key: &str) -> bool {
     is_named(item)
         && item[key].is_string()
         && optional(item, "mimeType", Value::is_string)
-        // A template has no size.
+        // Only resources have a size; templates have none.
         && (key != "uri" || optional(item, "size", |size| size.is_u64() || size.is_i64()))
         && optional(item, "annotations", |it| {
             it.is_object()

@@ -1,5 +1,5 @@
-//! New, changed and suspect tool definitions: their visibility to agents, the entry points that refuse them, and approval
-//! by an operator.
+//! New, changed and suspicious tool definitions: their visibility to agents, the entry points that refuse them, and
+//! approval by an operator.
 
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ impl Scene {
     }
 }
 
-/// A scene in which the tool's hints were loosened.
+/// A scene in which the server has loosened the hints of its tool.
 fn loosened(catalog: Value) -> Scene {
     let scene = Scene::new(catalog, &json!([tool("added_notes", destructive())]));
     scene.offers(&json!([tool("added_notes", harmless())]));
@@ -238,7 +238,7 @@ fn lost_or_damaged_pins_are_reported_and_release_no_tool() {
         let folder = proxy.end();
         let catalog = folder.path().join("data/catalog");
         let files = std::fs::read_dir(catalog).unwrap().flatten().map(|entry| entry.path());
-        // The file and its last good copy.
+        // Both the pin file and its last good copy.
         let pins = files.filter(|path| path.to_string_lossy().contains(".pins"));
         for path in pins {
             match damage {

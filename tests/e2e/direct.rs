@@ -1,4 +1,4 @@
-//! `/mcp/all`: every upstream tool under its own name, through the same pipeline.
+//! `/mcp/all`: every upstream tool under its own name, with the same checks and records as at `/mcp`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Egress proxies (NET-9): names that only the proxy can resolve, over http and https, by the environment and by server.
+//! Egress proxies (NET-9) for host names that only the egress proxy can resolve: over http and https, configured by the
+//! environment and for single servers.
 
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use crate::harness::{
 };
 use crate::tls::reason_of;
 
-/// A name that never resolves (RFC 6761 §6.4).
+/// A host name that never resolves (RFC 6761 §6.4).
 const HOST: &str = "mcp.corp.invalid";
 
 /// The stub over TLS, with a certificate for `host`.

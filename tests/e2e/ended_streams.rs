@@ -9,8 +9,8 @@ use crate::harness::{
 
 const OTHER_KEY: &str = "another-key-of-more-than-thirty-two-characters";
 const PAGE: (&str, &str) = ("X-Mcpproxy-Source", "page");
-/// A keep-alive interval beyond the time limit of every test: a stream that ends within it was ended by the change of its
-/// credential, not because it was checked before its next comment.
+/// A keep-alive interval longer than the time limit of every test. A stream that ends earlier was therefore ended by
+/// the change of its credential, and not by a check before its next keep-alive.
 const ONLY_BY_SIGNAL: &str = "1h";
 
 /// Replaces the API key in the config file, and waits until the new one is in force.
@@ -78,14 +78,14 @@ fn call(tool: &str, operation: &str) -> Value {
         "name": format!("call_tool_{operation}"), "arguments": arguments}})
 }
 
-/// Asserts that a stream ends regularly without a further event.
+/// Asserts that a stream is ended properly without a further event.
 fn assert_ends_silently(stream: &mut Connection, whose: &str) {
     let chunk = stream.chunk().unwrap_or_else(|| panic!("{whose}: it is cut off"));
     assert_eq!(String::from_utf8_lossy(&chunk), "", "{whose}");
 }
 
-/// Asserts that standing streams end silently when their tokens are rotated, revoked or expire; returns the session of the
-/// rotated token, and its new secret.
+/// Asserts that standing streams end silently when their tokens are rotated or revoked, or expire. Returns the session
+/// of the rotated token, and its new secret.
 fn assert_ends_with_their_tokens(proxy: &Proxy) -> (Session<'_>, String) {
     let [rotated, revoked] = ["rotated", "revoked"].map(|name| create_token(proxy, &[name]));
     let expired = create_token(proxy, &["expired", "--expires", "5s"]);
@@ -120,7 +120,10 @@ fn events_of_a_replaced_api_key_end_and_omit_later_records() {
     while let Some(event) = events.next() {
         let record = event.json();
         assert_ne!(record["type"], "tool_call", "recorded under the other key");
-        assert_ne!(record["metadata"]["door"], "file", "so is the read of the config");
+        assert_ne!(
+            record["metadata"]["door"], "file",
+            "the reload is recorded under the other key"
+        );
     }
     let old = proxy.request("GET", "/events", &[("X-API-Key", API_KEY)], b"");
     assert_eq!(old.status, 401);
@@ -149,7 +152,7 @@ fn events_of_a_page_session_end_with_the_api_key() {
     replace_key(&proxy, json!({}));
     while let Some(event) = events.next() {
         let door = &event.json()["metadata"]["door"];
-        assert_ne!(door, "file", "that the config was read is recorded under the other key");
+        assert_ne!(door, "file", "the reload is recorded under the other key");
     }
 }
 
@@ -241,7 +244,7 @@ fn stream_of_a_jwt_ends_when_its_key_is_withdrawn_or_it_expires() {
         (asked.status == 200).then_some(())
     });
     let mut claims = issuer.claims();
-    // Valid for 6 more seconds: the leeway is a minute.
+    // Valid for 6 more seconds, because a JWT is accepted for a minute after its expiry.
     (claims["iat"], claims["exp"]) = (json!(unix_now() - 300), json!(unix_now() - 54));
     let short = issuer.token(&claims);
     let mut of_short = Session::open(&proxy, &short).listen(&short);

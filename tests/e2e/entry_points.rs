@@ -1,8 +1,8 @@
-//! Table of entry points and checks: each check refuses at each entry point, with its message, before anything is sent, and
-//! is recorded; requests outside the check are sent.
+//! Table of entry points and checks. Each check refuses a request at each entry point, with its message and before
+//! anything is sent, and the refusal is recorded. Requests to which the check does not apply are sent.
 //!
-//! Each request is made twice at each entry point: to server `s`, which the check concerns, and to its twin `t`. A cell
-//! that does not apply states the reason.
+//! Each request is made twice at each entry point: to server `s`, to which the check applies, and to the server `t`,
+//! which is identical otherwise. A cell that does not apply states the reason.
 
 mod entry_point;
 
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 use self::entry_point::{Answer, Asks, EntryPoint, Proxies, TOOL, Way};
 use crate::harness::{API_KEY, Client, HttpStub, until, write_private};
 
-/// The check that refuses.
+/// A check that can refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Check {
-    /// The stated intent against the call tool.
+    /// Comparison of the stated intent with the call tool.
     Intent,
-    /// The tool's marking against the call tool.
+    /// Comparison of the tool's marking with the call tool.
     Marking,
     Quarantine,
     /// Scope of a token.
     Scope,
-    /// The tool's capability asks for approval.
+    /// Approval required by the tool's capability.
     Approval(ApprovalOutcome),
-    /// A rule forbids.
+    /// A rule that forbids.
     Rule,
-    /// A rule forbids unless approved.
+    /// A rule that forbids unless a person approves.
     RuleAsks(ApprovalOutcome),
     /// Limit of concurrent calls.
     Concurrency,
@@ -161,12 +161,12 @@ impl Check {
     }
 }
 
-/// The check in front of both servers, prepared to refuse.
+/// Proxies in front of both servers, prepared so that the check refuses requests to `s`.
 struct Scene {
     check: Check,
     stubs: [HttpStub; 2],
     proxies: Proxies,
-    /// Client whose call stays open.
+    /// Client of a call that stays in progress.
     kept: Option<Client>,
     _folder: tempfile::TempDir,
 }
@@ -220,7 +220,7 @@ impl Scene {
         stats["structuredContent"]["asked"].as_u64().unwrap()
     }
 
-    /// Uses up the rate, so that the next request at `entry_point` is refused.
+    /// Makes requests until the rate is exhausted, so that the next request at `entry_point` is refused.
     fn use_up(&self, entry_point: EntryPoint) {
         if self.check == Check::Rate {
             let way = if entry_point.is_pipe_alone() { Way::Pipe } else { Way::Rest };
@@ -263,13 +263,14 @@ impl Scene {
         }
     }
 
-    /// Tests one cell: refused, nothing sent, and the twin is reachable at the same entry point. Returns the error.
+    /// Tests one cell: the request is refused, nothing is sent, and server `t` is reachable at the same entry point.
+    /// Returns the error.
     fn refuses(&self, entry_point: EntryPoint, expected: &str) -> String {
         self.use_up(entry_point);
         let before = self.asked(0);
         let answer = self.ask(entry_point);
         let error = answer.refused.clone().unwrap_or_else(|| panic!("{entry_point:?} admits it"));
-        // The command line appends the command that fixes it.
+        // The command line appends the command that would be accepted.
         let error = match entry_point.way {
             Way::Cli | Way::CliAlone => error.split(" (here: ").next().unwrap_or_default().into(),
             _ => error,
@@ -301,7 +302,7 @@ impl Scene {
         let before = self.asked(1);
         let fine = self.proxies.ask(entry_point, "t");
         assert_eq!(fine.refused, None, "{entry_point:?} refuses a request outside the check");
-        // Several filters share one subscription.
+        // Several filters share one subscription at the server, so a further filter may send nothing.
         assert!(
             entry_point.is_filter() || self.asked(1) > before,
             "{entry_point:?}: nothing was sent"

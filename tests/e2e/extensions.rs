@@ -11,7 +11,7 @@ const SKILLS: &str = "io.modelcontextprotocol/skills";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const MERGED: [&str; 2] = ["/mcp", "/mcp/all"];
 
-/// Extensions of a client, with settings that only it has.
+/// Extensions of a client, with settings that must not be forwarded.
 fn declared() -> Value {
     json!({"extensions": {
         UI: {"mimeTypes": ["x/y", "text/html;profile=mcp-app"], "data": "that nobody sees"},
@@ -26,7 +26,8 @@ fn forwarded() -> Value {
 /// A server of one family with extensions.
 struct Server(Recorder);
 
-/// Answers of a server: raw results by method, or by method and cursor with a space between; else errors.
+/// Answers of a server: raw results by method, or by method and cursor separated by a space. Other requests get an
+/// error.
 #[derive(Clone, Default)]
 struct Script {
     is_modern: bool,

@@ -1,5 +1,5 @@
-//! Fleet nodes with a folder as their object store: sealed records are verified from the store alone, also after the end of
-//! their nodes, and each manipulation of the store is named.
+//! Fleet nodes with a folder as their object store. Sealed records are verified using only the store, also after their
+//! nodes have ended, and each manipulation of the store is reported.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -104,7 +104,7 @@ fn call_for_segments(proxy: &Proxy, store: &Store, node: &str, count: usize) {
 /// Output of a start that is refused.
 pub(crate) fn refused(config: Value, folder: &Path) -> Output {
     let path = configure(config, folder);
-    // A start that is not refused would not end.
+    // A start that is not refused runs until the timeout.
     let mut command = Command::new("timeout");
     command.arg("60").arg(mcpproxy().get_program()).arg("serve").arg("--config").arg(path);
     Output::of(&mut command)
@@ -127,7 +127,7 @@ fn sealed_records_of_a_node_are_verified_using_only_the_store() {
     assert_eq!(node["segments"], store.segments("a").len());
     assert!(report["notes"].to_string().contains("keys were taken from the store"));
 
-    // With the node's key, from a place that only the auditor can write.
+    // With the key of the node from a file that only the auditor can write.
     let claim = std::fs::read_to_string(store.0.path().join("nodes/a/claim.json")).unwrap();
     let claim: Value = serde_json::from_str(&claim).unwrap();
     assert_eq!(claim["log"], log);
@@ -137,7 +137,7 @@ fn sealed_records_of_a_node_are_verified_using_only_the_store() {
     let verified = store.verify(&["--keys", keys]);
     assert_eq!(verified.code, Some(0), "{}", verified.stderr);
 
-    // One record, with the proof and the key alone.
+    // A single record, verified with only its proof and the key.
     let proof = folder.path().join("proof.json");
     let file = proof.to_str().unwrap();
     let proven = Output::of(mcpproxy().args([
@@ -191,14 +191,14 @@ fn store_rewritten_by_another_party_fails_verification_with_the_nodes_keys() {
     std::fs::write(&one, format!("{}\n", key(&store, "a"))).unwrap();
     let by = |keys: &Path| store.verify(&["--keys", keys.to_str().unwrap()]);
     assert_eq!(by(&both).code, Some(0), "{}", by(&both).stderr);
-    // No key is given for one of them.
+    // No key is given for one of the nodes.
     let reported = by(&one);
     assert_eq!(reported.code, Some(1), "{}", reported.stdout);
     let report = reported.json();
     assert_eq!(report["nodes"][0]["faults"], json!([]));
     let why = &report["nodes"][1]["faults"][0];
     assert!(why["fault"] == "key" && why.to_string().contains("no key is given for"), "{why}");
-    // Everything written by one node is rewritten by another party with its own key.
+    // Another party rewrites everything that one node has written, with its own key.
     std::fs::copy(store.0.path().join("fleet.json"), other.0.path().join("fleet.json")).unwrap();
     run_node(&other, "b");
     let [ours, theirs] = [&store, &other].map(|it| it.0.path().join("nodes/b"));
@@ -260,7 +260,7 @@ fn each_manipulation_of_the_store_is_reported() {
     assert_eq!(store.verify(&["--expired"]).code, Some(0));
     std::fs::write(&segments[0], first).unwrap();
 
-    // Another node's key, or none.
+    // The claim has the key of another node, or none.
     let claim = store.0.path().join("nodes/a/claim.json");
     let whole = std::fs::read_to_string(&claim).unwrap();
     std::fs::remove_file(&claim).unwrap();
@@ -342,7 +342,7 @@ fn records_rejected_by_the_store_are_kept_and_uploaded_later() {
         client.read("s:stats", json!({}));
     }
     until("it is reported", || proxy.log().contains("cannot upload a segment yet").then_some(()));
-    // More than twenty times the limit: retention has run, and has kept records that are not uploaded.
+    // More than twenty times the limit. Retention has run, and has kept the records that are not uploaded.
     let kept = proxy.activity("")[0]["seq"].as_u64().unwrap();
     let oldest = proxy.api("activity/verify")["first"].as_u64().unwrap();
     assert!(oldest <= before + 1, "record {oldest} of {kept}; {before} are in the store");
@@ -384,7 +384,7 @@ fn name_of_another_node_and_store_of_another_fleet_are_refused() {
     drop(Proxy::with(elsewhere.config("x", json!({}))).end());
     refused_as(elsewhere.config("b", json!({})), folder.path(), "but this node belongs to fleet");
 
-    // Another log under the same name, and the same log put back to an older state.
+    // Another log under the same name, and the same log restored to an older state.
     let data = folder.path().join("data");
     let saved = tempfile::tempdir().unwrap();
     let copy = |from: &Path, to: &Path| {
@@ -398,7 +398,7 @@ fn name_of_another_node_and_store_of_another_fleet_are_refused() {
     std::fs::remove_dir_all(&data).unwrap();
     copy(&saved.path().join("data"), folder.path());
     refused_as(store.config("b", json!({})), folder.path(), "restored to an older state");
-    // Under another name its records would be in the store twice under one id.
+    // Under another name the store would have its records twice with the same ids.
     refused_as(store.config("c", json!({})), folder.path(), "belongs to node 'b' of this fleet");
     std::fs::remove_dir_all(data.join("activity")).unwrap();
     refused_as(
@@ -439,7 +439,7 @@ fn calls_follow_on_failure_with_durability_fleet_while_the_store_rejects_uploads
     let (blocked, aside) = (store.folder("a"), store.folder("a").with_extension("aside"));
     std::fs::rename(&blocked, &aside).unwrap();
     std::fs::write(&blocked, "").unwrap();
-    // This call was sent, so it is answered, late. Then the log accepts no more.
+    // This call had been sent, so it is answered, although late. Then the log accepts no more records.
     client.read("s:stats", json!({}));
     until("the log accepts no more", || {
         let faults = proxy.api("status")["faults"].to_string();
@@ -477,6 +477,6 @@ fn table_is_also_exported_on_a_single_machine() {
     let after = proxy.activity("")[0]["id"].as_str().unwrap().to_owned();
     let bad = proxy.get(&format!("/api/v1/activity/export?format=parquet&after={after}"));
     assert_eq!(bad.status, 400, "{}", bad.text());
-    // Without a fleet there are no files of one.
+    // Without a fleet the data folder has no files of a fleet.
     assert!(!proxy.folder.path().join("data/fleet").exists());
 }

@@ -1,5 +1,5 @@
-//! State on one node of a fleet that is requested at another: servers with affinity, kept results, and the messages of a
-//! batch, each at its node.
+//! State on one node of a fleet that is requested at another node: servers with affinity, kept results, and the
+//! messages of a batch, each of which is processed at its own node.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ fn three(store: &TempDir, config: &Value) -> [Proxy; 3] {
     nodes
 }
 
-/// Number of calls that the answering process has had, including this one.
+/// Number of calls received by the process that answered, including this one.
 fn count(answer: &Value) -> u64 {
     let count = &answer["result"]["structuredContent"]["calls"];
     count.as_u64().unwrap_or_else(|| panic!("{answer}"))
@@ -68,7 +68,7 @@ fn session_calls_to_a_server_with_affinity_run_on_the_node_that_opened_the_sessi
         [1, 2, 1],
         "any node sends those"
     );
-    // Under its own name at the other endpoint.
+    // The same by the tool's own name at the other endpoint.
     let direct = Session::open_at(&c, "/mcp/all");
     let params = json!({"name": "keeps__stats", "arguments": {}});
     let request = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
@@ -76,7 +76,8 @@ fn session_calls_to_a_server_with_affinity_run_on_the_node_that_opened_the_sessi
         let answer = direct.post_at(node, "/mcp/all", &request);
         assert_eq!(count(&answer.json()), at as u64 + 1);
     }
-    // State of the session is lost with its node. Other calls of the session continue, and the client can open a new session.
+    // The state that the session has at the server is lost with its node. Other calls of the session continue, and the
+    // client can open a new session.
     kill(&mut a);
     for node in [&b, &c] {
         until("each living node finds it dead", || {
@@ -116,7 +117,8 @@ fn spaced(message: &Value, bytes: usize) -> String {
 
 #[test]
 fn forwarded_request_is_charged_once_and_rejected_for_retry_without_capacity() {
-    /// Each node has 84 MiB for bodies from other nodes (`proxy::body_room`): enough for this many, and for no further one.
+    /// Number of requests of this size that fit into the 84 MiB of each node for bodies from other nodes
+    /// (`proxy::body_room`).
     const HELD: usize = 5;
     const BYTES: usize = 15 << 20;
     const MORE: usize = 14 << 20;
@@ -165,7 +167,7 @@ fn forwarded_request_is_charged_once_and_rejected_for_retry_without_capacity() {
         assert!(!log.contains("failed to forward"), "{log}");
     }
     drop(held);
-    until("their room is free again", || {
+    until("their memory is free again", || {
         let answer = begin(&c, &spaced(&read_call("again", "keeps:stats"), MORE)).response();
         (answer.status == 200).then_some(())
     });
@@ -251,7 +253,7 @@ fn each_message_of_a_batch_is_answered_by_its_node() {
     until("the node is found dead", || {
         let gone = session
             .post(&c, &json!([read_call("not", "s:stats"), read_call("gone", "keeps:stats")]));
-        // Before it is found dead, only that message is answered with a request to retry.
+        // Before the node counts as dead, only that message gets an error, which asks for a retry.
         let words = ["send initialize again", "retry"].map(|it| gone.text().contains(it));
         assert_eq!(words.iter().filter(|it| **it).count(), 1, "{} {}", gone.status, gone.text());
         (gone.status == 404).then_some(())
@@ -263,7 +265,7 @@ fn each_message_of_a_batch_is_answered_by_its_node() {
     assert_eq!(session.post(&c, &json!([read_call("still", "s:stats")])).status, 200);
 }
 
-/// Handle received by an agent.
+/// Handle in the answer to an agent.
 fn handle(answer: &Response) -> String {
     let answer = answer.json();
     let reported =

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::fleet::Store;
 use crate::harness::{Client, Proxy, until};
 
-/// Size in bytes of a call's arguments, far more than the rest of the call.
+/// Size in bytes of the arguments of a call, far more than the rest of its record.
 const PAD: usize = 700 << 10;
 /// Minimum of `cluster.backlog_bytes`.
 const BACKLOG: u64 = 16 << 20;
@@ -17,9 +17,9 @@ const BACKLOG: u64 = 16 << 20;
 /// Time at which the store becomes unavailable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
-    /// Before a restart of the node, which was a member.
+    /// Before a restart of a node that is a member already.
     AtStart,
-    /// After it has joined.
+    /// After the node has joined.
     Later,
 }
 
@@ -30,7 +30,7 @@ struct Absent {
 }
 
 impl Absent {
-    /// Makes the store unavailable: a folder cannot be created in place of a file.
+    /// Makes the store unavailable: no folder can be created, because a file has its name.
     fn of(store: &Store) -> Self {
         let nodes = store.0.path().join("nodes");
         let aside = store.0.path().join("aside");
@@ -58,7 +58,7 @@ fn config(store: &Store, mut activity: Value) -> Value {
     config
 }
 
-/// A node that has sealed records and lost its store, with the last record in the store.
+/// A node that has sealed records and whose store is now unavailable, with the number of the last record in the store.
 fn without_store(store: &Store, config: Value, away: Away) -> (Proxy, Absent, u64) {
     let proxy = Proxy::with(config.clone());
     let mut client = proxy.client();
@@ -159,7 +159,7 @@ fn calls_continue_and_losses_are_counted(away: Away) {
         });
         proxy.activity("")[0]["seq"].clone()
     };
-    // Records before the first lost one are in the log by now.
+    // By now the log contains all records before the first lost one.
     let kept = are_lost(5);
     assert_eq!(are_lost(10), kept, "the log does not grow");
     assert_backlog_reported(&proxy, before, away);
@@ -194,7 +194,7 @@ fn calls_follow_on_failure_with_durability_fleet_if_the_store_is_missing_at_star
     let config = store.config("a", json!({"durability": "fleet"}));
     let (proxy, absent, _) = without_store(&store, config, Away::AtStart);
     let mut client = proxy.client();
-    // This call was sent, so it is answered, late. Then the log accepts no more.
+    // This call had been sent, so it is answered, although late. Then the log accepts no more records.
     client.read("s:stats", json!({}));
     until("it is reported", || {
         faults(&proxy).contains("has accepted nothing for 10 s").then_some(())

@@ -1,5 +1,5 @@
-//! Decisions made at one node of a fleet, with a folder as the object store: waiting calls are seen and answered at another
-//! node, standing approvals, pins and quarantines apply at all nodes, and limits are divided.
+//! Decisions made at one node of a fleet, with a folder as the object store: calls that wait at one node are shown and
+//! answered at another, standing approvals, pins and quarantines apply at all nodes, and limits are divided.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -113,7 +113,7 @@ fn call_waiting_at_one_node_is_seen_and_answered_at_another_and_decided_once() {
     let approved = b.cli(&["approvals", "approve", short]);
     assert_eq!(approved.code, Some(0), "{}{}", approved.stdout, approved.stderr);
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
-    // Later answers get the decision at every node.
+    // Later answers are refused with the decision, at every node.
     for node in [&a, &b, &c] {
         let late = answer(node, &seen["id"], &json!({"decision": "deny"}));
         assert_eq!(late.status, 409, "{}", late.text());
@@ -167,7 +167,7 @@ fn silent_node_is_named_as_unseen_and_calls_of_a_stopped_node_end() {
     let _client = begun(&a, 1);
     let id = until_waiting(&b, 1)["id"].clone();
     a.process.signal("STOP");
-    // It is not suspected yet; its decisions are unknown.
+    // The node is not suspected yet, but the calls that wait there are unknown.
     let unseen = b.api("approvals")["unseen"].clone();
     assert_eq!(unseen[0]["node"], "a", "{unseen}");
     a.process.signal("KILL");
@@ -187,14 +187,14 @@ fn silent_node_is_named_as_unseen_and_calls_of_a_stopped_node_end() {
     assert!(why.contains("node 'a' was not queried: no heartbeat for"), "{why}");
     let listed = b.cli(&["approvals", "list"]).stdout;
     assert!(listed.contains("Not included: node 'a'"), "{listed}");
-    // After a restart it has no record of the call, and reports that.
+    // After a restart the node has no record of the call, and reports that.
     let config = fleet.config("a", &json!({}));
     let folder = std::mem::replace(&mut a.folder, tempfile::tempdir().unwrap());
     let a = Proxy::unready(config, folder).ready();
     until_living(&b, 3);
     assert_eq!(one(&b, &id).status, 404);
     assert_eq!(b.api("approvals")["unseen"], json!([]));
-    // A stopped node has ended its calls.
+    // A node that was stopped properly has ended its calls.
     let mut client = begun(&c, 1);
     let id = until_waiting(&b, 1)["id"].clone();
     drop(c.end());
@@ -219,10 +219,10 @@ fn late_denial_counts_only_once_it_is_stored_for_the_whole_fleet() {
     assert_eq!(answer(&b, &id, &json!({"decision": "approve", "for": "1h"})).status, 200);
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
     let standing = |node: &Proxy| node.api("approvals")["standing"].as_array().unwrap().len();
-    until("the approval stands there, too", || (standing(&b) == 1).then_some(()));
-    // Shared facts can no longer be stored: a folder takes the place of the temporary file.
+    until("the approval also applies there", || (standing(&b) == 1).then_some(()));
+    // Shared facts can no longer be stored, because a folder has the name of the temporary file.
     let blocked = b.folder.path().join("data/fleet/facts.json.new");
-    until("there is no room", || std::fs::create_dir(&blocked).ok());
+    until("the name is occupied", || std::fs::create_dir(&blocked).ok());
     for _ in 0..2 {
         let denied = answer(&b, &id, &json!({"decision": "deny"}));
         assert_eq!(denied.status, 503, "{}", denied.text());
@@ -231,7 +231,7 @@ fn late_denial_counts_only_once_it_is_stored_for_the_whole_fleet() {
         assert_eq!(standing(&b), 0, "it is revoked on this node");
     }
     std::fs::remove_dir(&blocked).unwrap();
-    // 409 if a retry by the node has succeeded meanwhile.
+    // The status is 409 if a retry by the node has succeeded meanwhile.
     let denied = answer(&b, &id, &json!({"decision": "deny"}));
     assert!(matches!(denied.status, 200 | 409), "{}", denied.text());
     // A confirmed revocation survives a crash right after the answer.
@@ -262,7 +262,7 @@ fn standing_approval_counts_at_every_node_until_it_is_denied_at_one() {
     assert_eq!(answer(&b, &id, &json!({"decision": "approve", "for": "1h"})).status, 200);
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
     let standing = |node: &Proxy| node.api("approvals")["standing"].as_array().unwrap().clone();
-    let reported = until("it stands there, too", || standing(&b).first().cloned());
+    let reported = until("the approval applies there, too", || standing(&b).first().cloned());
     assert_eq!(
         (&reported["id"], &reported["by"], &reported["by_node"]),
         (&id, &json!("admin"), &json!("b"))
@@ -339,7 +339,7 @@ fn definition_quarantined_at_one_node_is_quarantined_at_all_until_approved_at_on
     let strict = Listing::start(&fleet, "a", &json!({}), &destructive);
     let accepts = Listing::start(&fleet, "b", &lax, &destructive);
     assert!(!strict.is_quarantined() && !accepts.is_quarantined());
-    // The lax node accepts the change until the strict node has seen it as well.
+    // The lax node accepts the change until the strict node has seen it, too.
     accepts.offers(&harmless);
     assert!(!accepts.is_quarantined());
     strict.offers(&harmless);
@@ -349,7 +349,7 @@ fn definition_quarantined_at_one_node_is_quarantined_at_all_until_approved_at_on
         let recorded = accepts.proxy.activity("type=catalog_change&tool=added_notes");
         recorded.iter().any(|it| it["metadata"]["shared"] == true).then_some(())
     });
-    // A node that joins later, and has seen no other definition.
+    // A node that joins later and has seen no other definition quarantines the tool, too.
     let later = Listing::start(&fleet, "c", &lax, &harmless);
     later.until_quarantined(true);
     let digest = later.proxy.api("tools/s:added_notes/diff")["digest"].as_str().unwrap().to_owned();
@@ -373,7 +373,8 @@ fn node_that_first_sees_a_tool_compares_it_with_the_pins_of_the_fleet() {
     });
     let knows = Listing::start(&fleet, "b", &cautious, &old);
     assert!(!knows.is_quarantined());
-    // A definition unknown to the fleet is quarantined until a node that knows the previous one has compared them.
+    // A definition that the fleet does not know is quarantined until a node with the previous definition has compared
+    // the two.
     let other = Listing::start(&fleet, "c", &json!({}), &new);
     assert!(other.is_quarantined());
     first.offers(&new);
@@ -407,10 +408,10 @@ fn limits_are_divided_by_the_number_of_living_nodes() {
     }
     let admit =
         |node: &Proxy| (0..6).filter(|_| rest_call(node, "s:read_item").status == 200).count();
-    // Calls admitted while the test runs: one more in 30 seconds at each.
+    // While the test runs, each node may admit one more call in 30 seconds.
     let admitted: usize = [&a, &b, &c].map(admit).iter().sum();
     assert!((6..=9).contains(&admitted), "{admitted}");
-    // The remaining nodes get the share of an ended one.
+    // The share of a node that ends is divided among the remaining nodes.
     drop(c.end());
     until_share(&a, "limit 3 per minute");
     until_share(&b, "limit 3 per minute");

@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use crate::fleet_sessions::{know_each_other, reached_config, reached_with};
 use crate::harness::{API_KEY, Connection, Events, Proxy, Response, free_port, stub_stdio, until};
 
-/// Time span of the other nodes that a resumed stream without a position repeats, in milliseconds.
+/// Time span in milliseconds of the records of other nodes that a resumed stream repeats if its position does not
+/// contain the node.
 const OVERLAP_MS: i64 = 2_000;
 
 fn servers() -> Value {
@@ -59,13 +60,13 @@ fn watch(proxy: &Proxy, query: &str, after: Option<&str>) -> Events {
 }
 
 fn refused(proxy: &Proxy, query: &str, after: Option<&str>) -> Response {
-    // An accepted stream has no end.
+    // The head is read first, because the body of an accepted stream never ends.
     assert_eq!(ask(proxy, query, after).head().0, 400, "{query}");
     ask(proxy, query, after).response()
 }
 
-/// Content of an event: the call of a record, or a node and the reason why it is missing; `None` for others. Updates the resume
-/// position, which only the last event of a portion has.
+/// Content of an event: the call of a record, or the name of a node and the reason why it is missing; `None` for other
+/// events. Updates the resume position, which only the last event of a portion has.
 fn named_event(events: &mut Events, last: &mut String) -> Option<(String, Value)> {
     let event = events.next().expect("the stream has no end");
     let content = event.json();
@@ -80,7 +81,7 @@ fn named_event(events: &mut Events, last: &mut String) -> Option<(String, Value)
     Some((format!("{name} {node}"), content))
 }
 
-/// The next such event.
+/// The next event that is not skipped.
 fn next(events: &mut Events, last: &mut String) -> (String, Value) {
     loop {
         if let Some(reported) = named_event(events, last) {
@@ -120,7 +121,7 @@ fn records_stored_while_a_node_was_unreachable_arrive_after_a_reconnect_at_any_n
     assert!(reported["reason"].as_str().unwrap().contains("cannot be reached"), "{reported}");
     let missed = vec![call(&c, "c-1"), call(&c, "c-2")];
     let of_c = ms(&c.activity("type=tool_call&node=c")[0]);
-    // The others continue for longer than the span that is repeated anyway.
+    // The other nodes continue for longer than the time span that is always repeated.
     let mut at = 0;
     until("later records came", || {
         let ids = [call(&b, &format!("b-{at}")), call(&a, &format!("a-{at}"))];
@@ -153,7 +154,7 @@ fn watcher_is_notified_of_unreachable_nodes_and_always_gets_keep_alives() {
     c.process.wait();
     know_each_other(&[&a, &b]);
     let mut last = String::new();
-    // Later watchers are notified too, also one that asks for that node only, or for none.
+    // Later watchers are notified, too, even one that watches only that node or an unknown one.
     let (name, reported) = next(&mut watch(&a, "", None), &mut last);
     assert_eq!((&*name, &reported["reason"]), ("missing c", &json!("it is not alive")));
     let (name, reported) = next(&mut watch(&a, "?node=c", None), &mut last);
@@ -164,7 +165,7 @@ fn watcher_is_notified_of_unreachable_nodes_and_always_gets_keep_alives() {
         assert_eq!(name, format!("missing {odd}"));
         assert!(reported["reason"].as_str().unwrap().contains("no "), "{reported}");
     }
-    // The id of a node's log names the node, too.
+    // A node can also be selected by the id of its log.
     let query = format!("?node={}", log_of_b.as_str().unwrap());
     let mut of_b = watch(&a, &query, None);
     let mut own = watch(&a, &format!("?node={}", log_of_a.as_str().unwrap()), None);

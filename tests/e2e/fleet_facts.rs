@@ -1,4 +1,4 @@
-//! Facts shared by the nodes of a fleet, with a folder as the object store: a change on one node holds on all, and no
+//! Facts shared by the nodes of a fleet, with a folder as the object store: a change on one node applies on all, and no
 //! manipulation of the store undoes it.
 
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ fn token_created_rotated_and_revoked_on_one_node_changes_on_all() {
     succeeds(&a.cli(&["token", "revoke", "ci"]));
     assert!(!is_good(&a, &second));
     until_good(&b, &second, false);
-    // The name is free again, on each of them.
+    // On each node the name can be used again.
     let third = create_token(&b, &["ci"]);
     until_good(&a, &third, true);
     let sealed = std::fs::read(store.object("b")).unwrap();
@@ -87,8 +87,8 @@ fn revocation_is_not_undone_by_restoring_old_store_objects() {
     let before = std::fs::read(store.object("a")).unwrap();
     succeeds(&a.cli(&["token", "revoke", "ci"]));
     until_good(&b, &token, false);
-    // An object of the node from before the revocation is restored: a node that has seen the revocation rejects it, also
-    // after a restart.
+    // An object of the node from before the revocation is restored. A node that has seen the revocation rejects the
+    // object, also after a restart.
     drop(a.end());
     std::fs::write(store.object("a"), before).unwrap();
     until("it is reported", || b.log().contains("rolled back: object").then_some(()));
@@ -114,7 +114,7 @@ fn changes_made_without_the_store_or_a_running_node_are_shared_later() {
     });
     assert!(is_good(&a, &kept) && is_good(&b, &kept), "known tokens remain valid");
     succeeds(&a.cli(&["token", "revoke", "gone"]));
-    // It is killed before it can publish the revocation.
+    // The node is killed before it can publish the revocation.
     let mut a = a;
     a.process.0.kill().unwrap();
     a.process.wait();
@@ -167,7 +167,7 @@ fn foreign_objects_among_the_facts_are_one_fault_and_few_log_lines() {
     assert_eq!(facts["faults"].as_object().unwrap().len(), 64);
     let log = b.log();
     let lines = log.lines().filter(|line| line.contains("skipping a shared fact object")).count();
-    // The burst of the log limit, and lines allowed while the test runs.
+    // Lines of the burst that the log limit permits, and further lines permitted while the test runs.
     assert!((1..=100).contains(&lines), "{lines}");
     // Other facts are still read.
     let other = create_token(&a, &["other"]);
@@ -223,9 +223,9 @@ fn config_applied_on_one_node_takes_effect_on_all_and_can_be_reverted() {
         until_run(&b, node, 1, "running");
     }
     assert_eq!((tools_limit(&a), tools_limit(&b)), (json!(7), json!(7)));
-    // The rules apply on the node without such a file, too.
+    // The rules also apply on the node that has no rule file.
     assert_eq!(b.api("policy")["rules"].as_array().map(Vec::len), Some(1), "{}", b.api("policy"));
-    // The node's own file no longer decides about shared sections.
+    // The config file of the node no longer determines the shared sections.
     let own = b.cli(&["upstream", "disable", "s"]);
     assert_ne!(own.code, Some(0), "{}", own.stdout);
     assert!(
@@ -244,7 +244,7 @@ fn config_applied_on_one_node_takes_effect_on_all_and_can_be_reverted() {
     until_run(&b, "a", 3, "running");
     assert_eq!((tools_limit(&a), tools_limit(&b)), (json!(7), json!(7)));
 
-    // A node starts with this config without the store, and so does a node that joins later.
+    // A node that knows this config starts with it even without the store. A node that joins later starts with it, too.
     let folder = b.end();
     let (here, aside) = (store.0.path().join("facts"), store.0.path().join("aside"));
     std::fs::rename(&here, &aside).unwrap();
@@ -261,7 +261,7 @@ fn config_applied_on_one_node_takes_effect_on_all_and_can_be_reverted() {
 #[test]
 fn unusable_config_is_refused_before_it_is_stored_and_by_each_node_with_a_reason() {
     let store = Store::new();
-    // The variable of a secret is set on one machine only.
+    // The environment variable with a secret is set on one machine only.
     let (config, folder) = (store.config("a", json!({})), tempfile::tempdir().unwrap());
     let a = Proxy::under("export HOOK=0123456789abcdef0123", config, folder);
     let refused = applied(&a, &json!({"tools_limit": "many"}));
@@ -284,7 +284,7 @@ fn unusable_config_is_refused_before_it_is_stored_and_by_each_node_with_a_reason
     let run = until_run(&b, "b", 1, "refused");
     assert!(run["reason"].to_string().contains("HOOK"), "{run}");
     assert_eq!((tools_limit(&a), &tools_limit(&b)), (json!(4), &Value::Null));
-    // The command line has no such variable either, and uses the other node.
+    // On this machine the command line has no such variable either, so the config is checked by the other node.
     succeeds(&applied(&b, &json!({"tools_limit": 5})));
     until_run(&b, "b", 2, "running");
     until_run(&b, "a", 2, "running");
@@ -296,7 +296,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let read = |path: PathBuf| match path.is_dir() {
         true => files(&path),
-        // A heartbeat is being replaced.
+        // The file may be missing, because a heartbeat is being replaced.
         false => std::fs::read(&path).map(|bytes| vec![(path, bytes)]).unwrap_or_default(),
     };
     entries.flat_map(read).collect()
@@ -343,7 +343,7 @@ fn facts_survive_a_key_change_even_for_new_nodes_and_from_removed_nodes() {
         until_good(node, &token, true);
         until("it runs the config", || (tools_limit(node) == 7).then_some(()));
     }
-    // The removed node does not see the change of the key, and does not return.
+    // The removed node does not take part in the change of the key, and does not return.
     drop(gone.end());
     let (mut a, mut b) = (a, b);
     for key in [json!([KEY, new_key]), json!([new_key, KEY]), json!(new_key)] {
@@ -412,7 +412,7 @@ fn new_node_does_not_serve_under_rules_other_than_its_fleets() {
     until_run(&a, "c", 1, "running");
     until("there is no fault", || (c.cli(&["fleet", "status"]).code == Some(0)).then_some(()));
 
-    // A running node keeps its config while it cannot load the next, which all nodes see.
+    // A running node that cannot load the next config keeps its config. All nodes report this.
     c.process.signal("STOP");
     std::fs::write(&rules, none.replace("forbid", "permit")).unwrap();
     succeeds(&applied(&a, &config));
@@ -492,7 +492,7 @@ fn approval_of_a_definition_applies_on_all_nodes_and_only_to_that_definition() {
         (&record["metadata"]["node"], &record["metadata"]["digest"]),
         (&json!("a"), &json!(digest))
     );
-    // It applies on a node that joins later, too. Other definitions wait on each node.
+    // The approval also applies on a node that joins later. Other definitions still wait on each node.
     let c = Proxy::with(store.config("c", new));
     until("it is approved there", || (!waits(&c, "s:stats")).then_some(()));
     for node in [&a, &b, &c] {
@@ -519,7 +519,7 @@ fn damaged_rules_of_a_fleet_are_refused_at_the_start_and_never_run() {
     std::fs::write(data.join("fleet/rules/0/00-r.cedar"), "").unwrap();
     let a = Proxy::unready(store.config("a", json!({})), folder).ready();
     assert!(is_refused(&a));
-    // With an altered, empty or missing file the node does not start, and names the next step.
+    // If the file is altered, empty or missing, the node does not start, and names the next step.
     let folder = a.end();
     let file = data.join("fleet/config.json");
     let sound = std::fs::read_to_string(&file).unwrap();

@@ -1,5 +1,5 @@
-//! Fleet nodes that index the others: one answers for all, names missing data, and continues after a crash, damage and any
-//! manipulation of the store.
+//! Fleet nodes that index the records of the others. An index node answers for all nodes, reports missing data, and
+//! continues after a crash, damage or any manipulation of the store.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,8 @@ fn segments(store: &TempDir, node: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Runs a node that makes `calls` calls in at least as many segments, and ends it. Returns its last record.
+/// Runs a node until it has made `calls` calls in at least as many segments, and ends it. Returns the number of its
+/// last record.
 fn ended(store: &TempDir, node: &str, calls: usize) -> (TempDir, u64) {
     let proxy = Proxy::with(config(store, node, json!(false)));
     let mut client = proxy.client();
@@ -93,7 +94,7 @@ fn one_index_node_answers_for_all_nodes_that_existed() {
     let status = caught_up(&proxy, "b", last_b);
     assert_eq!((&status["behind_records"], &status["faults"]), (&json!(0), &json!([])));
 
-    // Everything once, in the order of ids, and by node.
+    // The list has every record once, in the order of ids; it can be filtered by node.
     let all = ids(&proxy, "");
     let mut sorted = all.clone();
     sorted.sort_by(|a, b| b.cmp(a));
@@ -165,7 +166,7 @@ fn node_without_an_index_answers_for_itself_and_reports_it() {
     let own = proxy.cli(&["activity", "export", "--file", "-", "--node", "b"]);
     assert_eq!(own.code, Some(0), "{}", own.stderr);
     assert!(!own.stdout.contains("fleet_missing"), "its records are complete");
-    // Without a fleet the only name of the node is its log's id, and responses mention no fleet.
+    // Without a fleet the id of the log is the only name of the node, and responses do not mention a fleet.
     let alone = Proxy::with(json!({"mcpServers": {"s": stub_stdio(&[])}}));
     assert!(ids(&alone, "node=b").is_empty(), "one machine has no node of that name");
     let own = alone.activity("")[0]["node"].as_str().unwrap().to_owned();
@@ -226,7 +227,7 @@ fn records_missing_in_an_index_appear_once_after_they_are_restored() {
     let proxy = Proxy::with(config(&store, "b", json!(true)));
     let status = caught_up(&proxy, "a", last);
     assert_eq!(status["gaps"].as_array().unwrap().len(), 2, "{status}");
-    // A restarted node still has the noted gaps.
+    // After a restart the node still knows the gaps.
     let proxy = Proxy::unready(config(&store, "b", json!(true)), proxy.end()).ready();
     let status = caught_up(&proxy, "a", last);
     assert_eq!(status["gaps"].as_array().unwrap().len(), 2, "{status}");
@@ -313,7 +314,7 @@ fn nodes_whose_objects_hang_do_not_prevent_others_from_being_followed() {
     let proxy = Proxy::with(config(&store, "own", json!(true)));
     caught_up(&proxy, "a", last_a);
     caught_up(&proxy, "z", last_z);
-    // The same for a followed node whose claim blocks later. The shutdown does not wait for any of them.
+    // The same with a node that is followed already and whose claim blocks later. The shutdown waits for none of them.
     hangs("a");
     let (_y, last_y) = ended(&store, "y", 1);
     caught_up(&proxy, "y", last_y);

@@ -65,7 +65,7 @@ fn wait_for_fault(by: &Proxy, words: &str) {
 
 /// Replaces an object atomically, as a store does.
 fn put(path: &Path, bytes: &[u8]) {
-    // Outside the folder, where it belongs to no node.
+    // Written outside the folder first, where it belongs to no node.
     let new = path.parent().unwrap().with_extension("new");
     std::fs::write(&new, bytes).unwrap();
     std::fs::rename(new, path).unwrap();
@@ -189,7 +189,7 @@ fn altered_replayed_foreign_or_oversized_heartbeat_is_reported_and_rejected() {
     }
     wait_until_seen(&a, "b", "silent");
     put(&path, &last);
-    // If its last heartbeat had not been read before it was killed, it counts as alive for one more interval.
+    // If the last heartbeat before the kill had not been read yet, the node counts as alive for one more interval.
     until("the heartbeat is valid again", || {
         let b = seen(&a, "b", "")?;
         (b["state"] == "silent" && b["fault"].is_null()).then_some(())
@@ -216,7 +216,7 @@ fn name_used_by_two_processes_is_reported_by_all_nodes() {
         .status()
         .unwrap();
     assert!(done.success());
-    // Nothing is sealed meanwhile: a node does not start if the store has more of its chain than its log.
+    // Nothing is sealed in this test, because a node does not start if the store has more of its chain than its log.
     let config = || {
         let mut config = fleet.config("b", KEY, free_port());
         config["cluster"]["flush"] = json!("5m");
@@ -243,7 +243,7 @@ fn no_node_is_declared_dead_while_the_store_is_unavailable() {
     wait_until_seen(&b, "a", "living");
     let (nodes, aside) = (fleet.0.path().join("nodes"), fleet.0.path().join("aside"));
     std::fs::rename(&nodes, &aside).unwrap();
-    // Nothing can be created in place of a file. Objects created meanwhile are removed.
+    // No object can be created, because a file has the name of the folder. Objects created in the meantime are removed.
     until("it is a file", || {
         let _ = std::fs::remove_dir_all(&nodes);
         std::fs::write(&nodes, "").ok()
@@ -337,7 +337,8 @@ fn peer_request_is_accepted_once_and_its_answer_authenticated() {
     let text = String::from_utf8(request.clone()).unwrap();
     assert!(text.starts_with("POST /fleet/v1/ping HTTP/1.1\r\n"), "{text}");
 
-    // A replayed, altered, misdirected or unauthenticated request gets the response of an unknown path.
+    // A replayed, altered, misdirected or unauthenticated request gets the same response as a request for an unknown
+    // path.
     let host = format!("Host: 127.0.0.1:{port}\r\n");
     let nobody = format!("POST /nowhere HTTP/1.1\r\n{host}Content-Length: 0\r\n\r\n");
     let (status, _) = answered(port, nobody.as_bytes());

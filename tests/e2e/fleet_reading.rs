@@ -1,5 +1,5 @@
-//! Records of a whole fleet, queried at any node: the same everywhere, each once, in order, sealed or not; nodes that do not
-//! answer are named.
+//! Records of a whole fleet, queried at any node: every node returns the same records, each once and in order, sealed
+//! or not. Nodes that do not answer are named.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::harness::{API_KEY, Connection, Events, Proxy, free_port, stub_stdio, 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const CALLS: &str = "type=tool_call";
 
-/// The longest flush: nothing is sealed while a test runs.
+/// The longest flush interval, so that nothing is sealed while a test runs.
 const NEVER: &str = "1h";
 const SOON: &str = "100ms";
 
@@ -70,7 +70,7 @@ fn exported(proxy: &Proxy, query: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Asserts that every node answers with the same records, those of the calls.
+/// Asserts that every node returns the same records, which are those of the calls.
 fn all_answer_the_same(nodes: &[(&str, &Proxy)], called: &[String]) {
     let all: BTreeSet<_> = called.iter().cloned().collect();
     let names: Vec<_> = nodes.iter().map(|(name, _)| *name).collect();
@@ -145,7 +145,7 @@ fn every_node_answers_for_all_including_unsealed_records() {
     let called = [call(&a, "a", 2), call(&b, "b", 3), call(&c, "c", 2)].concat();
     all_answer_the_same(&[("a", &a), ("b", &b), ("c", &c)], &called);
     assert_eq!(indexed(&a, "b"), 0, "all of it was unsealed");
-    // A table of another node, and an answer by the command line.
+    // An exported table of another node, and the list on the command line.
     let table = b.get("/api/v1/activity/export?format=parquet&node=c");
     assert!(table.body.starts_with(b"PAR1") && table.body.ends_with(b"PAR1"), "{}", table.status);
     let several = b.get("/api/v1/activity/export?format=parquet");
@@ -157,7 +157,7 @@ fn every_node_answers_for_all_including_unsealed_records() {
         pages(&b, &format!("{CALLS}&node={log}")).0,
         pages(&c, &format!("{CALLS}&node=c")).0
     );
-    // A decision of another node and its reason are returned without payloads, too.
+    // A decision of another node has its reason even if payloads are excluded.
     c.client().read("s:violate", json!({}));
     let decided = pages(&b, "node=c&type=policy_decision&exclude_payloads=true").0;
     assert_eq!(decided[0].get("arguments"), None, "{decided:?}");
@@ -186,7 +186,7 @@ fn reader_limited_to_its_own_records_sees_only_its_own_from_every_node() {
     until("the token is known", || (as_ci(&b, "tools").status == 200).then_some(()));
     let theirs = pages(&b, &format!("{CALLS}&principal=anonymous")).0;
     assert_eq!(theirs.len(), 1);
-    // With a token its own calls on another node are visible, and no others.
+    // A client with a token sees its own calls on another node, and no others.
     let arguments = json!({"name": "s:read_item", "args": {"id": "own"}});
     let intent = json!({"operation_type": "read"});
     let body = json!({"tool_name": "call_tool_read", "arguments": arguments, "intent": intent});
@@ -349,7 +349,7 @@ fn record_stored_on_any_node_is_streamed_on_all_and_after_a_reconnect() {
     let (found, _) = comes(&mut of_b, 3);
     assert!(found.iter().all(|id| id.starts_with("b-")), "{found:?}");
     drop(all);
-    // Records written while no reader is connected follow the last one seen, also at another node.
+    // Records written while no reader is connected are delivered after the reconnect, also at another node.
     let missed: BTreeSet<_> = [call(&a, "x", 2), call(&b, "y", 2)].concat().into_iter().collect();
     for by in [&a, &b] {
         let mut again = watch(by, "", Some(&last));

@@ -1,5 +1,5 @@
-//! A client of the stateless revision that is asked by one node and repeats its call at another: its user's answer counts
-//! there, and a call of a lost node is not sent.
+//! A client of the stateless revision is asked by one node and repeats its call at another node. The answer of its user
+//! counts there, and a call held by a lost node is not sent.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -42,13 +42,13 @@ fn two(store: &TempDir, keys: [Value; 2]) -> [Proxy; 2] {
 #[test]
 fn answer_of_the_user_counts_at_every_node_where_the_call_is_repeated() {
     let store = tempfile::tempdir().unwrap();
-    // During a change of the key.
+    // The nodes have different first keys, as during a change of the key.
     let [a, b] = two(&store, [json!([OLD, NEW]), json!([NEW, OLD])]);
     let [at_a, at_b] = [&a, &b].map(Hand::new);
     let params = write(json!({"value": 1}));
     let denied = at_b.call(&again(&params, &at_a.asked(&params), "decline"));
     assert_eq!(error_text(&denied["result"]), "Tool 's:write_item': approval was denied");
-    assert_eq!((sent(&a), waiting(&b).len()), (0, 0), "it was sent nowhere, and has ended");
+    assert_eq!((sent(&a), waiting(&b).len()), (0, 0), "the call has ended without being sent");
     let state = at_a.asked(&params);
     assert_eq!(*value(&at_b.call(&again(&params, &state, "accept"))), 7);
     let ended = a.activity("type=approval")[0]["metadata"].clone();
@@ -58,7 +58,7 @@ fn answer_of_the_user_counts_at_every_node_where_the_call_is_repeated() {
         let text = "Tool 's:write_item': its approval was used already, or is not known any more";
         assert_eq!(error_text(&twice["result"]), text);
     }
-    // An approval covers no other call at any node.
+    // An approval is valid for no other call, at any node.
     let other = write(json!({"value": 2}));
     let refused = at_a.call(&again(&other, &at_b.asked(&params), "accept"));
     let text = "Tool 's:write_item': what was approved is not what is asked now";
@@ -69,7 +69,7 @@ fn answer_of_the_user_counts_at_every_node_where_the_call_is_repeated() {
 #[test]
 fn request_state_of_a_server_is_accepted_at_every_node() {
     let (store, server) = (tempfile::tempdir().unwrap(), Recorder::start(request_state::answer));
-    // During a change of the key.
+    // The nodes have different first keys, as during a change of the key.
     let nodes = [("a", json!([OLD, NEW])), ("b", json!([NEW, OLD]))].map(|(name, key)| {
         let mut config = config(&store, name, key);
         config["mcpServers"] = json!({"m": request_state::entry(&server)});
@@ -124,7 +124,7 @@ fn call_whose_node_is_gone_must_be_repeated_and_is_not_sent() {
         let text = "Tool 's:write_item': its approval belongs to node 'a', which cannot be reached: repeat the call";
         assert_eq!(error_text(&refused["result"]), text, "{action}");
     }
-    // A state of an unknown key still names its node.
+    // Even a state that was sealed with an unknown key names its node.
     let other = state.replacen("mcpproxy-approval.", "mcpproxy-approval.0", 1);
     let refused = at_b.call(&again(&params, &other, "decline"));
     assert!(error_text(&refused["result"]).contains("asked for at node 'a'"), "{refused}");

@@ -1,5 +1,5 @@
-//! Fleet nodes whose store is temporarily replaced by an empty folder or emptied: uploads succeed, but do not count as stored,
-//! no node counts as lost, and all records are uploaded once the store is restored.
+//! Fleet nodes whose store is temporarily replaced by an empty folder, or emptied. Uploads succeed but do not count as
+//! stored, no node counts as lost, and all records are uploaded once the store is restored.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 /// Reported reason of a replaced store.
 const LOST: &str = "not the store that this node joined (fleet.json is missing)";
 
-/// A folder with the store in it.
+/// A folder that contains the folder of the store.
 struct Fleet(TempDir);
 
 impl Fleet {
@@ -39,7 +39,7 @@ impl Fleet {
         }))
     }
 
-    /// A node without a key, which follows the others if it keeps an index.
+    /// A node without a key. With an index it follows the other nodes.
     fn follower(&self, name: &str, index: bool) -> Proxy {
         Proxy::with(json!({
             "mcpServers": {"s": stub_stdio(&[])},
@@ -66,7 +66,7 @@ impl Fleet {
     /// Moves all objects of the store aside.
     fn empty(&self) {
         std::fs::create_dir(self.aside()).unwrap();
-        // Without objects that nodes write meanwhile.
+        // The entries are listed first, so that objects written by nodes meanwhile are not moved.
         let entries: Vec<_> = std::fs::read_dir(self.store()).unwrap().collect();
         for entry in entries {
             let entry = entry.unwrap();
@@ -74,7 +74,7 @@ impl Fleet {
         }
     }
 
-    /// Checks that each record of a node up to its last is in the store, once.
+    /// Checks that each record of a node, up to the last one, is in the store exactly once.
     fn assert_all_of(&self, node: &str, last: u64) {
         let url = format!("file://{}", self.store().display());
         let verified =
@@ -113,7 +113,7 @@ fn until_reported(node: &Proxy) {
     let status = node.cli(&["fleet", "status"]);
     assert_eq!((status.code, status.stdout.contains(LOST)), (Some(1), true), "{}", status.stdout);
     node.assert_logged("not the store that this node joined");
-    assert_eq!(node.get("/readyz").status, 200, "as while the store is away");
+    assert_eq!(node.get("/readyz").status, 200, "as if the store were unavailable");
 }
 
 fn segments(folder: &Path) -> usize {
@@ -142,11 +142,11 @@ fn objects_of_a_replaced_store_are_ignored_and_records_are_uploaded_again() {
     }
     until("something is put there", || (segments(&fleet.store()) > 0).then_some(()));
     until_reported(&b);
-    // All nodes are alive, and nothing is stored.
+    // All nodes count as alive, and nothing counts as stored.
     let seen = b.api("fleet");
     assert_eq!(seen["living"], 2);
     assert!(seen["ledger"]["stored"].as_u64().unwrap() < before + 20, "{seen}");
-    // Facts are not written there, and do not count as shared.
+    // Facts are not written to the replaced store, and do not count as shared.
     let token = b.cli(&["token", "create", "ci", "--json"]).json()["token"].clone();
     until("it is reported", || {
         let facts = b.api("fleet")["facts"].clone();
@@ -164,7 +164,7 @@ fn objects_of_a_replaced_store_are_ignored_and_records_are_uploaded_again() {
     assert!(last > before + 20);
     fleet.assert_all_of("b", last);
     let header = [("X-API-Key", token.as_str().unwrap())];
-    until("the token is good at the other node", || {
+    until("the token is accepted at the other node", || {
         (a.request("GET", "/api/v1/tools", &header, b"").status == 200).then_some(())
     });
 }
@@ -199,7 +199,7 @@ fn follower_accepts_no_gap_in_a_replaced_store_and_reports_it() {
     client.read("s:stats", json!({}));
     let before = until_stored(&a);
     until("it is followed", || (followed(&b, "a")?["last"].as_u64()? >= before).then_some(()));
-    // The paused follower does not see new objects.
+    // The follower is paused, so that it does not see new objects.
     b.process.signal("STOP");
     for _ in 0..5 {
         client.read("s:stats", json!({}));
@@ -209,7 +209,7 @@ fn follower_accepts_no_gap_in_a_replaced_store_and_reports_it() {
     client.read("s:stats", json!({}));
     until("something is put there", || (segments(&fleet.store()) > 0).then_some(()));
     b.process.signal("CONT");
-    // The gap has lasted long enough for a check of the store's identity.
+    // The gap has lasted so long that the follower checks the identity of the store.
     until("it is seen", || b.log().contains("cannot follow a node's segments now").then_some(()));
     until("it is reported", || {
         let reported = b.api("status")["faults"].to_string();

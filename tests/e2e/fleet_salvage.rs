@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::harness::{Output, Proxy, configure, free_port, mcpproxy, stub_stdio, until};
 
-/// Shell code that adds the flag of a salvage.
+/// Shell code that starts the proxy with the flag for a salvage.
 const SALVAGE: &str = "set -- \"$@\" --salvage";
 
 fn config(store: &TempDir, node: &str, index: Value) -> Value {
@@ -128,7 +128,7 @@ fn salvaged_node_fetches_its_sealed_records_and_continues_under_its_own_name() {
     assert_eq!(verified.json()["sound"], true, "{}", verified.stdout);
     assert_sound(&store, "a", after);
     assert_followed(&index, &a, "a");
-    // Another start has nothing more to do.
+    // The next start restores nothing more.
     let a = Proxy::unready(config(&store, "a", json!(false)), a.end()).ready();
     assert!(!a.log().contains("restored"), "{}", a.log());
     assert!(calls(&a, "").0.len() == 15 && until_stored(&a) >= after);
@@ -144,7 +144,7 @@ fn records_between_a_salvage_and_the_next_fleet_start_get_new_numbers() {
     let ids = calls(&a, "").1;
     let folder = killed(a);
     cut(&folder);
-    // Without its fleet the node does not know the used numbers.
+    // Without its fleet the node does not know which record numbers are in use.
     let a = Proxy::unready_under(SALVAGE, alone(), folder).ready();
     let mut client = a.client();
     for at in 0..9 {
@@ -169,7 +169,7 @@ fn log_that_was_lost_completely_is_fetched_completely() {
     let ids = calls(&a, "").1;
     let folder = killed(a);
     std::fs::remove_dir_all(folder.path().join("data/activity")).unwrap();
-    // Without the flag a node does not start with another log.
+    // Without `--salvage` a node does not start with a different log.
     let path = configure(config(&store, "a", json!(false)), folder.path());
     let refused = Output::of(mcpproxy().args(["serve", "-c"]).arg(&path));
     assert_eq!(refused.code, Some(5), "{}", refused.stderr);

@@ -1,5 +1,5 @@
-//! Sessions of a fleet: each node continues those of the others if the id is intact, its key is present, and the client opened
-//! it.
+//! Sessions of a fleet: each node continues the sessions of the others if the id is unaltered, the node has its key,
+//! and the request comes from the client that opened the session.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -248,11 +248,11 @@ impl Session {
 
 // FLT-8
 #[test]
-fn state_on_one_node_is_reachable_through_any_and_its_end_starts_a_new_session() {
+fn state_on_one_node_is_reachable_through_any_node_and_its_loss_requires_a_new_session() {
     let store = tempfile::tempdir().unwrap();
     let [a, mut b, c] = ["a", "b", "c"].map(|name| reached(&store, name));
     let session = Session::asked(&a);
-    // The answer to a question goes to the node that asks it.
+    // The answer to a question is forwarded to the node that asked it.
     know_each_other(&[&a, &b, &c]);
     let mut events = session.ask(&b, "asked");
     let question = events.next().unwrap().json();
@@ -274,7 +274,7 @@ fn state_on_one_node_is_reachable_through_any_and_its_end_starts_a_new_session()
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "cancelled"}});
     assert_eq!(session.post(&c, &cancel).status, 202);
     while events.next().is_some() {}
-    // State on a killed node.
+    // State on a node that was killed.
     let mut events = session.ask(&b, "gone");
     let asked = events.next().unwrap();
     b.process.signal("KILL");
@@ -283,7 +283,7 @@ fn state_on_one_node_is_reachable_through_any_and_its_end_starts_a_new_session()
     until("it is found dead", || {
         let answers =
             [session.answer(&c, &asked.json()), session.send(&c, "GET", &seen, &Value::Null)];
-        // Until then requests can be retried.
+        // Until the node counts as dead, requests can be retried.
         for answer in &answers {
             assert!([404, 503].contains(&answer.status), "{} {}", answer.status, answer.text());
         }
@@ -344,7 +344,7 @@ fn living_node_that_refuses_connections_does_not_end_sessions() {
     let mut keeps = stub_stdio(&[]);
     keeps["affinity"] = "session".into();
     let servers = json!({"mcpServers": {"keeps": keeps, "s": stub_stdio(&[])}});
-    // Alive by its heartbeat, but nothing listens at its advertised address.
+    // The node is alive by its heartbeat, but nothing listens at its advertised address.
     let mut config = reached_config(&store, "a", servers.clone());
     config["cluster"]["advertise"] = "http://127.0.0.1:1".into();
     let (a, b) = (Proxy::with(config), reached_with(&store, "b", servers));
@@ -365,7 +365,8 @@ fn living_node_that_refuses_connections_does_not_end_sessions() {
         assert_eq!(answer.status, 503, "{}", answer.text());
         assert!(answer.text().contains("retry") && answer.header("retry-after").is_some());
     }
-    // The session has not ended: its state is available at its node, and other calls work at any node.
+    // The session has not ended: the state is still available at the node that holds it, and other calls work at any
+    // node.
     assert_eq!(session.answer(&a, &asked.json()).status, 202);
     let event = events.next().unwrap().json();
     assert_eq!(event["result"]["structuredContent"]["answered"], json!({"model": "m"}));
@@ -406,12 +407,12 @@ fn rule_conditions_on_a_session_hold_at_every_node() {
         let response = session.post(node, &call);
         (response.status, response.text().contains("approval timed out"))
     };
-    // Each call is made at another node, and the facts of the session are known there.
+    // Each call is made at a different node, which knows the facts of the session.
     assert_eq!(call(&session, &b, "s:read_item"), (200, false));
     assert_eq!(call(&session, &c, "s:echo"), (200, false), "no open-world content yet");
     assert_eq!(call(&session, &b, "s:echo"), (200, true));
     assert_eq!(call(&other, &b, "s:echo"), (200, true), "another session of the same principal");
-    // Its session facts are lost: the client has to open another session.
+    // The facts of the session are lost, so the client has to open another session.
     a.process.signal("KILL");
     a.process.wait();
     until("the node with the facts is found dead", || {

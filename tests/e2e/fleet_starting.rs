@@ -1,5 +1,5 @@
-//! A fleet node that has just started, or was started without its store: unknown state is not treated as lost, and is
-//! reported as unknown.
+//! A fleet node that has just started, or was started without its store. State that it does not know yet is not treated
+//! as lost, and is reported as unknown.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ fn watch(node: &Proxy, query: &str, after: Option<&str>) -> Events {
     Events::of(connection)
 }
 
-/// The next event of `/events` that names a node, and not a record.
+/// The next event of `/events` about a node instead of a record.
 fn named(events: &mut Events) -> Value {
     loop {
         let event = events.next().expect("the stream has no end").json();
@@ -79,7 +79,7 @@ fn node_is_ready_once_it_has_read_the_membership() {
     let store = tempfile::tempdir().unwrap();
     let a = reached_with(&store, "a", servers());
     let mut gone = reached_with(&store, "gone", servers());
-    assert_eq!(gone.api("fleet")["living"], 2, "it knows, as soon as it is ready");
+    assert_eq!(gone.api("fleet")["living"], 2, "a ready node knows the other one");
     gone.process.signal("KILL");
     gone.process.wait();
     know_each_other(&[&a]);
@@ -92,7 +92,7 @@ fn node_is_ready_once_it_has_read_the_membership() {
     assert_eq!(states(&b), ["living", "living", "silent"]);
     let (status, ready) = readiness(&b);
     assert_eq!((status, &ready["fleet"]), (200, &json!({"state": "seen"})), "{ready}");
-    // After a restart the session is unknown to it. Earlier requests are not refused permanently.
+    // After a restart the node does not know the session. Requests that arrive too early are not refused permanently.
     let session = Session::open(&a, &[]);
     let b = Proxy::unready(config, b.end());
     until("the session continues", || {
@@ -100,7 +100,7 @@ fn node_is_ready_once_it_has_read_the_membership() {
         assert!([200, 503].contains(&answer.status), "{}", answer.text());
         (answer.status == 200).then_some(())
     });
-    // Without a key no node is asked or waited for.
+    // A node without a key neither asks other nodes nor waits for them.
     let mut config = reached_config(&store, "c", servers());
     for key in ["key", "advertise"] {
         config["cluster"].as_object_mut().unwrap().remove(key);
@@ -117,7 +117,7 @@ fn node_that_cannot_read_its_fleet_keeps_sessions_and_reports_unknown_nodes() {
     let [a, b] = &nodes;
     let c = Proxy::with(config.clone());
     know_each_other(&[a, b, &c]);
-    // At a: a session with server state, a server request, an answer in progress, and a waiting call.
+    // Node a has a session with server state, a server request, an answer in progress, and a waiting call.
     let kept = Session::opened(a, "/mcp", &[], "2025-03-26", &json!({"sampling": {}}));
     assert_eq!(kept.post(&c, &read_call("before", "keeps:stats")).status, 200);
     let session = Session::opened(a, "/mcp", &[], "2025-11-25", &json!({"sampling": {}}));
@@ -177,7 +177,7 @@ fn node_that_cannot_read_its_fleet_keeps_sessions_and_reports_unknown_nodes() {
         assert_eq!(reported["node"], "store");
         assert!(reported["reason"].as_str().unwrap().contains("not known yet"), "{reported}");
     }
-    // The node serves alone after a while, and answers the same about state at other nodes.
+    // After a while the node serves without the fleet. Its answers about state at other nodes remain the same.
     let (_, ready) = until("it is ready", || Some(readiness(&c)).filter(|it| it.0 == 200));
     assert_eq!(ready["fleet"]["state"], "unseen", "{ready}");
     check(&c);
@@ -186,7 +186,7 @@ fn node_that_cannot_read_its_fleet_keeps_sessions_and_reports_unknown_nodes() {
     know_each_other(&[a, b, &c]);
     assert_eq!(readiness(&c).1["fleet"], json!({"state": "seen"}));
     assert_eq!(kept.post(&c, &read_call("later", "keeps:stats")).status, 200);
-    // The server does not name the call of its question, so there is one call at a time.
+    // The server does not state to which call its question belongs, so only one call may be in flight.
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "asked"}});
     assert_eq!(session.post(a, &cancel).status, 202);
     while events.next().is_some() {}
@@ -196,7 +196,7 @@ fn node_that_cannot_read_its_fleet_keeps_sessions_and_reports_unknown_nodes() {
     assert_eq!(session.post(&c, &answer).status, 202);
     let reported = events.next().unwrap().json();
     assert_eq!(reported["result"]["structuredContent"]["answered"], json!({"model": "m"}));
-    // Earlier event streams continue with the other nodes.
+    // Event streams opened earlier now also have the records of the other nodes.
     a.client().read("s:read_item", json!({"id": "after"}));
     for events in [&mut all, &mut of_a] {
         until("the call at a arrives", || {

@@ -15,7 +15,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// A node that seals nothing while a test runs, accepts client certificates, and trusts `trusted` as the system's authority.
+    /// A node that seals nothing while a test runs, accepts client certificates, and trusts `trusted` as a certificate
+    /// authority of the system.
     fn node(&self, name: &str, trusted: &CertificateAuthority) -> Proxy {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let at = folder.path();

@@ -1,5 +1,5 @@
-//! A fleet node that is lost without closing its connections: without power, unreachable, or stopped. A client that waits for it
-//! through another node gets the same answer as for a killed node.
+//! A fleet node that disappears without closing its connections: it lost power, is unreachable, or is stopped. A client
+//! that waits for it through another node gets the same answer as for a killed node.
 
 use std::net::TcpListener;
 
@@ -21,7 +21,8 @@ fn client_waiting_for_a_vanished_node_is_notified() {
     know_each_other(&[&a, &b]);
     let asked = json!({"sampling": {}});
     let session = Session::opened(&a, "/mcp", &[], "2025-11-25", &asked);
-    // The session's own stream, a call whose answer has begun, and one that reaches no server.
+    // Three requests of the session: its standing stream, a call whose answer has begun, and one that reaches no
+    // server.
     let mut stream = session.stream(&b, "GET", &[], "");
     stream.next().unwrap();
     let mut begun = session.stream(&b, "POST", &[], &read_call("begun", "keeps:ask").to_string());
@@ -31,7 +32,7 @@ fn client_waiting_for_a_vanished_node_is_notified() {
     assert_eq!(sent.status, 502, "{}", sent.text());
     while stream.next().is_some() {}
     while begun.next().is_some() {}
-    // Now it is known to be dead.
+    // Now the node counts as dead.
     let later = session.post(&b, &read_call("later", "keeps:stats"));
     assert_eq!((later.status, later.text().contains("send initialize again")), (404, true));
     session.calls(&b, "on-b");
@@ -45,7 +46,7 @@ fn client_waiting_for_a_vanished_node_is_notified() {
 #[test]
 fn batch_does_not_wait_for_a_node_that_only_gets_a_notification() {
     let store = tempfile::tempdir().unwrap();
-    // Alive by its heartbeat, but connections to it are not answered.
+    // The node is alive by its heartbeat, but connections to it are not answered.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut config = reached_config(&store, "a", servers());
     config["cluster"]["advertise"] = format!("http://{}", deaf.local_addr().unwrap()).into();

@@ -1,4 +1,5 @@
-//! Tasks that clients follow (PRO-43): delivery of changes, streams of servers, admission and shares.
+//! Tasks that clients follow (PRO-43): delivery of status changes, streams of servers, admission, and shares of the
+//! bound on followed tasks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +12,7 @@ use crate::tasks::{CREATED, GOOD, MODERN, OWN, Server, completed, create_as, tas
 const PATH: &str = "/mcp/all";
 const LISTEN: &str = "subscriptions/listen";
 
-/// A server with standing streams that report no changes. It refuses the first `busy` requests `tasks/get`.
+/// A server whose standing streams report no changes. It refuses the first `busy` requests of `tasks/get`.
 fn quiet(busy: usize) -> Server {
     let busy = AtomicUsize::new(busy);
     let (order, less) = (Ordering::SeqCst, |left: usize| left.checked_sub(1));
@@ -32,7 +33,7 @@ fn quiet(busy: usize) -> Server {
     })
 }
 
-/// Sets of tasks in the subscriptions at a server, oldest first.
+/// Sets of tasks in the subscription requests received by a server, oldest first.
 fn listened(server: &Server) -> Vec<Value> {
     let asked = server.asked(LISTEN).into_iter();
     asked.filter_map(|(_, it)| it["params"]["notifications"].get("taskIds").cloned()).collect()
@@ -43,12 +44,12 @@ fn fetched(server: &Server, id: &str) -> usize {
     server.asked("tasks/get").iter().filter(|(_, it)| it["params"]["taskId"] == id).count()
 }
 
-/// Creates a working task with `id` at the server. Returns its sealed id.
+/// Creates a task with the id `id` and status `working` at the server. Returns its sealed id.
 fn working(proxy: &Proxy, server: &Server, id: &str) -> String {
     working_as(proxy, "", server, id)
 }
 
-/// Creates a working task with the token `bearer`, or anonymously if it is empty.
+/// Creates a task with status `working` and the token `bearer`, or anonymously if the token is empty.
 fn working_as(proxy: &Proxy, bearer: &str, server: &Server, id: &str) -> String {
     let created = CREATED.replace(r"7\u0061", id);
     server.set(id, &created.replace(r#""task""#, r#""complete""#));
@@ -87,7 +88,7 @@ fn status(events: &mut Events) -> Value {
 
 // PRO-43
 #[test]
-fn state_that_is_refused_for_a_moment_reaches_its_follower_later() {
+fn temporarily_refused_state_reaches_its_follower_later() {
     let server = quiet(2);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let sealed = working(&proxy, &server, OWN);
@@ -114,7 +115,7 @@ fn following_one_task_does_not_fetch_another() {
     until("the server reports one only", || {
         (listened(&server).last() == Some(&json!(["a"]))).then_some(())
     });
-    // Three fetches of one subscription are so far apart that another one would have been made meanwhile.
+    // While three fetches are made for another subscription, a superfluous fetch would have been made as well.
     let (mut of_others, _) = follow(&proxy, &ids[2..]);
     for _ in 2..ids.len() {
         assert_eq!(status(&mut of_others), "working");
@@ -195,7 +196,7 @@ fn principal_has_a_share_of_followed_tasks() {
 
 // PRO-43
 #[test]
-fn task_that_has_ended_is_followed_no_longer() {
+fn ended_task_is_no_longer_followed() {
     let server = quiet(0);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let ids = ["a", "b", "c", "d"].map(|id| working(&proxy, &server, id));
@@ -211,7 +212,7 @@ fn task_that_has_ended_is_followed_no_longer() {
     until("the server reports one only", || {
         (listened(&server).last() == Some(&json!(["d"]))).then_some(())
     });
-    // The subscription continues with the one that is left.
+    // The subscription continues with the task that has not ended.
     let (_second, _) = follow(&proxy, &ids[3..]);
     until("it is fetched for the second subscription", || {
         (fetched(&server, "d") == 2).then_some(())
@@ -225,7 +226,7 @@ fn task_that_has_ended_is_followed_no_longer() {
 
 // PRO-43
 #[test]
-fn newcomer_gets_a_place_of_the_principals_that_follow_the_most_tasks() {
+fn new_follower_displaces_tasks_of_the_principals_that_follow_the_most() {
     let server = quiet(0);
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let (mut streams, per_stream) = (Vec::new(), 64);
@@ -242,7 +243,8 @@ fn newcomer_gets_a_place_of_the_principals_that_follow_the_most_tasks() {
     let sealed = working(&proxy, &server, OWN);
     let (_events, agreed) = follow(&proxy, std::slice::from_ref(&sealed));
     assert_eq!(agreed, json!({"taskIds": [sealed]}));
-    // The oldest task of one of them is of its first stream, which ends with the answer to its request.
+    // The oldest task of a principal with the most tasks belongs to its first stream. That stream ends with the answer
+    // to its request.
     let first = &mut streams[0];
     let notified = (0..=per_stream).map_while(|_| {
         let message = first.message();

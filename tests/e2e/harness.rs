@@ -46,17 +46,17 @@ pub(crate) use upstream::{
 };
 pub(crate) use wire::{Client, Connection, Response, ask_modern, error_text, raw_result};
 
-/// Time limit of a wait, for the slowest machine. A longer wait fails its test.
+/// Time limit of a wait on the slowest machine. A longer wait fails the test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const API_KEY: &str = "end-to-end-key-of-more-than-32-characters";
 
-/// Gives children the default disposition of SIGHUP, also where the tests run under `nohup`: `exec` resets a signal that
+/// Gives children the default disposition of SIGHUP, even if the tests run under `nohup`: `exec` resets a signal that
 /// has a handler, and keeps an ignored one ignored.
 static SIGHUP_HANDLED: LazyLock<()> = LazyLock::new(|| {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _context = runtime.enter();
-    // The handler outlives both the stream and the runtime.
+    // The handler remains installed after the stream and the runtime are dropped.
     drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap());
 });
 
@@ -85,8 +85,8 @@ impl Process {
         Self(command.spawn().expect("the program starts"))
     }
 
-    /// Spawns a child that all tests share. It ends with this process, even if this process is killed, and
-    /// `folder` is removed. A shell waits on a pipe that no other process holds.
+    /// Spawns a child that all tests share. The child ends with this process, even if this process is killed, and
+    /// `folder` is then removed. For this purpose a shell waits on a pipe whose other end only this process holds.
     pub(crate) fn spawn_for_all(command: &Command, folder: &Path, log: Stdio) -> Self {
         const WATCH: &str =
             r#"folder=$1; shift; exec 3<&0; "$@" & read -r _ <&3; kill -9 $!; rm -rf "$folder""#;
@@ -132,7 +132,7 @@ pub(crate) fn is_running(pid: &str) -> bool {
     state.is_some_and(|state| !"ZX".contains(state))
 }
 
-/// Children of a process that it has not waited for, without its reaper.
+/// Children of a process, including ended ones for which it has not waited, without its reaper.
 pub(crate) fn children_of(pid: u32) -> Vec<String> {
     let (_, children) = reaper_and_children(pid);
     children
@@ -180,7 +180,7 @@ pub(crate) fn until_logged(text: &str, log: impl Fn() -> String) {
     }
 }
 
-/// Lifetime of a process: one test, or the whole run.
+/// Lifetime of a process: until the end of one test, or of the whole run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Test,
@@ -205,7 +205,7 @@ impl Proxy {
         Self::unready(config, tempfile::tempdir().expect("a folder")).ready()
     }
 
-    /// Proxy that several tests share for the whole run.
+    /// A proxy that several tests share, and that lives for the whole run.
     pub(crate) fn for_all(config: Value) -> Self {
         Self::launch(config, tempfile::tempdir().expect("a folder"), Life::Run).ready()
     }
@@ -301,7 +301,7 @@ impl Proxy {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Waits until the log contains `text`. A line is written after the effect that it reports.
+    /// Waits until the log contains `text`, because a line may be written later than the effect that it reports.
     pub(crate) fn assert_logged(&self, text: &str) {
         until_logged(text, || self.log());
     }
@@ -446,12 +446,12 @@ pub(crate) fn read_call(id: &str, tool: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
 }
 
-/// A free loopback port, which the system assigns to no other socket before or after this test listens on it: it is below
-/// the ports that systems choose from (RFC 6335 §6: from 49152; Linux: from 32768).
+/// A free loopback port that the system assigns to no other socket before or after this test listens on it. It is below
+/// the range from which systems choose ports (RFC 6335 §6: from 49152; Linux: from 32768).
 pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_240;
     const COUNT: u32 = 20_480;
-    /// Number of ports given by this process. Other processes begin elsewhere.
+    /// Number of ports given out by this process. Other processes begin with a different port.
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let tried = (0..COUNT).map(|_| {
         let given = GIVEN.fetch_add(1, Ordering::Relaxed);

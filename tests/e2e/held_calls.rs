@@ -1,4 +1,5 @@
-//! Calls of modern clients to servers of the legacy family that ask within the call: held while the client answers.
+//! Calls of modern clients to servers of the legacy family that send requests to the client during the call. The call
+//! is held while the client answers.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,8 +14,8 @@ use crate::harness::{PATIENCE, Proxy, Response, create_token, error_text, stub_s
 const MODERN: &str = "2026-07-28";
 const METHODS: [&str; 3] = ["elicitation/create", "sampling/createMessage", "roots/list"];
 
-/// A legacy server over HTTP with a tool that sends requests to the client: those in its argument `ask`, each after
-/// the answer to the previous one, or all at once with `together`. Its result has the answers.
+/// A legacy server over HTTP with a tool that sends requests to the client: those in its argument `ask`, each after the
+/// answer to the previous one, or all at once with `together`. The result of the tool contains the answers.
 struct Asker {
     port: u16,
     shared: Arc<Shared>,
@@ -34,7 +35,7 @@ struct Seen {
     asked: u64,
     answers: HashMap<u64, Value>,
     canceled: usize,
-    /// Whether open responses are cut off.
+    /// Whether the server cuts off its open responses.
     is_cut: bool,
 }
 
@@ -176,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Asks for a form within a request for a prompt or a resource, whose result has the answer as text.
+    /// Requests a form while it processes a request for a prompt or a resource. The result has the answer as text.
     fn ask_once(&self, stream: &mut TcpStream, message: &Value) {
         let number = {
             let mut seen = self.seen();
@@ -231,7 +232,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
     Some((method, serde_json::from_slice(&body).unwrap_or_default()))
 }
 
-/// A request of a modern client: a tool call, or one for a prompt or a resource.
+/// A request of a modern client for a tool, a prompt or a resource.
 #[derive(Clone)]
 pub(crate) struct Call<'a> {
     proxy: &'a Proxy,
@@ -272,7 +273,7 @@ impl<'a> Call<'a> {
         Self { capabilities, ..self }
     }
 
-    /// Makes the call with further members of its params.
+    /// Makes the call with additional members in its params.
     pub(crate) fn send(&self, members: Value) -> Response {
         let mut params = self.params.clone();
         params["_meta"] = json!({
@@ -355,7 +356,7 @@ fn pro_42_requests_for_prompts_and_resources_are_held_as_calls_are() {
         (
             "/mcp/server/s",
             "prompts/get",
-            // An answer of an earlier round, which is unknown to servers of that family.
+            // Contains an answer of an earlier round; servers of the legacy family do not know this member.
             json!({"name": "ask", "arguments": {"who": "me"}, "inputResponses": {"url_1": {"action": "accept"}}}),
             json!({"name": "other", "arguments": {"who": "me"}}),
             "prompt_get",
@@ -442,7 +443,7 @@ fn call_is_held_for_several_rounds_over_http() {
     let server = Asker::start();
     let proxy = Proxy::start(json!({"s": server.entry()}));
     for path in ["/mcp", "/mcp/all"] {
-        // Requests that are sent at once are asked one at a time.
+        // If the server sends its requests at once, the client is asked them one at a time.
         for together in [false, true] {
             let before = server.seen().calls.len();
             let arguments = json!({"ask": METHODS.map(ask), "together": together});
@@ -494,7 +495,7 @@ fn question_that_a_modern_client_cannot_answer_is_refused_to_the_server() {
         let result = call.declaring(capabilities).send(json!({})).json()["result"].take();
         assert_eq!(result["structuredContent"]["answered"]["code"], code, "{result}");
     }
-    // In the form of the modern revision.
+    // The question has the form of the modern revision.
     let asked = Call::of(&proxy, "/mcp", "ask", json!({"ask": [url]})).asked();
     let params = json!({"mode": "url", "url": "https://a.example/", "message": "m"});
     assert_eq!(asked["inputRequests"]["question"]["params"], params);
@@ -536,7 +537,7 @@ fn held_call_is_taken_over_once_by_the_same_call_of_the_same_principal() {
     }
     let text = refusal(&call.send(json!({"requestState": state, "inputResponses": {"q": answer}})));
     assert!(text.contains("inputResponses has no answer to 'question' (roots/list)"), "{text}");
-    // None of these has used the state. Spelling and endpoint make no difference.
+    // The refused requests have not used up the state. The spelling of the arguments and the endpoint may differ.
     let again = json!({"b": "c", "a": {"y": [1.5], "x": 1}, "ask": [ask("roots/list")]});
     let again = Call::of(&proxy, "/mcp/all", "ask", again).by(&alice);
     let result = again.repeat(&asked, &answer).json()["result"].take();
@@ -570,7 +571,7 @@ fn call_whose_client_does_not_return_is_withdrawn() {
     let text = refusal(&call.repeat(&asked, &answer_to("roots/list")));
     assert!(text.contains("requestState belongs to no waiting call"), "{text}");
     assert_eq!(server.seen().calls.len(), 1);
-    // The same over a pipe; the server gets an error for its request.
+    // The same for a server over stdio. It also gets an error as the answer to its request.
     let mut call = Call::of(&proxy, "/mcp", "ask", json!({}));
     call.params = read("child:ask", json!({"ask": "roots/list"}));
     call.asked();
@@ -623,7 +624,7 @@ fn held_calls_of_a_principal_are_bounded() {
     let text = error["message"].as_str().unwrap();
     assert_eq!(text, "roots/list: 32 calls of its client already wait for input");
     call.clone().by(&bob).asked();
-    // The end of a call frees its place.
+    // After the end of a call another one can be held.
     let done = call.repeat(&asked.remove(0), &answer_to("roots/list")).json();
     assert_eq!(done["result"]["resultType"], "complete", "{done}");
     until("there is space", || {
@@ -641,7 +642,7 @@ fn held_calls_of_two_clients_at_one_child_are_not_mixed() {
     let [first, second] = [&alice, &bob]
         .map(|bearer| Call::of(&proxy, "/mcp", "ask", json!({"ask": "roots/list"})).by(bearer));
     let asked = first.asked();
-    // The request of the server does not identify one of the two calls (PRO-6).
+    // The request of the server does not state to which of the two calls it belongs (PRO-6).
     let refused = second.send(json!({})).json()["result"].take();
     let error = &refused["structuredContent"]["answered"];
     assert_eq!(error["code"], -32603, "{refused}");
@@ -649,7 +650,7 @@ fn held_calls_of_two_clients_at_one_child_are_not_mixed() {
     let answer = answer_to("roots/list");
     let result = first.repeat(&asked, &answer).json()["result"].take();
     assert_eq!(result["structuredContent"]["answered"], answer, "{result}");
-    // The held call has ended.
+    // Once the first call has ended, the second client can be asked.
     let asked = second.asked();
     let result = second.repeat(&asked, &answer).json()["result"].take();
     assert_eq!(result["structuredContent"]["answered"], answer, "{result}");

@@ -1,5 +1,5 @@
-//! HTTP/2 bounds that go beyond HTTP/1.1, tested with raw frames. The common bound of request bodies applies to all
-//! connections and is tested over HTTP/1.1, where a test costs less.
+//! Bounds of HTTP/2 that HTTP/1.1 does not have, tested with raw frames. The common bound of request bodies applies to
+//! all connections and is tested over HTTP/1.1, which needs less effort.
 //!
 //! After each attack another connection is served, and memory has not grown with the bytes sent.
 
@@ -16,9 +16,9 @@ use crate::harness::{
 
 /// Maximum number of streams (`server::http2_connection`).
 const MAX_STREAMS: u32 = 64;
-/// Maximum number of client errors that end only their streams (from the same place).
+/// Maximum number of client errors that end only their own streams (`server::http2_connection`).
 const MAX_ERROR_RESETS: u32 = 256;
-/// Ids of the settings of that number, and of the initial window of streams (RFC 9113 §6.5.2).
+/// Ids of two settings: the maximum number of concurrent streams, and the initial window of streams (RFC 9113 §6.5.2).
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 /// Codes of errors (RFC 9113 §7).
@@ -72,7 +72,7 @@ fn message(stream: u32) -> Vec<u8> {
     frame(kind::HEADERS, END_HEADERS, stream, &head)
 }
 
-/// A request without its body, which lasts until the client ends it.
+/// A request whose body is never sent. It stays open until the client ends it.
 fn unfinished(stream: u32) -> Vec<u8> {
     let json = field("content-type", "application/json");
     let head = [request("POST", "/api/v1/tools/call"), keyed(), json].concat();
@@ -83,7 +83,7 @@ fn reset(stream: u32) -> Vec<u8> {
     frame(kind::RST_STREAM, 0, stream, &CANCEL.to_be_bytes())
 }
 
-/// Client's streams have odd numbers.
+/// Id of the `n`th stream: streams opened by a client have odd numbers.
 fn nth(n: u32) -> u32 {
     2 * n + 1
 }
@@ -125,7 +125,7 @@ fn streams_above_the_bound_are_refused_and_the_others_continue() {
 fn flood_of_immediately_reset_requests_ends_the_connection() {
     let (proxy, ca) = serve(json!({}));
     let mut connection = Http2::open(proxy.port, &ca, &[]);
-    // All in one record, so that no request is processed before its reset.
+    // All frames are in one TLS record, so that no request is processed before its reset.
     let flood: Vec<u8> =
         (0..60).flat_map(|n| [unfinished(nth(n)), reset(nth(n))].concat()).collect();
     assert!(flood.len() < 16 * 1024);
@@ -175,7 +175,7 @@ fn oversized_heads_are_refused_and_endless_heads_end_the_connection() {
         connection.send(&frame(kind::CONTINUATION, flags, 1, field));
     }
     let refused = connection.wait_for(kind::HEADERS, 1);
-    // 431 in the code of RFC 7541, appendix B.
+    // Status 431 in the Huffman code of RFC 7541, appendix B.
     let error = refused.payload.windows(3).any(|it| it == [0x69, 0x90, 0xff]);
     assert!(error && refused.flags & END_STREAM != 0, "{refused:?}");
     connection.send(&get("/healthz", 3));
@@ -183,7 +183,7 @@ fn oversized_heads_are_refused_and_endless_heads_end_the_connection() {
     let before = peak(&proxy);
     connection.send(&frame(kind::HEADERS, END_STREAM, 5, &begun));
     let flood = frame(kind::CONTINUATION, 0, 5, &field("x", "a")).repeat(1000);
-    // The connection may end before all of it is sent.
+    // The connection may be closed before everything is sent.
     let _ = connection.0.write_all(&flood);
     assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
     assert_served(&proxy, &ca);
@@ -204,7 +204,7 @@ fn replies_without_client_window_wait_at_their_servers() {
         let body = frame(kind::DATA, END_STREAM, stream, body.to_string().as_bytes());
         [unfinished(stream), body].concat()
     };
-    // With a window: memory for a first answer is not counted.
+    // A first connection with a normal window, so that memory allocated for a first answer is not counted.
     let mut other = Http2::open(proxy.port, &ca, &[]);
     other.send(&ask(1));
     assert!(other.wait_for(kind::HEADERS, 1).is_ok());
@@ -236,7 +236,7 @@ fn frames_that_require_answers_are_not_read_while_answers_are_blocked() {
         let answers = answers.filter(|it| it.kind == asks[3] && it.flags & 1 != 0);
         assert_eq!(answers.take(1000).count(), 1000);
         let before = peak(&proxy);
-        // Ends when all frames are sent, or when the proxy reads no more.
+        // The loop ends when all frames are sent, or when the proxy stops reading.
         connection.0.sock.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         let portion = asks.repeat(1000);
         for _ in 0..BYTES / portion.len() {
@@ -288,7 +288,7 @@ fn client_whose_authority_was_withdrawn_is_refused_new_requests() {
         let asked = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
         frame(kind::DATA, END_STREAM, stream, asked.to_string().as_bytes())
     };
-    // The client answers no PING, so the proxy cannot know that GOAWAY has arrived.
+    // The client does not answer PING, so the proxy cannot know whether GOAWAY has arrived.
     let mut connection = Http2::by(Some(&clients.client("ada")), proxy.port, &ca, &[]);
     connection.send(&[message(1), message(3), body(3)].concat());
     assert!(connection.wait_for(kind::HEADERS, 3).is_ok());
@@ -313,7 +313,7 @@ fn client_whose_authority_was_withdrawn_is_refused_new_requests() {
     proxy.end();
 }
 
-/// A client that has sent a part of a body, and the response.
+/// A client that has sent a part of a body, and the response received so far.
 struct Unfinished {
     stream: TcpStream,
     received: Vec<u8>,
@@ -324,7 +324,7 @@ impl Unfinished {
     /// Sends `bytes` as far as they are accepted.
     fn sending(port: u16, bytes: &[u8]) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        // The request may be refused, and the connection closed, before all is sent.
+        // The request may be refused, and the connection closed, before everything is sent.
         let _ = stream.write_all(bytes);
         stream.set_nonblocking(true).unwrap();
         Self { stream, received: Vec::new(), is_over: false }
@@ -346,7 +346,8 @@ impl Unfinished {
 
 #[test]
 fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients() {
-    /// Common bound of bodies of unauthenticated clients, and the free size of each (`proxy::body_room`).
+    /// Common bound of the bodies of unauthenticated clients, and the size up to which a body does not count
+    /// (`proxy::body_room`).
     const BOUND: usize = 64 << 20;
     const SMALL: usize = 64 << 10;
     const CLIENTS: usize = 48;
@@ -359,7 +360,7 @@ fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients()
          Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n",
         BYTES + 1
     );
-    // All but the last byte of each.
+    // The request without the last byte of its body.
     let sent = [head.into_bytes(), vec![b' '; BYTES]].concat();
     let mut clients: Vec<Unfinished> = std::thread::scope(|scope| {
         let sending: Vec<_> =
@@ -388,7 +389,8 @@ fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients()
         }
     }
     assert!(refused > 0, "all of them were late, and none was refused");
-    // The other bodies keep their share. Authenticated clients have their own share, and small bodies need none.
+    // The other bodies may still use up the common bound. Authenticated clients have a bound of their own, and small
+    // bodies do not count.
     let key = [("X-API-Key", API_KEY)];
     let known = proxy.request("POST", "/api/v1/tools/call", &key, &vec![b' '; 1 << 20]);
     assert_eq!(known.status, 400, "{}", known.text());
@@ -400,10 +402,11 @@ fn bodies_in_transit_share_a_bound_that_leaves_space_for_authenticated_clients()
 fn refusal_is_delivered_even_if_the_body_is_rejected() {
     let proxy = Proxy::with(json!({}));
     let mut connection = Connection::open(proxy.port);
-    // Refused because of its head. The body is longer than the read-ahead.
+    // The request is refused because of its head. The body is longer than the proxy reads ahead.
     connection.send("POST", "/api/v1/tools/call", &[], &vec![b' '; 1 << 20]);
     assert_eq!(connection.response().status, 401);
-    // The whole body was read. Otherwise the connection would be closed, and the rest answered with a reset.
+    // The whole body was read. Otherwise the connection would be closed, and the client might receive a reset instead
+    // of the refusal.
     connection.send("GET", "/healthz", &[], b"");
     assert_eq!(connection.response().status, 200);
     drop(connection);

@@ -1,4 +1,5 @@
-//! Principals: agent tokens and their scopes, JWTs of an identity provider, and sessions that belong to their opener.
+//! Principals: agent tokens and their scopes, JWTs of an identity provider, and sessions that belong to the principal
+//! that opened them.
 
 use serde_json::{Value, json};
 
@@ -109,7 +110,8 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
     assert_eq!(refused(&holder.call("read", "b:read_item")), text("b:read_item"));
     assert_eq!(refused(&holder.call("write", "a:write_item")), text("a:write_item"));
     assert_eq!(refused(&holder.call("destructive", "a:delete_item")), text("a:delete_item"));
-    // A stated read does not change the operation of a tool, and a hidden tool is reported like a missing one.
+    // Stating a read does not change the operation of a tool. A tool hidden from the caller is reported like a missing
+    // one.
     let absent = |tool: &str| format!("Tool '{tool}' not found. Use retrieve_tools to find tools.");
     assert_eq!(refused(&holder.call("read", "a:write_item")), absent("a:write_item"));
     assert_eq!(refused(&holder.call("read", "a:nothing")), absent("a:nothing"));
@@ -128,7 +130,7 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
         (&decision["status"], &decision["metadata"]["policy"]),
         (&json!("blocked"), &json!("scope"))
     );
-    // Resources, prompts, completions.
+    // Resources, prompts and completions.
     let read = |server: &str| json!({"uri": format!("mcpproxy://{server}/test://shared")});
     assert!(holder.ask("resources/read", read("a")).get("result").is_some());
     let error = holder.ask("resources/read", read("b"))["error"]["message"].to_string();
@@ -145,7 +147,7 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
     }
     let subscribed = holder.ask("resources/subscribe", read("b"));
     assert!(subscribed.get("error").is_some(), "{subscribed}");
-    // Lists.
+    // Lists contain only items of the permitted server.
     for (method, list, key) in [
         ("resources/list", "resources", "uri"),
         ("resources/templates/list", "resourceTemplates", "uriTemplate"),
@@ -164,7 +166,7 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
         found.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"a:read_item") && !names.contains(&"a:write_item"), "{names:?}");
     assert!(names.iter().all(|name| name.starts_with("a:")), "{names:?}");
-    // The other endpoint.
+    // The same at the other endpoint.
     let mut direct = Holder::open(&proxy, &token, "/mcp/all");
     let seen = listed(&direct.ask("tools/list", json!({})), "tools", "name");
     assert!(
@@ -173,7 +175,7 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
     assert!(seen.iter().all(|name| name.starts_with("a__")), "{seen:?}");
     let called = direct.ask("tools/call", json!({"name": "b__read_item", "arguments": {}}));
     assert_eq!(refused(&called["result"]), text("b:read_item"));
-    // REST.
+    // The same over REST.
     let bearer = format!("Bearer {token}");
     let call = |name: &str| {
         let body = json!({"tool_name": "call_tool_read", "arguments": {"name": name},
@@ -217,7 +219,7 @@ fn token_is_not_an_admin_over_rest() {
     assert!(!tools.is_empty() && tools.iter().all(|tool| tool["server"] == "a"));
     assert_eq!(ask("GET", "/api/v1/tools/a:read_item").status, 200);
     assert_eq!(ask("GET", "/api/v1/tools/b:read_item").status, 404);
-    // Only its own records.
+    // The client sees only its own records.
     Holder::open(&proxy, &token, "/mcp").call("read", "a:read_item");
     proxy.client().read("a:read_item", json!({}));
     let own = ask("GET", "/api/v1/activity").json();
@@ -228,7 +230,7 @@ fn token_is_not_an_admin_over_rest() {
     assert_eq!(ask("GET", &id(&own[0])).status, 200);
     assert_eq!(ask("GET", &id(theirs)).status, 404);
     assert_eq!(ask("GET", "/api/v1/openapi.json").status, 200);
-    // The command line filters the same.
+    // The filter of the command line returns the same records.
     let listed = proxy.cli(&["activity", "list", "--principal", "token:ci", "--json"]).json();
     assert_eq!(listed["activities"].as_array().unwrap().len(), own.len());
 }
@@ -325,7 +327,7 @@ fn running_proxy_notices_a_token_file_changed_by_the_command_line() {
     let mut holder = Holder::open(&proxy, &token, "/mcp");
     assert_ne!(holder.call("read", "a:read_item")["isError"], true);
     let file = proxy.folder.path().join("data/tokens.json");
-    // An unreadable file changes nothing; a missing file ends all tokens.
+    // An unreadable file changes nothing. If the file is missing, all tokens become invalid.
     write_private(&file, "{");
     until("it is logged", || proxy.log().contains("agent tokens cannot be read").then_some(()));
     assert_ne!(holder.call("read", "a:read_item")["isError"], true);
@@ -397,7 +399,7 @@ fn caller_with_a_jwt_of_the_issuer_is_recorded_by_subject_and_groups() {
     let session = holder.session.take();
     let mut later = Holder { session, ..Holder::new(&proxy, &issuer.token(&claims), "/mcp") };
     assert_ne!(later.call("read", "a:read_item")["isError"], true);
-    // Another subject does not.
+    // A token of another subject does not.
     claims["sub"] = json!("eve");
     let session = later.session.take();
     let mut other = Holder { session, ..Holder::new(&proxy, &issuer.token(&claims), "/mcp") };
@@ -472,7 +474,7 @@ fn keys_are_fetched_for_a_token_with_an_unknown_key_id_and_a_failing_endpoint_re
     let proxy = with_issuer(&issuer);
     let old = issuer.token(&issuer.claims());
     let asked = issuer.asked();
-    // An unknown key: the issuer is queried rarely, regardless of requests.
+    // For unknown keys the issuer is queried only rarely, regardless of the number of requests.
     issuer.rotate("k2");
     let unknown = issuer.token(&issuer.claims());
     for keys in [Keys::Body("<html>".to_owned()), Keys::Hang] {
@@ -584,7 +586,7 @@ fn damaged_token_file_refuses_every_agent_and_is_a_named_fault() {
     });
     assert!(is_good(&proxy));
     assert_eq!(proxy.api("status")["faults"], json!([]));
-    // A file that is damaged while tokens are in force ends none of them, and is a fault.
+    // If the file is damaged while the tokens are in force, they remain valid, and a fault is reported.
     write_private(&file, "");
     until("it is a fault", || {
         let faults = proxy.api("status")["faults"].to_string();

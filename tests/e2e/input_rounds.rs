@@ -1,5 +1,5 @@
-//! Input that a server of 2026-07-28 requests from a client with `initialize`: asked by requests of the client's
-//! revision within the call, answered to the server by a repeated request, and bounded on both sides.
+//! Input that a server of 2026-07-28 requests from a client that uses `initialize`. The client is asked by requests of
+//! its own revision during the call, the server gets the answers in a repeated request, and both sides have bounds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ const SAMPLING: &str =
     r#"{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1.0}}"#;
 const DONE: &str = r#"{"content":[],"resultType":"complete"}"#;
 
-/// A modern server with tools that answer with the argument `script`, the raw result of each round. The state of a
-/// round, if any, is its number.
+/// A modern server whose tools answer with the argument `script`, which has the raw result of each round. The state of
+/// a round, if any, is the number of the round.
 fn scripted(_: usize, request: &Received) -> Reply {
     let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let Some(id) = message.get("id") else { return Reply::Http("202 Accepted", "", Vec::new()) };
@@ -128,7 +128,7 @@ fn modern_server_gets_input_from_a_legacy_client_over_http() {
             for request in server.received().split_off(before.1) {
                 let body: Value = serde_json::from_slice(&request.body).unwrap();
                 if body["method"] == "initialize" {
-                    // Check for the client's family (PRO-40).
+                    // The proxy checks whether the server supports the client's family (PRO-40).
                     continue;
                 }
                 let declared = &body["params"]["_meta"][CAPABILITIES];
@@ -199,7 +199,7 @@ fn modern_server_gets_input_from_a_legacy_client_over_stdio() {
     let last = line(&mut pipe);
     let text = last["result"]["content"][0]["text"].as_str().unwrap_or_default();
     assert!(text.contains("blue"), "{last}");
-    // A client that closes its input cannot answer any more; its last line is still processed.
+    // A client that has closed its input can no longer answer; its last line is still processed.
     let asked = [(); 2].map(|()| {
         pipe.send(&call("s:ask", script(&[&asking(&[FORM]), DONE])));
         line(&mut pipe)
@@ -258,7 +258,7 @@ fn missing_capability_of_a_client_is_named_and_no_question_is_sent() {
             &[FORM, SAMPLING, roots],
             json!({"sampling": {}, "roots": {}}),
         ),
-        // A mode that the revision does not have.
+        // Elicitation by URL does not exist in this revision.
         (
             "2025-06-18",
             json!({"elicitation": {"url": {}}}),
@@ -277,7 +277,7 @@ fn missing_capability_of_a_client_is_named_and_no_question_is_sent() {
         let record = &proxy.activity(&format!("type=tool_call&session_id={}", session.id()))[0];
         assert_eq!((&record["status"], &record["error_message"]), (&json!("error"), &json!(text)));
     }
-    // A client that accepts no event stream cannot be asked, so nothing is declared for it.
+    // A client that does not accept event streams cannot be asked, so the proxy declares no capabilities for it.
     let session = Session::open(&proxy, "2025-11-25", everything());
     let params = read("s:ask", script(&[&asking(&[FORM]), DONE]));
     let call = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});
@@ -288,7 +288,7 @@ fn missing_capability_of_a_client_is_named_and_no_question_is_sent() {
     let calls = calls(&server);
     assert_eq!(calls.len(), 5, "no call was repeated");
     assert_eq!(calls[4]["_meta"][CAPABILITIES], json!({}));
-    // With the declared mode, and with the id that this revision requires.
+    // The question has the declared mode, and the id that this revision requires.
     let session = Session::open(&proxy, "2025-11-25", json!({"elicitation": {"url": {}}}));
     let mut events = Events::of(session.call("s:ask", script(&[&asking(&[url]), DONE])));
     let asked = events.message();
@@ -355,7 +355,7 @@ fn server_that_asks_endlessly_or_too_much_is_named_as_the_cause() {
         assert_eq!(record["metadata"]["input_rounds"], counted, "{record}");
         assert_eq!(record["error_message"], format!("s: ask: {expected}"));
     }
-    // Each question of an endless series is asked.
+    // In an endless series each question is asked, until the limit is reached.
     let mut events = Events::of(session.call("s:ask", script(&[&asking(&[FORM])])));
     for round in 0.. {
         let message = events.message();
@@ -378,7 +378,7 @@ fn answers_of_a_client_count_once_and_only_from_the_client_that_was_asked() {
     let results = script(&[&asking(&[FORM, SAMPLING]), DONE]);
     let mut events = Events::of(session.call("s:ask", results));
     let (form, sampling) = (events.message(), events.message());
-    // Neither another session nor another id answers it.
+    // An answer from another session or with another id has no effect.
     other.answer(&form, json!({"action": "accept", "content": {"by": "another"}}));
     session.answer(&json!({"id": 4711}), json!({"action": "accept", "content": {}}));
     session.answer(&form, json!({"action": "decline"}));
@@ -391,7 +391,8 @@ fn answers_of_a_client_count_once_and_only_from_the_client_that_was_asked() {
     assert_eq!(inputs, json!({"q0": {"action": "decline"}, "q1": model}));
     session.answer(&form, json!({"action": "accept", "content": {}}));
     assert_eq!(calls(&server).len(), 2, "an answer after the end is dropped");
-    // An error ends the call, since no answer to the server can express it.
+    // An error ends the call, because the protocol has no form in which the server could be given an error as the
+    // answer.
     let both = script(&[&asking(&[FORM, SAMPLING]), DONE]);
     let mut events = Events::of(session.call("s:ask", both));
     let (form, sampling) = (events.message(), events.message());
@@ -525,7 +526,8 @@ fn question_behind_an_exposed_uri_is_asked() {
     assert_eq!(events.message()["result"]["contents"], json!([]));
 }
 
-/// A legacy server with the tool `ask`, which leaves its calls unanswered until `is_over`, then breaks their connections.
+/// A legacy server with the tool `ask`. It leaves its calls unanswered until `is_over` is set, then breaks their
+/// connections.
 fn legacy_until(is_over: Arc<AtomicBool>) -> Recorder {
     Recorder::start(move |_, request: &Received| {
         if !request.head[0].starts_with("POST ") {
@@ -564,7 +566,7 @@ fn replacement_server_gets_input_from_the_client() {
         let session = Session::open(&proxy, "2025-11-25", capabilities.clone());
         let mut called = session.call("s:ask", script(&[&asking(&[FORM]), DONE]));
         until("it is called", || (!calls(&old).is_empty()).then_some(()));
-        // The unanswered call is repeated at the server that replaces the first one.
+        // The unanswered call is sent again to the server that replaces the first one.
         reload(&proxy, &json!({"mcpServers": {"s": entry(&new)}}));
         is_over.store(true, Ordering::SeqCst);
         let is_asked = capabilities != json!({});

@@ -345,8 +345,8 @@ fn inp_8_rules_see_the_coerced_arguments_even_on_the_first_call() {
     let policy = json!({"policy": {"files": [rules.to_str().unwrap()]}});
     let proxy = proxy_of(&json!([tool("added_issue", stringly())]), policy, &json!({}));
     let mut client = proxy.client();
-    // The first call compiles the schema, so its arguments are validated after the first decision, in which the rule
-    // fails for a string.
+    // The first call compiles the schema. Its arguments are therefore validated only after a first decision, in which
+    // the rule fails because of the string.
     for count in ["3", "2"] {
         let result = client.read(TOOL, json!({ "count": count }));
         assert_eq!(result.get("isError"), None, "{result}");
@@ -361,7 +361,8 @@ fn inp_8_approval_is_asked_for_the_coerced_arguments() {
     let server = json!({"capabilities": {"added_issue": {"approval": "required"}}});
     let proxy = proxy_of(&json!([tool("added_issue", stringly())]), json!({}), &server);
     let mut client = proxy.client();
-    // The first call compiles the schema and is validated after the first decision, which requires approval.
+    // The first call compiles the schema. It is therefore validated only after a first decision, which requires
+    // approval.
     for _ in 0..2 {
         client.begin_read(TOOL, json!({"ids": "[1]"}));
         let asked = until("the call waits", || waiting(&proxy).first().cloned());
@@ -410,7 +411,7 @@ fn key_that_differs_from_a_parameter_only_by_case_is_refused_or_warned_about() {
     let text = error_text(&refused);
     let bound = "(root): a key may differ only by case from a parameter, and cannot be compared (more than 262144 objects";
     assert!(text.contains(bound), "{text}");
-    // Keys of an object for which the schema declares no names.
+    // Keys of an object whose member names the schema does not declare.
     let good = client.read(TOOL, json!({"path": "x", "env": {"PATH": "/bin", "Name": "y"}}));
     assert_ne!(good["isError"], true, "{good}");
     let decision = &client.records(&proxy, "type=policy_decision")[0];
@@ -552,7 +553,7 @@ fn caller_without_access_to_a_tool_gets_no_details_of_its_schema() {
     };
     let scope = format!("Token 'ci' does not allow tool '{TOOL}': it is limited to server 'none'");
     assert_eq!(call(TOOL, json!({"secret": 1})), scope);
-    // Once its schema is compiled, arguments are judged before a call is admitted.
+    // Once the schema is compiled, the arguments could be validated before admission; the message must be the same.
     error_text(&proxy.client().read(TOOL, json!({})));
     assert_eq!(call(TOOL, json!({"secret": 1})), scope);
     let decisions = proxy.activity("type=policy_decision&principal=token:ci");
@@ -568,7 +569,7 @@ fn unacceptable_arguments_neither_request_approval_nor_take_a_slot() {
     let tools = json!([tool("added_asks", issue()), tool("added_issue", issue())]);
     let proxy = proxy_of(&tools, json!({}), &server);
     let mut client = proxy.client();
-    // The first call of each tool compiles its schema, and has a slot meanwhile.
+    // The first call of each tool compiles its schema, and occupies a slot meanwhile.
     for tool in ["s:added_asks", "s:added_asks", TOOL, TOOL, TOOL, TOOL] {
         let result = client.read(tool, json!({}));
         assert!(error_text(&result).starts_with("Arguments of "), "{result}");
@@ -582,7 +583,7 @@ fn unacceptable_arguments_neither_request_approval_nor_take_a_slot() {
     );
 }
 
-/// Corrected call in a refusal: the variant, and its arguments.
+/// The corrected call that a refusal contains: the variant, and the arguments.
 fn spelled_out(result: &Value) -> (String, Value) {
     let (variant, call) =
         help(result).strip_prefix("Call again with ").unwrap().split_once(": ").unwrap();
@@ -661,7 +662,7 @@ fn unknown_tool_is_answered_with_the_three_nearest_visible_to_the_caller() {
 }
 
 #[test]
-fn server_that_is_down_is_reported_with_the_time_of_its_failure() {
+fn failed_server_is_reported_with_the_time_of_its_failure() {
     let url = format!("http://127.0.0.1:{}/mcp", free_port());
     let servers = json!({"gone": {"url": url}, "off": {"command": "x", "enabled": false}});
     let proxy = Proxy::with(json!({"mcpServers": servers}));

@@ -247,7 +247,7 @@ fn act_1_calls_of_unknown_own_tools_and_unreadable_calls_are_recorded() {
 }
 
 #[test]
-fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_recorded() {
+fn fr_005_unknown_servers_and_tools_are_recorded_and_named_in_the_result() {
     let mut client = required().client();
     for (tool, named) in
         [("nowhere:read_item", "'nowhere'"), ("s:no_such_tool", "'s:no_such_tool'")]
@@ -257,7 +257,7 @@ fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_recorded() {
         assert!(text.contains(named) && text.contains("not found"), "{text}");
         let records = client.records(required(), "type=tool_call");
         assert_eq!(records[0]["status"], "error");
-        // Advice for agents is not recorded.
+        // The record does not contain the advice for the agent.
         let (reported, advice) =
             text.split_at(text.find(". Use retrieve_tools").unwrap_or(text.len()));
         assert_eq!((&records[0]["error_message"], advice.is_empty()), (&json!(reported), false));

@@ -1,4 +1,4 @@
-//! A session keyring that does not answer. One that answers is tested in `tools/keyring`.
+//! A session keyring that does not answer. A working keyring is tested in `tools/keyring`.
 
 use std::io::ErrorKind;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +19,7 @@ fn has_secret_tool() -> bool {
     program.is_ok()
 }
 
-/// A session bus that accepts connections and never responds.
+/// A session bus that accepts connections but never responds.
 struct SilentBus {
     folder: tempfile::TempDir,
     listener: UnixListener,
@@ -33,13 +33,13 @@ impl SilentBus {
         Self { folder, listener }
     }
 
-    /// Environment by which children of a shell find it.
+    /// Shell code that sets the environment variable with the address of the bus.
     fn export(&self) -> String {
         let path = self.folder.path().join("bus");
         format!("export DBUS_SESSION_BUS_ADDRESS=unix:path={}", path.display())
     }
 
-    /// Connection of the next process that queries it.
+    /// Connection of the next process that queries the keyring.
     fn asked(&self) -> Option<UnixStream> {
         match self.listener.accept() {
             Ok((stream, _)) => Some(stream),
@@ -57,7 +57,7 @@ fn state(proxy: &Proxy, server: &str) -> Value {
     found.find(|it| it["name"] == server).unwrap()["state"].clone()
 }
 
-/// The stub with a value that only the keyring has.
+/// The stub with a value that is stored only in the keyring.
 fn asking(enabled: bool) -> Value {
     let mut server = stub_stdio(&[]);
     server["env"] = json!({"E2E_TOKEN": "${keyring:service/user}"});
@@ -102,7 +102,7 @@ fn servers_and_proxies_stop_without_waiting_for_a_keyring() {
     let proxy = Proxy::unready_under(&bus.export(), config, tempfile::tempdir().unwrap());
     let _question = until("the keyring is asked", || bus.asked());
     reload(&proxy, &json!({"mcpServers": {"waits": asking(true)}}));
-    // The request remains open after the removal of its server.
+    // The request stays open although its server was removed.
     for _ in 0..50 {
         assert_eq!(state(&proxy, "waits"), "connecting", "{}", proxy.log());
         assert!(bus.asked().is_none(), "the keyring gets one request at a time");

@@ -15,7 +15,7 @@ fn act_1_call_in_flight_at_a_kill_is_recorded_as_unknown() {
         let mut client = proxy.client();
         let session = client.session.clone();
         client.begin("write", "s:never", json!({"n": 1}));
-        // The call is at the server once the server counts more than our own requests.
+        // The call has reached the server once the server counts more calls than this test has made otherwise.
         let (mut other, mut asked) = (proxy.client(), 0);
         until("the call is under way", || {
             asked += 1;
@@ -24,7 +24,7 @@ fn act_1_call_in_flight_at_a_kill_is_recorded_as_unknown() {
         });
         let mine = format!("session_id={session}");
         if durability == "grouped" {
-            // A query causes earlier records to be written.
+            // A query makes the log write all earlier records.
             assert_eq!(proxy.activity(&mine), [] as [Value; 0]);
         }
         proxy.process.0.kill().unwrap();

@@ -372,7 +372,7 @@ fn status_of_a_task_reaches_only_the_session_that_made_it() {
 
 // PRO-43
 #[test]
-fn status_that_is_refused_for_a_moment_reaches_its_session_later() {
+fn temporarily_refused_status_reaches_its_session_later() {
     let s = Server::start();
     let proxy = Proxy::start(json!({"s": s.entry()}));
     let client = Client::open(&proxy, "/mcp/all", "");

@@ -44,8 +44,8 @@ fn call_over_the_rate_limit_is_refused_with_retry_time_at_every_entry_point() {
     let text = refused.json()["error"].as_str().unwrap().to_owned();
     let expected = "Too many calls to 's:read_item': limit 2 per minute, retry in ";
     assert!(text.starts_with(expected), "{text}");
-    // A record is stored after the end of its call's reply. That of the previous call, which another
-    // thread served, may come later than this one.
+    // A record is stored after the end of the reply. The record of the previous call may be stored later than this one,
+    // because another thread served that call.
     let rejected = proxy.activity("type=tool_call&status=rejected");
     let [call] = &rejected[..] else { panic!("{rejected:?}") };
     let decision = &proxy.activity("type=policy_decision")[0];
@@ -104,7 +104,7 @@ fn cap_6_wait_for_a_serial_tool_ends_with_the_calls_timeout() {
     server.wait_for(1);
     let mut results: Vec<Client> =
         (0..3).map(|_| begin(&proxy, "s:plain_held", json!({}))).collect();
-    // Some calls are sent when the first one times out, and the others have no time left then.
+    // When the first call times out, some calls are sent; no time is left for the others.
     for client in &mut results {
         let text = client.connection.response().text();
         let late = text.contains("at a time: limit 1, queue 256; none was free within ");
@@ -136,7 +136,7 @@ fn cap_6_flood_of_disconnecting_clients_leaves_no_state() {
         drop(first);
         until("nothing is under way", || (in_flight(&proxy) == 0).then_some(()));
         let now = (count("fd"), count("task"));
-        // Sockets are closed a little later.
+        // Sockets may be closed a little later than the calls end.
         match before {
             None => before = Some(now),
             Some((files, tasks)) => until("nothing is left", || {
@@ -167,7 +167,7 @@ fn open_breaker_refuses_calls_to_a_failing_server_until_one_call_probes_it() {
         let text = client.call("write", "s:plain_down", json!({}));
         assert!(error_text(&text).contains("closed the connection without an answer"), "{text}");
     }
-    // All calls to the server, and no others.
+    // All calls to the server are refused, and no calls to others.
     for tool in ["s:plain_down", "s:plain_up"] {
         let text = error_text(&client.call("write", tool, json!({}))).to_owned();
         assert_eq!(text, "Server 's' is set aside after 3 failures, next try in 1s");

@@ -1,13 +1,14 @@
-//! Log lines caused by peers are bounded for any input.
+//! The number of log lines that a peer can cause is bounded, regardless of its input.
 
 use serde_json::json;
 
 use crate::harness::{Proxy, error_text, stub_stdio};
 
-/// Maximum number of log bytes that a peer may cause within a test: the burst, and the bytes allowed while it runs.
+/// Maximum number of log bytes that a peer may cause within a test: those of the initial burst, and those permitted
+/// while the test runs.
 const MAX_BYTES: usize = 100 * 1024;
 
-/// A server that sends a flood of `$1` before the answer to a call.
+/// A server that sends the message `$1` many times before it answers a call.
 const FLOODING: &str = r#"
 while IFS= read -r line; do
   case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac

@@ -1,5 +1,5 @@
-//! Followers and exports of the activity log that stop reading: bounded and notified, without loss for them and without
-//! delay for others.
+//! Followers and exports of the activity log that stop reading. Their number is bounded, they are notified and lose no
+//! records, and they do not delay others.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{API_KEY, Connection, PATIENCE, Process, Proxy, configure, stub_stdio, until};
 
-/// Bytes of arguments of each call, all of which are kept.
+/// Size in bytes of the arguments of each call, all of which are recorded.
 const ARGUMENTS: usize = 60_000;
-/// Number of calls whose records exceed the capacity of any socket.
+/// Number of calls whose records together exceed the capacity of any socket.
 const CALLS: usize = 250;
 /// Longer than the maximum pause of a reader.
 const TOO_LONG_MS: u64 = 10_500;
@@ -47,7 +47,7 @@ fn seq(json: &str) -> u64 {
 
 /// Asserts that a further reader of `path` is refused.
 fn assert_refused(proxy: &Proxy, path: &str, words: &str) {
-    // Without a body first: that of an accepted reader has no end.
+    // HEAD first, because the body of an accepted reader would never end.
     let mut connection = Connection::open(proxy.port);
     connection.send("HEAD", path, &[("X-API-Key", API_KEY)], b"");
     assert_eq!(connection.head().0, 503, "{path}");
@@ -101,7 +101,7 @@ fn act_7_export_resumes_after_a_record_without_a_second_header() {
     }
 }
 
-/// Record numbers in the JSON lines of a child whose output was not read before.
+/// Record numbers in the JSON lines that a child has printed; its output was not read before.
 fn seqs_of(child: &mut Process, count: usize) -> Vec<u64> {
     let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     lines.take(count).map(|line| seq(&line.unwrap())).collect()
@@ -119,7 +119,7 @@ fn act_7_reader_that_stops_reading_gets_its_resume_point_and_the_command_line_re
         Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()))
     };
     let mut watch = spawn(&["activity", "watch", "--json"]);
-    // The watcher is connected once a first record has reached it.
+    // The watcher is connected once it has received a record.
     let mut watched = BufReader::new(watch.0.stdout.take().unwrap());
     let mut line = String::new();
     std::thread::scope(|scope| {
@@ -136,14 +136,14 @@ fn act_7_reader_that_stops_reading_gets_its_resume_point_and_the_command_line_re
     let filter = "type=tool_call&limit=1&with_total=true";
     let total = proxy.api(&format!("activity?{filter}"))["total"].as_u64().unwrap() as usize;
     let last = proxy.activity("type=tool_call")[0]["seq"].as_u64().unwrap();
-    // Exports take turns: once this one is complete, the sockets of the other are full.
+    // Exports run alternately: once this one is complete, the other one has filled its sockets.
     assert!(proxy.get("/api/v1/activity/export?type=tool_call").whole);
-    // No reader reads during this call, which is not delayed.
+    // No reader reads during this call; the call is not delayed.
     let long = proxy.client().read("s:read_item", json!({"wait_ms": TOO_LONG_MS}));
     assert_eq!(long["structuredContent"]["value"], 7);
     assert!(PATIENCE.as_millis() > u128::from(TOO_LONG_MS));
 
-    // Events: all in order, then the reason of the end and the resume position, then a proper end.
+    // Events: all records in order, then the reason for the end and the resume position, then a proper end of the body.
     let (mut text, mut next, mut words) = (String::new(), begun + 1, None);
     while let Some(chunk) = events.chunk().filter(|chunk| !chunk.is_empty()) {
         text.push_str(std::str::from_utf8(&chunk).unwrap());
@@ -171,7 +171,7 @@ fn act_7_reader_that_stops_reading_gets_its_resume_point_and_the_command_line_re
     let data = head.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
     assert_eq!(seq(data), next, "the one after the last");
 
-    // An export: complete lines, the last of them with the reason, and no regular end.
+    // An export: complete lines, of which the last one has the reason, without a proper end of the body.
     let mut body = Vec::new();
     while let Some(chunk) = export.chunk() {
         assert!(!chunk.is_empty(), "it breaks off");
@@ -186,7 +186,7 @@ fn act_7_reader_that_stops_reading_gets_its_resume_point_and_the_command_line_re
     assert_eq!(words["resume_after"], record["id"]);
     assert!(records.len() < total, "{} of {total}", records.len());
 
-    // The command line has resumed by itself: every record once, in order.
+    // The command line has resumed without intervention: it has every record once, in order.
     let seqs = seqs_of(&mut exporting, usize::MAX);
     assert!(seqs.is_sorted_by(|a, b| a < b));
     assert!(seqs.len() >= total, "{} of {total}", seqs.len());

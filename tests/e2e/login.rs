@@ -1,4 +1,4 @@
-//! Upstreams that require a login: the login itself, the use of its tokens, and their end.
+//! Upstreams that require a login: the login itself, the use of its tokens, and the logout.
 
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -29,12 +29,12 @@ fn until_state(proxy: &Proxy, state: &str) -> String {
     })
 }
 
-/// A proxy that is logged in to its server.
+/// A proxy that has logged in to its server.
 fn logged_in(ways: Ways) -> (Authority, Proxy) {
     let authority = Authority::start(ways);
     let proxy = Proxy::start(servers(&authority));
     log_in(&proxy);
-    // A server that lists its tools without a token is connected before as well.
+    // A server that lists its tools without a token is already connected before the login.
     until("the token is used", || (!authority.ways().seen.is_empty()).then_some(()));
     until_state(&proxy, "connected");
     (authority, proxy)
@@ -90,7 +90,7 @@ fn login_runs_from_the_challenge_to_the_call_and_the_logout() {
     until_state(&proxy, "needs-login");
 }
 
-/// Metadata with a revocation endpoint of the same origin.
+/// Metadata with a revocation endpoint at the same origin.
 fn with_revocation(authority: &Authority) -> Value {
     json!({"revocation_endpoint": format!("{}/revoke", authority.issuer())})
 }
@@ -124,7 +124,7 @@ fn id_7_logout_revokes_both_tokens_and_removes_them_in_any_case() {
     let revoked = log_out("refresh_token: the authorization server answered 503");
     assert_eq!(revoked, ["refresh_token refresh-3", "access_token access-3"], "both are tried");
 
-    // Tokens are sent to no address that the login may not contact.
+    // Tokens are not sent to an address to which the login itself would not connect.
     authority.ways().metadata = json!({"revocation_endpoint": "http://192.0.2.1/revoke"});
     log_in(&proxy);
     assert_eq!(log_out("http://192.0.2.1 is plain http"), [""; 0]);
@@ -168,7 +168,7 @@ fn renewal_in_progress_at_shutdown_is_kept() {
     until("it is being renewed", || (authority.ways().renewed > before).then_some(()));
     proxy.process.signal("TERM");
     until("it ends", || TcpStream::connect(("127.0.0.1", proxy.port)).err());
-    // Time for everything that does not wait for the renewal to end.
+    // Time for everything that ends without waiting for the renewal.
     std::thread::sleep(Duration::from_millis(500));
     let mut ways = authority.ways();
     (ways.hold_refresh, ways.life) = (false, None);
@@ -275,7 +275,7 @@ fn impossible_login_is_refused_with_the_reason() {
     assert!(output.stderr.contains("no server 'other': the config has s"), "{}", output.stderr);
 }
 
-/// Requests for which a server without authentication requires no token.
+/// Requests that need no token at a server which requires a login only later.
 const GREETING: &[&str] = &["initialize", "notifications/initialized"];
 const ALL_BUT_CALLS: &[&str] =
     &["server/discover", "initialize", "notifications/initialized", "tools/list"];
@@ -537,7 +537,7 @@ fn denied_login_is_reported_and_can_be_started_again() {
     let failed = proxy.activity("type=server_change&principal=admin&status=error");
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert_ne!(address(&proxy), first);
-    // A waiting login does not delay the shutdown.
+    // A login that waits for the browser does not delay the shutdown.
     proxy.process.signal("TERM");
     assert_eq!(proxy.process.wait(), Some(0), "{}", proxy.log());
 }

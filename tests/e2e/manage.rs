@@ -1,5 +1,5 @@
-//! Servers managed from the command line: edits of the config file keep its other content, servers are restarted, and their
-//! stderr is kept.
+//! Servers managed from the command line: edits of the config file preserve its other content, servers are restarted,
+//! and their stderr is kept.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -60,7 +60,7 @@ fn server_is_added_tried_and_removed_without_a_trace() {
         assert!(names.contains(&&json!("s")), "{shown}");
         done(&run(&file, &["upstream", "remove", "s"]));
         let back = fs::read_to_string(&file).unwrap();
-        // An empty list keeps the line breaks that it was given.
+        // The edit that added the server put line breaks into the empty list, which remain.
         let plain = |text: &str| {
             text.split_whitespace()
                 .collect::<Vec<_>>()
@@ -240,7 +240,7 @@ fn restart_after_a_failure_reports_the_outcome_of_a_new_attempt() {
     assert!(done(&repaired).contains("tools"), "{}", repaired.stdout);
 }
 
-/// The stub with a secret in its environment, after the shell commands `words`, which write to stderr.
+/// The stub with a secret in its environment. Before it, the shell runs the commands `words`, which write to stderr.
 fn talkative(words: &str) -> Value {
     let script = format!("{words}; exec \"$0\" stdio");
     json!({"command": "sh", "args": ["-c", script, stub()], "env": {"API_TOKEN": "hunter2-hunter2"}})
@@ -262,7 +262,7 @@ fn stderr_of_a_server_is_kept_without_secrets() {
     assert_eq!(lines(&one), ["last"]);
     let cursor = one["next_cursor"].as_str().unwrap();
     assert_eq!(lines(&proxy.api(&format!("servers/s/logs?cursor={cursor}"))), [""; 0]);
-    // A server with a URL has no stderr; its log has its states.
+    // A server with a URL has no stderr; its log contains its states.
     assert!(lines(&proxy.api("servers/h/logs"))[0].starts_with("failed: "));
     for (path, status) in [
         ("servers/none/logs", 404),
@@ -487,7 +487,7 @@ fn pending_restart_and_broken_config_are_reported_for_a_running_proxy() {
     assert_eq!(output.code, Some(1), "{}", output.stderr);
     assert!(output.stderr.contains("keeps its previous config"), "{}", output.stderr);
     assert!(output.stderr.contains("line "), "{}", output.stderr);
-    // Without the key from the file, only the address of the proxy and the fault are known.
+    // The key in the file is unreadable. Without it, only the address of the proxy and the fault are known.
     let printed = &output.stdout;
     assert!(printed.contains("running, MCP at http://127.0.0.1:"), "{printed}");
     assert!(printed.contains("warning    config: "), "{printed}");
@@ -616,7 +616,7 @@ fn rul_9_removal_of_a_server_names_its_rules_and_the_next_start_succeeds() {
     let proxy = Proxy::from_file(&file, folder).ready();
     let refused = proxy.client().call("destructive", "kept:delete_item", json!({}));
     assert!(error_text(&refused).contains("is not allowed by rule"), "{refused}");
-    // Other errors are named by the status, and prevent the start.
+    // Other errors in the rules are reported by `status`, and prevent a start.
     let folder = proxy.end();
     fs::write(folder.path().join("rules.cedar"), "permit (principal action);").unwrap();
     let status = run(&file, &["status"]);

@@ -7,10 +7,11 @@ use crate::harness::{Connection, Events, HttpStub, Proxy, stub_stdio, until};
 
 const SERVERS: usize = 100;
 const TOOLS: usize = 5;
-/// Maximum number of threads of a proxy, for any number of connections. Blocking threads are kept for ten seconds.
+/// Maximum number of threads of a proxy, regardless of the number of connections. Threads for blocking work are kept
+/// for ten seconds.
 const MAX_THREADS: u64 = 100;
 
-/// A number of `/proc/PID/status`.
+/// A numeric field of `/proc/PID/status`.
 fn of_process(proxy: &Proxy, what: &str) -> u64 {
     let path = format!("/proc/{}/status", proxy.process.0.id());
     let text = std::fs::read_to_string(path).unwrap();
@@ -37,7 +38,7 @@ fn many_servers_at_once_are_all_listed_with_few_threads_and_again_after_a_restar
         let status = proxy.api("status");
         assert_eq!(status["servers"]["connected"], servers.len(), "{status}");
         assert_eq!((&status["tools"], &status["faults"]), (&json!(all), &json!([])));
-        // Words that only one server has.
+        // Words that occur in the tools of one server only.
         let found = proxy.api("tools?q=s77&limit=100")["tools"].clone();
         let found = found.as_array().unwrap();
         assert_eq!(found.len(), TOOLS, "{found:?}");
@@ -73,7 +74,7 @@ fn server_that_continuously_announces_tool_changes_is_listed_increasingly_rarely
         assert_eq!(result["structuredContent"]["value"], 7, "{result}");
         proxy.log().contains(LOGGED).then_some(())
     });
-    // Listed at the start, and after 0.25, 0.5, 1 and 2 seconds. The next one is after 4 seconds.
+    // The tools are listed at the start, and after 0.25, 0.5, 1 and 2 seconds. The next time is after 4 seconds.
     let result = client.read("storm:stats", json!({}));
     let lists = result["structuredContent"]["lists"].as_u64().unwrap();
     assert!((3..=6).contains(&lists), "{lists} lists");
@@ -90,7 +91,8 @@ fn server_that_continuously_announces_tool_changes_is_listed_increasingly_rarely
 fn clients_are_notified_increasingly_rarely_of_a_continuously_changing_list() {
     const LOGGED: &str =
         "list of resources changes too often; notifications to clients are throttled";
-    // Sent at once, and after 0.5, 1, 2, 4, 8, 16 and 30 seconds: no more in the minute after.
+    // Notifications are sent at once, and after 0.5, 1, 2, 4, 8, 16 and 30 seconds; no more follow within the next
+    // minute.
     const MAX: usize = 8;
     let proxy = Proxy::start(json!({
         "storm": stub_stdio(&["--restless", "--offers", "--only", "stats"]),
@@ -101,7 +103,7 @@ fn clients_are_notified_increasingly_rarely_of_a_continuously_changing_list() {
     stream.send("GET", "/mcp", &headers, b"");
     let mut events = Events::of(stream);
     until("it is logged", || proxy.log().contains(LOGGED).then_some(()));
-    // The change of a subscribed resource is sent after all of that.
+    // The server reports the change of a subscribed resource after all of these notifications.
     let shared = json!({"uri": "mcpproxy://storm/test://shared"});
     for _ in 0..3 {
         assert_eq!(client.ask("resources/subscribe", shared.clone())["result"], json!({}));

@@ -10,7 +10,7 @@ use crate::harness::{
 
 const MODERN: &str = "2026-07-28";
 
-/// Entries of a server over HTTP and of one over a pipe, and the process of the former.
+/// Entries of a server over HTTP and of one over stdio, and the process of the former.
 fn servers() -> (Value, HttpStub) {
     let http = HttpStub::start(&["--offers"]);
     (json!({"web": http.entry(), "pipe": stub_stdio(&["--offers"])}), http)
@@ -22,7 +22,7 @@ fn read(tool: &str, more: &str) -> String {
     )
 }
 
-/// Previous request to the server.
+/// The previous request that the server received.
 fn received(client: &mut Client, server: &str) -> String {
     let answer = client.read(&format!("{server}:received"), json!({}));
     answer["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
@@ -46,7 +46,8 @@ fn ask(client: &mut Client, method: &str, params: &str) -> Value {
     client.post(body.as_bytes()).json()
 }
 
-/// Members that a case-insensitive reader confuses with a known one: the text, the member, and the known member.
+/// Members that a case-insensitive reader would confuse with a known one: the JSON text, the name of the member, and
+/// the known name.
 const SMUGGLED: [(&str, &str, &str); 6] = [
     (r#","Name":"delete_item""#, "Name", "name"),
     (r#","Arguments":{"all":true}"#, "Arguments", "arguments"),
@@ -465,7 +466,8 @@ fn server_request_is_parsed_equally_by_proxy_and_client() {
         let answered = events.message()["result"]["structuredContent"]["answered"].clone();
         assert_eq!(answered, json!({"action": "accept", "content": {"Action": 1}}));
 
-        // A variant in the server's request is refused by name, and the client never sees it.
+        // A member of the server's request that differs from a known one only by case is refused by name, and the
+        // client never receives the request.
         for (with, member) in [
             (json!({"params": {"message": "m", "Message": "M"}}), "Message"),
             (json!({"Method": "roots/list"}), "Method"),
@@ -478,7 +480,7 @@ fn server_request_is_parsed_equally_by_proxy_and_client() {
             assert!(returned["message"].as_str().unwrap().contains(member), "{answer}");
         }
 
-        // A variant in the client's answer is refused, and both sides get an error.
+        // Such a member in the client's answer is refused, and both sides get an error.
         let (session, connection) = asked(&proxy, &tool, json!({"ask": "elicitation/create"}));
         let mut events = Events::of(connection);
         let id = events.message()["id"].clone();

@@ -1,4 +1,4 @@
-//! `/metrics` in the formats of Prometheus.
+//! `/metrics` in both text formats of Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::{API_KEY, Connection, Proxy, Scripted, stub_stdio, until, write_private};
 
-/// Samples of a scrape: raw name and labels, and the value.
+/// Samples of a scrape: the raw name with its labels, and the value.
 fn scrape(proxy: &Proxy) -> BTreeMap<String, f64> {
     let response = proxy.get("/metrics");
     assert_eq!(response.status, 200, "{}", response.text());
@@ -68,7 +68,7 @@ fn metrics_count_calls_by_tool_variant_and_status_and_show_server_states() {
     ] {
         assert_eq!(metrics.get(name), Some(&expected), "{name}: {metrics:#?}");
     }
-    // Six calls and two decisions.
+    // The records of six calls and of two decisions.
     until("all is written", || {
         (scrape(&proxy)["mcpproxy_activity_records_total"] >= 8.0).then_some(())
     });
@@ -89,7 +89,7 @@ fn server_and_tool_names_that_collide_with_metric_values_are_exposed_unchanged()
     let proxy = Proxy::start(json!({server: scripted.entry()}));
     let answer = proxy.client().call("write", &format!("{server}:{tool}"), json!({}));
     assert!(answer["isError"] != true, "{answer}");
-    // The format of Prometheus: a backslash before backslashes and quotes.
+    // In the format of Prometheus a backslash precedes backslashes and quotes.
     let metrics = scrape(&proxy);
     let labels = concat!(
         r#"server="q\"u\\o{t}e",tool="t\"o\\ol{x=\"y\"},1","#,
@@ -236,7 +236,7 @@ fn rejected_config_is_exposed_until_it_is_repaired() {
 fn verdicts_are_counted_including_those_that_pass() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
-    // The last answer is an error of the tool, which is not judged.
+    // The last answer is an error of the tool, which is not validated.
     for (tool, arguments) in [
         ("read_item", json!({})),
         ("read_item", json!({"size": 1})),
@@ -254,7 +254,7 @@ fn verdicts_are_counted_including_those_that_pass() {
         })
     };
     assert_eq!(verdicts("arguments"), [Some(4.0), Some(1.0), None, Some(0.0)]);
-    // In mode `warn` an answer is judged in parallel with its reply.
+    // In mode `warn` an answer is validated while its reply is already being sent.
     until("it is judged", || (verdicts("answer") == [2.0, 1.0, 1.0, 0.0].map(Some)).then_some(()));
 }
 
@@ -277,7 +277,7 @@ fn older_text_format_is_served_on_request_with_the_same_samples() {
     let older = samples(&text);
     let newer = scrape(&proxy);
     assert_eq!(older.keys().collect::<Vec<_>>(), newer.keys().collect::<Vec<_>>());
-    // Each sample has a description of its own name; samples of a histogram share one.
+    // There is a description for the name of each sample; the samples of a histogram share one.
     for name in older.keys() {
         let name = name.split('{').next().unwrap();
         let of_histogram =
@@ -294,7 +294,7 @@ const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 const OPERATION: &str = include_str!("../../src/guide/operation.md");
 const ALERTS: &str = include_str!("../../tools/metrics/alerts.yml");
 
-/// The first two cells of each row that begins with a name in code.
+/// The first two cells of each table row that begins with a name in backticks.
 fn rows(prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
     let cells = OPERATION.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.split('|');
@@ -346,7 +346,7 @@ fn begin_scrapes(proxy: &Proxy, count: usize) -> Connection {
 
 #[test]
 fn unread_scrapes_take_no_memory_and_do_not_delay_others() {
-    /// Bytes of answers to one connection, more than the capacity of its sockets.
+    /// Size in bytes of the answers on one connection, more than the capacity of its sockets.
     const BYTES: usize = 24 << 20;
     const HANGING: usize = 4;
     /// A small part of the size of the answers.
@@ -368,14 +368,15 @@ fn unread_scrapes_take_no_memory_and_do_not_delay_others() {
         assert_eq!(result["structuredContent"]["value"], 7, "{result}");
         scrape(&proxy);
     }
-    // A client that reads late gets every answer completely; the others disconnect without reading one.
+    // A client that reads late receives every answer completely. The other clients disconnect without reading an
+    // answer.
     let mut late = hanging.pop().unwrap();
     for at in 0..count {
         let response = late.response();
         assert_eq!(response.status, 200, "{at} of {count}");
         assert!(response.whole && response.text().ends_with("# EOF\n"), "{at} of {count}");
     }
-    // The kernel counts pages per core and adds them up late: the peak may be reported lower than before.
+    // The kernel counts pages per core and adds them up later, so the reported peak may be lower than an earlier one.
     let grown = peak().saturating_sub(before);
     assert!(grown < GROWTH_KB, "{grown} KB for {HANGING} times {count} scrapes");
     drop((hanging, late));

@@ -1,4 +1,4 @@
-//! Log lines over OTLP: the collector's view, and collectors that hang.
+//! Log lines over OTLP: the lines that a collector receives, and collectors that hang.
 
 use std::collections::BTreeMap;
 

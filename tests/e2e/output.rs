@@ -1,6 +1,6 @@
-//! Results: arriving bytes, verdicts and messages (FR-A2..A12).
+//! Results: bytes received by the client, verdicts and messages (FR-A2..A12).
 //!
-//! The stub is also called without the proxy; its answer there is the expected one.
+//! The stub is also called without the proxy; the answer of that call is the expected one.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -16,10 +16,10 @@ const PREFIX: &str = "output schema validation failed: ";
 /// Text that must not reach an agent through an error.
 const CANARY: &str = "CANARY";
 
-/// Servers with different framings, transports and places of the id.
+/// Servers with different framings, transports and positions of the id.
 const SERVERS: [&str; 5] = ["http", "sse", "last", "pipe", "pipe_last"];
 
-/// A proxy with every kind of upstream, in `mode`.
+/// A proxy in `mode` with every kind of upstream.
 fn before_all(mode: &str) -> Proxy {
     static SSE: OnceLock<HttpStub> = OnceLock::new();
     static LAST: OnceLock<HttpStub> = OnceLock::new();
@@ -53,11 +53,11 @@ fn off() -> &'static Proxy {
     PROXY.get_or_init(|| before_all("off"))
 }
 
-/// Answer of the stub after the transport of `server`: a line contains no line breaks, and an event
+/// Answer of the stub as it leaves the transport of `server`: over stdio it contains no line breaks, and an event
 /// stream normalizes them.
 fn sent(server: &str, tool: &str, args: &Value) -> Vec<u8> {
     let bytes = HttpStub::shared().direct(tool, args);
-    // White space around a value is not part of it.
+    // White space around a value is not part of the value.
     let bytes = bytes.trim_ascii().to_vec();
     match server {
         "pipe" | "pipe_last" => {
@@ -78,7 +78,7 @@ fn shown(bytes: &[u8]) -> String {
     text.chars().take(400).collect()
 }
 
-/// The result for a legacy client: structured content that is no object is wrapped (FR-A13).
+/// The result for a legacy client: structured content that is not an object is wrapped (FR-A13).
 fn adapted(tool: &str, sent: Vec<u8>) -> Vec<u8> {
     let value = match tool {
         "not_an_object" => "[1,2,3]",
@@ -101,7 +101,7 @@ fn arrives(client: &mut Client, server: &str, tool: &str, args: &Value) {
     assert_eq!(response.header("content-type"), Some("application/json"));
 }
 
-/// Tools with results that pass in every mode: conforming, without a schema, or errors of the tool.
+/// Tools whose results pass in every mode: they conform, have no schema, or are errors of the tool.
 const GOOD: [&str; 19] = [
     "read_item",
     "odd_spelling",
@@ -124,7 +124,7 @@ const GOOD: [&str; 19] = [
     "unknown_dialect",
 ];
 
-/// Violations: the tool, a word of the message to the agent, and one of the record.
+/// Violations: the tool, a word in the message to the agent, and a word in the record.
 const BAD: [(&str, &str, &str); 23] = [
     ("violate", "type at '/properties/value", "/value"),
     ("violate_key", "additionalProperties at '", "CANARY-KEY"),
@@ -472,14 +472,14 @@ fn fr_a9_schema_that_does_not_compile_lets_traffic_pass_and_is_reported_once() {
             arrives(&mut client, "s", tool, &json!({}));
         }
     }
-    // The list is read again; nothing about these tools is new.
+    // The list is read again; these tools are unchanged in it, so there is no further warning about them.
     client.call("write", "s:add_tool", json!({}));
     until("the list was read again", || {
         (proxy.activity("type=catalog_change&status=success").len() >= 2).then_some(())
     });
     let warnings = proxy.activity("type=catalog_change&status=warning");
     let named = warnings.iter().map(|w| w["tool_name"].as_str().unwrap());
-    // The other warning is about the new tool.
+    // The second warning is about the new tool.
     let mut named: Vec<&str> = named.filter(|name| !name.is_empty()).collect();
     named.sort_unstable();
     assert_eq!(named, unusable, "{warnings:?}");
@@ -544,7 +544,7 @@ fn boon_decides_where_the_engines_disagree_and_it_is_counted() {
     assert_eq!(client.records(&proxy, "type=policy_decision"), Vec::<Value>::new());
 }
 
-/// Tools for tests of each interface in mode `strict`, and whether their results are blocked.
+/// Tools called through each interface in mode `strict`, and whether their results are blocked.
 const CASES: [(&str, bool); 8] = [
     ("read_item", false),
     ("odd_spelling", false),
@@ -563,7 +563,7 @@ fn strict_before_http() -> Value {
     })
 }
 
-/// Asserts that the result has the stub's own bytes, or only the text of a blocked answer.
+/// Asserts that the client receives the bytes of the stub, or only the text for a blocked answer.
 fn judged(interface: &str, tool: &str, blocked: bool, bytes: &[u8], expected: &[u8]) {
     if blocked {
         let result: Value = serde_json::from_slice(bytes).unwrap();

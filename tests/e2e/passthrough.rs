@@ -17,7 +17,7 @@ fn http() -> &'static HttpStub {
     STUB.get_or_init(|| HttpStub::for_all(&["--stateless", "--offers", "--only", "echo"]))
 }
 
-/// A proxy with two servers that have resources and prompts, one without, and one that cannot be started.
+/// A proxy with four servers: two with resources and prompts, one without, and one that cannot be started.
 fn proxy() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
     PROXY.get_or_init(|| {
@@ -30,7 +30,7 @@ fn proxy() -> &'static Proxy {
     })
 }
 
-/// Every element of a list, over all its pages.
+/// All elements of a list, from all of its pages.
 fn listed(client: &mut Client, method: &str, member: &str) -> Vec<Value> {
     let (mut all, mut params) = (Vec::new(), json!({}));
     for _ in 0..100 {
@@ -102,7 +102,7 @@ fn offered_features_are_declared() {
 
 // PRO-4
 #[test]
-fn request_is_sent_under_the_servers_own_name_and_its_answer_returned_verbatim() {
+fn request_is_sent_with_the_servers_own_names_and_its_answer_returned_verbatim() {
     let mut client = proxy().client();
     for (method, ours, theirs) in [
         (
@@ -200,7 +200,7 @@ fn error_of_a_server_is_returned_verbatim_and_our_own_error_names_the_fault() {
     assert!(message.starts_with("gone: resources/read: the server is not connected"), "{message}");
 }
 
-/// Own URIs of missing resources, and the `data` of the error about each.
+/// URIs of missing resources at their server, and the `data` of the error about each.
 const MISSING: [(&str, &str); 6] = [
     ("t://a/b", r#"{"n":1.0e5,"uri" :"t://a/b", "x":"\/"}"#),
     ("t://escaped", r#"{"uri":"\u0074:\/\/escaped"}"#),
@@ -328,7 +328,7 @@ fn read_until(stream: &mut Connection, text: &str) -> String {
     let mut seen = String::new();
     let until = Instant::now() + PATIENCE;
     while !seen.contains(text) {
-        assert!(Instant::now() < until, "'{text}' does not come: {seen}");
+        assert!(Instant::now() < until, "'{text}' does not arrive: {seen}");
         let chunk = stream.chunk().expect("the stream stands");
         seen += std::str::from_utf8(&chunk).unwrap();
     }
@@ -364,7 +364,7 @@ fn list_changes_are_sent_to_all_and_updates_only_to_subscribers() {
     assert_eq!(one.ask("resources/unsubscribe", shared)["result"], json!({}));
 }
 
-/// A legacy server over stdio that reports changed tools during each call, and changes none.
+/// A legacy server over stdio that reports a change of its tools during each call, although the tools stay the same.
 const REPORTS_NOTHING_NEW: &str = r#"
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%,*}
@@ -389,7 +389,7 @@ fn reported_change_of_tools_is_passed_on_even_if_the_definitions_are_the_same() 
     let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
     stream.send("GET", "/mcp/all", &headers, b"");
     assert_eq!(stream.head().0, 200);
-    // One notification may be for the server's first list.
+    // One of the two notifications may be for the first list of the server.
     for _ in 0..2 {
         client.ask("tools/call", json!({"name": "s__t", "arguments": {}}));
         read_until(&mut stream, "notifications/tools/list_changed");
@@ -431,7 +431,7 @@ const FAILING: [(&str, &str, &str); 3] = [
     ("prompts/list", "prompts", "name"),
 ];
 
-/// A server with lists of which only the first page can be read, and nothing after a call of its tool.
+/// A server of whose lists only the first page can be read. After a call of its tool no page can be read.
 fn failing_lists() -> Recorder {
     let called = AtomicBool::new(false);
     Recorder::start(move |_, request: &Received| {

@@ -1,4 +1,5 @@
-//! Termination of a proxy and its causes: no process of a server survives it, and every message states the real cause.
+//! Termination of a proxy and its causes: no process of a server outlives the proxy, and every message states the real
+//! cause.
 
 use std::path::Path;
 
@@ -9,9 +10,9 @@ use crate::harness::{
     stub_stdio, until,
 };
 
-/// The stub with descendants of every kind: a child in its group, one in its own session, and a daemon
-/// with closed standard streams that ignores signals. The process ids are written into `file`, that of
-/// the stub last.
+/// The stub with descendants of every kind: a child in its process group, one in its own session, and a daemon with
+/// closed standard streams that ignores signals. The process ids are written into `file`; that of the stub is the last
+/// one.
 fn with_descendants(file: &Path) -> Value {
     let script = r#"
         "$0" deaf & echo $! >>"$1"
@@ -155,7 +156,7 @@ fn interrupt_twice(process: &Process, log: impl Fn() -> String) {
 
 // NET-4
 #[test]
-fn second_interrupt_ends_at_once_and_names_itself_to_aborted_clients() {
+fn second_interrupt_ends_the_proxy_at_once_and_is_reported_to_aborted_clients() {
     let mut proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut client = proxy.client();
     client.begin_read("s:never", json!({}));
@@ -194,7 +195,7 @@ fn second_interrupt_ends_a_pipe_at_once_with_an_answer() {
     let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
     pipe.read_raw("s:read_item", &json!({}));
     pipe.send(&call.to_string());
-    // A later request is answered, so the call has been read.
+    // A later request is answered, so the proxy has read the call.
     pipe.ask(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#);
     let ids = children_of(pipe.process.0.id());
     interrupt_twice(&pipe.process, || pipe.log());
@@ -213,7 +214,7 @@ fn works(proxy: &Proxy) {
 #[test]
 fn sighup_without_a_terminal_only_rereads_the_config() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
-    // A valid config would be applied without the signal, too.
+    // The config is invalid, because a valid one would be applied even without the signal.
     std::fs::write(proxy.folder.path().join("config.json"), "{").unwrap();
     proxy.process.signal("HUP");
     until("it is reported", || proxy.log().contains("SIGHUP: reloading the config").then_some(()));
@@ -249,7 +250,7 @@ fn pipe_survives_sighup() {
 #[test]
 fn server_whose_terminal_closes_ends_in_order() {
     let servers = json!({"mcpServers": {"s": stub_stdio(&[])}});
-    // `script` provides a terminal, which ends with `script`.
+    // `script` provides a terminal, which closes when `script` ends.
     let mut proxy = Proxy::in_terminal(servers, tempfile::tempdir().unwrap());
     works(&proxy);
     let ids = children_of(proxy.process.0.id());

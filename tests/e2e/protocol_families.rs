@@ -1,5 +1,5 @@
-//! Both protocol families together: modern servers behind clients of either, discovery, and the headers that repeat a tool's
-//! parameters.
+//! Both protocol families together: modern servers behind clients of either family, discovery, and the headers that
+//! repeat a tool's parameters.
 
 use serde_json::{Value, json};
 
@@ -36,13 +36,13 @@ fn mcp_2026_discovering_client_gets_both_protocol_families_regardless_of_the_ser
         }
         let proxy = Proxy::with(config.clone());
         assert_eq!(json!(discovered(&proxy)), *expected, "{config}");
-        // A request that states its revision is served regardless of discovery.
+        // A request that states its revision is served even without discovery.
         let list = ask_modern(&proxy, "/mcp", "tools/list", json!({}), &[]);
         assert_eq!(list.json()["result"]["resultType"], "complete", "{config}: {}", list.text());
     }
 }
 
-/// Result for a modern client from a server without result types: `added` is inserted before the last brace.
+/// Result that a modern client gets from a server without result types: `added` is inserted before the last brace.
 fn completed(sent: &[u8], added: &str) -> String {
     let sent = std::str::from_utf8(sent).unwrap();
     format!("{},{added}}}", sent.trim_ascii_end().strip_suffix('}').unwrap())
@@ -221,7 +221,7 @@ fn mcp_2026_headers_that_disagree_with_a_tools_parameters_are_refused() {
     }
     let refused = proxy.activity("status=rejected&type=tool_call");
     assert_eq!(refused.len(), 5, "each is recorded");
-    // A call tool has no such parameters, and a client of the other family no such headers.
+    // The call tools have no such parameters, and clients of the other family send no such headers.
     let args = json!({"value": "x"});
     let arguments = json!({"name": "m:test_custom_header", "args": args,
         "intent": {"operation_type": "read"}});

@@ -125,7 +125,7 @@ fn progress_and_log_messages_precede_the_answer_as_events_with_ids() {
     let ids = [progress.id, log.id, answer.id].map(Option::unwrap);
     assert!(ids[0] != ids[1] && ids[1] != ids[2], "{ids:?}");
     assert!(events.next().is_none());
-    // A level filters messages of this session only; then no message precedes the answer.
+    // The level filters the messages of this session only. No message then precedes the answer.
     let level = json!({"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel",
         "params": {"level": "warning"}});
     assert_eq!(session.post(&level).json()["result"], json!({}));
@@ -224,15 +224,15 @@ fn error_of_the_client_reaches_the_requesting_server() {
 #[test]
 fn cancellation_ends_a_call_only_from_its_own_session_and_is_recorded() {
     let (session, other) = (Session::plain(), Session::plain());
-    // The first call of a tool waits for its input schema, and the server need not be notified of one that is canceled
-    // before it is sent.
+    // The first call of a tool waits for its input schema. If it is canceled before it is sent, the server is not
+    // notified. Therefore a call with invalid arguments precedes.
     let refused = session.call("s:never", json!({"size": "none"}), json!({})).response().json();
     assert_eq!(refused["result"]["isError"], true, "{refused}");
     let mut call = session.call("s:never", json!({}), json!({}));
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
         "params": {"requestId": "c", "reason": "changed my mind"}});
     let record = until("the call is cancelled", || {
-        // It may not be under way yet, and another session cannot end it.
+        // The call may not be in progress yet. The other session cannot end it.
         assert_eq!(other.post(&cancel).status, 202);
         assert_eq!(session.post(&cancel).status, 202);
         let query = format!("session_id={}&status=error", session.id);
@@ -301,8 +301,8 @@ fn broken_stream_resumes_after_the_last_event_seen() {
     }
 }
 
-/// A server that ends the stream of a call before its answer. The stream that resumes it has the answer, as soon as that is
-/// released.
+/// A server that ends the stream of a call before its answer. The stream that resumes it contains the answer, once
+/// `release` is called.
 struct Interrupting {
     server: Recorder,
     released: Sender<()>,
@@ -335,7 +335,7 @@ fn answer(asked: &Received, answers: &Mutex<Receiver<()>>) -> Reply {
         Some("tools/list") => json!({"tools": [{"name": "t", "inputSchema": {"type": "object"},
             "annotations": {"readOnlyHint": true}}]}),
         Some("tools/call") => {
-            // Its id identifies the call.
+            // The id of the event identifies the call.
             let event = format!("id: {}\nretry: 1\ndata: \n\n", message["id"]);
             return Reply::Http("200 OK", EVENTS, event.into());
         }
@@ -374,7 +374,7 @@ fn pro_7_interrupted_call_opens_a_stream_that_is_resumed_before_its_first_messag
         (&json!("c"), &json!(7))
     );
     assert!(resumed.next().is_none());
-    // A client that stays gets the answer on the same stream.
+    // A client that does not disconnect gets the answer on the same stream.
     let mut call = session.call("s:t", json!({}), json!({}));
     call.head();
     assert!(String::from_utf8(call.chunk().unwrap()).unwrap().ends_with("data: \n\n"));
@@ -384,7 +384,7 @@ fn pro_7_interrupted_call_opens_a_stream_that_is_resumed_before_its_first_messag
 }
 
 #[test]
-fn pro_7_interrupted_call_is_a_comment_or_json_for_clients_that_are_not_primed() {
+fn pro_7_interrupted_call_is_a_comment_or_json_for_clients_that_cannot_resume_it() {
     let server = Interrupting::start();
     let proxy = server.proxy();
     let session = Session::open(&proxy, "/mcp", "2025-06-18", json!({}));

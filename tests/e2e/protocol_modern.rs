@@ -336,7 +336,7 @@ fn net_7_messages_of_get_and_listen_streams_are_events_of_type_message() {
     };
     assert_eq!((standing.head().0, listening.head().0), (200, 200));
     read_to(&mut listening, "acknowledged");
-    // This server announces a new resource when that one is read.
+    // This server announces a new resource when this one is read.
     client.ask("resources/read", json!({"uri": "mcpproxy://s/test://grows"}));
     for stream in [&mut standing, &mut listening] {
         read_to(stream, "notifications/resources/list_changed");

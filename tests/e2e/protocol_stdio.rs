@@ -41,7 +41,7 @@ fn modern_client_discovers_and_calls_without_a_handshake() {
     );
     pipe.send(&call("c", "s:read_item", meta()));
     assert_eq!(line(&mut pipe)["result"]["structuredContent"]["value"], 7);
-    // A line holds no line breaks, and a result of this revision has a type: nothing else is changed.
+    // A line contains no line breaks, and a result of this revision has a type; nothing else is changed.
     let sent = HttpStub::shared().direct("pretty", &json!({}));
     let sent: Vec<u8> = sent.iter().map(|b| if b"\r\n".contains(b) { b' ' } else { *b }).collect();
     let sent = sent.strip_suffix(b"}").unwrap();
@@ -152,7 +152,7 @@ fn server_request_through_the_pipe_gets_the_clients_answer() {
     );
 }
 
-/// Replaces the config of a pipe's proxy in one step, as an editor does.
+/// Replaces the config of the proxy behind a pipe in one step, as an editor does.
 fn reconfigure(pipe: &Pipe, mut config: Value) {
     let beside = tempfile::tempdir_in(pipe.folder.path()).unwrap();
     config["data_dir"] = json!(pipe.folder.path().join("data"));
@@ -163,7 +163,7 @@ fn reconfigure(pipe: &Pipe, mut config: Value) {
 // PRO-43, BND-1
 #[test]
 fn subscription_that_waits_for_its_server_does_not_delay_other_lines() {
-    // `stdio::MAX_SUBSCRIPTIONS`.
+    // The value of `stdio::MAX_SUBSCRIPTIONS`.
     const SUBSCRIPTIONS: usize = 32;
     let server = Server::answering(|_| None);
     let mut pipe = Pipe::open(json!({"mcpServers": {"s": server.entry()}}));
@@ -175,7 +175,7 @@ fn subscription_that_waits_for_its_server_does_not_delay_other_lines() {
         "name": "call_tool_read", "arguments": arguments, "_meta": meta}});
     let created: Value = serde_json::from_str(&pipe.ask(&create.to_string())).unwrap();
     let task = created["result"]["taskId"].as_str().expect("a task").to_owned();
-    // A server that does not answer replaces it.
+    // The server is replaced by one that does not answer.
     let silent = Recorder::start(|_, _| Reply::Hang);
     let entry = json!({"url": format!("http://127.0.0.1:{}/mcp", silent.port)});
     reconfigure(&pipe, json!({"mcpServers": {"s": entry}}));

@@ -104,7 +104,7 @@ fn act_13_question_without_an_answer_is_recorded() {
     let record = newest(&proxy, 1);
     assert_eq!((&record["status"], &record["response_bytes"]), (&json!("error"), &json!(0)));
     assert_eq!(record["metadata"]["action"], "unanswered");
-    // An answer that comes too late changes nothing.
+    // An answer after that has no effect.
     let late = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}});
     assert_eq!(holder.send(&late).response().status, 202);
     assert_eq!(newest(&proxy, 1), record);

@@ -1,4 +1,4 @@
-//! Receipts: a kept answer can be proven, with its record, to be the one the server sent.
+//! Receipts: with a record, it can be proven that a kept answer is the one that the server sent.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn receipt_covers_the_bytes_sent_by_the_server_and_received_by_the_client() {
             });
             assert_eq!(expected["received"], expected["delivered"], "{server}:{tool}");
             assert_eq!(receipt(&proxy, &server, tool), expected, "{server}:{tool}");
-            // A line has no line breaks, so the bytes received are the bytes sent.
+            // Over stdio an answer has no line breaks, so the bytes received are the bytes sent.
             let server = format!("pipe-{mode}");
             let got = client.read_raw(&format!("{server}:{tool}"), args.clone()).body;
             let hash = hash(raw_result(&got));
@@ -77,7 +77,7 @@ fn receipt_states_if_the_client_gets_more_than_the_server_sent() {
 fn receipt_of_a_blocked_result_covers_both_texts_and_an_error_has_none() {
     let proxy = in_all_modes();
     let mut client = proxy.client();
-    // The fault is found at the end, or earlier.
+    // One fault is found at the end of the result, the other one earlier.
     for (tool, whole) in [("violate", true), ("too_deep", false)] {
         let sent = HttpStub::shared().direct(tool, &json!({}));
         let got = client.read_raw(&format!("http-strict:{tool}"), json!({})).body;

@@ -1,4 +1,5 @@
-//! Floods remove no records: calls stay recorded, refusals are counted, and other clients are not delayed (ACT-6, ACT-10).
+//! Floods of requests do not remove other records: calls stay recorded, refusals are counted, and other clients are not
+//! delayed (ACT-6, ACT-10).
 
 use serde_json::{Value, json};
 

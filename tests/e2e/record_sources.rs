@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{API_KEY, Client, Connection, Output, Pipe, Proxy, mcpproxy, stub_stdio};
 
-/// Distinguishing members of a record.
+/// Members that distinguish a record: type, source, principal and tool.
 type Mark = [String; 4];
 
 fn mark(record: &Value) -> Mark {
@@ -21,7 +21,7 @@ fn servers() -> Value {
     json!({"s": stub_stdio(&["--offers"])})
 }
 
-/// Sends every kind of MCP request of a session. Returns the marks of the records.
+/// Sends a request of every kind in a session. Returns the distinguishing members of their records.
 fn asked(proxy: &Proxy, client: &mut Client, ask: impl Fn(&mut Client, &str, Value)) -> Vec<Mark> {
     let intent = json!({"operation_type": "read"});
     let call =
@@ -96,7 +96,7 @@ fn act_1_client_with_the_key_is_the_admin_for_the_whole_session() {
         connection.send("POST", "/mcp", &headers[1..], read.to_string().as_bytes());
         assert!(matches!(connection.response().status, 401 | 404));
     }
-    // An anonymous session stays anonymous; a wrong key proves nothing.
+    // An anonymous session stays anonymous, and a wrong key does not authenticate.
     let proxy = Proxy::start(servers());
     let client = proxy.client();
     let mut connection = Connection::open(proxy.port);
@@ -128,7 +128,7 @@ fn mcp_2026_each_request_proves_its_principal_itself() {
     ];
     let bearer = format!("Bearer {API_KEY}");
     let with = [&common[..], &[("Authorization", &*bearer)]].concat();
-    // On one connection: a request does not inherit the principal of the previous one.
+    // All requests use one connection; a request does not inherit the principal of the previous one.
     for (headers, principal) in
         [(&common[..], "anonymous"), (&with, "admin"), (&with, "admin"), (&common, "anonymous")]
     {

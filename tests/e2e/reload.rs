@@ -1,6 +1,6 @@
 //! Config reload at run time: settings that apply at once, the triggers, and invalid files.
 //!
-//! Size: each setting, each trigger and each invalid file is a test, and all use the few helpers above them.
+//! Size: each setting, each trigger and each invalid file is a test; all of them use the few helper functions above.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ pub(crate) fn reload(proxy: &Proxy, config: &Value) -> Value {
     if result["unchanged"] == false {
         return result;
     }
-    // The change was noticed before the request.
+    // The file watcher has applied the change before this request.
     let mut noticed = proxy.activity("type=config_change&status=success")[0]["metadata"].clone();
     assert_eq!(noticed["door"], "file", "{noticed}");
     noticed["unchanged"] = json!(false);
@@ -67,7 +67,7 @@ fn record(proxy: &Proxy, status: &str) -> Value {
     until("the record", || proxy.activity(&query).first().cloned())
 }
 
-/// Record of a rejected file with this trigger.
+/// Record of a config file rejected by this trigger.
 fn rejected(proxy: &Proxy, door: &str) -> Option<Value> {
     let found = proxy.activity("type=config_change&status=rejected");
     found.into_iter().find(|record| record["metadata"]["door"] == door)
@@ -149,7 +149,7 @@ fn running_call_finishes_on_the_server_where_it_started() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[]), "t": stub_stdio(&[])}));
     let before = children_of(proxy.process.0.id());
     let (mut removed, mut replaced) = (proxy.client(), proxy.client());
-    // Their first pieces arrive before the config changes, the rest long after.
+    // The first pieces of the answers arrive before the config changes, the rest long after.
     let slow = json!({"size": 4000, "chunk": 100, "pause_ms": 50});
     removed.begin_read("s:text", slow.clone());
     replaced.begin_read("t:text", slow);
@@ -188,7 +188,7 @@ fn call_that_outlasts_a_removed_server_is_aborted_with_the_reason() {
         let stats = asking.read("s:stats", json!({}));
         (stats["structuredContent"]["calls"].as_u64()? > looks).then_some(())
     });
-    // The call starts with its own limit; a removed server has this one.
+    // The call starts under the earlier time limit. For a server that is removed, this one applies.
     reload(&proxy, &server("100ms"));
     reload(&proxy, &json!({"mcpServers": {}}));
     let answer = client.connection.response().json();
@@ -239,7 +239,7 @@ fn each_kind_of_setting_applies_to_the_next_request() {
     assert_eq!(error_text(&refused), "Tool 's:read_item' is not allowed by rule 'no'");
     reload(&proxy, &with(json!({})));
     works(&mut client, "s:read_item");
-    // Limits, tools on offer, capabilities, validation.
+    // Limits, offered tools, capabilities, validation.
     reload(&proxy, &with(json!({"limits": {"tools": {"s:read_item": {"rate_per_minute": 1}}}})));
     works(&mut client, "s:read_item");
     assert!(error_text(&client.read("s:read_item", json!({}))).starts_with("Too many calls"));
@@ -262,7 +262,7 @@ fn each_kind_of_setting_applies_to_the_next_request() {
     reload(&proxy, &server(json!({"capabilities": {"echo": {"side_effect": "destructive"}}})));
     let refused = client.read("s:echo", json!({}));
     assert!(error_text(&refused).contains("marked destructive by operator"), "{refused}");
-    until("it is on offer again", || {
+    until("it is offered again", || {
         let result = client.read("s:read_item", json!({}));
         (result["structuredContent"]["value"] == 7).then_some(())
     });
@@ -499,19 +499,19 @@ fn environment_and_flags_override_the_file_after_a_reload_as_before() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
     let port = line.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
     let proxy = Proxy { port, folder, process };
-    // Key, address, folder and level of the file do not apply.
+    // The key, address, folder and log level in the file do not apply.
     let text = json!({"listen": "127.0.0.1:1", "data_dir": "/nowhere", "tools_limit": 3,
         "api_key": "a-key-of-the-file-that-does-not-count-0123456789", "logging": {"level": "error"}});
     write_private(&path(&proxy), &text.to_string());
     let result = ask(&proxy).json()["data"].clone();
-    // The change may have been noticed before.
+    // The change may have been applied by the file watcher before.
     assert!(result["applied"] == json!(["tools_limit"]) || result["unchanged"] == true, "{result}");
     assert_eq!(result["needs_restart"], json!([]));
     assert!(data.join("activity").exists());
 }
 
 #[test]
-fn key_created_at_the_first_start_is_not_a_change_and_a_file_without_one_keeps_it() {
+fn key_created_at_the_first_start_is_no_change_and_stays_in_force_without_one_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = configure(json!({"api_key": ""}), folder.path());
     let proxy = Proxy::from_file(&file, folder);
@@ -614,7 +614,7 @@ fn current_content_of_a_file_backed_value_applies() {
         || fs::read_to_string(&seen).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(values(), ["first-0123456789"]);
     let beside = proxy.api("servers")["servers"][1]["since"].clone();
-    // Rewritten: the change is noticed.
+    // The file is rewritten: the change is noticed.
     write_private(&kept, "second-0123456789\n");
     until("the server has it", || (values().len() == 2).then_some(()));
     works(&mut client, "s:read_item");
@@ -623,7 +623,7 @@ fn current_content_of_a_file_backed_value_applies() {
     let change = &proxy.activity("type=config_change&status=success")[0];
     assert_eq!(change["metadata"]["applied"], json!(["mcpServers.s"]), "{change}");
     assert!(!change.to_string().contains("second"), "{change}");
-    // Removed: the running proxy continues, and a start reports the missing file.
+    // The file is removed: the running proxy continues, and a start reports the missing file.
     fs::remove_file(&kept).unwrap();
     works(&mut client, "s:read_item");
     proxy.cli(&["upstream", "restart", "s"]);
@@ -666,7 +666,7 @@ fn own_secrets_can_be_kept_in_files() {
     );
 }
 
-/// Resources of a process.
+/// Resources that a process holds.
 #[derive(Clone, Copy)]
 struct Held {
     fds: usize,
@@ -692,16 +692,16 @@ impl Held {
     }
 }
 
-/// Many reloads, each with a change, during calls; their number is `E2E_RELOADS`. The outcome is written as JSON to the file
-/// that `E2E_RELOADS_REPORT` names (`tools/reload`).
+/// Many reloads during calls, each with a change. `E2E_RELOADS` is the number of reloads. The outcome is written as
+/// JSON to the file that `E2E_RELOADS_REPORT` names (`tools/reload`).
 // CFG-3
 #[test]
 fn reloads_under_load_do_not_fail_calls_or_leave_state() {
     let rounds: usize = std::env::var("E2E_RELOADS").map_or(60, |it| it.parse().unwrap());
     let web = HttpStub::shared();
     let config = |round: usize| {
-        // An unchanged child, one replaced each fourth time, an HTTP server replaced each time, and one that is added and
-        // removed in turn.
+        // A child that does not change, one that is replaced each fourth time, an HTTP server that is replaced each
+        // time, and one that is alternately added and removed.
         let mut child = stub_stdio(&[]);
         child["env"] = json!({"ROUND": (round / 4).to_string()});
         let mut entry = web.entry();
@@ -746,7 +746,8 @@ fn reloads_under_load_do_not_fail_calls_or_leave_state() {
     });
     assert!(calls.load(Ordering::Relaxed) > rounds, "there was no load");
     let before = before.unwrap();
-    // Kept connections close and retired servers end: its resources are those before the load.
+    // Once kept connections are closed and retired servers have ended, the process holds as many resources as before
+    // the load.
     let after = until("retired connections and servers have ended", || {
         let now = Held::by(pid);
         let few = now.fds <= idle.fds + 8 && now.threads <= before.threads + 4;

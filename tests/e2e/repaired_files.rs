@@ -1,5 +1,5 @@
-//! Files that the config names: a fault in one is reported like a rejected config for as long as it lasts, and a repaired
-//! file takes effect without a further request.
+//! Files that the config names. A fault in such a file is reported like a rejected config, for as long as it lasts. A
+//! repaired file takes effect without a further request.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use crate::harness::{
     write_private,
 };
 
-/// Several retry intervals of a rejected config.
+/// Time in which a rejected config is retried several times.
 const SEVERAL_TRIES: Duration = Duration::from_secs(7);
 const FORBIDS: &str =
     "@id(\"no\") forbid (principal, action, resource == Tool::\"s:read_item\");\n";
 const BROKEN: &str = "permit (principal, action, resource);\npermit (principal action);\n";
 
-/// A proxy for the stub, with `rules` as the file of rules in its folder. The config names the file if `named`.
+/// A proxy for the stub. Its folder has a rule file with the content `rules`; the config names the file if `named`.
 fn proxy(rules: &str, named: bool) -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("r.cedar"), rules).unwrap();
@@ -105,7 +105,7 @@ fn broken_rules_are_reported_with_rejected_configs_until_they_are_repaired() {
         "{metrics}"
     );
     assert!(is_refused(&proxy), "those in force stay");
-    // For repeated requests, and after other changes.
+    // The fault is also reported for repeated requests, and after other changes.
     is_reported("asked for once");
     is_reported("asked for again");
     let file = proxy.folder.path().join("config.json");
@@ -144,7 +144,7 @@ fn rules_that_stay_broken_are_recorded_once() {
     // A different fault of the same file is reported.
     put_rules(&proxy, "forbid (principal, action,");
     until("it is reported", || rejected(&proxy).filter(|reason| reason.contains("not finished")));
-    // The first fault again.
+    // With valid rules again, no fault is reported.
     put_rules(&proxy, FORBIDS);
     wait_until_valid(&proxy);
     assert!(is_refused(&proxy));
@@ -157,7 +157,7 @@ fn rules_are_not_healthy_while_the_config_is_invalid() {
     let whole = fs::read_to_string(&file).unwrap();
     put(&file, "{");
     until("it is reported", || rejected(&proxy));
-    // The rules of the config in force still apply.
+    // A change of the rules of the config in force still applies.
     put_rules(&proxy, FORBIDS);
     until("they are in force", || is_refused(&proxy).then_some(()));
     assert!(rejected(&proxy).is_some(), "the config is still wrong");
@@ -204,7 +204,7 @@ fn config_whose_value_appears_later_is_applied() {
     assert_eq!(change["metadata"]["applied"], json!(["approval"]));
 }
 
-/// Runs a command with a config that names this file of rules.
+/// Runs a command with a config that names the rule file `r.cedar`.
 fn with_rules(folder: &Path, args: &[&str]) -> Output {
     let path = configure(json!({"mcpServers": {}, "policy": {"files": ["r.cedar"]}}), folder);
     Output::of(mcpproxy().arg("-c").arg(path).args(args))
@@ -264,7 +264,7 @@ fn doctor_reports_a_config_that_the_running_proxy_has_not_applied() {
     };
     let well = proxy.cli(&["doctor", "--json"]);
     assert!(about(&well).iter().all(|it| it["outcome"] == "ok"), "{}", well.stdout);
-    // Only the running proxy knows the tools, so the files alone are valid.
+    // Only the running proxy knows the tools. Without it the files are valid.
     let misfit = r#"forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
         when { context.args.nothing == 1 };"#;
     put_rules(&proxy, misfit);

@@ -1,4 +1,4 @@
-//! `policy replay` over a log written by a proxy: counted outcomes, and cases that cannot be decided.
+//! `policy replay` over a log that a proxy has written: counted outcomes, and cases that cannot be decided.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ when { context.args has size && context.args.size > 100 };
 @id("not-ci") forbid (principal == Agent::"token:ci", action == Action::"read", resource == Tool::"s:read_item");
 "#;
 
-/// Rounds of calls; each has one of each kind.
+/// Number of rounds; each has one call of each kind.
 const ROUNDS: u64 = 20;
 
 fn rest(proxy: &Proxy, key: &str, operation: &str, tool: &str, args: &Value) -> u16 {
@@ -45,10 +45,10 @@ fn effect_of_new_rules_on_a_real_log_is_counted_without_guesses() {
     let long = "x".repeat(2000);
     for round in 0..ROUNDS {
         let write = |size: u64, note: &str| json!({"size": size, "note": note});
-        // Newly refused: two kinds, of two principals.
+        // Newly refused: two kinds of calls, by two principals.
         assert_eq!(rest(&proxy, API_KEY, "write", "s:write_item", &write(101 + round, "")), 200);
         assert_eq!(rest(&proxy, token, "read", "s:read_item", &json!({})), 200);
-        // The same as before.
+        // Same outcome as before.
         assert_eq!(rest(&proxy, API_KEY, "write", "s:write_item", &write(100, "")), 200);
         assert_eq!(rest(&proxy, API_KEY, "read", "s:read_item", &json!({})), 200);
         // Newly allowed.
@@ -58,7 +58,7 @@ fn effect_of_new_rules_on_a_real_log_is_counted_without_guesses() {
         assert_eq!(rest(&proxy, API_KEY, "write", "s:write_item", &write(1, &long)), 200);
         let secret = json!({"size": 101, "password": "hunter2"});
         assert_eq!(rest(&proxy, token, "write", "s:write_item", &secret), 200);
-        // No rule depends on these arguments.
+        // Decidable, because no rule depends on the truncated arguments.
         assert_eq!(rest(&proxy, API_KEY, "read", "s:echo", &write(1, &long)), 200);
     }
     let new = proxy.folder.path().join("new.cedar");

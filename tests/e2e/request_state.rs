@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Pipe, Proxy, Received, Recorder, Reply, Response, ask_modern, raw_result};
 
-/// The servers' state: a spelling that no serializer writes.
+/// State sent by the servers, in a spelling that no serializer writes.
 pub(crate) const STATE: &str = r#""opaque \u00e9\/\ud83d\ude00 \"of b\"""#;
 const MODERN: &str = "2026-07-28";
 
@@ -50,7 +50,7 @@ pub(crate) fn answer(_: usize, request: &Received) -> Reply {
     Reply::Http("200 OK", "content-type: application/json\r\n", body.into())
 }
 
-/// Its `mcpServers` entry.
+/// The `mcpServers` entry of the server.
 pub(crate) fn entry(server: &Recorder) -> Value {
     json!({"url": format!("http://127.0.0.1:{}/mcp", server.port)})
 }
@@ -62,7 +62,7 @@ pub(crate) fn returned(server: &Recorder) -> Vec<String> {
     bodies.filter(|body| body.contains("\"requestState\"")).collect()
 }
 
-/// Requests in every form that can carry a state: endpoint, method, params.
+/// Every form of request that can carry a state: endpoint, method, params.
 pub(crate) fn requests(server: &str, tool: &str) -> Vec<(&'static str, &'static str, Value)> {
     let name = format!("{server}:{tool}");
     let arguments = json!({"name": name, "args": {}, "intent": {"operation_type": "read"}});
@@ -81,7 +81,7 @@ fn token(proxy: &Proxy, name: &str) -> String {
     format!("Bearer {}", output.json()["token"].as_str().unwrap())
 }
 
-/// Sends a request with a token, or without a credential.
+/// Sends a request with a token, or without credentials.
 pub(crate) fn ask(
     proxy: &Proxy,
     bearer: &str,
@@ -131,7 +131,7 @@ fn request_state_returns_byte_for_byte_from_the_principal_and_request_it_was_iss
             refused(&ask(&proxy, &alice, request, Some(&foreign)));
         }
         for other in [&requests("t", "ask")[at], &requests("s", "other")[at]] {
-            // The second differs for tools only.
+            // The second request differs from the original one for tools only.
             if other != request {
                 refused(&ask(&proxy, &alice, other, Some(state)));
             }
@@ -142,7 +142,7 @@ fn request_state_returns_byte_for_byte_from_the_principal_and_request_it_was_iss
             }
         }
         assert_eq!((returned(&s).len(), returned(&t).len()), before, "nothing was sent");
-        // Each request has a connection of its own; the same state may come twice.
+        // Each request uses a separate connection; the same state may be used twice.
         for _ in 0..2 {
             let second = ask(&proxy, &alice, request, Some(state)).json();
             assert_eq!(second["result"]["resultType"], "complete", "{second}");
@@ -200,7 +200,7 @@ fn request_state_over_its_limit_is_a_failure_of_the_server() {
     assert_eq!(second["result"]["resultType"], "complete", "{second}");
     request.2["arguments"] = json!({"size": "over"});
     let over = ask(&proxy, "", &request, None).text();
-    // The response is cut off if part of it was sent; otherwise it is an error.
+    // If a part of the response was already sent, the rest is cut off; otherwise the response is an error.
     let arrived = serde_json::from_str::<Value>(&over).unwrap_or_default();
     assert!(arrived["result"].get("requestState").is_none(), "{arrived}");
     let record = &proxy.activity("type=tool_call&status=error&tool=ask")[0];

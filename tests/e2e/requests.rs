@@ -64,7 +64,7 @@ fn malformed_message_is_a_json_rpc_error_and_the_connection_stays_open() {
         assert_eq!(response.status, 400, "{shown}: {}", response.text());
         let message = response.json();
         let code_or_parse = message["error"]["code"].as_i64().unwrap();
-        // An empty body is not JSON either.
+        // An empty body is invalid JSON, and has the code for that.
         let empty = body.trim_ascii().is_empty() && code_or_parse == -32700;
         assert!(code_or_parse == code || empty, "{shown}: {message}");
         assert!(message["id"].is_null(), "{shown}: {message}");
@@ -135,7 +135,7 @@ fn unknown_methods_and_tools_are_refused() {
 }
 
 #[test]
-fn fr_005_wrong_parameters_are_results_with_the_corrected_call_and_recorded() {
+fn fr_005_wrong_parameters_are_recorded_and_answered_with_the_corrected_call() {
     let read = r#""intent":{"operation_type":"read"}"#;
     let again = r#"{"name":"s:read_item","args":{"id":"a"},"intent":{"operation_type":"read"}}"#;
     let bare = r#"{"name":"s:read_item","args":{},"intent":{"operation_type":"read"}}"#;
@@ -234,7 +234,7 @@ fn duplicate_keys_are_refused_at_any_depth_and_in_any_spelling() {
         assert_eq!(message["error"]["code"], -32602, "{body}: {message}");
         let text = message["error"]["message"].as_str().unwrap();
         assert!(text.contains("duplicate"), "{body}: {text}");
-        // With a duplicate in the envelope, its id is ambiguous.
+        // If the duplicate key is in the envelope, the id of the message is ambiguous.
         let id = if body.contains("ping") { Value::Null } else { json!(1) };
         assert_eq!(message["id"], id, "{body}: {message}");
     }

@@ -1,6 +1,6 @@
 //! REST: reads, refusals, and properties common to all answers.
 //!
-//! Size: one proxy, and each route with its bounds.
+//! Size: one proxy and all of its routes, each with its bounds.
 
 use std::sync::OnceLock;
 
@@ -302,7 +302,7 @@ fn act_7_export_of_many_pages_is_complete() {
     assert!(seqs.is_sorted_by(|a, b| a < b));
 }
 
-/// Next `count` records of an event stream.
+/// The next `count` records of an event stream.
 fn next_events(connection: &mut Connection, count: usize) -> Vec<Value> {
     let (mut text, mut records) = (String::new(), Vec::new());
     while records.len() < count {
@@ -330,7 +330,7 @@ fn open_events(proxy: &Proxy, headers: &[(&str, &str)]) -> Connection {
     assert_eq!(status, 200);
     let kind = headers.iter().find(|(name, _)| name == "content-type").unwrap();
     assert_eq!(kind.1, "text/event-stream");
-    // After its first event, the stream delivers every later record.
+    // Once the first event has arrived, the stream delivers every later record.
     assert!(connection.chunk().unwrap().starts_with(b"retry: "));
     connection
 }
@@ -486,7 +486,7 @@ fn readyz_is_503_until_every_server_has_answered_or_failed() {
     let gate = folder.path().join("gate");
     let made = std::process::Command::new("mkfifo").arg(&gate).status().unwrap();
     assert!(made.success());
-    // Becomes a server once the test writes into the pipe.
+    // The script starts the server once the test writes into the pipe.
     let script = r#"read -r _ <"$1"; exec "$0" stdio"#;
     let slow = json!({"command": "sh", "args": ["-c", script, stub(), gate]});
     let dead = json!({"command": "/nowhere/at/all"});
@@ -551,7 +551,7 @@ fn outcome_of_a_call_determines_its_status() {
     assert!(text(&call("call_tool_read", "s:nothing", read.clone()), 404).contains("s:nothing"));
     assert!(text(&call("call_tool_read", "nobody:x", read.clone()), 404).contains("nobody"));
     assert_eq!(text(&call("call_tool_read", "s:rpc_error", read), 502), "the stub refuses");
-    // An intent may be among the arguments, as over MCP, but must not differ.
+    // The arguments may also contain an intent, as over MCP; it must not differ from the other one.
     let twice = |inner: &str| {
         let arguments = json!({"name": "s:read_item", "intent": {"operation_type": inner}});
         let body = json!({"tool_name": "call_tool_read", "arguments": arguments,
@@ -599,7 +599,7 @@ fn unreadable_bodies_are_400() {
     }
     let headers = [("X-API-Key", API_KEY), ("X-Request-Id", "unreadable-1")];
     let body = br#"{"tool_name":"call_tool_read","arguments":{"name":"s:x","name":"s:y"}}"#;
-    // A separate proxy: an earlier identical refusal would count this one in its record.
+    // A separate proxy, because this refusal could be counted in the record of an earlier identical one.
     let alone = Proxy::start(json!({}));
     alone.request("POST", "/api/v1/tools/call", &headers, body);
     let records = alone.activity("request_id=unreadable-1");

@@ -1,6 +1,6 @@
 //! Results that are too long for an agent: summarized, kept for this agent only, and read unchanged in parts.
 //!
-//! Size: one topic, with a test for each way to lose, change or disclose a result.
+//! Size: one topic, with a test for each way in which a result could be lost, changed or disclosed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::harness::{
     raw_result, until, write_private,
 };
 
-/// Limit in most tests.
+/// Value of `result_limit.bytes` in most tests.
 pub(crate) const LIMIT: usize = 8000;
 
 /// Answers of the server's tools: whole results, some in a spelling that no serializer writes.
@@ -53,7 +53,7 @@ fn result(tool: &str) -> Vec<u8> {
 
 const TOOLS: [&str; 8] = ["prose", "table", "wrong", "fails", "asks", "short", "latin", "huge"];
 
-/// Member `text` of the only block of `prose`.
+/// Text of the only content block of the tool `prose`.
 fn prose() -> String {
     let result: Value = serde_json::from_slice(&result("prose")).unwrap();
     result["content"][0]["text"].as_str().unwrap().to_owned()
@@ -122,7 +122,7 @@ fn text(result: &Value, block: usize) -> &str {
     result["content"][block]["text"].as_str().unwrap_or_else(|| panic!("{result}"))
 }
 
-/// Handle received by an agent.
+/// Handle in the summary that an agent receives.
 fn handle(short: &Value) -> String {
     let reported = text(short, 0);
     let at = reported.find("kept_").unwrap_or_else(|| panic!("no handle: {reported}"));
@@ -139,7 +139,7 @@ fn part(client: &mut Client, handle: &str, mut ask: Value) -> Value {
     client.tool("read_result", ask)
 }
 
-/// Joined parts of a result for the request `ask`.
+/// All parts of a result for the request `ask`, joined.
 fn all(client: &mut Client, handle: &str, mut ask: Value) -> String {
     let mut read = String::new();
     loop {
@@ -313,7 +313,7 @@ fn result_is_not_readable_by_other_principals() {
     let unknown = part(&mut owner, &guessed, json!({}));
     let refused = error_text(&unknown);
     assert!(refused.starts_with("No result is kept under this handle"), "{refused}");
-    // A request for another's result gets the same answer as a guess.
+    // For the result of another principal the answer is the same as for a guessed handle.
     assert_eq!(error_text(&part(&mut other, &handle, json!({}))), refused);
     let ask = json!({"name": "read_result", "arguments": {"handle": handle}});
     let sessionless = ask_modern(proxy, "/mcp", "tools/call", ask, &[]).json();
@@ -336,7 +336,7 @@ fn client_without_a_session_reads_results_kept_for_its_principal() {
     };
     let call = json!({"name": "s:prose", "intent": {"operation_type": "read"}});
     let short = ask(&ann, "call_tool_read", call);
-    // It is a result of the proxy, with the members that every result has in this protocol family.
+    // The summary is a result of the proxy and has the members that this protocol family requires.
     assert_eq!(short["resultType"], "complete", "{short}");
     let read = json!({"handle": handle(&short), "pointer": "", "limit": 65_536});
     let got = ask(&ann, "read_result", read.clone());
@@ -344,7 +344,7 @@ fn client_without_a_session_reads_results_kept_for_its_principal() {
     // Members required by the protocol family are not part of the kept result.
     assert_eq!(text(&got, 0).as_bytes(), result("prose").trim_ascii());
     assert!(error_text(&ask(&ben, "read_result", read.clone())).starts_with("No result is kept"));
-    // Another token with the name of an earlier one.
+    // A new token with the name of a revoked one is another principal.
     let revoked = proxy.cli(&["token", "revoke", "ben"]);
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
     let call = json!({"name": "s:prose", "intent": {"operation_type": "read"}});
@@ -528,7 +528,7 @@ fn results_are_kept_only_for_clients_that_are_offered_read_result() {
     let listed = direct.ask("tools/list", json!({}))["result"]["tools"].take();
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
     assert!(!names.contains(&&json!("read_result")), "{names:?}");
-    // Its tools have output schemas, and no outline conforms to them.
+    // The tools of this client have output schemas, and a summary would not conform to them.
     let expected: Value = serde_json::from_slice(&result("table")).unwrap();
     assert_eq!(direct.tool("s__table", json!({})), expected);
     let printed = proxy.cli(&["call", "tool-read", "s:table", "-o", "json"]);
@@ -581,7 +581,7 @@ fn without_a_limit_read_result_is_absent_and_a_reload_switches_it() {
         let got = client.read_raw("s:prose", json!({}));
         (raw_result(&got.body) == result("prose")).then_some(())
     });
-    // Kept results remain readable for their principal.
+    // Results that were kept before remain readable for their principal.
     assert_eq!(text(&part(&mut client, &handle, json!({"lines": "1501"})), 0), "the end");
 }
 
@@ -620,7 +620,7 @@ fn result_above_the_holding_bound_is_forwarded_complete() {
         format!("it is longer than output_validation.max_held_bytes {}", 20 * LIMIT)
     );
     keep(&mut client, "prose");
-    // Another result is kept within the same bound.
+    // A smaller result is still kept.
     assert_eq!(files(&proxy), 1);
 }
 

@@ -1,10 +1,11 @@
-//! Retries on the wire (CAP-7): requests sent twice, requests never sent twice, and their records.
+//! Retries on the wire (CAP-7): requests that are sent twice, requests that must not be, and their records.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Proxy, Scripted, error_text};
 
-/// Calls a tool; `with_progress` adds a progress token, for which the proxy listens to the server during the call.
+/// Calls a tool. `with_progress` adds a progress token, because of which the proxy also reads messages before the
+/// answer.
 fn call(client: &mut Client, tool: &str, with_progress: bool) -> Value {
     let intent = json!({"operation_type": "write"});
     let mut params = json!({"name": "call_tool_write",
@@ -84,7 +85,7 @@ fn cap_7_call_is_retried_once_and_not_twice() {
     assert!(records.iter().all(|record| record["metadata"]["retried"] == true));
 }
 
-/// A child that records each call, and ends at the first call of each tool.
+/// Server program that records each call, and ends at the first call of each tool.
 const CHILD: &str = r#"
 while IFS= read -r line; do
   case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
@@ -113,7 +114,7 @@ done
 
 #[test]
 fn cap_7_read_that_ended_its_server_is_not_repeated_unless_declared_idempotent() {
-    // Idempotence from `readOnlyHint` is derived; the hint and the operator's setting are explicit.
+    // `readOnlyHint` only implies that a call is idempotent. `idempotentHint` and the operator's setting declare it.
     for (hint, capability, again) in [
         (r#""readOnlyHint":true"#, json!({}), false),
         (r#""readOnlyHint":true,"idempotentHint":true"#, json!({}), true),
@@ -135,7 +136,7 @@ fn cap_7_read_that_ended_its_server_is_not_repeated_unless_declared_idempotent()
         assert_eq!(read.lines().count(), 1 + usize::from(again), "{hint} {capability}");
         let record = &proxy.activity("type=tool_call")[0];
         assert_eq!(record["metadata"]["retried"] == true, again, "{record}");
-        // The server is available for the next call.
+        // The server has been restarted for the next call.
         let next = proxy.client().read("s:ends_read", json!({}));
         assert_ne!(next["isError"], true, "{next}");
     }

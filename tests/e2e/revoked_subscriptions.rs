@@ -37,7 +37,8 @@ fn listen(proxy: &Proxy, client: &Client, after: Option<&str>) -> Events {
     Events::of(stream)
 }
 
-/// Makes the server announce a change of the shared resource: a principal outside the rules subscribes to it.
+/// Makes the server announce a change of the shared resource, by a subscription of a principal to whom the rules do not
+/// apply.
 fn touch(proxy: &Proxy) {
     let other = Holder::open(proxy, "other", json!({}));
     let request = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe",
@@ -49,7 +50,7 @@ fn subscribe(client: &mut Client, uri: &str) {
     assert_eq!(client.ask("resources/subscribe", json!({"uri": uri}))["result"], json!({}));
 }
 
-/// Next update of a resource: id of the event, and URI.
+/// The next update of a resource: id of the event, and URI of the resource.
 fn updated(stream: &mut Events) -> (String, String) {
     until("an update", || {
         let event = stream.next().expect("the stream stands");
@@ -59,7 +60,7 @@ fn updated(stream: &mut Events) -> (String, String) {
     })
 }
 
-/// Policy decisions, once there are `count`.
+/// The policy decisions, once there are `count` of them.
 fn decisions(proxy: &Proxy, count: usize) -> Vec<Value> {
     until("the decisions", || {
         let decided = proxy.activity("type=policy_decision");
@@ -93,7 +94,7 @@ fn rul_8_rule_that_forbids_a_resource_ends_the_subscriptions_to_it() {
     assert_eq!(uri, SHARED);
     subscribe(&mut idle, SHARED);
     assert_eq!(updated(&mut standing).1, SHARED);
-    // Streams of modern clients: one for that resource only, and one for another as well.
+    // Streams of modern clients: one for the forbidden resource only, and one also for another resource.
     let (mut alone, mut both) = (modern(&proxy, &[SHARED]), modern(&proxy, &[SHARED, NOTES]));
     put(proxy.folder.path(), SECRET);
     let decided = decisions(&proxy, 4);
@@ -116,20 +117,21 @@ fn rul_8_rule_that_forbids_a_resource_ends_the_subscriptions_to_it() {
     let sessions: Vec<_> = decided.iter().map(|it| it["session_id"].clone()).collect();
     assert!(decided.len() == 4 && sessions.contains(&json!(idle.session)), "{sessions:?}");
     proxy.assert_logged("resource subscription revoked");
-    // That stream has nothing left and ends with its result.
+    // The first stream has no resource left, so it ends with its result.
     let farewell = until("the result", || Some(alone.message()).filter(|it| it["id"] == "raw"));
     assert_eq!(farewell["result"]["resultType"], "complete");
     assert!(alone.next().is_none());
-    // That resource changes, and another without restrictions.
+    // The forbidden resource changes, and so does the other one.
     touch(&proxy);
     subscribe(&mut one, NOTES);
     assert_eq!(updated(&mut standing).1, NOTES);
     until("the update of the other resource", || {
         let message = both.message();
-        // Updates sent before the rule was in force may still arrive, but not after the other.
+        // Updates that were sent before the rule applied may still arrive, but only before the update of the other
+        // resource.
         (message["params"]["uri"] == NOTES).then_some(())
     });
-    // Sent updates are not repeated.
+    // After a resume the updates that were already sent are not repeated.
     drop(standing);
     assert_eq!(updated(&mut listen(&proxy, &one, Some(&first.replace("-1", "-0")))).1, NOTES);
     let refused = one.ask("resources/subscribe", json!({"uri": SHARED}));
@@ -172,7 +174,7 @@ fn rul_8_server_is_unsubscribed_after_the_last_revocation() {
         (uris(&server, "resources/unsubscribe") == ["a:x"]).then_some(())
     });
     assert_eq!(decisions(&proxy, 2).len(), 2);
-    // A change of other rules ends nothing.
+    // A change of an unrelated rule ends no subscription.
     put(
         proxy.folder.path(),
         &format!("{rule}\nforbid (principal, action, resource == Prompt::\"m:p\");"),
@@ -217,7 +219,7 @@ fn rul_8_approved_subscription_remains_and_one_without_approval_ends() {
     let decided = decisions(&proxy, 1);
     assert_eq!(decided[0]["arguments"]["uri"], OTHER, "{decided:?}");
     assert_eq!(decided[0]["metadata"]["policy"], "approval");
-    // The approved subscription remains: the resource changes.
+    // The approved subscription remains: a change of the resource is reported.
     touch(&proxy);
     assert_eq!(updated(&mut standing).1, SHARED);
     assert_eq!(proxy.activity("type=policy_decision").len(), 1);

@@ -1,4 +1,4 @@
-//! A server that changes a tool's annotations: reported with both values.
+//! A server that changes the annotations of a tool: the change is reported with both values.
 
 use serde_json::{Value, json};
 

@@ -32,7 +32,7 @@ fn proxy(rules: &str, policy: Value) -> Proxy {
 }
 
 fn enforced(rules: &str) -> Proxy {
-    // Relative to the folder of the config file.
+    // The path is relative to the folder of the config file.
     proxy(rules, json!({"files": ["rules.cedar"]}))
 }
 
@@ -66,7 +66,7 @@ fn act_1_rule_refuses_with_its_message_and_is_recorded() {
     }
     let call = &proxy.activity("type=tool_call")[0];
     assert_eq!((&call["status"], &call["error_message"]), (&json!("rejected"), &json!(text)));
-    // The same at the other entry points; REST calls are made by the admin, and the rule does not apply to the admin.
+    // The same at the other entry points. REST calls are made by the admin, to whom this rule does not apply.
     let mut direct = proxy.direct_client();
     let answer = direct.tool("s__delete_item", json!({}));
     assert_eq!(error_text(&answer), text);
@@ -88,7 +88,7 @@ fn act_1_rule_refuses_with_its_message_and_is_recorded() {
 fn arguments_that_cannot_be_presented_to_a_rule_are_refused() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();
-    // The rules do not read the argument and permit the call; the schema, evaluated next, refuses it.
+    // The rules do not read this argument and permit the call. The schema, which is evaluated next, refuses it.
     let good = client.read("s:read_item", json!({"size": 3, "behavior": 7}));
     let misfit = "Arguments of 's:read_item' do not fit: /behavior: expected string";
     assert!(error_text(&good).starts_with(misfit), "{good}");
@@ -96,7 +96,7 @@ fn arguments_that_cannot_be_presented_to_a_rule_are_refused() {
         let good = client.read("s:read_item", json!({"size": 3, name: null}));
         assert_ne!(good["isError"], true, "{good}");
     }
-    // The rule evaluates the number that is sent (INP-8).
+    // The rule reads the coerced number, which is also sent (INP-8).
     assert_ne!(client.read("s:read_item", json!({"size": "3"}))["isError"], true);
     let refused = client.read("s:read_item", json!({"size": "1000"}));
     assert!(error_text(&refused).contains("rule 'small'"), "{refused}");
@@ -141,7 +141,8 @@ forbid (principal, action == Action::"get_prompt", resource == Prompt::"s:greet"
 when { context.client == "nobody" };
 "#;
 
-/// A proxy with these rules, for a stub with a tool `added_file`. Arguments are not validated by its schema.
+/// A proxy with these rules for a stub with the tool `added_file`. Arguments are not validated against the schema of
+/// the tool.
 fn before_added_file() -> Proxy {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("rules.cedar"), VARIANT_RULES).unwrap();
@@ -437,7 +438,7 @@ fn rul_9_rule_that_names_unknown_items_is_in_force_and_reported_until_it_is_corr
     let checked = proxy.cli(&["config", "check"]);
     assert_eq!(checked.code, Some(0), "{}", checked.stderr);
     assert!(checked.stdout.contains(reason), "{}", checked.stdout);
-    // Only the running proxy knows the tools. The other rules of the file replace the previous ones.
+    // Only the running proxy knows the tools. The other, valid rule of the file applies.
     let misspelled = r#"forbid (principal, action, resource == Tool::"s:delete_itme");"#;
     let echo = r#"@id("no-echo") forbid (principal, action, resource == Tool::"s:echo");"#;
     std::fs::write(&file, format!("{misspelled}\n{echo}")).unwrap();
@@ -573,7 +574,7 @@ fn new_rules_are_replayed_against_the_log() {
     assert_eq!(report["undecidable_because"], json!({"arguments redacted": 1}));
     let table = proxy.cli(&["policy", "replay", &new, "--since", "1h"]);
     assert!(table.stdout.contains("5 calls since"), "{}", table.stdout);
-    // Without a running proxy, a copy of its log gives the same result.
+    // Without a running proxy the command reads a copy of the log, with the same result.
     let folder = proxy.end();
     let config = folder.path().join("config.json");
     let mut command = mcpproxy();
@@ -605,14 +606,14 @@ fn rules_are_replayed_over_rest_in_pages_without_taking_effect() {
         "{answer}"
     );
     assert_eq!((&answer["rules"], answer.get("next_cursor")), (&json!(1), None), "{answer}");
-    // Without new rules, those in force are compared with none.
+    // Without new rules, the rules in force are compared with an empty set.
     let answer = post(json!({})).json()["data"].clone();
     assert_eq!(
         (&answer["total"]["newly_refused"], &answer["total"]["newly_allowed"]),
         (&json!(2), &json!(0)),
         "{answer}"
     );
-    // From a cursor, and from a time.
+    // A replay that starts from a cursor, and one that starts at a time.
     let calls = proxy.activity("type=tool_call");
     assert_eq!(calls.len(), 4, "the calls were not repeated");
     let after = post(json!({"rules": new, "cursor": calls[2]["id"]})).json()["data"].clone();

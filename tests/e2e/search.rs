@@ -1,5 +1,5 @@
-//! Texts that an agent reads before a call: tools of the proxy, the servers they name, and the answers of
-//! `retrieve_tools`.
+//! Texts that an agent reads before a call: the descriptions of the proxy's tools with the servers they name, and the
+//! answers of `retrieve_tools`.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl Shelf {
     }
 }
 
-/// Text about the servers in `/mcp`.
+/// Text about the connected servers in a tool description at `/mcp`.
 fn server_text(proxy: &Proxy) -> String {
     let listed = proxy.client().ask("tools/list", json!({}));
     let description = listed["result"]["tools"][0]["description"].as_str().unwrap();
@@ -219,7 +219,7 @@ fn token_gets_no_details_of_servers_outside_its_scope() {
         let name = format!("{server}:no_such");
         let text = format!("Tool '{name}' not found. Use retrieve_tools to find tools.");
         let called = read(&ours, &name);
-        // Out of scope, existing and unknown tools have the same text.
+        // The text is the same for existing and unknown tools outside of the scope.
         assert_eq!(error_text(&called), outside(&name));
         assert_eq!(called["content"][1], Value::Null, "no other spelling is suggested: {called}");
         let described = ask(&ours, "/mcp", "describe_tool", json!({"name": name}));
@@ -227,14 +227,14 @@ fn token_gets_no_details_of_servers_outside_its_scope() {
         let nearest = described["content"][1]["text"].as_str().unwrap();
         assert!(nearest.contains("'ours:") && !nearest.contains("theirs"), "{described}");
     }
-    // A caller with access gets the state of the server.
+    // A caller with access is informed about the state of the server.
     let (down, none) = (read(&reads, "gone:x"), read(&reads, "nowhere:x"));
     assert!(
         error_text(&down).contains("gone") && !error_text(&down).contains("not found"),
         "{down}"
     );
     assert!(error_text(&none).starts_with("Tool 'nowhere:x' not found"), "{none}");
-    // The gate discloses nothing about a tool hidden from the caller.
+    // The answer to the wrong call tool discloses nothing about a tool that is hidden from the caller.
     let theirs = read(&ours, "theirs:delete_item");
     assert_eq!(error_text(&theirs), outside("theirs:delete_item"));
     let again = read(&ours, "ours:delete_item");
@@ -271,7 +271,7 @@ fn clients_of_both_protocol_families_are_notified_of_a_changed_server_descriptio
     let mut stream = Events::of(stream);
     let _hello = stream.next();
     let mut modern = listen(&shelf.proxy);
-    // The same words: no text read by agents changes.
+    // The new list has the same words, so no text that agents read changes.
     let size = |names: usize| {
         let listed = shelf.proxy.api("tools?limit=100")["tools"].as_array().unwrap().len();
         (listed == names).then_some(())
@@ -284,7 +284,7 @@ fn clients_of_both_protocol_families_are_notified_of_a_changed_server_descriptio
     assert_eq!(stream.next().unwrap().json()["method"], changed);
     assert_eq!(modern.message()["method"], changed);
     assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice, customer, refund).");
-    // A notification of the first change would have been received here.
+    // If the first change had been announced, its notification would be the next message.
     shelf.offers(&tools(&["create_invoice"]));
     assert_eq!(stream.next().unwrap().json()["method"], changed);
     assert_eq!(server_text(&shelf.proxy), "Connected servers: shop (invoice).");

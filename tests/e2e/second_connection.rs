@@ -1,5 +1,5 @@
-//! Servers of both protocol families: the second connection, of the legacy family, for clients that can be asked only
-//! over it.
+//! Servers of both protocol families: the second connection, which uses the legacy family, for clients that can be
+//! asked only over it.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn able(proxy: &Proxy) -> Session<'_> {
     Session::open(proxy, LEGACY, json!({"elicitation": {}}))
 }
 
-/// State of the server `s` in REST.
+/// State of the server `s` as reported over REST.
 fn server(proxy: &Proxy) -> Value {
     proxy.api("servers")["servers"][0].clone()
 }
@@ -33,7 +33,7 @@ fn second(proxy: &Proxy) -> Value {
     server(proxy)["second_connection"].clone()
 }
 
-/// Params of a call of the stub's tool that asks its client.
+/// Arguments with which the stub's tool `ask` asks its client.
 fn ask() -> Value {
     json!({"ask": ASK})
 }
@@ -50,7 +50,7 @@ fn asked(session: &Session<'_>, tool: &str, args: Value) -> String {
     events.message()["result"].to_string()
 }
 
-/// Counters of the stub process that answers this client.
+/// Counters of the stub process that serves this client.
 fn stats(session: &Session<'_>) -> Value {
     session.call("s:stats", json!({})).response().json()["result"]["structuredContent"].take()
 }
@@ -121,13 +121,13 @@ fn clients_that_cannot_be_asked_open_no_second_connection() {
     ];
     let answer = proxy.request("POST", "/mcp/all", &headers, call.to_string().as_bytes());
     assert_eq!(answer.json()["result"]["resultType"], "complete", "{}", answer.text());
-    // It lists no event streams in `Accept`, so no question can reach it.
+    // The client does not accept event streams, so it cannot be asked a question.
     let json_only = plain.read("s:read_item", json!({}));
     assert!(json_only["structuredContent"].is_object(), "{json_only}");
     let counted = stats(&none);
     assert_eq!(counted["initialized"], 0, "{counted}");
     assert_eq!(second(&proxy), Value::Null);
-    // A client that can be asked is answered over the second connection, other clients over the first.
+    // Calls of a client that can be asked use the second connection, calls of other clients the first one.
     let able = able(&proxy);
     assert_eq!(stats(&able)["initialized"], 1);
     none.call("s:read_item", json!({})).response();
@@ -150,7 +150,7 @@ fn second_connection_is_closed_when_idle_and_opened_again() {
             });
         };
         for _ in 0..2 {
-            // Not idle while its client is asked, regardless of the duration.
+            // The connection is not idle while the client of a call is asked, regardless of how long that takes.
             let mut events = Events::of(able.call("s:ask", ask()));
             let question = events.message();
             assert_eq!(question["method"], ASK, "{question}");
@@ -263,7 +263,7 @@ fn call_waits_for_half_of_its_time_for_a_second_connection_that_does_not_open() 
     assert_eq!(second(&proxy)["state"], "connecting");
 }
 
-/// A server of both families over stdio that ends after `initialize` or the first message after it.
+/// A server of both families over stdio that ends after `initialize`, or after the first message that follows it.
 const SHORT_LIVED: &str = r#"
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%,*}
@@ -284,7 +284,7 @@ fn second_connection_that_does_not_last_is_not_opened_again_at_once() {
     let command = json!({"command": "sh", "args": ["-c", SHORT_LIVED]});
     let proxy = Proxy::start(json!({"s": command}));
     let session = able(&proxy);
-    // Its connection is lost with the call.
+    // The second connection is lost during the call.
     session.call("s:ask", json!({})).response();
     until("the loss is noticed", || (second(&proxy)["state"] == "failed").then_some(()));
     for _ in 0..2 {
@@ -308,7 +308,7 @@ fn question_over_the_second_connection_is_sent_only_to_the_client_of_the_call() 
             (counted["abandoned"].as_u64() >= Some(1)).then_some(())
         });
     };
-    // A call over the first connection and its client are no candidates.
+    // A call over the first connection does not count: its client cannot be the one that is asked.
     let mut beside = other.call("s:never", json!({}));
     held(&other);
     let mut events = Events::of(a.call("s:ask", ask()));
@@ -320,7 +320,7 @@ fn question_over_the_second_connection_is_sent_only_to_the_client_of_the_call() 
     assert_eq!(b.send(&answer).response().status, 202);
     assert_eq!(a.send(&answer).response().status, 202);
     assert_eq!(events.message()["result"]["structuredContent"]["answered"], result);
-    // Two principals on the second connection: neither is asked.
+    // Calls of two principals use the second connection, so neither is asked.
     let mut unanswered = b.call("s:never", json!({}));
     held(&b);
     let refused = a.answered(ASK);
@@ -350,7 +350,7 @@ fn second_connection_ends_with_the_first() {
         proxy.request("POST", "/api/v1/servers/s/restart", &[("X-API-Key", API_KEY)], b"");
     assert_eq!(restarted.status, 200, "{}", restarted.text());
     gone(&both);
-    // A call opens it again, in addition to the new first one.
+    // A call opens the second connection again, in addition to the new first one.
     asked(&session, "s:ask", ask());
     let both = children();
     assert_eq!(both.len(), 2);
@@ -429,9 +429,9 @@ fn resources_and_prompts_are_read_over_the_second_connection() {
     }
 }
 
-/// Server of both families over stdio that reports changes of resources in the legacy family only, for each subscription
-/// after a delay. It logs its requests in `$1`; `$2` are its resource capabilities in the legacy family, and `$3` the
-/// revisions it lists after the modern one.
+/// A server of both families over stdio. It reports changes of resources in the legacy family only, for each
+/// subscription after a delay. `$1` is the file to which it logs its requests, `$2` its resource capabilities in the
+/// legacy family, and `$3` the revisions that it lists after the modern one.
 const REPORTS_TO_LEGACY: &str = r#"
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%,*}
@@ -471,7 +471,7 @@ fn legacy_client_subscribes_where_only_the_legacy_family_reports_changes() {
         });
     };
     let entry = reports_to_legacy(&log, SUBSCRIBES, LISTED);
-    // Without the subscription, the idle timeout would close the connection before the report.
+    // The idle timeout is so short that only the subscription keeps the connection open until the report.
     let proxy = Proxy::start(json!({"s": with(entry, "second_idle_timeout", json!("1ms"))}));
     let mut client = proxy.client();
     let mut stream = listen(&proxy, &client);
@@ -480,7 +480,7 @@ fn legacy_client_subscribes_where_only_the_legacy_family_reports_changes() {
     assert_eq!(updated_uri(&mut stream), "mcpproxy://s/a:b");
     assert_eq!(second(&proxy)["state"], "connected");
     logged(1, "subscribed");
-    // The subscription is renewed over the next connection, and changes in between are reported.
+    // The subscription is renewed over the next connection. Changes that may have occurred in between are reported.
     proxy.cli(&["upstream", "restart", "s"]);
     logged(2, "subscribed");
     assert_eq!(updated_uri(&mut stream), "mcpproxy://s/a:b");
@@ -501,7 +501,7 @@ fn subscriptions_of_a_single_server_are_declared_to_the_clients_for_which_they_w
     for (name, in_legacy, listed, expected, initialized) in [
         ("reports", SUBSCRIBES, LISTED, true, 1),
         ("reports_nothing", "{}", LISTED, false, 1),
-        // Such a server would probably refuse.
+        // This server lists no legacy revision and would probably refuse `initialize`.
         ("lists_no_legacy", SUBSCRIBES, "", false, 0),
     ] {
         let log = folder.path().join(name);
@@ -525,12 +525,12 @@ fn subscriptions_of_a_single_server_are_declared_to_the_clients_for_which_they_w
         let modern = ask_modern(&proxy, path, "server/discover", json!({}), &[]).json();
         let in_modern = json!({"subscribe": false, "listChanged": true});
         assert_eq!(declared(&modern), in_modern, "{name}: {modern}");
-        // The server is asked once.
+        // The server is asked for its capabilities only once.
         for _ in 0..2 {
             let opened = proxy.request("POST", path, &[], hello.as_bytes()).json();
             assert_eq!(declared(&opened), expected, "{name}: {opened}");
         }
-        // The other endpoints declare the state known now.
+        // The other endpoints declare the state that is known by now.
         for path in ["/mcp", "/mcp/all"] {
             let opened = proxy.request("POST", path, &[], hello.as_bytes()).json();
             assert_eq!(declared(&opened), expected, "{name}: {opened}");

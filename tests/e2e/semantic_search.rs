@@ -1,4 +1,5 @@
-//! Search by meaning: an embeddings endpoint that works, and one that is slow, unavailable, or sends invalid answers.
+//! Search by meaning, with an embeddings endpoint that works, and one that is slow or unavailable or sends invalid
+//! answers.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -53,7 +54,7 @@ impl Endpoint {
 
     fn embeddings(&self) -> Value {
         let url = format!("http://127.0.0.1:{}/v1", self.recorder.port);
-        // Long, so that no test depends on the speed of the machine.
+        // A long timeout, so that no test depends on the speed of the machine.
         json!({"url": url, "model": "m", "api_key": KEY, "timeout": "10s"})
     }
 
@@ -184,20 +185,20 @@ fn fr_021_search_by_meaning_finds_a_tool_without_a_common_word() {
     assert_eq!((names(&page["tools"]), &page["total"]), (vec![TOOL.to_owned()], &json!(1)));
     assert_eq!(found(&proxy, "who is the king of Spain"), [""; 0], "nothing is near");
     assert_eq!(found(&proxy, "create_invoice")[0], "shop:create_invoice");
-    // The page used known vectors, and calls request none.
+    // Searches on the page use vectors that are already known, and calls request none.
     let queries: Vec<_> = endpoint.asked().into_iter().filter(|it| !it.contains(": ")).collect();
     assert_eq!(queries, [ASKED, "who is the king of Spain", "create_invoice"]);
     proxy.client().read("shop:nothing_like_it", json!({}));
     assert_eq!(endpoint.asked().len(), 6);
 
-    // Of an extended list, only the new tool is embedded.
+    // After a list was extended, only the vector of the new tool is requested.
     offer(&file, &["precip_chance", "create_invoice", "precip_map"]);
     proxy.client().call("write", "shop:add_tool", json!({}));
     until("it is found", || (found(&proxy, ASKED).len() == 2).then_some(()));
     let asked = endpoint.asked();
     assert_eq!(asked[6..], ["precip_map: Handles precip_map by name."]);
 
-    // After a restart, no tool is embedded again.
+    // After a restart no vector of a tool is requested again.
     let queries = r#"mcpproxy_search_embedding_requests_total{kind="tools",outcome="success"}"#;
     assert_eq!(metric(&proxy, queries), 2.0);
     let log = proxy.log();
@@ -273,7 +274,7 @@ fn search_continues_by_words_if_the_endpoint_fails() {
         if mood == Mood::Hangs {
             config["search"]["embeddings"]["timeout"] = json!("50ms");
         } else {
-            // After a change of settings, failures are counted from zero.
+            // A change of the settings resets the count of failures.
             config["search"]["embeddings"]["min_similarity"] = json!(0.3 + at as f64 / 100.0);
         }
         reload(&proxy, &config);

@@ -18,7 +18,7 @@ fn deaf() -> Value {
     json!({"command": stub(), "args": ["deaf"]})
 }
 
-/// The stub with a deaf child, whose process id is written into `file`.
+/// The stub with a child that ignores its input; the process id of the child is written into `file`.
 fn with_grandchild(file: &Path) -> Value {
     let script = r#""$0" deaf & echo $! >"$1"; exec "$0" stdio"#;
     json!({"command": "sh", "args": ["-c", script, stub(), file]})
@@ -141,7 +141,7 @@ fn fr_a1_schemas_from_an_earlier_process_are_evaluated() {
         |url: Value| json!({"mcpServers": {"s": url}, "output_validation": {"mode": "strict"}});
     let first = Proxy::with(config(http.entry()));
     let folder = first.end();
-    // The same tool, without a readable list.
+    // The same tool, but the server does not answer `tools/list`.
     let port = http.stop().to_string();
     let mute = ["--stateless", "--port", &port, "--behavior", "never", "--on", "tools/list"];
     let http = HttpStub::start(&mute);
@@ -177,7 +177,7 @@ fn list_changed_is_followed_over_stdio_and_http() {
 #[test]
 fn child_that_exits_is_restarted() {
     let mut stub = stub_stdio(&[]);
-    // A repeated call would end the next process as well.
+    // Not idempotent, because a repeated call would end the next process as well.
     stub["capabilities"] = json!({"crash": {"idempotent": false}});
     let proxy = Proxy::start(json!({"s": stub}));
     let mut client = proxy.client();
@@ -186,7 +186,7 @@ fn child_that_exits_is_restarted() {
     assert!(text.starts_with("s: crash: "), "{text}");
     // The next call waits for the restart.
     works(&mut client, "s");
-    // Its list of tools is read during the call; then it is connected.
+    // The list of tools is read during the call; only then does the server count as connected.
     until("it is connected again", || {
         let changes = proxy.activity("type=server_change&server=s");
         let connected = |change: &&Value| change["metadata"]["status"] == "connected";
@@ -232,7 +232,7 @@ fn silent_slow_and_failed_servers_do_not_delay_others() {
     }});
     let proxy = Proxy::unready(config, tempfile::tempdir().unwrap());
     let mut client = proxy.client();
-    // While the proxy waits for the mute servers, which never answer.
+    // These calls are made while the proxy waits for servers that never answer.
     works(&mut client, "good");
     let found = client.tool("retrieve_tools", json!({"query": "read item"}));
     assert_eq!(found["structuredContent"]["tools"][0]["name"], "good:read_item");
@@ -250,13 +250,13 @@ fn silent_slow_and_failed_servers_do_not_delay_others() {
         assert!(text.contains(name), "{text}");
     }
     assert_eq!(proxy.get("/readyz").status, 503);
-    // An unanswered call delays no other of the same server.
+    // A call without an answer does not delay other calls to the same server.
     let mut stuck = proxy.client();
     stuck.begin_read("good:never", json!({}));
     works(&mut client, "good");
 }
 
-/// Begins a slow call, signals the proxy to end, and reads the answer.
+/// Begins a slow call, sends the proxy a signal to end, and reads the answer.
 fn drain(signal: &str) {
     let notes = tempfile::tempdir().unwrap();
     let file = notes.path().join("grandchild");
@@ -271,7 +271,7 @@ fn drain(signal: &str) {
     let pace = json!({"chunk": 64, "pause_ms": 50, "size": 1024});
     client.begin_read("s:text", pace.clone());
     let idle = proxy.client();
-    // The call is in flight once the stub counts more than the calls made here.
+    // The call has reached the stub once the stub counts more calls than this test has made otherwise.
     let (mut other, mut asked) = (proxy.client(), 0);
     until("the call is under way", || {
         asked += 1;
@@ -288,7 +288,7 @@ fn drain(signal: &str) {
         http.direct("text", &json!({"size": 1024}))
     );
     assert_eq!(proxy.process.wait(), Some(0), "{}", proxy.log());
-    // No connection was aborted: an idle one ends upon the shutdown notice, not the timeout.
+    // No connection was aborted. An idle connection is closed because of the shutdown, and not by a timeout.
     assert!(!proxy.log().contains("cut off"), "{}", proxy.log());
     drop(idle);
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
@@ -406,7 +406,7 @@ fn first_start_creates_a_key_and_keeps_it() {
     assert!(!proxy.log().contains(&made), "a key is not logged");
 }
 
-/// Paths below `folder` with permissions for others than the owner.
+/// Paths below `folder` whose permissions give access to others than the owner.
 fn open_to_others(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -456,7 +456,7 @@ fn data_folder_content_is_private_regardless_of_umask_and_folder_permissions() {
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // Permissions left open by an earlier process are closed by the next.
+    // Access that an earlier process has left open is removed by the next one.
     proxy.process.signal("TERM");
     assert_eq!(proxy.process.wait(), Some(0));
     assert_eq!(open_to_others(&data), [""; 0], "also the seal");
@@ -499,7 +499,8 @@ fn idle_sockets_at_256_descriptors_do_not_affect_calls_and_the_log() {
     let open = std::fs::read_dir(format!("/proc/{}/fd", proxy.process.0.id()));
     assert!(open.is_ok_and(|open| open.count() < 200), "reserved descriptors are not used");
 
-    // The longest idle connection was closed; those that wait for an answer were not.
+    // The connection that was idle for the longest time was closed. Connections that wait for an answer were not
+    // closed.
     let mut oldest = &idle[0];
     assert_eq!(oldest.read(&mut [0]).unwrap(), 0, "closed");
     let chunks = std::iter::from_fn(|| waiting.connection.chunk());

@@ -1,10 +1,11 @@
-//! Server requests outside of any call's stream while clients of two principals use the server: their recipients.
+//! Recipients of server requests that are sent outside of the stream of a call, while clients of two principals use the
+//! server.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Connection, Events, Proxy, stub_stdio, until};
 
-/// Text that only one of the principals may see.
+/// Text that only one of the principals may receive.
 const SECRET: &str = "the arguments of a";
 
 /// Session of a principal.
@@ -49,7 +50,7 @@ impl Holder {
         self.send(&json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params}))
     }
 
-    /// Makes a call in which the server asks `method`. Returns the answer to the server.
+    /// Makes a call during which the server sends a request of `method`. Returns the answer that the server gets.
     pub(crate) fn answered(&self, method: &str) -> Value {
         let with = json!({"params": {"message": SECRET, "messages": [], "maxTokens": 1,
             "requestedSchema": {"type": "object", "properties": {}}}});
@@ -81,7 +82,7 @@ fn server_request_about_one_principals_call_is_never_sent_to_another() {
     let able = Holder::open(&proxy, "b", all.clone());
     let mut held = able.call("s:never", json!({}));
     until_held(&proxy, 1);
-    // By a client that declares nothing, and by one that declares the same.
+    // The server asks during a call of a client without capabilities, and of one with the same capabilities.
     for (name, capabilities) in [("a1", json!({})), ("a2", all)] {
         let asking = Holder::open(&proxy, name, capabilities);
         for method in ["elicitation/create", "sampling/createMessage", "roots/list"] {
@@ -106,11 +107,11 @@ fn server_request_is_not_sent_to_another_principal_after_a_call_was_canceled() {
     until_held(&proxy, 1);
     first.cancel();
     held.response();
-    // It is unknown whether the server still processes it.
+    // It is unknown whether the server still processes the canceled call.
     let other = Holder::open(&proxy, "b", json!({"elicitation": {}}));
     let refused = other.answered("elicitation/create");
     assert!(refused["message"].as_str().unwrap().contains("abandoned recently"), "{refused}");
-    // Another session of the same principal is another client.
+    // A second session of the same principal counts as another client.
     let again = Holder::again(&proxy, first.bearer.clone(), json!({"elicitation": {}}));
     assert_eq!(again.answered("elicitation/create")["code"], -32603);
     let mut events = Events::of(first.call("s:ask", json!({"ask": "elicitation/create"})));

@@ -1,4 +1,4 @@
-//! Files of a server's own `tls` section at run time: renewed, withdrawn, unusable.
+//! Files of the `tls` section of a server at run time: renewed, withdrawn and unusable ones.
 
 use std::fs;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::harness::{CertificateAuthority, Proxy, until, write_private};
 use crate::tls::{get, reason_of, serve, url, with_stub};
 
-/// Tools of the stub, under their names at the front proxy.
+/// Names under which the front proxy lists tools of the stub.
 const ECHO: &str = "behind:stub__echo";
 const TEXT: &str = "behind:stub__text";
 
-/// A front proxy for another proxy, which requires client certificates.
+/// A front proxy whose server is another proxy, which requires client certificates.
 pub(crate) struct Chain {
     pub(crate) front: Proxy,
     pub(crate) behind: Proxy,
@@ -33,7 +33,7 @@ impl Chain {
         Self { front, behind, clients }
     }
 
-    /// Writes a file of the front proxy.
+    /// Writes a file in the folder of the front proxy.
     fn write(&self, name: &str, text: &str) {
         write_private(&self.front.folder.path().join(name), text);
     }
@@ -95,7 +95,7 @@ fn server_that_refuses_our_certificate_is_not_connected_until_the_renewed_one_is
 }
 
 #[test]
-fn running_call_ends_on_its_connection_while_our_certificate_is_renewed() {
+fn running_call_completes_on_its_connection_while_our_certificate_is_renewed() {
     let chain = Chain::start();
     let mut running = chain.front.client();
     let slow = json!({"size": 4000, "chunk": 100, "pause_ms": 50});
@@ -124,7 +124,7 @@ fn withdrawn_authority_is_rejected_and_a_restored_one_accepted() {
     chain.write("ca.pem", &CertificateAuthority::new("another").pem);
     let expected = "issuer is not trusted";
     let is_refused = || reason_of(&chain.front, "behind").contains(expected).then_some(());
-    // Without a call.
+    // The withdrawal is detected even without a call.
     until("it is refused", is_refused);
     let answer = chain.call();
     assert!(answer["isError"] == true && answer.to_string().contains(expected), "{answer}");
@@ -138,7 +138,7 @@ fn withdrawn_authority_is_rejected_and_a_restored_one_accepted() {
     chain.write("ca.pem", &CertificateAuthority::new("another").pem);
     let reloaded = chain.front.cli(&["config", "reload"]);
     assert_eq!(reloaded.code, Some(0), "{}", reloaded.stderr);
-    // It is in effect when the command returns.
+    // The restored authority applies once the command returns.
     assert!(!chain.is_connected());
     until("it is refused", is_refused);
     chain.end();
@@ -160,7 +160,7 @@ fn unusable_files_keep_the_previous_ones_in_force_and_are_reported_until_repaire
         assert!(fault.contains("the previous files stay in force"), "{fault}");
         assert!(chain.is_connected() && chain.works(), "{fault}");
         chain.front.assert_logged(why);
-        // A new connection uses the files in force.
+        // New connections use the files that are in force.
         let restarted = chain.front.cli(&["upstream", "restart", "behind"]);
         assert_eq!(restarted.code, Some(0), "{}{}", restarted.stdout, restarted.stderr);
         assert!(chain.works());

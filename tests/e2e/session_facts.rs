@@ -1,4 +1,4 @@
-//! Data seen by sessions and principals, and the built-in rule that evaluates it.
+//! Facts about the data that sessions and principals have seen, and the built-in rule that evaluates these facts.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn proxy(presets: &Value) -> Proxy {
     proxy_with(presets, &json!({}), None)
 }
 
-/// A proxy with additional capabilities of the server, and another server.
+/// A proxy with two servers; the capabilities of the first one are extended.
 fn proxy_with(presets: &Value, more: &Value, other: Option<Value>) -> Proxy {
     let mut server = stub_stdio(&["--offers", "--only", "read_item,echo,text"]);
     let mut capabilities = json!({
@@ -33,7 +33,7 @@ fn is_fine(result: &Value) -> bool {
     result["isError"] != true
 }
 
-/// Error of a call that no person approves.
+/// Error of a call that needs approval, which nobody gives.
 const REFUSED: &str = "Tool 's:echo': approval timed out after 1s";
 
 // SES-5
@@ -94,7 +94,7 @@ fn facts_of_a_principal_are_not_reset_by_another_name_session_or_entry_point() {
     let proxy = proxy(&json!(["no-exfiltration"]));
     let key = [("X-API-Key", API_KEY)];
     assert_eq!(["s:read_item", "s:echo"].map(|tool| rest(&proxy, &key, tool).status), [200, 200]);
-    // Each request may be handled by another worker.
+    // Different workers may handle the requests.
     for _ in 0..8 {
         let refused = rest(&proxy, &key, "s:echo");
         assert_eq!(refused.status, 403, "{}", refused.text());
@@ -132,13 +132,13 @@ fn facts_seen_by_a_session_count_for_its_principal_after_the_session_ended() {
     assert!(error_text(&proxy.client().read("s:echo", json!({}))).starts_with(REFUSED));
 }
 
-/// Sends a request other than a tool call. Returns the text of the error, or an empty one.
+/// Sends a request other than a tool call. Returns the text of the error, or an empty text.
 fn error(client: &mut Client, method: &str, params: Value) -> String {
     let answer = client.ask(method, params);
     answer["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Requests with data chosen by the client, each in another part.
+/// Requests with data chosen by the client, each at a different place in the request.
 fn ways_out() -> [(&'static str, Value); 7] {
     [
         ("resources/read", json!({"uri": "mcpproxy://s/test://item/secret"})),

@@ -1,4 +1,4 @@
-//! Changes of settings in the config file over REST: preview, writing next to other settings, and refusals.
+//! Changes of settings in the config file over REST: preview, edits that preserve the other settings, and refusals.
 
 use std::fs;
 
@@ -147,7 +147,7 @@ fn unusable_setting_is_reported_with_its_place_and_not_written() {
     assert_eq!(text(&proxy), before);
     assert!(proxy.activity("type=config_change&status=rejected").is_empty());
     assert_eq!(standing(&proxy)["tools_limit"], 9);
-    // The existing content of the file may be invalid.
+    // The file may contain other invalid settings already.
     write(&proxy, "{ \"tools_limit\": }");
     for refused in [
         proxy.request("GET", "/api/v1/config/settings", &KEY, b""),
@@ -201,7 +201,7 @@ fn hostile_bodies_are_refused_and_leave_the_file_unchanged() {
         assert_eq!(proxy.request("POST", &path, &KEY, huge.as_bytes()).status, 413);
     }
     assert_eq!(text(&proxy), before);
-    // A file that is not text, or too long, is neither shown nor overwritten.
+    // A file that is too long or not text is neither shown nor overwritten.
     let file = proxy.folder.path().join("config.json");
     let read = || proxy.request("GET", "/api/v1/config/settings", &KEY, b"");
     fs::write(&file, b"\xff{}").unwrap();

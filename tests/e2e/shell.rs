@@ -27,7 +27,7 @@ fn proxy() -> &'static Proxy {
         client.call("destructive", "s:delete_item", json!({"path": "/a"}));
         client.call("read", &format!("{LONG}:read_item"), json!({}));
         client.call("read", "s:delete_item", json!({}));
-        // Its answer violates its schema, which gives a warning.
+        // The answer of this tool violates its schema, which causes a warning.
         client.call("read", "s:violate", json!({}));
         proxy
     })
@@ -41,13 +41,13 @@ fn wide(columns: usize, args: &[&str]) -> Output {
     Output::of(proxy().command(args).env("COLUMNS", columns.to_string()))
 }
 
-/// Output of a command, stdout and stderr, on a terminal with this number of columns.
+/// Output of a command, stdout and stderr, at a terminal with this number of columns.
 fn at_terminal(columns: usize, variables: &[(&str, &str)], args: &[&str]) -> String {
     in_terminal(&proxy().command(args), columns, variables)
 }
 
 fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> String {
-    // Without rows, the size of the terminal counts as unknown.
+    // The number of rows is set as well; otherwise the size of the terminal would count as unknown.
     let mut words = vec![format!("stty rows 24 cols {columns};")];
     words.push(format!("{:?}", inner.get_program()));
     words.extend(inner.get_args().map(|arg| format!("{arg:?}")));
@@ -69,7 +69,7 @@ fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> S
     output.stdout.replace('\r', "")
 }
 
-/// First word of a row: its id. Numbers are right-aligned.
+/// Id in a row: its first word. Ids may be preceded by spaces, because numbers are right-aligned.
 fn first_word(row: &str) -> &str {
     row.split_whitespace().next().unwrap()
 }
@@ -83,7 +83,7 @@ fn table_is_never_wider_than_the_terminal() {
     }
     let header = |columns| list(columns).lines().next().unwrap().to_owned();
     assert!(header(200).contains("TYPE"), "{}", header(200));
-    // Long names of servers, tools and principals are cut, and displace no column.
+    // Long names of servers, tools and principals are shortened, and displace no column.
     let names: Vec<String> = header(80).split_whitespace().map(str::to_owned).collect();
     assert_eq!(names, ["ID", "AGE", "TOOL", "INTENT", "STATUS", "PRINCIPAL", "REASON"]);
     assert!(list(80).contains("(no room for DURATION, TYPE: -o json has all)"), "{}", list(80));
@@ -115,7 +115,7 @@ fn command_that_starts_the_servers_reports_how_many_have_answered() {
     let path = configure(json!({"listen": listen, "mcpServers": servers}), folder.path());
     let mut command = mcpproxy();
     command.arg("-c").arg(&path).arg("doctor");
-    // The silent ones make it fail.
+    // The command fails because of the silent servers, so its exit code is ignored.
     let script =
         format!("{} -c {} doctor || true", command.get_program().display(), path.display());
     let mut shell = Command::new("sh");
@@ -147,7 +147,8 @@ fn tables_fit_80_100_and_200_columns_without_breaking_words() {
             for row in &rows {
                 assert!(row.width() <= columns, "{columns}: {row}");
             }
-            // No name is cut. Only tables of tools are stable: others change while other tests run.
+            // Names in tables of tools are not shortened. Other tables are not checked, because other tests change
+            // their content meanwhile.
             let is_stable = matches!(table, ["tools", ..]);
             let names = rows.iter().skip(1).filter_map(|row| row.split_whitespace().next());
             for name in names.filter(|name| is_stable && name.contains(':')) {
@@ -157,7 +158,8 @@ fn tables_fit_80_100_and_200_columns_without_breaking_words() {
                     output.stdout
                 );
             }
-            // The last column is cut, and long values of other columns; in records also the middle of names.
+            // The last column may be shortened, and so may long values of other columns. In tables of records names may
+            // be shortened in the middle.
             let is_cut = |row: &&&str| row.contains('…') && !row.contains("a-server-with");
             let cut = rows.iter().filter(is_cut).filter(|_| table[0] != "activity");
             cut.for_each(|row| assert!(row.ends_with('…'), "only the last column is cut: {row}"));
@@ -217,7 +219,7 @@ fn name_chosen_by_an_agent_cannot_hide_table_columns() {
 
 #[test]
 fn pipe_gets_all_columns_and_whole_ids_and_an_invalid_width_changes_nothing() {
-    // Other tests make no such call, so there is one record.
+    // No other test makes such a call, so there is a single record.
     let list = ["activity", "list", "--tool", "delete_item", "--status", "success"];
     let plain = cli(&list);
     assert!(plain.stdout.starts_with("ID "), "{}", plain.stdout);
@@ -233,7 +235,7 @@ fn pipe_gets_all_columns_and_whole_ids_and_an_invalid_width_changes_nothing() {
 fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     let list = |columns| wide(columns, &["activity", "list", "--tool", "delete_item"]).stdout;
     let table = list(200);
-    // The oldest: other tests are refused as well.
+    // The oldest row, because other tests cause refusals as well.
     let row =
         table.lines().rfind(|row| row.contains("rejected")).unwrap_or_else(|| panic!("{table}"));
     assert!(row.contains("marked destructive by server"), "the row has the reason: {row}");
@@ -292,7 +294,7 @@ fn every_row_states_its_reason_and_outcome() {
     let warned = list(&["--tool", "violate"]);
     let of_call = row(&warned, "tool_call");
     assert!(of_call.contains("success") && of_call.contains("warning: at '/value'"), "{warned}");
-    // Also in the row of the decision.
+    // The warning is also shown in the row of its decision.
     let decisions = list(&["--type", "policy_decision"]);
     assert!(row(&decisions, "violate").contains("at '/value'"), "{decisions}");
     assert!(row(&decisions, "delete_item").contains("marked destructive"), "{decisions}");
@@ -301,7 +303,7 @@ fn every_row_states_its_reason_and_outcome() {
     assert!(shown.contains("output_validation"), "{shown}");
     let call = cli(&["activity", "show", first_word(&of_call)]).stdout;
     assert!(call.contains("warning by output_validation: "), "{call}");
-    // Records other than calls state the event.
+    // The rows of records other than calls describe the event.
     let changes = list(&["--type", "server_change"]);
     assert!(row(&changes, "s: ").contains("s: connected, "), "{changes}");
     assert!(row(&changes, "gone: ").contains("gone: failed: "), "{changes}");
@@ -343,7 +345,7 @@ fn times_are_ages_at_a_terminal_and_name_their_zone_elsewhere() {
     assert!(local.lines().next().unwrap().contains("TIME (Asia/Kolkata)"), "{local}");
     let terminal = at_terminal(120, &[], &["activity", "list"]);
     assert!(terminal.lines().next().unwrap().contains("AGE"), "{terminal}");
-    // A single record too, with all times in one zone.
+    // The same for a single record; all its times are in one zone.
     let show = |how: &str| {
         let mut command = proxy().command(&["activity", "show", "1", "--time", how]);
         Output::of(command.env("TZ", "Asia/Kolkata")).stdout
@@ -469,7 +471,7 @@ fn unknown_input_is_answered_with_suggestions_that_a_shell_accepts() {
     // Hidden commands are not suggested.
     let tip = cli(&["upstrem", "list"]);
     assert!(tip.stderr.contains("'upstream'") && !tip.stderr.contains("demo-"), "{}", tip.stderr);
-    // An agent gets a suggestion for its own tool.
+    // The suggestion that an agent gets names a tool of the proxy, not a command.
     let mut client = proxy().client();
     let answer = client.call("read", "s:zzzzzz", json!({}));
     assert_eq!(error_text(&answer), "Tool 's:zzzzzz' not found. Use retrieve_tools to find tools.");
@@ -477,11 +479,11 @@ fn unknown_input_is_answered_with_suggestions_that_a_shell_accepts() {
     assert!(list.contains("tool-destructive") && !list.contains("call_tool"), "{list}");
 }
 
-/// Completions of a line by bash, with the script printed by the program.
+/// Completions by bash for a line, with the script that the program prints.
 fn completed(config: &str, line: &str) -> Vec<String> {
     let program = mcpproxy().get_program().to_owned();
     let folder = std::path::Path::new(&program).parent().unwrap().display().to_string();
-    // As in readline: splits the line at COMP_WORDBREAKS, and passes the word to replace.
+    // Like readline: splits the line at COMP_WORDBREAKS, and passes the word that is to be replaced.
     let harness = r#"
         source <(mcpproxy completions bash)
         COMP_LINE=$1; COMP_POINT=${#COMP_LINE}
@@ -592,7 +594,7 @@ fn schema_of_the_config_is_printed_and_published() {
 }
 
 #[test]
-fn change_is_reported_as_in_force_only_where_it_is() {
+fn change_is_reported_as_in_force_only_if_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.cedar");
     std::fs::write(&rules, "permit(principal, action, resource);").unwrap();
@@ -605,7 +607,7 @@ fn change_is_reported_as_in_force_only_where_it_is() {
         output.json()["proxy"].clone()
     };
     assert_eq!(add("one")["state"], "in_force");
-    // Another file, which the proxy does not read: its content is in force nowhere.
+    // The proxy does not read the copied file, so the content of the copy is not in force.
     let other = tempfile::tempdir().unwrap();
     let copy = other.path().join("config.json");
     std::fs::copy(proxy.folder.path().join("config.json"), &copy).unwrap();
@@ -614,7 +616,7 @@ fn change_is_reported_as_in_force_only_where_it_is() {
     let printed = Output::of(command.args(["upstream", "disable", "one"]));
     assert_eq!(printed.code, Some(0), "{}", printed.stderr);
     assert!(printed.stdout.contains("reads another file"), "{}", printed.stdout);
-    // Unreadable rules reject the whole config, also if the proxy has read them before the request.
+    // Unreadable rules cause the whole config to be rejected, even if the proxy has read them before the request.
     std::fs::write(&rules, "nonsense").unwrap();
     until("they are read", || proxy.activity("type=config_change&status=error").pop());
     let refused = add("two");

@@ -8,7 +8,7 @@ use crate::harness::{
     ask_modern, configure, create_token, error_text, mcpproxy, raw_result, stub_stdio, until,
 };
 
-/// Elements of the lists, with spellings that no serializer writes.
+/// Items of the lists, with spellings that no serializer writes.
 const TOOL: &str = r#"{"name":"do.it","description":"d" ,"inputSchema":{"type":"object","properties":{"n":{"type":"integer"}}},"outputSchema":{"type":"object","required":["n"]},"annotations":{"readOnlyHint":true},"_meta":{"ui/x":1.0e5}}"#;
 const WIPE: &str = r#"{"inputSchema":{"type":"object"},"name":"wipe"}"#;
 const RESOURCE: &str =
@@ -59,9 +59,9 @@ fn answer(asked: &Received) -> Reply {
         "resources/templates/list" => format!(r#"{{"resourceTemplates":[{TEMPLATE}]}}"#),
         "prompts/list" => format!(r#"{{"prompts":[{PROMPT}]}}"#),
         "tools/call" => match message["params"]["arguments"]["n"].as_i64() {
-            // Violates its output schema.
+            // This result violates the output schema of the tool.
             Some(0) => r#"{"content":[],"structuredContent":{}}"#.to_owned(),
-            // Sends messages of an extension first.
+            // Messages of an extension are sent before the result.
             Some(1) => {
                 let before = [
                     r#"{"jsonrpc":"2.0","method":"notifications/skills/changed","params":{"a" : 1.0e5}}"#,
@@ -105,7 +105,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Requests under the server's own names, with the bytes of the results.
+/// Requests with the server's own names, and the bytes of the expected results.
 fn requests() -> Vec<(&'static str, &'static str, String)> {
     vec![
         ("tools/list", "{}", format!(r#"{{"tools":[{TOOL},{WIPE}]}}"#)),
@@ -139,7 +139,7 @@ fn legacy_client_gets_the_servers_own_bytes_under_its_own_names() {
     assert_eq!(sent("resources/read"), json!({"uri": "ui://app/1"}));
     assert_eq!(sent("prompts/get"), json!({"name": "p1", "arguments": {"who": "x"}}));
     assert_eq!(sent("skills/list"), json!({"of": [1.0]}));
-    // A trailing slash changes nothing, and names of the merged lists are unknown here.
+    // A trailing slash makes no difference, and the names used in merged lists are unknown at this endpoint.
     let mut slashed = Client::open_at(proxy.port, "/mcp/server/own/");
     assert_eq!(text(&slashed.ask_raw("prompts/list", "{}")), requests()[3].2);
     let unknown = client.ask("tools/call", json!({"name": "own__wipe", "arguments": {}}));
@@ -178,7 +178,7 @@ fn modern_client_gets_the_servers_own_bytes() {
         let got = ask_modern(&proxy, PATH, method, params, &[("Accept", "application/json")]);
         assert_eq!(got.status, 200, "{method}: {}", got.text());
         let result = text(raw_result(&got.body));
-        // Members required by this revision are around those of the server.
+        // The members that this revision requires are added before and after those of the server.
         let own = expected.trim_start_matches('{').trim_end_matches('}');
         assert!(result.contains(own), "{method}: {result}");
         assert!(result.contains(r#""resultType":"complete""#), "{method}: {result}");
@@ -198,7 +198,7 @@ fn initialize_result_is_the_servers_own() {
     for introduction in [&legacy["result"], &modern["result"]] {
         assert_eq!(introduction["instructions"], "Wipe last.", "{introduction}");
         let capabilities = &introduction["capabilities"];
-        // Tasks are not supported.
+        // This endpoint does not declare tasks.
         assert_eq!(capabilities["extensions"], json!({"x.example/skills": {"v": 1}}));
         assert_eq!(capabilities["experimental"], json!({"e": {}}));
         assert_eq!(capabilities.get("tasks"), None, "{capabilities}");
@@ -229,7 +229,7 @@ fn extension_method_is_admitted_recorded_and_forwarded_only_at_the_servers_endpo
     };
     assert_eq!(of(&records[0]), ["own", "skills/list", "success"].map(Value::from));
     assert_eq!(of(&records[1]), ["own", "skills/fail", "error"].map(Value::from));
-    // Names that resemble methods of the protocol are refused as methods of extensions.
+    // Methods whose names resemble those of the protocol are not accepted as methods of extensions.
     for method in ["tools/x", "Tools/Call", "/tools/call", "tasks/lists", "notifications/x", "a b"]
     {
         let refused = client.ask(method, json!({"name": "wipe"}));
@@ -256,7 +256,7 @@ fn method_that_the_server_does_not_have_is_not_found() {
         let modern = ask_modern(&proxy, PATH, method, json!({}), &[]);
         assert_eq!((modern.status, &modern.json()["error"]["code"]), (status, &json!(code)));
     }
-    // In the legacy family, status 404 ends a session.
+    // In the legacy family the status is not 404, because that status would end the session.
     let mut client = Client::open_at(proxy.port, PATH);
     assert_eq!(client.ask("skills/none", json!({}))["error"]["code"], -32601);
 }
@@ -282,7 +282,7 @@ fn rules_limits_and_scope_apply_to_methods_of_extensions() {
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(message.contains("limit 1 per minute"), "{message}");
     assert_eq!(server.asked("skills/list").len() + server.asked("skills/fail").len(), 1);
-    // The operation of such a method is unknown.
+    // The operation of such a method is unknown, so a token limited to reads does not permit it.
     let reader = create_token(&proxy, &["reader", "--operation", "read"]);
     let bearer = format!("Bearer {reader}");
     let headers = [("Authorization", bearer.as_str())];
@@ -412,7 +412,7 @@ fn session_is_valid_only_at_its_endpoint() {
 
 // PRO-41
 #[test]
-fn name_is_one_percent_encoded_segment() {
+fn server_name_is_one_percent_encoded_path_segment() {
     let server = Server::start();
     let proxy = Proxy::start(json!({"a/b c": server.entry(), "..": server.entry()}));
     let long = format!("/mcp/server/{}", "x".repeat(10 * 1024));

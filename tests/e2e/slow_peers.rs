@@ -10,9 +10,9 @@ use crate::harness::{
     Client, Connection, Events, HttpStub, PATIENCE, Proxy, error_text, stub_stdio, until,
 };
 
-/// Pause between two bytes, far shorter than any limit for a whole head or body.
+/// Pause between two bytes, far shorter than any time limit for a whole head or body.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Maximum number of bytes sent; with `PAUSE`, longer than the longest limit.
+/// Maximum number of bytes sent. With a `PAUSE` after each byte this takes longer than the longest time limit.
 const MOST: usize = 900;
 /// Number of connections without traffic.
 const IDLE: usize = 100;
@@ -30,7 +30,7 @@ fn dribble(port: u16, start: &str, byte: u8) -> String {
             Ok(0) => return String::from_utf8(received).unwrap(),
             Ok(count) => received.extend_from_slice(&room[..count]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            // Bytes sent meanwhile are no longer read.
+            // The server has closed the connection, so bytes sent since cause an error.
             Err(_) => return String::from_utf8(received).unwrap(),
         }
     }
@@ -54,7 +54,7 @@ fn slow_sender_is_disconnected_and_does_not_delay_others() {
     let healthy = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
     let head = format!("{post}X-Slow: ");
     let sized = format!("{post}Content-Length: 100000\r\n\r\n");
-    // One chunk without an end, in a body that is not sized.
+    // A body without Content-Length whose only chunk is never complete.
     let chunked = format!("{post}Transfer-Encoding: chunked\r\n\r\n186a0\r\n");
     let get = "GET /api/v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ".to_owned();
     let second = format!("{healthy}{get}");
@@ -81,7 +81,7 @@ fn slow_sender_is_disconnected_and_does_not_delay_others() {
     });
 }
 
-/// Begins a call whose answer is not read yet, and completes another call of the same child.
+/// Begins a call whose answer is not read yet, and completes another call to the same child.
 fn unread(proxy: &Proxy, bytes: usize) -> Client {
     let (mut slow, mut other) = (proxy.client(), proxy.client());
     slow.begin_read("s:text", json!({"size": bytes}));
@@ -92,7 +92,7 @@ fn unread(proxy: &Proxy, bytes: usize) -> Client {
 
 #[test]
 fn slow_reader_gets_everything_and_does_not_delay_other_calls_of_the_same_child() {
-    // More than sockets buffer, and less than is kept for a slow call while others wait.
+    // More than sockets can buffer, and less than the proxy keeps for a slow client while other calls wait.
     const BYTES: usize = 12 << 20;
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut slow = unread(&proxy, BYTES);
@@ -108,7 +108,7 @@ fn slow_reader_gets_everything_and_does_not_delay_other_calls_of_the_same_child(
 }
 
 #[test]
-fn slow_reader_of_more_than_can_be_kept_loses_only_its_own_answer() {
+fn slow_reader_beyond_the_buffer_limit_loses_only_its_own_answer() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
     let mut slow = unread(&proxy, 48 << 20);
     while slow.connection.chunk().is_some_and(|chunk| !chunk.is_empty()) {}
@@ -140,7 +140,7 @@ fn client_that_answers_slowly_does_not_delay_other_calls_of_the_same_child() {
     let id = events.message()["id"].clone();
     let mut other = proxy.client();
     let mut works = |size: usize| {
-        // Lines of the same pipe after the question: small, and larger than any buffer.
+        // Answers on the same pipe after the question: a small one, and one larger than any buffer.
         assert_eq!(other.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
         let text = other.read_raw("s:text", json!({"size": size}));
         assert!(text.whole && text.body.len() > size, "{} bytes", text.body.len());
@@ -166,19 +166,19 @@ fn client_that_answers_slowly_does_not_delay_other_calls_of_the_same_child() {
 }
 
 #[test]
-fn server_whose_answers_are_held_long_leaves_another_its_share_of_the_buffer() {
+fn server_whose_answers_are_held_long_does_not_use_the_buffer_share_of_another() {
     let (large, other) = (HttpStub::start(&[]), HttpStub::start(&[]));
     let proxy = Proxy::with(json!({
         "mcpServers": {"large": large.entry(), "other": other.entry()},
         "output_validation":
             {"mode": "strict", "max_held_bytes": 1_000_000, "max_held_total_bytes": 4_000_000},
     }));
-    // Each holds nearly all of its answer for longer than any call waits.
+    // Each of these calls holds nearly its whole answer in memory for longer than any other call waits.
     let args = json!({"size": 990_000, "chunk": 985_000, "pause_ms": 20_000});
     let (sender, refused) = std::sync::mpsc::channel();
     for _ in 0..6 {
         let (sender, args, mut client) = (sender.clone(), args.clone(), proxy.client());
-        // Ends with the test, which then needs no answers.
+        // The thread ends with the test, which needs no further answers then.
         std::thread::spawn(move || {
             client.begin_read("large:blob", args);
             let response = client.connection.response();

@@ -1,4 +1,4 @@
-//! Operator view of calls and faults, in numbers and with causes.
+//! The operator's view of calls and faults: counts, and causes.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn status_counts_calls_by_outcome_and_reports_faults() {
     }
     let status = proxy.api("status");
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
-    // The build of the tests has no commit from git.
+    // Builds for tests do not read the commit from git.
     assert_eq!(status["commit"], option_env!("MCPPROXY_COMMIT").unwrap_or("unknown"));
     let calls = &status["calls"];
     let count = |name: &str| calls[name].as_u64().unwrap();
@@ -27,7 +27,7 @@ fn status_counts_calls_by_outcome_and_reports_faults() {
     assert_eq!(refusals["upstream"], 0, "{refusals}");
     let decisions = &calls["decisions"];
     assert_eq!(decisions["output_validation"], json!({"blocked": 1, "warning": 0}), "{decisions}");
-    // The read of `plain`, which has no annotations, is a warning.
+    // Reading `plain`, a tool without annotations, causes a warning.
     assert_eq!(decisions["intent"], json!({"blocked": 1, "warning": 1}), "{decisions}");
     let us = |part: &str, at: &str| calls[part][at].as_u64().unwrap();
     assert!(us("duration_us", "p50") <= us("duration_us", "p99"), "{calls}");

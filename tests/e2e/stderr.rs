@@ -1,4 +1,4 @@
-//! The log on stderr: a slow or closed reader neither delays nor fails anything.
+//! The log on stderr: a slow or closed reader neither delays anything nor causes failures.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -60,7 +60,7 @@ fn unread_stderr_does_not_delay_calls_and_lost_lines_are_counted() {
     let mut client = proxy.client();
     until("more is logged than a pipe and the queue hold", || {
         for _ in 0..100 {
-            // Warnings have a budget for each client; unsolicited answers are logged at debug level.
+            // Debug lines about unsolicited answers are used, because warnings have a budget for each client.
             let unasked = client.post(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
             assert_eq!(unasked.status, 202);
         }

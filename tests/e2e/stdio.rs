@@ -142,7 +142,7 @@ fn config_change_also_applies_under_stdio() {
     until("the first server is listed", || {
         listed(&mut pipe, "read item").contains("s:").then_some(())
     });
-    // By a change of the file only: the running process adds a server.
+    // Only the file is changed: the running process adds the server.
     let add = |name: &str| {
         let mut config: Value =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -153,7 +153,7 @@ fn config_change_also_applies_under_stdio() {
     };
     add("t");
     until("it is listed", || listed(&mut pipe, "read item").contains("t:").then_some(()));
-    // SIGHUP reloads the file; without a change of the file, nothing changes.
+    // SIGHUP reloads the file. As the file is unchanged, nothing else happens.
     pipe.process.signal("HUP");
     let log = pipe.folder.path().join("log");
     let is_reported = || std::fs::read_to_string(&log).unwrap_or_default();

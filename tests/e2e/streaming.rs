@@ -1,4 +1,4 @@
-//! Results larger than the proxy may keep are forwarded as they arrive.
+//! Results larger than the proxy may hold in memory are forwarded as they arrive.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -11,9 +11,9 @@ use crate::harness::{
 };
 
 const HUNDRED_MB: usize = 100 << 20;
-/// Size of the first answer, after which queues and buffers have their maximum size.
+/// Size of a first answer, after which queues and buffers have reached their maximum size.
 const WARM_UP: usize = 16 << 20;
-/// Maximum growth of the peak while such a result is streamed (`benches/README.md`, Budgets).
+/// Maximum growth of the peak memory while a large result is streamed (`benches/README.md`, Budgets).
 const GROWTH_KB: u64 = 4 * 1024;
 
 /// A field of `/proc/PID/status`, in KB.
@@ -60,7 +60,7 @@ fn hundred_mb_are_streamed_byte_for_byte_and_memory_stays_flat() {
     let http = HttpStub::start(&["--stateless"]);
     let proxy = Proxy::start(json!({"s": http.entry()}));
     let mut client = proxy.client();
-    // Buffers filled by a first large answer do not grow with later ones.
+    // A first large answer fills the buffers, which later answers then do not enlarge.
     stream(&mut client, "s:text", WARM_UP);
     let before = memory(&proxy, "VmHWM");
     assert_eq!(stream(&mut client, "s:text", HUNDRED_MB), HUNDRED_MB);
@@ -107,7 +107,7 @@ impl ByHand {
         Self { listener: TcpListener::bind("127.0.0.1:0").unwrap(), tool }
     }
 
-    /// The same with an output schema: `value` must be an integer.
+    /// The same server with an output schema: `value` must be an integer.
     fn with_schema() -> Self {
         let mut server = Self::new();
         server.tool["outputSchema"] =
@@ -193,7 +193,7 @@ impl Asked {
         ));
     }
 
-    /// Parts of the answer: up to the middle of its text, and the rest.
+    /// The answer in two parts: up to the middle of its text, and the rest.
     fn halves(&self) -> [String; 2] {
         let id = &self.body["id"];
         [
@@ -204,7 +204,7 @@ impl Asked {
         ]
     }
 
-    /// The answer with its id after the result.
+    /// The same answer with the id after the result.
     fn id_last(&self) -> [String; 2] {
         let id = &self.body["id"];
         [
@@ -300,7 +300,7 @@ fn client_that_disconnects_cancels_the_call_and_it_is_recorded() {
     });
     assert_eq!(record["status"], "error");
     assert!(record["error_message"].as_str().unwrap().contains("client disconnected"), "{record}");
-    // The connection to the upstream is closed: the rest of the answer is not read.
+    // The proxy closes the connection to the upstream, without reading the rest of the answer.
     let mut end = [0];
     let closed = std::io::Read::read(&mut asked.stream, &mut end);
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
@@ -341,7 +341,7 @@ fn fr_a11_decision_is_recorded_if_the_client_disconnects_and_the_answer_cannot_b
         half_way_with(little, &ByHand::with_schema(), violation);
     first_half(&mut client);
     asked.send(&second);
-    // The proxy closes the connection once the answer is complete: its validation is running now.
+    // The proxy closes the connection once the answer is complete. At this point the validation is running.
     let mut end = [0];
     let closed = std::io::Read::read(&mut asked.stream, &mut end);
     assert!(matches!(closed, Ok(0)), "{closed:?}");

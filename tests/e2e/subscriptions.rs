@@ -1,5 +1,5 @@
-//! Subscriptions of legacy clients to resources of a 2026-07-28 server, which has no such request: it notifies through the
-//! filter of `subscriptions/listen`.
+//! Subscriptions of legacy clients to resources of a server of 2026-07-28. That revision has no such request: a server
+//! notifies through the filter of `subscriptions/listen`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,20 +13,21 @@ use crate::harness::{
 };
 use crate::protocol_modern::send;
 
-/// Behavior of the server on a request for resource notifications.
+/// Reaction of the server to a request for resource notifications.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tells {
     Yes,
-    /// Declares subscriptions, and refuses them.
+    /// Declares that it supports subscriptions, but refuses them.
     Refuses,
-    /// Declares none.
+    /// Does not declare that it supports subscriptions.
     No,
-    /// A legacy server: answers `resources/subscribe` of `x:slow` late, of `x:busy` at the second attempt, and refuses all
-    /// others.
+    /// A legacy server. For `resources/subscribe` it answers late for `x:slow`, accepts `x:busy` at the second attempt,
+    /// and refuses all other resources.
     Legacy,
 }
 
-/// Delay of a legacy server's answer to `resources/subscribe`: longer than an acknowledgment without it.
+/// Delay of a legacy server's answer to `resources/subscribe`. An acknowledgment that did not wait for the answer would
+/// be sent earlier.
 const SLOW: Duration = Duration::from_millis(300);
 
 /// A server of 2026-07-28, or a legacy one, controlled by the test.
@@ -38,7 +39,7 @@ struct Server {
 #[derive(Default)]
 struct Seen {
     methods: Vec<String>,
-    /// Resources and connection of each stream.
+    /// For each stream the subscribed resources, and the connection.
     streams: Vec<(Value, TcpStream)>,
 }
 
@@ -201,20 +202,21 @@ fn legacy_client_subscribes_to_a_resource_of_a_modern_server() {
     let (mut ones, mut others) = (listen(&proxy, &one), listen(&proxy, &other));
     let (shared, next) = (json!({"uri": "mcpproxy://m/a:b"}), json!({"uri": "mcpproxy://m/c:d"}));
     assert_eq!(one.ask("resources/subscribe", shared.clone())["result"], json!({}));
-    // After the answer, no change is missed.
+    // Once the subscription was answered, no change is missed.
     server.tell("a:b");
     assert_eq!(updated_uri(&mut ones), "mcpproxy://m/a:b");
     for params in [&shared, &next] {
         assert_eq!(other.ask("resources/subscribe", params.clone())["result"], json!({}));
     }
     server.tell("c:d");
-    // The larger filter needs a new stream; resources of the previous one may have changed in between.
+    // The larger filter needs a new stream. The resources of the previous stream may have changed in between, so they
+    // are reported, too.
     let mut until = updated_uri(&mut others);
     while until == "mcpproxy://m/a:b" {
         until = updated_uri(&mut others);
     }
     assert_eq!(until, "mcpproxy://m/c:d");
-    // A resource unsubscribed by one client is still subscribed by the other.
+    // One client unsubscribes from a resource, to which the other one stays subscribed.
     assert_eq!(one.ask("resources/unsubscribe", shared.clone())["result"], json!({}));
     server.tell("a:b");
     assert_eq!(updated_uri(&mut others), "mcpproxy://m/a:b");
@@ -279,7 +281,8 @@ fn pro_13_resource_that_was_left_out_once_is_requested_again() {
     assert_eq!(again["result"], json!({}), "{again}");
 }
 
-/// Modern server over stdio that evaluates `$1` for each subscription to resources, with its id in `$id`.
+/// A modern server over stdio. For each subscription to resources it evaluates the shell code `$1`, with the id of the
+/// subscription in `$id`.
 const CHILD: &str = r#"
 while read -r line; do
   id=${line#*\"id\":}; id=${id%%,*}
@@ -295,7 +298,7 @@ done
 const ACKNOWLEDGES: &str = r#"echo "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/subscriptionId\":$id},\"notifications\":{\"resourceSubscriptions\":[\"a:b\"]}}}"
   echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}'"#;
 const LEAVES_OUT: &str = r#"echo "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/subscriptionId\":$id},\"notifications\":{}}}""#;
-/// Refuses after a delay.
+/// Shell code that refuses after a delay.
 const REFUSES_LATE: &str = r#"sleep 1; echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"error\":{\"code\":-32601,\"message\":\"?\"}}""#;
 
 // PRO-13
@@ -322,7 +325,7 @@ fn subscription_at_a_child_is_taken_once_the_child_has_acknowledged_it() {
 // BND-1
 #[test]
 fn stream_beyond_the_bound_does_not_subscribe() {
-    // A quarter of `MAX_LISTENERS`.
+    // A quarter of `MAX_LISTENERS`, the maximum for one principal.
     const STREAMS: usize = 256;
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "read_item"])}));
     let bearer = format!("Bearer {}", create_token(&proxy, &["ada"]));
@@ -383,7 +386,7 @@ fn pro_13_subscription_that_a_legacy_server_does_not_answer_is_repeated() {
     let proxy = Proxy::start(json!({"s": server.entry()}));
     let (mut events, agreed) = subscribed(&proxy, &["x:busy"]);
     assert_eq!(agreed, json!(["mcpproxy://s/x:busy"]));
-    // The resource may have changed between the two requests.
+    // The resource may have changed between the two requests, so an update is sent.
     let updated = events.message();
     assert_eq!(updated["params"]["uri"], "mcpproxy://s/x:busy", "{updated}");
     let methods = server.seen.lock().unwrap().methods.clone();

@@ -16,7 +16,7 @@ pub(crate) const MODERN: &str = "2026-07-28";
 pub(crate) const TASKS: &str = "io.modelcontextprotocol/tasks";
 /// A task with spellings that no serializer writes.
 pub(crate) const CREATED: &str = r#"{ "resultType":"task","createdAt" : "2026-11-25T10:30:00Z","taskId" : "7\u0061", "status":"working","lastUpdatedAt":"2026-11-25T10:30:00Z","ttlMs":6e4,"x":1.0e5}"#;
-/// Id in [`CREATED`].
+/// Id of the task in [`CREATED`].
 pub(crate) const OWN: &str = "7a";
 const ACK: &str = r#"{"resultType":"complete" }"#;
 /// A result of the tool `typed`, with spellings that no serializer writes.
@@ -24,7 +24,7 @@ pub(crate) const GOOD: &str =
     r#"{ "content":[ ],"structuredContent":{"n" : 7.0}, "isError":false}"#;
 const BAD: &str = r#"{"content":[],"structuredContent":{"n":"no number"}}"#;
 
-/// A server with tasks. A call is answered with the raw result in its argument `answer`.
+/// A server with tasks. It answers a call with the raw result in the argument `answer` of the call.
 pub(crate) struct Server {
     pub(crate) recorder: Recorder,
     /// Raw results of `tasks/get` and `tasks/result` by task.
@@ -32,7 +32,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server of 2026-07-28 with the extension.
+    /// A server of 2026-07-28 with the tasks extension.
     pub(crate) fn start() -> Self {
         Self::of(json!({"tools": {}, "extensions": {TASKS: {}}}), MODERN)
     }
@@ -41,7 +41,7 @@ impl Server {
         Self::before((capabilities, version), |_| None)
     }
 
-    /// A server of 2026-07-28 with the extension. Replies of `first` take precedence.
+    /// A server of 2026-07-28 with the tasks extension. If `first` returns a reply to a message, that reply is sent.
     pub(crate) fn answering(
         first: impl Fn(&Value) -> Option<Reply> + Send + Sync + 'static,
     ) -> Self {
@@ -69,7 +69,7 @@ impl Server {
         json!({"url": format!("http://127.0.0.1:{}/mcp", self.recorder.port)})
     }
 
-    /// Entry with a mode of `output_validation`.
+    /// Entry of the server with a mode of `output_validation`.
     pub(crate) fn in_mode(&self, mode: &str) -> Value {
         let mut entry = self.entry();
         entry["output_validation"] = json!({"mode": mode, "missing_structured_content": "block"});
@@ -84,7 +84,7 @@ impl Server {
         self.states().insert(task.to_owned(), result.to_owned());
     }
 
-    /// Requests with this method, oldest first.
+    /// Received requests of this method, oldest first.
     pub(crate) fn asked(&self, method: &str) -> Vec<(Received, Value)> {
         let all = self.recorder.received().into_iter();
         let all = all.filter_map(|it| Some((serde_json::from_slice(&it.body).ok()?, it)));
@@ -132,7 +132,7 @@ fn answer(
         ("tools/call", _) => Ok(params["arguments"]["answer"].as_str().expect("it").to_owned()),
         ("tasks/get" | "tasks/result", _) => states.get(task).cloned().ok_or(-32602),
         ("tasks/update" | "tasks/cancel", _) => Ok(ACK.to_owned()),
-        // Changes of tasks only: each subscribed task changes at once, and the stream ends.
+        // Stream of a subscription to tasks: each task changes at once, and then the stream ends.
         ("subscriptions/listen", MODERN) if params["notifications"].get("taskIds").is_some() => {
             let ids = &params["notifications"]["taskIds"];
             let changed = ids.as_array().into_iter().flatten().map(|id| {
@@ -187,7 +187,7 @@ pub(crate) fn ask(proxy: &Proxy, path: &str, method: &str, params: Value) -> Res
     ask_as(proxy, ("", tasks()), path, method, params)
 }
 
-/// Params of a call at an endpoint, which the server answers with `answer`.
+/// Params of a call at an endpoint. The server answers the call with `answer`.
 pub(crate) fn call(path: &str, tool: &str, answer: &str) -> Value {
     let arguments = json!({"answer": answer});
     let (server, own) = tool.split_once(':').expect("server:tool");
@@ -390,7 +390,7 @@ fn result_in_a_task_is_validated_and_recorded_like_the_answer_to_its_call() {
         } else {
             assert_eq!(text(&got), expected, "{mode}");
         }
-        // The newest records of this task.
+        // The newest record of a kind about this task.
         let of = |kind: &str| {
             let query = format!("server={mode}&tool=typed&type={kind}");
             let digits = sealed.split('.').nth(3).expect("a hash");
@@ -516,7 +516,7 @@ fn task_for_a_client_that_did_not_declare_tasks_is_an_error() {
 
 // PRO-43
 #[test]
-fn request_about_a_task_of_the_other_family_is_the_clients_mistake() {
+fn request_about_a_task_of_the_other_family_is_a_client_error() {
     let declared =
         json!({"tools": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}});
     let (new, old) = (Server::start(), Server::of(declared, "2025-11-25"));
@@ -603,7 +603,7 @@ fn answer_about_a_task_has_no_unsealed_ids_and_states() {
     assert_eq!(updated["params"]["inputResponses"], inputs(OWN, json!({})), "{updated}");
     let key = "io.modelcontextprotocol/related-task";
     assert_eq!(updated["params"]["_meta"][key], related(OWN)[key], "{updated}");
-    // A state in the result belongs to the call, which the client repeats with it.
+    // A state in the result belongs to the original call, which the client repeats with the state.
     let result = r#"{"resultType":"input_required","requestState":"inner","inputRequests":{}}"#;
     server.set(OWN, &completed(result));
     let got = ask(&proxy, path, "tasks/get", json!({"taskId": sealed})).json()["result"].take();
@@ -857,7 +857,7 @@ fn status_of_a_task_is_notified_to_its_owner_under_the_sealed_id() {
         let params = &notified["params"];
         assert_eq!(params["_meta"], json!({"io.modelcontextprotocol/subscriptionId": "l"}));
         assert_eq!((&params["taskId"], &params["status"]), (&json!(sealed), &json!("completed")));
-        // The result is that of `tasks/get`, and validated.
+        // The notification has the same validated result as `tasks/get`.
         assert_eq!(params["result"]["isError"], is_error, "{notified}");
         let text = notified.to_string();
         assert!(!text.contains("smuggled") && !text.contains("no number"), "{text}");

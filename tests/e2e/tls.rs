@@ -95,7 +95,7 @@ fn listener_speaks_both_versions_of_http_over_both_versions_of_tls() {
         assert_eq!(refused.status, 403, "the same checks: {refused:?}");
         assert_eq!(get(&proxy, "/api/v1/status", args).status, 200);
     }
-    // Default end of validity in rcgen.
+    // The default end of validity of certificates made by rcgen.
     let ends = rcgen::date_time_ymd(4096, 1, 1).unix_timestamp() as f64;
     let metrics = get(&proxy, "/metrics", &[]).body;
     let left = metrics.lines().find_map(|line| {
@@ -181,7 +181,7 @@ fn wrong_protocol_is_reported_to_the_client_and_logged_once() {
     assert_eq!(reported.matches("spoke TLS on a port").count(), 1, "{reported}");
 }
 
-/// Ends a proxy, so that its log is complete. Returns the log.
+/// Ends a proxy, so that its log is complete. Returns the content of the log.
 fn log_at_the_end(proxy: Proxy) -> String {
     std::fs::read_to_string(proxy.end().path().join("log")).unwrap()
 }
@@ -322,7 +322,7 @@ fn valid_client_certificate_is_a_principal_and_an_invalid_one_is_not() {
     let [cert, key] = by("bob");
     let taken = post(&proxy, &echo(), &["-H", &session, "--cert", &cert, "--key", &key]);
     assert_eq!(taken.status, 404, "{taken:?}");
-    // Other authorities are in force: clients accepted by the old ones are rejected now.
+    // The authorities are replaced: clients with certificates of the old ones are rejected now.
     let others = CertificateAuthority::new("others");
     others.client("eve").write(own, "eve");
     write_private(&own.join("clients.pem"), &others.pem);
@@ -358,7 +358,7 @@ fn connection_of_a_client_whose_authority_was_withdrawn_ends() {
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
     let mut rest = Vec::new();
-    // The connection ends, with or without a TLS closure.
+    // The connection ends, with or without a closure alert of TLS.
     let _ = connection.read_to_end(&mut rest);
     until("it is reloaded", || proxy.log().contains("reloaded the TLS files").then_some(()));
     anonymous.write_all(ask).unwrap();
@@ -372,7 +372,7 @@ fn connection_ends_when_its_client_certificate_expires() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let proxy = serve(&ca, json!({}), Some(&clients.pem));
     let pair = clients.client_for("ada", Duration::from_secs(8));
-    // No other limit ends them as soon: one has its answer, the other has no request.
+    // No other time limit ends these connections as early: one has received its answer, the other has no request.
     let mut plain = secure(proxy.port, &ca, Some(&pair), &[]);
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut multiplexed = secure(proxy.port, &ca, Some(&pair), &[b"h2"]);
@@ -416,7 +416,7 @@ fn stream_of_a_client_ends_when_its_authority_is_withdrawn() {
     let others = CertificateAuthority::new("others").pem;
     write_private(&proxy.folder.path().join("clients.pem"), &others);
     let mut rest = Vec::new();
-    // The connection ends afterwards, with or without a TLS closure.
+    // Then the connection ends, with or without a closure alert of TLS.
     let _ = stream.read_to_end(&mut rest);
     assert_eq!(String::from_utf8_lossy(&rest), "0\r\n\r\n", "only the end of the stream");
     proxy.end();
@@ -427,7 +427,7 @@ fn client_whose_authority_was_withdrawn_during_its_handshake_is_not_answered() {
     let (ca, clients) = (CertificateAuthority::new("ca"), CertificateAuthority::new("clients"));
     let proxy = serve(&ca, json!({}), Some(&clients.pem));
     let pair = clients.client("ada");
-    // The first flight of the server is read, and not answered yet.
+    // The client has read the first messages of the server, but has not answered them yet.
     let begun: Vec<Secure> = (0..16)
         .map(|_| {
             let mut secure = begin(proxy.port, &ca, Some(&pair), &[]);
@@ -448,7 +448,7 @@ fn client_whose_authority_was_withdrawn_during_its_handshake_is_not_answered() {
     proxy.end();
 }
 
-/// Server that sends its certificate and nothing else. Returns its port.
+/// A server that sends its certificate and nothing else. Returns its port.
 fn server_that_shows(pair: &Pair) -> u16 {
     let config = server_config(pair);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -536,14 +536,14 @@ fn server_with_an_invalid_certificate_is_reported_with_its_name_and_the_reason()
     proxy.end();
 }
 
-/// Reported reason of a server.
+/// State of a server as reported, including the reason.
 pub(crate) fn reason_of(proxy: &Proxy, name: &str) -> String {
     let servers = proxy.api("servers")["servers"].clone();
     let found = servers.as_array().unwrap().iter().find(|server| server["name"] == name);
     found.expect("it is listed").to_string()
 }
 
-/// Behavior of a server without TLS on the first bytes of a TLS handshake.
+/// Reaction of a server without TLS to the first bytes of a TLS handshake.
 #[derive(Clone, Copy)]
 enum NoTls {
     Says(&'static [u8]),

@@ -22,11 +22,11 @@ struct Exported {
     parent: String,
     state: String,
     name: String,
-    /// 2: server, 3: client.
+    /// Kind of span: 2 is server, 3 is client.
     kind: u64,
-    /// Nanoseconds since 1970.
+    /// Start and end in nanoseconds since 1970.
     times: (u64, u64),
-    /// Texts and numbers unchanged, lists joined by commas.
+    /// Texts and numbers are unchanged, lists are joined with commas.
     attributes: BTreeMap<String, String>,
     links: Vec<String>,
     is_error: bool,
@@ -211,7 +211,7 @@ fn trace_is_taken_from_headers_if_meta_has_none() {
         (&meta["tracestate"], request.headers("tracestate")),
         (&json!("rojo=1,b=2"), vec!["rojo=1,b=2"])
     );
-    // With both, `_meta` gives the parent, and the header a link.
+    // If both have a context, the one in `_meta` is the parent, and the header becomes a link.
     let other = PARENT.replace(PARENT_ID, "aaaaaaaaaaaaaaaa");
     call(&mut client, json!({"traceparent": other}), &[("traceparent", PARENT)]);
     let found = exported(&collector, 4);
@@ -219,7 +219,7 @@ fn trace_is_taken_from_headers_if_meta_has_none() {
         (&*found[2].parent, &found[2].links[..]),
         ("aaaaaaaaaaaaaaaa", &[PARENT_ID.to_owned()][..])
     );
-    // Invalid members are ignored, and no call is refused: the span starts a new trace.
+    // Invalid members are ignored and do not cause a refusal: the span starts a new trace.
     let evil = json!({"traceparent": "00-x", "tracestate": "a=1\r\nx-evil: 1"});
     call(&mut client, evil, &[("traceparent", "nonsense"), ("tracestate", "a=1")]);
     let found = exported(&collector, 6);
@@ -251,10 +251,10 @@ fn unsampled_trace_is_propagated_and_not_exported() {
     assert_eq!(calls[0].0.headers("traceparent"), [UNSAMPLED]);
     let own = calls[1].1["traceparent"].as_str().unwrap();
     assert!(own.ends_with("-00") && !own.contains(TRACE), "{own}");
-    // The decision of the client takes precedence over the ratio.
+    // The client's sampling decision takes precedence over the configured ratio.
     call(&mut client, json!({"traceparent": PARENT}), &[]);
     assert_eq!(exported(&collector, 2).len(), 2, "of the last call only");
-    // Spans are counted once the collector has answered.
+    // Spans count as exported once the collector has answered.
     taken(&proxy, 2.0);
 }
 
@@ -398,7 +398,7 @@ fn collector_that_hangs_sends_garbage_or_is_unavailable_does_not_fail_calls() {
             }
             assert!(text() <= 1, "{what}: reported once: {}", proxy.log());
         }
-        // The proxy ends nevertheless.
+        // The proxy can be ended nevertheless.
         proxy.end();
     }
 }
@@ -535,7 +535,7 @@ fn headers_are_expanded_and_the_config_changes_at_run_time() {
     reload(config(&second, 1.0));
     client.read("s:read_item", json!({}));
     assert_eq!(exported(&second, 4).len(), 4, "one call of the two");
-    // An unavailable header stops the export only.
+    // If the value of a header is unavailable, only the export stops.
     std::fs::remove_file(&token).unwrap();
     reload(config(&first, 1.0));
     client.read("s:read_item", json!({}));

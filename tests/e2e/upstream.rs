@@ -1,18 +1,18 @@
-//! Upstream failures: the call's error names the server and the cause and is recorded, and the server is available for the
-//! next call.
+//! Failures of an upstream: the error of the call names the server and the cause, it is recorded, and the server is
+//! available for the next call.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Client, HttpStub, Proxy, error_text, stub_stdio, until};
 
-/// A proxy with the server twice: as `s`, and as `hasty` with a short `call_timeout`.
+/// A proxy with the same server under two names: as `s`, and as `hasty` with a short `call_timeout`.
 fn before(server: Value) -> Proxy {
     let mut hasty = server.clone();
     hasty["call_timeout"] = json!("300ms");
     Proxy::start(json!({"s": server, "hasty": hasty}))
 }
 
-/// Checks that a call without an answer gets an error, and others are answered.
+/// Checks that a call without an answer gets an error, and that other calls are answered.
 fn assert_not_waited_for(proxy: &Proxy, client: &mut Client) {
     let text = error_text(&client.read("hasty:never", json!({}))).to_owned();
     assert_eq!(text, "hasty: never: no answer within 300ms");
@@ -26,8 +26,9 @@ fn assert_not_waited_for(proxy: &Proxy, client: &mut Client) {
     });
 }
 
-/// Asserts that a call fails with a text that contains `words`, that its record has the same text, and that the next call
-/// works. A partly forwarded answer is cut off, so that it is not mistaken for a complete one.
+/// Asserts that a call fails with a text that contains `words`, that its record has the same text, and that the next
+/// call succeeds. If an answer was already forwarded in part, it is cut off, so that it is not mistaken for a complete
+/// one.
 fn fails(proxy: &Proxy, client: &mut Client, tool: &str, words: &[&str]) {
     let response = client.read_raw(&format!("s:{tool}"), json!({}));
     let record =
@@ -60,12 +61,12 @@ fn works(client: &mut Client, tool: &str) {
 fn stdio_server_that_exits_is_restarted() {
     for tool in ["crash", "drop", "cut"] {
         let mut stub = stub_stdio(&[]);
-        // A repeated call would end the next process as well.
+        // Not idempotent, because a repeated call would end the next process as well.
         stub["capabilities"] = json!({tool: {"idempotent": false}});
         let proxy = before(stub);
         let mut client = proxy.client();
         fails(&proxy, &mut client, tool, &["closed the connection"]);
-        // Its list of tools is read during the call; then it is connected.
+        // The list of tools is read during the call; only then does the server count as connected.
         until("it is connected again", || {
             let changes = proxy.activity("type=server_change&server=s");
             let connected = |change: &&Value| change["metadata"]["status"] == "connected";
@@ -91,7 +92,7 @@ fn stdio_server_that_closes_its_input_is_restarted() {
     let mut client = proxy.client();
     let text = error_text(&client.read("hasty:close_stdin", json!({}))).to_owned();
     assert!(text.starts_with("hasty: close_stdin: "), "{text}");
-    // The next write finds the pipe closed; the server is restarted.
+    // The next write fails because the pipe is closed; then the server is restarted.
     until("it is connected again", || {
         let result = client.read("hasty:read_item", json!({}));
         result.get("isError").is_none().then_some(())
@@ -129,7 +130,7 @@ fn http_answer_longer_than_its_length_is_never_used_for_another_call() {
     let proxy = before(http.entry());
     let mut client = proxy.client();
     for _ in 0..5 {
-        // The surplus is cut off, or the answer refused; it is never used for the next call.
+        // The surplus bytes are cut off, or the answer is refused. They are never used for the next call.
         let result = client.read("s:long_body", json!({}));
         let fine = result["structuredContent"]["value"] == 7;
         assert!(fine || error_text(&result).starts_with("s: long_body: "), "{result}");
@@ -206,14 +207,14 @@ fn max_concurrent_is_enforced_and_the_wait_is_bounded() {
     let mut first = proxy.client();
     first.begin_read("s:text", json!({"chunk": 16, "pause_ms": 50, "size": 600}));
     let mut second = proxy.client();
-    // The call waits for a slot and is answered, or its wait times out.
+    // The call waits for a slot. Either it is answered, or the wait times out.
     let result = second.read("s:read_item", json!({}));
     let fine = result["structuredContent"]["value"] == 7;
     assert!(fine || error_text(&result).contains("'s' at a time: limit 1, queue 256"), "{result}");
     assert!(first.connection.response().whole);
 }
 
-/// A child with a secret in its environment that answers calls with a JSON-RPC error containing it.
+/// A child with a secret in its environment. It answers calls with a JSON-RPC error that contains the secret.
 const INDISCREET: &str = r#"
 echo "starting with $API_TOKEN" >&2
 while IFS= read -r line; do
@@ -263,7 +264,7 @@ fn secrets_of_the_config_are_masked_in_server_texts() {
         assert!(!expected.contains(TOKEN), "{expected}");
     }
     proxy.assert_logged("starting with [redacted]");
-    // Without the key, only names and states.
+    // Without the key, only the names and states of servers are shown.
     for server in open.json()["servers"].as_array().unwrap() {
         let members: Vec<_> = server.as_object().unwrap().keys().cloned().collect();
         assert_eq!(members, ["name", "state"], "{server}");
@@ -282,7 +283,7 @@ fn error_without_a_secret_is_forwarded_byte_for_byte() {
 
 #[test]
 fn answers_to_unknown_ids_do_not_fill_the_log() {
-    // Ids of the flood are numbers, as in the handshake.
+    // The ids in the flood are numbers, like those of the handshake.
     let flood = INDISCREET.replace(
         r#"printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000"#,
         r#"yes '{"jsonrpc":"2.0","id":99,"result":{}}' | head -n 50000

@@ -1,4 +1,4 @@
-//! Cancellation, at their servers, of tasks that are not delivered to their clients (PRO-43).
+//! Tasks that cannot be delivered to their clients are canceled at their servers (PRO-43).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,8 @@ use crate::tasks::{CREATED, MODERN, OWN, Server, TASKS, ask, ask_as, call, tasks
 
 const PATH: &str = "/mcp/all";
 
-/// Waits for the `n`th cancellation at the server, counted from 0, and for its record and that of its call.
+/// Waits for the `n`th cancellation at the server, counted from 0. Returns the record of the call and that of the
+/// cancellation.
 fn canceled(server: &Server, proxy: &Proxy, n: usize) -> (Value, Value) {
     let asked = until("it is canceled", || server.asked("tasks/cancel").into_iter().nth(n));
     assert_eq!(asked.0.headers("mcp-name"), [OWN]);
@@ -33,7 +34,7 @@ fn canceled(server: &Server, proxy: &Proxy, n: usize) -> (Value, Value) {
     (called, canceled)
 }
 
-/// Result that creates a task and exceeds the maximum size of such results.
+/// A result that creates a task and exceeds the maximum size of such results.
 fn long() -> String {
     CREATED.replace(r#""x":1.0e5"#, &format!(r#""x":"{}""#, "y".repeat(64 * 1024)))
 }
@@ -76,7 +77,8 @@ fn task_for_a_client_of_the_other_family_is_canceled_at_its_server() {
     assert_eq!(canceled["status"], "success", "{canceled}");
 }
 
-/// A server that begins to answer a call with a task, and then either stops, after a progress message, or breaks off.
+/// A server that begins to answer a call with a task. After a progress message it either stops sending, or breaks the
+/// connection.
 fn breaking_off(stops: bool) -> Server {
     Server::answering(move |message| {
         if message["method"] != "tools/call" {
@@ -131,7 +133,7 @@ fn task_whose_client_disconnects_before_delivery_is_canceled_at_its_server() {
     let mut connection = Connection::open(proxy.port);
     connection.send("POST", PATH, &headers, body.to_string().as_bytes());
     let mut events = Events::of(connection);
-    // The begun task has arrived together with this message.
+    // The first part of the task has arrived together with this message.
     assert_eq!(events.message()["method"], "notifications/progress");
     assert!(server.asked("tasks/cancel").is_empty());
     drop(events);
@@ -193,7 +195,7 @@ fn dropped_cancellation_is_recorded_with_the_reason() {
     let name = params["name"].as_str().expect("a name");
     let headers =
         [("MCP-Protocol-Version", MODERN), ("Mcp-Method", "tools/call"), ("Mcp-Name", name)];
-    // One connection has one worker, and the bound is per worker.
+    // All calls use one connection and therefore one worker, because the bound applies to each worker.
     let mut connection = Connection::open(proxy.port);
     for id in 0..=64 {
         let mut params = params.clone();

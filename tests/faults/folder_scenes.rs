@@ -53,7 +53,7 @@ const RULE: &str = r#"@id("no") forbid (principal, action, resource == Tool::"s:
 /// A data folder as left by a node.
 pub(crate) struct Scene {
     pub(crate) name: &'static str,
-    /// Suffixes of file names with another version in the earlier state.
+    /// Suffixes of the names of files that differ in the earlier state.
     pub(crate) older: &'static [&'static str],
     pub(crate) folder: tempfile::TempDir,
     /// An earlier state of the folder.
@@ -64,7 +64,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Its files, except locks and files that are no state.
+    /// The files of the scene, except locks and other files without state.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let root = self.folder.path();
         let mut found = Vec::new();
@@ -91,7 +91,7 @@ impl Scene {
         differs.then_some(older)
     }
 
-    /// Makes a copy with linked tables. Also returns the path of its config.
+    /// Copies the folder; tables are hard links. Also returns the path of the config.
     pub(crate) fn copy(&self) -> (tempfile::TempDir, PathBuf) {
         let copy = tempfile::tempdir().unwrap();
         linked(self.folder.path(), copy.path());
@@ -113,13 +113,13 @@ fn written_config(config: &Value, folder: &Path) -> PathBuf {
     path
 }
 
-/// Every scene, or those of the short form. `tools` keeps the program of the MCP server.
+/// All scenes, or those of the short form. The program of the MCP server is written into the folder `tools`.
 pub(crate) fn all(tools: &Path, is_whole: bool) -> Vec<Scene> {
     let server = tools.join("server.sh");
     fs::write(&server, SERVER).unwrap();
     let servers = Servers { stdio: server, with_login: serve_with_login() };
     let servers = &servers;
-    // Alone, because they are copied while the log is open.
+    // Made one after the other, because each is copied while its log is open.
     let mut scenes = vec![killed("killed", SMALL), killed("with tables", LARGE)];
     let mut made: Vec<Box<dyn FnOnce() -> Scene + Send + '_>> = vec![
         Box::new(|| sealed("sealed", SMALL, servers)),
@@ -129,7 +129,7 @@ pub(crate) fn all(tools: &Path, is_whole: bool) -> Vec<Scene> {
         made.push(Box::new(|| sealed("large", LARGE, servers)));
         made.push(Box::new(|| of_a_fleet("killed fleet", "-KILL", servers)));
     }
-    // They mostly wait for processes.
+    // Made in parallel, because they mostly wait for processes.
     std::thread::scope(|scope| {
         let made: Vec<_> = made.into_iter().map(|make| scope.spawn(make)).collect();
         scenes.extend(made.into_iter().map(|scene| scene.join().unwrap()));
@@ -151,7 +151,7 @@ impl Servers {
         })
     }
 
-    /// Stores a login, at another time for each half.
+    /// Stores a login, whose time differs between the two halves.
     fn log_in(&self, folder: &Path, half: u64) {
         let url = &self.with_login;
         let grant = json!({
@@ -282,8 +282,8 @@ fn killed(name: &'static str, (records, bytes): (u64, usize)) -> Scene {
     Scene { name, older, folder: copy, earlier, config, tokens: Vec::new() }
 }
 
-/// The folder of a fleet's node that `signal` ended, with its object store. The earlier state has half of the records,
-/// one token less, and an earlier version of the shared config, without the login.
+/// The folder of a fleet node that was ended by `signal`, with its object store. The earlier state has half of the
+/// records, one token less, and an earlier version of the shared config, without the login.
 fn of_a_fleet(name: &'static str, signal: &str, servers: &Servers) -> Scene {
     let (records, bytes) = SMALL;
     let folder = tempfile::tempdir().unwrap();
@@ -405,7 +405,7 @@ fn linked(from: &Path, to: &Path) {
     }
 }
 
-/// Copies a file and its permissions. Zeros at its end, which journals are preallocated with, become a hole.
+/// Copies a file with its permissions. Zeros at the end, with which journals are preallocated, become a hole.
 fn copied_file(from: &Path, to: &Path) {
     fs::write(to, written(from)).unwrap();
     let (file, found) = (fs::File::options().write(true).open(to), fs::metadata(from).unwrap());

@@ -3,20 +3,20 @@
 //! Invariants of each case:
 //! - No command aborts, panics or hangs.
 //! - `serve` never starts with fewer records than before without a gap record, a fault, or a warning that names the file.
-//! - `serve` never starts with other authority than before (tokens, tools, pins, logins, rules: [`Seen::authority`])
-//!   without a fault or warning that names the file, and no call that a rule forbids is permitted. Damage to a file that
-//!   determines authority ([`Case::decides`]) is reported even if it has no effect. Its older generation is exempt: it
-//!   is valid, as after the restore of a backup.
-//! - `serve --salvage` keeps every record outside the damaged block, or outside the file if that is missing.
-//! - A failing `serve`, `verify` or `doctor` names the file and a command that exists; `verify` and `doctor` fail if
-//!   `serve` refuses to start or loses records. A manifest or `current` is named by its keyspace's folder: they are
-//!   compared with each other, so that the message may name the other one.
+//! - `serve` never starts with a different authority than before (tokens, tools, pins, logins, rules:
+//!   [`Seen::authority`]) without a fault or warning that names the file, and permits no call that a rule forbids.
+//!   Damage to a file that determines authority ([`Case::decides`]) is reported even if it has no effect. An earlier
+//!   version of such a file is not reported, because it is valid, as after the restore of a backup.
+//! - `serve --salvage` keeps every record outside the damaged block, or outside the file if the file is missing.
+//! - A failing `serve`, `verify` or `doctor` names the file and a command that exists. `verify` and `doctor` fail if
+//!   `serve` refuses to start or loses records. For a manifest or a `current` file it is enough to name the folder of
+//!   the keyspace: the two are compared with each other, so the message may name the other one.
 //!
-//! `cargo test` runs a short form: four of the scenes, one kind of damage per file, in rotation, without the comparison of
-//! messages and authority. `tools/faults` runs the full form: every scene and kind, and `FAULTS_BITS` bits of each file, on an
-//! optimized program. `FAULTS_ONLY` selects cases by a part of `scene: file`, `FAULTS_PART` one of equal parts: `1/10` is
-//! every tenth case. Several cases run at a time. The full form prints each finding at once, and a table of outcomes at its
-//! end.
+//! `cargo test` runs a short form: four of the scenes, and one kind of damage per file, in rotation, without the
+//! comparison of messages and authority. `tools/faults` runs the full form on an optimized program: every scene, every
+//! kind of damage, and `FAULTS_BITS` flipped bits of each file. `FAULTS_ONLY` selects cases by a part of `scene: file`.
+//! `FAULTS_PART` selects one of equal parts of the cases: `1/10` is every tenth case. Several cases run in parallel. The
+//! full form prints each finding at once, and a table of outcomes at the end.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -47,17 +47,18 @@ const ONLY: &str = "FAULTS_ONLY";
 const PART: &str = "FAULTS_PART";
 /// Maximum number of records lost by one damaged place: two blocks of 64 (ACT-11), since a sector may span two.
 const BLOCK: u64 = 128;
-/// The same for a place in a table, which can be read only in its own blocks: 512 bytes of blocks of records and the block
-/// that exceeds them. Each record takes 32 bytes or more, for its hash.
+/// Maximum number of records lost by one damaged place in a table. A table can be read only in blocks of its own: they
+/// hold 512 bytes of blocks of records, plus the block that exceeds this size. Each record takes 32 bytes or more,
+/// because of its hash.
 const TABLE_BLOCK: u64 = 2 * (512 / 32 + 64);
 /// Time for servers to connect and for the facts of a fleet to be read.
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of findings shown per scene and kind of damage.
+/// Maximum number of findings shown for each scene and kind of damage.
 const MAX_FINDINGS: u64 = 3;
 const SECTOR: u64 = 512;
-/// In the short form, one of this number of files with an older version is replaced by it.
+/// In the short form, every third file with an earlier version is replaced by that version.
 const OLDER_EVERY: usize = 3;
-/// Number of cases that run at a time on each core: a node of a fleet mostly waits for its lease.
+/// Number of cases that run in parallel on each core: a fleet node mostly waits for its lease.
 const CASES_PER_CORE: usize = 6;
 
 /// The program under test: the one built with the tests, or that of `FAULTS_MCPPROXY`.
@@ -67,7 +68,7 @@ pub(crate) fn program() -> OsString {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Damage {
-    /// One flipped bit, by its position in per mille of the file.
+    /// One flipped bit, at this position in per mille of the file.
     Flip(u32),
     CutInHalf,
     ZeroedSector,
@@ -90,7 +91,7 @@ impl Damage {
         Self::Unreadable,
     ];
 
-    /// Damages a file of a copy of the scene. Returns false if that changes nothing.
+    /// Damages a file in a copy of the scene. Returns false if the damage would not change the file.
     fn apply(self, scene: &Scene, copy: &Path, file: &Path) -> bool {
         let path = copy.join(file);
         let length = fs::metadata(&path).unwrap().len();
@@ -102,7 +103,7 @@ impl Damage {
                     return false;
                 }
                 let bit = bit_at(written, per_mille);
-                // A table is shared with other copies.
+                // The table is a hard link shared with other copies.
                 unlinked(&path);
                 let (file, mut byte) = (write(), [0]);
                 file.read_exact_at(&mut byte, bit / 8).unwrap();
@@ -145,7 +146,7 @@ impl Damage {
         true
     }
 
-    /// Its name in the table.
+    /// Name of this kind of damage in the table of outcomes.
     fn kind(self) -> &'static str {
         match self {
             Self::Flip(_) => "bit flip",
@@ -159,8 +160,8 @@ impl Damage {
     }
 }
 
-/// Bit of the first `bytes` of a file, by its position in per mille. Journals are preallocated, and damage applies to the
-/// written part only.
+/// A bit of the first `bytes` bytes of a file, at this position in per mille. Only the written part of a journal is
+/// damaged, because the rest is preallocated.
 fn bit_at(bytes: u64, per_mille: u32) -> u64 {
     (bytes * 8).saturating_sub(1) * u64::from(per_mille) / 1000
 }
@@ -257,12 +258,12 @@ fn damaged_data_folder_files_are_reported_without_aborting() {
     assert!(done > 20 || !only.is_empty(), "too few cases were tried: {done}");
 }
 
-/// Commands of a case, as the columns of the table.
+/// Commands run in each case: the columns of the table of outcomes.
 const COMMANDS: [&str; 4] = ["verify", "doctor", "serve", "serve --salvage"];
 /// Number of cases between two lines about progress.
 const PROGRESS_CASES: u64 = 500;
 
-/// Outcomes of one case by command, and the finding about the last of them.
+/// Results of one case by command, and the finding about the last command, if any.
 #[derive(Default)]
 struct Outcome {
     results: Vec<(&'static str, CommandResult)>,
@@ -272,22 +273,23 @@ struct Outcome {
 /// Result of a command on a damaged folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CommandResult {
-    /// The damage changes nothing: there is no case.
+    /// The damage changes no byte, so no command is run.
     Unchanged,
-    /// Everything is as before, and no damage is reported.
+    /// The state is as before, and no damage is reported.
     Sound,
     /// Nothing is lost, and the damage is reported.
     Repaired,
     /// The command fails and names the file.
     Refused,
-    /// It runs, but fails to read records, which is a fault.
+    /// The command runs but cannot read records, which is reported as a fault.
     Unreadable,
     /// Number of lost records.
     Lost(u64),
     Finding,
 }
 
-/// Number of cases by scene and kind of damage, then by command and result. [`CommandResult::Lost`] has the maximum.
+/// Number of cases by scene and kind of damage, then by command and result. For [`CommandResult::Lost`] the maximum
+/// number of lost records is kept.
 type Table = BTreeMap<(&'static str, &'static str), BTreeMap<(&'static str, CommandResult), u64>>;
 
 /// The table in Markdown.
@@ -356,14 +358,15 @@ struct Case<'a> {
     file: &'a Path,
     damage: Damage,
     shim: &'a Path,
-    /// The report of the undamaged scene.
+    /// The state reported for the undamaged scene.
     undamaged: &'a Seen,
     programs: &'a Programs,
-    /// The full form, which also compares the output of `verify` and `doctor`, names, commands and the authority.
+    /// Full form: also checks the output of `verify` and `doctor`, the names of files and commands in messages, and the
+    /// authority.
     is_whole: bool,
 }
 
-/// The report of a proxy on the undamaged scene.
+/// The state that a proxy reports for the undamaged scene.
 fn undamaged(scene: &Scene, shim: &Path, programs: &Programs, is_whole: bool) -> Seen {
     let (copy, config) = scene.copy();
     let none = Seen::default();
@@ -427,7 +430,7 @@ impl Case<'_> {
             }
             started_or_refused => {
                 let result = match started_or_refused {
-                    // The next check of its tables repairs it.
+                    // Unreadable records must be a fault; the next check of the tables repairs them.
                     Served::Started(seen) if seen.faults == "[]" => {
                         return Err(format!("unreadable records are no fault: {seen:?}"));
                     }
@@ -453,7 +456,7 @@ impl Case<'_> {
             seen.records < self.undamaged.records || !self.is_of_the_log() && seen.faults != "[]"
         });
         for (place, (command, output)) in ended.into_iter().enumerate() {
-            // Outdated facts are detected only by a running node, which compares them with the store.
+            // Only a running node detects outdated facts, by comparing them with the store.
             let is_of_the_store =
                 self.damage == Damage::Older && self.file.ends_with("fleet/facts.json");
             let reads_it = (command == doctor && !is_of_the_store) || self.is_of_the_log();
@@ -488,8 +491,9 @@ impl Case<'_> {
         self.file.starts_with("data/activity")
     }
 
-    /// Whether the file determines authority, so that any damage to it is reported. The copy of such a file has no effect, a
-    /// stored tool set (`.tools`) only until its server has answered, and the tokens of a fleet are in its facts.
+    /// Whether the file determines authority, so that any damage to it is reported. Some similar files do not: the last
+    /// good copy of such a file, a stored tool set (`.tools`), which has an effect only until its server has answered,
+    /// and the token file of a fleet node, whose tokens are in the fleet's facts.
     fn decides(&self) -> bool {
         let name = self.file.file_name().unwrap().to_string_lossy();
         let folder = self.file.parent().unwrap();
@@ -550,19 +554,19 @@ impl Case<'_> {
         Ok(CommandResult::Lost(missing))
     }
 
-    /// Whether the damage is to one place of a file. Other damage may lose all of its content.
+    /// Whether the damage affects only one place of a file. Other damage may lose all of the file's content.
     fn is_local(&self) -> bool {
         matches!(self.damage, Damage::Flip(_) | Damage::ZeroedSector)
     }
 
     fn names_file_and_command(&self, who: &str, text: &str) -> Result<(), String> {
-        // Older checksums do not identify the older file.
+        // An older `seal` has checksums that do not match, but they do not show that it is the outdated file.
         let is_named =
             names(self.file, text) || self.file.ends_with("seal") && text.contains("altered");
         if self.is_whole && !is_named {
             return Err(format!("{who} does not name the file: {text}"));
         }
-        // No command of the program repairs a disk.
+        // An unreadable file needs no command in the message, because no command of the program repairs a disk.
         match self.programs.names_command(text) || self.damage == Damage::Unreadable {
             true => Ok(()),
             false => Err(format!("{who} names no command, or one that does not exist: {text}")),
@@ -648,7 +652,7 @@ fn names(file: &Path, text: &str) -> bool {
     text.match_indices(&wanted).any(|(at, _)| {
         let mut rest = text[at + wanted.len()..].chars();
         match rest.next() {
-            // A longer name, or the end of a sentence.
+            // A dot begins an extension of a longer name, or ends a sentence.
             Some('.') => !rest.next().is_some_and(char::is_alphanumeric),
             Some(next) => !next.is_alphanumeric() && !matches!(next, '-' | '_'),
             None => true,
@@ -671,7 +675,8 @@ fn wrong_findings(output: &str) -> String {
 struct Programs(Mutex<BTreeMap<String, bool>>);
 
 impl Programs {
-    /// Whether a text names a command: `cp -p` with an existing copy, or at least one of `mcpproxy`, all of which exist.
+    /// Whether a text names a command: `cp -p` of an existing copy, or at least one command of `mcpproxy`. All named
+    /// commands of `mcpproxy` must exist.
     fn names_command(&self, text: &str) -> bool {
         let words = |text: &str| {
             let end = text.find(['`', '\'', '"', ',', ';', '(', ')', '\n', '&', '\\']);
@@ -692,7 +697,7 @@ impl Programs {
         let is_name = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
         let (options, names): (Vec<_>, Vec<_>) =
             words.split_whitespace().take_while(is_name).partition(|word| word.starts_with('-'));
-        // The words of a command, and perhaps the name of its object.
+        // The words are a command and possibly the name of its object.
         let exists = (1..=names.len()).rev().any(|count| {
             let mut command = Command::new(program());
             let output = command.args(&names[..count]).arg("--help").output().unwrap();
@@ -727,7 +732,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// Checks that it ended without a signal or a panic.
+    /// Checks that the process ended without a signal or a panic.
     fn check(&self) -> Result<(), String> {
         // 101 is the exit code of a panic.
         let code = self.status.code();
@@ -742,7 +747,7 @@ fn pid_of(child: &Child) -> String {
     child.id().to_string()
 }
 
-/// Waits for a child, with a time limit. `stderr` of the result has both of its outputs, as far as they are pipes.
+/// Waits for a child, with a time limit. `stderr` of the result has the output of both streams, if they are pipes.
 fn ended(mut child: Child) -> Result<Ended, String> {
     fn reader<R: Read + Send + 'static>(mut output: R) -> std::thread::JoinHandle<String> {
         std::thread::spawn(move || {

@@ -7,7 +7,7 @@ use crate::plan::{EIO, ENOSPC, Op};
 use crate::subject::{LOSES, Phase};
 use crate::sweep::{Run, build, folder};
 
-/// Loses records. Returns the folder of the log, the last count, and the output of the child.
+/// Loses records. Returns the folder of the log, the last reported count, and the output of the child.
 fn lose(phase: Phase, op: Op, error: u32, only: &str) -> (tempfile::TempDir, u64, String) {
     let (dir, shim) = (folder(), tempfile::tempdir().unwrap());
     let run = Run { shim: &build(shim.path()), phase, op, error, nth: 0, times: u64::MAX, only };
@@ -57,7 +57,7 @@ fn act_2_losses_are_recorded_once_the_log_can_be_written_again() {
 
 #[test]
 fn act_2_losses_after_a_failed_sync_are_recorded_by_the_next_process() {
-    // The count itself cannot be synced either, but is written.
+    // The count of losses is written, although it cannot be synced either.
     let (dir, lost, output) = lose(Phase::Lose, Op::Sync, EIO, "");
     assert!(output.lines().any(|line| line.starts_with("not back")), "{output}");
     assert_eq!(unrecorded(&check(&dir)), [(lost, lost)], "before it is recorded");

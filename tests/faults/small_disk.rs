@@ -76,7 +76,7 @@ fn child() {
             sent += 1;
         };
         assert!(matches!(&refused, NotAdmitted::Failed(why) if why.contains("space")), "{refused}");
-        // Retention cannot write its record either, without harm.
+        // Retention cannot write its record while the disk is full, which must cause no harm.
         let _ignored = activity.prune();
         fs::remove_file(ballast).unwrap();
         let deadline = Instant::now() + BACK_WITHIN;
@@ -106,8 +106,8 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|it| it.uid() == 0)
 }
 
-/// Runs the test `child` of a module of these tests with a small file system, made by the command `mount`, whose folder is in the
-/// environment variable `disk`. Does nothing if it cannot be mounted here.
+/// Runs the test `child` of one of these modules with a small file system, which the command `mount` mounts. The
+/// environment variable `disk` names its folder. Does nothing if it cannot be mounted here.
 pub(crate) fn run_child(mount: &str, disk: &str, child: &str) {
     let folder = tempfile::tempdir().unwrap();
     let can = Command::new("unshare")

@@ -19,8 +19,8 @@ use mcpproxy_activity::{
 
 use crate::plan::{Op, Plan};
 
-/// Time limit for the log to recover once nothing fails any more; it retries every second. After a failed sync it does
-/// not recover before the next start and takes all of this time.
+/// Time limit for the log to recover once no operation fails any more; it retries every second. After a failed sync it
+/// does not recover before the next start, so the whole time is waited.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
 /// Time limit for reporting an unresponsive disk.
 const REPORTED_WITHIN: Duration = Duration::from_secs(20);
@@ -169,7 +169,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
                 append(&activity, BEFORE + 1, BURST).map_err(|why| println!("reported {why}"))
             });
             if let Some(reader) = reader {
-                // The reader continues to read its snapshot, or gets an error.
+                // The reader can still read its snapshot, or gets an error.
                 match reader.list(&Filter::default(), &Page { limit: 5, ..Page::default() }) {
                     Ok(listing) => assert!(listing.records.len() <= 5),
                     Err(error) => println!("reported {error}"),
@@ -267,7 +267,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
 /// Creates a closed log with this number of records.
 fn prepared(dir: &Path, records: u64) {
     let (activity, writer) = open(dir, 0).unwrap();
-    // In several batches, because damage costs the batch it is in.
+    // In several batches, because damage loses the whole batch that it affects.
     (1..=records).step_by(BATCH).for_each(|from| drop(append(&activity, from, BATCH as u64)));
     writer.close().unwrap();
 }

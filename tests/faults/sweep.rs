@@ -52,7 +52,7 @@ fn failing_disk_operation_loses_no_acknowledged_record_and_does_not_hang() {
             let (reached, kept) = unfailing.count();
             let step = every.unwrap_or_else(|| reached.div_ceil(SHORT)).max(1);
             for error in op.errors() {
-                // At least one of each, even if there are few.
+                // At least one position of each operation, even if it occurs rarely.
                 let first = (step / 2).min(reached / 2);
                 for nth in (first..reached).step_by(step as usize) {
                     for times in [1, u64::MAX] {
@@ -124,7 +124,7 @@ impl std::fmt::Display for Run<'_> {
 }
 
 impl Run<'_> {
-    /// Number of such operations in the phase, and number of records that a salvage keeps in it.
+    /// Number of operations of this kind in the phase, and number of records that a salvage keeps in it.
     fn count(&self) -> (u64, u64) {
         let output = self.run(&folder()).unwrap().1;
         let counts = output.lines().filter_map(|line| line.strip_prefix("count "));

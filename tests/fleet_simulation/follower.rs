@@ -31,7 +31,7 @@ pub enum FollowEvent {
     },
 }
 
-/// Segment whose records are in the copy.
+/// Segment whose records were added to the copy.
 #[derive(Clone, Debug)]
 struct Taken {
     key: String,
@@ -57,10 +57,10 @@ struct Ended;
 pub struct IndexNode {
     random: Random,
     variant: Variant,
-    /// On disk: its mark, and the segments whose records it has.
+    /// State on disk: the mark, and the segments whose records were added.
     mark: Option<Vec<u8>>,
     taken: Vec<Taken>,
-    /// The part that survives a power loss.
+    /// The part of that state which survives a power loss.
     synced: (Option<Vec<u8>>, Vec<Taken>),
     follower: Option<ChainFollower>,
     life: u64,
@@ -223,7 +223,7 @@ impl IndexNode {
             self.plan(0, now, FollowEvent::Wake);
             return Ok(Ok(()));
         }
-        // Either one consistent snapshot, or each object from its own time.
+        // The listing shows either a consistent snapshot, or each object at a different time.
         let lag = if healed { 0 } else { self.random.below(3) * self.random.below(MAX_LAG_MS / 2) };
         let is_whole = self.random.once_in(2);
         let random = &mut self.random;
@@ -346,7 +346,7 @@ impl IndexNode {
             let is_followed = self.taken.get(at).is_none_or(|it| {
                 checkpoint.last + 1 < it.checkpoint.first || it.checkpoint.after == checkpoint.head
             });
-            // The copy rejects segments that do not fit.
+            // The copy rejects segments that do not fill the gap.
             if !follows || !is_followed {
                 continue;
             }
@@ -412,7 +412,7 @@ impl IndexNode {
         Ok(())
     }
 
-    /// Runs without faults until nothing is new.
+    /// Runs without faults until the follower finds nothing new.
     ///
     /// # Errors
     ///
@@ -488,8 +488,9 @@ impl IndexNode {
             if is_reported || mark.more || self.taken.iter().any(|taken| taken.key == key) {
                 continue;
             }
-            // It appeared behind the position, or its day is before that of a lower record number, which only
-            // another log or tampering can cause.
+            // Not accepted is correct in two cases: the object appeared before the position of the listing, or the day
+            // in its key precedes that of a lower record number. Only another log or tampering can cause the second
+            // case.
             let is_past = |taken: &Taken| {
                 let Some(there) = name_of(&taken.key) else { return false };
                 let begin = format!("{FOLDER}/{}/{:020}", day_folder(there.day), there.first);

@@ -67,7 +67,7 @@ impl World {
                 }
             }
         }
-        // Lost objects are reported missing, except at the end, where nothing follows them.
+        // Lost objects are reported missing, except at the end of the chain, where no object refers to them.
         let there = |name: &SegmentName| self.store.objects.contains_key(name);
         let forgotten = self.store.forgotten.iter().filter(|(name, _)| !there(name));
         for (name, object) in forgotten {
@@ -102,7 +102,8 @@ impl World {
         Ok(())
     }
 
-    /// True if the segment contains record `seq` with this hash, as far as its ends and the chain show.
+    /// True if the segment contains record `seq` with this hash. Decided by the last hash of the segment, without the
+    /// records between.
     fn is_of(&self, object: &Object, seq: u64, hash: Hash) -> bool {
         let Object { checkpoint, .. } = object;
         if seq == checkpoint.last {

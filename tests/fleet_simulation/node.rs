@@ -55,7 +55,7 @@ impl Disk {
         self.records.get(usize::try_from(seq.checked_sub(first)?).ok()?)
     }
 
-    /// Appends records with random content, so that no two logs have the same.
+    /// Appends records with random content, so that two logs never have the same records.
     pub fn append(&mut self, count: u64, wall_ms: u64, random: &mut Random) {
         for _ in 0..count {
             let (last, prev) = self.end;

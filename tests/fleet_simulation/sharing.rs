@@ -46,7 +46,8 @@ enum Event {
     Harm,
 }
 
-/// Content of a key from a time on: version tag, and the bytes if sealed by the fleet. `None` if there is no object.
+/// Content of a key since a time: the version tag, and the bytes unless they were not sealed by the fleet. `None` if
+/// there is no object.
 type Lay = (u64, Option<(u64, Option<Vec<u8>>)>);
 
 /// Outcome of a schedule.
@@ -207,8 +208,7 @@ impl SharingWorld {
         let lay = match self.random.below(4) {
             0 => None,
             1 => Some((self.states, None)),
-            // A rollback gets a new version tag: with a reused one and stale listings it would be
-            // undetectable.
+            // A rollback gets a new version tag. With a reused tag and stale listings it could not be detected.
             _ => lays
                 .get(self.random.below(lays.len() as u64) as usize)
                 .and_then(|lay| Some((self.states, lay.1.clone()?.1))),
@@ -216,7 +216,7 @@ impl SharingWorld {
         lays.push((self.now, lay));
     }
 
-    /// Age of the next read.
+    /// Random age of the data that the next read returns.
     fn lag(&mut self, healed: bool) -> u64 {
         match healed || self.random.once_in(2) {
             true => 0,
@@ -261,8 +261,8 @@ impl SharingWorld {
         }
     }
 
-    /// Reads the next object: the node's own, followed by its upload, then the others. Returns false at the
-    /// end of the round.
+    /// Reads the next object: first the node's own, which is then uploaded, then the others. Returns false at the end
+    /// of the round.
     fn read(&mut self, at: usize, healed: bool) -> Result<bool, String> {
         let (lag, now) = (self.lag(healed), self.now);
         let is_lost = !healed && self.random.once_in(12);
@@ -374,7 +374,7 @@ impl SharingWorld {
                 let key = key_of(&other.name);
                 let fault = process.reader.faults().get(&key);
                 let known = process.reader.numbers().get(&other.name).copied().unwrap_or(0);
-                // A node without facts does not restore a removed object.
+                // If the node had no facts, a removed object is not restored and is no fault.
                 let is_right = match self.lay(&key, 0) {
                     None => known == 0 || fault == Some(&FactFault::Removed),
                     Some((_, None)) => matches!(fault, Some(FactFault::Sealed(_))),

@@ -1,6 +1,6 @@
 //! Simulated node that shares facts: its memory file, which survives crashes, and a process that acts like
-//! `fleet::facts::exchange` with the decisions of `FactReader` and the merge of `FactSet`. Encryption is left out: an
-//! object opens or not.
+//! `fleet::facts::exchange` with the decisions of `FactReader` and the merge of `FactSet`. Encryption is not simulated:
+//! an object either can be opened or not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct Sharing {
     saved: FactMemory,
     /// Its own object, if still to be read in this round.
     pub own: Option<(NodeName, ListedFacts)>,
-    /// True once its own facts are uploaded or need not be, which precedes other reads.
+    /// True once the node's own facts are uploaded, or need no upload. Only then are the objects of other nodes read.
     pub is_published: bool,
     /// Other objects still to be read in this round.
     pub reads: VecDeque<(NodeName, ListedFacts)>,
@@ -56,7 +56,7 @@ pub struct SharingNode {
     pub life: u64,
     /// Facts that this node has acknowledged or saved as ended.
     ended: BTreeSet<(FactKind, String)>,
-    /// Highest number it has uploaded.
+    /// Highest number of an upload by this node.
     numbered: u64,
     variant: Variant,
 }
@@ -195,7 +195,7 @@ impl SharingNode {
         self.check_ended()
     }
 
-    /// Plans the upload after its own object was read.
+    /// Plans the upload once the node's own object has been read.
     pub fn plan_put(&mut self) -> Result<Option<FactObject>, String> {
         let Some(process) = &mut self.process else { return Ok(None) };
         if process.failed {

@@ -10,7 +10,8 @@ use super::store::Object;
 
 /// Folder of the node's segments.
 pub const FOLDER: &str = "nodes/a/segments";
-/// Maximum age of a correct but stale listing or read, less than the time for a fault to settle.
+/// Maximum age of a correct but stale listing or read. Less than the time after which a follower accepts an apparent
+/// fault.
 pub const MAX_LAG_MS: u64 = 4_500;
 
 /// Content of an object.
@@ -18,7 +19,7 @@ pub const MAX_LAG_MS: u64 = 4_500;
 pub enum Content {
     /// Segment as sealed, possibly under another name.
     Sealed(Object),
-    /// Segment with changed records; its own statements are unsigned.
+    /// Segment whose records were changed; its checkpoint has no valid signature.
     Altered(Object),
     /// Arbitrary bytes.
     Junk,
@@ -103,7 +104,7 @@ impl Shelf {
         Some(&version.content)
     }
 
-    /// Lists at most `most` objects after `after`; `when` returns the time as of which each object is read.
+    /// Lists at most `most` objects after `after`. `when` returns the time from which the state of an object is taken.
     pub fn listing(&self, after: &str, most: usize, when: &mut dyn FnMut() -> u64) -> SeenPart {
         if let Some(other) = &self.instead {
             return other.listing(after, most, &mut || self.now);

@@ -10,7 +10,7 @@ use mcpproxy_fleet::segment::SegmentName;
 use super::random::Random;
 use super::shelf::{Content, Shelf, key_of};
 
-/// Segment without its table: checkpoint and length.
+/// Segment without its records: checkpoint and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     pub checkpoint: Checkpoint,
@@ -18,7 +18,7 @@ pub struct Object {
     pub length: u64,
 }
 
-/// Fate of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Answered,

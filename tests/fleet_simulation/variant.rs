@@ -5,15 +5,15 @@
 pub enum Variant {
     /// No defect.
     Right,
-    /// After a crash, the segment in flight is cut differently.
+    /// After a crash, the records of the segment in flight are divided differently.
     ForgetsPlans,
-    /// An upload counts without being verified.
+    /// An upload counts as stored without being verified.
     BelievesTheStore,
-    /// An upload counts regardless of the store.
+    /// An upload counts as stored even if another store is in place.
     PutsAnywhere,
     /// Records that are not durable are sealed.
     SealsEarly,
-    /// A log that was restored or has diverged is continued.
+    /// A log is continued although it was restored or has diverged.
     AnyLog,
     /// A defect of the verifier: it does not check the linkage of segments.
     LooksAway,
@@ -25,13 +25,13 @@ pub enum Variant {
     SettlesAtOnce,
     /// The follower skips objects without a report.
     KeepsQuiet,
-    /// The follower accepts gaps of any store and fills none.
+    /// The follower accepts gaps even in another store, and fills none.
     BelievesHoles,
     /// A revocation is acknowledged before it is saved.
     RevokesUnsaved,
     /// Facts are uploaded under a number that is not saved.
     NumbersUnsaved,
-    /// The last state of a node is assumed to be complete.
+    /// The last known state of a node is assumed to be complete.
     BelievesTheLast,
     /// An upload of facts is not verified.
     BelievesPuts,

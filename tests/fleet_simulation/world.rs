@@ -21,10 +21,10 @@ use super::store::{Fate, Object, Store};
 use super::variant::Variant;
 
 const TIMEOUT_MS: u64 = 30_000;
-/// Maximum duration of a successful request; an upload is three of them.
+/// Maximum duration of a successful request. An upload consists of three requests.
 const LONGEST_ANSWER_MS: u64 = 2_000;
 const LONGEST_PUT_MS: u64 = 3 * (LONGEST_ANSWER_MS + 1);
-/// Delay before a rejected node restarts, if the store has no fleet.
+/// Delay before the restart of a node that was rejected because the store contains no fleet.
 const REFUSED_MS: u64 = 1_000;
 /// Time from which no faults occur.
 const HEALED_MS: u64 = 120_000;
@@ -65,7 +65,7 @@ enum Event {
     ComeBack,
     /// Objects are tampered with, as seen by followers.
     Harm,
-    /// Event of an index node, for one life of its process.
+    /// Event of an index node; dropped if its process has restarted since.
     Follow {
         life: u64,
         event: FollowEvent,
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// Adds index nodes, and possibly tampering.
+    /// Adds index nodes, and in some schedules tampering.
     fn readers(&mut self) {
         if !self.variant.has_followers() {
             return;
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// Schedules an index node's planned events; without faults it runs to the end.
+    /// Schedules the planned events of an index node. From the time without faults on, the node runs to its end.
     fn planned(&mut self, reader: usize) {
         let Some(node) = self.readers.get_mut(reader) else { return };
         for (time, life, event) in std::mem::take(&mut node.plans) {
@@ -306,7 +306,7 @@ impl World {
         let mut outcome = Outcome::default();
         while let Some(Reverse((time, _, machine, event))) = self.events.pop() {
             if time > END_MS {
-                // A copy that cut the same records differently is rejected forever.
+                // A copy that divided the same records into other segments is rejected forever.
                 if self.trouble.copies {
                     break;
                 }
@@ -388,7 +388,7 @@ impl World {
                 self.at(after, at, Event::Start);
             }
             Event::Snapshot => {
-                // As with a machine that is copied while running.
+                // All records are durable, as in a copy of a running machine.
                 machine.disk.durable = machine.disk.end.0;
                 machine.snapshot = Some(machine.disk.clone());
             }
@@ -437,7 +437,7 @@ impl World {
             return;
         }
         if self.store.instead.is_some() {
-            // The machine belongs to a fleet, and the store has none.
+            // The machine belongs to a fleet, and the empty store contains none.
             self.at(self.now + REFUSED_MS, at, Event::Start);
             return;
         }
@@ -560,7 +560,7 @@ impl World {
                 process.state.uploaded(checkpoint);
                 process.in_hand = None;
                 let stored = process.state.stored();
-                // The process may end before saving that.
+                // The process may end before it saves the new state.
                 let noted = self.random.below(8) > 0;
                 if let Some(mark) = machine.disk.mark.as_mut().filter(|_| noted) {
                     (mark.stored, mark.day, mark.planned) = (stored, day, None);

@@ -1,7 +1,8 @@
-//! No circles: references between files, read from the syntax tree, and groups of files that use each other.
+//! No dependency cycles between files. Reads references between files from the syntax tree, and reports groups of files
+//! that use each other.
 //!
-//! A re-export is followed to its original file, so that a facade (`pub use`) is no arrow. Code built for tests only is
-//! omitted.
+//! A re-export is followed to its original file, so a facade (`pub use`) does not count as a reference. Code built for
+//! tests only is omitted.
 
 #![expect(clippy::indexing_slicing, reason = "places are those of lists made here")]
 
@@ -12,25 +13,25 @@ use syn::visit::Visit;
 
 use super::walk;
 
-/// Permitted circles: all of their files, and the reason.
+/// Permitted cycles: all files of the cycle, and the reason.
 const CIRCLES: &[(&[&str], &str)] = &[];
 
-/// Crates of the workspace, by their folders in `src`.
+/// Crates of the workspace, by their folders below `src`.
 const CRATES: &[&str] = &[
     "activity", "admin", "catalog", "config", "fleet", "gateway", "json", "policy", "protocol",
     "runtime", "schema", "server", "upstream",
 ];
 
-/// Prefix of their names.
+/// Prefix of the names of these crates.
 const OURS: &str = "mcpproxy_";
 
 /// Maximum number of re-exports that are followed.
 const MAX_HOPS: usize = 8;
 
-/// Path of names from the root of the workspace: items of a crate begin with the name of its folder.
+/// Path of an item from the root of the workspace: the name of the crate's folder, then the names within the crate.
 type Names = Vec<String>;
 
-/// References of one file to others.
+/// References of a file to other files.
 #[derive(Default)]
 struct File {
     path: String,
@@ -61,7 +62,7 @@ impl File {
         file
     }
 
-    /// `names` from the crate's root, or `None` if they begin elsewhere.
+    /// `names` as a path from the root of the workspace; `None` for a path into another crate.
     fn absolute(&self, names: &[String], children: &BTreeMap<Names, usize>) -> Option<Names> {
         let (first, rest) = names.split_first()?;
         let mut base = match first.as_str() {
@@ -166,7 +167,7 @@ impl<'ast> Visit<'ast> for File {
         self.depth -= 1;
     }
 
-    /// Ignores `pub(super)` and similar, which limit the users of an item and are no references.
+    /// Ignores `pub(super)` and the like, which limit the visibility of an item and are not references.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
@@ -182,7 +183,7 @@ impl<'ast> Visit<'ast> for File {
     }
 
     fn visit_macro(&mut self, macro_: &'ast syn::Macro) {
-        // Its tokens are not parsed: words joined by `::` count as paths.
+        // The tokens of a macro are not parsed: words joined by `::` count as paths.
         let text = macro_.tokens.to_string().replace(" :: ", "::");
         let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
         for word in text.split(|c| !part(c)).filter(|word| word.contains("::")) {
@@ -192,7 +193,7 @@ impl<'ast> Visit<'ast> for File {
     }
 }
 
-/// Edges from a file to those it uses, as indices of `files`.
+/// References from each file to the files it uses, as indices of `files`.
 fn arrows(files: &[File]) -> Vec<BTreeSet<usize>> {
     let modules: BTreeMap<Names, usize> =
         files.iter().enumerate().map(|(at, file)| (file.module.clone(), at)).collect();
@@ -226,7 +227,7 @@ fn home(
     home(&names, files, modules, hops - 1)
 }
 
-/// Groups of files in which each can be reached from each other.
+/// Groups of files in which each file can be reached from every other one.
 fn circles(arrows: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     let reached: Vec<BTreeSet<usize>> = (0..arrows.len())
         .map(|from| {
@@ -250,7 +251,7 @@ fn circles(arrows: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// Circles without an exception, with their arrows, and exceptions that are not needed.
+/// Cycles without an exception, with their references, and exceptions that are no longer needed.
 fn problems(files: &[File], excepted: &[(&[&str], &str)]) -> Vec<String> {
     let arrows = arrows(files);
     let name = |at: &usize| files[*at].path.trim_start_matches("src/");
@@ -307,7 +308,7 @@ fn circles_are_reported() {
         (&[("a", "mod b; pub use b::B;"), ("a/b", "use super::c::C;"), ("a/c", "")], 0),
         (&[("a", "mod b; fn f() { b::f() }"), ("a/b", "use super::A;")], 1),
         (&[("a", "mod b; fn f() { b::f() }"), ("a/b", "pub(super) fn f() {}")], 0),
-        // A facade is not the file that it re-exports.
+        // The file of a facade is not the file that it re-exports.
         (
             &[
                 ("a", "pub mod b; pub use b::B; fn g(x: c::C) {} mod c;"),

@@ -1,10 +1,10 @@
-//! Existence of names in documents: paths in the pages, constants and types in the page of bounds.
+//! Existence of the names in documents: paths in the pages, and constants and types in the page of bounds.
 
 use std::path::Path;
 
 use super::walk;
 
-/// Pages with checked paths, and the folder at which their paths may begin, in addition to the root.
+/// Pages whose paths are checked, and for each the folder to which paths may be relative, in addition to the root.
 const PAGES: &[(&str, &str)] = &[
     ("README.md", ""),
     ("benches/README.md", ""),
@@ -39,7 +39,7 @@ fn is_path(span: &str) -> bool {
         ["src/", "tests/", "tools/", "benches/", "fuzz/"].iter().any(|at| span.starts_with(at));
     let is_source = span.contains('/') && span.ends_with(".rs");
     let is_plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-    // Methods of MCP and routes of REST are no paths.
+    // Methods of MCP and routes of REST are not paths.
     (is_below || is_source)
         && is_plain
         && !["tools/call", "tools/list", "tools/list_changed"].contains(&span)

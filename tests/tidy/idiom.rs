@@ -35,10 +35,10 @@ const COVERED: &[&str] = &[
     "tools/",
 ];
 
-/// This file, which contains all of the words.
+/// This file, which contains all of the forbidden words.
 const WORD_LIST: &str = "tests/tidy/idiom.rs";
 
-/// Phrases forbidden in prose, and their replacements. Spelled in lower case; matched as whole words.
+/// Phrases forbidden in prose, and their replacements. Written in lower case, and matched as whole words.
 const PHRASES: &[(&str, &str)] = &[
     ("told", "reported, notified, a status word"),
     ("wish", "request, command"),
@@ -95,7 +95,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("approval that stands", "standing approval"),
     ("means it ill", "is hostile"),
     ("whoever", "anyone who, the client that, regardless of"),
-    // American spelling.
+    // British spelling.
     ("colour", "color"),
     ("colours", "colors"),
     ("behaviour", "behavior"),
@@ -239,7 +239,7 @@ fn of_rust(text: &str) -> Vec<Piece> {
             is_in_doc = true;
             continue;
         }
-        // A blank doc line keeps the comment open.
+        // An empty doc line does not end the comment.
         is_in_doc = matches!(code, "///" | "//!");
         in_block &= is_in_doc;
         if let Some(at) = code.find("fn ").filter(|at| code.get(..*at).is_some_and(is_signature)) {
@@ -266,7 +266,8 @@ fn is_signature(before: &str) -> bool {
     })
 }
 
-/// String literals of a line, and its comment. Of a literal over several lines, only parts with both quotes on one line count.
+/// String literals of a line, and its comment. Of a literal that spans several lines, only parts with both quotes on
+/// one line are found.
 fn of_line(code: &str) -> (Vec<String>, Option<String>) {
     let mut strings = Vec::new();
     let mut rest = code;

@@ -1,4 +1,4 @@
-//! Log lines that a peer can cause: in code driven by peers they count against the budget of the peer.
+//! Log lines that a peer can cause. In code driven by peers, each line must count against the budget of its peer.
 
 use super::code;
 
@@ -27,7 +27,7 @@ const UNBUDGETED: &[(&str, &str, &str)] = &[
     ("src/upstream/stderr_log.rs", "%error, \"the stderr of servers", "once, at the start"),
 ];
 
-/// Lines of code that log without `peer_line!`.
+/// Lines of code driven by peers that log without `peer_line!`.
 pub(super) fn unbudgeted_lines(path: &str, text: &str) -> Vec<String> {
     let is_driven = |folder: &str| {
         let rest = path.strip_prefix(folder);

@@ -1,7 +1,8 @@
-//! Predicates: a function named like a question (`is_*`, `has_*`, `was_*`, `may_*`) returns a `bool`, bare or wrapped.
+//! Predicates: a function whose name is a question (`is_*`, `has_*`, `was_*`, `may_*`) returns a `bool`, possibly
+//! wrapped.
 //!
-//! A function that changes state has a verb: `record_…`, `mark_…`, `set_…`. Tests are not checked; their names are
-//! sentences.
+//! The name of a function that changes state begins with a verb: `record_…`, `mark_…`, `set_…`. Tests are not checked,
+//! because their names are sentences.
 
 use std::path::Path;
 
@@ -57,7 +58,7 @@ impl<'ast> Visit<'ast> for Misnamed<'_> {
     }
 }
 
-/// True if a result is or contains a `bool`: `Option<bool>`, `Poll<bool>`, `impl Fn() -> bool`.
+/// True if a return type is or contains a `bool`: `Option<bool>`, `Poll<bool>`, `impl Fn() -> bool`.
 fn has_bool(output: &syn::ReturnType) -> bool {
     struct Search(bool);
 

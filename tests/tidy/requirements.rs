@@ -27,7 +27,7 @@ pub(super) fn citations(text: &str) -> Vec<String> {
     found
 }
 
-/// Ids in a line, as anchors: of `FR-008`, of each in `FR-A2..A12`, of `fn cap_3_some_test`.
+/// Ids cited in a line, in the form of anchors: of `FR-008`, of each id in `FR-A2..A12`, of `fn cap_3_some_test`.
 fn cited(line: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for prefix in PREFIXES {
@@ -83,7 +83,7 @@ fn add_series(ids: &mut Vec<String>, prefix: &str, series: &str, first: &str, la
     }
 }
 
-/// Series (a letter, or nothing), digits, and the rest of the text.
+/// Splits a text into the series (a letter, or nothing), the digits, and the rest.
 fn numbered(text: &str, series: char) -> Option<(&str, &str, &str)> {
     let (series, rest) = text.split_at(usize::from(text.starts_with(series)));
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -100,7 +100,7 @@ fn rows(requirements: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Test part of a file: a whole file of tests or benchmarks, or the text after `#[cfg(test)]` in a source.
+/// The tests in a file: all of a file with tests or benchmarks, otherwise the text after `#[cfg(test)]`.
 fn tests_of<'a>(path: &str, text: &'a str) -> &'a str {
     if !path.ends_with(".rs") || path.starts_with("tests/tidy") {
         return "";

@@ -1,22 +1,22 @@
-//! One type name per concept: each type name is unique in the workspace or has a reason.
+//! One type name per concept: each type name is unique in the workspace, or an exception states the reason.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{code, first_word, walk};
 
-/// Names of types in more than one module, with the reason. Other names must be unique.
+/// Names of types that occur in more than one module, with the reason. Other names must be unique.
 const TWICE: &[(&str, &str)] = &[
     (
-        "of a part, written with its module: `activity::Config`, `intent::Settings`",
+        "one per part, written with its module: `activity::Config`, `intent::Settings`",
         "Config Settings",
     ),
     (
-        "twins of two framings, transports or protocol sides, each written with its module",
+        "one per framing, transport or protocol side, written with its module",
         "Decoder Endpoint Exchange Item Line Session Unreadable",
     ),
     ("a command of the program as entered, and a command quoted in a text", "Command"),
-    ("one thing at two stages: as written and as read, as kept and as shown", "Body Target"),
+    ("the same thing at two stages: written and read, or kept and shown", "Body Target"),
     ("the permissions of a token, and the requests to which a rule can apply", "Scope"),
     ("short names of one file each, used there and by its parent", "Peer Start"),
 ];
@@ -35,7 +35,7 @@ fn types(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Names in several files of `homes`, and exceptions that are no longer needed.
+/// Names that occur in several files of `homes`, and exceptions that are no longer needed.
 fn twice(homes: &BTreeMap<String, Vec<String>>, excepted: &[(&str, &str)]) -> Vec<String> {
     let is_excepted =
         |name: &str| excepted.iter().any(|(_, names)| names.split(' ').any(|it| it == name));

@@ -1,15 +1,14 @@
-//! A minimal MCP upstream for the benchmarks: it answers from bytes made at start, so that what is
-//! measured is the proxy.
+//! A minimal MCP upstream for the benchmarks. Its answers are prepared at the start, so that a benchmark measures the proxy.
 //!
 //! ```text
 //! bench_upstream http PORT         streamable HTTP on 127.0.0.1 (0 picks a port)
 //! bench_upstream http unix:PATH    the same on a Unix socket
-//! bench_upstream stdio             one message a line
+//! bench_upstream stdio             one message per line
 //! ```
 //!
 //! Tools: `plain_RESULT` (no output schema) and `typed_RESULT` (with one) for each of [`SIZES`] and each of [`shapes`]. A typed
-//! result of a size holds the same records as text and as structuredContent. HTTP is as narrow as the benchmark's clients need:
-//! HTTP/1.1, `Content-Length`, keep-alive; JSON answers, and event streams at the path `/sse`.
+//! result of a size contains the same records as text and as structuredContent. HTTP is limited to the features that the
+//! benchmark's clients need: HTTP/1.1, `Content-Length`, keep-alive; JSON answers, and event streams at the path `/sse`.
 
 #![expect(clippy::indexing_slicing, reason = "a test server: a panic ends the benchmark loudly")]
 
@@ -50,12 +49,12 @@ fn make_tools() -> Tools {
     let mut tools = Tools { list: String::new(), results: Vec::new() };
     let mut list = Vec::new();
     for (name, size) in SIZES {
-        // A result carries its records twice (text and structured), as real servers do.
+        // A result carries its records twice (as text and as structured content), as real servers do.
         let mut items = Vec::new();
         let mut len = 60;
         while items.is_empty() || len < size / 2 {
             let item = record(items.len() + 1);
-            // The text copy is escaped, so it is about a sixth longer.
+            // The text copy is escaped and therefore about a sixth longer.
             len += item.to_string().len() * 13 / 12 + 1;
             items.push(item);
         }
@@ -77,7 +76,7 @@ fn make_tools() -> Tools {
 }
 
 impl Tools {
-    /// Adds `plain_NAME` and `typed_NAME` with their results; the schema is of the latter.
+    /// Adds the tools `plain_NAME` and `typed_NAME` with their results. Only `typed_NAME` has the schema.
     fn add(&mut self, list: &mut Vec<Value>, name: &str, results: [String; 2], schema: &Value) {
         let (input, hints) = (json!({"type": "object"}), json!({"readOnlyHint": true}));
         let plain = json!({"name": format!("plain_{name}"), "description": "Plain.", "inputSchema": input, "annotations": hints});
@@ -125,7 +124,7 @@ fn records_schema() -> Value {
     })
 }
 
-/// Results that are all structured: name, structured content, output schema.
+/// Results with structured content only: name, structured content, output schema.
 fn shapes() -> [(&'static str, Value, Value); 4] {
     let rows: Vec<_> = (1..=ROWS)
         .map(|n| {
@@ -203,7 +202,7 @@ fn answer(tools: &Tools, message: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The raw scalar after `key`: enough for the messages a proxy sends.
+/// The raw scalar after `key`. This simple search suffices for the messages of a proxy.
 fn member<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let rest = text[text.find(key)? + key.len()..].trim_start();
     rest.split([',', '}']).next().map(str::trim_end)

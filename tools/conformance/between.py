@@ -1,4 +1,4 @@
-"""between.py BINARY NODE CLIENT URL: the client, with mcpproxy between it and the server at URL."""
+"""between.py BINARY NODE CLIENT URL: runs the client with mcpproxy between the client and the server at URL."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-// client.mjs URL: what a client does in the suite's client scenarios, with the npm client.
+// client.mjs URL: acts as the client of the suite's client scenarios, with the npm client.
 //
 // The scenario and the revision come from the suite in MCP_CONFORMANCE_…; tools and prompts have
 // PREFIX before their names where mcpproxy stands between.
@@ -22,7 +22,7 @@ client.setRequestHandler("elicitation/create", () => ({ action: "accept", conten
 const tools = async () => (await client.listTools()).tools;
 const call = (name, args = {}) => client.callTool({ name: prefix + name, arguments: args });
 
-// What else a client could do in a scenario it does not need to, and a server may refuse.
+// Optional requests of a client in a scenario, which a server may refuse.
 const attempt = async (act) => {
   try {
     await act();

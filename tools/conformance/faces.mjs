@@ -1,9 +1,9 @@
-// faces.mjs: the suite's requests on their way to another face of mcpproxy. Loaded before the suite.
+// faces.mjs: redirects the suite's requests to another interface of mcpproxy. Loaded before the suite.
 //
-// A face that offers tools of its own is asked for the backend's by `call_tool_destructive`
-// (FACE=mcp). Before stdio (FACE=stdio, COMMAND as JSON) stands no HTTP: a session is a process of
-// its own, a request a line, and an answer is what comes back under its id. Ids are exchanged on the
-// way, since clients of one process may use the same; nothing else of a message is.
+// If the interface offers tools of the proxy, the backend's tools are called through `call_tool_destructive`
+// (FACE=mcp). For stdio (FACE=stdio, COMMAND as JSON) there is no HTTP: a session is a separate process, a request is a
+// line, and the answer is the message with its id. Ids are replaced on the way, because clients of one process may use
+// the same ones. Nothing else in a message is changed.
 
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
@@ -22,7 +22,7 @@ const read = (text) => {
   }
 };
 
-/** The message and headers, with a call of a tool of the backend's as a call of ours. */
+/** The message and headers, with a call of the backend's tool replaced by a call of the proxy's call tool. */
 function translated(body, headers) {
   const message = read(body);
   const name = message?.params?.name;
@@ -30,7 +30,7 @@ function translated(body, headers) {
   const call = { name: `suite:${name.slice(TOOL.length)}`, args: message.params.arguments ?? {} };
   call.intent = { operation_type: "destructive" };
   if (headers.get("mcp-name") === name) headers.set("mcp-name", CALL);
-  // They repeat arguments of the backend's tool: mcpproxy makes them itself.
+  // These headers repeat arguments of the backend's tool; mcpproxy adds them itself.
   for (const header of [...headers.keys()]) if (header.startsWith("mcp-param-")) headers.delete(header);
   return [JSON.stringify({ ...message, params: { ...message.params, name: CALL, arguments: call } }), headers];
 }
@@ -51,7 +51,7 @@ class Session {
     this.child.stdin.write(JSON.stringify(message) + "\n");
   }
 
-  /** Takes a message to the request that it belongs to. */
+  /** Delivers a message to the request to which it belongs. */
   hear(message) {
     const asked = this.pending.get(message?.id);
     if (asked && message.method === undefined) {
@@ -105,7 +105,7 @@ async function lines(body, headers, { method, signal }) {
   const named = headers.get("mcp-session-id");
   const message = read(body);
   const begins = message?.method === "initialize" && !named;
-  // As of 2026-07-28 there are no sessions: one process does for all.
+  // In 2026-07-28 there are no sessions, so one process serves all requests.
   const key = named ?? (begins ? crypto.randomUUID() : "modern");
   if (named && !sessions.has(named)) return new Response(null, { status: 404 });
   if (!sessions.has(key)) sessions.set(key, new Session());

@@ -1,9 +1,8 @@
-"""login.py BINARY NODE CLIENT URL: the client of an `auth/` scenario is mcpproxy itself.
+"""login.py BINARY NODE CLIENT URL: mcpproxy itself is the client of an `auth/` scenario.
 
-A person's part is played here: `mcpproxy upstream login`, the page it names, and the same again
-where a server asks for more. Between logins the proxy is started anew, so that what it found is
-what it says and nothing has to be waited for. A client that needs no person gets its tokens without
-any of this.
+The script plays the part of the user: `mcpproxy upstream login`, the page that it names, and the same again if a server
+requires a further scope. The proxy is restarted between logins, so that its state is current and nothing has to be
+waited for. A client that needs no person gets its tokens without these steps.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ import urllib.request
 
 import suite
 
-# More than anyone would try: it is mcpproxy that has to end it.
+# More logins than necessary: mcpproxy must end a series of logins.
 LOGINS = 6
 LOGIN_SECONDS = "10s"
 STATE_SECONDS = 30
@@ -45,8 +44,9 @@ def main() -> int:
 
 
 def state_reason(config: suite.Config, expected: bool) -> str:
-    """The reason in the server's state. The answer to a call precedes it: the state follows once the
-    scopes that the server wants are on disk."""
+    """The reason in the server's state. The state may change after the answer to a call, once the scopes that the
+    server requires are on disk.
+    """
     deadline = time.monotonic() + STATE_SECONDS
     while not (reason := config.state()["reason"]) and expected and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -54,8 +54,7 @@ def state_reason(config: suite.Config, expected: bool) -> str:
 
 
 def settings() -> dict:
-    """What an operator would write down: a client that was registered by hand, or one that
-    describes itself at a URL."""
+    """Config that an operator would write: a manually registered client, or one described by a document at a URL."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
     known = {name: context[name] for name in ("client_id", "client_secret", "issuer") if name in context}
     if os.environ["MCP_CONFORMANCE_SCENARIO"] == "auth/client-credentials-basic":
@@ -66,7 +65,7 @@ def settings() -> dict:
 
 
 def logged_in(command: list[str]) -> bool:
-    """Runs the login and opens the page it names."""
+    """Runs the login and opens the page that it names."""
     argv = [*command, "upstream", "login", suite.SERVER, "--timeout", LOGIN_SECONDS]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as login:
         for line in login.stderr:

@@ -1,7 +1,8 @@
-"""Reference servers, before which mcpproxy has to be as they are directly, in every revision.
+"""Reference servers: through mcpproxy they must behave as they do directly, in every revision.
 
-`python` is the one of the official Python SDK. It is no package of its own: the SDK's source package on PyPI has
-it. `suite` is the suite's own, which is in no package: a checkout of the suite's repository has it (`--reference`).
+`python` is the reference server of the official Python SDK. It is not a package of its own, but part of the SDK's
+source package on PyPI. `suite` is the server of the suite itself, which is in no package: it is taken from a checkout
+of the suite's repository (`--reference`).
 """
 
 import contextlib
@@ -20,9 +21,9 @@ from stage import Failed, free_port, fresh, install_python, listening, started, 
 from suite import WORK, Found
 
 REVISIONS = ("2025-06-18", *suite.REVISIONS)
-# The suite as it is runs in all of them but /mcp/all.
+# The unchanged suite runs in all columns except /mcp/all.
 COLUMNS = ("direct", "/mcp/server", "/mcp/all", "stdio")
-# Of the version that tools/interop/requirements.txt installs.
+# In the version that tools/interop/requirements.txt installs.
 SOURCE = "mcp==2.3.0"
 SHA256 = "8b147a50441cf059dc88c684e0aeed3687f0aa0f39c6cde7b90330effd2b34d8"
 INSIDE = "examples/servers/everything-server/"
@@ -31,7 +32,7 @@ DOWNLOAD_SECONDS = 300
 
 
 def install() -> Path:
-    """The folder with the Python SDK's server; its SDK is the one of the peers of tools/interop."""
+    """The folder of the Python SDK's server; it uses the SDK installed for the peers of tools/interop."""
     install_python("venv", "requirements.txt")
     if SOURCE not in (PEERS / "requirements.txt").read_text().splitlines():
         raise Failed(f"tools/interop installs another version than {SOURCE}")
@@ -54,7 +55,7 @@ def install() -> Path:
 
 @contextlib.contextmanager
 def server(which: str, options, name: str):
-    """A process of its own, and its port."""
+    """A separate process, and its port."""
     port = free_port()
     if which == "python":
         argv = [INSTALLED / "venv/bin/python", "-m", "mcp_everything_server", "--port", port]
@@ -69,7 +70,7 @@ def server(which: str, options, name: str):
 
 
 def runs(which: str, revision: str, options, only) -> dict[str, Found]:
-    """By column. The server has all protocol families, and mcpproxy takes its choice."""
+    """Results by column. The server supports all protocol families, and mcpproxy chooses one."""
     if which == "python":
         install()
 

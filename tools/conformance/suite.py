@@ -1,9 +1,9 @@
-"""The suite: installs it, runs it, reads what it found.
+"""The suite: installs and runs it, and reads its results.
 
-Through mcpproxy a thing of the server `suite` has another name: `suite__` before a tool's or a
-prompt's, `mcpproxy://suite/` before a URI. The suite asks for fixed ones, so what runs through is a
-copy of it in which the string literals of these names are exchanged, and nothing else; so there is
-nothing between the suite and mcpproxy that could mend or break a byte.
+Through mcpproxy an item of the server `suite` has another name: `suite__` before the name of a tool or a prompt,
+`mcpproxy://suite/` before a URI. The suite requests fixed names. Therefore scenarios through the proxy use a copy of
+the suite in which only the string literals of these names are replaced. So nothing between the suite and mcpproxy could
+repair or damage a byte.
 """
 
 import contextlib
@@ -34,17 +34,17 @@ INSTALL_SECONDS = 600
 RUN_SECONDS = 240
 # Server scenarios of extensions that the backend offers.
 EXTENSIONS = ("sep-2640-skills-enumeration", "sep-2640-skills-manifest", "sep-2640-skills-directory")
-# Runs of the suite at a time: most of each is waiting.
+# Number of concurrent runs of the suite; most of their time is waiting.
 AT_A_TIME = 3
-# A check that is there more than once counts as the worst of them.
+# A check with several results counts as the worst of them.
 BADNESS = ("INFO", "SKIPPED", "SUCCESS", "WARNING", "FAILURE")
 
-# By scenario: by check: status and what was said about it.
+# By scenario and check: the status and its explanation.
 Found = dict[str, dict[str, tuple[str, str]]]
 
 
 def install():
-    """The suite and its Node, in the pinned versions; nothing where they stand already."""
+    """Installs the suite and Node in the pinned versions, unless they are already installed."""
     pins = (HERE / "package-lock.json").read_text()
     stamp = WORK / "installed"
     if not (stamp.exists() and stamp.read_text() == pins):
@@ -57,12 +57,12 @@ def install():
         stamp.write_text(pins)
     plain = WORK / PACKAGE / "dist/index.js"
     (WORK / PACKAGE / "dist/through.js").write_text(renamed(plain.read_text()))
-    # A module finds its packages from the folder it stands in.
+    # A module finds its packages starting from its own folder.
     shutil.copy(HERE / "client.mjs", WORK)
 
 
 def renamed(script: str) -> str:
-    """The suite, asking for the backend's things under the names that mcpproxy gives them."""
+    """A copy of the suite that requests the backend's items under the names that mcpproxy gives them."""
     offers = json.loads((HERE / "backend/offers.json").read_text())
     names = [each["name"] for kind in ("tools", "prompts") for each in offers[kind]]
     names += tasks_backend.TOOLS
@@ -72,13 +72,15 @@ def renamed(script: str) -> str:
 
 
 def server_runs(revision: str, options, only) -> dict[str, Found]:
-    """By column: directly, and through each face; `other` is through to a server of the other era."""
+    """Results by column: directly, and through each interface; `other` is through mcpproxy to a server of the other
+    protocol family.
+    """
     modern = revision == MODERN
     own, other = ("both", "legacy") if modern else ("legacy", "both")
     columns = {"direct": own, "/mcp/all": own, "other era": other, "/mcp": own, "stdio": own}
 
     def ask(column: str) -> Found:
-        # Each has a backend of its own: some scenarios change what it lists.
+        # Each column has a backend of its own, because some scenarios change its lists.
         name = f"{revision}-{column.strip('/').replace('/', '-').replace(' ', '-')}"
         with backend(options.backend, columns[column], name) as port:
             if column == "direct":
@@ -106,7 +108,7 @@ def backend(binary: Path, era: str, name: str):
 
 
 class Config:
-    """A mcpproxy before one server: its files, and where it is to listen."""
+    """Files of a mcpproxy in front of one server, and the address at which it listens."""
 
     def __init__(self, upstream: str, name: str, oauth: dict | None):
         folder, port = fresh(WORK / "proxy" / name), free_port()
@@ -124,7 +126,7 @@ class Config:
         self.path.write_text(json.dumps(config, indent=1))
 
     def state(self) -> dict:
-        """How the server is, while mcpproxy runs."""
+        """State of the server as reported by the running mcpproxy."""
         request = urllib.request.Request(f"{self.api}/servers", headers={"X-API-Key": KEY})
         with urllib.request.urlopen(request, timeout=5) as answer:
             return json.load(answer)["data"]["servers"][0]
@@ -138,14 +140,14 @@ class Config:
 
 
 def configured(upstream: int | str, name: str, oauth: dict | None = None) -> Config:
-    """The config of a mcpproxy before one server, given by port or URL."""
+    """The config of a mcpproxy in front of one server, given by port or URL."""
     url = f"http://127.0.0.1:{upstream}/mcp" if isinstance(upstream, int) else upstream
     return Config(url, name, oauth)
 
 
 @contextlib.contextmanager
 def served(binary: Path, config: Config):
-    """mcpproxy, once its server was discovered or has failed."""
+    """Starts mcpproxy, and waits until its server was discovered or has failed."""
     argv = [str(binary), "serve", "--config", str(config.path)]
     with started(argv, config.log, env=os.environ | {"RUST_LOG": "debug"}) as child:
         wait_for(config.ready, child, f"mcpproxy is not ready, see {config.log}")
@@ -154,19 +156,19 @@ def served(binary: Path, config: Config):
 
 @contextlib.contextmanager
 def proxy(binary: Path, upstream: int | str, name: str):
-    """A mcpproxy before one server, given by port or URL; the URL of its /mcp/all."""
+    """Starts mcpproxy in front of one server, given by port or URL. Returns the URL of its /mcp/all."""
     config = configured(upstream, name)
     with served(binary, config):
         yield f"{config.url}/all"
 
 
 def ask_server(revision: str, name: str, url: str, face: dict, only, own_names: bool = False) -> Found:
-    """Runs the server scenarios of a revision against a server, or a face of mcpproxy."""
+    """Runs the server scenarios of a revision against a server, or against an interface of mcpproxy."""
     script = "index.js" if own_names else "through.js"
     into = fresh(WORK / "results" / f"server-{name}")
     argv = ["server", "--url", url, *scenarios_of(revision)]
     run(script, argv, into, {**face, "TARGET": url} if face else {})
-    # Scenarios of extensions are in no requirement set.
+    # Scenarios of extensions belong to no requirement set.
     for scenario in EXTENSIONS:
         argv = ["server", "--url", url, "--scenario", scenario, "--force"]
         argv += ["--spec-version", revision]
@@ -175,15 +177,16 @@ def ask_server(revision: str, name: str, url: str, face: dict, only, own_names: 
 
 
 def scenarios_of(revision: str) -> list[str]:
-    """Of a requirement set, which revisions before 2025-11-25 have none of."""
+    """Scenarios of a requirement set; revisions before 2025-11-25 have none."""
     if revision in REVISIONS:
         return ["--requirements", revision]
     return ["--suite", "all", "--spec-version", revision]
 
 
 def task_runs(options, only) -> dict[str, Found]:
-    """The scenarios of the extension for tasks, which the set of 2026-07-28 has beside the required
-    ones: directly, and through each face, before a server of their own."""
+    """Runs the scenarios of the tasks extension, which the set of 2026-07-28 has in addition to the required ones:
+    directly, and through each interface, with a server of their own.
+    """
 
     def ask(column: str) -> Found:
         name = f"tasks-{column.strip('/').replace('/', '-')}"
@@ -225,7 +228,7 @@ def run(script: str, argv: list[str], into: Path, face: dict | None = None):
     argv = [*node, str(WORK / PACKAGE / "dist" / script), *argv, "-o", str(into)]
     with open(into / "log", "wb") as log:
         try:
-            # What it exits with is in what it found.
+            # The exit code is ignored, because the results contain the failures.
             env = os.environ | (face or {})
             subprocess.run(argv, stdout=log, stderr=log, timeout=RUN_SECONDS, env=env)
         except subprocess.TimeoutExpired:
@@ -253,15 +256,16 @@ def found_in(folder: Path, prefix: str, only, tasks: bool = False) -> Found:
 
 
 def counted(checks: dict) -> str:
-    """How many checks pass, of how many that were made."""
+    """Number of checks that pass, and number of checks that were made."""
     made = [status for status, _ in checks.values() if status not in ("INFO", "SKIPPED")]
     good = sum(status == "SUCCESS" for status in made)
     return str(good) if good == len(made) else f"{good} of {len(made)}"
 
 
 def client_runs(revision: str, options, only) -> dict[str, Found]:
-    """Directly, and through: `client.mjs` against the suite's own servers. A login has no direct
-    column: there the client is mcpproxy."""
+    """Runs `client.mjs` against the suite's own servers, directly and through mcpproxy. A login has no direct column,
+    because its client is mcpproxy.
+    """
     node, client = WORK / "node_modules/node/bin/node", WORK / "client.mjs"
     binary = options.binary.resolve()
     commands = {
@@ -279,7 +283,7 @@ def client_runs(revision: str, options, only) -> dict[str, Found]:
         run("index.js", [*argv, "--spec-version", revision, "--force"], into)
         found = found_in(into, "", only)
         if column == "login":
-            # Nothing to compare with: the client has to end as the scenario expects, too.
+            # There is no direct result to compare with, so the client must also end as the scenario expects.
             passed = "OVERALL: PASSED" in (into / "log").read_text()
             found[scenario]["overall/the suite's verdict"] = ("SUCCESS" if passed else "FAILURE", "")
         return found
@@ -297,7 +301,7 @@ def client_runs(revision: str, options, only) -> dict[str, Found]:
 
 
 def client_scenarios(revision: str) -> list[str]:
-    """Those of a requirement set, and the ones of extensions that it names."""
+    """Scenarios of a requirement set, and of the extensions that it names."""
     text = (WORK / PACKAGE / f"requirements/{revision}.yaml").read_text()
     required = re.search(r"^client:\n((?:  - .*\n)+)", text, re.MULTILINE).group(1)
     scenarios = re.findall(r"  - (\S+)", required)

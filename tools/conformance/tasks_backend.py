@@ -1,8 +1,8 @@
-"""A server of 2026-07-28 with the extension for tasks, for the `tasks-*` scenarios of the suite.
+"""A server of 2026-07-28 with the tasks extension, for the `tasks-*` scenarios of the suite.
 
     tools/conformance/tasks_backend.py PORT
 
-Its tools are those that the scenarios ask for. Everything is answered as JSON; there are no streams.
+Its tools are those that the scenarios call. Every answer is JSON; there are no streams.
 """
 
 import base64
@@ -18,7 +18,7 @@ VERSION = "2026-07-28"
 EXTENSION = "io.modelcontextprotocol/tasks"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 TOOLS = ("greet", "slow_compute", "failing_job", "protocol_error_job", "confirm_delete", "multi_input", "test_tool_with_task")
-# Of these a client without the extension gets an error; the others then wait for their result.
+# For these tools a client without the extension gets an error; for the others it waits for the result.
 REQUIRED = ("failing_job", "protocol_error_job", "confirm_delete", "multi_input", "test_tool_with_task")
 NAMES = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 TTL_MS = 3_600_000
@@ -49,7 +49,7 @@ def form(message: str) -> dict:
 
 
 class Task:
-    """A task that ends at a time, or once its questions are answered."""
+    """A task that ends at a given time, or once its questions are answered."""
 
     def __init__(self, seconds: float, outcome: dict, asks: dict | None = None):
         self.id, self.made = str(uuid.uuid4()), now()
@@ -164,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(405, b"")
 
     def check(self, method: str, params: dict):
-        """Headers have to repeat the body."""
+        """Checks that the headers repeat the body."""
         pairs = [("mcp-method", method)]
         if method in NAMES:
             pairs.append(("mcp-name", params.get(NAMES[method])))

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/data/parser_differentials.json: what four parsers read in each case.
+"""Writes tests/data/parser_differentials.json: the values that four parsers read in each case.
 
-The cases of RESULTS are whole tool results, those of CASES documents in one.
+The cases of RESULTS are whole tool results, those of CASES are documents within a result.
 
-Runs Python's json, JavaScript's JSON.parse (node), serde_json and simd-json on the same bytes. The
-last two are read by the test itself in its writing mode, so that their versions are the crate's:
+Runs Python's json, JavaScript's JSON.parse (node), serde_json and simd-json on the same bytes. The test itself runs the
+last two in its writing mode, so that their versions are those of the crate:
 
     python3 tools/differentials/generate.py
 
-Nothing here decides what is right; the expected verdicts stand in the test.
+This script does not decide which values are right; the expected verdicts are in the test.
 """
 import base64
 import json

@@ -1,6 +1,6 @@
-//! Runs schedules of a simulated ledger, of those who follow it and of shared facts, as many as wanted, on all cores:
-//! `simulate-fleet [COUNT] [FIRST_SEED] [VARIANT]`. Ends with 1 and the seed at the first schedule in
-//! which something does not hold, and shows what happened in it.
+//! Runs schedules of a simulated ledger, its followers and shared facts on all cores: `simulate-fleet [COUNT]
+//! [FIRST_SEED] [VARIANT]`. At the first schedule that violates an invariant, it prints the seed and the events of that
+//! schedule, and exits with 1.
 
 #![allow(unreachable_pub, dead_code, missing_docs, reason = "shared with the test")]
 
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default| arguments.next().map_or(Ok(default), |it| it.parse::<u64>());
     let (Ok(count), Ok(first)) = (number(1_000_000), number(0)) else {
-        eprintln!("simulate-fleet [COUNT] [FIRST_SEED] [VARIANT]");
+        eprintln!("usage: simulate-fleet [COUNT] [FIRST_SEED] [VARIANT]");
         return ExitCode::from(2);
     };
     let variant = match arguments.next() {
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Some(name) => match Variant::named(&name) {
             Some(variant) => variant,
             None => {
-                eprintln!("no variant {name}: Right, or one of {:?}", Variant::BROKEN);
+                eprintln!("unknown variant {name}: expected Right or one of {:?}", Variant::BROKEN);
                 return ExitCode::from(2);
             }
         },

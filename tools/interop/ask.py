@@ -1,4 +1,4 @@
-"""Asks the servers, directly and through the proxy, and collects what the taps saw."""
+"""Sends the calls to the servers, directly and through the proxy, and collects the recordings of the taps."""
 
 import contextlib
 import json
@@ -17,19 +17,19 @@ from taps import HttpTap, StdioTap
 API_KEY = "interop-key-of-more-than-thirty-two-characters"
 CLIENT_SECONDS = 300
 LOOK_SECONDS = 10
-# How much of what a client said about its failure is shown.
+# Maximum length of a client's error text that is shown.
 SAID = 2000
 RECORDS = ("tool_call", "policy_decision")
-# As the clients spell arguments themselves.
+# Arguments in the spelling of the clients.
 COMPACT = {"ensure_ascii": False, "separators": (",", ":")}
 
 
 @dataclass
 class Answers:
-    """What a run through the proxy left, by server's name.
+    """Results of a run through the proxy, by the name of the server.
 
-    `got` is what reached the client, `gave` what the server said to the proxy, `read` how the
-    client understood it, `checks` what else was looked at: subject, check, problem.
+    `got` has the bytes that reached the client, `gave` those that the server sent to the proxy, `read` the client's
+    interpretation, `checks` the outcomes of further checks: subject, check, problem.
     """
 
     got: dict = field(default_factory=dict)
@@ -39,17 +39,18 @@ class Answers:
 
 
 class Direct:
-    """The servers' answers with nothing but a tap between them and a client; each asked once."""
+    """The servers' answers with only a tap between server and client; each server is asked once."""
 
     def __init__(self, place: peers.Place):
         self.place = place
         self.known = {}
 
     def answers(self, client: peers.Client, server: peers.Server, gave: list[wire.Call]):
-        """What this client gets, in the era in which the server `gave` its answers to the proxy.
+        """The direct answers for this client, in the protocol family in which the server `gave` its answers to the
+        proxy.
 
-        A server may say more in the modern era (`resultType`). Not every client can speak it, so
-        there it is the first one that asks; the bytes are the server's in any case.
+        In the modern family a server may send more (`resultType`). Not every client can speak it, so in that family the
+        answers to the first client are used; the bytes are the server's in any case.
         """
         modern = any(each.modern for each in gave)
         client = peers.clients(self.place, HERE)[0] if modern or not client.direct else client
@@ -88,14 +89,14 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
         config = write_config(folder, servers, taps, port)
         proxy = None
         plan = {"mode": client.mode, "calls": [ask for s in servers for ask in variants(s)]}
-        # A client by `initialize` cannot read the wish for input that one of the servers answers.
+        # A client that uses `initialize` cannot read the request for input that one of the servers answers.
         plan["offers"] = client.mode != "legacy" and any(server.offers for server in servers)
         if route == "http":
             argv = [str(binary), "serve", "--config", str(config)]
             proxy = stack.enter_context(started(argv, folder / "mcpproxy.log"))
             unready = f"mcpproxy is not ready, see {folder}/mcpproxy.log"
             wait_for(Rest(port).ready, proxy, unready)
-            # One that took long to start is tried again.
+            # A server that was slow to start is tried again.
             connected = lambda: not Rest(port).absent()
             wait_for(connected, proxy, f"a server is not connected, see {folder}/mcpproxy.log")
             tap = HttpTap(port)
@@ -106,7 +107,7 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
             plan["command"] = tap.command([str(binary), "stdio", "--config", str(config)])
             plan["until"] = [variants(s)[0] for s in servers]
         seen = run_client(client, plan, folder)
-        # The calls of the plan are the last ones: what came before waited for the servers.
+        # The calls of the plan are the last ones; earlier calls waited for the servers.
         calls = tap.calls()[-len(plan["calls"]) :]
         if len(calls) != len(plan["calls"]):
             made = f"{len(calls)} of {len(plan['calls'])} calls made"
@@ -123,13 +124,13 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
         left = still_there(proxy, [tap, *taps.values()])
         answers.checks.append(("all", "ends, and its children", left))
         if not proxy:
-            # The calls that waited for their servers are on record too, so calls are not counted.
+            # The calls that waited for their servers are also recorded, so the number of calls is not compared.
             answers.checks += recorded(servers, RECORDS[1:], Cli(binary, config).records)
     return answers
 
 
 def run_client(client: peers.Client, plan: dict, folder: Path) -> list[dict]:
-    """Runs the client over the plan; what it made of each answer."""
+    """Runs the client with the plan. Returns its interpretation of each answer."""
     path = folder / "plan.json"
     path.write_text(json.dumps({"mode": "legacy", "until": [], **plan}, indent=1))
     try:
@@ -156,7 +157,7 @@ def write_config(folder: Path, servers, taps, port: int) -> Path:
         "listen": f"127.0.0.1:{port}",
         "data_dir": str(folder / "data"),
         "api_key": API_KEY,
-        # What servers themselves say of bad arguments is compared as well.
+        # The servers' own messages about invalid arguments are compared as well.
         "input_validation": {"mode": "off"},
         "mcpServers": {server.name: entry(server) for server in servers},
     }
@@ -167,7 +168,7 @@ def write_config(folder: Path, servers, taps, port: int) -> Path:
 
 
 def variants(server: peers.Server) -> list[dict]:
-    """The checks as calls of ours; both ways to write arguments and intent take turns."""
+    """The checks as calls of the proxy's tools; the two ways to write arguments and intent alternate."""
     calls = []
     for number, check in enumerate(server.checks):
         asked = {"name": f"{server.name}:{check.tool}"}
@@ -183,7 +184,7 @@ def variants(server: peers.Server) -> list[dict]:
 
 @dataclass
 class Rest:
-    """The running proxy, asked over REST."""
+    """The running proxy, queried over REST."""
 
     port: int
 
@@ -201,7 +202,7 @@ class Rest:
             return False
 
     def absent(self) -> dict:
-        """The servers that are not connected, and why."""
+        """The servers that are not connected, each with the reason."""
         servers = self.get("/readyz")["servers"]
         return {each["name"]: each["reason"] for each in servers if each["state"] != "connected"}
 
@@ -212,7 +213,7 @@ class Rest:
 
 @dataclass
 class Cli:
-    """What a proxy that has ended left, asked on the command line."""
+    """State left by a proxy that has ended, queried on the command line."""
 
     binary: Path
     config: Path
@@ -240,7 +241,7 @@ def recorded(servers, kinds, records):
 
 
 def still_there(proxy: subprocess.Popen | None, taps: list) -> str:
-    """What is left of the proxy and its children after a while, or how badly it ended."""
+    """Processes of the proxy and its children that still run after a while, or the exit code if it is not 0."""
     deadline = time.monotonic() + END_SECONDS
     pids = [pid for tap in taps if isinstance(tap, StdioTap) for pid in tap.pids()]
     while proxy and proxy.poll() is None or any(map(alive, pids)):

@@ -1,5 +1,5 @@
-// client.mjs PLAN.json: makes the plan's calls with the npm SDK's client, one after another.
-// The plan and what is printed: see client.py.
+// client.mjs PLAN.json: makes the plan's calls with the npm SDK's client, one after another. For the plan and the
+// output see client.py.
 
 import { readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";

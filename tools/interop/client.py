@@ -1,9 +1,9 @@
 """client.py PLAN.json: makes the plan's calls with the PyPI `mcp` client, one after another.
 
-The plan: `url` or `command`, `mode` (legacy, auto, or a revision), `until` (calls repeated until
-they do not fail: their servers are ready), `calls`, `offers` (whether there is more than tools, to be
-read by client_both.mjs). Prints how the client read each answer, as JSON. The bytes are taken
-from the wire, not from here.
+The plan: `url` or `command`, `mode` (legacy, auto, or a revision), `until` (calls that are repeated until they succeed,
+which means that their servers are ready), `calls`, `offers` (whether there are items other than tools, to be read by
+client_both.mjs). Prints the client's interpretation of each answer, as JSON. The bytes are taken from the recordings,
+not from this output.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ async def read(client: Client, call: dict) -> dict:
 
 
 def ready(answer: dict) -> bool:
-    """Whether the server answered; what the client refuses to read is an answer."""
+    """Whether the server answered; an answer that the client refuses to read counts as one."""
     return answer["as"] == "refused by the client" or answer.get("isError") is False
 
 

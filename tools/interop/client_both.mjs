@@ -1,6 +1,6 @@
-// client_both.mjs PLAN.json: makes the plan's calls with the npm client of both eras, one after
-// another. The plan and what is printed: see client.py. It also reads what is offered beside tools,
-// and fails if it refuses to read an answer: no schema but the protocol's own stands against that.
+// client_both.mjs PLAN.json: makes the plan's calls with the npm client of both protocol families, one after another.
+// For the plan and the output see client.py. It also reads the items other than tools, and fails if the client refuses
+// an answer: these items have no schema except that of the protocol.
 
 import { readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -15,7 +15,7 @@ import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
 const TIMEOUT = { timeout: 30_000 };
 const READY_MS = 60_000;
-// Most resources, and most prompts, that are read.
+// Maximum number of resources, and of prompts, that are read.
 const MOST = 100;
 
 const plan = JSON.parse(await readFile(process.argv[2], "utf8"));
@@ -38,7 +38,7 @@ async function read(params) {
   }
 }
 
-// A server's own error is an answer, and so is its wish for input, which nobody here can fulfil.
+// A server's own error is an answer, and so is its request for input, which this client cannot satisfy.
 const unfulfilled = (error) =>
   error instanceof SdkError && error.code === SdkErrorCode.CapabilityNotSupported;
 
@@ -52,7 +52,7 @@ async function readable(what, asked) {
   }
 }
 
-// How many answers there were that are no errors.
+// Number of answers that are not errors.
 async function readOffers() {
   const offered = client.getServerCapabilities() ?? {};
   let count = 0;
@@ -79,7 +79,7 @@ async function readOffers() {
   return count;
 }
 
-// What the client refuses to read is an answer.
+// An answer that the client refuses to read is an answer.
 const ready = (answer) => answer.as === "refused by the client" || answer.isError === false;
 
 const deadline = Date.now() + READY_MS;

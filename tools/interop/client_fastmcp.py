@@ -1,6 +1,6 @@
 """client_fastmcp.py PLAN.json: makes the plan's calls with FastMCP's client, one after another.
 
-The plan and what is printed: see client.py.
+For the plan and the output see client.py.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """client_inspector.py INSPECTOR… PLAN.json: makes the plan's calls with the Inspector's CLI.
 
-Each call is a process and a session of its own, over HTTP. The plan and what is printed: see
-client.py; beside it stands the result as the Inspector printed it.
+Each call is a separate process and session, over HTTP. For the plan and the output see client.py; in addition, the
+output has the result as printed by the Inspector.
 """
 
 import json
@@ -17,7 +17,7 @@ def main():
     *inspector, path = sys.argv[1:]
     plan = json.loads(Path(path).read_text())
     command = [*inspector, plan["url"], "--protocol-era", plan["mode"], "--format", "json", "-q"]
-    # What it keeps for itself goes beside the plan.
+    # The Inspector's own files are stored beside the plan.
     env = os.environ | {"HOME": str(Path(path).parent)}
     print(json.dumps([call(command, env, each) for each in plan["calls"]]))
 

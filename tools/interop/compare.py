@@ -1,4 +1,4 @@
-"""Compares what three taps saw of one call."""
+"""Compares the recordings of three taps for one call."""
 
 import json
 
@@ -10,7 +10,7 @@ COMPLETE = b'"resultType":"complete"}'
 
 
 def compare(server, route: str, direct: list, through):
-    """For each check of a server: the check, how many bytes the client got, what is wrong."""
+    """For each check of a server: the check, the number of bytes that the client got, and the problem."""
     direct, gave = list(direct), list(through.gave[server.name])
     rows = zip(server.checks, through.got[server.name], through.read[server.name])
     for check, got, read in rows:
@@ -21,7 +21,7 @@ def compare(server, route: str, direct: list, through):
 
 
 def differences(check, plain, sent, got, read, route):
-    """What is wrong with one call. `plain`, `sent`, `got`: direct, upstream, downstream."""
+    """The problem of one call. `plain`, `sent`, `got`: direct, upstream, downstream."""
     if not got.raw:
         yield "the client got no answer"
         return
@@ -40,7 +40,7 @@ def differences(check, plain, sent, got, read, route):
     if check.outcome == peers.BLOCKED:
         yield from not_a_refusal("output schema validation failed: ", got, exact=False)
         return
-    # A line holds no line breaks, and that is all a line-framed transport may change.
+    # A line contains no line breaks; a line-framed transport may change nothing else.
     breaks = bytes.maketrans(b"\r\n", b"  ") if route == "stdio" else None
     expected = sent.raw.translate(breaks)
     if sent.member == "result":
@@ -54,7 +54,7 @@ def differences(check, plain, sent, got, read, route):
 
 
 def adapted(result: bytes) -> bytes:
-    """A result as a client of 2025-11-25 is to get it: structured content that is no object is wrapped."""
+    """A result as a client of 2025-11-25 must get it: structured content that is not an object is wrapped."""
     value = wire.members(result).get("structuredContent", b"{")
     if not result.startswith(b"{") or value.startswith(b"{"):
         return result
@@ -63,7 +63,7 @@ def adapted(result: bytes) -> bytes:
 
 
 def completed(result: bytes) -> bytes:
-    """A result as a client of 2026-07-28 is to get it: with its type, if its server said none."""
+    """A result as a client of 2026-07-28 must get it: with its type, if the server did not state one."""
     members = wire.members(result)
     if not result.startswith(b"{") or "resultType" in members:
         return result
@@ -71,13 +71,13 @@ def completed(result: bytes) -> bytes:
 
 
 def understood(result) -> dict:
-    """As a client in JavaScript has it, which keeps to itself what the protocol says of results."""
+    """A result as a JavaScript client returns it: without the members about the result that the protocol defines."""
     value = json.loads(result, parse_int=float)
     value.pop("resultType", None)
     return value
 
 
-# How what mends a call begins.
+# Beginning of the text that states the corrected call.
 MENDED = ("Call again with call_tool_", "Nearest tools: ")
 
 
@@ -89,7 +89,7 @@ def not_a_refusal(text: str, got, exact: bool):
     blocks = refusal.get("content", [])
     said = blocks[0].get("text", "") if blocks else ""
     right = said == text if exact else said.startswith(text)
-    # A block of its own says how the call is mended.
+    # A separate block contains the corrected call.
     right &= all(block.get("text", "").startswith(MENDED) for block in blocks[1:])
     if not right or got.member != "result" or refusal.get("isError") is not True:
         yield f"not refused as it should be: {got.raw[:SHOWN]}"

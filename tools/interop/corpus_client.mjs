@@ -1,5 +1,5 @@
-// corpus_client.mjs PLAN.json: lists everything with an npm client (`sdk`, `client` or `ai`), and uses what is listed and what
-// the plan names. The plan and what is written: see corpus_client.py.
+// corpus_client.mjs PLAN.json: lists everything with an npm client (`sdk`, `client` or `ai`), and uses the listed items
+// and those that the plan names. For the plan and the output see corpus_client.py.
 
 import { readFile, writeFile } from "node:fs/promises";
 import { createMCPClient } from "@ai-sdk/mcp";
@@ -8,7 +8,7 @@ import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { McpError } from "@modelcontextprotocol/sdk/types.js";
 
-// Nothing takes this long, except what never ends.
+// Longer than any request takes, except one that never ends.
 const CALL_MS = 10_000;
 const TIMEOUT = { timeout: 2 * CALL_MS };
 const NAME = { name: "corpus", version: "1" };
@@ -42,7 +42,7 @@ function official(client, callTool, ErrorType) {
     call: (name, args) => callTool({ name, arguments: args }),
     read: (uri) => client.readResource({ uri }, TIMEOUT),
     get: (name, args) => client.getPrompt({ name, arguments: args }, TIMEOUT),
-    // A server's error keeps its code; the client's own have codes of their own.
+    // The error of a server keeps its code; errors of the client have codes of their own.
     isError: (error) => error instanceof ErrorType,
     close: () => client.close(),
   };
@@ -55,7 +55,7 @@ async function ai({ url, mode }) {
     list: {
       tool: (params) => client.listTools({ params }),
       resource: (params) => client.listResources({ params }),
-      // It asks for one page only.
+      // This client requests a single page only.
       template: () => client.listResourceTemplates().then((page) => ({ ...page, nextCursor: undefined })),
       prompt: (params) => client.listPrompts({ params }),
     },

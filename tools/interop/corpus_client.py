@@ -13,7 +13,7 @@ import sys
 import fastmcp
 import mcp
 
-# Nothing takes this long, except what never ends.
+# Longer than any request takes, except one that never ends.
 CALL_SECONDS = 10
 ARGUMENTS = {"a": "x"}
 

@@ -1,16 +1,18 @@
-"""Odd items of MCP servers, generated: whole items in which one member has a value of another type, and odd forms of whole answers.
+"""Odd items of MCP servers, generated: whole items in which one member has a value of another type, and odd forms of
+whole answers.
 
-Every item has a number, which is in its name: the server that has it and the driver that counts it generate the same ones.
+Every item has a number, which is part of its name. The server that offers the items and the driver that counts them
+generate the same ones.
 """
 
 import copy
 import json
 from dataclasses import dataclass
 
-# Values of every JSON type, for members of any other.
+# Values of every JSON type, to replace members of other types.
 ODD = [None, True, 7, -1.5, "x", [], [None], {}, {"a": None}]
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-# Patterns of other languages than ECMAScript.
+# Patterns in the syntax of languages other than ECMAScript.
 PATTERNS = ["(?i)a", "(?P<n>a)", "\\Aa\\Z", "\\-", "a++", "[[:alpha:]]", "\\pL", "\\x{41}", "(?x) a", "]", "\\_"]
 COMPLETE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 TEXT = {"type": "text", "text": "t"}
@@ -27,7 +29,7 @@ class Answer:
 
 
 def replaced(whole: dict, members: list[str]) -> list[dict]:
-    """Copies of `whole` with each odd value at each of these paths, and one without it."""
+    """Copies of `whole` with each odd value at each of these paths, and one copy without the path."""
     made = []
     for path in members:
         *outer, last = path.split(".")
@@ -49,7 +51,7 @@ def inner(item: dict, path: list[str]) -> dict:
 
 
 def named(items: list[dict], key: str, prefix: str) -> list[dict]:
-    """The items, each under a name of its own unless the name is what is odd."""
+    """The items, each under a unique name unless the name itself is odd."""
     for number, item in enumerate(items):
         if isinstance(item.get(key), str) and item[key] != "x":
             item[key] = f"{prefix}{number}"
@@ -183,7 +185,7 @@ def messages() -> list[Answer]:
 
 
 def errors() -> list[Answer]:
-    """Answers to tools/call that are errors, or no answers."""
+    """Answers to tools/call that are errors, or are not answers."""
     error = {"code": -32000, "message": "m", "data": {"k": 1}}
     made = [answer({"error": each}) for each in replaced(error, list(error))]
     made += [answer({"error": value}) for value in ODD]
@@ -203,7 +205,7 @@ def errors() -> list[Answer]:
         made.append(Answer(event, content_type="text/event-stream"))
     for kind in ("", "text/plain", "application/octet-stream", "application/json; charset=latin1", "APPLICATION/JSON"):
         made.append(Answer(usual, content_type=kind))
-    # Last those after which the proxy may hold back: a login, a wait.
+    # The last ones make the proxy wait before it sends further requests: a required login, a requested delay.
     return sorted(made, key=lambda each: each.status)
 
 

@@ -1,7 +1,7 @@
 """corpus_server.py STEP: the servers of the corpus, one for each path, on a port of 127.0.0.1 that it prints.
 
-The paths are /FAMILY/KIND/NUMBER: `healthy` and `lists` have items to list, `answers` has an item for each odd answer, `initialize`
-and `discover` answer their first request oddly and are sound otherwise.
+The paths are /FAMILY/KIND/NUMBER. `healthy` and `lists` have items to list, and `answers` has an item for each odd
+answer. `initialize` and `discover` answer their first request in an odd form, and behave correctly otherwise.
 """
 
 import json
@@ -72,7 +72,7 @@ def respond(family: str, kind: str, number: int, request: dict) -> Answer:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Head and body in one packet.
+    # Sends head and body in one packet.
     wbufsize = 1 << 16
 
     def do_POST(self):

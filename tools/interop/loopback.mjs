@@ -1,4 +1,4 @@
-// Preloaded into servers that would listen on every interface: they listen on 127.0.0.1.
+// Preloaded into servers that listen on every interface by default, so that they listen on 127.0.0.1.
 
 import { Server } from "node:net";
 

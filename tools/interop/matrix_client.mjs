@@ -1,5 +1,6 @@
-// matrix_client.mjs PLAN: an npm client of tools/interop/matrix: `sdk` (1.x, legacy) or `client` (2.x, either family). PLAN is JSON:
-// `client`, `mode` (legacy or auto), `url` or `command`. It is driven over its pipes: see matrix_peer.py.
+// matrix_client.mjs PLAN: an npm client of tools/interop/matrix: `sdk` (1.x, legacy) or `client` (2.x, either family).
+// PLAN is JSON: `client`, `mode` (legacy or auto), `url` or `command`. The client is controlled over its pipes: see
+// matrix_peer.py.
 
 import { createInterface } from "node:readline";
 import * as both from "@modelcontextprotocol/client";

@@ -1,7 +1,7 @@
 """matrix_client.py PLAN: a PyPI client of tools/interop/matrix: `mcp` 2.x or `fastmcp`, in either family.
 
-PLAN is JSON: `client` (`mcp` or `fastmcp`), `mode` (legacy, or as it finds), `url` or `command`. It is driven over its pipes: see
-matrix_peer.py.
+PLAN is JSON: `client` (`mcp` or `fastmcp`), `mode` (legacy, or automatic), `url` or `command`. The client is controlled
+over its pipes: see matrix_peer.py.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class TaskMade(types.Result):
 
 
 class Tasks(ClientExtension):
-    """Hands over the result that makes a task, for the driver to poll."""
+    """Returns the result that creates a task, so that the driver can poll the task."""
 
     identifier = "io.modelcontextprotocol/tasks"
 
@@ -72,7 +72,7 @@ async def on_message(message):
 
 
 async def nothing(_):
-    """Log messages reach `on_message`, too."""
+    """Passes log messages to `on_message` as well."""
 
 
 async def on_progress(progress, total, message):
@@ -121,7 +121,7 @@ def fast(plan: dict, server):
 
 
 class Operations:
-    """What the driver can ask for."""
+    """Operations that the driver can request."""
 
     def __init__(self, client):
         self.client = client

@@ -23,7 +23,7 @@ class AnyRequest(types.Request[dict[str, Any], str]):
 
 
 class AnyResult(RootModel[dict[str, Any]]):
-    """A result as it came."""
+    """A result as it was received."""
 
 
 elicit, sample, list_roots = answers(types)
@@ -41,7 +41,7 @@ async def on_progress(progress, total, message):
 
 
 class Operations:
-    """What the driver can ask for."""
+    """Operations that the driver can request."""
 
     def __init__(self, session: ClientSession):
         self.session = session
@@ -56,7 +56,7 @@ class Operations:
         try:
             return await asyncio.wait_for(called, cancel_after or CALL_SECONDS)
         except TimeoutError:
-            # The SDK leaves this to its users.
+            # The SDK leaves cancellation to its users.
             cancelled = types.CancelledNotification(params=types.CancelledNotificationParams(requestId=request_id))
             await self.session.send_notification(types.ClientNotification(cancelled))
             raise

@@ -1,7 +1,8 @@
-"""The features that tools/interop/matrix checks: what servers offer, one check for each feature, and which pairs cannot have it.
+"""The features that tools/interop/matrix checks: the items that servers offer, one check for each feature, and the
+pairs for which a feature is impossible.
 
-A check drives one client (matrix_peer.Peer) through a View, which spells names and URIs as its interface shows them. It returns
-nothing, or raises: Missed with what differs, or what the client raised.
+A check controls one client (matrix_peer.Peer) through a View, which writes names and URIs as its interface shows them.
+It returns nothing, or raises an exception: Missed with the difference, or the exception of the client.
 """
 
 import json
@@ -21,7 +22,7 @@ INSTRUCTIONS = "Use the matrix with care."
 NAMES = ("echo", "content", "fail", "rpc_error", "structured", "progress", "slow", "seen", "log", "touch", "change", "elicit_form")
 NAMES += ("elicit_decline", "elicit_url", "sample", "sample_tools", "roots", "ask_twice", "task", "show", "client_extensions")
 
-# Interfaces that show the tools of the proxy, and those that merge all servers.
+# Interfaces that show the tools of the proxy, and interfaces that merge all servers.
 SEARCH = ("/mcp", "stdio")
 MERGED = (*SEARCH, "/mcp/all")
 CHANGE_SECONDS = 5
@@ -29,7 +30,7 @@ TASK_POLLS = 20
 
 
 class Missed(Exception):
-    """A feature did not do what it is to do."""
+    """A feature does not work as required."""
 
 
 def expect(condition, *found):
@@ -37,7 +38,7 @@ def expect(condition, *found):
         raise Missed(" ".join(str(each) for each in found)[:300])
 
 
-# --- what both servers offer
+# --- items that both servers offer
 
 
 def offer(era: str) -> dict:
@@ -117,12 +118,14 @@ def questions() -> dict:
     }
 
 
-# --- how an interface shows it
+# --- names at an interface
 
 
 @dataclass
 class View:
-    """A client connected to an interface, or directly; the names of one server as that interface shows them."""
+    """A client connected to an interface, or directly to a server; the names of one server as that interface shows
+    them.
+    """
 
     peer: object
     interface: str
@@ -169,7 +172,7 @@ class View:
         return found[0]
 
     def listen(self):
-        """Asks for changes, once for each client."""
+        """Subscribes to changes, once for each client."""
         if self.modern and not self.peer.listening:
             self.peer.listening = True
             self.peer.ask("listen", uris=[self.uri("doc://text")])
@@ -281,7 +284,7 @@ def read_template(view: View):
 
 def missing_resource(view: View):
     error = view.peer.error("read", uri=view.uri("doc://nothing"))
-    # A client of both families gives its users the newer code.
+    # A client of both families reports the newer code to its users.
     expect(error.get("code") in ((-32602,) if view.modern else (-32002, -32602)), error)
 
 
@@ -352,7 +355,7 @@ def elicit_complete(view: View):
     view.peer.forget("notifications/elicitation/complete")
     view.text("elicit_url")
     asked = view.peer.events("asked", 1)[0]["params"]
-    # That of an earlier question may still be on its way.
+    # The notification of an earlier question may still be in transit.
     view.peer.events("notifications/elicitation/complete", 1, elicitationId=asked["elicitationId"])
 
 
@@ -425,7 +428,7 @@ def extension_method(view: View):
 
 def unknown_method(view: View):
     error = view.peer.error("request", method="tools/nothing", params={})
-    # Over HTTP a client may show the error's text alone.
+    # Over HTTP a client may report only the error's text.
     expect("-32601" in json.dumps(error), error)
 
 
@@ -501,13 +504,15 @@ FEATURES = {
 }
 
 ANY = ("legacy", "modern")
-# Instead of a reason why a feature failed: it was not tried.
+# Used in place of the reason of a failure if a feature was not tried.
 NOT_POSSIBLE = "not possible"
 
 
 @dataclass(frozen=True)
 class Impossible:
-    """Cells that a revision does not provide: features, families of the client and of the server, interfaces; why, and where that is said."""
+    """Cells that a revision does not provide: features, families of the client and of the server, interfaces; the
+    reason, and the section that states it.
+    """
 
     feature: str
     clients: tuple

@@ -26,7 +26,7 @@ END_SECONDS = 5
 
 
 class Refused(Exception):
-    """An operation without a result: `error` is the server's answer, if there is one."""
+    """An operation without a result: `error` is the server's answer, if any."""
 
     def __init__(self, operation: str, why: str, error: dict | None = None):
         super().__init__(f"{operation}: {why}"[:300])
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 class Peer:
-    """The process, until the block that it is used in ends."""
+    """The client process, which ends with the block in which it is used."""
 
     def __init__(self, argv: list[str], log: Path):
         self.condition = threading.Condition()
@@ -83,7 +83,7 @@ class Peer:
             return bool(condition())
 
     def start(self):
-        """Waits until it is connected."""
+        """Waits until the client is connected."""
         self.about = self.events("ready", 1, START_SECONDS)[0]
 
     def ask(self, operation: str, **params) -> dict:
@@ -111,7 +111,7 @@ class Peer:
         return {"message": "no error"}
 
     def events(self, name: str, count: int, seconds: float = EVENT_SECONDS, **members) -> list[dict]:
-        """The first events of that name, and with these members, since they were forgotten."""
+        """The first events with this name and these members since the last `forget`."""
         found = lambda: [each for each in self.seen[name] if members.items() <= each.items()]
         if not self.wait(lambda: len(found()) >= count, seconds):
             raise Refused(name, f"{len(found())} of {count} seen")

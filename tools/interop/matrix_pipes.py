@@ -50,7 +50,7 @@ def answers(types):
 
 
 async def drive(operations, about: dict, error_type: type, dump):
-    """Runs operations until the driver closes the pipe; then ends the process: nothing may keep it."""
+    """Runs operations until the driver closes the pipe; then ends the process at once."""
     say(event="ready", params=about)
     reader = asyncio.StreamReader(limit=LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

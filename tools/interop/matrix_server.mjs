@@ -12,7 +12,7 @@ import { readFileSync } from "node:fs";
 
 const OFFER = JSON.parse(readFileSync(process.argv[3], "utf8"));
 const SLOW_MS = 30_000;
-// So that a client reads each step before the result, which ends its interest in steps.
+// A pause so that a client reads each progress message before the result, after which it ignores them.
 const STEP_MS = 20;
 const TASK_MS = 300;
 const PAGE = 3;
@@ -21,7 +21,7 @@ const NOT_FOUND = -32002;
 const servers = new Set();
 const slow = new Map();
 const tasks = new Map();
-// Lists with one item more.
+// Lists with one additional item.
 const extra = new Set();
 
 const text = (value) => ({ content: [{ type: "text", text: value }] });
@@ -30,7 +30,7 @@ const page = (items, cursor) => {
   const nextCursor = from + PAGE < items.length ? String(from + PAGE) : undefined;
   return { items: items.slice(from, from + PAGE), ...(nextCursor && { nextCursor }) };
 };
-// What is listed besides, after every other call of `change`.
+// The additional items, which are listed after every other call of `change`.
 const more = (kind, key) => {
   const items = OFFER[kind];
   return extra.has(kind) ? [...items, { ...items[0], [key]: items[0][key] + "2" }] : items;

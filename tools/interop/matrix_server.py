@@ -21,7 +21,7 @@ from pydantic import ConfigDict
 
 OFFER = json.load(open(sys.argv[2]))
 SLOW_SECONDS = 30
-# So that a client reads each step before the result, which ends its interest in steps.
+# A pause so that a client reads each progress message before the result, after which it ignores them.
 STEP_SECONDS = 0.02
 TASK_SECONDS = 0.3
 PAGE = 3
@@ -32,12 +32,12 @@ TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 bus = InMemorySubscriptionBus()
 slow: dict[str, str] = {}
 tasks: dict[str, float] = {}
-# Lists with one item more.
+# Lists with one additional item.
 extra: set[str] = set()
 
 
 class AnyParams(RequestParams):
-    """Params of an extension's method."""
+    """Params of a method of an extension."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -53,7 +53,7 @@ def page(member: str, items: list, cursor: str | None) -> dict:
 
 
 def more(kind: str, key: str) -> list:
-    """What is listed; one more after every other call of `change`."""
+    """The listed items, with an additional one after every other call of `change`."""
     items = OFFER[kind]
     return [*items, {**items[0], key: items[0][key] + "2"}] if kind in extra else items
 
@@ -102,7 +102,7 @@ async def complete(ctx, params):
 
 
 def ask(params, *names: str) -> tuple[dict, dict | None]:
-    """The answers to these questions, or the result that asks them."""
+    """The answers to these questions if the client has given them, otherwise the result that asks them."""
     given = {key: dumped(value) for key, value in (params.input_responses or {}).items()}
     if all(name in given for name in names) and params.request_state == "asked":
         return given, None
@@ -267,7 +267,7 @@ async def call_tool(ctx, params):
 
 
 async def set_level(ctx, params):
-    """Never called: it is there so that `logging` is declared, whose level comes with each request."""
+    """Never called: it exists so that `logging` is declared. The level is part of each request."""
     raise MCPError(METHOD_NOT_FOUND, "Method not found")
 
 
@@ -278,7 +278,7 @@ async def modern_only(ctx, call_next):
 
 
 def complete_result(handler):
-    """The handler with the type of its result, if it states none."""
+    """The handler, whose result gets a type if it states none."""
 
     async def handle(ctx, params):
         return {"resultType": "complete"} | await handler(ctx, params)

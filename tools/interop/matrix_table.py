@@ -1,4 +1,4 @@
-"""The cells of tools/interop/matrix: their outcomes, counts, and what matrix.json says of them."""
+"""The cells of tools/interop/matrix: their outcomes, counts, and their entries in matrix.json."""
 
 import collections
 from dataclasses import dataclass, field
@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from matrix_features import FEATURES, NOT_POSSIBLE, impossible
 
 PASS, FAILS, ABSENT, IMPOSSIBLE = OUTCOMES = ("pass", "fails", "absent", "impossible")
-# A feature that works directly, or that a client and a server of one family cannot have.
+# Outcome of a feature that works directly, and of one that client and server lack even within one family.
 DIRECTLY = ("", NOT_POSSIBLE)
 PAIRS = [(client, server) for client in ("legacy", "modern") for server in ("legacy", "modern")]
 
 
 @dataclass
 class Run:
-    """The cells of one client: by interface and server, why each feature failed, empty for those that work."""
+    """The cells of one client: by interface and server, the reason of each failure, which is empty for features that
+    work.
+    """
 
     client: str
     family: str
@@ -35,7 +37,7 @@ class Cell:
 
 
 class Entry:
-    """A line of matrix.json: it holds for the cells whose members are those that it names."""
+    """An entry of matrix.json. It applies to the cells that have the members it names."""
 
     def __init__(self, outcome: str, entry: dict):
         self.outcome, self.entry, self.used = outcome, entry, 0
@@ -63,7 +65,7 @@ class Table:
         self.entries = [Entry(outcome, each) for outcome in (FAILS, ABSENT) for each in known[outcome]]
         self.direct = {(run.client, run.family, server): cells for run in runs for (interface, server), cells in run.cells.items() if interface == "direct"}
         self.cells = [cell for run in runs for cell in self.cells_of(run)]
-        # The entry of each cell that does not pass, or none.
+        # The entry for each cell that does not pass, or None.
         self.known = {cell: self.entry(cell) for cell in self.cells if cell.outcome in (FAILS, ABSENT)}
 
     def cells_of(self, run: Run):
@@ -81,7 +83,7 @@ class Table:
         if not why:
             return PASS
         able = self.direct[run.client, run.family, f"{run.family}-{transport}"][feature] in DIRECTLY
-        # A server that no client of this run asks directly is taken to be able.
+        # A server that no client of this run uses directly is assumed to support everything.
         others = [cells[feature] in DIRECTLY for (_, _, server), cells in self.direct.items() if server == f"{family}-{transport}"]
         return FAILS if able and (not others or any(others)) else ABSENT
 

@@ -1,8 +1,8 @@
-"""Who takes part: the servers with what is called on them, and the clients.
+"""The participants: the servers with the calls to them, and the clients.
 
-Every call is chosen so that its answer is the same each time it is made in the same place of the
-same sequence. Where that cannot be, or where a client would not survive the answer, it is not
-`steady`: it is not made directly, and only the two sides of the proxy are compared.
+Every call is chosen so that its answer is always the same at the same place of the same sequence. A call for which this
+is impossible, or whose answer a client would not survive, is not `steady`. Such a call is not made directly, and only
+the two sides of the proxy are compared.
 """
 
 import datetime
@@ -17,13 +17,13 @@ BLOCKED = "blocked"
 MODERN = "2026-07-28"
 REFUSED = "refused"
 
-# The limit on the servers that answer past it, so that oversized answers can be small: the npm
-# client takes no line above 10 MiB.
+# The limit for the servers whose answers exceed it. It is small, so that these answers can be small: the npm client
+# accepts no line above 10 MiB.
 MAX_BYTES = 65536
 MARKED = "Tool '{}' is marked destructive by server, use call_tool_destructive"
 CANARY = b"CANARY"
 GIT_SECONDS = 10
-# Who and when, so that commits have the same name in every run; no settings of the machine.
+# Fixed author and date, so that commits have the same hash in every run; no settings of the machine.
 GIT_ENV = {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")
@@ -33,28 +33,28 @@ GIT_ENV = {
 
 @dataclass(frozen=True)
 class Check:
-    """One call: what is asked, by which variant, and what must become of it."""
+    """One call: the request, its variant, and the expected outcome."""
 
     variant: str
     tool: str
     arguments: dict = field(default_factory=dict)
     outcome: str = SAME
     steady: bool = True
-    # Whether the clients can be expected to accept the answer.
+    # Whether the clients should accept the answer.
     readable: bool = True
-    # Policy decisions that the call leaves, and the words it is refused with.
+    # Policy decisions that the call causes, and the text of its refusal.
     decisions: int = 0
     text: str = ""
     note: str = ""
 
     @property
     def direct(self) -> bool:
-        """Whether it is made directly: what the proxy refuses must change nothing there either."""
+        """Whether the call is made directly. A call that the proxy refuses must have no effect there either."""
         return self.steady and self.outcome != REFUSED
 
     @property
     def promise(self) -> str:
-        """The outcome, and for an answer that goes through what it is compared with."""
+        """The outcome, and for a forwarded answer the kind of comparison."""
         if self.outcome == SAME:
             return "as direct" if self.direct else "as upstream"
         return self.outcome
@@ -65,7 +65,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Server:
-    """A server: its command (with `{port}` where it listens), and what is called on it."""
+    """A server: its command (with `{port}` if it listens), and the calls to it."""
 
     name: str
     argv: list
@@ -73,28 +73,28 @@ class Server:
     http: bool = False
     env: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
-    # Whether it has resources and prompts.
+    # Whether the server has resources and prompts.
     offers: bool = False
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client program: it takes a plan, and connects in a mode: legacy, modern, or as it finds.
+    """A client program: it gets a plan, and connects in a mode: legacy, modern, or automatic.
 
-    The first one listed can speak either era.
+    The first client in the list can speak either protocol family.
     """
 
     name: str
     argv: list
     mode: str = "legacy"
     routes: tuple = ("http", "stdio")
-    # Whether it asks the servers directly too. The bytes are the server's for any client, so the
-    # others are compared with what the first client got.
+    # Whether this client also calls the servers directly. The bytes are the server's for any client, so the others are
+    # compared with those of the first client.
     direct: bool = False
-    # How many of a server's checks it makes, from the first on; 0 for all. Of one that starts a
-    # process for each call a handful is enough.
+    # Number of a server's checks that it makes, from the first on; 0 for all. For a client that starts a process for
+    # each call a few are enough.
     most: int = 0
-    # Whether it is one of those that stand for all: each SDK and either era once.
+    # Whether this client is used in the short form: there is one for each SDK and protocol family.
     short: bool = False
 
     def makes_of(self, servers: list[Server]) -> list[Server]:
@@ -104,7 +104,7 @@ class Client:
 
 
 class Place:
-    """The folders of a run. Answers hold the paths of `files`, so it is the same in every run."""
+    """The folders of a run. Answers contain the paths of `files`, so that folder is the same in every run."""
 
     def __init__(self, work: Path):
         self.work = work
@@ -139,7 +139,7 @@ def clients(place: Place, here: Path) -> list[Client]:
     fastmcp = [str(place.python), str(here / "client_fastmcp.py")]
     both = ["node", str(place.npm / "client_both.mjs")]
     packages = place.npm / "node_modules"
-    # It asks for a newer Node than there may be.
+    # It requires a newer version of Node than may be installed.
     inspector = [str(place.python), str(here / "client_inspector.py")]
     inspector.append(str(packages / "node/bin/node"))
     inspector.append(str(packages / "@modelcontextprotocol/inspector/clients/cli/build/index.js"))
@@ -152,7 +152,7 @@ def clients(place: Place, here: Path) -> list[Client]:
         Client("client modern", both, mode=MODERN, short=True),
         Client("client auto", both, mode="auto"),
         Client("fastmcp 4.2", fastmcp, mode="auto"),
-        # Over stdio it would start a proxy with all its servers for each call.
+        # Over stdio it would start a proxy with all servers for each call.
         Client("inspector", inspector, routes=("http",), most=3, short=True),
     ]
 
@@ -305,7 +305,7 @@ def thinking() -> list[Check]:
         }
 
     return [
-        # First what leaves no trace: over stdio it is asked again until the server is there.
+        # First the call without effects: over stdio it is repeated until the server is ready.
         Check("read", "sequentialthinking", {"thought": 7}, note="bad arguments"),
         Check("read", "sequentialthinking", thought(1)),
         Check("read", "sequentialthinking", thought(2)),
@@ -336,7 +336,7 @@ def rmcp() -> list[Check]:
 
 
 def time() -> list[Check]:
-    # A zone where it is about noon now, so that the day does not change between two calls.
+    # A time zone in which it is about noon now, so that the day does not change between two calls.
     ahead = 12 - datetime.datetime.now(datetime.timezone.utc).hour
     noon = {
         "source_timezone": f"Etc/GMT{-ahead:+d}",
@@ -404,7 +404,7 @@ VIOLATIONS = [
     Check("read", "too_big", {"size": MAX_BYTES + 1}, note="past the limit"),
     Check("read", "too_big_error_last", {"size": MAX_BYTES + 1}, note="past the limit"),
 ]
-# No client reads these, so they can only be blocked.
+# No client can read these answers, so they are tested only with mode strict, which blocks them.
 UNREADABLE = [
     Check("read", "invalid_utf8", steady=False),
     Check("read", "lone_surrogate", steady=False),

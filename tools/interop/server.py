@@ -31,7 +31,7 @@ def add(a: int, b: int) -> int:
 
 @server.tool(annotations=READ)
 def report(rows: int) -> Report:
-    """A report whose numbers and letters are easily spelt otherwise."""
+    """A report with numbers and letters that can be spelled in several ways."""
     made = [{"n": n, "third": n / 3, "text": "é\u2028\U0001f4d6\\/\"\n"} for n in range(rows)]
     return Report(title="Über", mean=1e-7, large=2**63, rows=made)
 
@@ -45,14 +45,14 @@ async def announced(ctx: Context) -> str:
 
 @server.tool(annotations=WRITE)
 def put(key: str, value: str) -> str:
-    """Puts a value on the shelf."""
+    """Stores a value under a key."""
     shelf[key] = value
     return f"{key} holds {value}"
 
 
 @server.tool(annotations=DESTRUCTIVE)
 def drop(key: str) -> str:
-    """Throws away what a key holds."""
+    """Deletes the value of a key."""
     return f"gone: {shelf.pop(key, None)}"
 
 

@@ -1,4 +1,4 @@
-"""Sets the stage: installs the peers, starts processes and ends them, puts taps before servers."""
+"""Prepares a run: installs the peers, starts and ends processes, and puts taps in front of servers."""
 
 import contextlib
 import os
@@ -22,16 +22,16 @@ END_SECONDS = 15
 
 
 class Failed(Exception):
-    """A peer or the proxy did not do its part, so that there is nothing to compare."""
+    """A peer or the proxy failed, so that there is nothing to compare."""
 
 
 def install():
-    """npm and PyPI peers, in the pinned versions; nothing where they are there already."""
+    """Installs npm and PyPI peers in the pinned versions, unless they are already installed."""
     npm = WORK / "npm"
     steps = [["npm", "ci", "--no-audit", "--no-fund", "--prefix", str(npm)]]
     environment(npm, ("package.json", "package-lock.json"), steps)
     install_python("venv", "requirements.txt")
-    # A module finds its packages from the folder it stands in.
+    # A module finds its packages starting from its own folder.
     for name in ("client.mjs", "client_both.mjs", "corpus_client.mjs", "matrix_client.mjs", "matrix_server.mjs"):
         shutil.copy(HERE / name, npm)
 
@@ -43,7 +43,7 @@ def install_python(name: str, requirements: str):
 
 
 def environment(folder: Path, pins: tuple, steps: list[list[str]]):
-    """A folder made by the steps, again whenever the files that pin its versions change."""
+    """A folder created by `steps`, and created again whenever the files that pin its versions change."""
     pinned = "".join((HERE / name).read_text() for name in pins)
     stamp = folder / "installed"
     if stamp.exists() and stamp.read_text() == pinned:
@@ -59,7 +59,7 @@ def environment(folder: Path, pins: tuple, steps: list[list[str]]):
 
 @contextlib.contextmanager
 def started(argv: list[str], log: Path, **more):
-    """A process of ours for as long as the block runs; then it is ended, and reaped."""
+    """A process that runs for as long as the block; then it is ended, and waited for."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as out:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **more)
@@ -76,7 +76,7 @@ def started(argv: list[str], log: Path, **more):
 
 @contextlib.contextmanager
 def tapped(server: peers.Server, log: Path):
-    """The tap before a server; one that listens is started with it, another by who uses it."""
+    """The tap in front of a server. A server that listens is started here, any other by the program that uses it."""
     if not server.http:
         yield StdioTap(log)
         return

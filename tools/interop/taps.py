@@ -1,7 +1,7 @@
-"""Taps: they pass bytes on unread and keep a copy.
+"""Taps: they forward bytes unparsed and keep a copy.
 
-The HTTP tap is a TCP relay on loopback inside this process. The stdio tap is `tee.py`, a process
-that stands before the server's command; this module names its recordings and reads them.
+The HTTP tap is a TCP relay on loopback inside this process. The stdio tap is `tee.py`, a process in front of the
+server's command; this module names its recordings and reads them.
 """
 
 import itertools
@@ -69,7 +69,7 @@ def relay(source: socket.socket, sink: socket.socket, stream: wire.Stream):
 
 
 class StdioTap:
-    """Recordings of a command that is started through `command`."""
+    """Recordings of a program that is started by `command`."""
 
     def __init__(self, log: Path):
         self.log = log
@@ -82,7 +82,7 @@ class StdioTap:
         return sorted(self.log.parent.glob(f"{self.log.name}.*.up"))
 
     def pids(self) -> list[int]:
-        """The processes that were started for it: the taps and the commands."""
+        """The processes started for it: taps and servers."""
         names = [path.name.split(".")[-2] for path in self.recordings()]
         return [int(pid) for name in names for pid in name.split("-")[1:]]
 

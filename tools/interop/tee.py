@@ -1,8 +1,7 @@
-"""tee.py LOG COMMAND…: runs the command and keeps what goes in and out of it.
+"""tee.py LOG COMMAND…: runs the command and records its input and output.
 
-Standard input goes to RECORD.up and standard output to RECORD.down, each piece before it is passed
-on, where RECORD is LOG.<time>-<own pid>-<command's pid>. Ends as the command ends; SIGTERM is
-handed to it.
+Standard input is recorded in RECORD.up and standard output in RECORD.down, each piece before it is forwarded, where
+RECORD is LOG.<time>-<own pid>-<command's pid>. Exits like the command; SIGTERM is forwarded to it.
 """
 
 import os

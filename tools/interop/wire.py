@@ -1,7 +1,7 @@
-"""Reads recordings of the wire: which bytes answered which call.
+"""Reads recordings of connections: the bytes that answered each call.
 
-Everything here works on the bytes as they travelled and hands out slices of them; nothing is
-parsed and written again, so that what is compared is what was sent.
+Everything here works on the recorded bytes and returns slices of them. Nothing is parsed and serialized again, so the
+compared bytes are those that were sent.
 """
 
 import bisect
@@ -28,7 +28,7 @@ class Call:
 
 @dataclass
 class Stream:
-    """One direction of a connection, with the place in time of each piece."""
+    """One direction of a connection, with the time of each piece."""
 
     data: bytearray = field(default_factory=bytearray)
     marks: list = field(default_factory=list)
@@ -42,7 +42,7 @@ class Stream:
 
 
 def members(message: bytes) -> dict[str, bytes]:
-    """The members of a JSON object, each as the bytes of its value, first to last."""
+    """The members of a JSON object, each as the bytes of its value, including the first and the last."""
     found, depth, key, start, name = {}, 0, None, None, None
     for token in TOKEN.finditer(message):
         text = token.group()
@@ -87,7 +87,7 @@ def stdio_calls(sent: bytes, received: bytes) -> list[Call]:
 
 
 def http_calls(connections: list[tuple[Stream, Stream]]) -> list[Call]:
-    """The tool calls of recorded HTTP connections, in the order they were made."""
+    """The tool calls of recorded HTTP connections, in the order in which they were made."""
     found = []
     for up, down in connections:
         requests = http_messages(bytes(up.data))
@@ -98,7 +98,7 @@ def http_calls(connections: list[tuple[Stream, Stream]]) -> list[Call]:
 
 
 def http_messages(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """Offset, content type and body of each HTTP/1.1 message; the last may be cut."""
+    """Offset, content type and body of each HTTP/1.1 message; the last one may be incomplete."""
     found, at = [], 0
     while (end := data.find(b"\r\n\r\n", at)) >= 0:
         start, head = at, data[at:end].split(b"\r\n")
@@ -120,7 +120,7 @@ def http_messages(data: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def chunked(data: bytes, at: int) -> tuple[bytes, int]:
-    """A chunked body and where it ends."""
+    """A chunked body and its end."""
     body = b""
     while (end := data.find(b"\r\n", at)) >= 0:
         size = int(data[at:end].split(b";")[0], 16)

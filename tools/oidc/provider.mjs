@@ -2,7 +2,7 @@
 //
 //     node provider.mjs PORT AUDIENCE REDIRECT_URI
 //
-// Its access tokens are JWTs (RFC 9068) for the resource that the client names (RFC 8707), signed by ES256.
+// Its access tokens are JWTs (RFC 9068) for the resource that the client names (RFC 8707), signed with ES256.
 import { generateKeyPairSync } from 'node:crypto';
 import Provider from 'oidc-provider';
 

@@ -1,11 +1,11 @@
-"""What schemathesis cannot read in the description, and what it does not look at by itself."""
+"""Rules that schemathesis cannot read in the description, and checks that it does not make by itself."""
 
 from datetime import datetime
 
 import schemathesis
 from hypothesis import strategies as st
 
-# Tools of the stub, by what is to come of a call: a result, a refusal, nothing of the name.
+# Tools of the stub, by the outcome of a call: a result, a refusal, an unknown name.
 TOOLS = (
     "stub:read_item", "stub:write_item", "stub:delete_item", "stub:violate", "stub:error",
     "stub:nothing", "nobody:read_item",
@@ -19,13 +19,13 @@ schemathesis.openapi.format(
 
 @schemathesis.hook
 def filter_case(context, case):
-    """Parameters that do not go together, which the description can only say in words.
+    """Parameters that exclude each other, which the description can only express in words.
 
-    A cursor of the log, and a text, exclude an offset, and a text the total; that of a search must be of what the search finds.
-    A table is exported whole.
+    A cursor of the log and a text exclude an offset, and a text excludes the total; the cursor of a search must belong
+    to that search. A table is exported as a whole.
     """
     if case.path == "/api/v1/policy/replay" and isinstance(case.body, dict) and isinstance(case.body.get("rules"), str):
-        return False  # what is no Cedar is refused, and random words are none
+        return False  # text that is not Cedar is refused, and random words are not Cedar
     query = case.query if isinstance(case.query, dict) else {}
     if query.get("format") == "parquet" and "after" in query:
         return False
@@ -38,7 +38,7 @@ def filter_case(context, case):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Puts the two ends of a range in their order, which nothing but words can ask for."""
+    """Puts the two ends of a range in order, which the description can only require in words."""
     query = case.query if isinstance(case.query, dict) else {}
     names = ("start_time", "end_time")
     try:
@@ -46,12 +46,12 @@ def before_call(context, case, kwargs):
         if start > end:
             query.update(zip(names, [query[name] for name in reversed(names)]))
     except (KeyError, TypeError, ValueError):
-        pass  # not two times: refused anyway
+        pass  # these are not two times, so they are refused anyway
 
 
 @schemathesis.check
 def names_its_request(ctx, response, case):
-    """Every answer has X-Request-Id, and an error says it too."""
+    """Every answer has X-Request-Id, and an error contains the id, too."""
     given = response.headers.get("x-request-id", [""])[0]
     assert given, "no X-Request-Id"
     if response.status_code >= 400 and case.path != "/readyz":
@@ -62,7 +62,7 @@ def names_its_request(ctx, response, case):
 
 @schemathesis.check
 def refusals_help(ctx, response, case):
-    """A 400 names a parameter or what is wrong with the body; a 405 says what to use."""
+    """A 400 names a parameter or the problem of the body; a 405 names the permitted methods."""
     if response.status_code == 405:
         assert response.headers.get("allow"), "no Allow"
     if response.status_code == 400 and response.request.method == "GET":

@@ -1,4 +1,5 @@
-"""agent.py ENDPOINT URL MODE: an agent on PyPI `mcp`, traced by the SDK of OpenTelemetry to that collector.
+"""agent.py ENDPOINT URL MODE: an agent on PyPI `mcp`, traced by the SDK of OpenTelemetry, which exports to the
+collector at ENDPOINT.
 
 It calls two tools through the proxy at URL in a span of its own, and prints the id of that trace.
 """

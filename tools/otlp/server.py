@@ -1,4 +1,6 @@
-"""server.py ENDPOINT: a server on PyPI `mcp` over stdio, traced by the SDK of OpenTelemetry to that collector."""
+"""server.py ENDPOINT: a server on PyPI `mcp` over stdio, traced by the SDK of OpenTelemetry, which exports to the
+collector at ENDPOINT.
+"""
 
 import sys
 

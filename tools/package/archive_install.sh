@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs mcpproxy: ./install.sh [PREFIX]; PREFIX is /usr/local for root, ~/.local for others.
-# PREFIX/share/mcpproxy/uninstall.sh removes all of it.
+# PREFIX/share/mcpproxy/uninstall.sh removes everything that was installed.
 set -eu
 umask 022
 here=$(cd "$(dirname "$0")" && pwd)

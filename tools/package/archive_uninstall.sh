@@ -1,12 +1,12 @@
 #!/bin/sh
-# Removes mcpproxy from where install.sh put it. Configs, logs and logins stay: it prints where they are.
+# Removes the files that install.sh has installed. Configs, logs and logins are kept; it prints where they are.
 set -eu
 own=$(cd "$(dirname "$0")" && pwd)
 [ -f "$own/files" ] || { echo "no list of installed files in $own" >&2; exit 1; }
 while IFS= read -r file; do
     rm -f "$file"
     folder=$(dirname "$file")
-    # Folders that it leaves empty go too; the first one that is not empty ends that.
+    # Folders that become empty are removed as well, up to the first one that is not empty.
     while rmdir "$folder" 2>/dev/null; do folder=$(dirname "$folder"); done
 done <"$own/files"
 rm -f "$own/files"

@@ -1,4 +1,4 @@
-//! Sets the commit of the build: `MCPPROXY_COMMIT`, else the answer of git.
+//! Sets the commit of the build: `MCPPROXY_COMMIT` if it is set, otherwise the commit reported by git.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ fn commit() -> Option<String> {
     if let Ok(commit) = std::env::var("MCPPROXY_COMMIT") {
         return Some(commit);
     }
-    // Only in packages: otherwise every new commit would cause a full build.
+    // Only in release builds: otherwise every new commit would cause a full rebuild.
     if std::env::var("PROFILE").as_deref() != Ok("release") {
         return None;
     }
@@ -29,7 +29,7 @@ fn commit() -> Option<String> {
     git(&["rev-parse", "--short=12", "HEAD"])
 }
 
-/// The answer of git; none outside a repository, or without git.
+/// Output of a git command; `None` outside a repository, or without git.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,5 +1,5 @@
-// An MCP server that asks for a login, and the authorization server that it names: one listener, which
-// checks what a client must do (PKCE, `resource`), and lets everybody in.
+// An MCP server that requires a login, and the authorization server that it names. Both share one listener, which
+// checks the duties of a client (PKCE, `resource`) and grants every login.
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -50,7 +50,7 @@ export async function authority() {
     }
   }
 
-  /** The server itself: one tool. */
+  /** The MCP server itself, with one tool. */
   function mcp(request, { id, method }) {
     const token = /^Bearer (.+)$/.exec(request.headers.authorization ?? '')?.[1];
     if (!given.tokens.has(token)) {

@@ -1,4 +1,4 @@
-// What every view is looked at with: waits, what must not happen, axe, and the width of a phone.
+// Helpers and checks for every view: waits, forbidden events, axe, and the width of a phone.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -7,8 +7,8 @@ import { join } from 'node:path';
 
 import { KEY, SHOTS, base } from './proxy.mjs';
 
-export const WAIT_MS = 60_000; // a browser on a busy machine
-export const ZONE = 'Asia/Kolkata'; // of the browser: no time passes for another that is not
+export const WAIT_MS = 60_000; // for a browser on a busy machine
+export const ZONE = 'Asia/Kolkata'; // time zone of the browser, in which a local time cannot be mistaken for UTC
 const DESK = { width: 1280, height: 860 };
 const PHONE = { width: 390, height: 844 };
 const AXE = readFileSync(createRequire(join(SHOTS, 'package.json')).resolve('axe-core/axe.min.js'), 'utf8');
@@ -21,19 +21,19 @@ export function step(name) {
 
 export const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}.png`) });
 
-/** Goes to a view by its link. */
+/** Opens a view by its link. */
 export async function visit(page, name) {
   const label = name === 'now' ? 'Overview' : name[0].toUpperCase() + name.slice(1);
   await page.getByRole('navigation').getByRole('link', { name: new RegExp(`^${label}`) }).click();
   await page.locator(`#view-${name}`).waitFor();
 }
 
-/** Goes to an address of the page. */
+/** Opens an address of the page. */
 export async function go(page, hash) {
   await page.evaluate((to) => { location.hash = to; }, hash);
 }
 
-/** Collects what must not happen while the page of the proxy at `own` is used. */
+/** Collects forbidden events while the page of the proxy at `own` is used. */
 export function watch(page, own = base) {
   const found = [];
   page.on('console', (message) => {
@@ -61,14 +61,16 @@ export function watch(page, own = base) {
 async function axe(page, what) {
   await page.evaluate(AXE);
   const found = await page.evaluate(async () => {
-    // Every address of the page begins with #, and is taken for a link past something; that one is a button, and is tried.
+    // Every address of the page begins with #, so axe would treat its links as skip links. The page's own skip link is
+    // a button, which views/login.mjs tests.
     const { violations } = await globalThis.axe.run(document, { resultTypes: ['violations'], rules: { 'skip-link': { enabled: false } } });
     return violations.map((it) => `${it.id}: ${it.help}: ${it.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join('; ')}`);
   });
   assert.deepEqual(found, [], `axe in ${what}`);
 }
 
-/** axe finds nothing, in both schemes and at the width of a phone; and nothing is wider than that. */
+/** Checks that axe finds no problem, in both color schemes and at the width of a phone, and that no element is wider
+ * than that. */
 export async function sound(page, name) {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
@@ -83,7 +85,7 @@ export async function sound(page, name) {
   await until(() => page.evaluate(() => [...document.querySelectorAll('.plot svg')]
     .every(({ viewBox, clientWidth }) => !clientWidth || Math.abs(viewBox.baseVal.width - clientWidth) < 2)), () => `a plot is not drawn for the width of a phone: ${name}`);
   const wide = await page.evaluate(() => document.documentElement.scrollWidth);
-  await shot(page, `${name}-phone-dark`); // the scheme that the loop ended with
+  await shot(page, `${name}-phone-dark`); // the scheme with which the loop ended
   await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
   await shot(page, `${name}-phone-light`);
   assert.ok(wide <= PHONE.width, `${name} is ${wide} wide on a phone`);
@@ -94,10 +96,10 @@ export async function sound(page, name) {
   await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
 }
 
-/** Waits until what came is drawn. */
+/** Waits until the received data is drawn. */
 export const drawn = (page) => page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); }));
 
-/** Reads the page's state again, as when a user returns to the tab; `asks` are the paths that it asks then. */
+/** Refreshes the state of the page, as when a user returns to the tab; `asks` are the paths that it then requests. */
 export async function refresh(page, ...asks) {
   const came = asks.map((path) => page.waitForResponse((it) => new URL(it.url()).pathname === `/api/v1/${path}`));
   await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
@@ -105,7 +107,8 @@ export async function refresh(page, ...asks) {
   await drawn(page);
 }
 
-/** Holds back what is asked of `path`. What it returns lets it go on, as `answer` says, and is done when that would be drawn. */
+/** Holds back requests of `path`. The returned function releases them with `answer`, and ends when the result would be
+ * drawn. */
 export async function hold(page, path, answer = (route) => route.continue()) {
   let release;
   const held = new Promise((done) => { release = done; });
@@ -122,7 +125,7 @@ export async function hold(page, path, answer = (route) => route.continue()) {
   };
 }
 
-/** The focus stays where it is while the page looks again, twice; `changes` is done between. */
+/** Checks that the focus stays in place while the page refreshes twice; `changes` is done in between. */
 export async function keepsFocus(page, it, asks, changes = async () => {}) {
   await it.focus();
   const focused = await it.elementHandle();
@@ -133,7 +136,7 @@ export async function keepsFocus(page, it, asks, changes = async () => {}) {
   }
 }
 
-/** A Copy button says that it has copied, and has. */
+/** Checks that a Copy button reports that it has copied, and that it has. */
 export async function copies(page, within, name, expected) {
   const pressed = within.getByRole('button', { name, exact: true }).first();
   const words = await pressed.elementHandle();
@@ -148,7 +151,7 @@ export async function count(page, selector, expected) {
     async () => `${selector}: ${await page.locator(selector).count()}, not ${expected}`);
 }
 
-/** Waits until there are elements, and each of their texts fits. */
+/** Waits until there are elements, and each of their texts matches. */
 export async function all(page, selector, fits) {
   await until(async () => {
     const texts = await page.locator(selector).allInnerTexts();
@@ -164,7 +167,7 @@ export async function until(holds, said) {
   }
 }
 
-/** Answers the page's questions; `asked` are those that came. */
+/** Answers the page's dialogs; `asked` contains those that were shown. */
 export function dialogs(page) {
   const state = { asked: [], sure: true };
   page.on('dialog', (dialog) => {

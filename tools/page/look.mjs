@@ -1,7 +1,7 @@
-// Uses the page in a real browser, before the stub as upstream, view by view (`views/`): every
-// action, with axe in both schemes and at the width of a phone. Fails on what is not in the page, on
-// errors in its console, on violations of its policy, on anything it asks of another host, and on a
-// secret in an address. The screenshots in target/page are compared with the accepted looks (looks.mjs).
+// Uses the page in a real browser, with the stub as upstream, view by view (`views/`): every action, with axe in both
+// color schemes and at the width of a phone. Fails if an element is missing, on errors in the console, on violations of
+// the content security policy, on any request to another host, and on a secret in an address. The screenshots in
+// target/page are compared with the accepted ones (looks.mjs).
 
 import { createRequire } from 'node:module';
 import { join } from 'node:path';

@@ -1,8 +1,8 @@
-// Compares the screenshots with the accepted looks of each view, so that a change of looks is seen in
-// review. `looks.json` holds the mean color of each square of a screenshot, which text that changes
-// with the time or a font hardly alters. Reports each view that looks different; fails if much of one does.
+// Compares the screenshots with the accepted looks of each view, so that a change of appearance is noticed in review.
+// `looks.json` has the mean color of each square of a screenshot, which is hardly affected by text that changes with
+// the time, or by a font. Reports each view that looks different; fails if a large part of one does.
 //
-// Accept what a run has left in target/page, after looking at it: ACCEPT_LOOKS=1 tools/page/run
+// To accept the result of a run in target/page, look at it first: ACCEPT_LOOKS=1 tools/page/run
 
 import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,11 +11,11 @@ import { SHOTS } from './proxy.mjs';
 
 const FILE = join(import.meta.dirname, 'looks.json');
 const SQUARE = 64; // pixels
-const TOLERANCE = 3; // of 16 levels of a color
-const REPORTED = 0.05; // part of the squares of a view that differ
+const TOLERANCE = 3; // of the 16 levels of a color
+const REPORTED = 0.05; // share of the squares of a view that differ
 const FAILED = 0.3;
 
-/** Mean colors of the squares of a screenshot: three hexadecimal digits each, in rows. */
+/** Mean colors of the squares of a screenshot: three hexadecimal digits each, row by row. */
 async function squares(page, file) {
   const image = `data:image/png;base64,${readFileSync(join(SHOTS, file)).toString('base64')}`;
   return page.evaluate(async ([source, square]) => {
@@ -41,7 +41,7 @@ async function squares(page, file) {
   }, [image, SQUARE]);
 }
 
-/** Part of the squares that differ; everything if the sizes do. */
+/** Share of the squares that differ; 1 if the sizes differ. */
 function difference(accepted, found) {
   const [before, now] = [accepted.join(''), found.join('')];
   if (accepted.length !== found.length || before.length !== now.length) return 1;
@@ -53,7 +53,7 @@ function difference(accepted, found) {
   return differ / (now.length / 3);
 }
 
-/** Compares all screenshots; `page` is one to compute in. */
+/** Compares all screenshots; the pixels are computed in `page`. */
 export async function compare(page) {
   const names = readdirSync(SHOTS).filter((it) => /-(light|dark)\.png$/.test(it)).sort();
   const found = {};

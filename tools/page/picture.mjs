@@ -1,4 +1,4 @@
-// Takes the README's picture: the activity of agents before real servers, those of tools/interop.
+// Takes the README's picture: the activity of agents with real servers, those of tools/interop.
 //
 //     node tools/page/picture.mjs BINARY PICTURE        (from tools/page/run, which installs what it needs)
 
@@ -73,7 +73,7 @@ try {
   rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
 }
 
-/** An agent's session: how it makes a call. */
+/** An agent's session. Returns a function that makes a call. */
 async function agent(client, token) {
   const send = async (id, body) => {
     const headers = { 'Content-Type': 'application/json', Accept: 'application/json, text/event-stream', ...id && { 'Mcp-Session-Id': id }, ...token && { Authorization: `Bearer ${token}` } };

@@ -1,4 +1,4 @@
-// The proxy whose page is looked at, before the stub as upstream, and the calls that fill its log.
+// The proxy whose page is tested, with the stub as upstream, and the calls that fill its log.
 
 import assert from 'node:assert/strict';
 import { execFile, spawn } from 'node:child_process';
@@ -15,7 +15,8 @@ import { LONG_NAME } from './talker.mjs';
 export const ROOT = resolve(import.meta.dirname, '../..');
 export const SHOTS = join(ROOT, 'target/page');
 export const KEY = 'page-key-of-more-than-thirty-two-characters';
-// What a hostile agent might write: markup, a control, and a character that turns the text around.
+// Text that a hostile agent might write: markup, a control character, and a character that reverses the direction of
+// text.
 export const HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>\u202egnp.exe\u0007';
 const FLEET_KEY = '4f1c9a7be2035d68a1f7c04e9b3d5826b7e81fa0c36d924e58017fcb2ad3e964';
 const READY_MS = 30_000;
@@ -57,12 +58,12 @@ const config = {
   cluster: member('page', port),
 };
 
-/** What makes a node of the fleet, which the others reach. */
+/** Config members of a fleet node that the other nodes can reach. */
 function member(name, at) {
   return { store: `file://${join(folder, 'store')}`, node: name, key: FLEET_KEY, flush: '200ms', advertise: `http://127.0.0.1:${at}` };
 }
 
-/** Another node of the fleet, which serves nobody. */
+/** Another node of the fleet, without clients. */
 export async function node(name) {
   const own = join(folder, name);
   mkdirSync(own, { mode: 0o700 });
@@ -73,7 +74,8 @@ export async function node(name) {
   return spawn(binary, ['serve', '--config', join(own, 'config.json')], { stdio: ['ignore', log, log] });
 }
 
-/** A proxy of its own that nobody has set up yet: no server, no rules, no fleet. `localhost` keeps its session apart from the other's. */
+/** A separate proxy that is not set up yet: no server, no rules, no fleet. The name `localhost` separates its session
+ * from that of the other proxy. */
 export async function untouched() {
   const own = join(folder, 'untouched');
   mkdirSync(own, { mode: 0o700 });
@@ -87,7 +89,7 @@ export async function untouched() {
   return { base: there, end: () => ended(started) };
 }
 
-/** Writes the config's file, as editors do; `more` is put over it, a text is written as it is. */
+/** Writes the config file, as editors do. `more` extends the config; a text is written unchanged. */
 export function configure(more = {}) {
   const text = typeof more === 'string' ? more : JSON.stringify({ ...config, ...more }, null, 2);
   writeFileSync(`${file}.new`, text, { mode: 0o600 });
@@ -96,10 +98,10 @@ export function configure(more = {}) {
 
 export const written = () => readFileSync(file, 'utf8');
 
-/** What the file says; a line of comment may stand before it. */
+/** Content of the config file, which may begin with a comment line. */
 export const configured = () => JSON.parse(written().replace(/^\/\/.*\n/, ''));
 
-/** What the server `notes` offers beside `add_tool` from its next change on. */
+/** Tools that the server `notes` offers in addition to `add_tool` from its next change on. */
 export function offers(tools) {
   writeFileSync(join(folder, 'tools.json'), JSON.stringify(tools));
 }
@@ -135,13 +137,13 @@ async function ended(proxy) {
   if (proxy.exitCode === null) await once(proxy, 'exit');
 }
 
-/** What `mcpproxy page` prints. */
+/** Output of `mcpproxy page`. */
 export async function address() {
   const { stdout } = await promisify(execFile)(binary, ['--config', file, '--json', 'page']);
   return JSON.parse(stdout).address;
 }
 
-/** Asks REST, as an operator's program does. */
+/** Sends a request to REST, as an operator's program does. */
 export async function rest(method, path, body) {
   const answer = await fetch(`${base}/api/v1/${path}`, {
     method, headers: { 'X-API-Key': KEY, 'Content-Type': 'application/json' }, body: body && JSON.stringify(body),
@@ -149,7 +151,7 @@ export async function rest(method, path, body) {
   return { status: answer.status, data: (await answer.json()).data };
 }
 
-/** A call by REST; what comes of it is the record's affair. */
+/** Makes a call over REST; its outcome is not checked here. */
 export async function call(operation, tool, args, reason, sensitivity = 'internal') {
   const { status } = await rest('POST', 'tools/call', {
     tool_name: `call_tool_${operation}`, arguments: { name: tool, args, intent: { operation_type: operation, reason, data_sensitivity: sensitivity } },
@@ -157,7 +159,7 @@ export async function call(operation, tool, args, reason, sensitivity = 'interna
   return status;
 }
 
-/** An agent's session; says how it makes a call, which says whether the answer was one. */
+/** An agent's session. Returns a function that makes a call and returns whether it succeeded. */
 export async function session() {
   const send = async (id, body) => {
     const headers = { 'Content-Type': 'application/json', Accept: 'application/json, text/event-stream', ...id && { 'Mcp-Session-Id': id } };

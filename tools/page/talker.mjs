@@ -1,5 +1,5 @@
-// An MCP server over stdio for the page's test: it says on stderr what it does, one of its tools has a
-// name as long as they come, and it has more tools than an answer holds.
+// An MCP server over stdio for the page's test. It writes a log to stderr, one of its tools has a name of maximum
+// length, and it has more tools than an answer contains.
 
 import { createInterface } from 'node:readline';
 

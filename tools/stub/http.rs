@@ -1,5 +1,5 @@
-//! The stub over streamable HTTP: a thread per connection, just enough of HTTP/1.1 for clients that
-//! send Content-Length, and the ways to get the framing of an answer wrong.
+//! The stub over streamable HTTP: one thread per connection, a minimal HTTP/1.1 for clients that send Content-Length,
+//! and the ways to send an answer with faulty framing.
 //!
 //! POST answers a message, GET opens a stream for `list_changed`, DELETE ends a session.
 
@@ -31,7 +31,7 @@ enum After {
     Close,
 }
 
-/// A request's head, as far as the stub looks at it.
+/// The parts of a request's head that the stub uses.
 #[derive(Default)]
 struct Head {
     method: String,
@@ -49,7 +49,7 @@ pub(crate) fn run(stub: Stub) -> io::Result<()> {
     let listeners = Listeners::default();
     for stream in listener.incoming() {
         let (stub, listeners) = (Arc::clone(&stub), Arc::clone(&listeners));
-        // A connection that fails is its client's to notice.
+        // Errors of a connection are ignored here: its client notices them.
         thread::spawn(move || stream.and_then(|stream| serve(&stub, &listeners, stream)));
     }
     Ok(())
@@ -70,7 +70,7 @@ fn serve(stub: &Stub, listeners: &Listeners, mut stream: TcpStream) -> io::Resul
                 if let Ok(mut open) = listeners.lock() {
                     open.push(stream.try_clone()?);
                 }
-                // Held until the client goes.
+                // Kept open until the client disconnects.
                 io::copy(&mut reader, &mut io::sink())?;
                 After::Close
             }
@@ -288,8 +288,8 @@ fn event(message: &[u8]) -> Vec<u8> {
     event
 }
 
-/// The same as the letter of the SSE grammar allows it: a comment before, an empty event, CRLF, no
-/// space after the colon, `data:` lines broken between tokens.
+/// The same event in an unusual form that the SSE grammar allows: a comment before, an empty event, CRLF, no space
+/// after the colon, `data:` lines broken between tokens.
 fn odd_event(message: &[u8]) -> Vec<u8> {
     let mut odd = b": a comment\r\n\r\nid: 7\r\nretry: 100\r\nunknown: field\r\n".to_vec();
     let first_comma = message.iter().position(|byte| *byte == b',').map_or(0, |at| at + 1);
@@ -307,14 +307,14 @@ fn odd_event(message: &[u8]) -> Vec<u8> {
 
 fn announce(listeners: &Listeners, messages: &[Vec<u8>]) {
     if let Ok(mut open) = listeners.lock() {
-        // A listener that has gone is forgotten.
+        // A listener that has disconnected is removed.
         open.retain_mut(|stream| {
             messages.iter().all(|message| stream.write_all(&chunk(&event(message))).is_ok())
         });
     }
 }
 
-/// A gzip member of stored blocks: compressed as far as any client can tell.
+/// A gzip member of stored blocks: valid gzip, although the data is not compressed.
 fn gzip_stored(body: &[u8]) -> Vec<u8> {
     let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     let blocks = body.chunks(0xffff);

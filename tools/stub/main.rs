@@ -1,50 +1,49 @@
-//! `stub`: an MCP upstream of our own, minimal where it behaves and hostile where asked.
+//! `stub`: a minimal MCP upstream for tests, which misbehaves on request.
 //!
-//! It is what the tests, `tools/interop` and `tools/bench` put behind the proxy when a real
-//! server will not misbehave on demand. It shares no code with mcpproxy, speaks the `initialize`
-//! protocol family (2024-11-05 … 2025-11-25), with `--both` also the modern one, and validates nothing.
+//! The tests, `tools/interop` and `tools/bench` run it behind the proxy, because a real server does not produce a
+//! given fault on request. It shares no code with mcpproxy and validates nothing. It speaks the `initialize`
+//! protocol family (2024-11-05 … 2025-11-25), and with `--both` also the modern one.
 //!
 //! ```text
 //! stub stdio [FLAGS]            one JSON-RPC message per line on stdin and stdout
-//! stub http  [FLAGS]            streamable HTTP on 127.0.0.1, any path; prints its port, one line
+//! stub http  [FLAGS]            streamable HTTP on 127.0.0.1, any path; prints its port on one line
 //!
 //!   --port N             HTTP port (0: any free one)
-//!   --answer json|sse    how HTTP answers requests (json)
-//!   --id first|last      where the envelope has its id (first)
+//!   --answer json|sse    form of the answers to HTTP requests (json)
+//!   --id first|last      position of the id in the envelope (first)
 //!   --stateless          HTTP without Mcp-Session-Id
-//!   --both               also speak 2026-07-28, in which it asks its client nothing
+//!   --both               also speak 2026-07-28, in which the stub sends no requests to its client
 //!   --page N             tools per page of tools/list (0: all on one)
-//!   --malformed          tools/list also holds five malformed tools
+//!   --malformed          tools/list also contains five malformed tools
 //!   --only A,B,…         offer only these tools
-//!   --tools FILE         also offer the tools of this JSON array, read anew for each list; those
+//!   --tools FILE         also offer the tools of this JSON array, which is read for each list; those
 //!                        whose names begin with `added_` can be called
-//!   --own N              offer N tools instead that no other server has (`own.rs`); over HTTP each
-//!                        path is a server of its own
-//!   --restless           change a tool in each list; over stdio also say all the time that they
-//!                        changed, and with `--offers` the other lists
+//!   --own N              offer N tools that no other server has instead of the usual ones (`own.rs`);
+//!                        over HTTP each path is a server of its own
+//!   --restless           change a tool in each list; over stdio also continuously announce changes of
+//!                        the tools, and with `--offers` of the other lists
 //!   --offers             also offer resources, templates, prompts and completions (`offers.rs`)
 //!   --many N             N more resources and prompts
-//!   --behavior NAME     behave so (see below) …
-//!   --on METHOD          … when asked for METHOD (tools/call)
+//!   --behavior NAME      use this behavior (see below) …
+//!   --on METHOD          … for requests of METHOD (tools/call)
 //! ```
 //!
-//! The tools and what they answer are the table in `tools.rs`; the behaviors, which concern the
-//! transport, the one in `behavior.rs`. A behavior is chosen by calling the tool of its name, by
-//! the argument `behavior` of any tool, or for every call by the flag. Every tool takes these
-//! arguments, all optional:
+//! The table in `tools.rs` lists the tools and their answers, the one in `behavior.rs` the behaviors, which concern
+//! the transport. A behavior is selected by calling the tool of the same name, by the argument `behavior` of any
+//! tool, or by the flag for every call. Every tool takes these arguments, all optional:
 //!
 //! | argument | |
 //! |---|---|
-//! | `size` | bytes of what the sized tools make |
-//! | `depth` | depth of what `too_deep` makes |
+//! | `size` | size in bytes of the results of tools with a variable size |
+//! | `depth` | nesting of the result of `too_deep` |
 //! | `behavior` | name of a behavior |
 //! | `wait_ms` | time before the first byte of the answer |
-//! | `chunk` | write the answer in pieces of so many bytes (0: whole) |
+//! | `chunk` | size in bytes of the pieces in which the answer is written (0: whole) |
 //! | `pause_ms` | time between two pieces |
-//! | `ask` | the method of the request that the tool `ask` sends to its client |
-//! | `with` | members that replace or join those of that request |
+//! | `ask` | method of the request that the tool `ask` sends to its client |
+//! | `with` | members that replace or extend those of that request |
 //!
-//! The tool `received` answers with the request before it, as it came.
+//! The tool `received` answers with the previous request, unchanged.
 
 mod behavior;
 mod http;
@@ -83,7 +82,7 @@ fn main() -> ExitCode {
             thread::sleep(behavior::DEAF_LIFE);
             Ok(())
         }
-        _ => Err(bad_usage("stub stdio|http [FLAGS]: see the head of tools/stub/main.rs")),
+        _ => Err(bad_usage("usage: stub stdio|http [FLAGS]; see the head of tools/stub/main.rs")),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -110,7 +109,7 @@ enum IdPlace {
     Last,
 }
 
-/// The flags, as meant.
+/// The parsed flags.
 struct Options {
     port: u16,
     framing: Framing,
@@ -202,11 +201,11 @@ impl Options {
 struct Stub {
     options: Options,
     counts: Counts,
-    /// Set once `drop_once` has dropped.
+    /// Non-zero once `drop_once` has dropped a connection.
     dropped: AtomicU64,
     sessions: Mutex<HashSet<String>>,
     questions: Questions,
-    /// The request before this one, as it came.
+    /// The previous request, unchanged.
     before: Mutex<String>,
 }
 
@@ -214,7 +213,7 @@ struct Stub {
 #[derive(Default)]
 struct Counts {
     calls: AtomicU64,
-    /// Everything that somebody wanted: calls other than of `stats`, and what is no list of what is offered.
+    /// Requests for an item: calls except those of `stats`, and the requests in [`offers::ASKED`].
     asked: AtomicU64,
     canceled: AtomicU64,
     abandoned: AtomicU64,
@@ -224,7 +223,7 @@ struct Counts {
     flipped: AtomicBool,
 }
 
-/// A JSON-RPC message as it came.
+/// A JSON-RPC message, unchanged.
 #[derive(Deserialize)]
 struct Message<'a> {
     #[serde(borrow)]
@@ -284,13 +283,13 @@ struct Knobs {
     with: Value,
 }
 
-/// The messages sent for a request, in order, and their treatment.
+/// The messages sent for a request, in order, and the way in which they are sent.
 struct Reply {
     /// Notifications that precede the answer.
     before: Vec<Vec<u8>>,
     /// The JSON-RPC answer.
     answer: Vec<u8>,
-    /// The id of the request among those that precede it whose answer it waits for, and becomes.
+    /// Id of the request in `before` to the client. The stub waits for its answer, which becomes part of `answer`.
     asks: Option<u64>,
     /// Notifications for all listeners.
     after: Vec<Vec<u8>>,
@@ -298,7 +297,7 @@ struct Reply {
     pace: Pace,
 }
 
-/// How fast an answer is written.
+/// Pace at which an answer is written.
 #[derive(Clone, Copy, Default)]
 struct Pace {
     wait: Duration,
@@ -336,7 +335,7 @@ impl Stub {
         }
     }
 
-    /// The reply to one message to `server`, which is written so, or none for a notification.
+    /// The reply to a message `message` to `server` with the raw text `written`; `None` for a notification.
     fn reply(&self, server: &str, message: &Message<'_>, written: &[u8]) -> Option<Reply> {
         if let (None, Some(id)) = (&message.method, message.id) {
             self.questions.answered(id, message.result.or(message.error));
@@ -419,7 +418,7 @@ impl Stub {
         let more: Option<Vec<Value>> = file.and_then(|text| serde_json::from_slice(&text).ok());
         tools.extend(more.unwrap_or_default());
         if self.options.malformed {
-            // In the middle, so that good tools stand on both sides.
+            // In the middle, so that there are valid tools before and after the malformed ones.
             tools.splice(tools.len() / 2..tools.len() / 2, tools::malformed());
         }
         if self.options.restless
@@ -494,7 +493,7 @@ impl Stub {
             let (number, request) = self.questions.ask(knobs.ask.as_deref(), &knobs.with);
             reply.before = vec![request];
             reply.asks = Some(number);
-            // Filled in by what the client answers.
+            // The placeholder is replaced by the client's answer.
             reply.answer = self.envelope(id, "result", questions::PLACEHOLDER.as_bytes());
         }
         if call.name == "needs_input" {

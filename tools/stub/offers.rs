@@ -1,7 +1,7 @@
-//! Offers of the stub beside tools, with `--offers`: resources, templates, prompts, completions.
+//! Items that the stub offers besides tools, with `--offers`: resources, templates, prompts, completions.
 //!
-//! The answers are spelled oddly on purpose, and hold what was asked for as it came, so that a
-//! test sees every byte that something between changed.
+//! The answers deliberately have an unusual spelling, and contain the request as it was received, so that a test
+//! notices every byte that was changed on the way.
 
 use std::sync::atomic::Ordering;
 
@@ -24,7 +24,7 @@ const PROMPTS: &[&str] = &[
 ];
 const MALFORMED: &[&str] = &["7", "null", "{}", r#"{"name":7,"uri":7,"uriTemplate":7}"#];
 
-/// The methods that ask for one thing of what is offered.
+/// Methods that request a single offered item.
 pub(crate) const ASKED: [&str; 5] = [
     "resources/read",
     "resources/subscribe",
@@ -35,7 +35,7 @@ pub(crate) const ASKED: [&str; 5] = [
 
 /// Resources under this scheme do not exist.
 const MISSING: &str = "missing:";
-/// Reading this one makes another.
+/// Reading this resource adds another one.
 const GROWS: &str = "test://grows";
 
 #[derive(Deserialize)]
@@ -44,7 +44,7 @@ struct Params<'a> {
     uri: Option<&'a RawValue>,
 }
 
-/// The capabilities to declare.
+/// Capabilities that the server declares.
 pub(crate) fn capabilities() -> Value {
     json!({
         "tools": {"listChanged": true},
@@ -55,7 +55,7 @@ pub(crate) fn capabilities() -> Value {
     })
 }
 
-/// The reply to one of these methods; `None` for another.
+/// The reply to a request of one of the methods for these items; `None` for other methods.
 pub(crate) fn reply(
     stub: &Stub,
     method: &str,
@@ -137,7 +137,7 @@ fn read(stub: &Stub, id: &RawValue, raw: &str) -> Reply {
     }
 }
 
-/// A page of a list, in the server's own spelling.
+/// A page of a list, in the spelling of the server.
 fn page(stub: &Stub, member: &str, fixed: &[&str], more: Vec<String>, params: &str) -> String {
     let mut elements: Vec<String> = fixed.iter().map(|&element| element.to_owned()).collect();
     if stub.options.malformed {

@@ -1,11 +1,11 @@
-//! Tools that a server has to itself (`--own`): as many as asked for, and no two servers' alike in
-//! words or schemas, as the tools of many real servers are.
+//! Tools of one server only (`--own`): any number of them. The tools of two servers differ in words and schemas, like
+//! the tools of many real servers.
 //!
-//! They are listed for a proxy to take up; what they answer is one fixed text.
+//! They are only listed; the answer to a call is one fixed text.
 
 use serde_json::{Value, json};
 
-/// The effect of a tool, and its target.
+/// Effects of the tools.
 const VERBS: [&str; 8] =
     ["list", "read", "create", "update", "delete", "search", "export", "archive"];
 const NOUNS: [&str; 12] = [

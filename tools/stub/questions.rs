@@ -1,5 +1,4 @@
-//! Questions of the stub to its client: its own requests during a call, and results that
-//! want more input.
+//! Questions of the stub to its client: requests during a call, and results that request further input.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex};
@@ -8,13 +7,13 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// The answer of `ask` before its client has answered; the word in it is then replaced.
+/// The answer of `ask`, in which the word is replaced by the client's answer.
 pub(crate) const PLACEHOLDER: &str = r#"{"content":[],"structuredContent":{"answered":"NOTHING"}}"#;
 const WORD: &str = r#""NOTHING""#;
-/// How long an answer is waited for.
+/// Maximum time to wait for the client's answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Requests that were sent, and the answers that came.
+/// Number of requests sent, and the answers received.
 #[derive(Default)]
 pub(crate) struct Questions {
     table: Mutex<(u64, HashMap<u64, String>)>,
@@ -22,7 +21,8 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// A request of that method (sampling), with other members or more: its number and the message.
+    /// Creates a request of `method`, by default for sampling; members of `with` replace or extend its own. Returns its
+    /// number and the message.
     pub(crate) fn ask(&self, method: Option<&str>, with: &Value) -> (u64, Vec<u8>) {
         let number = self.table.lock().map_or(0, |mut table| {
             table.0 += 1;
@@ -40,7 +40,7 @@ impl Questions {
         (number, request.to_string().into_bytes())
     }
 
-    /// Takes an answer.
+    /// Stores the client's answer to a request.
     pub(crate) fn answered(&self, id: &RawValue, outcome: Option<&RawValue>) {
         if let (Ok(number), Ok(mut table)) = (id.get().parse(), self.table.lock()) {
             table.1.insert(number, outcome.map_or("null", RawValue::get).to_owned());
@@ -59,7 +59,7 @@ impl Questions {
     }
 }
 
-/// The answers of `needs_input`: a request for input first, and its outcome on retry.
+/// The result of `needs_input`: first a request for input, then on the retry the received input.
 pub(crate) fn input_required(state: Option<&RawValue>, inputs: Option<&RawValue>) -> String {
     let value = |raw: Option<&RawValue>| {
         raw.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok()).unwrap_or_default()

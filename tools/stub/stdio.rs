@@ -1,5 +1,5 @@
-//! The stub over stdio: one message a line. Answers are written in the order they are made; those
-//! that take their time are written by a thread of their own, so that others can pass.
+//! The stub over stdio: one message per line. Answers are written in the order in which they are made. Slow answers are
+//! written by a separate thread, so that others can overtake them.
 
 use std::io::{self, BufRead, Write};
 use std::os::unix::process::CommandExt;
@@ -31,7 +31,7 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
         loop {
             line.clear();
             if lines.read_until(b'\n', &mut line)? == 0 {
-                // Threads that are still answering have no one left to answer.
+                // Threads may still be writing answers, but their client has left.
                 process::exit(0);
             }
             let Ok(message) = serde_json::from_slice::<Message<'_>>(&line) else { continue };
@@ -45,7 +45,7 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
     })
 }
 
-/// Reports some thousand times a second that the tools and other lists have changed.
+/// Reports several thousand times per second that the tools, and with `offers` also the other lists, have changed.
 fn storm(offers: bool) -> io::Result<()> {
     let others = if offers { &OFFERS_CHANGED[..] } else { &[] };
     loop {
@@ -84,7 +84,7 @@ fn write(stub: &Stub, mut reply: Reply) -> io::Result<()> {
             process::exit(101);
         }
         Behavior::CloseStdin => {
-            // The same process continues without stdin; `exec` only returns an error.
+            // `exec` continues the same process without stdin; it returns only if it fails.
             return Err(Command::new(env::current_exe()?).arg(DEAF).stdin(Stdio::null()).exec());
         }
         Behavior::FloodStderr => flood()?,
@@ -114,7 +114,7 @@ fn write(stub: &Stub, mut reply: Reply) -> io::Result<()> {
     Ok(())
 }
 
-/// 8 MiB of log, as a chatty server writes it.
+/// Writes 8 MiB of log lines, as a server with verbose logging does.
 pub(crate) fn flood() -> io::Result<()> {
     let mut err = io::stderr().lock();
     let text = [b'!'; 1023];

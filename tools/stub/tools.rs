@@ -1,9 +1,8 @@
-//! The stub's tools: one table of what each is called, how it is annotated, what it declares and
-//! which bytes it answers. Those bytes are the whole `result`, kept as text because half of them
-//! are what no serializer would write.
+//! The stub's tools: a table with the name, the annotations, the `outputSchema` and the answer of each. An answer is
+//! the whole `result`, kept as bytes because no serializer would write half of them.
 //!
-//! Also the tools that are not in the table: one for each behavior (`behavior.rs`), `stats`,
-//! `notify`, `add_tool`, `forget_session`, `rpc_error`. What the transports do is not here.
+//! Also the tools that are not in the table: one for each behavior (`behavior.rs`), `stats`, `notify`, `add_tool`,
+//! `forget_session`, `rpc_error`. The transports are elsewhere (`stdio.rs`, `http.rs`).
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -14,23 +13,23 @@ use serde_json::{Value, json};
 use crate::Knobs;
 use crate::behavior::BEHAVIORS;
 
-/// The `error` member that `rpc_error` answers.
+/// The `error` member of the answer of `rpc_error`.
 pub(crate) const RPC_ERROR: &str =
     r#"{"code":-32050,"message":"the stub refuses","data":{"why":"asked to","n":1.50}}"#;
 pub(crate) const LIST_CHANGED: &str =
     r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
-/// The same of what is offered beside tools.
+/// Notifications of changed lists other than that of the tools.
 pub(crate) const OFFERS_CHANGED: [&str; 2] = [
     r#"{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}"#,
     r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#,
 ];
 
 const MIB: usize = 1 << 20;
-/// The max that a caller can request.
+/// Maximum `size` that a caller can request.
 const MAX_SIZE: usize = 1 << 30;
 const MAX_DEPTH: usize = 1 << 20;
 
-/// An annotation object, as it stands in `tools/list`.
+/// Annotations of a tool, as listed by `tools/list`.
 #[derive(Clone, Copy)]
 enum Hints {
     None,
@@ -56,7 +55,7 @@ impl Hints {
     }
 }
 
-/// The bytes of a `result`: as they stand, or made from the arguments (read, and raw).
+/// The bytes of a `result`: fixed ones, or made from the parsed and the raw arguments.
 #[derive(Clone, Copy)]
 enum Answer {
     Raw(&'static [u8]),
@@ -80,16 +79,16 @@ const REMOTE_REF: &str =
     r#"{"type":"object","properties":{"value":{"$ref":"http://127.0.0.1:9/schema.json"}}}"#;
 const LOOK_AROUND: &str =
     r#"{"type":"object","properties":{"note":{"type":"string","pattern":"^(?!forbidden)"}}}"#;
-/// Its verdict on the smallest numbers depends on the division: a double of the quotient is 0.
+/// Its verdict on the smallest numbers depends on the method of division: the quotient as a double is 0.
 const COARSE: &str = r#"{"type":"object","properties":{"n":{"multipleOf":1e19}}}"#;
 const DATED: &str =
     r#"{"type":"object","properties":{"on":{"type":"string","format":"date"}},"required":["on"]}"#;
 
 const CONFORMING: Answer = Raw(br#"{"content":[{"type":"text","text":"{\"value\":7,\"note\":\"fine\"}"}],"structuredContent":{"value":7,"note":"fine"}}"#);
 
-/// Every tool that only differs by its answer.
+/// Every tool without further effects: it only returns its answer.
 const TOOLS: &[Row] = &[
-    // Annotations. All of these conform.
+    // Tools that differ by their annotations. All of the answers conform.
     ("read_item", Hints::Read, ITEM, CONFORMING),
     ("write_item", Hints::Write, ITEM, CONFORMING),
     ("upsert_item", Hints::Upsert, ITEM, CONFORMING),
@@ -97,9 +96,10 @@ const TOOLS: &[Row] = &[
     ("both_hints", Hints::Both, ITEM, CONFORMING),
     ("no_hints", Hints::None, ITEM, CONFORMING),
     ("plain", Hints::None, NONE, CONFORMING),
-    // The arguments that arrived, as they arrived, as structuredContent.
+    // Returns the received arguments, unchanged, as structuredContent.
     ("echo", Hints::Read, OPEN, Made(echo)),
-    // Sized. `text` and `records` count the whole result, the others the structuredContent.
+    // Tools whose answers have the requested size: of the whole result for `text` and `records`, of the
+    // structuredContent for the others.
     ("text", Hints::Read, NONE, Made(text)),
     ("records", Hints::Read, RECORDS, Made(records)),
     ("records_plain", Hints::Read, NONE, Made(records)),
@@ -118,7 +118,7 @@ const TOOLS: &[Row] = &[
     ("not_an_object", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":[1,2,3]}"#)),
     ("null_structured", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":null}"#)),
     ("missing_structured", Hints::Read, ITEM, Raw(br#"{"content":[{"type":"text","text":"no structure here"}]}"#)),
-    // What two parsers could read differently.
+    // Answers that two parsers could read differently.
     ("duplicate_key", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1,"note":"a","note":"CANARY-VALUE"}}"#)),
     ("duplicate_escaped_key", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1,"note":"a","no\u0074e":"CANARY-VALUE"}}"#)),
     ("duplicate_structured", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1},"structuredContent":{"value":"CANARY-VALUE"}}"#)),
@@ -133,7 +133,7 @@ const TOOLS: &[Row] = &[
     ("overflow", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1,"n":1e400}}"#)),
     ("not_a_number", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":NaN}}"#)),
     ("two_values", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1} {"value":2}}"#)),
-    // Unusual and valid: to be forwarded verbatim.
+    // Unusual but valid answers, to be forwarded verbatim.
     ("huge_int", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":18446744073709551616000}}"#)),
     ("escaped_name", Hints::Read, ITEM, Raw(br#"{"content":[],"structured\u0043ontent":{"value":1}}"#)),
     ("escaped_name_violates", Hints::Read, ITEM, Raw(br#"{"content":[],"structured\u0043ontent":{"value":"CANARY-VALUE"}}"#)),
@@ -142,15 +142,15 @@ const TOOLS: &[Row] = &[
     ("draft_7", Hints::Read, DRAFT_7, Raw(br#"{"content":[],"structuredContent":{"pair":[1,"two"]}}"#)),
     ("look_around", Hints::Read, LOOK_AROUND, Raw(br#"{"content":[],"structuredContent":{"note":"allowed"}}"#)),
     ("two_opinions", Hints::Read, COARSE, Raw(br#"{"content":[],"structuredContent":{"n":5e-324}}"#)),
-    // Errors of the tool: never judged.
+    // Errors of the tool, which are never validated.
     ("error", Hints::Read, NONE, Raw(br#"{"content":[{"type":"text","text":"no such item"}],"isError":true}"#)),
     ("error_first", Hints::Read, ITEM, Raw(br#"{"isError":true,"content":[],"structuredContent":{"value":"not judged"}}"#)),
     ("error_last", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":"not judged"},"isError":true}"#)),
-    // Schemas that cannot be used. The answers would violate what they mean.
+    // Schemas that cannot be used. The answers would violate them if they were understood.
     ("uncompilable", Hints::Read, UNCOMPILABLE, Raw(br#"{"content":[],"structuredContent":{"value":{}}}"#)),
     ("unknown_dialect", Hints::Read, UNKNOWN_DIALECT, Raw(br#"{"content":[],"structuredContent":[]}"#)),
     ("remote_ref", Hints::Read, REMOTE_REF, Raw(br#"{"content":[],"structuredContent":{"value":1}}"#)),
-    // Effects beside the answer: `main.rs`.
+    // Tools whose answers or effects are defined in `main.rs`.
     ("stats", Hints::Read, NONE, CONFORMING),
     ("received", Hints::Read, NONE, CONFORMING),
     ("notify", Hints::Read, ITEM, CONFORMING),
@@ -161,7 +161,7 @@ const TOOLS: &[Row] = &[
     ("rpc_error", Hints::Read, NONE, CONFORMING),
 ];
 
-/// The answer of the tool with that name to those arguments, or none if there is no such tool.
+/// The answer of the named tool to these arguments; `None` if there is no such tool.
 pub(crate) fn answer(name: &str, knobs: &Knobs, arguments: &str) -> Option<Vec<u8>> {
     let behaves = BEHAVIORS.iter().any(|(behavior, ..)| *behavior == name);
     let answer = match TOOLS.iter().find(|(known, ..)| *known == name) {
@@ -175,12 +175,11 @@ pub(crate) fn answer(name: &str, knobs: &Knobs, arguments: &str) -> Option<Vec<u
     })
 }
 
-/// The tool after whose call `delete_item` no longer says that it destroys. Only where `--only`
-/// names it.
+/// Tool that removes the destructive hint of `delete_item` when it is called. Listed only if `--only` names it.
 pub(crate) const FLIP: &str = "flip_hints";
 
-/// The answer of `tools/list`, with as many `added_N` as `add_tool` was called, and with the hints of
-/// `delete_item` `flipped` or not.
+/// The answer of `tools/list`, with `added` tools `added_N`, one per call of `add_tool`. `flipped` states whether the
+/// hints of `delete_item` were changed.
 pub(crate) fn listed(only: Option<&HashSet<String>>, added: u64, flipped: bool) -> Vec<Value> {
     let flips = only.is_some_and(|only| only.contains(FLIP));
     let flip = flips.then(|| tool(FLIP, "Flips hints", Hints::Write, NONE));
@@ -204,7 +203,7 @@ pub(crate) fn listed(only: Option<&HashSet<String>>, added: u64, flipped: bool) 
         .collect()
 }
 
-/// Five entries that are no tools.
+/// Five list entries that are not valid tools.
 pub(crate) fn malformed() -> Vec<Value> {
     vec![
         json!({"description": "has no name", "inputSchema": {"type": "object"}}),
@@ -216,7 +215,7 @@ pub(crate) fn malformed() -> Vec<Value> {
     ]
 }
 
-/// Notifications of `notify` before it answers: progress if the caller gave a token, and a log line.
+/// Notifications that `notify` sends before its answer: progress if the caller gave a token, and a log message.
 pub(crate) fn notifications(progress: Option<&RawValue>) -> Vec<Vec<u8>> {
     let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"on it"}}"#;
     let progress = progress.map(|token| {
@@ -250,7 +249,7 @@ fn size(knobs: &Knobs, default: usize) -> usize {
     knobs.size.unwrap_or(default).min(MAX_SIZE)
 }
 
-/// `head`, filler and `tail`, `size` bytes together where they are not longer anyway.
+/// `head`, filler and `tail`, together `size` bytes, or more if `head` and `tail` are longer.
 fn filled(head: &str, tail: &str, size: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size);
     bytes.extend_from_slice(head.as_bytes());
@@ -289,7 +288,7 @@ fn too_big_error_last(knobs: &Knobs, _: &str) -> Vec<u8> {
     blob_between(head, r#","isError":true}"#, size(knobs, 5 * MIB + 1))
 }
 
-/// structuredContent of exactly `depth` (65): an object that holds arrays in arrays.
+/// structuredContent with a nesting of exactly `depth` (default 65): an object that contains nested arrays.
 fn too_deep(knobs: &Knobs, _: &str) -> Vec<u8> {
     let arrays = knobs.depth.unwrap_or(65).clamp(1, MAX_DEPTH) - 1;
     let (open, close) = ("[".repeat(arrays), "]".repeat(arrays));
@@ -297,8 +296,8 @@ fn too_deep(knobs: &Knobs, _: &str) -> Vec<u8> {
     format!(r#"{{"content":[],"structuredContent":{{"deep":{open}{core}{close}}}}}"#).into_bytes()
 }
 
-/// Records as a database tool would list them, padded to `size` (10 800). Remembered, because
-/// benchmarks ask for the same again and again.
+/// Records as a database tool would list them, padded to `size` (default 10 800). The last answer is cached, because
+/// benchmarks request the same size repeatedly.
 fn records(knobs: &Knobs, _: &str) -> Vec<u8> {
     thread_local! {
         static LAST: RefCell<(usize, Vec<u8>)> = const { RefCell::new((0, Vec::new())) };

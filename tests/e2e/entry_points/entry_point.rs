@@ -1,6 +1,6 @@
-//! Entry points of the proxy: every way to send a request to a server, each with the same requests.
+//! Entry points of the proxy: every way to send a request to a server. The same requests are sent through each.
 //!
-//! The table holds the expected outcomes.
+//! The expected outcomes are in the table of the parent module.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -20,7 +20,7 @@ const OF_TEMPLATE: &str = "test://item/7";
 const TEMPLATE: &str = "test://item/{id}{?q*}";
 const PROMPT: &str = "greet";
 
-/// Path of a request to the proxy.
+/// Way in which a request reaches the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// `/mcp`, in a session of the initialize-based revisions.
@@ -54,9 +54,9 @@ pub(super) enum Way {
 pub(super) enum Asks {
     Tool,
     Resource,
-    /// A resource of a template.
+    /// A resource that matches a template.
     OfTemplate,
-    /// Subscription to a resource: by its request, or by a filter without a session.
+    /// Subscription to a resource: by a request of its own, or without a session by an entry of a filter.
     Subscription,
     Prompt,
     PromptCompletion,
@@ -84,7 +84,7 @@ pub(super) struct EntryPoint {
 /// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Reason of a refusal; empty at an entry point without a text for it. `None` if answered.
+    /// Reason of the refusal, which is empty if the entry point has no text for it. `None` if the request was answered.
     pub(super) refused: Option<String>,
     /// The HTTP status, or the exit code of a command.
     pub(super) code: Option<i32>,
@@ -111,7 +111,7 @@ impl EntryPoint {
         message.into_iter().flat_map(of).chain(calls).collect()
     }
 
-    /// Whether a separate proxy answers, which has no other clients.
+    /// Whether the request is answered by a separate proxy that has no other clients.
     pub(super) fn is_alone(self) -> bool {
         matches!(self.way, Way::Pipe | Way::PipeStateless | Way::CliAlone)
     }
@@ -126,7 +126,7 @@ impl EntryPoint {
         matches!(way, Stateless | AllStateless | OneStateless | PipeStateless | BridgeStateless)
     }
 
-    /// Whether the request is an entry of a filter, without its own answer.
+    /// Whether the request is an entry of a filter, which has no answer of its own.
     pub(super) fn is_filter(self) -> bool {
         self.is_stateless() && self.asks == Asks::Subscription
     }
@@ -136,12 +136,12 @@ impl EntryPoint {
         self.asks == Asks::Tool && !own_name
     }
 
-    /// Whether the endpoint shows one server, under its own names.
+    /// Whether the endpoint serves a single server under its own names.
     pub(super) fn is_of_one(self) -> bool {
         matches!(self.way, Way::OneSession | Way::OneStateless)
     }
 
-    /// `type`, `tool_name` and `source` of the record.
+    /// Expected `type`, `tool_name` and `source` of the record.
     pub(super) fn record(self) -> [&'static str; 3] {
         let source = match self.way {
             Way::Rest => "api",
@@ -160,7 +160,7 @@ impl EntryPoint {
         [kind, name, source]
     }
 
-    /// Names of the requested item in refusals by rules, by scope and for lack of approval.
+    /// Names of the requested item as they appear in refusals by rules, by scope, and because of missing approval.
     pub(super) fn names(self) -> [String; 3] {
         let uri = match self.asks {
             Asks::OfTemplate => OF_TEMPLATE,
@@ -238,16 +238,16 @@ fn meta() -> Value {
     })
 }
 
-/// Proxies with all entry points.
+/// The proxies that together have all entry points.
 pub(super) struct Proxies {
     pub(super) proxy: Proxy,
-    /// Sent with every HTTP request, if present.
+    /// Token sent with every HTTP request, if present.
     pub(super) token: Option<String>,
     /// Operation stated by the intents of calls to `s`; every call uses `call_tool_read`.
     pub(super) states: &'static str,
     pipe: Mutex<Pipe>,
     bridge: Mutex<Pipe>,
-    /// Config and data of commands without a running proxy.
+    /// Folder with the config and data of commands that run without a proxy.
     pub(super) alone: TempDir,
 }
 
@@ -263,8 +263,8 @@ impl Proxies {
         Self { proxy, token: None, states: "read", pipe, bridge, alone }
     }
 
-    /// Starts calls to `s` that are never answered, over the pipe and over the shared proxy. The latter lasts as long as
-    /// the returned client.
+    /// Begins calls to `s` that are never answered: one over the pipe, and one at the shared proxy. The latter lasts
+    /// until the returned client is dropped.
     pub(super) fn occupy(&self) -> Client {
         let never = json!({"behavior": "never"});
         let mut client = self.proxy.client();
@@ -289,7 +289,7 @@ impl Proxies {
         }
     }
 
-    /// Records of the ended proxy of the pipe, and of commands without a running proxy.
+    /// Records of the proxy behind the pipe, which has ended, and of commands that run without a proxy.
     pub(super) fn records_alone(&self, query: &[&str]) -> Vec<Value> {
         let pipe = self.pipe.lock().unwrap();
         let folders = [pipe.folder.path(), self.alone.path()];
@@ -416,7 +416,7 @@ fn message_answered(message: &Value) -> Answer {
     Answer { refused, code: None, retry_after: None }
 }
 
-/// Outcome of a filter with one resource, which is refused if it was left out.
+/// Outcome for the single resource of a filter: it is refused if the acknowledgment omits it.
 fn acknowledged(hello: &Value) -> Answer {
     assert_eq!(hello["method"], "notifications/subscriptions/acknowledged", "{hello}");
     let uris = &hello["params"]["notifications"]["resourceSubscriptions"];

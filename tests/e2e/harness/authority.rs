@@ -1,8 +1,8 @@
-//! An MCP server that requires a login, the authorization server it names, and the browser of the
-//! person who logs in.
+//! An MCP server that requires a login, the authorization server that it names, and the browser of the person who logs
+//! in.
 //!
-//! Both servers are one listener. It checks the duties of a client (PKCE, `resource`, the redirect
-//! it registered) and can be configured to commit each fault that a client must notice.
+//! Both servers share one listener. It checks the duties of a client (PKCE, `resource`, the registered redirect) and
+//! can be configured to commit each fault that a client must detect.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,23 +14,23 @@ use serde_json::{Value, json};
 
 use super::{Connection, Output, PATIENCE, Response, until};
 
-/// Behavior of the authorization server, and the requests it has received.
+/// Configured behavior of the authorization server, and the requests it has received.
 #[derive(Default)]
 pub(crate) struct Ways {
     /// Replacements for members of the authorization server's metadata.
     pub(crate) metadata: Value,
     /// Replacements for members of the protected resource's metadata.
     pub(crate) resource: Value,
-    /// Replacement for `iss` in the redirect.
+    /// Value that replaces `iss` in the redirect.
     pub(crate) issuer: Option<String>,
-    /// Replacement for the URL of the protected resource's metadata.
+    /// URL that replaces that of the protected resource's metadata.
     pub(crate) place: Option<String>,
     /// Replacements for members of the token response.
     pub(crate) tokens_as: Value,
     /// `expires_in` of the tokens.
     pub(crate) life: Option<u64>,
     pub(crate) refuse_refresh: bool,
-    /// Responses with renewed tokens are held back.
+    /// Responses with renewed tokens are delayed until this is false.
     pub(crate) hold_refresh: bool,
     /// Requests to the endpoints for registration and tokens are redirected, with status 307.
     pub(crate) has_moved: bool,
@@ -38,19 +38,19 @@ pub(crate) struct Ways {
     pub(crate) open: bool,
     /// Methods that require no token.
     pub(crate) free: &'static [&'static str],
-    /// A method, and the scope that a token for it must have.
+    /// A method, and the scope that a token must have for it.
     pub(crate) scope: Option<(&'static str, &'static str)>,
     /// Id of the known client, if clients do not register.
     pub(crate) client: Option<&'static str>,
     /// Secret of that client, for the grant `client_credentials`.
     pub(crate) secret: Option<&'static str>,
-    /// The secret is expected in the form, not in the header.
+    /// The client must send the secret in the form instead of a header.
     pub(crate) posts_secret: bool,
-    /// Status and body of refusals of the grant `client_credentials`.
+    /// Status and body with which the grant `client_credentials` is refused.
     pub(crate) refuses_client: Option<(u16, Value)>,
-    /// Prefix of access tokens, instead of `access`.
+    /// Prefix of the access tokens in place of `access`.
     pub(crate) tokens: Option<&'static str>,
-    /// Audience of the tokens, if it is not this server.
+    /// Audience of the tokens, if they are not for this server.
     pub(crate) audience: Option<String>,
     /// The server rejects every token, although it issues them.
     pub(crate) takes_none: bool,
@@ -109,7 +109,7 @@ impl Authority {
         self.ways.lock().expect("no thread has panicked")
     }
 
-    /// Whether the last request had the newest token.
+    /// Whether the last request to the server had the newest token.
     pub(crate) fn saw_newest_token(&self) -> bool {
         let ways = self.ways();
         ways.seen.last() == ways.valid.last().map(|token| format!("Bearer {token}")).as_ref()
@@ -161,7 +161,7 @@ fn serve(mut stream: TcpStream, port: u16, ways: &Mutex<Ways>) {
     let Some(request) = read(&stream) else { return };
     let (status, headers, body) = answer(&request, port, &mut ways.lock().expect("sound"));
     if request.body.contains("grant_type=refresh_token") {
-        until("the client is notified of tokens", || {
+        until("renewed tokens may be sent", || {
             (!ways.lock().expect("sound").hold_refresh).then_some(())
         });
     }
@@ -266,7 +266,7 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
     }
 }
 
-/// Whether a request has the credentials of the known client, in the expected place only.
+/// Whether a request has the credentials of the known client at the expected place, and only there.
 fn is_client(request: &Request, ways: &Ways) -> bool {
     let (Some(client), Some(secret)) = (ways.client, ways.secret) else { return false };
     let pair = base64::engine::general_purpose::STANDARD.encode(format!("{client}:{secret}"));
@@ -324,7 +324,7 @@ fn protected(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, St
         ways.asked.last().is_some_and(|asked| asked.split(' ').any(|each| each == scope))
     };
     match ways.scope {
-        // An ungrantable scope is required regardless of the token.
+        // This scope is required even if the token has it, so no token suffices.
         Some((of, scope)) if of == method && (scope == UNGRANTABLE || !has(scope)) => {
             let challenge = format!(
                 "WWW-Authenticate: Bearer error=\"insufficient_scope\", scope=\"{scope}\"\r\n"
@@ -350,7 +350,7 @@ fn protected(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, St
     (200, String::new(), body.to_string())
 }
 
-/// `value` with the members of `other`; a null removes a member.
+/// `value` extended by the members of `other`; a null removes a member.
 fn with(mut value: Value, other: &Value) -> Value {
     let members = value.as_object_mut().expect("an object");
     for (name, member) in other.as_object().into_iter().flatten() {
@@ -382,7 +382,7 @@ fn parameter(form: &str, name: &str) -> String {
     String::from_utf8(bytes).expect("UTF-8")
 }
 
-/// Code challenge of a verifier, hashed by `sha256sum`.
+/// Code challenge for a verifier; the hash is calculated by `sha256sum`.
 fn s256(verifier: &str) -> String {
     let script = "printf %s \"$1\" | sha256sum";
     let output = Command::new("sh").args(["-c", script, "sh", verifier]).output().expect("sh runs");

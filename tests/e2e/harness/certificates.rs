@@ -1,4 +1,4 @@
-//! Certificates of a test, and `curl` configured to trust them.
+//! Certificates for a test, and a `curl` that trusts them.
 
 use std::path::Path;
 use std::process::Command;
@@ -42,7 +42,7 @@ impl CertificateAuthority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// Certificate of a server with these names and addresses.
+    /// Certificate of a server for these names and addresses.
     pub(crate) fn server(&self, names: &[&str]) -> Pair {
         self.sign(params("server", names))
     }
@@ -52,14 +52,14 @@ impl CertificateAuthority {
         self.server(&["localhost", "127.0.0.1"])
     }
 
-    /// Certificate of a client with this name.
+    /// Certificate of a client for this name.
     pub(crate) fn client(&self, name: &str) -> Pair {
         let mut params = params(name, &[]);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(params)
     }
 
-    /// Certificate of a client, valid for `time` from now.
+    /// Certificate of a client that is valid for `time` from now.
     pub(crate) fn client_for(&self, name: &str, time: Duration) -> Pair {
         let mut params = params(name, &[]);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -97,13 +97,13 @@ fn params(name: &str, names: &[&str]) -> CertificateParams {
 
 #[derive(Debug)]
 pub(crate) struct Curled {
-    /// 0 if there was no answer.
+    /// Status of the answer; 0 if there was none.
     pub(crate) status: u16,
-    /// `1.1` or `2`.
+    /// Version of HTTP: `1.1` or `2`.
     pub(crate) version: String,
     pub(crate) headers: String,
     pub(crate) body: String,
-    /// Reason of a missing answer.
+    /// Error of curl if there was no answer.
     pub(crate) error: String,
 }
 
@@ -116,7 +116,7 @@ impl Curled {
     }
 }
 
-/// Runs curl in the folder of its files.
+/// Runs curl in the folder that contains the files of the certificates.
 pub(crate) fn curl(folder: &Path, args: &[&str]) -> Curled {
     let mut command = Command::new("curl");
     command.current_dir(folder).args(["-q", "-sS", "--noproxy", "*", "--max-time", "30"]);

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Behavior of the proxy.
 #[derive(Clone, Copy)]
 pub(crate) enum EgressWay {
-    /// Opens tunnels and forwards requests to the port that the request names.
+    /// Opens tunnels to, and forwards requests to, the port that the request names.
     Open,
-    /// Forwards requests with this `Proxy-Authorization`, and answers others with 407.
+    /// Forwards requests with this `Proxy-Authorization`, and refuses others with 407.
     Password(&'static str),
     /// Sends these bytes and closes the connection.
     Answers(&'static str),
@@ -36,12 +36,12 @@ impl EgressProxy {
         Self { port, heads }
     }
 
-    /// Heads of the first requests of all connections so far.
+    /// Head of the first request of each connection so far.
     pub(crate) fn heads(&self) -> Vec<String> {
         self.heads.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// First lines of those requests, each once.
+    /// First lines of these requests, without duplicates.
     pub(crate) fn lines(&self) -> Vec<String> {
         let heads = self.heads();
         let mut lines: Vec<String> =

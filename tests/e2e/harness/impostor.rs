@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// The program; it ends with the test.
+/// The impostor; it ends with the test.
 pub(crate) struct Impostor {
     pub(crate) port: u16,
     sent: Arc<Mutex<Vec<u8>>>,
@@ -20,7 +20,7 @@ impl Impostor {
         Self::lookalike_on(0)
     }
 
-    /// As [`lookalike`](Self::lookalike), on a port that another process had before.
+    /// The same as [`lookalike`](Self::lookalike), on a port that another process has used before.
     pub(crate) fn lookalike_on(port: u16) -> Self {
         const HEALTH: &str =
             r#"{"status":"ok","activity":{},"success":true,"data":{"proof":"00"}}"#;
@@ -29,13 +29,13 @@ impl Impostor {
             let mut bytes = [0; 65536];
             while let Ok(length @ 1..) = stream.read(&mut bytes) {
                 sent.lock().unwrap().extend_from_slice(&bytes[..length]);
-                // A request without a body arrives in one read on loopback.
+                // On loopback a request without a body arrives in a single read.
                 let _ = stream.write_all(reply.as_bytes());
             }
         })
     }
 
-    /// An impostor that relays everything, in both directions, to the proxy on another port.
+    /// An impostor that relays everything, in both directions, to the proxy at another port.
     pub(crate) fn before(port: u16) -> Self {
         Self::start(0, move |mut client, sent| {
             let mut server = TcpStream::connect(("127.0.0.1", port)).expect("the proxy listens");

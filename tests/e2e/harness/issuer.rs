@@ -1,4 +1,4 @@
-//! An identity provider: signs JWTs and publishes its keys, correctly or not.
+//! An identity provider that signs JWTs and publishes its keys. It can be configured to behave incorrectly.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,18 +16,18 @@ use serde_json::{Value, json};
 /// Answer to a request for the keys.
 #[derive(Clone)]
 pub(crate) enum Keys {
-    /// This body.
+    /// A response with this body.
     Body(String),
-    /// Never, until the test ends.
+    /// No response until the test ends.
     Hang,
 }
 
-/// Issuer with an Ed25519 key, on loopback.
+/// An issuer with an Ed25519 key, on loopback.
 pub(crate) struct Issuer {
     port: u16,
     key: Mutex<(String, Ed25519KeyPair)>,
     answer: Arc<Mutex<Keys>>,
-    /// Connections that get no answer.
+    /// Connections that receive no response.
     hanging: Arc<Mutex<Vec<TcpStream>>>,
     asked: Arc<AtomicUsize>,
     ending: Arc<AtomicBool>,

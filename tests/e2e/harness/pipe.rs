@@ -43,14 +43,14 @@ impl Pipe {
         Self { process, folder, input, output }
     }
 
-    /// As `open`, and initialized.
+    /// Starts a process with `config`, and performs the handshake.
     pub(crate) fn start(config: Value) -> Self {
         let mut pipe = Self::open(config);
         pipe.greet();
         pipe
     }
 
-    /// Does the handshake.
+    /// Performs the handshake.
     pub(crate) fn greet(&mut self) {
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {},
@@ -74,8 +74,8 @@ impl Pipe {
         writeln!(input, "{line}").and_then(|()| input.flush()).expect("the proxy reads");
     }
 
-    /// Reads a line without its end, or `None` after the last. Notifications about changes of our own tools are
-    /// skipped: they are sent when a server appears, which may be before the handshake or after it.
+    /// Reads a line, without its line break; `None` after the last one. Notifications about changes of the proxy's own
+    /// tools are skipped: they are sent when a server connects, which may be before the handshake or after it.
     pub(crate) fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             let mut line = Vec::new();
@@ -93,7 +93,7 @@ impl Pipe {
         String::from_utf8(self.answer()).expect("UTF-8")
     }
 
-    /// The next line that is no notification.
+    /// The next line that is not a notification.
     fn answer(&mut self) -> Vec<u8> {
         loop {
             let line = self.line().expect("an answer");

@@ -1,4 +1,4 @@
-//! An HTTP server that records complete requests, with answers defined by the test.
+//! An HTTP server that records complete requests. The test defines its answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -12,10 +12,10 @@ use super::secure::server_config;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
-    /// Lines of the head, including the first.
+    /// Lines of the head, including the request line.
     pub(crate) head: Vec<String>,
     pub(crate) body: Vec<u8>,
-    /// Number of its connection, from 0.
+    /// Number of the connection, counted from 0.
     pub(crate) connection: usize,
 }
 
@@ -30,13 +30,13 @@ impl Received {
 
 /// Answer to a request.
 pub(crate) enum Reply {
-    /// A status line's end, header lines, and a body.
+    /// Status with its reason, header lines, and body.
     Http(&'static str, &'static str, Vec<u8>),
     /// Raw bytes, after which the connection is closed.
     Raw(Vec<u8>),
-    /// Nothing, until the client disconnects.
+    /// No answer until the client disconnects.
     Hang,
-    /// First bytes of a stream that stays open until the client disconnects.
+    /// First bytes of a stream, which stays open until the client disconnects.
     Standing(Vec<u8>),
 }
 
@@ -48,14 +48,14 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Starts a recorder. `answer` gets the number of a request, from 0, and the request.
+    /// Starts a recorder. `answer` gets the number of the request, counted from 0, and the request.
     pub(crate) fn start(
         answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
     ) -> Self {
         Self::at(0, answer)
     }
 
-    /// Starts a recorder at `port`.
+    /// Starts a recorder that listens at `port`.
     pub(crate) fn at(
         port: u16,
         answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,

@@ -1,7 +1,7 @@
-//! An HTTP upstream that counts requests, with tools that break their connections as named.
+//! An HTTP upstream that counts requests. The names of its tools state how they break their connections.
 //!
-//! A tool is `KIND_FAULT`: `idem_…` is declared idempotent, `plain_…` is not. The fault applies to the first call only; the
-//! next one is answered.
+//! A tool is named `KIND_FAULT`: `idem_…` is declared idempotent, `plain_…` is not. The fault affects the first call
+//! only; the next one is answered.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use serde_json::{Value, json};
 
-/// Cuts of the connection, by the part of a tool's name.
+/// Points at which a connection is cut, as in the names of tools.
 const CUTS: [&str; 4] = ["unanswered", "in_head", "after_head", "in_body"];
 
 /// The upstream; it ends with the test.
@@ -25,11 +25,11 @@ struct Shared {
     tools: Vec<&'static str>,
     arrived: Mutex<Vec<(String, Value)>>,
     changed: Condvar,
-    /// Calls of `held` that may be answered.
+    /// Number of calls of `held` that may be answered.
     released: Mutex<usize>,
-    /// Number of next connections to close as soon as they are opened.
+    /// Number of connections to come that are closed as soon as they are opened.
     refused: AtomicUsize,
-    /// Whether `…_down` cuts every call.
+    /// Whether every call of `…_down` breaks its connection.
     down: AtomicBool,
     /// Number of waiting calls of `held`, and its maximum so far.
     held: Mutex<(usize, usize)>,

@@ -1,4 +1,4 @@
-//! Manual TLS connections: the handshake in steps, and raw frames of HTTP/2 (RFC 9113).
+//! TLS connections controlled by a test: the handshake in steps, and raw frames of HTTP/2 (RFC 9113).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use super::{CertificateAuthority, PATIENCE, Pair};
 
 pub(crate) type Secure = StreamOwned<ClientConnection, TcpStream>;
 
-/// Opens a connection without beginning its handshake. Without `protocols` the client offers none.
+/// Opens a connection without beginning its handshake. If `protocols` is empty, the client offers no protocol.
 pub(crate) fn begin(
     port: u16,
     ca: &CertificateAuthority,
@@ -90,14 +90,14 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A field of a head in full (RFC 7541 §6.2.2), with no table and no compression.
+/// A literal header field (RFC 7541 §6.2.2), without use of the table and without compression.
 pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     [vec![0], text(name), text(value)].concat()
 }
 
 fn text(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // RFC 7541 §5.1, with a prefix of 7 bits.
+    // Integer of RFC 7541 §5.1 with a prefix of 7 bits.
     match text.len() {
         short @ ..127 => bytes.push(short as u8),
         long => {
@@ -129,7 +129,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The code of RST_STREAM, or GOAWAY.
+    /// Error code of an RST_STREAM or GOAWAY frame.
     pub(crate) fn code(&self) -> u32 {
         let code = self.payload.last_chunk::<4>().unwrap();
         match self.kind {
@@ -138,7 +138,7 @@ impl Frame {
         }
     }
 
-    /// Whether this is the head of a response with status 200 (RFC 7541, appendix A, 8).
+    /// Whether this is the head of a response with status 200 (index 8 in RFC 7541, appendix A).
     pub(crate) fn is_ok(&self) -> bool {
         self.kind == kind::HEADERS && self.payload.first() == Some(&0x88)
     }

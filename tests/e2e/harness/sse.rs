@@ -42,7 +42,7 @@ impl Events {
     pub(crate) fn next(&mut self) -> Option<Event> {
         let start = Instant::now();
         loop {
-            // Comments alone never end.
+            // A stream of comments alone would never end, so the whole wait is limited.
             assert!(start.elapsed() < 2 * PATIENCE, "no event within {:?}", 2 * PATIENCE);
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let (event, rest) = (event.to_owned(), rest.to_owned());

@@ -23,18 +23,18 @@ pub(crate) fn stub_stdio(flags: &[&str]) -> Value {
     json!({"command": stub(), "args": args})
 }
 
-/// A server that speaks either protocol family (the one of the conformance suite): its `mcpServers` entry, and
+/// A server that speaks both protocol families (the one of the conformance suite). Returns its `mcpServers` entry and
 /// its process.
 pub(crate) fn server_of_both_families() -> (Value, Process) {
     conforming_server("both")
 }
 
-/// Such a server in the modern family only.
+/// The same server, in the modern family only.
 pub(crate) fn modern_server() -> (Value, Process) {
     conforming_server("modern")
 }
 
-/// Entry of that server as a child, in the modern family only.
+/// Entry of the same server as a child process, in the modern family only.
 pub(crate) fn modern_server_stdio() -> Value {
     json!({"command": conformance_backend(), "args": ["stdio", "--era", "modern"]})
 }
@@ -64,13 +64,13 @@ impl HttpStub {
         ))
     }
 
-    /// Server without sessions that all tests share: its answers are the same for all.
+    /// A server without sessions that all tests share, because its answers do not depend on the client.
     pub(crate) fn shared() -> &'static Self {
         static STUB: OnceLock<HttpStub> = OnceLock::new();
         STUB.get_or_init(|| Self::for_all(&["--stateless"]))
     }
 
-    /// Server that several tests share for the whole run.
+    /// A server that several tests share, and that lives for the whole run.
     pub(crate) fn for_all(flags: &[&str]) -> Self {
         Self::from(Process::spawn_for_all(&Self::command(flags), Path::new(""), Stdio::null()))
     }

@@ -1,4 +1,4 @@
-//! Client side of the wire: manual HTTP/1.1 and MCP over it, with every byte kept.
+//! Client side of a connection: HTTP/1.1 implemented for the tests, and MCP over it, with every byte kept.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -41,7 +41,7 @@ impl Connection {
         self.raw(body);
     }
 
-    /// Writes bytes as they are. A peer that has answered and closed already is no error here.
+    /// Writes bytes unchanged. It is no error here if the peer has already answered and closed the connection.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -154,7 +154,7 @@ impl Response {
     }
 }
 
-/// Headers of a client without event streams, so that every answer is one message.
+/// Header of a client that does not accept event streams, so that every answer is one message.
 const JSON_ONLY: (&str, &str) = ("Accept", "application/json");
 
 /// An MCP client with one session, over one connection.
@@ -222,7 +222,7 @@ impl Client {
         }
     }
 
-    /// Calls one of our tools. Returns `result`, or the whole message if it is an error.
+    /// Calls a tool of the proxy itself. Returns `result`, or the whole message if it is an error.
     pub(crate) fn tool(&mut self, name: &str, arguments: Value) -> Value {
         let mut message = self.ask("tools/call", json!({"name": name, "arguments": arguments}));
         match message.get_mut("result") {
@@ -243,17 +243,17 @@ impl Client {
         proxy.activity(&format!("session_id={}&{query}", self.session))
     }
 
-    /// Calls an upstream's tool by the read variant with a proper intent.
+    /// Calls an upstream's tool by `call_tool_read` with a matching intent.
     pub(crate) fn read(&mut self, tool: &str, args: Value) -> Value {
         self.call("read", tool, args)
     }
 
-    /// Begins a read call. Its response can be read from `connection`.
+    /// Begins a call by `call_tool_read`. Its response can be read from `connection`.
     pub(crate) fn begin_read(&mut self, tool: &str, args: Value) {
         self.begin("read", tool, args);
     }
 
-    /// Begins a call with any variant.
+    /// Begins a call by any variant of the call tools.
     pub(crate) fn begin(&mut self, operation: &str, tool: &str, args: Value) {
         let arguments =
             json!({"name": tool, "args": args, "intent": {"operation_type": operation}});
@@ -263,14 +263,14 @@ impl Client {
         self.connection.send("POST", &self.path, &headers, body.to_string().as_bytes());
     }
 
-    /// Makes a read call. Returns the raw response.
+    /// Makes a call by `call_tool_read`. Returns the raw response.
     pub(crate) fn read_raw(&mut self, tool: &str, args: Value) -> Response {
         self.begin_read(tool, args);
         self.connection.response()
     }
 }
 
-/// Sends a modern request with its headers and `more`.
+/// Sends a modern request with the headers of that family and those in `more`.
 pub(crate) fn ask_modern(
     proxy: &Proxy,
     path: &str,
@@ -284,7 +284,7 @@ pub(crate) fn ask_modern(
     meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
     let body = json!({"jsonrpc": "2.0", "id": "raw", "method": method, "params": params});
     let mut headers = vec![("MCP-Protocol-Version", version), ("Mcp-Method", method)];
-    // Only methods of the core protocol have the header `Mcp-Name`.
+    // Requests of extension methods have no header `Mcp-Name`.
     let is_named = !["skills/get", "resources/directory/read"].contains(&method);
     let name = ["name", "uri"].iter().find_map(|key| body["params"][*key].as_str());
     let name = name.filter(|_| is_named);
@@ -293,7 +293,7 @@ pub(crate) fn ask_modern(
     proxy.request("POST", path, &headers, body.to_string().as_bytes())
 }
 
-/// Raw bytes of `result` in a response with our envelope.
+/// Raw bytes of `result` in a response with the proxy's envelope.
 pub(crate) fn raw_result(message: &[u8]) -> &[u8] {
     const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"raw","result":"#;
     let rest = message

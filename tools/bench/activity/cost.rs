@@ -1,6 +1,6 @@
-//! CPU time of a record: its steps one by one, then the writer's thread of a live log at
-//! the rates of a busy proxy. Records are like those of a proxied call: small arguments, an intent,
-//! and the first KiB of an answer that carries escaped JSON, cut in its middle.
+//! CPU time of a record: first each step alone, then the writer's thread of a live log at the rates of a busy proxy.
+//! Records are like those of a proxied call: small arguments, an intent, and the first KiB of an answer, which carries
+//! escaped JSON and is cut in the middle.
 
 use std::error::Error;
 use std::fs;
@@ -20,19 +20,19 @@ use mcpproxy_activity::{
 
 use super::probe;
 
-/// Records of each step.
+/// Number of records processed in each step.
 const STEP_RECORDS: u64 = 200_000;
-/// Records of one commit in the steps: 10 ms at 10 000 calls a second.
+/// Number of records per commit in the steps: those of 10 ms at 10 000 calls per second.
 const STEP_BATCH: u64 = 100;
-/// Calls a second of the live log; the last is as fast as it goes.
+/// Rates of the live log in calls per second; the last one has no limit.
 const RATES: [u64; 4] = [2_000, 10_000, 40_000, u64::MAX];
-/// How long each rate is held.
+/// Duration of the measurement at each rate.
 const HOLD: Duration = Duration::from_secs(4);
-/// Records at most for each rate.
+/// Maximum number of records per rate.
 const MOST: u64 = 400_000;
-/// How often a paced submitter hands over what is due.
+/// Interval at which a paced submitter submits the records that are due.
 const PACE: Duration = Duration::from_millis(1);
-/// Bytes kept of an answer.
+/// Number of bytes of an answer that are kept.
 const HEAD_BYTES: usize = 1024;
 
 /// An answer of about 10.8 KB: records as text and as structured content.
@@ -62,7 +62,7 @@ pub(super) fn template() -> Draft {
     draft
 }
 
-/// A call's entry, made as the proxy makes it.
+/// Entry of a call, made in the same way as in the proxy.
 pub(super) fn entry(template: &Draft, answer: &[u8], n: u64) -> Entry {
     let mut draft = template.clone();
     let arguments = format!(r#"{{"owner":"octo","repo":"hello","page":{n},"labels":["bug"]}}"#);
@@ -86,7 +86,7 @@ pub(super) fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Each step of the writer's work alone, on this thread.
+/// Measures each step of the writer's work alone, on this thread.
 fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
     let (template, answer) = (template(), answer());
     let entries: Vec<_> = (0..STEP_BATCH).map(|n| entry(&template, answer.as_bytes(), n)).collect();
@@ -97,7 +97,7 @@ fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
             entries.iter().for_each(&mut *work);
         }
         let micros = (probe::own_cpu() - before) as f64 / 1000.0 / STEP_RECORDS as f64;
-        println!("{name:<34} {micros:6.2} µs a record");
+        println!("{name:<34} {micros:6.2} µs per record");
     };
     step("redact the response", &mut |entry| {
         black_box(redactor.payload(black_box(entry.draft.payload(Raw::Response))));
@@ -114,7 +114,7 @@ fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
 
     let store = Store::open(dir)?;
     let mut appender = Appender::resume(&View::new(store.snapshot()?)?, Redactor::new(&[]))?;
-    // The clock that counts only this thread is too coarse for a step of one batch.
+    // The CPU clock of this thread is too coarse for a step of one batch, so the steps are timed with the wall clock.
     let before = probe::own_cpu();
     let mut laps = [Duration::ZERO; 4];
     for _ in 0..STEP_RECORDS / STEP_BATCH {
@@ -136,8 +136,8 @@ fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
         lap(3);
     }
     let cpu = (probe::own_cpu() - before) as f64 / 1000.0 / STEP_RECORDS as f64;
-    println!("batches of {STEP_BATCH}, synced: {cpu:21.2} µs a record; of that");
-    for (name, lap) in ["push", "take", "commit", "sync, waits and all"].iter().zip(laps) {
+    println!("batches of {STEP_BATCH}, synced: {cpu:21.2} µs per record; of which");
+    for (name, lap) in ["push", "take", "commit", "sync, including waits"].iter().zip(laps) {
         println!("  {name:<32} {:6.2}", lap.as_secs_f64() * 1e6 / STEP_RECORDS as f64);
     }
     drop((appender, store));
@@ -176,7 +176,7 @@ fn encode(entry: &Entry, head: &mut Vec<u8>, body: &mut Vec<u8>) {
     codec::encode_body(arguments, response, PayloadRef::default(), body);
 }
 
-/// The threads of a log that takes `rate` calls a second.
+/// Prints the CPU time of the threads of a log that takes `rate` calls per second.
 fn live(dir: &Path, rate: u64) -> Result<(), Box<dyn Error>> {
     let config = Config { max_records: 0, retention_days: 0, max_size_mb: 0, ..Config::default() };
     let (activity, writer) = Activity::open(dir, config)?;

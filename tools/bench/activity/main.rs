@@ -1,7 +1,7 @@
-//! Measures the activity log at a million records: sustained records per second with fsync, pages
-//! for each filter, single records, the summary, bytes on disk, pruning.
+//! Measures the activity log at a million records: sustained records per second with fsync, pages for each filter,
+//! single records, the summary, bytes on disk, pruning.
 //!
-//! `cargo run --release --example bench-activity -- [RECORDS] [FOLDER]`; with `cost` for `RECORDS`
+//! `cargo run --release --example bench-activity -- [RECORDS] [FOLDER]`. With `cost` in place of RECORDS it measures
 //! the CPU time that a record of a proxied call takes, step by step and on the writer's thread.
 
 mod cost;
@@ -16,15 +16,15 @@ use mcpproxy_activity::{
     Status, Text, Type,
 };
 
-/// The allocator of the product.
+/// The allocator of the released program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Threads that submit, as workers of the proxy would.
+/// Number of threads that submit records, like the workers of the proxy.
 const SUBMITTERS: u64 = 2;
-/// Times each query is asked.
+/// Number of times each query is made.
 const ROUNDS: usize = 200;
-/// A first moment: the start of 2026, in microseconds.
+/// Time of the first record: the start of 2026, in microseconds.
 const START: u64 = 1_767_225_600_000_000;
 
 fn draft(template: &Draft, n: u64) -> Draft {
@@ -69,7 +69,7 @@ fn timed<T>(rounds: usize, mut work: impl FnMut() -> T) -> String {
     percentiles((0..rounds).map(time).collect())
 }
 
-/// Reads what a filter means as an export does; returns how many records, and how many bytes of JSON.
+/// Reads all records that match a filter, as an export does. Returns the number of records and of bytes of JSON.
 fn export(activity: &Activity, filter: &Filter) -> Result<(u64, u64), Box<dyn Error>> {
     let view = activity.view()?;
     let (mut seq, mut found, mut bytes) = (0, 0, 0);
@@ -218,7 +218,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let report = activity.verify(|_, _| {})?;
     println!("verify: {} records in {:.2} s", report.records, start.elapsed().as_secs_f64());
     let disk = activity.health().disk_bytes;
-    println!("disk, journal and all: {} bytes, {} a record", disk, disk / records.max(1));
+    println!("disk, including journals: {} bytes, {} per record", disk, disk / records.max(1));
     let start = Instant::now();
     writer.close()?;
     println!("close and seal: {:.2} s", start.elapsed().as_secs_f64());

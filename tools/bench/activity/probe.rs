@@ -6,20 +6,20 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-/// How often the disk is asked.
+/// Number of measured syncs.
 const SYNCS: usize = 200;
 /// Bytes written before each sync: a small batch.
 const SYNC_BYTES: usize = 64 << 10;
 
-/// Nanoseconds of CPU this thread has used.
+/// CPU time used by this thread, in nanoseconds.
 pub(super) fn own_cpu() -> u64 {
     cpu("/proc/thread-self/schedstat").unwrap_or_default()
 }
 
-/// A thread's name, number and nanoseconds of CPU.
+/// Name and id of a thread, and the CPU time it has used in nanoseconds.
 pub(super) type Thread = (String, u64, u64);
 
-/// Each thread of this process.
+/// All threads of this process.
 pub(super) fn threads() -> Result<Vec<Thread>, Box<dyn Error>> {
     let mut all = Vec::new();
     for task in fs::read_dir("/proc/self/task")? {
@@ -35,13 +35,13 @@ fn cpu(path: impl AsRef<Path>) -> Option<u64> {
     fs::read_to_string(path).ok()?.split(' ').next()?.parse().ok()
 }
 
-/// Resets the peak of memory; returns the KiB in use.
+/// Resets the peak of resident memory. Returns the resident memory in KiB.
 pub(super) fn reset_peak() -> Result<u64, Box<dyn Error>> {
     fs::write("/proc/self/clear_refs", "5")?;
     status("VmRSS:")
 }
 
-/// The most KiB in use since.
+/// Peak of resident memory in KiB since the last reset.
 pub(super) fn peak() -> Result<u64, Box<dyn Error>> {
     status("VmHWM:")
 }
@@ -52,7 +52,7 @@ fn status(name: &str) -> Result<u64, Box<dyn Error>> {
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// Milliseconds of each of some writes that are made durable, with nothing else around them.
+/// Duration of each of [`SYNCS`] durable writes, in milliseconds, without other load.
 pub(super) fn syncs(dir: &Path) -> Result<Vec<f64>, Box<dyn Error>> {
     let path = dir.join("sync");
     let mut file = File::create(&path)?;

@@ -1,7 +1,7 @@
-//! Measures what the ledger of a fleet costs a node: the processor's time to read what the log has committed, check its
-//! chain, make segments, sign them and put them into a store.
+//! Measures the cost of a fleet's ledger on a node: the CPU time to read the committed records of the log, check their
+//! chain, build segments, sign them and put them into a store.
 //!
-//! `cargo run --release --example bench-ledger -- [RECORDS] [STORE]`; the store is a folder of its own by default.
+//! `cargo run --release --example bench-ledger -- [RECORDS] [STORE]`; without STORE a temporary folder is used.
 
 use std::error::Error;
 use std::ops::ControlFlow;
@@ -16,19 +16,20 @@ use mcpproxy_fleet::segment::{self, SealedBy};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-/// The allocator of the product.
+/// The allocator of the released program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Canonical bytes of a segment, as `cluster.segment_bytes` has it by default.
+/// Size of a segment in canonical bytes: the default of `cluster.segment_bytes`.
 const SEGMENT_BYTES: usize = 4 << 20;
-/// Canonical bytes of a record, at most: the last of a segment goes beyond its size.
+/// Maximum size of a record in canonical bytes. The last record of a segment may exceed the segment's size by that
+/// much.
 const RECORD_BYTES: usize = 1024;
-/// The rate that the budget is for.
+/// Rate for which the budget is defined, in records per second.
 const RATE: f64 = 50_000.0;
-/// How long the log has to end what it does beside.
+/// Time for the log to finish its background work.
 const SETTLE: Duration = Duration::from_secs(2);
-/// The hash before the first record is not known to this program: it is read with it.
+/// Number of the first sealed record. The hash before it is not known to this program, and is read with it.
 const FIRST: u64 = 1;
 
 fn draft(n: u64) -> Draft {
@@ -54,7 +55,7 @@ fn draft(n: u64) -> Draft {
     draft
 }
 
-/// The processor's time of this process, in seconds.
+/// CPU time used by this process, in seconds.
 fn processor() -> Result<f64, Box<dyn Error>> {
     let used = getrusage(UsageWho::RUSAGE_SELF)?;
     Ok((used.user_time().num_microseconds() + used.system_time().num_microseconds()) as f64 / 1e6)
@@ -116,12 +117,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let each = cpu / sealed * 1e6;
     println!("{sealed} records in {segments} segments into {}", bucket.shown());
     println!(
-        "canonical bytes a record {:.0}, in the store {:.0}",
+        "canonical bytes per record {:.0}, in the store {:.0}",
         canonical as f64 / sealed,
         stored as f64 / sealed
     );
     println!(
-        "{:.0} records/s on end; CPU {each:.2} us a record, of it {:.2} to put",
+        "{:.0} records/s sustained; CPU {each:.2} us per record, of which {:.2} for uploads",
         sealed / took,
         putting / sealed * 1e6
     );

@@ -1,4 +1,5 @@
-// The page with many servers, tools and records: time to the first view and after each filter, and the length of the views.
+// Measures the page with many servers, tools and records: the time to the first view and after each filter, and the
+// length of the views.
 //
 //     node tools/bench/page/measure.mjs BINARY RECORDS        (from tools/bench/page/run, which installs what it needs)
 
@@ -16,8 +17,8 @@ const [binary, records] = [resolve(process.argv[2]), Number(process.argv[3])];
 const ROOT = resolve(import.meta.dirname, '../../..');
 const KEY = 'page-key-of-more-than-thirty-two-characters';
 const SERVERS = 20;
-const TOOLS = 30; // of each server
-const ROUNDS = 5; // of each measurement, of which the median is shown
+const TOOLS = 30; // per server
+const ROUNDS = 5; // per measurement; the median is shown
 const FILL_SECONDS = 600;
 const WAIT_MS = 20_000;
 const FIRST_VIEW_MS = 1000;
@@ -68,7 +69,7 @@ try {
 }
 process.exitCode = failed ? 1 : 0;
 
-/** Calls all tools in turns, as their annotations say, until the log has as many records as asked for. */
+/** Calls all tools in turn, by the operation in their annotations, until the log has the requested number of records. */
 async function fill(names) {
   const answer = await fetch(`${base}/mcp`, {
     method: 'POST',
@@ -108,7 +109,7 @@ end
   }
 }
 
-/** A new tab of a person who is logged in, until the tiles have their numbers. */
+/** Opens a new tab of a logged-in user, and waits until the tiles show their numbers. */
 async function firstView(context) {
   await timed('first view', FIRST_VIEW_MS, async () => {
     const page = await context.newPage();
@@ -122,7 +123,7 @@ async function firstView(context) {
   });
 }
 
-/** Each filter of the records, from the change of its field until only fitting rows stand there. */
+/** Measures each filter of the records, from the change of its field until only matching rows are shown. */
 async function filters(page) {
   await page.evaluate(() => { location.hash = 'activity'; });
   await page.locator('#rows li').first().waitFor();
@@ -137,14 +138,14 @@ async function filters(page) {
     ['refused', 'activity?status=blocked,rejected', 'pretends'],
   ]) {
     await timed(`filter: ${name}`, FILTER_MS, async () => {
-      // Other rows stand there before.
+      // Other rows are shown before.
       await shows(page, 'activity?server=server-03', 'server-03:');
       return shows(page, query, fits, 'server-03:');
     });
   }
 }
 
-/** Shows records and returns the time that takes: until there are rows that all contain `fits` and not all `before`. */
+/** Shows records and returns the time until there are rows that all contain `fits` and not all contain `before`. */
 function shows(page, query, fits, before) {
   return page.evaluate(({ query: to, fits: wanted, before: earlier, limit }) => new Promise((done, fail) => {
     const start = performance.now();
@@ -160,7 +161,7 @@ function shows(page, query, fits, before) {
   }), { query, fits, before, limit: WAIT_MS });
 }
 
-/** No view is longer than some screens; the records have pages. */
+/** Checks that no view is longer than a few screens; the records have pages. */
 async function lengths(page) {
   for (const view of ['now', 'approvals', 'servers', 'tools', 'policy', 'settings']) {
     await page.evaluate((to) => { location.hash = to; }, view);
@@ -201,7 +202,7 @@ async function until(what, isSo) {
     try {
       if (await isSo()) return;
     } catch {
-      // Not yet.
+      // The element does not exist yet.
     }
     assert.ok(Date.now() < end, `not ${what} within ${WAIT_MS} ms`);
     await new Promise((done) => { setTimeout(done, 100); });

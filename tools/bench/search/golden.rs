@@ -1,7 +1,7 @@
-//! The golden set: tools as real servers list them, catalogs made of them, and questions with their right tools.
+//! The golden set: tools as real servers list them, catalogs made of them, and questions with the right tools for each.
 //!
-//! What the lines of the files mean, and how the questions are divided, says the `README.md` here. Deliberately
-//! strict: a line that is not understood, or names a tool that is not there, is an error.
+//! The `README.md` in this folder describes the lines of the files, and how the questions are divided into parts. The
+//! reader is deliberately strict: a line that it does not understand, or that names a missing tool, is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,20 +13,20 @@ pub(crate) struct GoldenTool {
     pub(crate) name: String,
     pub(crate) server: String,
     pub(crate) json: Box<RawValue>,
-    /// By its annotation or, without one, by the verb that it is named after.
+    /// Taken from its annotation, or without an annotation from the verb in its name.
     pub(crate) destructive: bool,
 }
 
 /// The part of the set that a question belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Looked at while the ranking was made.
+    /// Used while the ranking was tuned.
     Tuned,
-    /// Only at the end: every third question.
+    /// Used only for the final measurement: every third question.
     HeldOut,
 }
 
-/// The intended answer of the question.
+/// Kind of tool that the question asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Read,
@@ -34,18 +34,18 @@ pub(crate) enum Effect {
     Delete,
 }
 
-/// A question in somebody's words.
+/// A question as a user would phrase it.
 pub(crate) struct Question {
     pub(crate) language: String,
     pub(crate) kind: String,
     pub(crate) effect: Effect,
     pub(crate) text: String,
-    /// The right tools: 2 for what is meant, 1 for what would do. None for what no tool does.
+    /// The right tools with their grades: 2 for an intended tool, 1 for an acceptable one. Empty if no tool is right.
     pub(crate) right: BTreeMap<String, u32>,
     pub(crate) part: Part,
 }
 
-/// Servers that somebody has connected.
+/// A selection of servers, as a user would connect them.
 pub(crate) struct Selection {
     pub(crate) name: String,
     pub(crate) servers: BTreeSet<String>,
@@ -54,11 +54,11 @@ pub(crate) struct Selection {
 pub(crate) struct Golden {
     pub(crate) tools: Vec<GoldenTool>,
     pub(crate) questions: Vec<Question>,
-    /// Small ones, as one user has.
+    /// Small catalogs, like that of a single user.
     pub(crate) short: Vec<Selection>,
 }
 
-/// Verbs that tools are named after which take something away.
+/// Verbs in the names of tools that delete or end something.
 const DESTRUCTIVE: [&str; 9] =
     ["delete", "remove", "drop", "destroy", "teardown", "kill", "purge", "clear", "reset"];
 

@@ -1,8 +1,9 @@
 //! Measures the search over the golden set: `cargo run --example bench-search [-- OPTION…]`, from the project's folder.
 //!
-//! `--held-out` shows the questions kept aside instead of the others, `--each` every question that missed its tool;
-//! `--embeddings URL` asks that endpoint what tools and questions mean, as `search.embeddings` does. Figures and how to
-//! read them: the `README.md` here. Nothing is timed: `benches/search.rs` does that.
+//! `--held-out` reports the held-out questions instead of the others, `--each` every question for which the right tool
+//! was not first. `--embeddings URL` requests the vectors of tools and questions from that endpoint, like
+//! `search.embeddings`. The `README.md` in this folder has the results and explains them. Nothing is timed:
+//! `benches/search.rs` does that.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Embeddings of the tools and questions of the golden set, requested from an endpoint like the proxy does.
+//! Embeddings of the tools and questions of the golden set, requested from an endpoint in the same way as by the proxy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use mcpproxy_server::EmbeddingsClient;
 
 const MODEL: &str = "all-MiniLM-L6-v2";
 
-/// All vectors.
+/// The vectors of all tools and questions.
 pub(crate) struct Meanings {
     tools: Vec<(VectorKey, UnitVector)>,
     questions: HashMap<String, Arc<UnitVector>>,
@@ -19,7 +19,7 @@ pub(crate) struct Meanings {
 }
 
 impl Meanings {
-    /// Asks the endpoint at `url`.
+    /// Requests the vectors from the endpoint at `url`.
     pub(crate) fn ask(url: &str, tools: &[Arc<Tool>], questions: &[&str]) -> Result<Self, String> {
         let settings = serde_json::json!({"url": url, "model": MODEL});
         let settings: EmbeddingsSettings =
@@ -45,7 +45,7 @@ impl Meanings {
         })
     }
 
-    /// Those of some of the tools.
+    /// The vectors of `tools`.
     pub(crate) fn of_tools(&self, tools: &[Arc<Tool>]) -> Arc<ToolVectors> {
         let mut store = VectorStore::new(MODEL);
         for (key, vector) in &self.tools {
@@ -55,7 +55,7 @@ impl Meanings {
         Arc::clone(store.tools())
     }
 
-    /// The vector of a question.
+    /// The vector of a question, to be compared with those of `tools`.
     pub(crate) fn asked(&self, query: &str, tools: Arc<ToolVectors>) -> Option<QueryMeaning> {
         let query = Arc::clone(self.questions.get(query_text(query)?)?);
         Some(QueryMeaning { query, tools, min: self.min })

@@ -1,17 +1,18 @@
-//! How good a ranking is: recall, MRR, nDCG, what is said of questions without answer, and how often a tool that
-//! destroys stands first where somebody only wants to see.
+//! Quality of a ranking: recall, MRR, nDCG, the number of unanswerable questions with an empty answer, and the number
+//! of reading questions for which a destructive tool is ranked first.
 //!
-//! Recall at k is the share of questions of which a tool that is meant (grade 2) is among the first k: who asks
-//! needs one tool, and several that do the same are no harder than one. nDCG knows both grades.
+//! Recall at k is the share of questions for which an intended tool (grade 2) is among the first k. One such tool is
+//! enough, so a question with several intended tools is not harder than one with a single tool. nDCG takes both grades
+//! into account.
 
 use std::collections::BTreeMap;
 
 use crate::golden::{Effect, Question};
 
-/// How deep nDCG looks.
+/// Number of ranks that nDCG takes into account.
 const DEPTH: usize = 10;
 
-/// Sums over questions.
+/// Sums over the questions.
 #[derive(Clone, Default)]
 pub(crate) struct Sums {
     answerable: u32,
@@ -20,15 +21,15 @@ pub(crate) struct Sums {
     gain: f64,
     unanswerable: u32,
     said: u32,
-    /// Questions of all kinds that only want to see.
+    /// Number of questions that only ask to read something.
     reading: u32,
     destructive_first: u32,
-    /// Tools in the answers.
+    /// Number of tools in the answers.
     returned: usize,
 }
 
 impl Sums {
-    /// Counts one question and the names that were found for it, best first.
+    /// Counts one question with the names found for it, best first.
     pub(crate) fn count(
         &mut self,
         question: &Question,
@@ -62,7 +63,7 @@ impl Sums {
     }
 
     pub(crate) fn head() -> &'static str {
-        "| set | questions | recall@1 | @3 | @5 | MRR | nDCG@10 | without answer, said | destructive first | tools returned |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| set | questions | recall@1 | @3 | @5 | MRR | nDCG@10 | unanswerable, left empty | destructive first | tools returned |\n|---|---|---|---|---|---|---|---|---|---|"
     }
 
     pub(crate) fn row(&self, name: &str) -> String {
@@ -84,13 +85,13 @@ impl Sums {
         )
     }
 
-    /// Whether a question so far had another tool first than one that is meant.
+    /// Whether, for a question so far, the first tool was not an intended one.
     pub(crate) fn missed(&self) -> bool {
         self.at.first().is_some_and(|first| *first < self.answerable)
             || self.said < self.unanswerable
     }
 
-    /// Whether a reading question so far had a tool first that destroys.
+    /// Whether, for a reading question so far, the first tool was a destructive one.
     pub(crate) fn destroys_first(&self) -> bool {
         self.destructive_first > 0
     }

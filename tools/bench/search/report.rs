@@ -1,4 +1,5 @@
-//! The tables: one for short catalogs, one for all tools; in each all questions, then by kind and by language.
+//! The tables: one for the short catalogs and one for all tools. Each has a row for all questions, then rows by kind
+//! and by language.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +7,8 @@ use std::fmt::Write as _;
 use crate::golden::{Golden, GoldenTool, Part};
 use crate::measure::Sums;
 
-/// Asks the questions of `part` in every catalog that `index` makes of its tools.
+/// Searches each catalog for the questions of `part`; `index` creates the search over the tools of a catalog. Returns
+/// the tables.
 pub(crate) fn report<S: Fn(&str) -> Vec<String>>(
     golden: &Golden,
     part: Part,
@@ -49,7 +51,7 @@ fn asked<S: Fn(&str) -> Vec<String>>(
                 right.filter(|(name, _)| known.contains_key(name)).collect();
             let meant = right.values().any(|grade| *grade == 2);
             if !question.right.is_empty() && !meant {
-                // It is about other servers.
+                // The question asks for servers that are not in this catalog.
                 continue;
             }
             let found = search(&question.text);
@@ -64,7 +66,7 @@ fn asked<S: Fn(&str) -> Vec<String>>(
             if each && own.destroys_first() {
                 let _ = writeln!(
                     missed,
-                    "- {name}: {}: destroys, though it is to read: found {}",
+                    "- {name}: {}: a destructive tool is first for a reading question: found {}",
                     question.text,
                     first.join(" ")
                 );

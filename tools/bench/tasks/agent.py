@@ -1,11 +1,12 @@
-"""The agent: rules that stand where a model would, and nothing else to go by than what our tools answer.
+"""The agent: fixed rules in place of a model. Its only source of information are the answers of the proxy's tools.
 
-It searches with the words of its task, takes the first tool whose signature its facts fill and whose `call_with` is to
-see or to change, as is wanted, and calls it as the answer says. When a call is refused it mends the call from the words
-of the refusal alone; where they say nothing of use it takes the next tool that fits; all that in so few steps. What it
-knows beforehand is of language, not of tools: LEXICON says by which words of a parameter's name something may be meant.
+It searches with the words of its task. It takes the first tool whose signature can be filled with the facts of the task
+and whose `call_with` matches the task (read or change), and calls it as the answer says. If a call is refused, it
+corrects the call using only the text of the refusal. If that text does not help, it takes the next tool that fits. The
+number of steps is limited. Its prior knowledge is about language, not about tools: LEXICON lists the words by which the
+name of a parameter may denote a thing.
 
-It does not look at descriptions, knows no tool's name, and never sees what the check of a task looks at.
+It does not read descriptions, knows no tool's name, and never sees what the check of a task examines.
 """
 
 import difflib
@@ -16,18 +17,18 @@ from dataclasses import dataclass, field
 from session import Client, RpcError
 from signature import Offer, Parameter, Shape, of_schema, offers
 
-# Calls for one task, searches among them.
+# Maximum number of calls for one task, and of searches among them.
 MAX_CALLS = 6
-# Share of the words of a parameter's name that a fact's label must mean.
+# Share of the words in a parameter's name that the label of a fact must match.
 LEAST_ALIKE = 0.6
-# How like a name must be to one that was meant.
+# Required similarity of a name to an intended one.
 LEAST_NEAR = 0.6
 TYPES = ("array", "boolean", "integer", "number", "string")
 OPERATIONS = {"call_tool_read": "read", "call_tool_write": "write", "call_tool_destructive": "destructive"}
 
-# Words in the name of a parameter that say nothing beside others.
+# Words in the name of a parameter that carry no meaning next to others.
 NEUTRAL = {"name", "id", "value", "max", "by", "of", "in", "input"}
-# What somebody calls a thing, and the words by which a parameter may be called that takes it.
+# User's words for things, and for each the words that occur in the names of matching parameters.
 LEXICON = {
     "file": "file path filename document", "document": "file path document",
     "folder": "folder directory dir path", "repository": "repository repo path", "page": "url uri page link",
@@ -45,7 +46,7 @@ LEXICON = {
 
 @dataclass
 class Fact:
-    """Something that the user has said: what they call it, and the value."""
+    """A fact stated by the user: the label used for it, and the value."""
 
     label: str
     value: object
@@ -53,21 +54,21 @@ class Fact:
 
 @dataclass
 class Task:
-    """`says` is what is wanted, in the user's words. `slip` is the mistake of the first call, if there is one."""
+    """`says` is the request in the user's words. `slip` is the mistake of the first call, if any."""
 
     name: str
     says: str
     facts: list[Fact]
-    # Given the words of the last answer: whether the world is as it was wanted. Not for the agent.
+    # Returns, given the text of the last answer, whether the world has the requested state. Hidden from the agent.
     check: object
-    # Whether something is only to be seen, so that nothing may be changed.
+    # Whether the task only reads, so that nothing may be changed.
     reads: bool = False
     slip: str = ""
 
 
 @dataclass
 class Step:
-    """One call: what was written and what was read, and for what."""
+    """One step: the text that was written, the text that was read, and the purpose."""
 
     purpose: str
     written: str
@@ -76,7 +77,7 @@ class Step:
 
 @dataclass
 class Told:
-    """What has become of a task. `answer` is of the last call that was not refused."""
+    """Outcome of a task. `answer` is that of the last call that was not refused."""
 
     steps: list[Step] = field(default_factory=list)
     answer: "str | None" = None
@@ -85,7 +86,7 @@ class Told:
 
 @dataclass
 class Call:
-    """One call of a tool, by one of the call tools."""
+    """One call of a tool through one of the call tools."""
 
     variant: str
     arguments: dict
@@ -107,7 +108,7 @@ class Agent:
         seen = self.search(told, task.says)
         fitting = fits(seen, task)
         if not fitting and task.facts:
-            # Once more, with what it has in its hands.
+            # Another attempt with the tools found so far.
             seen = self.search(told, " ".join([task.says, *(fact.label for fact in task.facts)]))
             fitting = fits(seen, task)
         if not fitting:
@@ -122,7 +123,7 @@ class Agent:
         return told
 
     def carry_through(self, told: Told, task: Task, seen: list[Offer], call: Call) -> bool:
-        """Makes a call, mended as often as its refusals say how; whether it was answered in the end."""
+        """Makes a call, and corrects it as long as the refusals say how. Returns whether it was answered in the end."""
         made = []
         while len(told.steps) < MAX_CALLS:
             text, refused = self.ask(told, "mended call" if made else "call", call)
@@ -154,11 +155,12 @@ class Agent:
         return text, refused
 
 
-# Choosing a tool, and filling in what it takes.
+# Choice of a tool, and of the arguments for its parameters.
 
 
 def fits(seen: list[Offer], task: Task) -> list[tuple[Offer, dict]]:
-    """The tools that the facts are enough for: those that take most of them first, of equal ones the first found."""
+    """The tools for which the facts suffice. Tools that use more facts come first; among equal ones, the first
+    found."""
     wanted = [each for each in seen if (each.variant == "call_tool_read") == task.reads]
     filled = [(offer, *fill(offer.parameters, task.facts)) for offer in wanted]
     enough = [each for each in filled if each[1] is not None and (not task.facts or len(each[2]) < len(task.facts))]
@@ -166,7 +168,7 @@ def fits(seen: list[Offer], task: Task) -> list[tuple[Offer, dict]]:
 
 
 def fill(parameters: list[Parameter], facts: list[Fact]) -> tuple["dict | None", list[Fact]]:
-    """The arguments, and the facts that found no place; none where something is missing."""
+    """The arguments, and the facts that match no parameter; None if a required argument is missing."""
     args, left = {}, list(facts)
     pairs = [(alike(fact.label, each.name), -at, each, fact) for at, each in enumerate(parameters) for fact in facts]
     for likeness, _, parameter, fact in sorted(pairs, key=lambda pair: pair[:2], reverse=True):
@@ -184,7 +186,7 @@ def fill(parameters: list[Parameter], facts: list[Fact]) -> tuple["dict | None",
                 left = rest
     missing = [each for each in parameters if each.required and each.name not in args]
     if missing and len(missing) == len(left) and all(isinstance(each.value, (int, float)) for each in left):
-        # Numbers go by their order.
+        # Numbers are assigned in their order.
         for parameter, fact in zip(missing, left):
             args[parameter.name] = as_shape(fact.value, parameter.shape)
         missing, left = [each for each in missing if args[each.name] is None], []
@@ -192,7 +194,7 @@ def fill(parameters: list[Parameter], facts: list[Fact]) -> tuple["dict | None",
 
 
 def parts(name: str) -> list[str]:
-    """The words of a name, small and in the singular."""
+    """The words of a name, in lower case and singular."""
     apart = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
     found = [each.lower() for each in re.split(r"[^A-Za-z]+", apart) if each]
     singular = lambda word: re.sub(r"ies$", "y", word) if word.endswith("ies") else re.sub(r"(?<=\w\w)s$", "", word)
@@ -200,8 +202,9 @@ def parts(name: str) -> list[str]:
 
 
 def alike(label: str, name: str) -> float:
-    """The share of the words of a parameter's name that are meant by the words of a label; a little more where the
-    label has no others."""
+    """The share of the words of a parameter's name that the words of a label match; slightly more if the label has no
+    other words.
+    """
     words = parts(name)
     words = [word for word in words if word not in NEUTRAL] or words
     labels = [[label, *LEXICON.get(label, "").split()] for label in parts(label)]
@@ -211,7 +214,7 @@ def alike(label: str, name: str) -> float:
 
 
 def as_shape(value, shape: Shape):
-    """The value as the shape has it, or none."""
+    """The value in the form that the shape requires, or None."""
     match shape.kind:
         case "any":
             return value
@@ -233,12 +236,12 @@ def as_shape(value, shape: Shape):
     return None
 
 
-# The mistakes that models make, in the first call.
+# Mistakes that models make, for the first call.
 
 
 def slipped(slip: str, call: Call, offer: Offer) -> Call:
     arguments, args = dict(call.arguments), dict(call.arguments["args"])
-    # The last one that must be given: the first is often a path that all tools of a server take.
+    # The last required parameter: the first one is often a path that all tools of a server have.
     required = [each.name for each in offer.parameters if each.required][-1:]
     match slip:
         case "wrong variant":
@@ -271,25 +274,25 @@ def slipped(slip: str, call: Call, offer: Offer) -> Call:
 
 
 def misspelled(name: str) -> str:
-    """Two letters near the end in the wrong order, or the last one twice where they are the same."""
+    """Exchanges two letters near the end, or doubles the last letter if the two are equal."""
     end = name[-3:]
     swapped = end[1] + end[0] + end[2]
     return name[:-3] + (swapped if swapped != end else end + end[-1])
 
 
 def wrong_type(value):
-    """Numbers and truth in quotes, a list of one without its brackets; the rest as it is."""
+    """Quotes numbers and booleans, and removes the brackets of a list with one item; other values are unchanged."""
     if isinstance(value, (bool, int, float)):
         return json.dumps(value)
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-# Mending a call from the words of its refusal.
+# Correction of a call using the text of its refusal.
 
 
 @dataclass
 class Fault:
-    """A place in the arguments, and what is wrong there: missing, unknown, type, or any of them."""
+    """A place in the arguments and its problem: missing, unknown, type, or any of these."""
 
     path: list
     wrong: str
@@ -319,7 +322,7 @@ class Mending:
         try:
             arguments, _ = json.JSONDecoder().raw_decode(self.text, found.end())
         except ValueError:
-            # The arguments are left out, being long.
+            # The refusal omits the arguments if they are long.
             arguments = self.call.arguments
         return Call(found[1], {**arguments, "intent": {"operation_type": OPERATIONS[found[1]]}})
 
@@ -345,7 +348,7 @@ class Mending:
         return meant and Call(self.call.variant, {**arguments, meant: value})
 
     def named(self) -> "Call | None":
-        """A name without its server is that of a tool which was found."""
+        """A name without its server belongs to a tool that was found before."""
         if "must be server:tool" not in self.text:
             return None
         wanted = self.call.arguments["name"]
@@ -353,13 +356,13 @@ class Mending:
         return self.but(name=full[0]) if full else None
 
     def intent(self) -> "Call | None":
-        """It speaks of the intent: the one that the description of the call tool asks for."""
+        """The refusal is about the intent: adds the one that the description of the call tool requires."""
         right = {"operation_type": OPERATIONS[self.call.variant]}
         speaks = re.search(r"\b[Ii]ntent\b", self.text) and self.call.arguments.get("intent") != right
         return self.but(intent=right) if speaks else None
 
     def searched(self) -> "Call | None":
-        """It is told to search: for the words of the name that is not known."""
+        """The refusal suggests a search: searches for the words of the unknown name."""
         if "retrieve_tools" not in self.text or "not found" not in self.text:
             return None
         wanted = self.call.arguments["name"]
@@ -401,7 +404,7 @@ class Mending:
         return True
 
     def supply(self, inside: dict, name: str, fault: Fault) -> bool:
-        """What is missing: given under a name like it, or one of the facts."""
+        """A missing argument: either given under a similar name, or one of the facts."""
         if isinstance(inside, list):
             return False
         if name in inside:
@@ -420,18 +423,18 @@ class Mending:
 
     @staticmethod
     def place_of(args: dict, fault: Fault) -> list:
-        """Where a value is quoted and not placed, the place of that value."""
+        """If the refusal quotes a value without its place, finds the place of that value."""
         return next(([name] for name, value in args.items() if repr(value) == fault.wrong), [])
 
 
 def near(word: str, known: list[str]) -> "str | None":
     found = difflib.get_close_matches(word, known, 1, LEAST_NEAR)
-    # A part of a word means it as well.
+    # A part of a word is treated like the word.
     return found[0] if found else next((each for each in known if word.startswith(each)), None)
 
 
 def retyped(value, expected: str):
-    """The same value as what is expected, where it is that but for its form."""
+    """The value in the expected type, if only its form differs."""
     kinds = re.findall(r"array|list|integer|int|number|float|boolean|bool|string|str", expected)
     for kind in kinds:
         if kind in ("array", "list") and not isinstance(value, list):
@@ -447,8 +450,9 @@ def retyped(value, expected: str):
 
 
 def read_faults(text: str) -> list[Fault]:
-    """What is wrong with arguments, in the words of mcpproxy, of zod, of pydantic and of Python's jsonschema: a model
-    reads them all."""
+    """Problems of arguments in the messages of mcpproxy, zod, pydantic and Python's jsonschema, because a model
+    understands all of them.
+    """
     faults = []
     for pointer, wrong in re.findall(r"(/[^\s:]*): (missing|unknown \(did you mean '[^']+'|expected [^;(]+)", text):
         path = [int(part) if part.isdigit() else part for part in pointer[1:].split("/")]
@@ -458,7 +462,7 @@ def read_faults(text: str) -> list[Fault]:
             faults.append(Fault(path, "missing" if wrong == "missing" else "type", wrong.removeprefix("expected ")
                                 if wrong != "missing" else ""))
     if faults:
-        # What is misspelled first: it may be what is missing.
+        # Misspelled names first, because one of them may be the missing argument.
         renamed = {fault.expected for fault in faults if fault.wrong == "unknown"}
         kept = [fault for fault in faults if not (fault.wrong == "missing" and fault.path[-1] in renamed)]
         return sorted(kept, key=lambda fault: fault.wrong != "unknown")

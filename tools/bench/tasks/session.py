@@ -8,7 +8,7 @@ ANSWER_SECONDS = 60
 
 
 class RpcError(Exception):
-    """An error of JSON-RPC, in its words."""
+    """A JSON-RPC error, with its message."""
 
 
 class Client:

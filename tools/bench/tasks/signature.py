@@ -1,7 +1,7 @@
-"""What a tool takes, read from either form in which an agent is shown it: a signature line, or an input schema.
+"""Parameters of a tool, parsed from either form in which an agent sees them: a signature line, or an input schema.
 
-`files(path: string, labels?: string[] = [], state?: "open"|"closed")` is what `retrieve_tools` says in its text; a
-schema is JSON. Both become the same `Shape`s. What cannot be read is `any`, and a line that was cut is `cut`.
+`files(path: string, labels?: string[] = [], state?: "open"|"closed")` is the form in the text of `retrieve_tools`; a
+schema is JSON. Both are parsed into `Shape`s. A part that cannot be parsed is `any`, and a truncated line is `cut`.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 DECODER = json.JSONDecoder()
 CUT = "…"
 WORDS = ("string", "number", "integer", "boolean", "null", "object", "any")
-# How deep a schema is followed: it may hold itself.
+# Maximum depth to which a schema is followed, because it may contain itself.
 MAX_DEPTH = 6
 
 
@@ -34,7 +34,7 @@ class Parameter:
 
 @dataclass
 class Offer:
-    """A tool as an answer shows it."""
+    """A tool as an answer describes it."""
 
     name: str
     parameters: list[Parameter]
@@ -43,7 +43,7 @@ class Offer:
 
 
 def offers(text: str) -> list[Offer]:
-    """The tools in the text of an answer of `retrieve_tools`, in their order; the text is lines, or JSON."""
+    """The tools in the text of an answer of `retrieve_tools`, in order; the text consists of lines, or is JSON."""
     if text.startswith("{"):
         found = json.loads(text)["tools"]
         return [Offer(each["name"], of_schema(each.get("inputSchema", {})).fields, each["call_with"])
@@ -52,7 +52,7 @@ def offers(text: str) -> list[Offer]:
 
 
 def of_line(line: str) -> "Offer | None":
-    """`server:name(parameters) -> call_tool_read`; nothing where a line is no such one."""
+    """`server:name(parameters) -> call_tool_read`; None if a line has another form."""
     head, arrow, variant = line.rpartition(" -> ")
     if not arrow or line.startswith(" ") or not head.endswith(")"):
         return None

@@ -1,8 +1,8 @@
-"""The tasks: what a user says, the facts they give, and how it is seen in the world that it was done.
+"""The tasks: the user's request, the facts it contains, and the check that it was done in the world.
 
-They were written from what people want of such servers before the agent had been run, in words that are not the tools'
-own, and were not reworded for a better figure. A fact has the label that a user would give it. `slip` is a mistake
-that models make, and that the first call makes here.
+The tasks were written before the agent was first run. They express what people want from such servers, in words other
+than those of the tools, and were not reworded to improve the figures. A fact has the label that a user would give it.
+`slip` is a typical mistake of models, which the first call of the task makes.
 """
 
 import base64

@@ -1,7 +1,8 @@
-"""The world that the tasks are done in: folders, two repositories, what the memory holds, a web page; and the servers.
+"""The world in which the tasks are done: folders, two repositories, the content of the memory, a web page; and the
+servers.
 
-It is made anew for each run, the same every time. Checks look at it directly: files, `git`, the file of the memory, the
-page's own list of who has asked.
+It is created for each run, always with the same content. Checks examine it directly: files, `git`, the file of the
+memory, and the page's own list of requests.
 """
 
 import hashlib
@@ -78,14 +79,16 @@ class World:
         return done.stdout
 
     def graph(self) -> tuple[dict, list]:
-        """What the memory holds: entities by name, and relations."""
+        """Content of the memory: entities by name, and relations."""
         lines = [json.loads(line) for line in self.memory.read_text().splitlines() if line]
         entities = {line["name"]: line for line in lines if line["type"] == "entity"}
         return entities, [(line["from"], line["relationType"], line["to"])
                           for line in lines if line["type"] == "relation"]
 
     def state(self) -> str:
-        """All that a task could change, as one hash. The index of git is left out: a look at it may refresh it."""
+        """One hash over everything that a task could change. The index of git is omitted, because reading commands may
+        refresh it.
+        """
         whole = hashlib.sha256(self.memory.read_bytes())
         for path in sorted(self.root.rglob("*")):
             if path.name in ("index", "index.lock") and ".git" in path.parts:
@@ -128,7 +131,7 @@ def stage(file: str):
 
 COMMITS = [("lamp.py", "on = False\n", "a lamp that is off"), ("switch.py", "def press(): pass\n", "a switch"),
            ("lamp.py", "on = True\n", "the lamp is on"), ("README", "A lamp.\n", "say what it is")]
-# What each holds beyond the commits: tasks that change something have one of their own.
+# Further content of each repository: tasks that change something have a repository of their own.
 REPOSITORIES = {
     "looked-at": [write("switch.py", "def press(): return 1\n")],
     "to-commit": [write("lamp.py", "on = None\n"), stage("lamp.py")],
@@ -142,21 +145,21 @@ REPOSITORIES = {
 
 
 def git_env(day: int = 9) -> dict[str, str]:
-    """Who and when, so that commits have the same name in every run; no settings of the machine."""
+    """Fixed author and date, so that commits have the same hash in every run; no settings of the machine."""
     facts = {"NAME": "A", "EMAIL": "a@example.invalid", "DATE": f"{1700000000 + 86400 * day} +0000"}
     who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in facts.items()}
     return {**who, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 def servers(world: World, npm: Path, python: Path) -> dict[str, dict]:
-    """The servers as mcpproxy is told of them. `browser` and `thinking` are of no use here: there are always such."""
+    """The servers in mcpproxy's config. No task needs `browser` and `thinking`; real configs have such servers, too."""
     node = lambda package, *args: {"command": "node", "args": [str(npm / "node_modules" / package), *args]}
     reference = lambda name: f"@modelcontextprotocol/server-{name}/dist/index.js"
     module = lambda name, *args: {"command": str(python), "args": ["-m", name, *args]}
     return {
         "filesystem": node(reference("filesystem"), str(world.root)),
         "memory": {**node(reference("memory")), "env": {"MEMORY_FILE_PATH": str(world.memory)}},
-        # Its default is a page of the internet.
+        # The default is a page on the internet.
         "everything": {**node(reference("everything")), "env": {"GZIP_ALLOWED_DOMAINS": "127.0.0.1"}},
         "thinking": node(reference("sequential-thinking")),
         "browser": node("@playwright/mcp/cli.js", "--headless"),

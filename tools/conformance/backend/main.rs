@@ -1,22 +1,21 @@
-//! `conformance_backend`: an MCP server written with rmcp that offers what the official
-//! conformance suite asks for.
+//! `conformance_backend`: an MCP server written with rmcp that offers the items required by the official conformance suite.
 //!
-//! What it lists and says is `offers.json`; here is what a table cannot hold: notifications,
-//! questions to the client, lists that change. Not here: tasks, which have a backend of their own (`../tasks_backend.py`).
+//! `offers.json` has its lists and constant answers. This program adds what a table cannot express: notifications,
+//! questions to the client, and lists that change. Tasks have a backend of their own (`../tasks_backend.py`).
 //!
 //! ```text
 //! conformance_backend http  [--port N] [--era FAMILY]   streamable HTTP on 127.0.0.1/mcp; prints its port
 //! conformance_backend stdio [--era FAMILY]              one JSON-RPC message per line
 //! ```
 //!
-//! It speaks both protocol families, as rmcp does; with `--era legacy` only the `initialize` one, with `--era modern` only the
-//! other.
+//! Like rmcp it speaks both protocol families; with `--era legacy` only the `initialize` one, with `--era modern` only
+//! the other.
 #![allow(
     clippy::indexing_slicing,
     clippy::expect_used,
-    reason = "the offers are this program's own, and it serves a test"
+    reason = "the offers are part of this program, and it is used in tests only"
 )]
-#![expect(deprecated, reason = "what the newest revision drops, the older ones still have")]
+#![expect(deprecated, reason = "older revisions still have the features that the newest one drops")]
 
 mod offers;
 mod rounds;
@@ -125,7 +124,7 @@ async fn serve(backend: Backend, port: u16) -> Result<(), Box<dyn Error>> {
             let service = service.clone();
             async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
         });
-        // A connection that fails is its client's to notice.
+        // Errors of a connection are ignored here: its client notices them.
         tokio::spawn(
             http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -134,7 +133,7 @@ async fn serve(backend: Backend, port: u16) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The server; what its sessions share is behind one `Arc`.
+/// The server; the state that its sessions share is behind one `Arc`.
 #[derive(Clone)]
 struct Backend(Arc<Shared>);
 
@@ -142,7 +141,7 @@ struct Shared {
     era: Era,
     offers: Offers,
     seal: Seal,
-    /// Whether the tool and the prompt that come and go are there.
+    /// Whether the tool that can be added at run time is listed; the next field is the same for the prompt.
     more_tools: AtomicBool,
     more_prompts: AtomicBool,
     /// Sessions of legacy clients over HTTP.
@@ -195,8 +194,8 @@ impl Backend {
         }
     }
 
-    /// Ends the streams of the responses in the session of a call, which its client resumes. rmcp counts streams and gives a
-    /// tool no number, so all of them end; those that are over already are no error.
+    /// Ends the response streams in the session of a call; the client resumes them. rmcp numbers the streams and does
+    /// not pass a tool the number of its own, so all of them are ended. Streams that have already ended cause no error.
     async fn end_streams(&self, context: &Context) {
         let head = context.extensions.get::<http::request::Parts>();
         let id = head.and_then(|head| head.headers.get("mcp-session-id")?.to_str().ok());
@@ -206,11 +205,11 @@ impl Backend {
             drop(session.close_sse_stream(stream, Some(RESUMED_AFTER)).await);
         }
         drop(sessions);
-        // An answer to an ended stream is lost in rmcp.
+        // rmcp would lose an answer sent to an ended stream, so the answer waits until the stream is resumed.
         tokio::time::sleep(ANSWERED_AFTER).await;
     }
 
-    /// The side effect of a tool, and its answer if that is not a constant.
+    /// Performs the side effect of a tool. Returns its answer if that is not a constant.
     async fn act(
         &self,
         request: &CallToolRequestParams,
@@ -238,7 +237,8 @@ impl Backend {
                     for progress in [0.0, 50.0, 100.0] {
                         let told = ProgressNotificationParam::new(token.clone(), progress);
                         let told = told.with_total(100.0).with_message("on its way");
-                        // The call's own answer tells whether anyone is listening.
+                        // A failure is ignored: if the client has disconnected, sending the answer of the call fails
+                        // too.
                         drop(context.peer.notify_progress(told).await);
                     }
                 }
@@ -283,11 +283,11 @@ impl Backend {
 
 async fn log(context: &Context, message: Value) {
     let message: LoggingMessageNotificationParam = read(&message);
-    // The call's own answer tells whether anyone is listening.
+    // A failure is ignored: if the client has disconnected, sending the answer of the call fails too.
     drop(context.peer.notify_logging_message(message).await);
 }
 
-/// A whole result; rmcp leaves out of it what an older revision does not know.
+/// A whole result. For older revisions rmcp omits the members that they do not have.
 fn result<T: DeserializeOwned>(mut value: Value) -> T {
     value["resultType"] = "complete".into();
     read(&value)

@@ -1,4 +1,4 @@
-//! The table of what is offered, `offers.json`, read into rmcp's types where it is listed.
+//! The table of offered items, `offers.json`, with the lists parsed into rmcp's types.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,25 +12,25 @@ use crate::skills::Skills;
 
 const TABLE: &str = include_str!("offers.json");
 
-/// The table; `answers`, `messages` and the like are by tool's, prompt's or resource's name.
+/// The table. Maps such as `answers` and `messages` have the name of a tool, prompt or resource as the key.
 #[derive(Deserialize)]
 pub(crate) struct Offers {
     pub(crate) tools: Vec<Tool>,
     pub(crate) answers: HashMap<String, Value>,
-    /// Schemas of what a tool asks the user.
+    /// Schemas of the forms with which a tool asks the user.
     pub(crate) forms: HashMap<String, Value>,
     pub(crate) rounds: HashMap<String, Rounds>,
     pub(crate) prompts: Vec<Prompt>,
-    /// With `{argument}` where an argument goes.
+    /// Templates of messages, in which `{argument}` is replaced by the argument of that name.
     pub(crate) messages: HashMap<String, Value>,
     pub(crate) resources: Vec<Resource>,
     contents: HashMap<String, Value>,
     /// Files of skills, by path.
     skills: BTreeMap<String, String>,
     pub(crate) templates: Vec<ResourceTemplate>,
-    /// Contents of the only template, with `{id}`.
+    /// Template of the contents of the only resource template, in which `{id}` is replaced.
     template: Value,
-    /// The tool and the prompt that come and go.
+    /// The tool and the prompt that are added and removed at run time.
     pub(crate) changed: Value,
 }
 
@@ -43,7 +43,7 @@ impl Offers {
         Skills(self.skills.clone())
     }
 
-    /// Content of a resource, or of one of the template's.
+    /// Content of a listed resource, or of one that matches the template.
     pub(crate) fn contents(&self, uri: &str) -> Option<Value> {
         if let Some(contents) = self.contents.get(uri) {
             return Some(contents.clone());
@@ -57,7 +57,7 @@ impl Offers {
     }
 }
 
-/// A value of the table as one of rmcp's types.
+/// A value of the table, converted to a type of rmcp.
 pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> T {
     serde_json::from_value(value.clone()).expect("the offers are of their types")
 }

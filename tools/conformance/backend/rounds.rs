@@ -1,5 +1,5 @@
-//! Answers that need input first (MCP 2026-07-28 §Multi Round-Trip Requests): the questions of each
-//! round, and the sealed state that tells which one it is.
+//! Answers that need input first (MCP 2026-07-28 §Multi Round-Trip Requests): the questions of each round, and the
+//! sealed state that identifies the round.
 
 use rmcp::model::{
     ClientCapabilities, ErrorData, InputRequest, InputRequests, InputRequiredResult,
@@ -8,24 +8,24 @@ use rmcp::model::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Long enough for the codec; it guards nothing but a test.
+/// Long enough for the codec. It is used in tests only and need not be secret.
 const KEY: &[u8] = b"the conformance backend's own key, which is no secret";
 
-/// The questions of one tool or prompt before it answers.
+/// The questions of one tool or prompt, asked before it answers.
 #[derive(Deserialize)]
 pub(crate) struct Rounds {
     ask: Vec<InputRequests>,
-    /// The answer, with `{question}` where what the client said goes.
+    /// Template of the final answer, in which `{question}` is replaced by the client's answer to that question.
     done: String,
-    /// Whether the round stands in a sealed state.
+    /// Whether the number of the round is kept in a sealed state.
     #[serde(default)]
     sealed: bool,
-    /// Whether only what the client is able to do is asked.
+    /// Whether only questions are asked for which the client has declared the capability.
     #[serde(default)]
     able: bool,
 }
 
-/// Seals rounds into `requestState` and opens them again.
+/// Seals the number of a round into `requestState`, and opens it again.
 pub(crate) struct Seal(RequestStateCodec);
 
 impl Seal {
@@ -35,12 +35,12 @@ impl Seal {
 
     fn round(&self, state: &str) -> Result<usize, ErrorData> {
         let opened = self.0.open_json(state);
-        opened.map_err(|_| ErrorData::invalid_params("requestState is not as it was given", None))
+        opened.map_err(|_| ErrorData::invalid_params("requestState was altered", None))
     }
 }
 
 impl Rounds {
-    /// The text at the end, or what to ask next.
+    /// The final text, or the next questions.
     pub(crate) fn next(
         &self,
         seal: &Seal,
@@ -50,7 +50,7 @@ impl Rounds {
     ) -> Result<Result<String, InputRequiredResult>, ErrorData> {
         let round = state.map_or(Ok(0), |state| seal.round(state))?;
         let wanted = self.questions(round, able);
-        // The first call of a sealed exchange has no state, whatever else it has.
+        // In a sealed exchange, a call without a state is the first one, even if it contains answers.
         let begun = !self.sealed || state.is_some();
         let given = |name: &String| answers.and_then(|all| all.get(name)).is_some_and(usable);
         let answered = begun && wanted.keys().all(given);
@@ -80,7 +80,7 @@ impl Rounds {
     }
 }
 
-/// Whether an answer has the form of one: what else it should be, the suite does not ask.
+/// Whether an answer is usable. The suite requires only that it is an object.
 fn usable(answer: &Value) -> bool {
     answer.is_object()
 }
@@ -90,7 +90,7 @@ fn can(able: &ClientCapabilities, question: &InputRequest) -> bool {
         InputRequest::CreateMessage(_) => able.sampling.is_some(),
         InputRequest::Elicitation(_) => able.elicitation.is_some(),
         InputRequest::ListRoots(_) => able.roots.is_some(),
-        // rmcp may learn more of them; none is in the table.
+        // Future versions of rmcp may have further kinds of questions; the table has none.
         _ => false,
     }
 }

@@ -1,4 +1,4 @@
-//! The skills of the table (SEP-2640): their files as resources, entries and directories.
+//! The skills of the table (SEP-2640): their files as resources, and the entries and directories that list them.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ impl Skills {
         Some(json!({"uri": uri, "mimeType": "text/markdown", "text": text}))
     }
 
-    /// Children of a directory; `None` if it is none.
+    /// Children of a directory; `None` if the URI is not one of a directory.
     pub(crate) fn directory(&self, uri: &str) -> Option<Vec<Resource>> {
         let root = format!("{}/", uri.strip_prefix(SCHEME)?);
         let inside = self.0.keys().filter_map(|path| path.strip_prefix(&root));

@@ -1,1 +1,3 @@
-"""The parts of tools/fleet/storm: what is started, what is called, what stands between, and what is asked afterwards."""
+"""The parts of tools/fleet/storm: the started processes, the clients, the proxy in front of the store, and the final
+checks.
+"""

@@ -1,6 +1,6 @@
-"""Stands between one node and the store, and does to its requests what `fault` says.
+"""Proxy between one node and the store, which applies `fault` to the node's requests.
 
-One request for each connection, with its body in memory (a segment has some megabytes at most).
+One request per connection, with its body in memory (a segment has some megabytes at most).
 """
 
 import asyncio
@@ -10,7 +10,7 @@ PATIENCE_SECONDS = 60
 SLOW_SECONDS = 2
 MAX_BODY = 64 << 20
 
-# What each does, for the report.
+# Effect of each fault, for the report.
 FAULTS = {
     "slow": f"each request takes {SLOW_SECONDS} s longer",
     "503": "each request is answered with 503 SlowDown",

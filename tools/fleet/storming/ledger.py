@@ -1,4 +1,4 @@
-"""The ledger as the bucket has it: its segments are copied once each, and DuckDB says which marks are in them how often."""
+"""The ledger as stored in the bucket: each segment is copied once, and DuckDB counts how often each mark occurs."""
 
 import collections
 import json
@@ -28,7 +28,7 @@ class Ledger:
         return [it["Prefix"] for it in found.get("CommonPrefixes", [])]
 
     def read(self):
-        """Takes in what is new."""
+        """Copies new segments."""
         new = []
         for node in self.nodes():
             prefix = f"{node}segments/"
@@ -50,7 +50,7 @@ class Ledger:
                 path.unlink()
 
     def verify(self):
-        """Whether all chains verify, from the bucket alone, and the report."""
+        """Whether all chains verify using only the bucket, and the report."""
         done = subprocess.run(
             [self.binary, "activity", "verify", "--store", f"s3://{BUCKET}/{FOLDER}", "--json"], capture_output=True,
             text=True, timeout=VERIFY_SECONDS, env=self.environment)

@@ -1,4 +1,6 @@
-"""Clients of both eras that call without end, each call with a mark of its own, and what became of each call."""
+"""Clients of both protocol families that call continuously, each call with a unique mark, and the outcomes of these
+calls.
+"""
 
 import asyncio
 import collections
@@ -10,16 +12,16 @@ import time
 ANSWER_SECONDS = 60
 MODERN = "2026-07-28"
 LEGACY = "2025-06-18"
-# Of so many legacy clients one has a GET stream open.
+# One in this number of legacy clients has an open GET stream.
 STREAM_OF = 3
 
 
 class Lost(Exception):
-    """The session is not known any more."""
+    """The session is no longer known."""
 
 
 class Http:
-    """One connection that is kept, and made again when it breaks."""
+    """A connection that is kept open, and opened again when it breaks."""
 
     def __init__(self, host, port, key):
         self.where, self.key, self.streams = (host, port), key, None
@@ -56,7 +58,7 @@ class Http:
         return body
 
     async def ask(self, headers, message):
-        """Status, headers and the message that answers."""
+        """Status, headers and the message with the answer."""
         status, headers = await self.send("POST", headers, json.dumps(message).encode())
         body = await self.body(headers)
         if headers.get("content-type", "").startswith("text/event-stream"):
@@ -77,7 +79,9 @@ BROKEN = (OSError, EOFError, asyncio.IncompleteReadError, asyncio.LimitOverrunEr
 
 
 class Call:
-    """What is known of one: `ended` is when its answer was whole, by the monotonic clock; `node` who gave it."""
+    """Outcome of a call: `ended` is the time at which its answer was complete, by the monotonic clock; `node` is the
+    node that answered.
+    """
 
     __slots__ = ("mark", "began", "ended", "node", "acknowledged", "why")
 
@@ -95,7 +99,7 @@ class Load:
         self.tasks = [asyncio.ensure_future(self.client(at)) for at in range(clients)]
 
     async def rest(self):
-        """Nobody calls any more, and all calls have been answered or given up."""
+        """Stops the clients, and waits until all calls have been answered or given up."""
         self.goes.clear()
         end = time.monotonic() + ANSWER_SECONDS + 5
         while self.under_way and time.monotonic() < end:
@@ -182,7 +186,7 @@ class Load:
             call.why = str(status)
 
     async def stream(self, session):
-        """A GET stream, opened again whenever it ends."""
+        """A GET stream that is opened again whenever it ends."""
         while True:
             http, node = Http(*self.where), None
             try:
@@ -207,7 +211,7 @@ class Load:
 
 
 def served(headers):
-    """The node's address, as the balancer tells it: the last that it tried."""
+    """The node's address as stated by the balancer: the last one that it tried."""
     return headers.get("x-served-by", "").split(",")[-1].strip().split(":")[0]
 
 

@@ -1,4 +1,6 @@
-"""What runs: three nodes of Garage, nginx, three mcpproxy, set up by the steps of the guide's page and ended by their ids."""
+"""The running processes: three nodes of Garage, nginx, three of mcpproxy, set up by the steps of the guide's page and
+ended by their ids.
+"""
 
 import contextlib
 import json
@@ -17,12 +19,12 @@ READY_SECONDS = 90
 COMMAND_SECONDS = 60
 STORES, NODES = (11, 12, 13), (1, 2, 3)
 NAMES = {1: "a", 2: "b", 3: "c"}
-# Set when all is to end: nobody waits for anything any more.
+# Set when everything must end, so that no one waits any longer.
 ENDS = threading.Event()
 
 
 class Failed(Exception):
-    """What was to be is not."""
+    """An expected state was not reached."""
 
 
 class Ran:
@@ -52,9 +54,9 @@ class Ran:
 
 
 class Ground:
-    """One set of all of it, with its addresses and folders."""
+    """One set of all processes, with their addresses and folders."""
 
-    # The body of a call by REST.
+    # The body of a call over REST.
     CALL = json.dumps({
         "tool_name": "call_tool_read", "arguments": {"name": "stub:stats", "args": {}}, "intent": {"operation_type": "read"},
     }).encode()
@@ -92,7 +94,7 @@ class Ground:
             if ran:
                 ran.kill()
 
-    # The page's steps
+    # The steps of the page
 
     def secrets(self):
         first = self.root(1)
@@ -102,7 +104,7 @@ class Ground:
             shutil.copytree(first / "etc", self.root(at) / "etc")
         self.api_key = (first / "etc/mcpproxy/api_key").read_text().strip()
         given = dict(line.split("=", 1) for line in (first / "etc/mcpproxy/store.env").read_text().splitlines())
-        # What asks from outside goes by the balancer alone.
+        # Requests from outside use only the balancer.
         self.outside = self.environment | given
         for at in NODES:
             file = self.root(at) / "etc/mcpproxy/store.env"
@@ -154,7 +156,7 @@ class Ground:
         folder = self.root(9)
         folder.mkdir()
         text = self.moved(self.page.take("nginx", "upstream nodes"), 9)
-        # Its folders for what does not fit into memory.
+        # nginx's folders for data that does not fit into memory.
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         temporary = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
         (folder / "nginx.conf").write_text(text.replace("http {\n", "http {\n" + temporary, 1))
@@ -187,7 +189,7 @@ class Ground:
 
     def machines(self):
         self.config, self.serve = self.page.take("json", "cluster"), self.page.take("sh", "serve")
-        # One machine, before it is of a fleet.
+        # One machine, before it belongs to a fleet.
         self.configured(1, {}, alone=True)
         first = self.node(1)
         first.start()
@@ -201,7 +203,7 @@ class Ground:
             self.ready(self.nodes[at])
 
     def looked_at(self):
-        """The last step: the fleet as it says it is."""
+        """The last step: the status of the fleet."""
         text = self.page.take("sh", "fleet status")
         if self.page.unused:
             raise Failed(f"nobody runs the page's blocks {sorted(self.page.unused)}")
@@ -214,7 +216,7 @@ class Ground:
 
         until(well, lambda: f"the page's last step: {self.looked.stdout}{self.looked.stderr}")
 
-    # Asking
+    # Requests
 
     def ready(self, ran):
         def answers():
@@ -225,7 +227,7 @@ class Ground:
         until(answers, lambda: f"{ran.words()}\n{self.get(ran, '/readyz')}")
 
     def get(self, ran, path, body=None, method=None, token=None):
-        """Status and answer, with the API key or that token; None and why, where there is no answer."""
+        """Status and answer, with the API key or the given token. Without an answer, None and the reason."""
         headers = {"X-API-Key": token or self.api_key, "Content-Type": "application/json"}
         request = urllib.request.Request(f"http://{ran.address}:8080{path}", body, headers, method=method)
         try:

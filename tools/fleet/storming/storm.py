@@ -1,4 +1,4 @@
-"""The phases: what is done to the fleet, and whether all that was promised holds after it."""
+"""The phases: the faults that are caused, and the checks that all guarantees hold afterwards."""
 
 import asyncio
 import json
@@ -13,21 +13,21 @@ from .load import Load, quantile
 from .machines import ENDS, NODES, Failed, Ground
 from .page import Page
 
-# What a node may lose that had answered it, by `activity.durability`.
+# Records that a node may lose although it had answered their calls, by `activity.durability`.
 WINDOW_SECONDS = {"grouped": 0.050, "fleet": 0.0}
 BEFORE_SECONDS, DEAD_SECONDS, AFTER_SECONDS, FAULT_SECONDS = 2, 7, 3, 14
-# With durability fleet nothing is acknowledged any more after so long without a store.
+# With durability fleet no call is acknowledged after this time without a store.
 REPLY_SECONDS = 10
 LEDGER_SECONDS = 120
-# What is told to one node of a token, the others act by within this.
+# Time within which the other nodes apply a change of a token at one node.
 FACT_SECONDS = 2
-# A stream ends a moment after what it hung on.
+# A stream may end a moment later than the node or connection on which it depends.
 STREAM_SECONDS = 1
 COLUMNS = ("calls", "acknowledged", "in ledger", "excused", "missing", "twice", "sessions lost", "streams", "p50 ms", "p99 ms")
 
 
 class Hit:
-    """What was done to whom, and from when to when."""
+    """A fault: its kind, its target, and its beginning and end."""
 
     def __init__(self, address=None):
         self.address, self.killed, self.began, self.ended = address, None, time.monotonic(), None
@@ -74,7 +74,7 @@ class Storm:
     # Phases
 
     async def kill(self):
-        """Half of the rounds; all of them where the other half is not asked for."""
+        """Half of the rounds; all of them if the other half is not requested."""
         rounds = self.options.rounds
         await self.kills("kill", rounds - rounds // 2 if "fleet" in self.options.phases else rounds)
 
@@ -82,7 +82,7 @@ class Storm:
         await self.restarted("fleet")
         rounds = self.options.rounds
         await self.kills("fleet", rounds // 2 if "kill" in self.options.phases else rounds)
-        # Nothing is acknowledged that is not in the bucket: with a store that takes nothing, nothing is.
+        # Only calls whose records are in the bucket are acknowledged: if the store accepts nothing, none is.
         since = self.begin()
         self.fault("full")
         hit = Hit()
@@ -118,7 +118,7 @@ class Storm:
             await self.judge(f"{phase} {number}: {victim.name}", since, hit, more)
 
     async def ahead(self, since, victim):
-        """With durability fleet: what a node that is still dead has acknowledged is in the bucket, without its own log."""
+        """With durability fleet: the calls that a dead node has acknowledged are in the bucket, without its own log."""
         await asyncio.to_thread(self.ledger.read)
         calls = [call for call in self.load.calls[since[0]:] if call.acknowledged and call.node == victim.address]
         missing = [call.mark for call in calls if not self.ledger.marks[call.mark]]
@@ -127,7 +127,7 @@ class Storm:
     async def store(self):
         for number, fault in enumerate(it for it in FAULTS if it not in ("forgets", "lies")):
             since, met = self.begin(), self.met()
-            # A node that holds what is not in the store is killed, and started while the store is as it is.
+            # A node with records that are not in the store is killed and restarted while the fault of the store lasts.
             victim = self.ground.nodes[NODES[number % len(NODES)]]
             self.fault(fault)
             hit = Hit(victim.address)
@@ -162,7 +162,7 @@ class Storm:
             await asyncio.sleep(FAULT_SECONDS)
             more = []
             if cut != "others":
-                # It alone has what it has answered since.
+                # This node alone has the records of the calls that it has answered since.
                 self.load.goes.clear()
                 await self.load.rest()
                 await asyncio.sleep(0.2)
@@ -188,7 +188,8 @@ class Storm:
         subprocess.run([*self.ground.spaces[at], "iptables", what, *rule, "-j", "DROP"], check=True, capture_output=True)
 
     async def forget(self):
-        # It says yes, and says that it has nothing: the node notices by itself, tells it, and puts again.
+        # The store confirms an upload, but reports that the object is missing: the node detects and reports this, and
+        # uploads again.
         since, met, node = self.begin(), self.betweens[1].met, self.ground.nodes[1]
         self.betweens[1].fault = "forgets"
         hit = Hit(node.address)
@@ -202,7 +203,8 @@ class Storm:
         hit.ended = time.monotonic()
         await asyncio.sleep(AFTER_SECONDS)
         await self.judge("forget: at once", since, hit, more)
-        # It says yes, and says that it has it. Nobody can know before somebody reads: then it is told, by name.
+        # The store confirms an upload, and reports that the object exists. The loss can be detected only by reading the
+        # object; then it is reported by name.
         since = self.begin()
         between = self.betweens[1]
         between.fault = "lies"
@@ -214,7 +216,9 @@ class Storm:
         await self.judge("forget: later", since, hit, lost=between.forgotten)
 
     async def facts(self):
-        """A token made at one node, then revoked at another: how long until the third takes it, and until it refuses it."""
+        """A token is created at one node, then revoked at another. Measures the time until the third node accepts it,
+        and until it refuses it.
+        """
         nodes, taken, refused = list(self.ground.nodes.values()), [], []
         for number in range(self.options.rounds):
             name = f"told-{number}"
@@ -239,7 +243,7 @@ class Storm:
                 say(f"   FAILED: {why}")
 
     async def until_it_answers(self, node, token, wanted):
-        """The seconds until a call with that token gets that status."""
+        """The seconds until a call with this token gets this status."""
         began = time.monotonic()
         while True:
             status, said = await asyncio.to_thread(self.ground.get, node, "/api/v1/tools/call", Ground.CALL, token=token)
@@ -251,7 +255,7 @@ class Storm:
             await asyncio.sleep(0.02)
 
     async def restarted(self, durability):
-        """All nodes, with that durability."""
+        """All nodes, with this durability."""
         await self.load.rest()
         self.durability = durability
         for at in NODES:
@@ -263,7 +267,7 @@ class Storm:
         self.load.go()
         await asyncio.sleep(BEFORE_SECONDS)
 
-    # After each
+    # Checks after each round
 
     def begin(self):
         load = self.load
@@ -293,11 +297,12 @@ class Storm:
         while True:
             try:
                 await asyncio.to_thread(ledger.read)
-            except Exception as error:  # The store is asked again until the time is over.
+            except Exception as error:  # The store is queried again until the time is over.
                 if time.monotonic() > end:
                     raise Failed(f"the bucket cannot be read: {error}") from error
             missing = [call for call in owed if not ledger.marks[call.mark]]
-            # What the store has forgotten is not waited for; of that node's, what came after is there when that of the others is.
+            # Records that the store has lost are not waited for. Later records of the same node are there once those of
+            # the others are.
             awaited = [call for call in missing if lost is None or call.node != hit.address]
             if not awaited or time.monotonic() > end:
                 break
@@ -343,7 +348,7 @@ class Storm:
         load.go()
 
     def told(self, failed, missing, lost, report, sound):
-        """What the store has forgotten is named, and nothing else is wrong."""
+        """Checks that the objects lost by the store are named, and that nothing else is wrong."""
         if not lost:
             failed.append("the store has forgotten nothing: nothing was tried")
         if sound:
@@ -361,7 +366,7 @@ class Storm:
             failed.append(f"an index node's status says nothing of it: {said}")
 
     def faults(self, node):
-        """What the node's status says is wrong."""
+        """Faults in the status of the node."""
         status, said = self.ground.get(node, "/api/v1/status")
         return [fault["cause"] for fault in said["data"]["faults"]] if status == 200 else [f"{status}: {said}"]
 

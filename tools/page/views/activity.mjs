@@ -5,13 +5,13 @@ import assert from 'node:assert/strict';
 import { ZONE, all, copies, count, drawn, go, hold, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
-const CANCEL_PX = 20; // what a browser keeps free in a search field
-const ANSWERS = 20; // that are searched before somebody is asked to go on
-const PAGE = 50; // records that are asked for at once
+const CANCEL_PX = 20; // keys that a browser handles itself in a search field
+const ANSWERS = 20; // number of records searched before the user is asked to continue
+const PAGE = 50; // number of records requested at once
 
 export async function look({ page, wrong }) {
   const field = (name) => page.locator('#filters label', { hasText: new RegExp(`^\\s*${name}\\b`) }).locator('input, select');
-  /** Shows the field of a filter that is not always there. */
+  /** Shows the field of a filter that is hidden by default. */
   const add = (name) => page.getByLabel('Add a filter').selectOption({ label: name });
   /** Clears the filters, if there are any. */
   const clear = async () => {
@@ -212,7 +212,7 @@ export async function look({ page, wrong }) {
   step('a record stays open when the form says once more what it said');
   await page.evaluate(() => {
     document.querySelector('#filters').dispatchEvent(new Event('input'));
-    return new Promise((done) => { setTimeout(done, 500); }); // past the pause that ends typing
+    return new Promise((done) => { setTimeout(done, 500); }); // after the pause that ends typing
   });
   assert.ok(await record.isVisible());
 
@@ -377,7 +377,7 @@ export async function look({ page, wrong }) {
   let told = 0;
   await page.route(/api\/v1\/activity\?.*text=/, async (route) => {
     told += 1;
-    // The log here is too short to end an answer before a record was found.
+    // The log of this test is too short for an answer that ends before a record is found.
     if (told > ANSWERS) await route.continue();
     else await route.fulfill({ json: { success: true, data: { activities: [], searched: 1000, next_cursor: 'more', limit: PAGE } } });
   });

@@ -5,12 +5,13 @@ import assert from 'node:assert/strict';
 import { count, keepsFocus, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
-// What `src/cli/terminal_safe.rs` shows: each passes for nothing, or for another character.
+// Characters that `src/cli/terminal_safe.rs` escapes: each is invisible, or looks like another character.
 const UNSEEN = [...'\u{200b}\u{61c}\u{3164}\u{e0041}\u{115f}\u{1160}\u{ffa0}\u{ad}\u{fe0f}\u{200d}\u{2028}\u{2029}\u{feff}\u{e000}\u{85}\u{2800}\u{180e}\u{2066}\u{fff9}\u{1d173}\u{34f}',
   ...'\u{180b}\u{180d}\u{fe00}\u{fffb}\u{1d17a}\u{e0100}\u{e01ef}\u{e0001}\u{f0000}\u{10fffd}\u{7}\u{1b}\u{7f}\u{9b}\u{202e}\u{0}\u{378}'];
 const shown = (char) => `\\u{${char.codePointAt(0).toString(16)}}`;
 
-/** Clicks on the first card's Approve whenever `place` changes, until what it returns is asked which of those clicks counted. */
+/** Clicks on the first card's Approve whenever `place` changes, until the returned function is called, which returns
+ * the clicks that took effect. */
 async function clicks(page, place, options) {
   const watched = await page.evaluateHandle(([of, how]) => {
     const counted = [];
@@ -32,10 +33,10 @@ export async function look({ page, dialogs, wrong }) {
   const cards = page.locator('#approvals > li');
   const still = page.locator('#approvals > li:not([data-moved])');
   const card = (words) => still.filter({ hasText: words });
-  /** A card's text without the time that is left, which changes. */
+  /** A card's text without the remaining time, which changes. */
   const untimed = (text) => text.replace(/ in \d+ \w+\n/, '\n');
   const press = (it, name) => it.getByRole('button', { name, exact: true }).click();
-  /** What is over goes once the pointer has left it. */
+  /** A decided card disappears once the pointer has left it. */
   const none = async () => {
     await page.mouse.move(2, 2);
     await count(page, '#approvals > li', 0);
@@ -73,7 +74,7 @@ export async function look({ page, dialogs, wrong }) {
   await cards.first().getByText('Approved.').waitFor();
   await page.mouse.click(at.x + 10, at.y + 10);
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 2);
-  await page.evaluate(() => { // a click as soon as another card has come there
+  await page.evaluate(() => { // a click as soon as another card is at that place
     const list = document.querySelector('#approvals');
     new MutationObserver((_changes, seen) => {
       seen.disconnect();
@@ -103,7 +104,7 @@ export async function look({ page, dialogs, wrong }) {
   step('nothing of what is approved is hidden');
   const hides = call('write', 'stub:no_hints', { note: `begins${UNSEEN.join('')}ends\n\tand goes on` }, `because${UNSEEN.join('')}`);
   await card('begins').waitFor();
-  // JSON has escapes of its own for controls.
+  // JSON has its own escapes for control characters.
   const [, spelled] = /begins(.*)ends/.exec(await card('begins').getByRole('group', { name: 'Arguments' }).textContent());
   assert.equal(spelled, UNSEEN.map((char) => (char < ' ' ? JSON.stringify(char).slice(1, -1) : shown(char))).join(''));
   await card('begins').getByText(`because${UNSEEN.map(shown).join('')}`).waitFor();
@@ -210,7 +211,7 @@ export async function look({ page, dialogs, wrong }) {
   const calls = ['on this node', 'on another node'].map((words) => call('write', 'stub:no_hints', {}, words));
   await card('on this node').waitFor();
   await card('on another node').waitFor();
-  // What is under a mouse stays there while it is over; this browser has none that it tells of.
+  // A card under the mouse stays in place after the end of its call. This browser reports no mouse, so one is simulated.
   await page.evaluate(() => { window.matchMedia = () => ({ matches: true }); });
   await card('on this node').getByRole('button', { name: 'Deny' }).hover();
   const own = await card('on this node').elementHandle();

@@ -1,4 +1,4 @@
-// A proxy that nobody has set up, and that nobody has asked anything: each view says what to do next.
+// A proxy that is not set up and has received no request: each view describes the next step.
 
 import assert from 'node:assert/strict';
 

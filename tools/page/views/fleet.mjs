@@ -1,4 +1,4 @@
-// The fleet: who lives, how far each is, and a node that is gone.
+// The fleet: the living nodes, the position of each, and a dead node.
 
 import assert from 'node:assert/strict';
 

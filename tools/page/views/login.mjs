@@ -1,4 +1,5 @@
-// Logging in: the address of a terminal, once; the key by hand; and the end of it.
+// Login and logout: the address printed at a terminal, which works once; the key entered by hand; and the end of the
+// session.
 
 import assert from 'node:assert/strict';
 
@@ -51,7 +52,7 @@ export async function look({ page, browser, wrong }) {
   await page.locator('#now-tiles .tile').first().waitFor();
   const held = [];
   await page.route(/api\/v1\/(status|servers|tools|activity\/summary)/, async (route) => {
-    const response = await route.fetch(); // while the session is one
+    const response = await route.fetch(); // while the session is valid
     await new Promise((done) => { held.push(done); });
     await route.fulfill({ response });
   });

@@ -1,4 +1,4 @@
-// The overview: faults, tiles, and plots that zoom and lead to records.
+// The overview: faults, tiles, and plots that can be zoomed and that link to records.
 
 import assert from 'node:assert/strict';
 
@@ -11,7 +11,7 @@ const STEPS = 13; // of the last hour
 export async function look({ page }) {
   const place = () => new URLSearchParams(new URL(page.url()).hash.split('?')[1]);
   const table = page.locator('#plot-table');
-  /** Follows a link of this view to records that all fit, and comes back. */
+  /** Follows a link of this view to records that all match, and returns. */
   const leads = async (it, address, fits = /./) => {
     await it.click();
     await page.locator('#rows li').first().waitFor();
@@ -115,7 +115,7 @@ export async function look({ page }) {
     page.getByRole('button', { name: 'Zoom in' }), table.getByRole('link').first(), page.locator('.tops').first().getByRole('link').first(),
   ]) await keepsFocus(page, it, asks, another);
   const failed = (await rest('GET', 'activity/summary?period=1h')).data.error_count;
-  await until(async () => await value('Failed') === String(failed), () => tile('Failed').innerText()); // and what has the focus is not left behind
+  await until(async () => await value('Failed') === String(failed), () => tile('Failed').innerText()); // the focused tile, too
 
   step('a plot is zoomed by dragging, and the zoom stands in the address');
   for (const name of ['outcomes', 'latencies']) {
@@ -146,7 +146,7 @@ export async function look({ page }) {
     await pressed.focus();
     const [came] = await Promise.all([page.waitForResponse(/activity\/summary\?/), page.keyboard.press('Enter')]);
     await came.finished();
-    await drawn(page); // the next press is about what is drawn then
+    await drawn(page); // the next click is about the data drawn at that time
     await until(async () => `${before}` !== `${[place().get('from'), place().get('to')].map(Date.parse)}`, () => `${name}: ${page.url()}`);
     assert.ok(await pressed.evaluate((it) => it === document.activeElement), `${name} keeps the focus`);
     const after = [place().get('from'), place().get('to')].map(Date.parse);

@@ -1,4 +1,4 @@
-// The rules, and what they say of a call.
+// The rules, and their decision about a call.
 
 import assert from 'node:assert/strict';
 
@@ -82,7 +82,7 @@ export async function look({ page, wrong }) {
       await route.fulfill({ json: { ...first, data: { ...first.data, total: { ...first.data.total, newly_refused: 4711 } } } });
       return;
     }
-    // The log here is of one page: the first answer says that there is another.
+    // The log of this test has only one page; the first answer states that there is another.
     const response = await route.fetch();
     first = await response.json();
     await route.fulfill({ response, json: { ...first, data: { ...first.data, next_cursor: 'more' } } });
@@ -96,7 +96,7 @@ export async function look({ page, wrong }) {
   const late = page.waitForResponse('**/api/v1/policy/replay');
   release();
   await (await late).finished();
-  await page.evaluate(() => new Promise((done) => { setTimeout(done, 200); })); // past what it would be drawn by
+  await page.evaluate(() => new Promise((done) => { setTimeout(done, 200); })); // after the time at which it would be drawn
   await page.unroute('**/api/v1/policy/replay');
   assert.deepEqual(asked, [undefined, 'more'], 'nothing more is asked for');
   assert.equal(await page.locator('#replayed').innerText(), stopped, 'what was found until then stays');

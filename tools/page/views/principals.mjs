@@ -1,4 +1,5 @@
-// The principals: who has called, and of one of them its calls, its standing approvals, its records, and how to revoke it.
+// The principals: the list of all that have called, and for one principal its calls, its standing approvals, its
+// records, and the command that revokes it.
 
 import assert from 'node:assert/strict';
 

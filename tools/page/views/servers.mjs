@@ -1,11 +1,11 @@
-// The servers: listed, searched, opened, restarted, disabled and enabled, logged in to, their logs.
+// The servers: listed, searched, opened, restarted, disabled and enabled; logins; and their logs.
 
 import assert from 'node:assert/strict';
 
 import { ZONE, copies, count, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, configured, offers, rest } from '../proxy.mjs';
 
-const [MANY, SHOWN] = [150, 100]; // servers, and those shown before more are asked for
+const [MANY, SHOWN] = [150, 100]; // number of servers, and number shown before more are requested
 
 export async function look({ page, dialogs, wrong }) {
   await visit(page, 'servers');
@@ -13,7 +13,7 @@ export async function look({ page, dialogs, wrong }) {
   const panel = page.locator('#server');
   const search = page.locator('#server-form [name=q]');
   const names = () => page.locator('#servers tbody tr').evaluateAll((all) => all.map((it) => it.dataset.name));
-  /** Opens the panel of a server by its line. */
+  /** Opens the panel of a server by a click on its line. */
   const open = async (name) => {
     await row(name).getByRole('rowheader').getByRole('link').click();
     await panel.getByRole('heading', { name, exact: true }).waitFor();
@@ -103,7 +103,7 @@ export async function look({ page, dialogs, wrong }) {
   await page.keyboard.press('Enter');
   await panel.getByRole('heading', { name: 'stub' }).waitFor();
   assert.match(page.url(), /name=stub/);
-  await panel.getByText(/examples\/stub stdio$/).waitFor(); // how it is reached
+  await panel.getByText(/examples\/stub stdio$/).waitFor(); // the way in which it is reached
   await panel.locator('.history li', { hasText: /connected, \d+ tools/ }).first().waitFor();
   await panel.locator('#definitions li', { hasText: 'added' }).first().waitFor();
   await sound(page, 'server');

