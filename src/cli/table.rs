@@ -24,6 +24,10 @@ const MIN_FREE: usize = 12;
 const NAME_SHARE: usize = 60;
 /// Percentage of the width that a droppable column may take if the table does not fit.
 const RANK_SHARE: usize = 25;
+/// Width that [`Fit::Below`] text needs beside the other columns, if it is that long.
+const BESIDE: usize = 40;
+/// Indentation of a line below its row.
+const INDENT: usize = 4;
 /// Minimum width of a truncated name.
 const MIN_NAME: usize = 4;
 /// Pairs of the width that remains for free text and the minimum width of a truncated key column.
@@ -44,6 +48,9 @@ pub(super) enum Fit {
     Key(u8),
     /// Truncated. A table has at most one such column.
     Free,
+    /// Like [`Fit::Free`], but if the other columns leave less than [`BESIDE`], the text has a line of its own below
+    /// its row, and the other columns have the whole width.
+    Below,
 }
 
 /// Side on which the header and the cells of a column begin.
@@ -120,6 +127,8 @@ pub(super) struct TableView {
 #[derive(Debug)]
 pub(super) struct TableLayout {
     shown: Vec<Shown>,
+    /// Column with a line of its own below each row.
+    below: Option<Shown>,
     view: TableView,
     dropped: Vec<String>,
 }
@@ -151,6 +160,14 @@ impl TableLayout {
                 Shown { index, name, whole: width, width, fit: *fit, align: *align }
             })
             .collect();
+        let below = match (view.width, shown.iter().position(|it| it.fit == Fit::Below)) {
+            (Some(width), Some(at)) if required_width(&shown, BESIDE) > width => {
+                let column = shown.remove(at);
+                Some(Shown { width: width.saturating_sub(INDENT), ..column })
+            }
+            _ => None,
+        };
+        shown.iter_mut().filter(|it| it.fit == Fit::Below).for_each(|it| it.fit = Fit::Free);
         let is_empty = |it: &Shown| !filled.get(it.index).copied().unwrap_or_default();
         let mut dropped = Vec::new();
         if let Some(width) = view.width {
@@ -160,12 +177,14 @@ impl TableLayout {
             drop_by_rank(&mut shown, &mut dropped, (width, FREE_WIDTH), |it| match it.fit {
                 Fit::Rank(rank) => Some((is_empty(it), rank)),
                 Fit::Key(rank) => is_empty(it).then_some((true, rank)),
-                Fit::Whole | Fit::Name | Fit::Middle | Fit::Free => None,
+                Fit::Whole | Fit::Name | Fit::Middle | Fit::Free | Fit::Below => None,
             });
             KEY_WIDTHS.iter().for_each(|(free, min)| narrow_keys(&mut shown, (width, *free), *min));
             drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| match it.fit {
                 Fit::Key(rank) => Some((false, rank)),
-                Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Middle | Fit::Free => None,
+                Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Middle | Fit::Free | Fit::Below => {
+                    None
+                }
             });
             // A column that was dropped early may fit again after others were dropped or narrowed.
             let mut rest = Vec::new();
@@ -181,7 +200,7 @@ impl TableLayout {
             distribute(&mut shown, width);
         }
         let dropped = dropped.into_iter().map(|it| it.name).collect();
-        Self { shown, view, dropped }
+        Self { shown, below, view, dropped }
     }
 
     /// The header line.
@@ -191,10 +210,10 @@ impl TableLayout {
 
     /// One row as a line.
     pub(super) fn line(&self, cells: &[Cell]) -> String {
-        self.joined(|it| {
+        let mut line = self.joined(|it| {
             let Cell { text, style } = cells.get(it.index).cloned().unwrap_or_default();
             match (it.fit, self.view.width) {
-                (Fit::Free, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
+                (Fit::Free | Fit::Below, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
                 (Fit::Middle | Fit::Key(_), Some(_)) => (cut_middle(&text, it.width), style),
@@ -203,7 +222,12 @@ impl TableLayout {
                     (text, style)
                 }
             }
-        })
+        });
+        let below = self.below.as_ref().and_then(|it| Some((it, &cells.get(it.index)?.text)));
+        if let Some((it, text)) = below.filter(|(_, text)| !text.is_empty()) {
+            let _ = write!(line, "\n{:INDENT$}{}", "", cut(text, it.width));
+        }
+        line
     }
 
     fn joined(&self, cell: impl Fn(&Shown) -> (String, Style)) -> String {
@@ -240,7 +264,7 @@ impl Shown {
         match self.fit {
             Fit::Name | Fit::Middle => self.capped(width * NAME_SHARE / 100),
             Fit::Rank(_) | Fit::Key(_) => self.capped(width * RANK_SHARE / 100),
-            Fit::Whole | Fit::Free => self.whole,
+            Fit::Whole | Fit::Free | Fit::Below => self.whole,
         }
     }
 
@@ -286,7 +310,7 @@ fn distribute(shown: &mut Vec<Shown>, width: usize) {
     }
     shown.iter_mut().filter(|it| it.fit == Fit::Free).for_each(|it| it.width = 0);
     let priority = |fit: Fit| match fit {
-        Fit::Free => 0,
+        Fit::Free | Fit::Below => 0,
         Fit::Name | Fit::Middle | Fit::Key(_) => 1,
         Fit::Rank(_) | Fit::Whole => 2,
     };
@@ -313,7 +337,7 @@ fn total_width(shown: &[Shown]) -> usize {
 /// Minimum total width of the columns, with `free` columns of free text.
 fn required_width(shown: &[Shown], free: usize) -> usize {
     let of = |it: &Shown| match it.fit {
-        Fit::Free => it.width.min(free.max(it.name.width())) + GAP,
+        Fit::Free | Fit::Below => it.width.min(free.max(it.name.width())) + GAP,
         Fit::Whole | Fit::Name | Fit::Middle | Fit::Rank(_) | Fit::Key(_) => it.width + GAP,
     };
     shown.iter().map(of).sum::<usize>().saturating_sub(GAP)
@@ -655,6 +679,32 @@ mod tests {
         for width in [0, 80] {
             let drawn = draw(&columns, rows.clone(), view(width));
             assert_eq!(drawn.lines().collect::<Vec<_>>(), expected, "{width}");
+        }
+    }
+
+    #[test]
+    fn long_reason_gets_a_line_of_its_own_below_a_row_that_would_be_cut() {
+        let columns =
+            Column::all([("TOOL", Fit::Key(1)), ("STATUS", Fit::Whole), ("REASON", Fit::Below)]);
+        let rows = vec![
+            ["files:list_directory", "rejected", "Token 'reader' is limited to operation 'read'"]
+                .map(Cell::from)
+                .to_vec(),
+            ["s:t", "success", ""].map(Cell::from).to_vec(),
+        ];
+        let drawn = |width| draw(&columns, rows.clone(), view(width));
+        let below = [
+            "TOOL                  STATUS",
+            "files:list_directory  rejected",
+            "    Token 'reader' is limited to operation 'read'",
+            "s:t                   success",
+        ];
+        assert_eq!(drawn(60).lines().collect::<Vec<_>>(), below);
+        assert_eq!(drawn(40).lines().nth(2), Some("    Token 'reader' is limited to…"));
+        let beside =
+            "files:list_directory  rejected  Token 'reader' is limited to operation 'read'";
+        for width in [80, 0] {
+            assert_eq!(drawn(width).lines().nth(1), Some(beside), "{width}");
         }
     }
 

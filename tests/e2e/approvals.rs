@@ -306,6 +306,8 @@ fn cap_8_command_line_lists_shows_and_answers_approvals() {
     let mut client = proxy.client();
     client.begin("destructive", "s:delete_item", json!({"path": "/a\u{202e}b"}));
     let id = id(&until_waiting(&proxy, 1));
+    let recorded = proxy.cli(&["activity", "list", "--type", "approval"]).stdout;
+    assert!(recorded.contains("  waiting  ") && !recorded.contains("success"), "{recorded}");
     let listed = proxy.cli(&["approvals", "list"]).stdout;
     assert!(listed.contains(&id) && listed.contains("s:delete_item"), "{listed}");
     let shown = proxy.cli(&["approvals", "show", &id]).stdout;
@@ -315,6 +317,19 @@ fn cap_8_command_line_lists_shows_and_answers_approvals() {
     assert_eq!(proxy.cli(&["approvals", "approve", &id]).code, Some(0));
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
     assert_eq!(proxy.activity("type=approval")[0]["metadata"]["door"], "cli");
+    // A row has the same reason under every filter, and the record names the person.
+    let list = |more: &[&str]| proxy.cli(&[&["activity", "list"][..], more].concat()).stdout;
+    for filter in
+        [&[][..], &["--type", "tool_call"], &["--text", "\"path\""], &["--status", "success"]]
+    {
+        let listed = list(filter);
+        let of_call = |it: &&str| it.contains("tool_call") && it.contains("delete_item");
+        let row = listed.lines().find(of_call);
+        assert!(row.is_some_and(|row| row.ends_with("approved by admin")), "{filter:?}: {listed}");
+    }
+    let call = proxy.activity("type=tool_call")[0]["id"].as_str().unwrap().to_owned();
+    let shown = proxy.cli(&["activity", "show", &call]).stdout;
+    assert!(shown.contains("approved by admin over cli after "), "{shown}");
     let again = proxy.cli(&["approvals", "deny", &id]);
     assert_eq!(again.code, Some(1));
     assert!(again.stderr.contains("approved by admin over cli"), "{}", again.stderr);

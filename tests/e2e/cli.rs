@@ -175,7 +175,7 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     assert_eq!(table.code, Some(0), "{}", table.stderr);
     let mut lines = table.stdout.lines();
     let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
-    let columns = "ID TIME (UTC) TYPE SERVER TOOL INTENT STATUS DURATION REASON";
+    let columns = "ID TIME (UTC) TYPE SERVER TOOL INTENT STATUS DURATION PRINCIPAL REASON";
     assert_eq!(header.join(" "), columns);
     let rows: Vec<&str> = lines.collect();
     // The decision is shown in the row of its call.

@@ -113,8 +113,19 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
     // Stating a read does not change the operation of a tool. A tool hidden from the caller is reported like a missing
     // one.
     let absent = |tool: &str| format!("Tool '{tool}' not found. Use retrieve_tools to find tools.");
-    assert_eq!(refused(&holder.call("read", "a:write_item")), absent("a:write_item"));
-    assert_eq!(refused(&holder.call("read", "a:nothing")), absent("a:nothing"));
+    // For the operator it was refused, and counts as a refused call of its server.
+    for (tool, status) in [("a:write_item", "rejected"), ("a:nothing", "error")] {
+        assert_eq!(refused(&holder.call("read", tool)), absent(tool));
+        assert_eq!(proxy.activity("type=tool_call")[0]["status"], status, "{tool}");
+    }
+    let servers = proxy.api("servers")["servers"].clone();
+    let counts = |at: usize| servers[at]["calls"].clone();
+    assert_eq!(
+        (&counts(0)["rejected"], &counts(0)["success"]),
+        (&json!(3), &json!(1)),
+        "{servers}"
+    );
+    assert_eq!(counts(1)["rejected"], 1, "{servers}");
     for (variant, tool) in [
         ("read", "b:nothing"),
         ("read", "nowhere:x"),

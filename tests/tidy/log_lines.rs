@@ -15,7 +15,11 @@ const DRIVEN_BY_PEERS: &[&str] = &[
 
 /// Lines without a budget: the file, the beginning of the line, and the reason why no peer can repeat it at will.
 const UNBUDGETED: &[(&str, &str, &str)] = &[
-    ("src/upstream/peer.rs", "server = %self.name, log, stderr", "the report of the budget, paced"),
+    (
+        "src/upstream/server_log.rs",
+        "server = %self.name, log, stderr",
+        "the report of the budget, paced",
+    ),
     ("src/server/fleet/shared_facts.rs", "%error, \"starting with the local", "once, at the start"),
     ("src/server/fleet/shared_facts.rs", "Err(_) => tracing::warn!(", "once, at the start"),
     (

@@ -18,7 +18,7 @@ const TWICE: &[(&str, &str)] = &[
     ("a command of the program as entered, and a command quoted in a text", "Command"),
     ("the same thing at two stages: written and read, or kept and shown", "Body Target"),
     ("the permissions of a token, and the requests to which a rule can apply", "Scope"),
-    ("short names of one file each, used there and by its parent", "Peer Start"),
+    ("short names of one file each, used there and by its parent", "Start"),
 ];
 
 /// Types that are visible outside of their module.

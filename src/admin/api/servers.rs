@@ -109,7 +109,8 @@ impl From<SecondState> for SecondConnection {
 
 /// Stderr output of a server.
 #[derive(Serialize, ToSchema)]
-pub(super) struct ServerLog {
+#[schema(as = ServerLog)]
+pub(super) struct ServerLogLines {
     /// The server's name.
     server: String,
     lines: Vec<LoggedLine>,
@@ -141,7 +142,7 @@ struct LoggedLine {
             pattern = "^[0-9]{1,19}-[0-9]{1,19}$"),
     ),
     responses(
-        (status = 200, description = "Lines, oldest first", body = Success<ServerLog>),
+        (status = 200, description = "Lines, oldest first", body = Success<ServerLogLines>),
         (status = 404, description = "There is no such server"),
         (status = 500, description = "The log cannot be read"),
     )
@@ -169,9 +170,9 @@ pub(super) async fn logs(
     Ok(encode(&shown_log(server.clone(), kept)))
 }
 
-pub(super) fn shown_log(server: String, kept: KeptLines) -> ServerLog {
+pub(super) fn shown_log(server: String, kept: KeptLines) -> ServerLogLines {
     let lines = kept.lines.into_iter().map(|it| LoggedLine { time: it.time, line: it.line });
-    ServerLog { server, lines: lines.collect(), next_cursor: kept.next.to_string() }
+    ServerLogLines { server, lines: lines.collect(), next_cursor: kept.next.to_string() }
 }
 
 /// A restarted server.

@@ -20,6 +20,7 @@ use mcpproxy_protocol::wire::sse::{Decoder, Item};
 use mcpproxy_server as server;
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 mod export;
@@ -86,10 +87,17 @@ pub(super) async fn list_records(
     let style = RowStyle::of(output, flags.no_icons, flags.time);
     let found = match output.format {
         Format::Table => {
-            rows(flags.limit, async |records| {
+            let found = rows(flags.limit, async |records| {
                 backend::fetch_all(backend, "activity", &query, records).await
             })
-            .await?
+            .await?;
+            let may_lack = |(key, value): &(&str, Option<&str>)| {
+                value.is_some() && ["type", "status", "intent_type", "text"].contains(key)
+            };
+            match query.iter().any(may_lack) {
+                true => with_related(&found, flags.limit, backend).await?,
+                false => found,
+            }
         }
         Format::Json | Format::Yaml => {
             backend::fetch_all(backend, "activity", &query, flags.limit).await?
@@ -133,6 +141,26 @@ async fn rows(
         }
         records = records.saturating_mul(2).min(MAX_RECORDS);
     }
+}
+
+/// Adds the decisions and approvals about the first `limit` records that the filters excluded, so that the reason of a row does
+/// not depend on the filters.
+async fn with_related(found: &str, limit: u32, backend: &Backend) -> Result<String, CommandError> {
+    let mut found = output::parse(found)?;
+    let records = list(&found, "/activities");
+    let mut listed: HashSet<_> = records.iter().map(|it| text(it, "/id").into_owned()).collect();
+    let mut related = Vec::new();
+    for record in records.iter().take(limit as usize) {
+        for about in row::about(record, backend).await? {
+            if listed.insert(text(&about, "/id").into_owned()) {
+                related.push(about);
+            }
+        }
+    }
+    if let Some(Value::Array(records)) = found.get_mut("activities") {
+        records.append(&mut related);
+    }
+    Ok(found.to_string())
 }
 
 fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyle) -> String {
@@ -221,7 +249,7 @@ const EVENTS: &str = "/events";
 
 /// Default column widths for [`RowStyle::columns`], for people and for programs; a longer cell shifts the rest of its row.
 const WIDTHS_FOR_PEOPLE: [usize; 9] = [7, 14, 18, 30, 11, 8, 8, 20, 160];
-const WIDTHS_FOR_PROGRAMS: [usize; 9] = [26, 14, 18, 14, 22, 11, 8, 8, 160];
+const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 14, 18, 14, 22, 11, 8, 8, 20, 160];
 
 /// Presentation of records.
 struct Lines<'a> {
@@ -248,12 +276,12 @@ pub(super) async fn watch(
     // Records are shown as they arrive, so ages would be meaningless.
     let time = time.or_else(|| output.terminal.then_some(TimeStyle::Local));
     let style = RowStyle::of(output, no_icons, time);
-    let widths = match output.view.width {
-        Some(_) => WIDTHS_FOR_PEOPLE,
-        None => WIDTHS_FOR_PROGRAMS,
+    let widths: &[usize] = match output.view.width {
+        Some(_) => &WIDTHS_FOR_PEOPLE,
+        None => &WIDTHS_FOR_PROGRAMS,
     };
-    let filled = [true; WIDTHS_FOR_PEOPLE.len()];
-    let layout = TableLayout::new(&style.columns(), &widths, &filled, output.view);
+    let filled = [true; WIDTHS_FOR_PROGRAMS.len()];
+    let layout = TableLayout::new(&style.columns(), widths, &filled, output.view);
     let lines = Lines { output, style, layout };
     let events = events(node);
     let watch = async {

@@ -313,7 +313,7 @@ async fn draw_activity(report: &mut String, backend: &Backend) -> Result<(), Com
         .filter(|(record, _)| text(record, "/type") == "tool_call")
         .map(|(record, decisions)| {
             let cells = style.row(record, &decisions);
-            [4, 5, 6, 7, 8].map(|cell| cells.get(cell).cloned().unwrap_or_default()).to_vec()
+            [4, 5, 6, 7, 9].map(|cell| cells.get(cell).cloned().unwrap_or_default()).to_vec()
         })
         .rev()
         .collect();

@@ -142,6 +142,13 @@ impl Tally {
         }
     }
 
+    /// Counts a call to `server` that was not sent. Its duration says nothing about the server.
+    pub fn not_sent(&self, server: ServerId, outcome: Outcome) {
+        if let Some(counts) = self.0.servers.of(server) {
+            count(&counts.outcomes, outcome as usize);
+        }
+    }
+
     /// Counts the end of a call by tool. `tool` is the name of an existing tool, or the method of a request other than
     /// a tool call.
     pub fn tool(&self, server: ServerId, tool: &str, variant: &str, outcome: Outcome) {
@@ -214,7 +221,7 @@ pub struct Totals {
     decisions: [u64; Decision::ALL.len()],
     judged: [u64; Judged::ALL.len()],
     pub all: Sums,
-    /// Sums of the sent calls of each upstream, by the index of its `ServerId`.
+    /// Sums of the calls of each upstream, by the index of its `ServerId`. Durations are of sent calls only.
     servers: BTreeMap<usize, Sums>,
 }
 

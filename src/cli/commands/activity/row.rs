@@ -12,7 +12,7 @@ use crate::format::{TimeStyle, Times, list, text};
 use crate::output::{FAINT, Output, Paragraph, of_state, parse};
 use crate::table::{Cell, Column, Fit, cell};
 use crate::terminal_safe::line;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use mcpproxy_activity::Id;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -68,8 +68,7 @@ impl RowStyle {
     }
 
     /// Columns of `activity list`. The time is the storage time of the record, which determines the order of the list;
-    /// `activity show` has the start of the call. Programs get the columns of earlier versions; for people the tool
-    /// includes the server.
+    /// `activity show` has the start of the call. For people the tool includes the server.
     pub(super) fn columns(&self) -> Vec<Column> {
         let time = self.times.header("AGE", "TIME");
         match self.reader {
@@ -82,7 +81,7 @@ impl RowStyle {
                     ("STATUS", Fit::Whole),
                     ("DURATION", Fit::Rank(8)),
                     ("PRINCIPAL", Fit::Key(5)),
-                    ("REASON", Fit::Free),
+                    ("REASON", Fit::Below),
                 ]);
                 columns.insert(1, Column::new(time, Fit::Key(3)));
                 Column::with_numbers(columns, &["ID", "DURATION"])
@@ -96,6 +95,7 @@ impl RowStyle {
                     ("INTENT", Fit::Rank(2)),
                     ("STATUS", Fit::Whole),
                     ("DURATION", Fit::Rank(8)),
+                    ("PRINCIPAL", Fit::Rank(5)),
                     ("REASON", Fit::Free),
                 ]);
                 columns.insert(1, Column::new(time, Fit::Rank(3)));
@@ -114,7 +114,7 @@ impl RowStyle {
         let [stated, derived] =
             ["/intent/operation_type", "/metadata/operation"].map(|at| text(record, at));
         let operation = if stated.is_empty() { derived } else { stated };
-        let status = self.status(record);
+        let status = status(record);
         let time = Cell::from(stored(record).map(|time| self.times.show(time)).unwrap_or_default());
         let intent: Cell = self.intent(&operation).into();
         let outcome = Cell::styled(cell(&status), of_state(&status));
@@ -146,18 +146,9 @@ impl RowStyle {
                 intent,
                 outcome,
                 taken(record).into(),
+                cell(&principal).into(),
                 reason,
             ],
-        }
-    }
-
-    /// Status of the record. For people, an approval that was not granted does not count as a success.
-    fn status<'a>(&self, record: &'a Value) -> Cow<'a, str> {
-        let (status, state) = (text(record, "/status"), text(record, "/metadata/state"));
-        let is_approval = text(record, "/type") == "approval";
-        match self.reader {
-            Reader::Person if is_approval && status == "success" && state != "approved" => state,
-            Reader::Person | Reader::Program => status,
         }
     }
 
@@ -188,6 +179,13 @@ impl RowStyle {
             (other, Intents::Icons | Intents::Words) => cell(other).into(),
         }
     }
+}
+
+/// Status of the record. An approval that was not granted, such as one that still waits, does not count as a success.
+fn status(record: &Value) -> Cow<'_, str> {
+    let (status, state) = (text(record, "/status"), text(record, "/metadata/state"));
+    let is_approval = text(record, "/type") == "approval";
+    if is_approval && status == "success" && state != "approved" { state } else { status }
 }
 
 /// The tool of a record as `server:tool`; only the tool if the record has no server.
@@ -380,10 +378,10 @@ pub(super) async fn show(
     output.print(record.json()?, |data| render(data, &times, width) + &beside(&related, width))
 }
 
-/// Decisions about a call, or the call that a decision is about.
+/// Decisions and approvals about a call, or the call that a decision is about.
 async fn related(data: &Value, backend: &Backend) -> Result<Vec<Value>, CommandError> {
-    let [id, kind, request, parent] = ["id", "type", "request_id", "parent_id"]
-        .map(|member| text(data, &format!("/activity/{member}")));
+    let record = data.get("activity").unwrap_or(data);
+    let [kind, parent] = ["/type", "/parent_id"].map(|at| text(record, at));
     if kind == "policy_decision" {
         // The call may no longer be retained.
         let call = match parent.is_empty() {
@@ -393,19 +391,39 @@ async fn related(data: &Value, backend: &Backend) -> Result<Vec<Value>, CommandE
         let call = call.ok().map(|call| parse(call.json()?)).transpose()?;
         return Ok(call.and_then(|call| call.get("activity").cloned()).into_iter().collect());
     }
-    if request.is_empty() {
+    about(record, backend).await
+}
+
+/// Time after a call's end within which its decisions and approvals are stored.
+const STORED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// Decisions and approvals about a call, oldest first; empty for other records.
+pub(super) async fn about(call: &Value, backend: &Backend) -> Result<Vec<Value>, CommandError> {
+    let [kind, id, request, session, began] =
+        ["/type", "/id", "/request_id", "/session_id", "/timestamp"].map(|at| text(call, at));
+    if request.is_empty() || matches!(&*kind, "policy_decision" | "approval") {
         return Ok(Vec::new());
     }
+    // Other sessions use the same request ids.
+    let end = stored(call).and_then(|stored| stored.checked_add(STORED_WITHIN).ok());
+    let end = end.map(|end| end.to_string());
     let query = [
-        ("type", Some("policy_decision")),
+        ("type", Some("policy_decision,approval")),
         ("request_id", Some(&*request)),
+        ("session_id", Some(&*session).filter(|session| !session.is_empty())),
+        ("start_time", end.as_ref().map(|_| &*began)),
+        ("end_time", end.as_deref()),
         ("limit", Some("100")),
         ("exclude_payloads", Some("true")),
     ];
     let found = backend.get(&target(&["activity"], &query)).await?;
     let found = parse(found.json()?)?;
-    let about = list(&found, "/activities").iter().filter(|it| text(it, "/parent_id") == id);
-    Ok(about.rev().cloned().collect())
+    let of_call = approval(call);
+    let is_about = |record: &&Value| match &*text(record, "/type") {
+        "policy_decision" => text(record, "/parent_id") == id,
+        _ => !of_call.0.is_empty() && approval(record) == of_call,
+    };
+    Ok(list(&found, "/activities").iter().filter(is_about).rev().cloned().collect())
 }
 
 /// One line per related record.
@@ -417,6 +435,7 @@ fn beside(related: &[Value], width: Option<usize>) -> String {
         let [policy, why] = ["/metadata/policy", "/metadata/reason"].map(|at| text(record, at));
         let (label, summary) = match &*kind {
             "policy_decision" => ("decision", format!("{status} by {policy}: {why}")),
+            "approval" => ("approval", answer(record)),
             _ => {
                 let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
                 ("decided on", format!("{kind} {server}:{tool}, {status}"))
@@ -424,6 +443,21 @@ fn beside(related: &[Value], width: Option<usize>) -> String {
         };
         let summary = format!("{} (activity show {number})", line(&summary));
         let _ = writeln!(shown, "{}", value.labeled(label, &summary));
+    }
+    shown
+}
+
+/// Describes one record of an approval: its state, the person who answered, and the wait.
+fn answer(record: &Value) -> String {
+    let [state, by, over] =
+        ["/metadata/state", "/metadata/by", "/metadata/door"].map(|at| text(record, at));
+    let mut shown = state.replace('_', " ");
+    if !by.is_empty() {
+        let _ = write!(shown, " by {by} over {over}");
+    }
+    let waited = taken(record);
+    if !waited.is_empty() {
+        let _ = write!(shown, " after {waited}");
     }
     shown
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use mcpproxy_activity::record::Status;
 use mcpproxy_policy as policy;
 use mcpproxy_policy::intent::{Intent, Operation};
 use mcpproxy_policy::tool::{Annotations, Exposure, Rules, Tool, ToolName, Trust, World};
@@ -253,8 +254,9 @@ impl OnRecord<'_> {
             Some(denial) => Refusal::rejected(RefusalKind::Gate, denial.to_string()),
             None => Refusal::no_tool(name),
         };
-        // The denial is permanent, regardless of the text.
-        Refusal { may_pass: false, ..refusal }.helping(self.nearest_tools(name, by_name.as_ref()))
+        // Unlike an unknown tool, the call is recorded as refused. The denial is permanent, regardless of the text.
+        Refusal { status: Status::Rejected, may_pass: false, ..refusal }
+            .helping(self.nearest_tools(name, by_name.as_ref()))
     }
 
     /// Tools with similar names; none if the token's scope is the reason, since another spelling would not help.

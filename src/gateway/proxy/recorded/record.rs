@@ -567,6 +567,9 @@ impl CallRecord {
         let outcome = refusal::outcome(status);
         self.tally.ended(self.server, outcome, CallDuration { total, waited, upstream });
         if let Some(server) = self.found {
+            if self.server.is_none() {
+                self.tally.not_sent(server, outcome);
+            }
             // The client chooses an extension's method, which must not create a metrics series.
             let tool = match self.kind {
                 RecordKind::Extension => self.kind.method(),
