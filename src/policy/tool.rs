@@ -152,8 +152,8 @@ impl Tool {
     pub fn is_unannotated(&self) -> bool {
         let Annotations { read_only_hint, destructive_hint, .. } = self.annotations;
         self.side_effect_by == StatedBy::Server
-            && read_only_hint.is_none()
-            && destructive_hint.is_none()
+            && read_only_hint != Some(true)
+            && destructive_hint != Some(true)
     }
 
     /// Name and parameters in one line ([`signature::signature`]), computed once.

@@ -478,7 +478,7 @@ fn fr_042_without_strict_validation_a_mismatch_is_warned_about_and_sent() {
 #[test]
 fn fr_043_read_of_an_unannotated_tool_is_warned_about_until_it_is_annotated() {
     let proxy = Proxy::with(json!({
-        "mcpServers": {"s": stub_stdio(&["--only", "read_item,no_hints,plain"])},
+        "mcpServers": {"s": stub_stdio(&["--only", "read_item,write_item,no_hints,plain"])},
     }));
     let mut client = proxy.client();
     assert_eq!(refusal(&client.call("read", READ_ONLY, json!({}))), None);
@@ -495,19 +495,27 @@ fn fr_043_read_of_an_unannotated_tool_is_warned_about_until_it_is_annotated() {
     assert_eq!(decision["metadata"]["reason"], warned);
 
     let doctor = proxy.cli(&["doctor"]).stdout;
-    let finding =
-        "s: 2 tools without annotations: no_hints, plain; a read of them is sent with a warning";
+    let finding = "s: 3 tools marked neither read-only nor destructive: no_hints, plain, write_item; a read of them is \
+         sent with a warning";
     assert!(doctor.contains(finding), "{doctor}");
     assert!(doctor.contains("mcpproxy tools annotate s"), "{doctor}");
     let asked = proxy.cli(&["tools", "annotate", "s"]);
     assert!(asked.code == Some(2) && asked.stderr.contains("--read"), "{}", asked.stderr);
-    let written =
-        proxy.cli(&["tools", "annotate", "s", "--read", "no_hints", "--write", "plain", "--json"]);
+    let written = proxy.cli(&[
+        "tools",
+        "annotate",
+        "s",
+        "--read",
+        "no_hints",
+        "--write",
+        "plain,write_item",
+        "--json",
+    ]);
     assert_eq!(written.code, Some(0), "{}", written.stderr);
-    let annotated = json!({"no_hints": "read", "plain": "write"});
+    let annotated = json!({"no_hints": "read", "plain": "write", "write_item": "write"});
     assert_eq!(written.json()["annotated"], annotated, "{}", written.stdout);
     let doctor = proxy.cli(&["doctor"]).stdout;
-    assert!(!doctor.contains("without annotations"), "{doctor}");
+    assert!(!doctor.contains("marked neither"), "{doctor}");
     let before = client.records(&proxy, "").len();
     assert_eq!(refusal(&client.call("read", NONE, json!({}))), None);
     assert_eq!(client.records(&proxy, "").len(), before + 1, "no warning any more");

@@ -496,7 +496,7 @@ fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diag
         Unannotated::Write => "refused",
     };
     let text = format!(
-        "{server}: {} without annotations: {named}{more}; a read of them is {effect}",
+        "{server}: {} marked neither read-only nor destructive: {named}{more}; a read of them is {effect}",
         counted(tools.len(), "tool")
     );
     let name = quoted(server).unwrap_or_else(|| "NAME".into());
@@ -612,8 +612,8 @@ mod tests {
         assert_eq!(found.outcome, DiagnosisKind::Odd);
         assert_eq!(
             found.text,
-            "sqlite: 10 tools without annotations: t0, t1, t2, t3, t4, t5, t6, t7 and 2 more; a read of them \
-             is sent with a warning"
+            "sqlite: 10 tools marked neither read-only nor destructive: t0, t1, t2, t3, t4, t5, t6, t7 and 2 more; \
+             a read of them is sent with a warning"
         );
         assert_eq!(found.fix, "mcpproxy tools annotate sqlite");
         assert!(unannotated("sqlite", &[], Unannotated::Warn).is_none());
