@@ -21,7 +21,7 @@ mod commands;
 mod completion;
 mod error;
 mod format;
-pub mod guide;
+mod guide;
 mod http_client;
 mod logging;
 mod output;
