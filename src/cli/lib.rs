@@ -24,6 +24,7 @@ mod format;
 mod guide;
 mod http_client;
 mod logging;
+mod markdown;
 mod output;
 mod running_proxy;
 mod server_state;

@@ -1,8 +1,9 @@
-//! `mcpproxy guide`: lists the pages of the guide, or prints one. The pages are embedded in the program.
+//! `mcpproxy guide`: lists the pages of the guide, or prints one: as text at a terminal, else as Markdown.
 
 use crate::error::CommandError;
 use crate::format::{list, text};
 use crate::guide::{GuidePage, PAGES};
+use crate::markdown;
 use crate::output::Output;
 use crate::table::{Column, Fit, cell};
 use serde_json::{Value, json};
@@ -20,7 +21,10 @@ pub(super) fn run(page: Option<&str>, output: &Output) -> Result<(), CommandErro
                 CommandError::usage(format!("there is no page '{name}': see mcpproxy guide"))
             })?;
             let answer = json!({"page": page.name, "text": page.text});
-            output.print(&answer.to_string(), |_| page.text.to_owned())
+            output.print(&answer.to_string(), |_| match output.terminal {
+                true => markdown::render(page.text, output.view, link_hint),
+                false => page.text.to_owned(),
+            })
         }
     }
 }
@@ -36,4 +40,51 @@ fn draw(pages: &Value, output: &Output) -> String {
         .map(|page| ["/page", "/about"].map(|at| cell(&text(page, at)).into()).to_vec());
     let columns = Column::all([("PAGE", Fit::Whole), ("CONTENT", Fit::Free)]);
     output.table(&columns, rows.collect()) + "Print one with: mcpproxy guide PAGE\n"
+}
+
+/// Text after a link: the command that prints the linked page, or the address. Links within a page have none.
+fn link_hint(target: &str) -> Option<String> {
+    let file = target.split('#').next().unwrap_or_default();
+    let name = file.trim_end_matches(".md").replace('_', "-");
+    match found(&name) {
+        Some(page) => Some(format!("mcpproxy guide {}", page.name)),
+        None => (!file.is_empty()).then(|| target.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Colors;
+    use crate::table::TableView;
+    use unicode_width::UnicodeWidthStr;
+
+    #[test]
+    fn link_is_followed_by_the_command_that_prints_its_page() {
+        let text = "the page [A](fleet_setup.md#steps), [b](#x), [c](https://h)";
+        let drawn =
+            markdown::render(text, TableView { width: None, colors: Colors::Plain }, link_hint);
+        assert_eq!(drawn, "the page A (mcpproxy guide fleet-setup), b, c (https://h)\n");
+    }
+
+    #[test]
+    fn pages_are_readable_at_80_and_100_columns() {
+        for (page, width) in PAGES.iter().flat_map(|page| [(page, 80), (page, 100)]) {
+            let view = TableView { width: Some(width), colors: Colors::Plain };
+            let drawn = markdown::render(page.text, view, link_hint);
+            let code = page.text.split("```").skip(1).step_by(2).flat_map(str::lines);
+            let code: Vec<_> = code.map(str::trim).collect();
+            for line in drawn.lines().filter(|line| !code.contains(&line.trim())) {
+                assert!(line.width() <= width, "{}: {line}", page.name);
+                let markup = ["|---", "](", "**", "<t", "</", "```"];
+                assert!(!markup.iter().any(|it| line.contains(it)), "{}: {line}", page.name);
+            }
+            for line in code.iter().filter(|line| line.contains(' ')) {
+                assert!(
+                    drawn.contains(line) || page.text.contains(&format!("```{line}")),
+                    "{line}"
+                );
+            }
+        }
+    }
 }
