@@ -24,11 +24,8 @@
 //! 9. `mcpproxy_server`: the assembled proxy, its threads and listeners
 //! 10. `mcpproxy_cli`: the command line and the guide
 //!
-//! The [`guide`] explains usage, the [`reference`](mod@reference) defines behavior and texts: ids in comments
+//! The guide in `src/guide` explains usage, the [`reference`](mod@reference) defines behavior and texts: ids in comments
 //! (FR-017, CAP-3, ACT-5) are rows of its [`requirements`](reference::requirements).
 #![doc = include_str!("architecture.md")]
-
-#[doc(inline)]
-pub use mcpproxy_cli::guide;
 
 pub mod reference;

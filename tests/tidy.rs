@@ -45,6 +45,7 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("shlex", &["src/cli/terminal_safe.rs"]),
     ("toml_edit", &["src/cli/clients/file.rs"]),
     ("clap_complete", &["src/cli/"]),
+    ("pulldown_cmark", &["src/cli/markdown.rs"]),
     // Not a crate: the type of an approved call, which only the approval queue creates.
     ("Approved", &["src/policy/approvals/", "src/policy/permit.rs", "src/policy/admission.rs"]),
 ];

@@ -37,12 +37,12 @@ pub(super) use crate::args::subcommands::{
     after_help = "\
 Start here:
   mcpproxy demo                 five sample calls; needs no config, no network
-  mcpproxy init                 create a config; import, upstream add and connect fill it
+  mcpproxy init                 create a config; import and connect fill it
   mcpproxy serve                run the proxy in front of your own servers
   mcpproxy tools search notes   find a tool by description
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
   mcpproxy activity list        recorded calls and decisions
-  mcpproxy guide                the pages of the guide: policy, configuration, operation, …
+  mcpproxy guide                the pages of the guide: policy, operation, …
 
 Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 mcpproxy unreachable or port in use, \
 4 activity store locked or damaged, 5 config error, 130/143 terminated by a second SIGINT/SIGTERM."
@@ -232,8 +232,10 @@ started for the check and stopped again.")]
         after_help = "\
 Examples:
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
-  mcpproxy call tool-write github:create_issue --args @issue.json --reason 'reported by QA'
-  mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' --sensitivity private
+  mcpproxy call tool-write github:create_issue --args @issue.json \\
+    --reason 'reported by QA'
+  mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' \\
+    --sensitivity private
 
 The command declares the intent: tool-read is refused for a tool its server marks destructive."
     )]
@@ -295,7 +297,8 @@ Examples:
         after_help = "\
 Examples:
   mcpproxy upstream list
-  mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp
+  mcpproxy upstream add files -- \\
+    npx -y @modelcontextprotocol/server-filesystem /tmp
   mcpproxy upstream logs files -f
   mcpproxy upstream login github"
     )]
@@ -336,7 +339,7 @@ Examples:
   mcpproxy guide policy
   mcpproxy guide fleet-setup > fleet-setup.md
 
-The pages are Markdown and part of the program. To read a long page: mcpproxy guide configuration | less")]
+At a terminal a page is drawn as text, and links name the command that prints the linked page. A pipe, a file and -o json get its Markdown.")]
     Guide {
         /// The page; without one the pages are listed
         #[arg(value_name = "PAGE", value_parser = PossibleValuesParser::new(PAGES.iter().map(|page| page.name)), hide_possible_values = true)]
@@ -345,7 +348,8 @@ The pages are Markdown and part of the program. To read a long page: mcpproxy gu
     /// Print a completion script for your shell
     #[command(after_help = "\
 Examples:
-  mcpproxy completions bash > ~/.local/share/bash-completion/completions/mcpproxy
+  mcpproxy completions bash \\
+    > ~/.local/share/bash-completion/completions/mcpproxy
   mcpproxy completions zsh > ~/.zfunc/_mcpproxy
   mcpproxy completions fish > ~/.config/fish/completions/mcpproxy.fish")]
     Completions(CompletionsArgs),
@@ -408,7 +412,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   mcpproxy tools annotate sqlite
-  mcpproxy tools annotate sqlite --read read_query,list_tables --destructive write_query
+  mcpproxy tools annotate sqlite --read read_query,list_tables \\
+    --destructive write_query
 
 A tool is unannotated if neither the server nor the config marks it read-only or destructive. Without options the \
 command shows each tool and asks what it does, which requires a terminal. The answers are written to the server's \
@@ -744,9 +749,30 @@ mod tests {
     }
 
     #[test]
+    fn examples_are_not_wrapped_at_80_columns() {
+        let mut program = Cli::command();
+        program.build();
+        let mut seen = 0;
+        every(&program, "mcpproxy", &mut |command, path| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let rendered = command.clone().term_width(80).render_long_help().to_string();
+            for example in help.lines().filter(|line| line.starts_with("  ")) {
+                seen += 1;
+                assert!(example.chars().count() <= 78, "{path}: {example}");
+                assert!(
+                    rendered.lines().any(|line| line == example),
+                    "{path}: {example}: {rendered}"
+                );
+            }
+        });
+        assert!(seen > 100, "{seen} lines");
+    }
+
+    #[test]
     fn examples_parse() {
         every(&Cli::command(), "mcpproxy", &mut |command, path| {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let help = help.replace(" \\\n   ", "");
             for line in help.lines().filter_map(|line| line.strip_prefix("  mcpproxy ")) {
                 let typed = line.split(" > ").next().unwrap();
                 let typed = typed.split("   ").next().unwrap();

@@ -1,53 +1,39 @@
-//! User guide, one page per subject. [`PAGES`] embeds the pages, which `mcpproxy guide` prints.
-//!
-//! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`fleet`],
-//! [`fleet_setup`], [`fleet_scale`], [`configuration`], [`tls`], [`operation`],
-//! [`security`],
-//! [`speed`], [`compatibility`].
+//! Embedded pages of the user guide, which `mcpproxy guide` prints.
 
-/// A page of the handbook.
+/// A page of the guide.
 #[derive(Clone, Copy, Debug)]
-pub struct GuidePage {
+pub(super) struct GuidePage {
     /// Name on the command line.
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// Content in one line.
-    pub about: &'static str,
-    /// Markdown with rustdoc links.
-    pub text: &'static str,
+    pub(super) about: &'static str,
+    /// Markdown. A link to another page is relative: `calls.md#results`.
+    pub(super) text: &'static str,
 }
 
-/// Declares the module and the embedded text of each page.
-macro_rules! pages {
-    ($($module:ident = $name:literal, $file:literal, $about:literal;)+) => {
-        /// All pages, in reading order.
-        pub const PAGES: &[GuidePage] =
-            &[$(GuidePage { name: $name, about: $about, text: include_str!($file) }),+];
-
-        $(
-            pub mod $module {
-                #![doc = include_str!($file)]
-            }
-        )+
-    };
+const fn page(name: &'static str, about: &'static str, text: &'static str) -> GuidePage {
+    GuidePage { name, about, text }
 }
 
-pages! {
-    clients = "clients", "../guide/clients.md", "config files and permissions for Cursor, Claude Desktop and VS Code";
-    identities = "identities", "../guide/identities.md", "agent tokens, logins of an identity provider, client certificates";
-    calls = "calls", "../guide/calls.md", "intent, direct tool names, resources and prompts, results, protocol revisions";
-    policy = "policy", "../guide/policy.md", "Cedar rules, calls that wait for a person, changed tool definitions";
-    command_line = "command-line", "../guide/command_line.md", "every command, its output and its exit code";
-    rest = "rest", "../guide/rest.md", "every route of the REST API";
-    configuration = "configuration", "../guide/configuration.md", "every key of the config, secrets, live reload, crash behavior";
-    tls = "tls", "../guide/tls.md", "TLS, Unix sockets, client certificates";
-    operation = "operation", "../guide/operation.md", "service, metrics, alerts, dashboard, traces, logs, repair";
-    security = "security", "../guide/security.md", "guarantees and limits";
-    fleet = "fleet", "../guide/fleet.md", "several nodes with one signed record in an object store";
-    fleet_setup = "fleet-setup", "../guide/fleet_setup.md", "from one machine to three nodes, step by step";
-    fleet_scale = "fleet-scale", "../guide/fleet_scale.md", "an estimate of what a fleet of 1000 nodes costs";
-    compatibility = "compatibility", "../guide/compatibility.md", "which features work between which clients and servers";
-    speed = "speed", "../guide/speed.md", "comparison with nginx";
-}
+/// All pages, in reading order.
+#[rustfmt::skip]
+pub(super) const PAGES: &[GuidePage] = &[
+    page("clients", "config files and permissions for Cursor, Claude Desktop and VS Code", include_str!("../guide/clients.md")),
+    page("identities", "agent tokens, logins of an identity provider, client certificates", include_str!("../guide/identities.md")),
+    page("calls", "intent, direct tool names, resources and prompts, results, protocol revisions", include_str!("../guide/calls.md")),
+    page("policy", "Cedar rules, calls that wait for a person, changed tool definitions", include_str!("../guide/policy.md")),
+    page("command-line", "every command, its output and its exit code", include_str!("../guide/command_line.md")),
+    page("rest", "every route of the REST API", include_str!("../guide/rest.md")),
+    page("configuration", "every key of the config, secrets, live reload, crash behavior", include_str!("../guide/configuration.md")),
+    page("tls", "TLS, Unix sockets, client certificates", include_str!("../guide/tls.md")),
+    page("operation", "service, metrics, alerts, dashboard, traces, logs, repair", include_str!("../guide/operation.md")),
+    page("security", "guarantees and limits", include_str!("../guide/security.md")),
+    page("fleet", "several nodes with one signed record in an object store", include_str!("../guide/fleet.md")),
+    page("fleet-setup", "from one machine to three nodes, step by step", include_str!("../guide/fleet_setup.md")),
+    page("fleet-scale", "an estimate of what a fleet of 1000 nodes costs", include_str!("../guide/fleet_scale.md")),
+    page("compatibility", "which features work between which clients and servers", include_str!("../guide/compatibility.md")),
+    page("speed", "comparison with nginx", include_str!("../guide/speed.md")),
+];
 
 #[cfg(test)]
 mod tests {

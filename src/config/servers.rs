@@ -35,7 +35,7 @@ impl ServerEntry {
 }
 
 /// Keys of other programs without effect: presentation, or values that are read from other keys.
-pub(super) const IGNORED: [&str; 12] = [
+pub const IGNORED: [&str; 12] = [
     "name",
     "disabled",
     "quarantined",

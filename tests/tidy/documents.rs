@@ -1,4 +1,5 @@
-//! Existence of the names in documents: paths in the pages, and constants and types in the page of bounds.
+//! Existence of the names in documents: paths and link targets in the pages, and constants and types in the page of
+//! bounds.
 
 use std::path::Path;
 
@@ -55,6 +56,71 @@ fn lost_paths(root: &Path, base: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Prose of a page: its lines outside of code blocks, without code spans.
+fn prose(text: &str) -> String {
+    let mut in_block = false;
+    let mut prose = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if !in_block {
+            prose.extend(line.split('`').step_by(2));
+        }
+        prose.push('\n');
+    }
+    prose
+}
+
+/// Targets of the links and images of a page.
+fn link_targets(text: &str) -> Vec<String> {
+    let prose = prose(text);
+    let ends = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    ends.map(|(target, _)| target.to_owned()).collect()
+}
+
+/// Anchors of a page: the ids that GitHub derives from its headings, and explicit ids.
+fn anchors(text: &str) -> Vec<String> {
+    let mut in_block = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        in_block ^= line.trim_start().starts_with("```");
+        if in_block {
+            continue;
+        }
+        found.extend(
+            line.split("<a id=\"")
+                .skip(1)
+                .filter_map(|rest| rest.split('"').next())
+                .map(str::to_owned),
+        );
+        if line.starts_with('#') {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = heading.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+            found.push(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
+        }
+    }
+    found
+}
+
+/// Links in a page whose file or anchor does not exist. `page` is its path relative to the root.
+fn lost_links(root: &Path, page: &str, text: &str) -> Vec<String> {
+    let folder = root.join(page).parent().map(Path::to_owned).unwrap_or_default();
+    let is_lost = |target: &String| {
+        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+        let linked = if file.is_empty() { root.join(page) } else { folder.join(file) };
+        if anchor.is_empty() {
+            return !linked.exists();
+        }
+        let linked = match file {
+            "" => text.to_owned(),
+            _ => std::fs::read_to_string(linked).unwrap_or_default(),
+        };
+        !anchors(&linked).iter().any(|it| it == anchor)
+    };
+    let targets = link_targets(text).into_iter().filter(|target| !target.contains("://"));
+    targets.filter(is_lost).collect()
+}
+
 /// Last segment of `a::b::NAME`, if it is the name of a constant or a type.
 fn item(span: &str) -> Option<&str> {
     let name = span.rsplit("::").next()?;
@@ -67,12 +133,12 @@ fn item(span: &str) -> Option<&str> {
 }
 
 #[test]
-fn pages_name_paths_that_exist() {
+fn pages_name_paths_and_link_targets_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     let mut visit = |page: &str, base: &str, text: &str| {
-        let lost = lost_paths(root, base, text);
-        found.extend(lost.into_iter().map(|path| format!("{page}: {path} does not exist")));
+        let lost = lost_paths(root, base, text).into_iter().chain(lost_links(root, page, text));
+        found.extend(lost.map(|name| format!("{page}: {name} does not exist")));
     };
     for (page, base) in PAGES {
         if page.ends_with('/') {
@@ -132,5 +198,24 @@ fn paths_and_items_are_found_in_code_spans() {
         ("GET", None),
     ] {
         assert_eq!(item(span), name, "{span}");
+    }
+}
+
+#[test]
+fn links_need_an_existing_file_and_anchor() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (text, bad) in [
+        ("[a](policy.md), [b](https://h/x), [c](../architecture.md)", 0),
+        ("[a](polcy.md)", 1),
+        ("[a](crate::guide::policy)", 1),
+        ("[a](policy.md#approving-calls)", 0),
+        ("[a](policy.md#no-such-heading)", 1),
+        ("# Over TLS, *again*\n[a](#over-tls-again)", 0),
+        ("# One\n[a](#two)", 1),
+        ("| <a id=\"fr-020\"></a>FR-020 |\n[a](#fr-020)", 0),
+        ("```sh\n# One\n```\n[a](#one)", 1),
+        ("```sh\n[a](nothing.md)\n``` \n`[a](nothing.md)`", 0),
+    ] {
+        assert_eq!(lost_links(root, "src/guide/calls.md", text).len(), bad, "{text}");
     }
 }

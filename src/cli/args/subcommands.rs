@@ -21,10 +21,13 @@ Examples:
     /// Add a server to the config and test it
     #[command(after_help = "\
 Examples:
-  mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp
+  mcpproxy upstream add files -- \\
+    npx -y @modelcontextprotocol/server-filesystem /tmp
   mcpproxy upstream add search https://mcp.example.com/mcp
-  mcpproxy upstream add github --url https://api.githubcopilot.com/mcp --header 'Authorization: Bearer ${env:GITHUB_TOKEN}'
-  mcpproxy upstream add notes --env 'NOTES_KEY=${file:/run/secrets/notes}' --disabled -- notes-server --stdio
+  mcpproxy upstream add github --url https://api.githubcopilot.com/mcp \\
+    --header 'Authorization: Bearer ${env:GITHUB_TOKEN}'
+  mcpproxy upstream add notes --env 'NOTES_KEY=${file:/run/secrets/notes}' \\
+    --disabled -- notes-server --stdio
 
 The words after the name, or after --, are the command and its arguments; no shell interprets them. Write options \
 of mcpproxy before them. The rest of the config file is preserved, including comments. Write secrets as \
@@ -249,8 +252,9 @@ Examples:
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
   mcpproxy call tool-read files:list_directory path=/tmp
   mcpproxy call tool-read github:list_issues repo=acme/app labels:='[\"bug\"]'
-  mcpproxy call tool-read --tool-name=files:read_file --json_args '{\"path\":\"/etc/hosts\"}'
-  echo '{\"path\":\"/tmp\"}' | mcpproxy call tool-read files:list_directory --args -
+  mcpproxy call tool-read --tool-name=files:read_file \\
+    --json_args '{\"path\":\"/etc/hosts\"}'
+  echo '{\"path\":\"/\"}' | mcpproxy call tool-read files:list_directory --args -
   mcpproxy -o json call tool-read time:get_current_time --args @args.json
 
 Refused if the tool is marked destructive; `mcpproxy tools show NAME` names the command to use."
@@ -261,8 +265,9 @@ Refused if the tool is marked destructive; `mcpproxy tools show NAME` names the 
         name = "tool-write",
         after_help = "\
 Examples:
-  mcpproxy call tool-write github:create_issue --args @issue.json --reason 'reported by QA'
-  mcpproxy call tool-write memory:add --args '{\"text\":\"hi\"}' --sensitivity internal
+  mcpproxy call tool-write github:create_issue --args @issue.json \\
+    --reason 'reported by QA'
+  mcpproxy call tool-write memory:add text=hi --sensitivity internal
 
 Refused if the tool is marked destructive; use tool-destructive then."
     )]
@@ -272,7 +277,8 @@ Refused if the tool is marked destructive; use tool-destructive then."
         name = "tool-destructive",
         after_help = "\
 Examples:
-  mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' --reason 'clean up'
+  mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' \\
+    --reason 'clean up'
 
 Allowed whatever the tool's annotations say."
     )]
@@ -486,11 +492,12 @@ Examples:
   mcpproxy policy test cases.json --rules new.cedar
 
 The file is a YAML or JSON list of cases like this one:
-  - {principal: 'token:ci', groups: [dev], action: destructive, tool: 'github:delete_repo',
-     args: {repo: x}, expect: deny, rule: no-delete}
+  - {principal: 'token:ci', groups: [dev], action: destructive,
+     tool: 'github:delete_repo', args: {repo: x},
+     expect: deny, rule: no-delete}
 
 `resource` or `prompt` may replace `tool`; `groups`, `args`, `rule`, `client`, `reason`, \
-`sensitivity` and `session` are optional. Exit code 1 if a case fails.")]
+`sensitivity` and `session` are optional. `mcpproxy guide policy` explains them. Exit code 1 if a case fails.")]
     Test {
         /// File of test cases
         #[arg(value_name = "FILE")]
@@ -502,14 +509,16 @@ The file is a YAML or JSON list of cases like this one:
     /// Explain which rules decide a call and what they evaluate
     #[command(after_help = "\
 Examples:
-  mcpproxy policy explain --as token:ci --tool github:delete_repo --args '{\"repo\":\"x\"}'
-  mcpproxy policy explain --as jwt:ann --group dev --tool files:read --action read -o json")]
+  mcpproxy policy explain --as token:ci --tool github:delete_repo \\
+    --args '{\"repo\":\"x\"}'
+  mcpproxy policy explain --as jwt:ann --group dev --tool files:read \\
+    --action read -o json")]
     Explain(PolicyExplain),
     /// Show what new rules would have decided about the logged calls
     #[command(after_help = "\
 Examples:
   mcpproxy policy replay new.cedar --since 30d
-  mcpproxy policy replay new.cedar more.cedar --since 2026-01-01T00:00:00Z -o json
+  mcpproxy policy replay new.cedar more.cedar --since 2026-01-01T00:00:00Z
 
 The action of a call is the greater of its operation and the one that the tool is marked for now (column CALL WITH \
 of `mcpproxy tools list`). So a rule for Action::\"read\" does not apply to a call_tool_read of a tool that is not \
@@ -644,7 +653,8 @@ is a proof written by `activity prove`; it is verified offline.")]
     #[command(after_help = "\
 Examples:
   mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 > proof.json
-  mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 --store s3://bucket/fleet --file proof.json
+  mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 \\
+    --store s3://bucket/fleet --file proof.json
   mcpproxy activity verify proof.json --keys keys.txt
 
 The store is the one in the config (cluster.store), unless --store names another.")]

@@ -4,6 +4,7 @@
 use mcpproxy_config::edit::{EditedJson, WrittenValue};
 use mcpproxy_config::edit_servers::check_new_name;
 use mcpproxy_config::problem::KeyPath;
+use mcpproxy_config::servers::IGNORED;
 use mcpproxy_upstream as upstream;
 use mcpproxy_upstream::{ValuePart, value_parts};
 use serde_json::{Map, Value};
@@ -260,11 +261,41 @@ pub(crate) fn has_text(value: &Value, holds: &dyn Fn(&str) -> bool) -> bool {
     }
 }
 
-/// Members that have an effect in the other program but are not imported, for the checks of the new entry.
-pub(crate) fn not_imported(original: &Value) -> impl Iterator<Item = (String, Value)> {
+/// Keys that [`members`] converts or that need no conversion.
+const CONVERTED: [&str; 17] = [
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "serverUrl",
+    "httpUrl",
+    "headers",
+    "http_headers",
+    "env_http_headers",
+    "bearer_token_env_var",
+    "enabled",
+    "source",
+    "type",
+    "transport",
+    "transportType",
+    "protocol",
+];
+
+/// Members that are not imported, and may have an effect in the other program. Presentation and empty values are left
+/// out.
+pub(crate) fn not_imported(original: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let block = original.as_object().into_iter().flatten();
-    let left = block.filter(|(key, _)| ["type", "transport", "envFile"].contains(&key.as_str()));
-    left.map(|(key, value)| (key.clone(), value.clone()))
+    block.filter(|(key, value)| {
+        let is_known = CONVERTED.contains(&key.as_str()) || IGNORED.contains(&key.as_str());
+        let is_empty = match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Array(items) => items.is_empty(),
+            Value::Object(members) => members.is_empty(),
+            Value::Bool(true) | Value::Number(_) | Value::String(_) => false,
+        };
+        !is_known && !is_empty
+    })
 }
 
 /// Headers, including those that Codex reads from environment variables.

@@ -1,14 +1,12 @@
-//! `mcpproxy guide`: lists the pages of the handbook, or prints one. The pages are embedded in the program.
+//! `mcpproxy guide`: lists the pages of the guide, or prints one: as text at a terminal, else as Markdown.
 
 use crate::error::CommandError;
 use crate::format::{list, text};
 use crate::guide::{GuidePage, PAGES};
+use crate::markdown;
 use crate::output::Output;
 use crate::table::{Column, Fit, cell};
 use serde_json::{Value, json};
-
-/// Beginning of a link to another page, as written for rustdoc.
-const LINK: &str = "](crate::guide::";
 
 /// Runs the command.
 pub(super) fn run(page: Option<&str>, output: &Output) -> Result<(), CommandError> {
@@ -22,9 +20,11 @@ pub(super) fn run(page: Option<&str>, output: &Output) -> Result<(), CommandErro
             let page = found(name).ok_or_else(|| {
                 CommandError::usage(format!("there is no page '{name}': see mcpproxy guide"))
             })?;
-            let printed = with_commands(page.text);
-            let answer = json!({"page": page.name, "text": printed});
-            output.print(&answer.to_string(), |_| printed)
+            let answer = json!({"page": page.name, "text": page.text});
+            output.print(&answer.to_string(), |_| match output.terminal {
+                true => markdown::render(page.text, output.view, link_hint),
+                false => page.text.to_owned(),
+            })
         }
     }
 }
@@ -42,33 +42,48 @@ fn draw(pages: &Value, output: &Output) -> String {
     output.table(&columns, rows.collect()) + "Print one with: mcpproxy guide PAGE\n"
 }
 
-/// Replaces links to other pages with the commands that print these pages.
-fn with_commands(page: &str) -> String {
-    let mut parts = page.split(LINK);
-    let mut printed = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (target, rest) = part.split_once(')').unwrap_or((part, ""));
-        let module = target.split('#').next().unwrap_or_default();
-        printed += &format!("](mcpproxy guide {}){rest}", module.replace('_', "-"));
+/// Text after a link: the command that prints the linked page, or the address. Links within a page have none.
+fn link_hint(target: &str) -> Option<String> {
+    let file = target.split('#').next().unwrap_or_default();
+    let name = file.trim_end_matches(".md").replace('_', "-");
+    match found(&name) {
+        Some(page) => Some(format!("mcpproxy guide {}", page.name)),
+        None => (!file.is_empty()).then(|| target.to_owned()),
     }
-    printed
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Colors;
+    use crate::table::TableView;
+    use unicode_width::UnicodeWidthStr;
 
     #[test]
-    fn links_between_pages_are_printed_as_commands() {
-        let page = "[a](crate::guide::fleet_setup), [b](crate::guide::security#x). [c](https://h), [d](#e)";
-        let expected = "[a](mcpproxy guide fleet-setup), [b](mcpproxy guide security). [c](https://h), [d](#e)";
-        assert_eq!(with_commands(page), expected);
-        for page in PAGES {
-            let printed = with_commands(page.text);
-            assert!(!printed.contains("](crate::"), "{}", page.name);
-            let linked = printed.split("](mcpproxy guide ").skip(1);
-            for name in linked.filter_map(|rest| rest.split(')').next()) {
-                assert!(found(name).is_some(), "{}: {name}", page.name);
+    fn link_is_followed_by_the_command_that_prints_its_page() {
+        let text = "the page [A](fleet_setup.md#steps), [b](#x), [c](https://h)";
+        let drawn =
+            markdown::render(text, TableView { width: None, colors: Colors::Plain }, link_hint);
+        assert_eq!(drawn, "the page A (mcpproxy guide fleet-setup), b, c (https://h)\n");
+    }
+
+    #[test]
+    fn pages_are_readable_at_80_and_100_columns() {
+        for (page, width) in PAGES.iter().flat_map(|page| [(page, 80), (page, 100)]) {
+            let view = TableView { width: Some(width), colors: Colors::Plain };
+            let drawn = markdown::render(page.text, view, link_hint);
+            let code = page.text.split("```").skip(1).step_by(2).flat_map(str::lines);
+            let code: Vec<_> = code.map(str::trim).collect();
+            for line in drawn.lines().filter(|line| !code.contains(&line.trim())) {
+                assert!(line.width() <= width, "{}: {line}", page.name);
+                let markup = ["|---", "](", "**", "<t", "</", "```"];
+                assert!(!markup.iter().any(|it| line.contains(it)), "{}: {line}", page.name);
+            }
+            for line in code.iter().filter(|line| line.contains(' ')) {
+                assert!(
+                    drawn.contains(line) || page.text.contains(&format!("```{line}")),
+                    "{line}"
+                );
             }
         }
     }

@@ -256,10 +256,24 @@ fn keep_named(
     Ok(())
 }
 
-/// Warnings about an entry: its own, and those that `config check` gives for it and for its original.
+/// Warnings about an entry: its own, those that `config check` gives for it and for its original, and one for each
+/// other key that is not imported.
 fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<String> {
-    let entry = client_file::not_imported(original).chain(members.iter().cloned()).collect();
-    let checked = check_new_server(name, &Value::Object(entry), &|name| std::env::var(name).ok());
+    let dropped: Vec<_> = client_file::not_imported(original).collect();
+    let transport =
+        ["type", "transport"].into_iter().filter_map(|key| Some((key, original.get(key)?)));
+    let checked = dropped.iter().map(|(key, value)| (key.as_str(), *value)).chain(transport);
+    let checked = checked.map(|(key, value)| (key.to_owned(), value.clone()));
+    let entry = Value::Object(checked.chain(members.iter().cloned()).collect());
+    let checked = check_new_server(name, &entry, &|name| std::env::var(name).ok());
+    let unnamed = dropped.iter().map(|(key, _)| key).filter(|key| {
+        let is_named = |text: &String| {
+            text.strip_prefix(key.as_str()).is_some_and(|rest| rest.starts_with([':', '.', '[']))
+        };
+        !checked.iter().any(is_named)
+    });
+    let unnamed = unnamed.map(|key| format!("{key}: not imported: add it to the config by hand"));
+    let unnamed: Vec<_> = unnamed.collect();
     let prompts =
         members.iter().any(|(_, it)| client_file::has_text(it, &|it| it.contains(PROMPT)));
     let disabled = prompts
@@ -274,7 +288,13 @@ fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<S
          streamable HTTP URL, often ending in /mcp"
             .to_owned()
     });
-    preview::warnings(members).into_iter().chain(checked).chain(disabled).chain(sse).collect()
+    preview::warnings(members)
+        .into_iter()
+        .chain(checked)
+        .chain(unnamed)
+        .chain(disabled)
+        .chain(sse)
+        .collect()
 }
 
 /// Drops servers that are already configured under any name, and renames servers whose name is taken.
@@ -415,4 +435,30 @@ fn outcome(found: &FoundServers, named: bool) -> Result<(), CommandError> {
 /// Formats a number of servers in words.
 pub(super) fn servers(count: usize) -> String {
     format!("{count} server{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_keys_are_named() {
+        let original = json!({
+            "type": "stdio", "command": "sh", "cwd": "/", "timeout": 5, "envFile": ".env", "disabledTools": ["a"],
+            "startup_timeout_sec": 20, "autoApprove": [], "description": "a shell", "disabled": false,
+        });
+        let members = client_file::members(&original).unwrap();
+        let warnings = entry_warnings("s", &original, &members);
+        for expected in [
+            "timeout: has no effect here: write call_timeout",
+            "envFile: is not read here",
+            "disabledTools: not imported: add it to the config by hand",
+            "startup_timeout_sec: not imported: add it to the config by hand",
+        ] {
+            let count = warnings.iter().filter(|it| it.starts_with(expected)).count();
+            assert_eq!(count, 1, "{expected}: {warnings:?}");
+        }
+        let about_keys = warnings.iter().filter(|it| !it.starts_with("command:")).count();
+        assert_eq!(about_keys, 4, "{warnings:?}");
+    }
 }

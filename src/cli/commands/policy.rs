@@ -23,6 +23,7 @@ use mcpproxy_policy::rules::{
     CheckedRules, KnownTools, RuleAction, RuleProblem, RuleRequest, RuleSet, RuleTarget, Ruling,
     Subject,
 };
+use mcpproxy_runtime::nearest::nearest;
 use mcpproxy_runtime::os::bounded_file::{NamedPipes, PIPE_WAIT};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -237,12 +238,28 @@ fn differs(rows: &[Vec<Cell>], column: usize) -> bool {
 /// Maximum size of a test case file in bytes.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum CaseFile {
-    List(Vec<Case>),
-    Named { cases: Vec<Case> },
-}
+/// Keys of a case.
+const CASE_KEYS: [&str; 15] = [
+    "principal",
+    "action",
+    "expect",
+    "tool",
+    "resource",
+    "prompt",
+    "args",
+    "groups",
+    "rule",
+    "name",
+    "client",
+    "reason",
+    "sensitivity",
+    "session",
+    "carries_out",
+];
+/// Number of the [`CASE_KEYS`] that are required; these are first.
+const REQUIRED_KEYS: usize = 3;
+/// Keys named as an option of `policy explain`, and the key that was meant.
+const OPTION_NAMES: [(&str, &str); 1] = [("as", "principal")];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -334,9 +351,59 @@ fn read_cases(file: &Path) -> Result<Vec<Case>, CommandError> {
     }
     // JSON is a subset of YAML.
     let value: Value = serde_yaml_ng::from_str(&text).map_err(|error| wrong(&error))?;
-    match serde_json::from_value(value).map_err(|error| wrong(&error))? {
-        CaseFile::List(cases) | CaseFile::Named { cases } => Ok(cases),
+    parsed_cases(value).map_err(|error| wrong(&error))
+}
+
+/// Reads a list of cases, alone or as the value of `cases`. An error names the case and its key.
+fn parsed_cases(value: Value) -> Result<Vec<Case>, String> {
+    let cases = match value {
+        Value::Object(mut file) => file
+            .remove("cases")
+            .ok_or("missing key 'cases': the file is a list of cases, or {cases: […]}")?,
+        other => other,
+    };
+    let Value::Array(cases) = cases else {
+        return Err("expected a list of cases".to_owned());
+    };
+    let numbered = cases.into_iter().zip(1..);
+    let parsed =
+        numbered.map(|(case, at)| parsed_case(case).map_err(|error| format!("case {at}: {error}")));
+    parsed.collect()
+}
+
+fn parsed_case(value: Value) -> Result<Case, String> {
+    let Value::Object(case) = &value else {
+        return Err("expected a map with the keys principal, action, tool and expect".to_owned());
+    };
+    if let Some(unknown) = case.keys().find(|key| !CASE_KEYS.contains(&key.as_str())) {
+        let option = OPTION_NAMES.iter().find(|(option, _)| option == unknown).map(|(_, key)| *key);
+        let advice = match option.or_else(|| nearest(unknown, CASE_KEYS)) {
+            Some(meant) => format!("did you mean '{meant}'?"),
+            None => format!("the keys are {}", CASE_KEYS.join(", ")),
+        };
+        return Err(format!("unknown key '{}': {advice}", line(unknown)));
     }
+    if let Some(missing) =
+        CASE_KEYS.iter().take(REQUIRED_KEYS).find(|key| !case.contains_key(**key))
+    {
+        return Err(format!("missing key '{missing}'"));
+    }
+    let case = case.clone();
+    serde_json::from_value(value).map_err(|error| {
+        // The error does not name the key: finds the one whose value makes a valid case invalid.
+        let valid = json!({"principal": "", "action": "", "expect": "allow"});
+        let is_invalid = |(key, value): &(String, Value)| {
+            let mut one = valid.clone();
+            one.as_object_mut()
+                .into_iter()
+                .for_each(|one| drop(one.insert(key.clone(), value.clone())));
+            serde_json::from_value::<Case>(one).is_err()
+        };
+        match case.into_iter().find(is_invalid) {
+            Some((key, _)) => format!("key '{key}': {error}"),
+            None => error.to_string(),
+        }
+    })
 }
 
 fn outcome(
@@ -557,6 +624,75 @@ fn draw_replay(report: &Value, output: &Output) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mcpproxy_config::Flags;
+    use mcpproxy_policy::rules::{RuleOptions, RuleText};
+
+    #[test]
+    fn case_file_errors_name_the_case_and_the_key() {
+        let good = "principal: a, action: read, tool: 's:t', expect: allow";
+        for (file, error) in [
+            (format!("- {{{good}}}"), ""),
+            (format!("cases: [{{{good}}}]"), ""),
+            (
+                "- {as: a, action: read, tool: 's:t', expect: allow}".to_owned(),
+                "case 1: unknown key 'as': did you mean 'principal'?",
+            ),
+            (
+                format!("- {{{good}}}\n- {{{good}, group: [x]}}"),
+                "case 2: unknown key 'group': did you mean 'groups'?",
+            ),
+            (
+                format!("- {{{good}, zzz: 1}}"),
+                "case 1: unknown key 'zzz': the keys are principal, action,",
+            ),
+            (
+                "- {principal: a, action: read, tool: 's:t'}".to_owned(),
+                "case 1: missing key 'expect'",
+            ),
+            (format!("- {{{good}, groups: dev}}"), "case 1: key 'groups': invalid type: string"),
+            (
+                "- {principal: a, action: read, expect: denied}".to_owned(),
+                "case 1: key 'expect': unknown variant `denied`, expected `allow` or `deny`",
+            ),
+            (
+                format!("- {{{good}, session: {{call: 1}}}}"),
+                "case 1: key 'session': unknown field `call`",
+            ),
+            ("- deny".to_owned(), "case 1: expected a map"),
+            ("case: []".to_owned(), "missing key 'cases'"),
+            ("7".to_owned(), "expected a list of cases"),
+        ] {
+            let value: Value = serde_yaml_ng::from_str(&file).unwrap();
+            let found = parsed_cases(value).err().unwrap_or_default();
+            assert!(
+                found.starts_with(error) && found.is_empty() == error.is_empty(),
+                "{file}: {found}"
+            );
+        }
+    }
+
+    /// First code block of the guide's page on policy that begins with this text.
+    fn guide_block(beginning: &str) -> &'static str {
+        let mut blocks = include_str!("../../guide/policy.md").split("```").skip(1).step_by(2);
+        let block = blocks
+            .find(|block| block.split_once('\n').is_some_and(|(_, it)| it.starts_with(beginning)));
+        block.and_then(|block| block.split_once('\n')).unwrap().1
+    }
+
+    #[test]
+    fn case_file_of_the_guide_passes_with_the_rules_of_the_guide() {
+        let text = RuleText { file: "rules.cedar".into(), text: guide_block("@id").to_owned() };
+        let set = RuleSet::check(&[text], RuleOptions::default(), None).unwrap().rules;
+        let flags = Flags { data_dir: Some("/data".into()), ..Flags::default() };
+        let config = mcpproxy_config::parse("", &|_| None, &flags).unwrap().0;
+        let catalog = Catalog::new(config.catalog());
+        let cases = parsed_cases(serde_yaml_ng::from_str(guide_block("- name:")).unwrap()).unwrap();
+        assert!(cases.len() > 2, "{cases:?}");
+        for (at, case) in cases.iter().enumerate() {
+            let result = outcome(case, at, &set, &catalog.load()).unwrap();
+            assert_eq!(result["ok"], json!(true), "{result}");
+        }
+    }
 
     #[test]
     fn explanation_keeps_outcome_beside_long_names() {
