@@ -36,6 +36,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::LocalRuntime;
+use unicode_width::UnicodeWidthStr as _;
 
 mod probes;
 
@@ -103,9 +104,9 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
 
 fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
     let mut shown = String::new();
-    let [text_at, fix_at] = [OUTCOME + 1 + CHECK + 1, OUTCOME + 1 + CHECK + 3];
+    let [text_indent, fix_indent] = [OUTCOME + 1 + CHECK + 1, OUTCOME + 1 + CHECK + 3];
     let [text_at, fix_at] =
-        [text_at, fix_at].map(|at| Paragraph::new(width).indented(at).keeping_paths());
+        [text_indent, fix_indent].map(|at| Paragraph::new(width).indented(at).keeping_paths());
     for finding in list(answer, "/findings") {
         let [outcome, check, finding_text, fix] =
             ["/outcome", "/check", "/text", "/mend"].map(|at| text(finding, at));
@@ -117,8 +118,12 @@ fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
             let _ = writeln!(shown, "{:indent$} | {logged}", "", indent = OUTCOME + CHECK + 1);
         }
         if !fix.is_empty() {
-            // Not wrapped, so that it can be copied.
-            let fix = line(&fix);
+            // Split only between two commands, so that each can be copied.
+            let mut fix = line(&fix);
+            if width.is_some_and(|width| fix_indent + fix.width() > width) {
+                let next = format!(",\n{:fix_indent$}then", "");
+                fix = fix.replace(", then", &next).into();
+            }
             let _ = writeln!(shown, "{:indent$} → {fix}", "", indent = OUTCOME + CHECK + 1);
         }
     }
@@ -574,6 +579,11 @@ mod tests {
             "ok       log      words",
         ];
         keeps.iter().for_each(|kept| assert!(narrow.contains(kept), "{kept}: {narrow}"));
+        let fix = format!("$EDITOR \"$(mcpproxy config path)\", then: {}", "word ".repeat(8));
+        let second = json!({"findings": [{"outcome": "wrong", "check": "server", "text": "x", "mend": fix}]});
+        let shown = draw(&second, TableView { width: Some(80), colors: Colors::Plain });
+        let expected = "→ $EDITOR \"$(mcpproxy config path)\",\n                    then: word";
+        assert!(shown.contains(expected), "{shown}");
         let others = narrow.lines().filter(|line| !line.contains(&path));
         assert!(others.clone().all(|line| line.chars().count() <= 80), "{narrow}");
         assert!(others.skip(1).all(|line| line.starts_with("  ") || line.starts_with("ok")));
