@@ -506,6 +506,7 @@ fn demo_shows_five_outcomes_and_leaves_no_files() {
         "blocked: size",
         "marked destructive by server",
         "max_bytes 5242880",
+        "mcpproxy init",
         "mcpproxy import",
         "mcpproxy upstream add",
         "mcpproxy connect",
@@ -513,7 +514,8 @@ fn demo_shows_five_outcomes_and_leaves_no_files() {
         assert!(output.stdout.contains(expected), "{expected}: {}", output.stdout);
     }
     // One row for a call and its decision, with the reason.
-    let (_, table) = output.stdout.split_once("mcpproxy activity list").unwrap();
+    let (_, table) = output.stdout.split_once("The resulting activity log").unwrap();
+    assert!(!table.contains("activity list"), "the log of the demo cannot be read any more");
     let row = |tool: &str| {
         let rows: Vec<_> = table.lines().filter(|line| line.contains(tool)).collect();
         assert_eq!(rows.len(), 1, "{tool}: {table}");
@@ -556,6 +558,11 @@ fn act_7_activity_is_summarized_and_exported() {
     assert_eq!(done.json(), json!({"file": path, "bytes": text.len(), "records": 1}));
     assert!(text.starts_with("id,seq,"), "{text}");
     assert_eq!(text.matches("policy_decision").count(), 1);
+    fails(&cli(&export), 1, &["a.csv already exists", "--force"]);
+    assert_eq!(cli(&[&export[..], &["--force"]].concat()).code, Some(0));
+    let reversed =
+        ["activity", "export", "--output", "-", "--since", "2d", "--until", "2026-01-01"];
+    fails(&cli(&reversed), 2, &["--since must not be after --until"]);
     fails(&cli(&["activity", "export", "--output", "/nowhere/a.csv"]), 1, &["/nowhere/a.csv"]);
     let odd = folder.path().join("a.xyz");
     let export = ["activity", "export", "--file", odd.to_str().unwrap()];
