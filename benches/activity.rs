@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use mcpproxy_activity::append::Appender;
+use mcpproxy_activity::chain::Appender;
 use mcpproxy_activity::record::PayloadRef;
 use mcpproxy_activity::redact::Redactor;
 use mcpproxy_activity::store::Store;

@@ -13,7 +13,7 @@
 //! outside the chain, in the state keyspace, under the call's ticket. `recover` turns marks of an earlier
 //! process into records.
 //!
-//! A mark is redacted and limited like a record. `append` assigns ids, hashes and times, which depend only on the log,
+//! A mark is redacted and limited like a record. `chain` assigns ids, hashes and times, which depend only on the log,
 //! so a reader of a copy sees the records that the next start will create.
 //!
 //! ```text

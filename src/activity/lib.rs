@@ -12,7 +12,7 @@
 //!    in flight until it ends ([`in_flight`]).
 //! 2. *Encoded.* Every 4 ms the writer thread (`writer`) empties the queue: it redacts each entry, encodes it as a
 //!    head (the fields for filters and lists) and a body (payloads), and hashes both together with the previous
-//!    record ([`append`], [`codec`]). A *block* is closed at 64 records or 32 KiB; its heads and its
+//!    record ([`chain`], [`codec`]). A *block* is closed at 64 records or 32 KiB; its heads and its
 //!    bodies are stored separately, each compressed by LZ4 ([`bytes`]).
 //! 3. *Committed*, in groups. A batch is committed 28 ms after its first entry, as one atomic write to the store's
 //!    journal. It holds the blocks, the marks of calls in flight and, for every full run of 1024 records (a *segment*),
@@ -37,8 +37,8 @@
 //! request id, 11. Postings are written once, so they need no merging, and can be rebuilt from the records if they
 //! are damaged. The slowdown of a page read through single entries was not measured.
 
-pub mod append;
 pub mod bytes;
+pub mod chain;
 pub mod chain_tip;
 pub mod clock;
 pub mod codec;

@@ -22,8 +22,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcpproxy_runtime::os::private;
 
-use crate::append::Appender;
 use crate::bytes::unpack;
+use crate::chain::Appender;
 use crate::chain_tip::{ChainTip, ChainTipFile};
 use crate::file_checksums::{ChecksumFinding, Depth};
 use crate::folder::Copy;
@@ -37,7 +37,7 @@ use crate::store::{
     newest_journal,
 };
 use crate::view::View;
-use crate::{append, chain_tip, codec, file_checksums, folder, keys, segment};
+use crate::{chain, chain_tip, codec, file_checksums, folder, keys, segment};
 
 pub(crate) use crate::folder::Lock;
 
@@ -296,7 +296,7 @@ fn derive_all(dir: &Path) -> Result<(), StoreError> {
         view.derive(number, &mut derived)?;
         if derived.bounds() != SegmentBounds::NONE {
             let mut batch = Batch::default();
-            append::finish_segment(&derived, number, &mut batch);
+            chain::finish_segment(&derived, number, &mut batch);
             store.commit(batch)?;
         }
     }
@@ -518,7 +518,7 @@ fn add_linked(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::append::Appender;
+    use crate::chain::Appender;
     use crate::record::{Draft, Source, Status, Type};
     use crate::redact::Redactor;
     use crate::view::LogEnd;

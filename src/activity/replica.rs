@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::append::Appender;
 use super::bytes::DecodeError;
+use super::chain::Appender;
 use super::config::Retention;
 use super::keys;
 use super::record::{Hash, NodeId};

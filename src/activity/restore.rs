@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::append::Appender;
+use super::chain::Appender;
 use super::chain_tip::{ChainTip, ChainTipFile};
 use super::gap::Gap;
 use super::losses;

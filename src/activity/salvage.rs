@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use super::append::Appender;
+use super::chain::Appender;
 use super::chain_tip::{ChainTip, ChainTipFile, TipReading};
 use super::folder::{self, Copy, Lock};
 use super::gap::Gap;

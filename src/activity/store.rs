@@ -11,7 +11,7 @@
 //! Opening is checked (ACT-9): `precheck` inspects the files before fjall does and keeps files that it would
 //! delete, and a panic in fjall is reported as damage (`error`).
 //!
-//! Keys and values are bytes here; `codec`, `segment`, `append` and `view` interpret them. In this crate only
+//! Keys and values are bytes here; `codec`, `segment`, `chain` and `view` interpret them. In this crate only
 //! this file and its folder use fjall.
 
 mod damaged_table;

@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use self::state::{Found, Stage, WriterState};
-use super::append::Appender;
+use super::chain::Appender;
 use super::recover::{self, OpenLog};
 use super::redact::Redactor;
 use super::refusals::RefusalGroups;
@@ -55,13 +55,13 @@ pub(super) fn start(
     shared: Arc<Shared>,
     messages: Receiver<WriterCommand>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
-    let OpenLog { lock, store, tip_file: mut head } = recover::open(dir)?;
+    let OpenLog { lock, store, mut tip_file } = recover::open(dir)?;
     let view = View::new(store.snapshot()?)?;
     let mut appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
     let left = recover::settle(&store, &mut appender)?;
     let tip = appender.tip();
     if left.calls + left.refusals > 0 {
-        head.write(tip)?;
+        tip_file.write(tip)?;
     }
     if left.calls > 0 {
         tracing::warn!(
@@ -92,7 +92,7 @@ pub(super) fn start(
         lock: Some(lock),
         messages,
         appender,
-        head,
+        tip_file,
         first: view.first(),
         next_ticket: left.next_ticket,
         refusals: RefusalGroups::default(),

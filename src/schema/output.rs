@@ -1,7 +1,7 @@
 //! Policy for answers: modes, limits, findings, and their descriptions for the record and the agent.
 //!
-//! The [`inspector`] reads an answer as it arrives, under the limits of `guards`. Callers run the evaluation, which has to be scheduled for
-//! large documents.
+//! The [`inspector`] reads an answer as it arrives, under the limits that this module defines. Callers run
+//! the evaluation, which has to be scheduled for large documents.
 
 mod ending;
 pub mod inspector;

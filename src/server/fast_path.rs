@@ -53,7 +53,7 @@ const MAX_GATHERED_BYTES: usize = 256 * 1024;
 const MAX_SLICES: usize = 64;
 
 thread_local! {
-        /// Read buffers, shared by the connections of a worker.
+    /// Read buffers, shared by the connections of a worker.
     static REQUESTS: BufferPool = BufferPool::default();
 }
 

@@ -128,7 +128,8 @@ impl CallGuard {
     ///
     /// `call_timeout` runs until the first byte of the response and includes admission, waiting for a connection (at most 10 seconds), a
     /// new session and a resend. A message before the response restarts it; within a message no gap may exceed [`http::STALL_LIMIT`].
-    /// Returns when the head of the response was received (HTTP) or the request is queued (stdio).
+    /// Returns when the head of the response was received (HTTP; in a session also the first part of its body) or the request is queued
+    /// (stdio).
     pub fn call<'a>(
         self,
         pool: &'a Rc<Pool>,

@@ -84,7 +84,8 @@ impl Params {
 }
 
 impl Params {
-    /// Whether the server may send messages to this request's client: it wants progress or has capabilities.
+    /// Whether the server may send messages to this request's client: the request has a `_meta`, which may ask for
+    /// progress, or the client has capabilities.
     pub(super) fn may_receive_messages(&self, client_capabilities: ClientCapabilities) -> bool {
         client_capabilities != ClientCapabilities::default() || self.meta.is_some()
     }

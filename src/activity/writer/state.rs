@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use mcpproxy_runtime::os::space;
 use tokio::sync::oneshot;
 
-use crate::append::{Appender, Prepared};
 use crate::bytes::unpack;
+use crate::chain::{Appender, Prepared};
 use crate::chain_tip::{ChainTip, ChainTipFile};
 use crate::clock::AgeMarks;
 use crate::config::Durability;
@@ -44,7 +44,7 @@ pub(super) struct WriterState {
     pub(super) lock: Option<Lock>,
     pub(super) messages: Receiver<WriterCommand>,
     pub(super) appender: Appender,
-    pub(super) head: ChainTipFile,
+    pub(super) tip_file: ChainTipFile,
     /// First retained record.
     pub(super) first: u64,
     /// Ticket of the next mark.
@@ -133,7 +133,7 @@ impl WriterState {
     ) -> Result<T, StoreError> {
         let begun = self.disk_begins();
         let result = match self.shared.store.load().as_ref() {
-            Some(store) => work(store, &mut self.head),
+            Some(store) => work(store, &mut self.tip_file),
             None => Err(StoreError::Io(std::io::Error::other("the store is closed"))),
         };
         self.disk_ended(begun);
@@ -411,9 +411,9 @@ impl WriterState {
             return;
         }
         if let Some(tip) = self.unsynced.take() {
-            let result = self.on_disk(|store, head| {
+            let result = self.on_disk(|store, tip_file| {
                 store.sync()?;
-                head.write(tip)
+                tip_file.write(tip)
             });
             if let Err(error) = result {
                 let prepared = Prepared::empty(tip);
@@ -612,9 +612,8 @@ impl WriterState {
             (unwritten.suspect, unwritten.is_checked) = (false, true);
         }
         let repaired = repaired.map_err(still_read)?;
-        let OpenLog { lock, store, tip_file: head } =
-            recover::open(&self.dir).map_err(still_read)?;
-        (self.lock, self.head) = (Some(lock), head);
+        let OpenLog { lock, store, tip_file } = recover::open(&self.dir).map_err(still_read)?;
+        (self.lock, self.tip_file) = (Some(lock), tip_file);
         match &repaired {
             Repaired::Sound => {
                 if let Some(unwritten) = &mut self.unwritten {
@@ -687,7 +686,7 @@ impl WriterState {
             return Err(StoreError::Io(std::io::Error::other(why)));
         }
         store.sync()?;
-        self.head.write(unwritten.prepared.tip)?;
+        self.tip_file.write(unwritten.prepared.tip)?;
         Ok(Some((unwritten.prepared.tip, unwritten.prepared.records, unwritten.permits)))
     }
 }

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mcpproxy_activity::append::Appender;
+use mcpproxy_activity::chain::Appender;
 use mcpproxy_activity::codec::{self, HeadRef, PayloadRef};
 use mcpproxy_activity::record::{Hash, NodeId};
 use mcpproxy_activity::redact::Redactor;
