@@ -31,6 +31,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
 
 /// Output width: the minimum width of a newcomer's terminal.
 const WIDTH: u16 = 80;
@@ -167,6 +168,25 @@ pub(super) fn run(global: &Global) -> Result<(), CommandError> {
     output::write(report.as_bytes())
 }
 
+/// Number of checks whether the demo server is connected.
+const CHECKS: u32 = 200;
+/// Time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Waits until the demo server is connected, so that its start is not part of the first call's duration. A server that
+/// is not connected in time makes the first call fail.
+async fn until_connected(backend: &Backend) -> Result<(), CommandError> {
+    for _ in 0..CHECKS {
+        let servers = backend.get(&target(&["servers"], &[])).await?;
+        let servers = output::parse(servers.json()?)?;
+        if list(&servers, "/servers").iter().any(|server| text(server, "/state") == "connected") {
+            break;
+        }
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+    Ok(())
+}
+
 /// Makes the five calls against a running proxy and renders the report; fails if an outcome is unexpected.
 pub(super) async fn run_calls(client: HttpClient) -> Result<String, CommandError> {
     let mut report = format!(
@@ -177,6 +197,7 @@ pub(super) async fn run_calls(client: HttpClient) -> Result<String, CommandError
     let failed = |error| CommandError::failed(format!("the demo proxy failed: {error}"));
     let mut agent = McpSession::open(&client).await.map_err(failed)?;
     let backend = Backend::Remote(client);
+    until_connected(&backend).await?;
     // Computes the expected bytes independently of the proxy.
     let mut server = DemoServer::new();
     let mut unexpected = Vec::new();
