@@ -266,7 +266,7 @@ fn recursive_schema_over_the_deepest_document_fits_a_small_stack() {
 }
 
 #[test]
-fn schema_and_document_with_excessive_common_depth_are_stopped() {
+fn combined_depth_of_schema_and_document_is_limited() {
     on_a_small_stack(|| {
         let mut next = json!({ "$ref": "#" });
         for _ in 0..20 {

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn names_similar_to_a_key_stay_unchanged() {
+    fn values_under_names_similar_to_a_secret_key_are_not_redacted() {
         for key in KEYS {
             assert!(!key.stay.is_empty(), "{}: no name to keep", key.words);
             for name in key.stay {

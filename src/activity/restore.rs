@@ -324,7 +324,9 @@ impl Restoring {
     }
 
     fn fork(&self, seq: u64) -> StoreError {
-        let why = format!("record {seq} does not follow the sealed one before it");
+        let why = format!(
+            "the hash chain forks at record {seq}: it does not continue the records restored before it"
+        );
         StoreError::Damaged { file: self.new.clone(), why }
     }
 

@@ -215,7 +215,7 @@ pub(super) fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> 
     a.as_deref().map(RawValue::get) == b.as_deref().map(RawValue::get)
 }
 
-/// Returns the deferred schema of a tool that is being compiled.
+/// Returns the output schema of a tool if its compilation is pending.
 pub(super) fn awaited(tool: &Tool, new: bool) -> Option<PendingSchema> {
     let (OutputSchema::Compiling(awaited), Some(raw)) = (tool.schema.now(), &tool.output_schema)
     else {

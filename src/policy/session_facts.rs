@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn principal_facts_last_until_the_idle_window() {
+    fn principal_facts_expire_after_the_idle_window() {
         let cell = FactsCell::default();
         cell.used(10);
         cell.answered(of(Sensitivity::Private));

@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn recursive_schema_visits_each_value_once_per_alternative() {
+    fn recursive_alternatives_multiply_the_visits_per_level() {
         let list = json!({"properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}});
         let cost = follow(&list, &base(), "$id", limits(100)).cost();
         assert_eq!((cost.visits(0), cost.visits(1), cost.visits(100)), (1, 2, 2));

@@ -25,7 +25,7 @@ use super::tape_json::{TapeJson, TapeNode};
 /// Maximum compiled size of a regular expression, in bytes.
 pub(super) const PROGRAM_MAX: usize = 1 << 20;
 
-/// Time to start the backtracking engine, in visits to a name.
+/// Cost of starting the backtracking engine, in the unit of `Graph::name_visits`.
 const VISITS_TO_START: u64 = 6;
 
 /// Maximum size in bytes of the DFA of a fast pattern, and of its construction. The engine's cache is several times as large, so the engine

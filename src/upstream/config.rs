@@ -554,7 +554,7 @@ mod tests {
         );
         assert_eq!(
             reason(r#"{"url":"http://b/${env:TOKEN"}"#),
-            Some("url holds a ${…: without its closing brace".into())
+            Some("url contains a reference '${…' without a closing brace".into())
         );
     }
 

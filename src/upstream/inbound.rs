@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn request_within_one_session_goes_to_the_capable_call() {
+    fn request_within_one_session_goes_to_the_call_with_the_capability() {
         let asks = r#"{"id":1,"method":"roots/list"}"#;
         let roots = ClientCapabilities { roots: true, ..NONE };
         let session = Some(CallSession::fresh());

@@ -55,7 +55,7 @@ fn page_at_an_allowed_origin_may_call_and_read_the_session_id() {
 
 // NET-6
 #[test]
-fn pages_of_other_origins_and_rest_get_no_access() {
+fn other_origins_are_refused_and_rest_allows_no_cross_origin_access() {
     let proxy = proxy();
     let asked =
         |origin: &'static str| [("Origin", origin), ("Access-Control-Request-Method", "GET")];

@@ -456,7 +456,7 @@ fn is_sent_over_rest(node: &Proxy, tool: &str) -> bool {
 }
 
 #[test]
-fn data_seen_by_a_client_without_a_session_at_one_node_counts_at_the_next() {
+fn facts_from_requests_without_a_session_apply_at_every_node() {
     let store = tempfile::tempdir().unwrap();
     let [a, b, c] = guarded(&store);
     assert!(is_sent(&a, "s:read_item"));
@@ -467,7 +467,7 @@ fn data_seen_by_a_client_without_a_session_at_one_node_counts_at_the_next() {
 }
 
 #[test]
-fn data_seen_by_a_principal_is_shared_and_survives_its_node() {
+fn principal_facts_are_shared_and_survive_the_loss_of_their_node() {
     let store = tempfile::tempdir().unwrap();
     let [mut a, b, c] = guarded(&store);
     assert!(is_sent_over_rest(&a, "s:read_item") && is_sent_over_rest(&a, "s:echo"));

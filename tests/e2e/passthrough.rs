@@ -478,7 +478,7 @@ fn failing_lists() -> Recorder {
 
 // PRO-11, PRO-12
 #[test]
-fn pro_11_partial_and_pro_12_stale_lists_keep_their_items_and_are_named() {
+fn pro_11_12_partial_and_stale_lists_keep_their_items_and_are_reported() {
     let server = failing_lists();
     let url = format!("http://127.0.0.1:{}/mcp", server.port);
     let proxy = Proxy::start(json!({"s": {"url": url, "protocol": "http"}}));

@@ -271,7 +271,7 @@ fn server_request_to_a_modern_client_is_refused_with_the_reason() {
 }
 
 #[test]
-fn resources_are_subscribed_to_by_listening_regardless_of_the_servers_protocol_family() {
+fn subscriptions_listen_subscribes_to_resources_of_a_legacy_server() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
     let shared = "mcpproxy://s/test://shared";
     let uris = [shared, "mcpproxy://nobody/x:y", "x:y"];

@@ -465,7 +465,7 @@ fn openapi_describes_the_interface() {
             }
         }
     }
-    // The request has its own schema, separate from the parser.
+    // The schema of a call request is written by hand, not derived from the parser's type, so it is checked here.
     let call = &described["paths"]["/api/v1/tools/call"]["post"];
     assert!(call["responses"].get("413").is_some());
     let requests = described["components"]["schemas"]["CallRequest"]["oneOf"].as_array().unwrap();

@@ -388,7 +388,8 @@ fn snapshot(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// Copies a folder. Tables are never changed in place and therefore linked; holes of files stay holes.
+/// Copies a folder recursively. Files in `tables` are hard-linked, since they are never modified in place; sparse files
+/// stay sparse.
 fn linked(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();

@@ -34,8 +34,9 @@ const KEPT: u64 = 100;
 const BATCH: usize = 100;
 /// Records per acknowledgement.
 const BURST: u64 = 10;
-/// Minimum number of lost records in [`Phase::Lose`], and the capacity of the queue.
+/// Minimum number of lost records in [`Phase::Lose`].
 pub(crate) const LOSES: u64 = 100;
+/// Capacity of the queue in the phases that lose records, in records.
 const CAPACITY: usize = 50;
 /// Time limit for losing records and saving their count.
 const LOSES_WITHIN: Duration = Duration::from_secs(30);

@@ -172,7 +172,7 @@ pub(super) async fn list(
     if let Some(text) = text {
         let text = parse_text(&text)?;
         let slot = state.readers.enter(Purpose::Search, connection.source)?;
-        // Calls answered before this request are found (ACT-5).
+        // Waits until the log contains every call answered before this request (ACT-5).
         ask(worker, |activity| activity.view().map(drop)).await?;
         let wanted = TextSearch { filter, text };
         let (found, fleet) = match reader.begin().await? {

@@ -184,7 +184,11 @@ pub(super) async fn settings(
         (status = 408, description = "The body was not received in time"),
         (status = 409, description = "The file changed since it was read"),
         (status = 413, description = "The body is too large"),
-        (status = 422, description = "The change is invalid, or cannot be made here", body = Unusable),
+        (
+            status = 422,
+            description = "The change is invalid, or this node's config cannot be changed: the body states why",
+            body = Unusable
+        ),
         (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
     )
 )]
@@ -209,7 +213,11 @@ pub(super) async fn preview(
         (status = 408, description = "The body was not received in time"),
         (status = 409, description = "The file changed since it was read"),
         (status = 413, description = "The body is too large"),
-        (status = 422, description = "The change is invalid, or cannot be made here", body = Unusable),
+        (
+            status = 422,
+            description = "The change is invalid, or this node's config cannot be changed: the body states why",
+            body = Unusable
+        ),
         (status = 503, description = "There is no config file, too many requests are queued, or it takes too long"),
     )
 )]

@@ -264,7 +264,7 @@ pub(super) async fn export(
     let mut query = query?;
     let ExportParameters { format, after } = ExportParameters::read(&mut query)?;
     if format == Format::Parquet && after.is_some() {
-        let text = "'after' is supported for json and csv only: a table is exported whole";
+        let text = "'after' is supported for json and csv only; a parquet export cannot be resumed";
         return Err(ApiError::bad_request(text));
     }
     let filter = FilterParameters::read(&mut query)?.filter();

@@ -284,7 +284,7 @@ impl Thesaurus {
         found
     }
 
-    /// Distinct spellings, for corrections.
+    /// Distinct spellings, for spelling correction.
     pub(super) fn spellings(&self) -> impl Iterator<Item = &str> {
         self.spellings.iter().map(|word| &**word)
     }

@@ -51,7 +51,7 @@ pub(super) struct SkippedServer {
     /// The server's name at the client.
     pub(super) name: String,
     pub(super) why: String,
-    /// Name of the same server in mcpproxy's config, if that is the reason.
+    /// Name under which mcpproxy's config already has this server, if that is why it was skipped.
     pub(super) same_as: Option<String>,
 }
 

@@ -292,7 +292,7 @@ fn approved(outcome: Outcome) -> Result<Approved, NotApproved> {
     }
 }
 
-/// Ends a request with a question to its client.
+/// Ends a request with an `InputRequired` result that asks its client for approval; the client then repeats the call.
 fn ask_by_answer(
     worker: &Worker,
     caller: &Caller,

@@ -231,13 +231,13 @@ pub(crate) enum SubscriptionRefused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     Server(ServerQuestion),
-    /// Question whether a call may be sent.
+    /// Asks whether a call may be sent.
     Approval(ApprovalQuestion),
     /// Input requested in a modern server's result.
     Input(InputQuestion),
 }
 
-/// Question whether a call may be sent (CAP-8).
+/// Asks whether a call may be sent (CAP-8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalQuestion {
     pub id: Box<str>,

@@ -355,7 +355,8 @@ impl RecordKind {
         }
     }
 
-    /// Kind of a refusal as the client receives it. Only the result of a tool call can state the reason of a failure.
+    /// Maps a refusal's kind to the one that the client receives. Tool calls keep it. Other requests keep only
+    /// `Unreadable`, `Headers` and `Throttled`; the rest become `Failed`, since only a tool result can state the reason.
     pub(super) fn refusal_kind(self, kind: RefusalKind) -> RefusalKind {
         match (self, kind) {
             (Self::ToolCall(_) | Self::OwnTool, kind)

@@ -19,8 +19,8 @@ pub enum Required {
 }
 
 impl Required {
-    /// Replacement for the last brace of a result; `None` if no required member is missing. `closed` states whether the
-    /// result is empty, and `has` which members it contains.
+    /// Bytes that replace the closing brace of a result to add the required members that it lacks; `None` if it lacks
+    /// none. `closed` states whether the result is an empty object, `has` which members it contains.
     pub(super) fn ending(
         self,
         closed: Closed,

@@ -401,7 +401,8 @@ impl Inspector {
         Ok(ours)
     }
 
-    /// Compares an id that is spelled differently.
+    /// Compares, by numeric value, an id whose bytes differ from the expected ones. An id without a numeric value matches
+    /// only in an error response.
     #[cold]
     fn id_equals(&self, span: Span, last: Option<(u64, &Bytes)>) -> bool {
         let kept = self.outside.iter().map(|(base, chunk)| (*base, chunk));

@@ -234,7 +234,7 @@ pub(crate) enum Invalid {
     Missing { name: String, key: String },
     #[error("{what}, referenced by {key}, cannot be read: {why}")]
     Unread { what: String, key: String, why: String },
-    #[error("{key} holds a ${{…: without its closing brace")]
+    #[error("{key} contains a reference '${{…' without a closing brace")]
     Unclosed { key: String },
     #[error("{key} holds ${{input:{name}}}, and input prompts are not supported")]
     Input { name: String, key: String },
@@ -344,7 +344,7 @@ mod tests {
             ("${credential:../x}", "not a valid name"),
             ("${keyring:service}", "write it as service/user"),
             ("${keyring:/user}", "write it as service/user"),
-            ("${file:/x", "without its closing brace"),
+            ("${file:/x", "without a closing brace"),
         ] {
             let error = filled(value, &[]).unwrap_err();
             assert!(error.contains(why), "{value}: {error}");

@@ -72,7 +72,8 @@ fn origin(of: &Endpoint) -> Option<Url> {
     Url::parse(&format!("{scheme}://{}/", of.host_header.to_str().ok()?)).ok()
 }
 
-/// Cause for a redirect that is not followed; contains the target without credentials and query.
+/// Cause for a redirect that is not followed. Contains the target without credentials, query and fragment; a target that
+/// does not parse as a URL is quoted as it is.
 pub(super) fn refusal(from: &Endpoint, status: u16, location: &[u8], why: &'static str) -> Cause {
     let location = match target(from, location) {
         Some(mut url) => {
