@@ -261,33 +261,28 @@ pub(crate) fn has_text(value: &Value, holds: &dyn Fn(&str) -> bool) -> bool {
     }
 }
 
-/// Keys that [`members`] converts or that need no conversion.
-const CONVERTED: [&str; 17] = [
-    "command",
-    "args",
-    "env",
-    "cwd",
-    "url",
-    "serverUrl",
-    "httpUrl",
-    "headers",
-    "http_headers",
-    "env_http_headers",
-    "bearer_token_env_var",
-    "enabled",
-    "source",
-    "type",
-    "transport",
-    "transportType",
-    "protocol",
+/// Keys that [`members`] converts for a server that is a command.
+const COMMAND_KEYS: &[&str] = &["command", "args", "env", "cwd"];
+/// Keys that [`members`] converts for a server at a URL.
+#[rustfmt::skip]
+const URL_KEYS: &[&str] = &[
+    "url", "serverUrl", "httpUrl", "headers", "http_headers", "env_http_headers", "bearer_token_env_var",
 ];
+/// Keys that are converted for both, or that the other keys imply.
+const COMMON_KEYS: &[&str] =
+    &["enabled", "source", "type", "transport", "transportType", "protocol"];
 
-/// Members that are not imported, and may have an effect in the other program. Presentation and empty values are left
-/// out.
-pub(crate) fn not_imported(original: &Value) -> impl Iterator<Item = (&String, &Value)> {
+/// Members of an entry that its converted `members` do not have, and that may have an effect in the other program.
+/// Presentation and empty values are left out.
+pub(crate) fn not_imported<'o>(
+    original: &'o Value,
+    members: &EntryMembers,
+) -> impl Iterator<Item = (&'o String, &'o Value)> {
+    let is_command = members.iter().any(|(key, _)| key == "command");
+    let keys = if is_command { COMMAND_KEYS } else { URL_KEYS };
     let block = original.as_object().into_iter().flatten();
-    block.filter(|(key, value)| {
-        let is_known = CONVERTED.contains(&key.as_str()) || IGNORED.contains(&key.as_str());
+    block.filter(move |(key, value)| {
+        let is_known = [keys, COMMON_KEYS, &IGNORED].iter().any(|it| it.contains(&key.as_str()));
         let is_empty = match value {
             Value::Null | Value::Bool(false) => true,
             Value::Array(items) => items.is_empty(),
@@ -296,6 +291,11 @@ pub(crate) fn not_imported(original: &Value) -> impl Iterator<Item = (&String, &
         };
         !is_known && !is_empty
     })
+}
+
+/// Whether a key belongs to the other kind of server than the one that was converted.
+pub(crate) fn is_of_other_kind(key: &str) -> bool {
+    COMMAND_KEYS.contains(&key) || URL_KEYS.contains(&key)
 }
 
 /// Headers, including those that Codex reads from environment variables.

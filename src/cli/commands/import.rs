@@ -259,20 +259,20 @@ fn keep_named(
 /// Warnings about an entry: its own, those that `config check` gives for it and for its original, and one for each
 /// other key that is not imported.
 fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<String> {
-    let dropped: Vec<_> = client_file::not_imported(original).collect();
-    let transport =
-        ["type", "transport"].into_iter().filter_map(|key| Some((key, original.get(key)?)));
-    let checked = dropped.iter().map(|(key, value)| (key.as_str(), *value)).chain(transport);
-    let checked = checked.map(|(key, value)| (key.to_owned(), value.clone()));
-    let entry = Value::Object(checked.chain(members.iter().cloned()).collect());
+    let dropped: Vec<_> = client_file::not_imported(original, members).collect();
+    let known = ["type", "transport"].into_iter().filter_map(|key| Some((key, original.get(key)?)));
+    let others = dropped.iter().map(|(key, value)| (key.as_str(), *value));
+    let others = others.filter(|(key, _)| !client_file::is_of_other_kind(key));
+    let of_original = known.chain(others).map(|(key, value)| (key.to_owned(), value.clone()));
+    let entry = Value::Object(of_original.chain(members.iter().cloned()).collect());
     let checked = check_new_server(name, &entry, &|name| std::env::var(name).ok());
-    let unnamed = dropped.iter().map(|(key, _)| key).filter(|key| {
-        let is_named = |text: &String| {
-            text.strip_prefix(key.as_str()).is_some_and(|rest| rest.starts_with([':', '.', '[']))
-        };
-        !checked.iter().any(is_named)
-    });
-    let unnamed = unnamed.map(|key| format!("{key}: not imported: add it to the config by hand"));
+    let is_named = |key: &str| {
+        let rests = checked.iter().filter_map(|warning| warning.strip_prefix(key));
+        rests.into_iter().any(|rest| rest.starts_with([':', '.', '[']))
+    };
+    let unnamed = dropped.iter().filter(|(key, _)| !is_named(key));
+    let unnamed =
+        unnamed.map(|(key, _)| format!("{key}: not imported: add it to the config by hand"));
     let unnamed: Vec<_> = unnamed.collect();
     let prompts =
         members.iter().any(|(_, it)| client_file::has_text(it, &|it| it.contains(PROMPT)));
@@ -458,6 +458,10 @@ mod tests {
             let count = warnings.iter().filter(|it| it.starts_with(expected)).count();
             assert_eq!(count, 1, "{expected}: {warnings:?}");
         }
+        let original = json!({"url": "https://h", "env": {"A": "b"}, "headers": {}});
+        let members = client_file::members(&original).unwrap();
+        let expected = ["env: not imported: add it to the config by hand"];
+        assert_eq!(entry_warnings("s", &original, &members), expected);
         let about_keys = warnings.iter().filter(|it| !it.starts_with("command:")).count();
         assert_eq!(about_keys, 4, "{warnings:?}");
     }
