@@ -412,7 +412,8 @@ Examples:
 
 A tool is unannotated if neither the server nor the config marks it read-only or destructive. Without options the \
 command shows each tool and asks what it does, which requires a terminal. The answers are written to the server's \
-`capabilities` in the config file; a running proxy applies them at once.")]
+`capabilities` in the config file; a running proxy applies them at once. To correct an answer, name the tool again \
+with --read, --write or --destructive.")]
     Annotate {
         /// The server's name in the config
         #[arg(value_name = "SERVER")]

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Proxy, error_text, stub_stdio};
+use crate::harness::{Client, Proxy, error_text, stub_stdio, until};
 
 const WORDS: [&str; 3] = ["read", "write", "destructive"];
 
@@ -513,6 +513,25 @@ fn fr_043_read_of_an_unannotated_tool_is_warned_about_until_it_is_annotated() {
     assert_eq!(client.records(&proxy, "").len(), before + 1, "no warning any more");
     let result = client.call("read", "s:plain", json!({}));
     assert!(error_text(&result).contains("is marked write by operator"), "{result}");
+
+    // An answer can be corrected; an annotation of the server cannot.
+    let corrected = proxy.cli(&["tools", "annotate", "s", "--read", "plain"]);
+    assert!(corrected.stdout.contains("  plain: write → read"), "{}", corrected.stdout);
+    assert_eq!(refusal(&client.call("read", "s:plain", json!({}))), None);
+    let hinted = proxy.cli(&["tools", "annotate", "s", "--write", "read_item"]);
+    let words = "'read_item' is not a tool of 's' without annotations: none; annotated in the config: no_hints, plain";
+    assert!(hinted.code == Some(1) && hinted.stderr.contains(words), "{}", hinted.stderr);
+}
+
+#[test]
+fn fr_043_annotate_reports_a_server_whose_tools_are_not_known() {
+    let failing = json!({"command": "sh", "args": ["-c", "exit 1"]});
+    let proxy = Proxy::with(json!({"mcpServers": {"broken": failing}}));
+    let state = || proxy.api("servers")["servers"][0]["state"] == "failed";
+    until("the server has failed", || state().then_some(()));
+    let asked = proxy.cli(&["tools", "annotate", "broken", "--read", "x"]);
+    let words = "the tools of 'broken' are not known, the server is failed: `mcpproxy upstream restart broken`";
+    assert!(asked.code == Some(1) && asked.stderr.contains(words), "{}", asked.stderr);
 }
 
 #[test]

@@ -1,18 +1,22 @@
-//! `mcpproxy tools annotate`: states the side effects of a server's unannotated tools in its `capabilities` (FR-043).
+//! `mcpproxy tools annotate`: states the side effects of a server's unannotated tools in its `capabilities`, or corrects
+//! an earlier statement (FR-043).
 
 use crate::args::Global;
-use crate::backend::{Needs, fetch_all};
+use crate::backend::{Needs, fetch_all, target};
 use crate::commands::upstream;
 use crate::completion::{Vocabulary, suggesting, unknown_server};
 use crate::error::{CommandError, Exit};
 use crate::format::{list, text};
-use crate::output::{Output, Paragraph, parse};
-use crate::terminal_safe::line;
+use crate::output::{Output, Paragraph, confirm, declined, parse};
+use crate::terminal_safe::{line, quoted};
 use crate::{backend, running_proxy, start_proxy};
+use http::StatusCode;
+use mcpproxy_config::edit::EditedJson;
 use mcpproxy_config::edit_servers::Servers;
+use mcpproxy_config::file::{self, Loaded};
 use mcpproxy_policy::intent::Operation;
 use mcpproxy_server as server;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::{BufRead, IsTerminal as _, Write, stdin, stdout};
 
 /// A tool's name at its server, and its side effect.
@@ -42,29 +46,58 @@ pub(super) fn run(
         let text = "annotating needs a terminal, or --read, --write and --destructive with the tools' names";
         return Err(CommandError::new(Exit::Usage, text));
     }
-    let mut found = Value::Null;
+    let loaded = start_proxy::load(global, None)?;
+    let is_configured = upstream::names(&loaded.config).any(|known| known == name);
+    let (mut found, mut servers) = (Value::Null, Value::Null);
     backend::with(global, Needs::Catalog, async |backend| {
-        let query = [("server", Some(name)), ("unannotated", Some("true"))];
-        let tools = fetch_all(backend, "tools", &query, u32::MAX).await;
-        found = parse(&suggesting(tools, backend, Vocabulary::Servers, name).await?)?;
+        let tools = fetch_all(backend, "tools", &[("server", Some(name))], u32::MAX).await;
+        found = match suggesting(tools, backend, Vocabulary::Servers, name).await {
+            // Without a running proxy only servers with stored tools are known.
+            Err(failure) if is_configured && failure.status == Some(StatusCode::NOT_FOUND) => {
+                Value::Null
+            }
+            tools => parse(&tools?)?,
+        };
+        servers = parse(backend.get(&target(&["servers"], &[])).await?.json()?)?;
         Ok(())
     })?;
+    let state = list(&servers, "/servers").iter().find(|it| text(it, "/name") == name);
+    let state = state.map(|it| text(it, "/state").into_owned());
+    let stated_before = stated_by_operator(&loaded, name);
     let tools = list(&found, "/tools");
+    // Without a running proxy the capabilities of the config are not part of the tools.
+    let (unannotated, annotated): (Vec<_>, Vec<_>) = tools.iter().cloned().partition(|tool| {
+        tool.pointer("/unannotated") == Some(&Value::Bool(true))
+            && !stated_before.contains_key(&own_name(tool))
+    });
+    if tools.is_empty() && state.as_deref() != Some(CONNECTED) {
+        return Err(CommandError::failed(format!(
+            "the tools of '{}' are not known, {}",
+            line(name),
+            recovery(name, state.as_deref())
+        )));
+    }
     let answers = match given {
-        [] => ask(tools, &mut stdin().lock(), &mut stdout().lock(), output.view.width)?,
+        [] => ask(&unannotated, &mut stdin().lock(), &mut stdout().lock(), output.view.width)?,
         given => {
-            check(name, tools, given)?;
+            check(name, &unannotated, &correctable(annotated, &stated_before), given)?;
             given.to_vec()
         }
     };
     if answers.is_empty() {
-        let response = json!({"server": name, "annotated": {}, "unannotated": tools.len()});
-        return output.print(&response.to_string(), |_| match tools.is_empty() {
-            true => format!("Every tool of '{}' is annotated.", line(name)),
+        let response = json!({"server": name, "annotated": {}, "unannotated": unannotated.len()});
+        return output.print(&response.to_string(), |_| match unannotated.is_empty() {
+            true => nothing_to_ask(name, tools.len(), state.as_deref()),
             false => "Nothing was changed.".to_owned(),
         });
     }
-    let loaded = start_proxy::load(global, None)?;
+    if given.is_empty() {
+        let file = loaded.path.display().to_string();
+        let shown = change_of(name, &file, &answers, &stated_before);
+        if !confirm(&shown, "Write this to the config file?", false)? {
+            return declined();
+        }
+    }
     let stated: Vec<_> =
         answers.iter().map(|(tool, operation)| (tool.clone(), operation.as_str())).collect();
     upstream::edit(&loaded, global, |json| {
@@ -79,33 +112,108 @@ pub(super) fn run(
     let file = loaded.path.display().to_string();
     let annotated: serde_json::Map<_, _> =
         stated.iter().map(|(tool, word)| (tool.clone(), Value::from(*word))).collect();
-    let left = tools.len().saturating_sub(answers.len());
+    let is_answered = |tool: &&Value| answers.iter().any(|(name, _)| *name == own_name(tool));
+    let left = unannotated.iter().filter(|tool| !is_answered(tool)).count();
     let response = json!({"server": name, "file": file, "annotated": annotated, "unannotated": left,
         "proxy": reloaded.json()});
     output.print(&response.to_string(), |_| {
-        let rows = stated.iter().map(|(tool, word)| format!("  {}: {word}\n", line(tool)));
-        let rows: String = rows.collect();
-        format!("Wrote to {}:\n{rows}{}", line(&file), reloaded.message())
+        let change = change_of(name, &file, &answers, &stated_before);
+        format!("Wrote {change}{}", reloaded.message())
     })
 }
 
-/// Checks that each tool is unannotated and named only once.
-fn check(server: &str, tools: &[Value], given: &[Answer]) -> Result<(), CommandError> {
+/// State of a server whose tools are known.
+const CONNECTED: &str = "connected";
+
+/// Reason why the tools of a server are not known or out of date, and the command that helps. Without a running proxy
+/// the state is unknown.
+fn recovery(name: &str, state: Option<&str>) -> String {
+    let word = quoted(name).unwrap_or_else(|| "NAME".into());
+    match state {
+        None => {
+            "no mcpproxy is running: `mcpproxy serve` starts the server and reads them".to_owned()
+        }
+        Some("disabled") => {
+            format!("the server is disabled: `mcpproxy upstream enable {word}`")
+        }
+        Some("needs-login") => {
+            format!("the server needs a login: `mcpproxy upstream login {word}`")
+        }
+        Some(state) => {
+            format!("the server is {}: `mcpproxy upstream restart {word}`", line(state))
+        }
+    }
+}
+
+/// Message if no tool of a server is unannotated.
+fn nothing_to_ask(name: &str, tools: usize, state: Option<&str>) -> String {
+    let shown = line(name);
+    let word = quoted(name).unwrap_or_else(|| "NAME".into());
+    match state {
+        Some(CONNECTED) if tools == 0 => format!("'{shown}' has no tools."),
+        Some(CONNECTED) => format!(
+            "Every tool of '{shown}' is annotated. To correct an answer: mcpproxy tools annotate {word} --write TOOL"
+        ),
+        state => format!(
+            "Every known tool of '{shown}' is annotated, but there may be more: {}",
+            recovery(name, state)
+        ),
+    }
+}
+
+/// Side effects that the config states for single tools of a server. Empty if the file cannot be read again.
+fn stated_by_operator(loaded: &Loaded, server: &str) -> Map<String, Value> {
+    let text = file::text(&loaded.path).ok();
+    let json = text.and_then(|text| EditedJson::new(&text).ok());
+    let servers = json.map(|json| Servers(&json).all()).unwrap_or_default();
+    let block = servers.into_iter().find(|(name, _)| name == server).map(|(_, block)| block);
+    let capabilities = block.as_ref().and_then(|it| it.get("capabilities")?.as_object().cloned());
+    let stated = capabilities.unwrap_or_default().into_iter();
+    stated.filter_map(|(tool, it)| Some((tool, it.get("side_effect")?.clone()))).collect()
+}
+
+/// Annotated tools whose side effect the operator has stated, for the tool itself or by a pattern.
+fn correctable(annotated: Vec<Value>, stated: &Map<String, Value>) -> Vec<Value> {
+    let hints = ["/annotations/readOnlyHint", "/annotations/destructiveHint"];
+    let is_unmarked = |tool: &Value| hints.iter().all(|at| text(tool, at).is_empty());
+    let mut tools = annotated;
+    tools.retain(|tool| stated.contains_key(&own_name(tool)) || is_unmarked(tool));
+    tools
+}
+
+/// The change of the config file, one line for each tool.
+fn change_of(server: &str, file: &str, answers: &[Answer], before: &Map<String, Value>) -> String {
+    let rows = answers.iter().map(|(tool, operation)| {
+        let earlier = before.get(tool).and_then(Value::as_str);
+        let earlier = earlier.map(|it| format!("{} → ", line(it))).unwrap_or_default();
+        format!("  {}: {earlier}{}\n", line(tool), operation.as_str())
+    });
+    let rows: String = rows.collect();
+    format!("capabilities of '{}' to {}:\n{rows}", line(server), line(file))
+}
+
+/// Checks that each tool is unannotated, or was annotated by the operator, and named only once.
+fn check(
+    server: &str,
+    unannotated: &[Value],
+    correctable: &[Value],
+    given: &[Answer],
+) -> Result<(), CommandError> {
     for (at, (tool, _)) in given.iter().enumerate() {
         let full = format!("{server}:{tool}");
-        if !tools.iter().any(|it| text(it, "/name") == full) {
-            let known: Vec<_> = tools.iter().map(|it| line(&own_name(it)).into_owned()).collect();
+        let mut tools = unannotated.iter().chain(correctable);
+        if !tools.any(|it| text(it, "/name") == full) {
+            let names = |tools: &[Value]| {
+                let names: Vec<_> =
+                    tools.iter().map(|it| line(&own_name(it)).into_owned()).collect();
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+            };
             return Err(CommandError::failed(format!(
-                "'{}' is not an unannotated tool of '{}': {}",
+                "'{}' is not a tool of '{}' without annotations: {}; annotated in the config: {}",
                 line(tool),
                 line(server),
-                match known.is_empty() {
-                    true => {
-                        "it has none, as far as its tools are known (`mcpproxy upstream list`)"
-                            .to_owned()
-                    }
-                    false => known.join(", "),
-                }
+                names(unannotated),
+                names(correctable)
             )));
         }
         if given.iter().take(at).any(|(earlier, _)| earlier == tool) {
@@ -184,15 +292,55 @@ mod tests {
     }
 
     #[test]
-    fn fr_043_only_unannotated_tools_can_be_named_and_each_only_once() {
+    fn fr_043_only_tools_that_the_server_does_not_annotate_can_be_named_and_each_only_once() {
+        let stated = Map::from_iter([("wipe".to_owned(), json!("write"))]);
+        let hinted = json!({"name": "s:hinted", "annotations": {"readOnlyHint": false}});
+        let annotated = vec![
+            hinted.clone(),
+            json!({"name": "s:wipe", "annotations": {"readOnlyHint": true}}),
+            json!({"name": "s:by_pattern", "annotations": {"title": "t"}}),
+        ];
+        let correctable = correctable(annotated, &stated);
         let given = |read: &[&str], write: &[&str]| {
             let owned = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
             let given = answers(owned(read), owned(write), Vec::new());
-            check("s", &tools(), &given).map_err(|error| error.message)
+            check("s", &tools(), &correctable, &given).map_err(|error| error.message)
         };
-        assert_eq!(given(&["query"], &["put", "drop"]), Ok(()));
-        let unknown = given(&["other"], &[]).unwrap_err();
-        assert_eq!(unknown, "'other' is not an unannotated tool of 's': query, drop, put");
+        assert_eq!(given(&["query", "wipe"], &["put", "drop", "by_pattern"]), Ok(()));
+        for unknown in ["other", "hinted"] {
+            let expected = format!(
+                "'{unknown}' is not a tool of 's' without annotations: query, drop, put; annotated in the config: \
+                 wipe, by_pattern"
+            );
+            assert_eq!(given(&[unknown], &[]), Err(expected));
+        }
         assert_eq!(given(&["query"], &["query"]), Err("'query' is named twice".to_owned()));
+    }
+
+    #[test]
+    fn fr_043_change_shows_a_corrected_answer_beside_the_earlier_one() {
+        let given = answers(vec!["query".to_owned()], Vec::new(), vec!["wipe".to_owned()]);
+        let before = Map::from_iter([("wipe".to_owned(), json!("write"))]);
+        let shown = change_of("s", "c.json", &given, &before);
+        let expected =
+            "capabilities of 's' to c.json:\n  query: read\n  wipe: write → destructive\n";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn fr_043_server_without_known_tools_is_reported_with_the_command_that_helps() {
+        for (state, command) in [
+            (Some("failed"), "the server is failed: `mcpproxy upstream restart 'a b'`"),
+            (Some("connecting"), "the server is connecting: `mcpproxy upstream restart 'a b'`"),
+            (Some("disabled"), "the server is disabled: `mcpproxy upstream enable 'a b'`"),
+            (Some("needs-login"), "the server needs a login: `mcpproxy upstream login 'a b'`"),
+            (None, "no mcpproxy is running: `mcpproxy serve` starts the server and reads them"),
+        ] {
+            assert_eq!(recovery("a b", state), command);
+            assert!(nothing_to_ask("a b", 3, state).ends_with(command), "{state:?}");
+        }
+        assert_eq!(nothing_to_ask("s", 0, Some(CONNECTED)), "'s' has no tools.");
+        let whole = nothing_to_ask("s", 3, Some(CONNECTED));
+        assert!(whole.starts_with("Every tool of 's' is annotated."), "{whole}");
     }
 }
