@@ -608,11 +608,19 @@ pub(super) fn days(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a timestamp: RFC 3339, or an age before `now`. Returns RFC 3339.
+/// Length of a date like `2026-11-16`.
+const DATE_CHARS: usize = 10;
+
+/// Parses a timestamp: RFC 3339, a date alone (midnight UTC), or an age before `now`. Returns RFC 3339.
 pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, String> {
-    let wrong =
-        || format!("{flag} '{text}': expected RFC 3339 like {now:.0}, or an age like 2h or 7d");
-    let time = match text.parse::<Timestamp>() {
+    let wrong = || {
+        let date = now.strftime("%Y-%m-%d");
+        format!(
+            "{flag} '{text}': expected a date like {date}, RFC 3339 like {now:.0}, or an age like 2h or 7d"
+        )
+    };
+    let midnight = (text.len() == DATE_CHARS).then(|| format!("{text}T00:00:00Z"));
+    let time = match midnight.as_deref().unwrap_or(text).parse::<Timestamp>() {
         Ok(time) => time,
         Err(_) => {
             let age = days(text).map_err(|_| wrong())?;
@@ -845,7 +853,8 @@ mod tests {
         let exact: Timestamp = "2026-01-02T12:00:00.123456789Z".parse().unwrap();
         assert_eq!(moment("--since", "2h", exact).unwrap(), "2026-01-02T10:00:00Z");
         assert_eq!(at("2026-01-01T00:00:00+02:00").unwrap(), "2025-12-31T22:00:00Z");
-        for bad in ["yesterday", "-2h", "2026-13-01T00:00:00Z", ""] {
+        assert_eq!(at("2026-11-16").unwrap(), "2026-11-16T00:00:00Z", "a date is midnight UTC");
+        for bad in ["yesterday", "-2h", "2026-13-01T00:00:00Z", "2026-13-01", "2026-11-1", ""] {
             let error = at(bad).unwrap_err();
             assert!(error.starts_with(&format!("--since '{bad}'")), "{error}");
         }

@@ -556,6 +556,11 @@ fn act_7_activity_is_summarized_and_exported() {
     assert_eq!(done.json(), json!({"file": path, "bytes": text.len(), "records": 1}));
     assert!(text.starts_with("id,seq,"), "{text}");
     assert_eq!(text.matches("policy_decision").count(), 1);
+    fails(&cli(&export), 1, &["a.csv already exists", "--force"]);
+    assert_eq!(cli(&[&export[..], &["--force"]].concat()).code, Some(0));
+    let reversed =
+        ["activity", "export", "--output", "-", "--since", "2d", "--until", "2026-01-01"];
+    fails(&cli(&reversed), 2, &["--since must not be after --until"]);
     fails(&cli(&["activity", "export", "--output", "/nowhere/a.csv"]), 1, &["/nowhere/a.csv"]);
     let odd = folder.path().join("a.xyz");
     let export = ["activity", "export", "--file", odd.to_str().unwrap()];

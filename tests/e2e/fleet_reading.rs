@@ -379,6 +379,7 @@ fn export_and_status_report_the_missing_records_of_a_dead_node() {
             format,
             "--type",
             "tool_call",
+            "--force",
         ])
     };
     let whole = export("json");
@@ -414,6 +415,7 @@ fn export_and_status_report_the_missing_records_of_a_dead_node() {
         file.to_str().unwrap(),
         "--format",
         "parquet",
+        "--force",
         "--node",
         "b",
     ]);

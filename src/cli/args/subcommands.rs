@@ -522,7 +522,7 @@ or from a copy of its files if none runs.")]
         /// Rule files
         #[arg(value_name = "NEW", required = true)]
         files: Vec<PathBuf>,
-        /// Start of the period: RFC 3339, or an age like 12h or 30d
+        /// Start of the period: a date (midnight UTC), RFC 3339, or an age like 12h or 30d
         #[arg(long, value_name = "TIME", default_value = "30d")]
         since: String,
     },
@@ -606,7 +606,7 @@ Examples:
 
 --output FILE after `export` is the same as --file FILE; -o and --json set the format of the summary. \
 json is one object per line. In csv, a text that a spreadsheet would interpret as a formula gets a ' \
-prefix. The file appears under its name once it is complete.")]
+prefix. The file appears under its name once it is complete. An existing file is replaced only with --force.")]
     Export(ActivityExport),
     /// Print records as they are stored, until Ctrl-C
     #[command(after_help = "\
@@ -691,6 +691,9 @@ pub(crate) struct ActivityExport {
     /// Format: json (one object per line), csv or parquet [default: that of the file's extension; json without one]
     #[arg(long, value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
     pub(crate) format: Option<String>,
+    /// Replace an existing output file
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) filters: ActivityFilters,
 }
@@ -764,10 +767,10 @@ pub(crate) struct ActivityFilters {
     /// In a fleet, select only the records of this node
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
-    /// Start of the period: RFC 3339, or an age like 2h or 7d
+    /// Start of the period: a date (midnight UTC), RFC 3339, or an age like 2h or 7d
     #[arg(long, value_name = "TIME")]
     pub(crate) since: Option<String>,
-    /// End of the period: RFC 3339, or an age like 30m
+    /// End of the period: a date (midnight UTC), RFC 3339, or an age like 30m
     #[arg(long, value_name = "TIME")]
     pub(crate) until: Option<String>,
 }

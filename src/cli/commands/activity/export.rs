@@ -36,6 +36,9 @@ pub(super) async fn run(
     output: &Output,
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
+    if !flags.force {
+        check_new(&flags.file)?;
+    }
     let query = filters(&flags.filters, since.as_deref(), until.as_deref());
     let to = ExportTarget { file: &flags.file, format: ExportFormat::of(format) };
     let bar = match to.format {
@@ -69,6 +72,17 @@ pub(super) async fn run(
     }
     output.print(&done.to_string(), draw)?;
     check_complete(missing)
+}
+
+/// Refuses to replace a file that has content. A pipe or a device is only written to.
+fn check_new(path: &Path) -> Result<(), CommandError> {
+    match fs::metadata(path) {
+        Ok(there) if there.is_file() && there.len() > 0 => Err(CommandError::failed(format!(
+            "{} already exists: choose another name, or pass --force to replace it",
+            line(&path.display().to_string())
+        ))),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// Target file of an export, and its format.
@@ -207,16 +221,28 @@ impl Drop for Sink {
     }
 }
 
-/// Returns `--since` and `--until` as RFC 3339.
+/// Returns `--since` and `--until` as RFC 3339. A period that ends before it starts is an error.
 pub(super) fn times(
     flags: &ActivityFilters,
 ) -> Result<(Option<String>, Option<String>), CommandError> {
-    let now = Timestamp::now();
-    let moment = |flag, time: &Option<String>| {
-        let time = time.as_deref().map(|time| args::moment(flag, time, now));
-        time.transpose().map_err(CommandError::usage)
-    };
-    Ok((moment("--since", &flags.since)?, moment("--until", &flags.until)?))
+    period(flags.since.as_deref(), flags.until.as_deref(), Timestamp::now())
+        .map_err(CommandError::usage)
+}
+
+fn period(
+    since: Option<&str>,
+    until: Option<&str>,
+    now: Timestamp,
+) -> Result<(Option<String>, Option<String>), String> {
+    let moment = |flag, time: Option<&str>| time.map(|it| args::moment(flag, it, now)).transpose();
+    let (since, until) = (moment("--since", since)?, moment("--until", until)?);
+    let parsed = |time: &Option<String>| time.as_deref()?.parse::<Timestamp>().ok();
+    match (parsed(&since), parsed(&until)) {
+        (Some(start), Some(end)) if start > end => {
+            Err("--since must not be after --until".to_owned())
+        }
+        _ => Ok((since, until)),
+    }
 }
 
 /// Query parameters of the filters, with the times read by [`times`].
@@ -467,6 +493,34 @@ mod tests {
         assert_eq!((names(), fs::read(&path).unwrap()), (1, b"new".to_vec()));
         Sink::create(Path::new("/dev/null")).unwrap().finish().unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn act_7_existing_file_is_replaced_only_with_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("week.csv");
+        assert_eq!(check_new(&path), Ok(()));
+        fs::write(&path, "").unwrap();
+        assert_eq!(check_new(&path), Ok(()), "an empty file, as mktemp creates it");
+        fs::write(&path, "id,seq").unwrap();
+        let refused = check_new(&path).unwrap_err().message;
+        assert!(refused.contains("week.csv already exists") && refused.contains("--force"));
+        assert_eq!(check_new(Path::new("/dev/null")), Ok(()));
+        assert_eq!(check_new(Path::new("-")), Ok(()));
+    }
+
+    #[test]
+    fn period_that_ends_before_it_starts_is_refused_by_its_flags() {
+        let now = "2026-11-20T12:00:00Z".parse().unwrap();
+        let of = |since, until| period(Some(since), Some(until), now);
+        let refused = Err("--since must not be after --until".to_owned());
+        assert_eq!(of("2d", "5d"), refused);
+        assert_eq!(of("2026-11-16T12:00:00Z", "2026-11-16"), refused);
+        let (since, until) = of("2026-11-16", "1h").unwrap();
+        assert_eq!(since.as_deref(), Some("2026-11-16T00:00:00Z"));
+        assert_eq!(until.as_deref(), Some("2026-11-20T11:00:00Z"));
+        assert!(of("soon", "1h").unwrap_err().starts_with("--since 'soon'"));
+        assert_eq!(period(None, None, now), Ok((None, None)));
     }
 
     #[test]
