@@ -234,8 +234,25 @@ pub(super) async fn suggesting<T>(
         },
         Vocabulary::Tokens => (among(backend, "tokens", word).await, Some("mcpproxy token list")),
     };
-    failure.message += &advice(suggestion.as_deref(), all);
+    failure.message = match (&suggestion, vocabulary) {
+        (None, Vocabulary::Tools | Vocabulary::ToolsAndServers) => advised(failure.message, all),
+        (suggestion, _) => failure.message + &advice(suggestion.as_deref(), all),
+    };
     Err(failure)
+}
+
+/// Beginning of the proxy's message for a tool of an unknown server.
+const UNKNOWN_SERVER: &str = "Server '";
+
+/// Completes a message about a tool that resembles no known one. If its server is unknown, the servers are listed by
+/// another command.
+fn advised(message: String, all: Option<&str>) -> String {
+    match message.starts_with(UNKNOWN_SERVER) {
+        true => format!(
+            "{message}: `mcpproxy upstream list` lists the servers, `mcpproxy upstream add` adds one"
+        ),
+        false => message + &advice(None, all),
+    }
 }
 
 /// Suffix of a message: the suggested name, or the command that lists all names.
@@ -395,6 +412,17 @@ mod tests {
         ] {
             assert_eq!(tool_among(typed, names.to_vec()).as_deref(), suggestion, "{typed}");
         }
+    }
+
+    #[test]
+    fn cli_3_tool_of_an_unknown_server_points_to_the_servers() {
+        let of = |message: &str| advised(message.to_owned(), Some("mcpproxy tools search"));
+        assert_eq!(
+            of("Server 'files' not found"),
+            "Server 'files' not found: `mcpproxy upstream list` lists the servers, `mcpproxy upstream add` adds one"
+        );
+        let tool = "Tool 'files:x' not found";
+        assert_eq!(of(tool), format!("{tool}: `mcpproxy tools search` lists them"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::format::{counted, list, nonconforming_items, text};
 use crate::http_client::HttpClient;
 use crate::output::{Output, Paragraph, of_state};
 use crate::table::{TableView, cell, cut};
-use crate::terminal_safe::{joined, line};
+use crate::terminal_safe::{joined, line, quoted};
 use crate::{logging, output, running_proxy, start_proxy};
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::Severity;
@@ -207,6 +207,7 @@ fn running(
         let about = [text(fault, "/part"), text(fault, "/server")].join(" ");
         format!("{}: {}", about.trim_end(), text(fault, "/cause"))
     }));
+    warnings.extend(list(servers, "/servers").iter().filter_map(server_warning));
     let servers = list(servers, "/servers").iter().map(|server| {
         json!({
             "name": text(server, "/name"), "state": text(server, "/state"),
@@ -227,6 +228,19 @@ fn running(
         "sessions": number(status, "/load/sessions"),
         "activity_bytes": known.activity_bytes, "warnings": warnings,
     })
+}
+
+/// Warning for a server that is failed or needs a login, with the next command.
+fn server_warning(server: &Value) -> Option<String> {
+    let (name, state) = (text(server, "/name"), text(server, "/state"));
+    match &*state {
+        "failed" => Some(format!("server {name} is failed: mcpproxy doctor")),
+        "needs-login" => {
+            let word = quoted(&name).unwrap_or_else(|| "NAME".into());
+            Some(format!("server {name} needs a login: mcpproxy upstream login {word}"))
+        }
+        _ => None,
+    }
 }
 
 fn warnings(loaded: &Loaded) -> Vec<String> {
@@ -372,6 +386,26 @@ mod tests {
         let view = TableView { width: None, colors: Colors::Plain };
         let shown = server_line(&server, view);
         assert!(shown.contains("3 tools; 2 quarantined (mcpproxy tools diff)"), "{shown}");
+    }
+
+    #[test]
+    fn cli_3_status_warns_about_unusable_servers_with_the_next_command() {
+        let server = |name: &str, state: &str| json!({"name": name, "state": state});
+        let servers = json!({"servers": [server("a", "connected"), server("b", "failed"),
+            server("c d", "needs-login"), server("e", "disabled"), server("f", "connecting")]});
+        let known = LocalFacts { config: String::new(), activity_bytes: 0, warnings: Vec::new() };
+        let place = (String::new(), String::new());
+        let status = running(known, &place, &Value::Null, &servers, &Value::Null);
+        assert_eq!(
+            status["warnings"],
+            json!([
+                "server b is failed: mcpproxy doctor",
+                "server c d needs a login: mcpproxy upstream login 'c d'"
+            ])
+        );
+        let shown = draw(&status, TableView { width: None, colors: Colors::Plain });
+        assert!(shown.contains("warning    server b is failed: mcpproxy doctor"), "{shown}");
+        assert!(!shown.contains("none"), "{shown}");
     }
 
     #[test]
