@@ -54,6 +54,8 @@ pub(super) struct ClientFacts {
     pub(super) remote: Remote,
     /// Step by which the user makes the client reload the file.
     pub(super) afterwards: &'static str,
+    /// Place where the user permits its tools, if the guide describes it.
+    pub(super) permissions: Option<&'static str>,
 }
 
 const RESTART: &str = "Restart it.";
@@ -84,6 +86,7 @@ impl McpClient {
                 syntax: Syntax::Json("mcpServers"),
                 remote: Remote::Unknown,
                 afterwards: RESTART,
+                permissions: Some("Settings → Connectors → mcpproxy"),
             },
             Self::ClaudeCode => ClientFacts {
                 name: "Claude Code",
@@ -92,6 +95,7 @@ impl McpClient {
                 syntax: Syntax::Json("mcpServers"),
                 remote: Remote::TypedUrl,
                 afterwards: "New sessions use it.",
+                permissions: None,
             },
             Self::Cursor => ClientFacts {
                 name: "Cursor",
@@ -100,6 +104,7 @@ impl McpClient {
                 syntax: Syntax::Json("mcpServers"),
                 remote: Remote::Url,
                 afterwards: RESTART,
+                permissions: Some("~/.cursor/permissions.json"),
             },
             Self::VsCode => ClientFacts {
                 name: "VS Code",
@@ -108,6 +113,7 @@ impl McpClient {
                 syntax: Syntax::Json("servers"),
                 remote: Remote::TypedUrl,
                 afterwards: "Start it in VS Code with \"MCP: List Servers\".",
+                permissions: Some("Chat: Manage Tool Approval"),
             },
             Self::Windsurf => ClientFacts {
                 name: "Windsurf",
@@ -116,6 +122,7 @@ impl McpClient {
                 syntax: Syntax::Json("mcpServers"),
                 remote: Remote::ServerUrl,
                 afterwards: "Refresh the servers in its Cascade panel.",
+                permissions: None,
             },
             Self::Codex => ClientFacts {
                 name: "Codex",
@@ -124,6 +131,7 @@ impl McpClient {
                 syntax: Syntax::Toml("mcp_servers"),
                 remote: Remote::HttpHeaders,
                 afterwards: "New sessions use it.",
+                permissions: None,
             },
             Self::Zed => ClientFacts {
                 name: "Zed",
@@ -132,6 +140,7 @@ impl McpClient {
                 syntax: Syntax::Json("context_servers"),
                 remote: Remote::Url,
                 afterwards: "It reads its settings when they change.",
+                permissions: None,
             },
         }
     }
@@ -262,6 +271,11 @@ pub(crate) fn has_url_of(block: &Value, members: &[(String, Value)]) -> bool {
 mod tests {
     use super::*;
 
+    /// Whether a page has this text, also across a line break.
+    fn has_words(page: &str, text: &str) -> bool {
+        page.split_whitespace().collect::<Vec<_>>().join(" ").contains(text)
+    }
+
     #[test]
     fn client_files_follow_the_environment() {
         let home = |name: &str| (name == "HOME").then(|| "/h".to_owned());
@@ -271,6 +285,8 @@ mod tests {
             assert_eq!(client.path(&|_| None), None);
             let facts = client.facts();
             assert!(facts.macos.starts_with("~/"), "{client:?}");
+            let guide = include_str!("../guide/clients.md");
+            assert!(facts.permissions.is_none_or(|it| has_words(guide, it)), "{client:?}");
         }
         let set = |name: &str| match name {
             "HOME" => Some("/h".to_owned()),

@@ -473,17 +473,27 @@ fn entry_holds_a_hidden_token_of_the_client_where_mcp_requires_a_key() {
         assert_eq!(entry["mcpServers"]["mcpproxy"], expected);
         token.to_owned()
     };
-    assert!(done(&home.run(&["connect", "cursor", "--dry-run"])).contains("+++"));
-    assert!(tokens().is_empty(), "a dry run creates nothing");
+    let mode = || fs::metadata(home.path(file)).unwrap().permissions().mode() & 0o777;
+    let looked = home.run(&["connect", "cursor", "--dry-run"]);
+    for part in [
+        "+++",
+        "Token 'connect-cursor' would be created for this entry.",
+        "The file's mode would be changed from 644 to 600.",
+    ] {
+        assert!(done(&looked).contains(part), "{part}: {}", looked.stdout);
+    }
+    assert!(tokens().is_empty() && mode() == 0o644, "a dry run changes nothing");
     let in_the_way = home.path(".cursor/mcp.json.before-mcpproxy");
     fs::create_dir(&in_the_way).unwrap();
     let output = home.run(&["connect", "cursor", "--yes"]);
     assert_eq!(output.code, Some(1), "{}", output.stdout);
     assert!(output.stderr.contains("cannot write a backup"), "{}", output.stderr);
-    assert!(tokens().is_empty(), "no token is left");
+    assert!(tokens().is_empty() && mode() == 0o644, "no token is left");
     fs::remove_dir(&in_the_way).unwrap();
     let output = home.run(&["connect", "cursor", "--yes"]);
-    assert!(done(&output).contains("chmod 600"), "{}", output.stdout);
+    assert!(done(&output).contains("changed from 644 to 600"), "{}", output.stdout);
+    assert!(output.stdout.contains("~/.cursor/permissions.json: mcpproxy guide clients"));
+    assert_eq!(mode(), 0o600);
     let token = entry();
     assert!(token.starts_with("mcpp_"), "it is not the API key, which allows everything");
     for secret in [key, &token] {
@@ -497,7 +507,8 @@ fn entry_holds_a_hidden_token_of_the_client_where_mcp_requires_a_key() {
     assert!(done(&home.run(&["connect", "cursor", "--yes"])).contains("is connected"));
     assert_ne!(entry(), token);
     assert_eq!(tokens(), ["connect-cursor"]);
-    done(&home.run(&["connect", "cursor", "--undo", "--yes"]));
+    let undone = home.run(&["connect", "cursor", "--undo", "--yes"]);
+    assert!(done(&undone).contains("Token 'connect-cursor' has been revoked."));
     assert_eq!(home.text(file), before);
     assert!(tokens().is_empty(), "it is revoked with the entry");
     // It is also revoked if the entry was removed by hand.

@@ -12,7 +12,7 @@ use crate::commands::connect::direct::{DirectServers, Moved};
 use crate::commands::token;
 use crate::error::CommandError;
 use crate::output::{Colors, Output, choose, confirm, declined};
-use crate::terminal_safe::line;
+use crate::terminal_safe::{line, quoted};
 use crate::{clients, start_proxy};
 use mcpproxy_config::edit::WrittenValue;
 use mcpproxy_config::file::{Loaded, MAX_FILE_BYTES, locate};
@@ -20,6 +20,7 @@ use mcpproxy_runtime::os::{edited_file, private};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::IsTerminal as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -145,6 +146,16 @@ fn connect(
     let is_connected = before.as_deref() == Some(next.as_str());
     let colors = colors(flags, output);
     let shown = shown('+', &file, &planned, colors);
+    let wide = private::wider(path).filter(|_| carries_token);
+    let effects = |tense: &str| {
+        let is_new = carries_token && token.is_none();
+        let minted = is_new
+            .then(|| format!("Token '{}' {tense} created for this entry.", token_name(client)));
+        let narrowed = wide.map(|mode| {
+            format!("The file's mode {tense} changed from {mode:03o} to {:03o}.", own(mode))
+        });
+        [minted, narrowed].into_iter().flatten().collect::<Vec<_>>().join("\n")
+    };
     let result = |direct: &DirectServers, moved: &[String]| {
         let (connected, changed) =
             (is_connected || !flags.dry_run, !is_connected || !moved.is_empty());
@@ -159,7 +170,7 @@ fn connect(
         return output.print(&result(&direct, &moved).to_string(), |_| {
             let entry = match is_connected {
                 true => format!("{} is already connected.", known.name),
-                false => shown.trim_end().to_owned(),
+                false => format!("{shown}{}", effects("would be")).trim_end().to_owned(),
             };
             let move_preview = direct.shown(path, loaded, colors);
             let servers =
@@ -170,15 +181,20 @@ fn connect(
     if is_connected {
         let direct = DirectServers::find(client, &next, &planned, loaded);
         let moved = move_servers(flags, path, &direct, loaded, output)?;
+        let narrowed = narrow(path, wide);
         return output.print(&result(&direct, &moved.names).to_string(), |_| {
             let mut message = format!("{} is already connected.", known.name);
-            add_lines(&mut message, [Some(moved.message), direct.hint(&moved.names, loaded)]);
+            let hint = direct.hint(&moved.names, loaded);
+            add_lines(&mut message, [Some(moved.message), hint, narrowed]);
             message
         });
     }
+    let shown = format!("{shown}{}", effects("is"));
     if !confirm(&shown, &format!("Write this entry for {}?", known.name), flags.yes)? {
         return declined();
     }
+    // Narrowed before the token is in the file.
+    let narrowed = narrow(path, wide);
     let mut minted: Option<String> = None;
     let written = edited_file::edit(path, MAX_FILE_BYTES, |text| {
         let known_text = text.unwrap_or_default();
@@ -212,6 +228,9 @@ fn connect(
         Ok::<_, String>((Some(next), ()))
     });
     if let Err(error) = written {
+        if let Some(mode) = wide {
+            let _ = fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        }
         // No file contains the new token, so it is revoked.
         let left = minted.is_some() && token::revoke(loaded, &token_name(client)).is_err();
         let name = token_name(client);
@@ -234,13 +253,37 @@ fn connect(
                 "\nIt uses token '{name}'; `mcpproxy token revoke {name}` revokes it."
             );
         }
-        if carries_token && let Some(mode) = private::wider(path) {
-            message += &format!(
-                "\nThe entry contains the token, and the file is accessible to others (mode {mode:03o}): chmod 600 {}",
-                line(&file)
-            );
-        }
+        let permissions = known.permissions.map(|place| {
+            format!("Its tool permissions are set in {place}: mcpproxy guide clients.")
+        });
+        add_lines(&mut message, [narrowed, permissions]);
         message
+    })
+}
+
+/// Mode bits of everyone except the owner.
+const OTHERS: u32 = 0o077;
+
+/// A mode without the access of others.
+const fn own(mode: u32) -> u32 {
+    mode & !OTHERS
+}
+
+/// Removes others' access from a file with a token, if its mode is `wide`. Returns a sentence about it.
+fn narrow(path: &Path, wide: Option<u32>) -> Option<String> {
+    let wide = wide?;
+    // The file may be a link.
+    let done = fs::canonicalize(path).and_then(|target| private::restrict(&target));
+    let file = path.display().to_string();
+    Some(match done {
+        Ok(()) => format!(
+            "The entry contains a token, so the file's mode was changed from {wide:03o} to {:03o}.",
+            own(wide)
+        ),
+        Err(error) => format!(
+            "The entry contains a token, and the file is accessible to others (mode {wide:03o}): chmod 600 {} ({error})",
+            quoted(&file).unwrap_or_else(|| line(&file))
+        ),
     })
 }
 
@@ -267,10 +310,8 @@ fn move_servers(
         return Ok(Moved::default());
     }
     let shown = direct.shown(path, loaded, output.stderr_colors);
-    let shown = format!(
-        "{} is connected, and still reaches servers without mcpproxy.\n{shown}",
-        flags.client.facts().name
-    );
+    let shown =
+        format!("{} still reaches servers without mcpproxy.\n{shown}", flags.client.facts().name);
     match choose(&shown, &direct.question(), count, flags.yes)? {
         chosen if chosen.is_empty() => Ok(Moved::default()),
         chosen => direct.carry_out(&chosen, path, loaded),
@@ -366,7 +407,8 @@ fn undo(
     if saved.is_some() && kept.is_none() {
         let _ = fs::remove_file(backup(path));
     }
-    token::revoke(loaded, &token_name(client))?;
+    let revoked = token::revoke(loaded, &token_name(client))?
+        .then(|| format!("Token '{}' has been revoked.", token_name(client)));
     output.print(&result(true, kept.as_deref()).to_string(), |_| {
         let sentence = "is no longer connected. Sessions that have begun keep the entry.";
         let mut message = format!("{} {sentence}", known.name);
@@ -375,7 +417,7 @@ fn undo(
         let others = (!others.is_empty()).then(|| {
             format!("Backups of servers that were moved earlier are kept: {}.", names(&others))
         });
-        add_lines(&mut message, [more, others]);
+        add_lines(&mut message, [more, others, revoked]);
         message
     })
 }

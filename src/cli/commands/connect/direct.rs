@@ -150,7 +150,10 @@ impl DirectServers {
 
     /// Preview of a move.
     pub(super) fn shown(&self, path: &Path, loaded: &Loaded, colors: Colors) -> String {
-        let mut shown = format!("+++ {}\n", line(&loaded.path.display().to_string()));
+        let mut shown = String::new();
+        if self.movable().any(|server| matches!(server.handling, Handling::Added(_))) {
+            let _ = writeln!(shown, "+++ {}", line(&loaded.path.display().to_string()));
+        }
         for (at, server) in self.movable().enumerate() {
             let number = at + 1;
             let (client, name) = (self.client.facts().name, line(&server.name));
