@@ -273,7 +273,7 @@ fn cap_8_standing_approval_covers_a_session_or_a_period_until_it_is_revoked() {
     let out = proxy.cli(&["approvals", "approve", &second, "--for", "1h"]);
     assert_eq!(
         (out.code, out.stdout.trim()),
-        (Some(0), "s:write_item: approved"),
+        (Some(0), "approved for 1h for anonymous: s:write_item {\"value\":1}"),
         "{}",
         out.stderr
     );
@@ -312,8 +312,14 @@ fn cap_8_command_line_lists_shows_and_answers_approvals() {
     assert!(shown.contains("destructive") && shown.contains("/a\\u{202e}b"), "{shown}");
     let json = proxy.cli(&["--json", "approvals", "list"]).json();
     assert_eq!(json["approvals"][0]["id"], json!(id));
-    assert_eq!(proxy.cli(&["approvals", "approve", &id]).code, Some(0));
+    let approved = proxy.cli(&["approvals", "approve", &id]);
+    let expected = "approved once for anonymous: s:delete_item {\"path\":\"/a\\u{202e}b\"}";
+    assert_eq!((approved.code, approved.stdout.trim()), (Some(0), expected));
     assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    let shown = proxy.cli(&["approvals", "show", &id]).stdout;
+    assert!(shown.contains(&format!("mcpproxy activity list --text {id}")), "{shown}");
+    let found = proxy.cli(&["activity", "list", "--text", &id]).stdout;
+    assert!(found.contains("delete_item"), "{found}");
     assert_eq!(proxy.activity("type=approval")[0]["metadata"]["door"], "cli");
     let again = proxy.cli(&["approvals", "deny", &id]);
     assert_eq!(again.code, Some(1));

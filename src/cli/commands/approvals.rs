@@ -5,7 +5,7 @@ use crate::backend::{Backend, target};
 use crate::error::CommandError;
 use crate::format::{Times, list, text};
 use crate::output::{Output, Paragraph, parse};
-use crate::table::{Cell, Column, Fit, cell};
+use crate::table::{Cell, Column, Fit, cell, cut};
 use crate::terminal_safe::line;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -22,10 +22,11 @@ const FULL_ID_CHARS: usize = 16;
 const COLUMNS: [((&str, Fit), &str); 7] = [
     (("ID", Fit::Whole), "/id"),
     ((UNTIL, Fit::Whole), "/call/until"),
-    (("CALL", Fit::Name), "/access"),
+    (("CALL", Fit::Middle), "/access"),
     (("OPERATION", Fit::Rank(3)), "/call/operation"),
-    (("PRINCIPAL", Fit::Rank(1)), "/call/principal"),
-    (("REASON", Fit::Rank(2)), "/call/reason"),
+    (("PRINCIPAL", Fit::Middle), "/call/principal"),
+    // Kept, because it decides the answer.
+    (("REASON", Fit::Name), "/call/reason"),
     (("ARGUMENTS", Fit::Free), "/call/arguments"),
 ];
 
@@ -66,10 +67,15 @@ pub(super) async fn run(
             if let (Some(how_long), Some(members)) = (how_long, decision.as_object_mut()) {
                 members.insert("for".to_owned(), how_long.as_str().into());
             }
-            decide(id, &decision, backend, output).await
+            let scope = match how_long.as_deref() {
+                None => " once".to_owned(),
+                Some("session") => " for its session".to_owned(),
+                Some(how_long) => format!(" for {how_long}"),
+            };
+            decide(id, &decision, &scope, backend, output).await
         }
         ApprovalsCommand::Deny { id } => {
-            decide(id, &json!({"decision": "deny"}), backend, output).await
+            decide(id, &json!({"decision": "deny"}), "", backend, output).await
         }
     }
 }
@@ -77,16 +83,32 @@ pub(super) async fn run(
 async fn decide(
     id: &str,
     decision: &Value,
+    scope: &str,
     backend: &Backend,
     output: &Output,
 ) -> Result<(), CommandError> {
     let id = full_id(id, backend).await?;
+    // The answer to the decision lacks the call. A standing approval has none, and a failure is that of the decision.
+    let pending = backend.get(&target(&["approvals", &id], &[])).await.ok();
+    let pending = pending.and_then(|it| parse(it.json().ok()?).ok()).unwrap_or_default();
     let decided = backend.post(&target(&["approvals", &id], &[]), decision.to_string()).await;
     let decided = decided.map_err(|failure| failure.naming(&id, LISTING))?;
     output.print(decided.json()?, |data| {
-        let approval = data.get("approval").unwrap_or(data);
-        format!("{}: {}", line(&text(approval, "/access")), line(&text(approval, "/state")))
+        decision_line(data, pending.get("approval").unwrap_or(&pending), scope, output.view.width)
     })
+}
+
+/// States what was decided about which call, on one line.
+fn decision_line(decided: &Value, pending: &Value, scope: &str, width: Option<usize>) -> String {
+    let approval = decided.get("approval").unwrap_or(decided);
+    let [access, state] = ["/access", "/state"].map(|at| text(approval, at));
+    let [principal, arguments] =
+        ["/call/principal", "/call/arguments"].map(|at| cell(&text(pending, at)));
+    let shown = match principal.is_empty() {
+        true => format!("{}: {}", line(&access), line(&state)),
+        false => format!("{}{scope} for {principal}: {} {arguments}", line(&state), line(&access)),
+    };
+    cut(shown.trim_end(), width.unwrap_or(usize::MAX))
 }
 
 /// Completes an id prefix.
@@ -208,6 +230,13 @@ fn show(data: &Value, width: Option<usize>) -> String {
             let _ = writeln!(shown, "\n{title}\n{}", below.block(&value));
         }
     }
+    if approval.get("call").is_none() {
+        let id = line(&text(approval, "/id")).into_owned();
+        let _ = writeln!(
+            shown,
+            "\nThe call and its arguments are in the log: mcpproxy activity list --text {id}"
+        );
+    }
     shown
 }
 
@@ -226,6 +255,41 @@ mod tests {
         assert!(complete_prefix("5r8", &ids).unwrap_err().contains("at least 4"));
         assert!(complete_prefix("", &ids).is_err());
         assert_eq!((unique_prefix_length(&ids), unique_prefix_length(&ids[1..])), (7, 6));
+    }
+
+    #[test]
+    fn cli_3_decision_names_the_call_its_principal_and_its_arguments() {
+        let decided = json!({"approval": {"access": "memory:delete", "state": "approved"}});
+        let pending = json!({"call": {"principal": "token:ops",
+            "arguments": "{\"entityNames\":\n [\"X\"]}"}});
+        let shown = |scope: &str, width| decision_line(&decided, &pending, scope, width);
+        let once = "approved once for token:ops: memory:delete {\"entityNames\": [\"X\"]}";
+        assert_eq!(shown(" once", None), once);
+        assert_eq!(shown(" once", Some(40)), "approved once for token:ops:…");
+        assert!(shown(" for 1h", None).starts_with("approved for 1h for token:ops: memory:delete"));
+        let standing = decision_line(&decided, &Value::Null, "", None);
+        assert_eq!(standing, "memory:delete: approved");
+    }
+
+    #[test]
+    fn cli_3_decided_approval_names_the_command_that_finds_its_call() {
+        let decided = json!({"approval": {"id": "5r8x0q2mzk7w1ahd", "state": "approved"}});
+        let command = "mcpproxy activity list --text 5r8x0q2mzk7w1ahd";
+        assert!(show(&decided, Some(80)).trim_end().ends_with(command));
+        let pending = json!({"approval": {"id": "x", "state": "waiting", "call": {}}});
+        assert!(!show(&pending, None).contains("activity list"));
+    }
+
+    #[test]
+    fn cli_2_approval_list_keeps_the_reason() {
+        let call = json!({"operation": "destructive", "principal": "token:ops", "until": "2026-01-02T03:04:05Z",
+            "reason": "clean up the obsolete entity X of the test run",
+            "arguments": "{\"entityNames\":[\"X\",\"Y\",\"Z\",\"and some more of them\"]}"});
+        let all = json!({"approvals": [
+            {"id": "5r8x0q2mzk7w1ahd", "access": "memory:delete_entities", "call": call}]});
+        let times = Times::Relative("2026-01-02T03:00:00Z".parse().unwrap());
+        let keeps = ["REASON", "clean up the", ":delete_entities", "token:ops", "ARGUMENTS"];
+        crate::output::tests::fits(|output| table(&all, output, &times), &keeps);
     }
 
     #[test]
