@@ -9,6 +9,7 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt::Display;
+use std::ops::Range;
 
 /// Time format chosen with `--time`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -168,9 +169,67 @@ pub(super) fn nonconforming_items(server: &Value, max: usize) -> Option<String> 
     })
 }
 
+/// Adjacent identical blocks of lines, such as the tracebacks of a server that is restarted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RepeatedLines {
+    /// Lines of the last occurrence.
+    pub(super) lines: Range<usize>,
+    /// Number of occurrences.
+    pub(super) count: usize,
+}
+
+/// Folds adjacent identical blocks of lines. The blocks end at the last line, because the first occurrence may be
+/// incomplete. Among several ways to fold, the one that covers the most lines is used.
+pub(super) fn fold_repeats<T: Eq>(lines: &[T]) -> Vec<RepeatedLines> {
+    let mut blocks = Vec::new();
+    let mut rest = lines;
+    while !rest.is_empty() {
+        let end = rest.len();
+        let count_of = |size: usize| {
+            let last = rest.get(end - size..);
+            let copies = rest.rchunks_exact(size).take_while(|it| Some(*it) == last);
+            copies.count()
+        };
+        let sizes = (1..=end / 2).map(|size| (size, count_of(size)));
+        let best = sizes.filter(|(_, count)| *count > 1);
+        // The smallest of the blocks that cover the same lines.
+        let best = best.max_by_key(|(size, count)| (size * count, usize::MAX - size));
+        let (size, count) = best.unwrap_or((1, 1));
+        blocks.push(RepeatedLines { lines: end - size..end, count });
+        rest = rest.get(..end - size * count).unwrap_or_default();
+    }
+    blocks.reverse();
+    blocks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn adjacent_identical_blocks_are_folded_into_the_last_one() {
+        let folded = |lines: &str| {
+            let lines: Vec<_> = lines.chars().collect();
+            let blocks = fold_repeats(&lines).into_iter();
+            let shown = blocks.map(|it| {
+                let block: String = lines[it.lines].iter().collect();
+                if it.count == 1 { block } else { format!("({block} {})", it.count) }
+            });
+            shown.collect::<String>()
+        };
+        for (lines, expected) in [
+            ("", ""),
+            ("abc", "abc"),
+            ("abb", "a(b 2)"),
+            ("abcabcabc", "(abc 3)"),
+            // The first occurrence is cut off, and a line repeats within the block.
+            ("cabbcabbc", "c(abbc 2)"),
+            ("xabababy", "x(ab 3)y"),
+            ("aaaa", "(a 4)"),
+        ] {
+            assert_eq!(folded(lines), expected, "{lines}");
+        }
+    }
 
     #[test]
     fn ages_are_short_and_future_times_start_with_in() {

@@ -82,12 +82,14 @@ pub(super) struct Paragraph {
     width: Option<usize>,
     /// Columns before the text.
     indent: usize,
+    /// Whether a path may exceed the width, so that it can be copied.
+    keeps_paths: bool,
 }
 
 impl Paragraph {
     /// Creates a paragraph at the left edge, for mcpproxy's own text.
     pub(super) fn new(width: Option<usize>) -> Self {
-        Self { width, indent: 0 }
+        Self { width, indent: 0, keeps_paths: false }
     }
 
     /// Returns the same paragraph with a different indentation.
@@ -95,12 +97,20 @@ impl Paragraph {
         Self { indent, ..self }
     }
 
+    /// Returns the same paragraph with paths and URLs in one piece, even if one is wider than the terminal.
+    pub(super) fn keeping_paths(self) -> Self {
+        Self { keeps_paths: true, ..self }
+    }
+
     /// Wraps a text that continues the current line. Does not end with a newline.
     pub(super) fn text(self, text: &str) -> String {
         let blanks = " ".repeat(self.indent);
         let text = clean(text).replace('\t', TAB);
         let lines = text.split('\n').flat_map(|line| match self.width {
-            Some(width) => wrapped(line, width.saturating_sub(self.indent).max(MIN_TEXT_WIDTH)),
+            Some(width) => {
+                let limit = width.saturating_sub(self.indent).max(MIN_TEXT_WIDTH);
+                wrapped(line, limit, self.keeps_paths)
+            }
             None => vec![line],
         });
         let mut drawn = String::with_capacity(text.len());
@@ -134,8 +144,8 @@ impl Paragraph {
 }
 
 /// Splits a line at `width_limit` columns: between words, or after a comma in text without blanks such as JSON, unless
-/// that leaves more than half of a line empty.
-fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
+/// that leaves more than half of a line empty. If `keeps_paths` is set, a path is not split.
+fn wrapped(line: &str, width_limit: usize, keeps_paths: bool) -> Vec<&str> {
     let (mut lines, mut rest) = (Vec::new(), line);
     loop {
         let mut end = 0;
@@ -160,7 +170,8 @@ fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
             break;
         }
         let is_late = |at: &usize| rest.get(..*at).is_some_and(|it| it.width() * 2 >= width_limit);
-        let between = blank.filter(is_late).or(comma.filter(is_late));
+        let path_end = if keeps_paths { end_before_or_after_path(rest, end) } else { None };
+        let between = path_end.or(blank.filter(is_late)).or(comma.filter(is_late));
         // A part has at least one character, regardless of its width.
         let first = rest.chars().next().map_or(0, char::len_utf8);
         let (before, after) = rest.split_at(between.unwrap_or(end).max(first));
@@ -173,9 +184,50 @@ fn wrapped(line: &str, width_limit: usize) -> Vec<&str> {
     lines
 }
 
+/// Maximum width of a path that is not split.
+const MAX_PATH_WIDTH: usize = 1024;
+
+/// Where to split a line if `end` is within a path: before the path, or after it if the line begins with it. `None` if
+/// there is no path, or if it is too long.
+fn end_before_or_after_path(line: &str, end: usize) -> Option<usize> {
+    let (before, after) = line.split_at_checked(end)?;
+    let start = before.rfind(' ').map_or(0, |blank| blank + 1);
+    let stop = after.find(' ').map_or(line.len(), |blank| end + blank);
+    let path = line.get(start..stop)?;
+    let is_path = path.contains('/') && path.width() <= MAX_PATH_WIDTH;
+    let is_first = || line.get(..start).is_none_or(|it| it.trim_start().is_empty());
+    match is_path && start < end && end < stop {
+        true if is_first() => Some(stop),
+        true => Some(start - 1),
+        false => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn path_is_kept_in_one_piece() {
+        for (text, width_limit, lines) in [
+            (
+                "at /usr/lib/python3/mcp.py line 3",
+                20,
+                &["at", "/usr/lib/python3/mcp.py", "line 3"][..],
+            ),
+            ("/usr/lib/python3/mcp.py", 10, &["/usr/lib/python3/mcp.py"]),
+            ("  /usr/lib/python3/mcp.py x", 10, &["  /usr/lib/python3/mcp.py", "x"]),
+            ("one two /a/b", 12, &["one two /a/b"]),
+            ("one two three", 7, &["one two", "three"]),
+            ("a 0123456789", 6, &["a 0123", "456789"]),
+        ] {
+            let wrapped: Vec<_> =
+                wrapped(text, width_limit, true).into_iter().map(str::trim_end).collect();
+            assert_eq!(wrapped, lines, "{text} in {width_limit}");
+        }
+        let long = format!("/{}", "x".repeat(2 * MAX_PATH_WIDTH));
+        assert!(wrapped(&long, 80, true).iter().all(|line| line.len() <= 80));
+    }
 
     #[test]
     fn color_flag_is_obeyed_and_unknown_states_are_unstyled() {
@@ -225,7 +277,7 @@ mod tests {
             ("ends here   ", 9, &["ends here"]),
         ] {
             let wrapped: Vec<_> =
-                wrapped(text, width_limit).into_iter().map(str::trim_end).collect();
+                wrapped(text, width_limit, false).into_iter().map(str::trim_end).collect();
             assert_eq!(wrapped, lines, "{text} in {width_limit}");
         }
     }

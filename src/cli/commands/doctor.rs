@@ -9,7 +9,7 @@ use crate::backend::{Backend, fetch_all, target};
 use crate::commands::doctor::probes::{Diagnosis, DiagnosisKind};
 use crate::commands::status::bytes;
 use crate::error::CommandError;
-use crate::format::{counted, list, nonconforming_items, second_connection, text};
+use crate::format::{counted, fold_repeats, list, nonconforming_items, second_connection, text};
 use crate::output::{Output, Paragraph, of_state};
 use crate::server_state::{ServerTrial, try_servers};
 use crate::table::TableView;
@@ -36,6 +36,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::LocalRuntime;
+use unicode_width::UnicodeWidthStr as _;
 
 mod probes;
 
@@ -103,8 +104,9 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
 
 fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
     let mut shown = String::new();
-    let [text_at, fix_at] = [OUTCOME + 1 + CHECK + 1, OUTCOME + 1 + CHECK + 3];
-    let [text_at, fix_at] = [text_at, fix_at].map(|at| Paragraph::new(width).indented(at));
+    let [text_indent, fix_indent] = [OUTCOME + 1 + CHECK + 1, OUTCOME + 1 + CHECK + 3];
+    let [text_at, fix_at] =
+        [text_indent, fix_indent].map(|at| Paragraph::new(width).indented(at).keeping_paths());
     for finding in list(answer, "/findings") {
         let [outcome, check, finding_text, fix] =
             ["/outcome", "/check", "/text", "/mend"].map(|at| text(finding, at));
@@ -116,7 +118,12 @@ fn draw(answer: &Value, TableView { width, colors }: TableView) -> String {
             let _ = writeln!(shown, "{:indent$} | {logged}", "", indent = OUTCOME + CHECK + 1);
         }
         if !fix.is_empty() {
-            let fix = fix_at.text(&line(&fix));
+            // Split only between two commands, so that each can be copied.
+            let mut fix = line(&fix);
+            if width.is_some_and(|width| fix_indent + fix.width() > width) {
+                let next = format!(",\n{:fix_indent$}then", "");
+                fix = fix.replace(", then", &next).into();
+            }
             let _ = writeln!(shown, "{:indent$} → {fix}", "", indent = OUTCOME + CHECK + 1);
         }
     }
@@ -415,7 +422,7 @@ fn servers(
             | Status::Connecting
             | Status::Failed
             | Status::NeedsLogin
-            | Status::Throttled => failed(&all, name, &trial.message()),
+            | Status::Throttled => failed(&all, name, &trial.message(), false),
         };
         finding.took = Some(*took);
         found.push(finding);
@@ -439,7 +446,7 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
         "connected" => odd(format!("{name}: {tools}; {reason}"), String::new()),
         "connecting" if reason.is_empty() => odd(format!("{name}: starting"), String::new()),
         "connecting" => odd(format!("{name}: {reason}"), String::new()),
-        state => failed(config, &name, &format!("{state}: {reason}")),
+        state => failed(config, &name, &format!("{state}: {reason}"), true),
     }];
     let held = text(server, "/quarantined");
     if !matches!(&*held, "" | "0") {
@@ -511,34 +518,37 @@ const LAST_LINES: usize = 5;
 /// Number of lines read for this purpose, because a server may repeat a line.
 const READ_LINES: usize = 50;
 
-/// Finding for a server that is not usable, with its last output.
-fn failed(config: &Config, name: &str, reason: &str) -> Diagnosis {
+/// Finding for a server that is not usable, with its last output. A running proxy can restart it.
+fn failed(config: &Config, name: &str, reason: &str, is_running: bool) -> Diagnosis {
     let name_word = quoted(name).unwrap_or_else(|| "NAME".into());
     let needs_login = reason.contains("upstream login");
     let lines = match needs_login {
         true => Vec::new(),
         false => last_lines(&config.stderr_folder(), name),
     };
+    let then = match is_running {
+        true => format!(", then: mcpproxy upstream restart {name_word}"),
+        false => String::new(),
+    };
     let fix = match lines.is_empty() {
         _ if needs_login => format!("mcpproxy upstream login {name_word}"),
         // The server did not start, so its log has nothing to add.
-        true => format!(
-            "$EDITOR \"$(mcpproxy config path)\", then mcpproxy upstream restart {name_word}"
-        ),
-        false => format!("mcpproxy upstream logs {name_word}"),
+        true => format!("$EDITOR \"$(mcpproxy config path)\"{then}"),
+        false => format!("mcpproxy upstream logs {name_word}{then}"),
     };
     Diagnosis { lines, ..Diagnosis::wrong("server", format!("{name}: {reason}"), fix) }
 }
 
-/// The last [`LAST_LINES`] lines of a server's log with their times. Repeated lines are reduced to the last one. Empty
-/// if the log is unreadable, because the reason is known without it.
+/// The last [`LAST_LINES`] lines of a server's log with their times. Repeated lines and tracebacks are reduced to the
+/// last one. Empty if the log is unreadable, because the reason is known without it.
 fn last_lines(folder: &Path, name: &str) -> Vec<String> {
     let kept = stderr_log::read(folder, name, None, READ_LINES);
-    let mut lines = kept.map(|kept| kept.lines).unwrap_or_default();
-    lines.reverse();
-    lines.dedup_by(|older, newer| older.line == newer.line);
-    lines.truncate(LAST_LINES);
-    lines.iter().rev().map(|it| format!("{} {}", it.time, it.line)).collect()
+    let lines = kept.map(|kept| kept.lines).unwrap_or_default();
+    let keys: Vec<_> = lines.iter().map(|it| &it.line).collect();
+    let blocks = fold_repeats(&keys).into_iter().filter_map(|it| lines.get(it.lines));
+    let mut last: Vec<_> = blocks.flatten().map(|it| format!("{} {}", it.time, it.line)).collect();
+    last.drain(..last.len().saturating_sub(LAST_LINES));
+    last
 }
 
 /// Quotes a path for a shell.
@@ -551,7 +561,6 @@ fn word(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::output::Colors;
-    use crate::output::tests::fits;
     use mcpproxy_config::{Config, Flags};
 
     #[test]
@@ -562,8 +571,22 @@ mod tests {
                 "mend": format!("$EDITOR {path}")},
             {"outcome": "ok", "check": "log", "text": "words of a finding ".repeat(10), "mend": ""},
         ]});
-        let keeps = ["wrong    config   /a-folder", " → $EDITOR", "ok       log      words"];
-        fits(|output| draw(&answer, output.view), &keeps);
+        // A path and a command stay in one piece, and may exceed the width.
+        let narrow = draw(&answer, TableView { width: Some(80), colors: Colors::Plain });
+        let keeps = [
+            &*format!("wrong    config   {path}:\n                  no"),
+            &format!(" → $EDITOR {path}\n"),
+            "ok       log      words",
+        ];
+        keeps.iter().for_each(|kept| assert!(narrow.contains(kept), "{kept}: {narrow}"));
+        let fix = format!("$EDITOR \"$(mcpproxy config path)\", then: {}", "word ".repeat(8));
+        let second = json!({"findings": [{"outcome": "wrong", "check": "server", "text": "x", "mend": fix}]});
+        let shown = draw(&second, TableView { width: Some(80), colors: Colors::Plain });
+        let expected = "→ $EDITOR \"$(mcpproxy config path)\",\n                    then: word";
+        assert!(shown.contains(expected), "{shown}");
+        let others = narrow.lines().filter(|line| !line.contains(&path));
+        assert!(others.clone().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(others.skip(1).all(|line| line.starts_with("  ") || line.starts_with("ok")));
         let whole = draw(&answer, TableView { width: None, colors: Colors::Plain });
         assert_eq!(whole.lines().count(), 3, "{whole}");
     }
@@ -602,6 +625,9 @@ mod tests {
         let login = found(json!({"name": "s", "state": "needs-login", "reason": reason}));
         let text = format!("s: needs-login: {reason}");
         assert_eq!(login, [(Wrong, text, "mcpproxy upstream login s".to_owned())]);
+        let failed = found(json!({"name": "s", "state": "failed", "reason": "no such program"}));
+        let fix = "$EDITOR \"$(mcpproxy config path)\", then: mcpproxy upstream restart s";
+        assert_eq!(failed, [(Wrong, "s: failed: no such program".to_owned(), fix.to_owned())]);
         assert_eq!(found(json!({"name": "s", "state": "disabled"})), []);
     }
 
@@ -661,6 +687,9 @@ mod tests {
         // Folding comes before the limit.
         let many: Vec<_> = (0..8).flat_map(|at| [(at, "x"), (at + 20, "x")]).collect();
         assert_eq!(lines(&many), ["27.000Z x"]);
+        // A traceback of several lines, too.
+        let attempts = [(1, "a"), (1, "b"), (1, "c"), (2, "a"), (2, "b"), (2, "c")];
+        assert_eq!(lines(&attempts), ["02.000Z a", "02.000Z b", "02.000Z c"]);
         let names = ["0", "1", "2", "3", "4", "5", "6"];
         let different: Vec<_> = (10..17).zip(names).collect();
         let expected = ["12.000Z 2", "13.000Z 3", "14.000Z 4", "15.000Z 5", "16.000Z 6"];

@@ -8,7 +8,9 @@ use crate::args::{Format, Global, UpstreamAdd, UpstreamCommand};
 use crate::backend::{Backend, Needs, target};
 use crate::completion::{Vocabulary, suggesting, unknown_server};
 use crate::error::{CommandError, Exit};
-use crate::format::{TimeStyle, Times, list, list_notes, nonconforming, second_connection, text};
+use crate::format::{
+    TimeStyle, Times, fold_repeats, list, list_notes, nonconforming, second_connection, text,
+};
 use crate::output::{Output, Paragraph, of_state};
 use crate::running_proxy::ReloadReport;
 use crate::server_state::try_new_server;
@@ -504,6 +506,7 @@ pub(super) fn logs(
                  `mcpproxy doctor` shows its state.",
                 line(name)
             ),
+            lines if output.terminal => folded(lines, &times, width),
             lines => lines.iter().map(|it| shown(it, &times, width) + "\n").collect(),
         });
     }
@@ -526,10 +529,25 @@ pub(super) fn logs(
     }
 }
 
+/// Log lines, in which adjacent identical parts, such as tracebacks, are shown once with their number.
+fn folded(lines: &[Value], times: &Times, width: Option<usize>) -> String {
+    let keys: Vec<_> = lines.iter().map(|it| text(it, "/line")).collect();
+    let mut drawn = String::new();
+    for block in fold_repeats(&keys) {
+        for entry in lines.get(block.lines).unwrap_or_default() {
+            drawn += &(shown(entry, times, width) + "\n");
+        }
+        if block.count > 1 {
+            drawn += &format!("(repeated {} times)\n", block.count);
+        }
+    }
+    drawn
+}
+
 /// A log line preceded by its time; wrapped parts are indented.
 fn shown(entry: &Value, times: &Times, width: Option<usize>) -> String {
     let time = times.exact_text(&text(entry, "/time")) + " ";
-    let paragraph = Paragraph::new(width).indented(time.width() + 1);
+    let paragraph = Paragraph::new(width).indented(time.width() + 1).keeping_paths();
     paragraph.labeled(&time, &line(&text(entry, "/line")))
 }
 
@@ -670,6 +688,27 @@ mod tests {
             "  tools/list 'odd' omitted: inputSchema is an",
         ];
         fits(|output| table(&servers, output), &keeps);
+    }
+
+    #[test]
+    fn cli_3_repeated_traceback_is_shown_once() {
+        let line = |second: u32, line: &str| json!({"time": format!("2026-01-02T03:04:0{second}Z"), "line": line});
+        let path =
+            format!("File \"/{}/mcp/server/fastmcp.py\", line 3", "site-packages/".repeat(5));
+        let attempt = |at: u32| [line(at, "Traceback:"), line(at, &path), line(at, "KeyError")];
+        let lines =
+            [[line(0, "ready")].to_vec(), attempt(1).to_vec(), attempt(2).to_vec()].concat();
+        let times = Times::new(Some(TimeStyle::Utc), false);
+        let drawn = folded(&lines, &times, Some(80));
+        assert!(
+            drawn.ends_with("2026-01-02T03:04:02.000Z  KeyError\n(repeated 2 times)\n"),
+            "{drawn}"
+        );
+        assert_eq!(drawn.matches("Traceback").count(), 1, "{drawn}");
+        assert!(
+            drawn.contains(path.split(' ').nth(1).unwrap()),
+            "the path is in one piece: {drawn}"
+        );
     }
 
     #[test]
