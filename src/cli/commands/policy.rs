@@ -514,7 +514,8 @@ async fn read_replay(
 }
 
 fn draw_replay(report: &Value, output: &Output) -> String {
-    let all = list(report, "/by_tool_and_principal");
+    let (all, unchanged): (Vec<&Value>, Vec<_>) =
+        list(report, "/by_tool_and_principal").iter().partition(|row| is_changed(row));
     let rows = all.iter().take(MAX_ROWS).map(|row| {
         let mut cells: Vec<Cell> =
             vec![cell(&text(row, "/tool")).into(), cell(&text(row, "/principal")).into()];
@@ -533,16 +534,24 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         ("PRINCIPAL", if differs(&rows, 1) { Fit::Middle } else { Fit::Rank(4) }),
         ("CALLS", Fit::Rank(3)),
         ("NEWLY REFUSED", Fit::Whole),
-        ("NEWLY ALLOWED", if counts("newly_allowed") { Fit::Whole } else { Fit::Rank(6) }),
+        ("NEWLY ALLOWED", Fit::Whole),
         ("UNDECIDABLE", if counts("undecidable") { Fit::Rank(2) } else { Fit::Rank(5) }),
         ("RULES", Fit::Free),
     ]);
     let numbers = ["CALLS", "NEWLY REFUSED", "NEWLY ALLOWED", "UNDECIDABLE"];
     let columns = Column::with_numbers(columns, &numbers);
-    let table = output.table(&columns, rows);
+    let any = !rows.is_empty();
+    let table = if any { output.table(&columns, rows) } else { String::new() };
     let more = match all.len().saturating_sub(MAX_ROWS) {
         0 => String::new(),
         more => format!("… and {more} more (-o json has all)\n"),
+    };
+    let same = match unchanged.len() {
+        0 => String::new(),
+        1 => format!("1 {}tool and principal: unchanged\n", if any { "more " } else { "" }),
+        same => {
+            format!("{same} {}tools and principals: unchanged\n", if any { "more " } else { "" })
+        }
     };
     let [calls, refused, allowed, undecidable] =
         COUNTED.map(|name| text(report, &format!("/total/{name}")));
@@ -551,7 +560,15 @@ fn draw_replay(report: &Value, output: &Output) -> String {
         counted(calls, "call"),
         text(report, "/since")
     );
-    format!("{table}{more}{}\n", Paragraph::new(output.view.width).text(&total))
+    let total = Paragraph::new(output.view.width).text(&total);
+    format!("The new rules, compared with the rules in force now:\n\n{table}{more}{same}{total}\n")
+}
+
+/// Whether the new rules decide any call of a row differently, or may do so.
+fn is_changed(row: &Value) -> bool {
+    ["/newly_refused", "/newly_allowed", "/undecidable"]
+        .iter()
+        .any(|at| !matches!(&*text(row, at), "" | "0"))
 }
 
 #[cfg(test)]
@@ -587,6 +604,26 @@ mod tests {
             "rules": [rule("all-of-the-home-folder", "permit"), rule("nothing-of-the-system", "forbid")]});
         let keeps = ["EFFECT", "permit", "forbid"];
         crate::output::tests::fits(|output| draw_explanation(&explanation, output), &keeps);
+    }
+
+    #[test]
+    fn cli_2_replay_folds_rows_without_a_change_and_names_its_baseline() {
+        let row = |tool: &str, refused: u64| {
+            json!({"tool": tool, "principal": "token:ci", "calls": 9, "newly_refused": refused,
+                "newly_allowed": 0, "undecidable": 0, "rules": ["no-deletes"]})
+        };
+        let report = |rows: Vec<Value>| json!({"since": "2026-01-02", "total": {}, "by_tool_and_principal": rows});
+        let some = report(vec![row("m:delete", 3), row("m:read", 0), row("m:list", 0)]);
+        let keeps = [
+            "The new rules, compared with the rules in force now:\n\nTOOL",
+            "m:delete",
+            "NEWLY ALLOWED",
+            "\n2 more tools and principals: unchanged\n",
+        ];
+        crate::output::tests::fits(|output| draw_replay(&some, output), &keeps);
+        let none = report(vec![row("m:read", 0)]);
+        let keeps = ["now:\n\n1 tool and principal: unchanged\n"];
+        crate::output::tests::fits(|output| draw_replay(&none, output), &keeps);
     }
 
     #[test]
