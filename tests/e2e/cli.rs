@@ -506,6 +506,7 @@ fn demo_shows_five_outcomes_and_leaves_no_files() {
         "blocked: size",
         "marked destructive by server",
         "max_bytes 5242880",
+        "mcpproxy init",
         "mcpproxy import",
         "mcpproxy upstream add",
         "mcpproxy connect",
@@ -513,7 +514,8 @@ fn demo_shows_five_outcomes_and_leaves_no_files() {
         assert!(output.stdout.contains(expected), "{expected}: {}", output.stdout);
     }
     // One row for a call and its decision, with the reason.
-    let (_, table) = output.stdout.split_once("mcpproxy activity list").unwrap();
+    let (_, table) = output.stdout.split_once("The resulting activity log").unwrap();
+    assert!(!table.contains("activity list"), "the log of the demo cannot be read any more");
     let row = |tool: &str| {
         let rows: Vec<_> = table.lines().filter(|line| line.contains(tool)).collect();
         assert_eq!(rows.len(), 1, "{tool}: {table}");

@@ -38,9 +38,13 @@ const WIDTH: u16 = 80;
 /// Indentation of wrapped text.
 const INDENT: &str = "     ";
 
+/// Heading of the log. No command is named, because the log is removed with the demo's folder.
+const LOG: &str = "The resulting activity log, which is removed with the demo's temporary folder:";
+
 /// Next steps after the demo.
 const NEXT: &str = "\
 Next: run it in front of your own servers.
+  mcpproxy init                             create a config with an API key
   mcpproxy import                           import the servers of your clients
   mcpproxy upstream add NAME -- COMMAND …   or add one
   mcpproxy serve                            run the proxy in front of them
@@ -327,7 +331,7 @@ async fn draw_activity(report: &mut String, backend: &Backend) -> Result<(), Com
     let columns = Column::with_numbers(columns, &["DURATION"]);
     let view = TableView { width: Some(usize::from(WIDTH) - 2), colors: Colors::Plain };
     let table = draw(&columns, rows, view);
-    let _ = writeln!(report, "\nThe resulting activity log (mcpproxy activity list):\n");
+    let _ = writeln!(report, "\n{LOG}\n");
     for line in table.lines() {
         let _ = writeln!(report, "  {line}");
     }
