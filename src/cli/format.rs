@@ -171,7 +171,7 @@ pub(super) fn nonconforming_items(server: &Value, max: usize) -> Option<String> 
 
 /// Adjacent identical blocks of lines, such as the tracebacks of a server that is restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct RepeatedLines {
     /// Lines of the last occurrence.
     pub(super) lines: Range<usize>,
     /// Number of occurrences.
@@ -180,7 +180,7 @@ pub(super) struct Block {
 
 /// Folds adjacent identical blocks of lines. The blocks end at the last line, because the first occurrence may be
 /// incomplete. Among several ways to fold, the one that covers the most lines is used.
-pub(super) fn fold_repeats<T: Eq>(lines: &[T]) -> Vec<Block> {
+pub(super) fn fold_repeats<T: Eq>(lines: &[T]) -> Vec<RepeatedLines> {
     let mut blocks = Vec::new();
     let mut rest = lines;
     while !rest.is_empty() {
@@ -195,7 +195,7 @@ pub(super) fn fold_repeats<T: Eq>(lines: &[T]) -> Vec<Block> {
         // The smallest of the blocks that cover the same lines.
         let best = best.max_by_key(|(size, count)| (size * count, usize::MAX - size));
         let (size, count) = best.unwrap_or((1, 1));
-        blocks.push(Block { lines: end - size..end, count });
+        blocks.push(RepeatedLines { lines: end - size..end, count });
         rest = rest.get(..end - size * count).unwrap_or_default();
     }
     blocks.reverse();

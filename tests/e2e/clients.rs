@@ -424,6 +424,30 @@ fn undo_in_a_changed_file_removes_only_our_entry() {
     assert!(broken.stderr.contains("line 1 column"), "{}", broken.stderr);
 }
 
+// FR-043
+#[test]
+fn annotate_shows_the_change_and_asks_once_before_it_writes() {
+    let home = Home::new();
+    home.put(CONFIG, "{}");
+    let stub = stub().display().to_string();
+    done(&home.run(&["upstream", "add", "s", "--", &stub, "stdio", "--only", "no_hints,plain"]));
+    let stated = || home.config()["mcpServers"]["s"]["capabilities"].clone();
+    let seen = home.typed(&["tools", "annotate", "s"], "r\nw\nn\n");
+    let change = ["no_hints: read", "plain: write", "Write this to the config file? [y/N]"];
+    assert!(change.iter().all(|it| seen.contains(it)) && seen.contains("Nothing was changed."));
+    assert_eq!(stated(), Value::Null);
+    home.typed(&["tools", "annotate", "s"], "r\ns\ny\n");
+    assert_eq!(stated(), json!({"no_hints": {"side_effect": "read"}}));
+    // Only the tool that is left is asked about; another answer is corrected without a question.
+    let seen = home.typed(&["tools", "annotate", "s"], "d\ny\n");
+    assert!(seen.contains("s:plain (1 of 1)"), "{seen}");
+    let output = home.run(&["tools", "annotate", "s", "--write", "no_hints"]);
+    assert!(done(&output).contains("no_hints: read → write"), "{}", output.stdout);
+    let all =
+        json!({"no_hints": {"side_effect": "write"}, "plain": {"side_effect": "destructive"}});
+    assert_eq!(stated(), all);
+}
+
 #[test]
 fn entry_holds_a_hidden_token_of_the_client_where_mcp_requires_a_key() {
     let home = Home::new();

@@ -65,10 +65,11 @@ pub(super) fn run(
     let state = state.map(|it| text(it, "/state").into_owned());
     let stated_before = stated_by_operator(&loaded, name);
     let tools = list(&found, "/tools");
-    let (unannotated, annotated): (Vec<_>, Vec<_>) = tools
-        .iter()
-        .cloned()
-        .partition(|it| it.pointer("/unannotated") == Some(&Value::Bool(true)));
+    // Without a running proxy the capabilities of the config are not part of the tools.
+    let (unannotated, annotated): (Vec<_>, Vec<_>) = tools.iter().cloned().partition(|tool| {
+        tool.pointer("/unannotated") == Some(&Value::Bool(true))
+            && !stated_before.contains_key(&own_name(tool))
+    });
     if tools.is_empty() && state.as_deref() != Some(CONNECTED) {
         return Err(CommandError::failed(format!(
             "the tools of '{}' are not known, {}",
