@@ -81,9 +81,9 @@ function draw() {
   const lost = nodes.reduce((sum, it) => sum + (it.said?.ledger?.lost ?? 0), 0);
   redraw(tiles, tile('Living nodes', `${number(seen.living)} of ${number(nodes.length)}`, { note: states.map(([name, many]) => `${number(many)} ${name}`).join(', ') || 'all of them' }),
     ledger && [
-      tile('In the store', number(ledger.stored), { title: 'Records of this node in the store', note: `of ${number(ledger.committed)} in the log of this node` }),
+      tile('In the store', number(ledger.stored), { title: 'Records of this node in the store', note: `of ${number(ledger.committed)} in its log` }),
       tile('Not stored yet', number(ledger.lag_records), { title: 'Records of this node that are not in the store yet', note: ledger.lag_records ? `${bytes(ledger.lag_bytes)}, oldest ${took(ledger.lag_ms) || 'now'}` : 'nothing' }),
-      tile('Failed attempts', number(ledger.failures), { title: 'To write segments of this node, since its start', note: `${number(ledger.segments)} segments since the start` })],
+      tile('Failed attempts', number(ledger.failures), { title: 'To write segments of this node, since its start', note: `${number(ledger.segments)} segments written` })],
     tile('Lost records', number(lost), { title: 'Records that the logs of the nodes could not keep', note: 'by all nodes' }),
     facts && tile('Shared state', facts.failing ? 'failing' : facts.stale ? 'stale' : 'current', { title: facts.failing ?? 'Approvals, sessions and limits that the nodes share',
       note: facts.age_ms === null ? 'not read yet' : `read ${lasted(facts.age_ms / 1000)} ago`, isUrgent: Boolean(facts.failing || facts.stale) }));

@@ -283,10 +283,11 @@ function buttons(server) {
       }
     });
   };
-  if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' })];
+  const settings = el('a', { href: link('settings', { server: name }) }, 'Its settings');
+  if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' }), settings];
   return [
     needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', does('login'), { class: 'primary' }),
-    button('Restart', does('restart')),
+    button('Restart', does('restart')), settings,
     button('Disable', does('disable', `Disable ${name}? Its tools are removed for all agents until it is enabled again.`), { class: 'deny' }),
   ].filter(Boolean);
 }

@@ -8,7 +8,7 @@ import { settingsForm } from './settings_form.js';
 
 const state = el('div', {});
 const config = el('div', { class: 'card' }, state, el('div', { class: 'answer' },
-  button('Change settings', () => act(open), { class: 'primary' }),
+  button('Change settings', () => act(() => open()), { class: 'primary' }),
   button('Compare with the file', () => act(compare)),
   button('Reload', () => act(reload)),
   el('a', { href: link('activity', { type: 'config_change' }) }, 'Changes of the config')));
@@ -47,10 +47,11 @@ export const settings = {
     el('details', {}, el('summary', {}, 'Config in force, secrets hidden'), standing),
     heading('proxy', 'This proxy'), faults.proxy, proxy,
     heading('log', 'Activity log'), faults.log,
-    el('div', { class: 'card' }, records, el('p', { class: 'quiet' }, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),
+    el('div', { class: 'card' }, records, el('p', { class: 'quiet below' }, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),
       el('div', { class: 'answer' }, button('Verify the log', () => act(verify)), el('a', { href: link('activity') }, 'All records'))), log),
-  async show({ part }) {
+  async show({ part, server }) {
     await settings.refresh();
+    if (server) act(() => open(server));
     const place = part && document.getElementById(`settings-${partOf({ part })}`);
     place?.scrollIntoView({ block: 'center' });
     place?.focus({ preventScroll: true });
@@ -120,7 +121,18 @@ function changes(all) {
     it.old === undefined && it.new === undefined && el('p', { class: 'quiet' }, 'The value is not shown because it may be a secret.'))));
 }
 
-async function open() {
+/** Opens the form, unless it is open and may hold changes, and shows the settings of a server in it. */
+async function open(server) {
+  if (editor.hidden) await begin();
+  if (!server) return;
+  if (fields.hidden) turned();
+  const of = fields.querySelector('select');
+  of.value = server;
+  of.dispatchEvent(new Event('change'));
+  editor.scrollIntoView();
+}
+
+async function begin() {
   const [{ data }, schema] = await Promise.all([ask('config/settings'), get('/api/v1/config/schema.json').then((answer) => answer.json())]);
   read = { ...data, schema };
   next = structuredClone(data.settings);

@@ -64,19 +64,22 @@ export async function look({ page, wrong }) {
   await copies(page, page.locator('#view-principals'), 'Copy mcpproxy token create NAME --server SERVER', 'mcpproxy token create NAME --server SERVER');
 
   step('of many calls a part is counted, and more where somebody asks for it');
-  let last;
+  let [last, pages] = [undefined, 0];
   await page.route('**/api/v1/activity?type=tool_call*', async (route) => {
     const response = await route.fetch();
     const { data, ...rest } = await response.json();
     last = data.activities.at(-1)?.id ?? last;
+    pages = route.request().url().includes('cursor=') ? pages + 1 : 1;
     await route.fulfill({ response, json: { ...rest, data: { ...data, next_cursor: data.next_cursor ?? last } } });
   });
   const older = page.getByRole('button', { name: 'Count older calls' });
   await refresh(page, 'activity');
   await older.waitFor();
   await page.locator('#principal-count', { hasText: 'in the newest' }).waitFor();
-  await page.unroute('**/api/v1/activity?type=tool_call*');
   await older.click();
+  await until(() => pages === 10, () => `${pages} pages`);
+  await page.unroute('**/api/v1/activity?type=tool_call*');
+  await refresh(page, 'activity');
   await older.waitFor({ state: 'hidden' });
 
   step('one of them has its calls by status, which lead to their records, and its latest records');

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { copies, sound, step, until, visit } from '../checks.mjs';
+import { copies, go, sound, step, until, visit } from '../checks.mjs';
 import { KEY, configure, configured, written } from '../proxy.mjs';
 
 export async function look({ page, dialogs, wrong }) {
@@ -161,6 +161,14 @@ export async function look({ page, dialogs, wrong }) {
   configure({ tools_limit: 8 });
   await page.getByRole('button', { name: 'Reload' }).click();
   await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
+
+  step('a server leads to its settings');
+  await go(page, '#servers?name=stub');
+  await page.locator('#server').getByRole('link', { name: 'Its settings' }).click();
+  await setting('call_timeout').waitFor();
+  assert.equal(await form.getByLabel('Settings of').inputValue(), 'stub');
+  await page.getByRole('button', { name: 'Discard' }).click();
+  await form.waitFor({ state: 'hidden' });
 
   step('the log is verified');
   await page.getByRole('button', { name: 'Verify the log' }).click();
