@@ -1,7 +1,7 @@
 // The activity view: records, filtered, searched and live. A rejected call and its decision share a row; filters and the open record
 // are stored in the address.
 
-import { button, chip, command, el, empty, fill, markChips, number, option, panel, redraw, settled, tag, took, when } from './dom.js';
+import { button, chip, command, el, empty, fill, keyHelp, markChips, number, option, panel, redraw, settled, tag, took, when } from './dom.js';
 import { listen } from './live.js';
 import { CALLS, TYPES, happened, open, operation, subject, times } from './record.js';
 import { act, ask, attempt } from './rest.js';
@@ -11,6 +11,7 @@ const PAGE = 50; // page size
 const MAX_ROWS = 500; // rows kept while records arrive; older ones are a click away
 const MAX_PAGES = 20; // maximum requests per text search before the user has to continue it
 export const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
+export const LAST = { '15m': 'last 15 minutes', '1h': 'last hour', '24h': 'last 24 hours', '7d': 'last 7 days', '30d': 'last 30 days' };
 const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id', 'node'];
 
 /** Time when a record was stored, from the first 48 bits of its id, which orders the list. */
@@ -36,7 +37,7 @@ const pause = button('Pause', () => list.pause(!list.paused), { id: 'pause', 'ar
 const clear = el('button', { type: 'reset' }, 'Clear');
 const form = el('form', { id: 'filters', class: 'chips', 'aria-label': 'Filters' },
   text('q', { type: 'search', placeholder: 'Search in records', 'aria-label': 'Text' }),
-  chip('When', select('range', [...Object.keys(RANGES).map((name) => [name, `last ${name}`]), ['between', 'between']])),
+  chip('When', select('range', [...Object.entries(LAST), ['between', 'between']])),
   chip('From', el('input', { name: 'from', type: 'datetime-local', step: 1 }), { hidden: true }),
   chip('To', el('input', { name: 'to', type: 'datetime-local', step: 1 }), { hidden: true }),
   chip('Type', select('type', [...Object.entries(TYPES).filter(([name]) => !name.startsWith('system')), ['system_start,system_stop', 'start, stop']])),
@@ -62,9 +63,7 @@ export const activity = {
     el('div', { class: 'split' },
       el('div', { class: 'list' },
         heads(),
-        rows, none, older,
-        el('p', { class: 'quiet keys' }, el('kbd', {}, '↑'), ' ', el('kbd', {}, '↓'), ' move, ', el('kbd', {}, 'Enter'), ' opens, ',
-          el('kbd', {}, 'j'), ' ', el('kbd', {}, 'k'), ' step through records, ', el('kbd', {}, 'Esc'), ' closes, ', el('kbd', {}, '/'), ' searches')),
+        rows, none, older, keyHelp()),
       record)),
 
   show(parameters) {
@@ -401,7 +400,8 @@ async function openRecord(id) {
   const wanted = () => mine === opened;
   record.dataset.id = id;
   mark(id);
-  const well = await open(record, id, wanted, () => change({ record: '' }));
+  const well = await open(record, id, wanted, [button('↑', () => beside('previousElementSibling'), { 'aria-label': 'Newer record' }),
+    button('↓', () => beside('nextElementSibling'), { 'aria-label': 'Older record' }), button('✕', () => change({ record: '' }), { 'aria-label': 'Close' })]);
   if (well || !wanted()) return;
   // It stays in the address, and is asked for again by a click on its row.
   const focused = record.contains(document.activeElement);
@@ -439,17 +439,18 @@ function move(by) {
   links[Math.min(Math.max(inside ? at + by : Math.max(at, 0), 0), links.length - 1)].focus();
 }
 
+/** Opens the record beside the open one. */
+function beside(side) {
+  const other = rowOf(record.dataset.id)?.[side];
+  if (other) change({ record: other.it.id }, true);
+}
+
 function keys(event) {
   if (event.key === 'Escape' && here().parameters.record) change({ record: '' });
   if (event.target.closest('input, select, textarea')) return;
-  if (event.key === '/') {
-    event.preventDefault();
-    form.elements.q.focus();
-  }
-  const beside = { j: 'nextElementSibling', k: 'previousElementSibling' }[event.key];
-  if (beside && record.dataset.id) {
-    const other = rowOf(record.dataset.id)?.[beside];
-    if (other) change({ record: other.it.id }, true);
+  const side = { j: 'nextElementSibling', k: 'previousElementSibling' }[event.key];
+  if (side && record.dataset.id) {
+    beside(side);
     return;
   }
   if (record.contains(event.target)) return;

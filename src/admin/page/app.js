@@ -136,8 +136,12 @@ $('forget').addEventListener('click', () => {
   lock();
 });
 document.addEventListener('keydown', (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey || $('open').hidden) return;
-  view?.keys?.(event);
+  if (event.altKey || event.ctrlKey || event.metaKey || $('open').hidden || !view) return;
+  const search = [...$(`view-${view.name}`).querySelectorAll('input[type=search]')].find((one) => one.offsetParent);
+  if (event.key === '/' && search && !event.target.closest('input, select, textarea')) {
+    event.preventDefault();
+    search.focus();
+  } else view.keys?.(event);
 });
 window.addEventListener('hashchange', route);
 let frame;

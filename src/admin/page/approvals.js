@@ -3,27 +3,34 @@
 // A decision must apply to the call that was read, so no card moves under the pointer: a decided card stays with its outcome until
 // the pointer leaves it, new cards are appended, and a click is accepted only on a card that has not moved for a moment.
 
-import { $, SETTLE_MS, arrange, button, bytes, el, empty, fill, lasted, number, option, pairs, tag, visible, when, whenMoving } from './dom.js';
+import { heads, line } from './activity.js';
+import { $, SETTLE_MS, arrange, button, bytes, copy, el, empty, fill, lasted, number, option, pairs, redraw, tag, visible, when, whenMoving } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
-import { link } from './route.js';
+import { here, link } from './route.js';
 
 const STAYS_MS = 1000; // minimum time for which an outcome is shown
+const SOON_S = 60; // an expiry that is marked
+const DECIDED = 10; // latest decisions
 
 const waiting = el('ul', { id: 'approvals', class: 'cards', 'aria-label': 'Waiting calls' });
 const none = el('div', { id: 'none-waits', role: 'status', hidden: true },
   empty('No call waits for approval.', el('p', {}, 'A call waits if the ', el('code', {}, 'capabilities'), ' of its tool say ',
     el('code', {}, 'approval: required'), ', or if a rule requires it: see ', el('a', { href: link('policy') }, 'Policy'), '.')));
 const unseen = el('ul', { id: 'approvals-unseen', class: 'card fault', hidden: true, 'aria-label': 'Nodes whose waiting calls are unknown' });
+const count = el('span', { id: 'approval-count', class: 'quiet', role: 'status' });
+const denyAll = button('Deny all', () => denied(), { class: 'deny' });
+const above = el('div', { class: 'answer', id: 'above-approvals', hidden: true }, count, denyAll);
 const standing = el('ul', { id: 'standing', class: 'cards standing' });
 const stood = el('div', { id: 'standing-part', hidden: true }, el('h2', {}, 'Standing approvals'), standing);
+const decided = el('div', { id: 'decided', class: 'list' });
 let asked = 0;
 let inFleet = false;
 
 export const approvals = {
   name: 'approvals',
   label: 'Approvals',
-  root: el('div', {}, unseen, none, waiting, stood, el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'approval' }) }, 'Earlier decisions'))),
+  root: el('div', {}, unseen, none, above, waiting, stood, decided, el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'approval' }) }, 'Earlier decisions'))),
   show() {
     cards().forEach(unsettle);
     approvals.refresh();
@@ -35,6 +42,7 @@ export const approvals = {
     inFleet = false;
     fill(waiting);
     fill(standing);
+    fill(decided);
     $('waiting').hidden = true;
   },
 };
@@ -44,12 +52,14 @@ async function load() {
   const { data } = await ask('approvals');
   if (mine !== asked) return;
   inFleet = Array.isArray(data.unseen);
-  const count = data.approvals.length;
+  const many = data.approvals.length;
   const there = new Set(data.approvals.map((it) => it.id));
   const [waited, stays] = [waiting, standing].map((list) => new Map([...list.children].map((card) => [card.dataset.id, card])));
   shift(() => {
-    $('waiting').hidden = !count;
-    $('waiting').textContent = count ? number(count) : '';
+    $('waiting').hidden = !many;
+    $('waiting').textContent = many ? number(many) : '';
+    count.textContent = `${number(many + (data.left_out ?? 0))} ${many === 1 && !data.left_out ? 'call waits' : 'calls wait'}`;
+    denyAll.hidden = many < 2;
     unseen.hidden = !data.unseen?.length;
     fill(unseen, data.unseen?.map((it) => el('li', {}, el('bdi', {}, it.why))));
     for (const card of waiting.children) {
@@ -61,6 +71,23 @@ async function load() {
     stood.hidden = !data.standing.length;
     arrange(standing, data.standing.map((it) => stays.get(it.id) ?? stands(it)));
   });
+  if (here().view === 'approvals') await loadDecided(mine);
+}
+
+/** The latest decisions. */
+async function loadDecided(mine) {
+  const filter = { type: 'approval' };
+  const { data } = await ask('activity', { ...filter, limit: 2 * DECIDED, exclude_payloads: true }); // half of them are of calls that began to wait
+  if (mine !== asked) return;
+  const found = data.activities.filter((it) => it.metadata?.state !== 'waiting').slice(0, DECIDED);
+  redraw(decided, found.length > 0 && [el('h2', {}, 'Latest decisions'), heads(),
+    el('ol', { class: 'records', 'aria-label': 'Latest decisions' }, found.map((it) => el('li', { 'data-key': it.id }, line(it, filter))))]);
+}
+
+/** Denies the calls that wait now. */
+function denied() {
+  const all = [...waiting.children].filter((card) => !card.until && card.dataset.asked === undefined);
+  if (all.length && confirm(`Deny all ${number(all.length)} waiting calls?`)) all.forEach((card) => card.deny());
 }
 
 /** Whether the list contains all waiting calls of a node: it is not truncated, and the node answered or is known to be dead. */
@@ -69,7 +96,7 @@ const whole = (data, node) => !data.left_out
 
 function listed() {
   none.hidden = waiting.childElementCount > 0;
-  waiting.hidden = !none.hidden;
+  for (const place of [waiting, above]) place.hidden = !none.hidden;
 }
 
 /** The cards of this view, and those of standing approvals in others. */
@@ -156,6 +183,7 @@ listen((record) => {
 /** The card of a waiting call. Its arguments are shown as they will be sent. */
 function waits(it) {
   const { call } = it;
+  const [left, tick] = remaining(call.until);
   const size = new Blob([call.arguments]).size;
   const shown = el('pre', { tabindex: 0, role: 'group', 'aria-label': 'Arguments' }, call.arguments);
   const meta = call.meta_bytes > 0 && el('pre', { tabindex: 0, role: 'group', 'aria-label': '_meta' }, `_meta ${call.meta}`);
@@ -193,17 +221,35 @@ function waits(it) {
       decide({ decision: 'approve', digest: call.digest, for: reach.value || null }, `Approved${long}.`, 'success');
     }
   };
-  const deny = (event) => answers(event) && decide({ decision: 'deny' }, 'Denied.', 'blocked');
-  const left = el('span', { class: 'quiet' });
+  const refuse = () => decide({ decision: 'deny' }, 'Denied.', 'blocked');
+  const deny = (event) => answers(event) && refuse();
+  const calls = call.operation && { server: call.server_name, tool: call.tool_name, principal: call.principal };
   const card = el('li', { class: 'card', 'data-id': it.id, 'data-node': it.node, tabindex: -1, pointerleave: () => setTimeout(sweep) },
-    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), tag(call.destructive ? 'destructive' : call.operation)),
+    el('div', { class: 'line' }, el('h2', {}, named(it.access, call.operation)), tag(call.destructive ? 'destructive' : call.operation)),
     call.reason && el('p', {}, el('bdi', {}, call.reason)), shown, meta, inputs, all,
-    pairs(['principal', call.principal], ['client', call.client_name], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]]),
-    el('p', { class: 'quiet' }, 'id ', el('span', { class: 'mono' }, it.id), it.node && [', node ', el('bdi', {}, it.node)]),
+    pairs(['principal', caller(call.principal)], ['client', call.client_name], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]],
+      ['see', calls && [el('a', { href: link('activity', calls) }, 'its earlier calls'), ', ', el('a', { href: link('policy', { principal: call.principal, tool: it.access, part: 'explain' }) }, 'what the rules say')]],
+      ['node', it.node], ['id', [el('span', { class: 'mono' }, it.id), copy(it.id, 'id')]]),
     el('div', { class: 'answer' }, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
-  card.tick = () => { left.textContent = `in ${lasted(Math.max((Date.parse(call.until) - Date.now()) / 1000, 0))}`; };
-  card.tick();
+  card.deny = refuse;
+  card.tick = tick;
   return card;
+}
+
+/** The accessed item; a tool leads to its definition. */
+const named = (access, isTool) => (isTool ? el('a', { href: link('tools', { tool: access }) }, el('bdi', {}, access)) : el('bdi', {}, access));
+const caller = (principal) => el('a', { href: link('principals', { name: principal }) }, el('bdi', {}, principal));
+
+/** The time that is left until then, and what updates it. */
+function remaining(until) {
+  const left = el('span', {});
+  const tick = () => {
+    const seconds = Math.max((Date.parse(until) - Date.now()) / 1000, 0);
+    left.textContent = `in ${lasted(seconds)}`;
+    left.className = seconds < SOON_S ? 'warning' : 'quiet';
+  };
+  tick();
+  return [left, tick];
 }
 
 /** The card of a standing approval; `reload` lists them again once it has ended. */
@@ -219,9 +265,11 @@ export function stands(it, reload = load) {
       if (focused && !card.isConnected) $('main').focus();
     }
   });
+  const [left, tick] = remaining(it.until);
   const card = el('li', { class: 'card', 'data-id': it.id },
-    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)), button('Revoke', end)),
-    pairs(['principal', it.principal], ['session', it.session_id && el('span', { class: 'mono' }, it.session_id)],
-      ['expires', when(it.until)], ['given by', `${it.by} over ${it.door}`]));
+    el('div', { class: 'line' }, el('h2', {}, named(it.access, !it.access.includes('/'))), button('Revoke', end, { class: 'deny' })),
+    pairs(['principal', caller(it.principal)], ['session', it.session_id && el('span', { class: 'mono' }, it.session_id)],
+      ['expires', [when(it.until), ' ', left]], ['given by', `${it.by} over ${it.door}`]));
+  card.tick = tick;
   return card;
 }

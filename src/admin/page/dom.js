@@ -87,6 +87,50 @@ export function rowsOpen(table) {
   });
 }
 
+/**
+ * The head of a table of `columns` ({ words, kind, title, by, isText }). Columns with `by`, the value of a row, sort it: numbers from
+ * the largest, texts from the first, and the other way round by a second click. `sort` is in the address; `set` changes it.
+ */
+export function sortHead(columns, sort, set) {
+  const head = ({ words, kind, title, by, isText }) => {
+    const turn = { [words]: 1, [`-${words}`]: -1 }[sort];
+    const next = turn === 1 ? `-${words}` : turn ? '' : words;
+    const way = turn && ((turn === 1) === Boolean(isText) ? 'ascending' : 'descending');
+    return el('th', { scope: 'col', class: kind, title, 'aria-sort': way }, by ? button(words, () => set(next)) : words);
+  };
+  return el('thead', {}, el('tr', {}, columns.map(head)));
+}
+
+/** The rows in the order that `sort` names; in their own order if it names none. */
+export function sorted(rows, columns, sort = '') {
+  const column = columns.find(({ words, by }) => by && [words, `-${words}`].includes(sort));
+  if (!column) return rows;
+  const turn = (sort[0] === '-') === Boolean(column.isText) ? 1 : -1;
+  return rows.toSorted((one, other) => {
+    const [a, b] = [column.by(one), column.by(other)];
+    return a < b ? turn : a > b ? -turn : 0;
+  });
+}
+
+/** Moves the focus in the rows of `table`; `j` and `k` open the next one while a panel is open. */
+export function stepRows(event, table, isOpen) {
+  const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
+  if (!by || event.target.closest('input, select, textarea')) return;
+  const links = [...table.querySelectorAll('tbody th a')];
+  const focused = links.indexOf(document.activeElement);
+  const isArrow = event.key.length > 1;
+  if (!links.length || (isArrow && focused < 0)) return;
+  event.preventDefault();
+  const at = focused < 0 ? links.findIndex((one) => one.hasAttribute('aria-current')) : focused;
+  const next = links[Math.min(Math.max(at + by, 0), links.length - 1)];
+  next.focus();
+  if (isOpen && !isArrow) next.click();
+}
+
+/** The keys of a list. */
+export const keyHelp = () => el('p', { class: 'quiet keys' }, [['↑ ↓', 'move'], ['Enter', 'opens'], ['j k', 'step through'], ['Esc', 'closes'], ['/', 'searches']]
+  .map(([keys, words], at) => [at ? ', ' : '', keys.split(' ').map((key) => [el('kbd', {}, key), ' ']), words]));
+
 // What nobody sees, or what changes how others are seen: the same as `terminal_safe` shows on the command line. A blank pattern
 // of Braille is as blank as a space.
 const HIDDEN = /(?![\n\t])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu;

@@ -1,6 +1,7 @@
 // The overview: faults, what the proxy does at the moment, and outcomes of calls over a period in zoomable plots. Counts link to the
 // records.
 
+import { LAST, heads, line } from './activity.js';
 import { el, empty, fill, chip, lasted, number, option, percent, redraw, short, tag, took } from './dom.js';
 import { milliseconds, plot, spark, stamp, zooms } from './plot.js';
 import { ask, attempt } from './rest.js';
@@ -12,12 +13,13 @@ const KEPT = 90; // kept samples: three minutes
 const RATE_OVER = 5; // samples per rate
 const PERIODS = { '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
 export const STATUSES = ['success', 'error', 'blocked', 'rejected', 'unknown'];
+const MAX_FAILURES = 5;
 const REFUSED = ['blocked', 'rejected']; // the answer, and before the call
 const INTENTS = ['read', 'write', 'destructive'];
 const MAX_TOPS = 10;
 const CURVES = [['p50', 'half of the calls were faster'], ['p99', '99 of 100 calls were faster']];
 /** Where a fault is shown with what to do about it; of a server in its own panel. */
-const PLACES = { fleet: link('fleet'), index: link('fleet') };
+const PLACES = { fleet: link('fleet'), index: link('fleet'), rules: link('policy') };
 
 const faults = el('div', { id: 'faults', 'aria-live': 'polite' });
 const tiles = el('div', { id: 'now-tiles', class: 'tiles' });
@@ -29,9 +31,10 @@ const curves = el('ul', { id: 'curves', class: 'legend' });
 const zoom = el('div', { id: 'zoom', class: 'answer', role: 'group', 'aria-label': 'Zoom' });
 const asTable = el('div', { id: 'plot-table', class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Calls over time' });
 const tops = el('div', { class: 'pair' });
+const failures = el('div', { id: 'failures', class: 'list' });
 const none = el('div', {});
 
-const period = el('select', { name: 'period' }, option('1h', 'last hour'), option('24h', 'last 24 hours'), option('7d', 'last 7 days'), option('30d', 'last 30 days'));
+const period = el('select', { name: 'period' }, Object.keys(PERIODS).map((name) => option(name, LAST[name])));
 const by = el('select', { name: 'by' }, option('status', 'outcome'), option('intent', 'intent'));
 const form = el('form', { id: 'past-form', class: 'chips', 'aria-label': 'Selection' }, chip('Period', period), chip('Colored by', by));
 
@@ -50,7 +53,7 @@ export const now = {
         el('figure', {}, el('figcaption', {}, 'Call durations'), curves, latencies)), zoom,
       el('p', { class: 'quiet' }, 'Drag over a plot to zoom; click it to see the records of that time.'),
       el('details', {}, el('summary', {}, 'As a table'), asTable)),
-    tops),
+    failures, tops),
 
   show(parameters) {
     shown = parameters;
@@ -73,7 +76,7 @@ export const now = {
     looks = [];
     summary = undefined;
     asked += 1;
-    for (const place of [faults, none, tiles, about, outcomes, latencies, legend, curves, asTable, tops, zoom]) fill(place);
+    for (const place of [faults, none, tiles, about, outcomes, latencies, legend, curves, asTable, failures, tops, zoom]) fill(place);
   },
 };
 
@@ -106,9 +109,9 @@ function rates() {
 }
 
 /** A number with its name; all of the tile leads to the records that it counts. */
-function tile(name, value, { title, note, href, curve }) {
+export function tile(name, value, { title, note, href, curve, isUrgent }) {
   const parts = [el('span', { class: 'name' }, name), el('b', {}, value), el('span', { class: 'note' }, note ?? ''), curve];
-  return href ? el('a', { class: 'card tile', 'data-key': name, title, href }, parts) : el('div', { class: 'card tile', 'data-key': name, title }, parts);
+  return el(href ? 'a' : 'div', { class: isUrgent ? 'card tile urgent' : 'card tile', 'data-key': name, title, href }, parts);
 }
 
 function drawTiles() {
@@ -142,7 +145,7 @@ function drawTiles() {
   all.push(
     tile('Calls per second', short(seconds > 0 ? (calls.total - first.status.calls.total) / seconds : 0), { title: 'Over the last 10 seconds',
       note: `${number(calls.in_flight)} in flight`, href: link('activity', { range: '15m' }), curve: spark(rates(), 'Calls per second in the last minutes') }),
-    tile('Waiting for approval', number(load.approvals), { title: 'Calls that wait for a person', note: load.approvals ? 'answer them' : 'nothing to answer', href: link('approvals') }));
+    tile('Waiting for approval', number(load.approvals), { title: 'Calls that wait for a person', note: load.approvals ? 'answer them' : 'nothing to answer', href: link('approvals'), isUrgent: load.approvals > 0 }));
   redraw(tiles, all);
 }
 
@@ -162,6 +165,18 @@ async function load() {
   if (!data.total_count) fitted = undefined; // another may fit by the next time
   summary = data;
   draw();
+  await loadFailures(mine);
+}
+
+/** The latest calls in the period that did not succeed. */
+async function loadFailures(mine) {
+  const filter = { type: 'tool_call', status: 'error,blocked,rejected' };
+  const { range } = selection();
+  const { data } = await ask('activity', { ...filter, start_time: range.from, end_time: range.to, limit: MAX_FAILURES, exclude_payloads: true });
+  if (mine !== asked) return;
+  redraw(failures, data.activities.length > 0 && [el('h2', {}, 'Latest failures'), heads(),
+    el('ol', { class: 'records', 'aria-label': 'Latest failures' }, data.activities.map((it) => el('li', { 'data-key': it.id }, line(it, filter)))),
+    el('p', {}, el('a', { href: link('activity', { ...filter, ...range }) }, 'All failures'))]);
 }
 
 /** The shortest period that holds all calls of the last 24 hours; if there were none, the shortest one that holds any. */

@@ -1,15 +1,19 @@
 // The operator's rules: what is in force, and what they say of a call that nobody makes.
 
-import { button, code, command, editable, el, empty, exactly, fill, json, labelled, number, option, pairs, tag, visible } from './dom.js';
+import { button, code, command, editable, el, empty, exactly, fill, json, labelled, number, option, pairs, redraw, sortHead, tag, visible } from './dom.js';
 import { explainable, subject } from './record.js';
 import { Refused, act, ask, attempt, segment, send } from './rest.js';
 import { link } from './route.js';
 
+const faults = el('div', { id: 'rule-faults', 'aria-live': 'polite' });
 const about = el('div', {});
+const search = el('input', { type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search rules', 'aria-label': 'Search', maxlength: 256, input: () => drawRules() });
+const found = el('p', { id: 'rule-count', class: 'quiet', role: 'status' });
 const rules = el('ul', { id: 'rules', class: 'cards' });
+const searching = el('div', { hidden: true }, el('div', { class: 'chips' }, search), found);
 const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
 const form = el('form', { id: 'explain-form', class: 'trial card', 'aria-label': 'Explain' },
-  labelled('Principal', text('principal', { value: 'anonymous', required: true, placeholder: 'admin, token:NAME, jwt:SUBJECT' })),
+  labelled('Principal', text('principal', { value: 'anonymous', required: true, placeholder: 'admin, token:NAME, jwt:SUBJECT', list: 'principal-names' })),
   labelled('Groups', text('groups', { placeholder: 'separated by commas' })),
   labelled('Tool', text('tool', { required: true, placeholder: 'server:tool', list: 'tool-names' })),
   labelled('Operation', el('select', { name: 'action' }, option('', 'what the tool is marked for'), ['read', 'write', 'destructive'].map((name) => option(name)))),
@@ -19,6 +23,7 @@ const form = el('form', { id: 'explain-form', class: 'trial card', 'aria-label':
   labelled('Arguments', el('textarea', { name: 'args', rows: 3, spellcheck: 'false' }, '{}')),
   el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Explain')));
 const names = el('datalist', { id: 'tool-names' });
+const principals = el('datalist', { id: 'principal-names' });
 const source = el('div', { id: 'explain-source', role: 'status' });
 const said = el('div', { id: 'explained', 'aria-live': 'polite' });
 const stop = button('Stop', () => {
@@ -27,10 +32,17 @@ const stop = button('Stop', () => {
 }, { hidden: true });
 const replayForm = el('form', { id: 'replay-form', class: 'trial card', 'aria-label': 'Replay' },
   labelled('Rules', el('textarea', { name: 'rules', rows: 5, spellcheck: 'false', placeholder: 'In Cedar. They take the place of the rules in force; empty: the rules in force instead of none.' })),
-  labelled('Period', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
-  el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Replay'), stop));
+  el('div', { class: 'answer' }, labelled('Period', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
+    el('button', { type: 'submit', class: 'primary' }, 'Replay'), stop,
+    button('Insert the rules in force', () => {
+      replayForm.elements.rules.value = inForce.rules.map((rule) => rule.text).join('\n\n');
+      replayForm.elements.rules.focus();
+    }, { id: 'insert', hidden: true })));
+const insert = replayForm.querySelector('#insert');
+const [explaining, replaying] = [['explain', 'Explain'], ['replay', 'Replay']].map(([part, words]) => el('h2', { id: `policy-${part}`, tabindex: -1 }, words));
 const replayed = el('div', { id: 'replayed', 'aria-live': 'polite' });
-const MAX_OPEN_RULES = 6; // more rules are shown without their text
+const MAX_OPEN_RULES = 6; // more rules are shown without their text, and searched
+const MAX_TEXT = 4096; // bytes of a rule's text that are listed: a longer one may be cut
 const REDACTED = '[redacted]'; // replacement of secrets in the log
 let asked = 0;
 let filled = 0; // number of times that the form was filled from the address; answers to earlier ones are dropped
@@ -39,21 +51,28 @@ let replay = 0; // the number of the last one: another one, or a stop, ends it
 export const policy = {
   name: 'policy',
   label: 'Policy',
-  root: el('div', {}, about, rules,
-    el('h2', {}, 'Explain'), el('p', { class: 'quiet' }, 'Which rules decide a call, and what each of them sees. Nothing is called.'),
-    source, form, names, said,
-    el('h2', {}, 'Replay'), el('p', { class: 'quiet' }, 'What other rules would have decided about the calls in the log, instead of the rules in force. Nothing is called, and nothing changed.'),
-    replayForm, replayed,
-    el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'policy_decision' }) }, 'What was decided'))),
+  root: el('div', {}, el('div', { class: 'side' }, el('a', { href: link('policy', { part: 'explain' }) }, 'Explain a call'), el('a', { href: link('policy', { part: 'replay' }) }, 'Replay the log'),
+    el('a', { href: link('activity', { type: 'policy_decision' }) }, 'What was decided')),
+  faults, about, searching, rules,
+    explaining, el('p', { class: 'quiet' }, 'Which rules decide a call, and what each of them sees. Nothing is called.'),
+    source, form, names, principals, said,
+    replaying, el('p', { class: 'quiet' }, 'What other rules would have decided about the calls in the log, instead of the rules in force. Nothing is called, and nothing changed.'),
+    replayForm, replayed),
 
   show(parameters) {
     const mine = ++filled;
     for (const name of ['principal', 'tool']) if (parameters[name]) form.elements[name].value = parameters[name];
-    this.refresh();
+    const part = { explain: explaining, replay: replaying }[parameters.part];
+    this.refresh().then(() => {
+      part?.scrollIntoView();
+      part?.focus({ preventScroll: true });
+    });
     if (parameters.record) fromRecord(parameters.record, () => mine === filled);
     attempt(async () => {
       const { data } = await ask('tools', { limit: 100 });
       fill(names, data.tools.map((it) => option(it.name)));
+      const { data: calls } = await ask('activity', { type: 'tool_call', limit: 100, exclude_payloads: true });
+      fill(principals, [...new Set(calls.activities.map((it) => it.principal))].map((it) => option(it)));
     });
   },
 
@@ -65,20 +84,27 @@ export const policy = {
     replay += 1;
     stop.hidden = true;
     for (const it of [form, replayForm]) it.reset();
-    for (const place of [about, rules, names, source, said, replayed]) fill(place);
+    [search.value, searching.hidden] = ['', true];
+    for (const place of [faults, about, rules, names, principals, source, said, replayed]) fill(place);
   },
 };
 
 let drawn;
+let inForce = { rules: [] };
 
 /** File and line of a rule; pointed at, with its folder. */
 const placeOf = ({ file, line }) => el('p', { class: 'quiet mono', title: visible(file) }, `${file.split(/[\\/]/).at(-1)}:${line}`);
 
 async function load() {
   const mine = ++asked;
-  const { data, text: spelled } = await ask('policy');
-  if (mine !== asked || (spelled === drawn && about.childElementCount)) return;
-  drawn = spelled;
+  const [{ data, text: spelled }, { data: status }] = await Promise.all([ask('policy'), ask('status')]);
+  if (mine !== asked) return;
+  const wrong = status.faults.filter((it) => it.part === 'rules');
+  redraw(faults, wrong.length > 0 && el('ul', { class: 'card fault' }, wrong.map((it) => el('li', {}, el('bdi', {}, it.cause)))));
+  if (spelled === drawn && about.childElementCount) return;
+  [drawn, inForce] = [spelled, data];
+  insert.hidden = data.rules.length === 0 || data.left_out > 0 || data.rules.some((rule) => new Blob([rule.text]).size >= MAX_TEXT);
+  searching.hidden = data.rules.length <= MAX_OPEN_RULES;
   if (data.mode === 'none') {
     fill(about, empty('There are no rules: whoever may speak to the proxy may call what intent and capabilities allow.',
       el('p', {}, 'Name a file of Cedar rules under ', el('code', {}, 'policy.files'), ' in the config; it is in force as soon as it is written. Check it first: ',
@@ -88,12 +114,21 @@ async function load() {
   }
   fill(about, el('div', { class: 'card facts' }, pairs(['mode', data.mode === 'shadow' ? 'shadow: refusals are only put on record' : 'enforce'],
     ['default', data.default], ['rules', number(data.rules.length + data.left_out)])));
-  fill(rules, data.rules.map((rule) => el('li', { class: 'card' },
+  drawRules();
+}
+
+/** Shows the rules that the search finds. */
+function drawRules() {
+  const word = search.value.trim().toLowerCase();
+  const all = inForce.rules;
+  const shown = all.filter((rule) => [rule.rule, rule.message, rule.effect, rule.text].some((it) => it.toLowerCase().includes(word)));
+  found.textContent = `${number(shown.length)} of ${number(all.length)} rules`;
+  fill(rules, shown.map((rule) => el('li', { class: 'card' },
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, rule.rule)), tag(rule.effect)),
     rule.message && el('p', {}, el('bdi', {}, rule.message)),
     rule.asks_a_person && el('p', { class: 'quiet' }, 'A person can lift it: it asks for an approval.'),
-    placeOf(rule),
-    el('details', { open: data.rules.length <= MAX_OPEN_RULES }, el('summary', {}, 'Rule'), code(rule.text, 'rule')))));
+    el('div', { class: 'line' }, placeOf(rule), el('a', { href: link('activity', { type: 'policy_decision', q: rule.rule }) }, 'Its decisions')),
+    el('details', { open: all.length <= MAX_OPEN_RULES }, el('summary', {}, 'Rule'), code(rule.text, 'rule')))));
 }
 
 form.addEventListener('submit', (event) => {
@@ -113,7 +148,7 @@ function explain() {
       explained((await send('policy/explain', body)).data);
     } catch (error) {
       if (error.status === 401 || !(error instanceof Refused || error instanceof SyntaxError)) throw error;
-      fill(said, el('p', { class: 'wrong' }, error instanceof SyntaxError ? `The arguments are not JSON: ${error.message}` : error.message));
+      fill(said, el('p', { class: 'card fault' }, error instanceof SyntaxError ? `The arguments are not JSON: ${error.message}` : error.message));
     }
   });
 }
@@ -170,13 +205,13 @@ function lacking({ arguments: args, arguments_truncated: cut, metadata }) {
 }
 
 function explained(data) {
-  fill(said, el('div', { class: 'card' },
+  fill(said, el('div', { class: `card decision ${data.decision}` },
     el('div', { class: 'line' }, el('h2', {}, 'It is ', data.decision === 'allow' ? 'allowed' : 'refused'), tag(data.decision)),
     data.text && el('p', {}, el('bdi', {}, data.text)),
     pairs(['mode', data.mode], ['decided by', data.decided_by.join(', ') || 'the default']),
     data.rules.length === 0 && el('p', { class: 'quiet' }, 'No rule is about such a call.'),
     data.rules.map((rule) => el('div', { class: 'met' },
-      el('div', { class: 'line' }, el('strong', {}, el('bdi', {}, rule.rule)), el('span', {}, rule.effect, ', ', rule.outcome)),
+      el('div', { class: 'line' }, el('strong', {}, el('bdi', {}, rule.rule)), el('span', {}, tag(rule.effect), ', ', rule.outcome)),
       rule.error && el('p', { class: 'wrong' }, rule.error),
       placeOf(rule),
       pairs(...rule.saw.map((it) => [it.path, it.value ?? 'not there']))))));
@@ -198,7 +233,7 @@ replayForm.addEventListener('submit', (event) => {
       await replayAll(body, () => mine === replay);
     } catch (error) {
       if (error.status === 401 || !(error instanceof Refused)) throw error;
-      if (mine === replay) fill(replayed, el('p', { class: 'wrong' }, el('bdi', {}, error.message)));
+      if (mine === replay) fill(replayed, el('p', { class: 'card fault wrong' }, el('bdi', {}, error.message)));
     } finally {
       if (mine === replay) stop.hidden = true;
     }
@@ -225,6 +260,15 @@ async function replayAll(body, wanted) {
   } while (cursor !== undefined);
 }
 
+/** The calls of a tool by a principal, which lead to their records. */
+function changedRow(row) {
+  const at = row.tool.indexOf(':');
+  const records = link('activity', { type: 'tool_call', server: row.tool.slice(0, at), tool: row.tool.slice(at + 1), principal: row.principal });
+  return el('tr', {}, el('th', { scope: 'row' }, el('a', { href: link('tools', { tool: row.tool }) }, el('bdi', {}, row.tool))),
+    el('td', {}, el('a', { href: link('principals', { name: row.principal }) }, el('bdi', {}, row.principal))),
+    COUNTED.map((name) => el('td', { class: 'num' }, name === 'calls' ? el('a', { href: records }, number(row.calls)) : number(row[name]))), el('td', {}, el('bdi', {}, [...row.rules].join(', '))));
+}
+
 const counts = () => ({ ...Object.fromEntries(COUNTED.map((name) => [name, 0])), rules: new Set() });
 
 function add(to, page) {
@@ -242,9 +286,8 @@ function outcome(sum, goesOn) {
     el('div', { class: 'line' }, el('h2', {}, number(total.newly_refused), ' newly refused, ', number(total.newly_allowed), ' newly allowed')),
     el('p', { class: 'quiet' }, `${number(total.calls)} calls of ${number(sum.read)} records`, goesOn ? ' so far…' : ''),
     pairs(['undecidable', total.undecidable && number(total.undecidable)], ['for want of', reasons]),
-    rows.length === 0 ? el('p', {}, 'Nothing would be decided otherwise.') : el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'What would be decided otherwise' }, el('table', { id: 'replay-rows' },
-      el('thead', {}, el('tr', {}, ['Tool', 'Principal', 'Calls', 'Refused', 'Allowed', 'Undecidable', 'Rules'].map((name) => el('th', { scope: 'col' }, name)))),
-      el('tbody', {}, rows.slice(0, MOST_ROWS).map((row) => el('tr', {}, el('td', {}, el('bdi', {}, row.tool)), el('td', {}, el('bdi', {}, row.principal)),
-        COUNTED.map((name) => el('td', {}, number(row[name]))), el('td', {}, el('bdi', {}, [...row.rules].join(', ')))))))),
+    rows.length === 0 ? el('p', {}, 'Nothing would be decided otherwise.') : el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'What would be decided otherwise' }, el('table', { id: 'replay-rows', class: 'rows' },
+      sortHead(['Tool', 'Principal', 'Calls', 'Refused', 'Allowed', 'Undecidable', 'Rules'].map((words, at) => ({ words, kind: at > 1 && at < 6 && 'num' }))),
+      el('tbody', {}, rows.slice(0, MOST_ROWS).map(changedRow)))),
     rows.length > MOST_ROWS && el('p', { class: 'quiet' }, `… and ${number(rows.length - MOST_ROWS)} more`));
 }

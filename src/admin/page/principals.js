@@ -1,26 +1,45 @@
 // The principals view: a list of callers, and a page for one of them with its access, calls, standing approvals and records.
 
-import { RANGES, heads, line } from './activity.js';
+import { LAST, RANGES, heads, line } from './activity.js';
 import { stands } from './approvals.js';
-import { arrange, chip, command, el, empty, fill, markChips, moving, number, option, redraw, rowsOpen, tag, when } from './dom.js';
+import { arrange, button, chip, command, copy, el, empty, fill, keyHelp, markChips, moving, number, option, percent, redraw, rowsOpen, settled, sortHead, sorted, stepRows, tag, visible, when } from './dom.js';
 import { STATUSES } from './now.js';
+import { spark } from './plot.js';
 import { ask, attempt } from './rest.js';
-import { change, here, link } from './route.js';
+import { change, go, here, link } from './route.js';
 
 const PERIOD = '24h'; // where the address names none
 const PAGE = 100; // calls per request
-const MAX_PAGES = 5; // maximum requests for the list
+const PAGES = 5; // requests for the list before somebody asks for more
 const LATEST = 20; // records of the open principal
+const STEPS = 24; // of the line of calls
 /** Names of tokens. Commands are shown for these only. */
 const TOKEN = /^token:([A-Za-z0-9][\w.-]{0,63})$/;
+const COLUMNS = [
+  { words: 'Principal', by: (it) => it.name, isText: true },
+  { words: 'Kind', kind: 'late', by: (it) => kind(it.name)[0], isText: true },
+  { words: 'Clients', kind: 'wide late', title: 'names that its clients report' },
+  { words: 'Calls', kind: 'num', by: (it) => it.calls },
+  { words: 'Failed', kind: 'num', by: (it) => it.failed },
+  { words: 'Refused', kind: 'num', title: 'rejected before the call, or its answer blocked', by: (it) => it.refused },
+  { words: 'Approvals', kind: 'num late', title: 'standing approvals', by: (it) => it.standing },
+  { words: 'Over time', kind: 'late', title: 'from the oldest call that is counted until now' },
+  { words: 'Last call', kind: 'num', by: (it) => it.last },
+];
 
-const period = el('select', { name: 'period' }, Object.keys(RANGES).map((name) => option(name, `last ${name}`)));
-const field = el('input', { name: 'name', autocomplete: 'off', spellcheck: 'false', placeholder: 'token:NAME' });
-const form = el('form', { id: 'principal-form', class: 'chips', 'aria-label': 'Selection' }, chip('Principal', field), chip('Period', period));
+const period = el('select', { name: 'period' }, Object.entries(LAST).map(([name, words]) => option(name, words)));
+const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search principals', 'aria-label': 'Search', maxlength: 256 });
+const form = el('form', { id: 'principal-form', class: 'chips', role: 'search' }, search, chip('Period', period));
 const count = el('p', { id: 'principal-count', class: 'quiet', role: 'status' });
 const table = el('div', { id: 'principals' });
+const more = button('Count older calls', () => {
+  pages += PAGES;
+  principals.refresh();
+}, { hidden: true });
+const everyone = el('div', { class: 'list' }, table, more, keyHelp(), el('p', { class: 'quiet' }, 'To create a token for an agent: ', command('mcpproxy token create NAME --server SERVER')));
 const title = el('div', { class: 'path' });
 const access = el('div', { id: 'principal-access', class: 'empty' });
+const sum = el('p', {});
 const outcomes = el('ul', { id: 'principal-calls', class: 'legend' });
 const records = el('ol', { class: 'records', 'aria-label': 'Latest records, newest first' });
 const recorded = el('p', { class: 'more' });
@@ -28,26 +47,30 @@ const standing = el('ul', { class: 'cards standing', 'aria-label': 'Standing app
 const none = el('p', { class: 'quiet' }, 'None.');
 const part = (words, ...parts) => el('div', { class: 'card' }, el('h2', {}, words), parts);
 const one = el('div', { id: 'principal', hidden: true }, title,
-  el('div', { class: 'pair' }, part('Access', access), part('Calls', outcomes), part('Standing approvals', none, standing)),
+  el('div', { class: 'pair' }, part('Access', access), part('Calls', sum, outcomes), part('Standing approvals', none, standing)),
   el('h2', {}, 'Latest records'), el('div', { class: 'list' }, heads('Client'), records), recorded);
-let [asked, shown, newest] = [0, undefined, undefined]; // `newest`: the record up to which calls were counted
+// `newest`: the record up to which calls were counted; `all`: the list, of the newest `read` calls if there are `older` ones
+let [asked, shown, newest, pages, all, read, older] = [0, undefined, undefined, PAGES, [], 0, false];
 
 export const principals = {
   name: 'principals',
   label: 'Principals',
-  root: el('div', {}, form, count, table, one),
+  root: el('div', {}, form, count, everyone, one),
 
-  show({ name = '', period: wanted }) {
-    if (document.activeElement !== field) field.value = name;
+  show({ name = '', q = '', period: wanted }) {
+    if (document.activeElement !== search) search.value = q;
+    search.hidden = Boolean(name);
     period.value = Object.hasOwn(RANGES, wanted ?? '') ? wanted : PERIOD;
     markChips(form);
     period.closest('.chip').classList.toggle('set', period.value !== PERIOD);
     const key = JSON.stringify([name, period.value]);
-    if (key !== shown) clear();
+    const isSame = key === shown;
+    if (!isSame) clear();
     shown = key;
     one.hidden = !name;
-    for (const place of [count, table]) place.hidden = Boolean(name);
+    for (const place of [count, everyone]) place.hidden = Boolean(name);
     if (name) introduce(name);
+    else if (isSame && read) draw();
     principals.refresh();
   },
 
@@ -60,46 +83,89 @@ export const principals = {
     fill(access);
     shown = undefined;
   },
+
+  tick: () => [...standing.children].forEach((card) => card.tick()),
+
+  keys(event) {
+    const { name, ...rest } = here().parameters;
+    if (event.key === 'Escape' && name) go('principals', rest);
+    else if (!name) stepRows(event, table);
+  },
 };
 
 function clear() {
   asked += 1;
-  newest = undefined;
-  for (const place of [count, table, outcomes, records, recorded, standing]) fill(place);
+  [newest, pages, all, read] = [undefined, PAGES, [], 0];
+  for (const place of [count, table, sum, outcomes, records, recorded, standing]) fill(place);
 }
 
 const since = () => new Date(Date.now() - RANGES[period.value] * 1000).toISOString();
 
 // ---- All of them
 
+/** The newest calls of the period, and whether there are older ones. */
+async function latest(isWanted) {
+  const [calls, from] = [[], since()];
+  let cursor;
+  for (let page = 0; page < pages && isWanted(); page += 1) {
+    const { data } = await ask('activity', { type: 'tool_call', start_time: from, limit: PAGE, exclude_payloads: true, cursor });
+    calls.push(...data.activities);
+    cursor = data.next_cursor;
+    if (!cursor) break;
+  }
+  return [calls, Boolean(cursor)];
+}
+
 /** Lists the principals of the newest calls, because the log has no index of principals. */
 async function loadAll() {
   const mine = ++asked;
   const found = new Map();
-  let [read, next] = [0, undefined];
-  for (let page = 0; page < MAX_PAGES; page += 1) {
-    const { data } = await ask('activity', { type: 'tool_call', start_time: since(), limit: PAGE, exclude_payloads: true, cursor: next });
-    if (mine !== asked) return;
-    for (const it of data.activities) {
-      if (!found.has(it.principal)) found.set(it.principal, { name: it.principal, last: it.timestamp, calls: 0, failed: 0, refused: 0 });
-      const row = found.get(it.principal);
-      row.calls += 1;
-      row.failed += it.status === 'error' ? 1 : 0;
-      row.refused += ['blocked', 'rejected'].includes(it.status) ? 1 : 0;
+  const [[calls, goesOn], { data: waits }] = await Promise.all([latest(() => mine === asked), ask('approvals')]);
+  if (mine !== asked) return;
+  for (const { principal: name, status, timestamp, metadata } of calls) {
+    if (!found.has(name)) {
+      const standing = waits.standing.filter((it) => it.principal === name).length;
+      found.set(name, { name, standing, last: timestamp, calls: 0, failed: 0, refused: 0, clients: new Set(), times: [] });
     }
-    read += data.activities.length;
-    next = data.next_cursor;
-    if (!next) break;
+    const row = found.get(name);
+    row.calls += 1;
+    row.failed += status === 'error' ? 1 : 0;
+    row.refused += ['blocked', 'rejected'].includes(status) ? 1 : 0;
+    row.times.push(Date.parse(timestamp));
+    if (metadata?.client_name) row.clients.add(metadata.client_name);
   }
-  const rows = [...found.values()];
-  count.textContent = read ? `${number(rows.length)} ${rows.length === 1 ? 'principal' : 'principals'} in ${next ? `the newest ${number(read)}` : number(read)} calls of the period` : '';
-  const head = [['Principal', 'wide'], ['Calls', 'num'], ['Failed', 'num'], ['Refused', 'num'], ['Last call', 'num']];
-  redraw(table, rows.length === 0 ? empty('Nobody has called a tool in this period.', el('p', {}, el('a', { href: link('activity') }, 'Show all records')))
-    : el('table', { class: 'rows' }, el('thead', {}, el('tr', {}, head.map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))),
-      el('tbody', {}, rows.map((it) => el('tr', { 'data-key': it.name },
-        el('th', { scope: 'row' }, el('a', { href: link('principals', { ...here().parameters, name: it.name }) }, el('bdi', {}, it.name))),
-        counted(it, it.calls), counted(it, it.failed, 'error'), counted(it, it.refused, 'blocked,rejected'), el('td', { class: 'num' }, when(it.last)))))));
+  [all, read, older] = [[...found.values()], calls.length, goesOn];
+  draw();
 }
+
+/** The principals whose name or client contains a text. */
+const matching = (text) => all.filter((it) => [it.name, ...it.clients].some((words) => words.toLowerCase().includes(text.toLowerCase())));
+
+function draw() {
+  const { q = '', sort } = here().parameters;
+  const rows = matching(q);
+  const names = `${number(all.length)} ${all.length === 1 ? 'principal' : 'principals'}`;
+  count.textContent = read ? `${names} in ${older ? `the newest ${number(read)}` : number(read)} calls of the period${q ? `, ${number(rows.length)} shown` : ''}` : '';
+  more.hidden = !older;
+  const [first, last] = [Math.min(...all.map((it) => it.times.at(-1))), Date.now()];
+  const calls = (it) => {
+    const steps = Array.from({ length: STEPS }, () => 0);
+    for (const time of it.times) steps[Math.max(Math.min(Math.floor(STEPS * (time - first) / (last - first)), STEPS - 1), 0)] += 1;
+    return spark(steps, `Calls of ${visible(it.name)} over time`);
+  };
+  redraw(table, all.length === 0 ? empty('Nobody has called a tool in this period.', el('p', {}, el('a', { href: link('activity') }, 'Show all records')))
+    : rows.length === 0 ? empty('No principal in this period matches.', el('p', {}, el('a', { href: link('principals', { name: q }) }, 'Open ', el('bdi', {}, q), ' all the same')), el('p', {}, el('a', { href: link('principals') }, 'Show all principals')))
+      : el('table', { class: 'rows' }, sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
+        el('tbody', {}, sorted(rows, COLUMNS, sort).map((it) => el('tr', { 'data-key': it.name },
+          el('th', { scope: 'row' }, el('a', { href: opening(it.name) }, el('bdi', {}, it.name))),
+          el('td', { class: 'late quiet' }, kind(it.name)[0]),
+          el('td', { class: 'wide late' }, el('span', { class: 'cut quiet', title: visible([...it.clients].join(', ')) }, [...it.clients].join(', '))),
+          counted(it, it.calls), counted(it, it.failed, 'error'), counted(it, it.refused, 'blocked,rejected'),
+          el('td', { class: 'num late' }, it.standing ? number(it.standing) : el('span', { class: 'quiet' }, '0')),
+          el('td', { class: 'late' }, calls(it)), el('td', { class: 'num' }, when(it.last)))))));
+}
+
+const opening = (name) => link('principals', { ...here().parameters, name });
 
 /** A count of calls that leads to their records. */
 function counted({ name }, value, status) {
@@ -113,23 +179,23 @@ function counted({ name }, value, status) {
 /** Shows the parts that need no request: name, admission, and the link to the rules. */
 function introduce(name) {
   redraw(title, el('a', { href: link('principals', { ...here().parameters, name: '' }) }, 'All principals'), el('span', { class: 'quiet', 'aria-hidden': 'true' }, '›'),
-    el('h2', {}, el('bdi', {}, name)));
-  redraw(access, kind(name), el('p', {}, el('a', { href: link('policy', { principal: name }) }, 'What the rules say')));
+    el('h2', {}, el('bdi', {}, name)), copy(name, 'name'));
+  const [, ...about] = kind(name);
+  redraw(access, about.map((words) => el('p', {}, words)), el('p', {}, el('a', { href: link('policy', { principal: name, part: 'explain' }) }, 'What the rules say')));
 }
 
-/** Admission of a principal by the form of its name. Page sessions may not read tokens, so commands show and revoke them. */
+/** Kind and admission of a principal by the form of its name. Page sessions may not read tokens, so commands show and revoke them. */
 function kind(name) {
   const token = TOKEN.exec(name)?.[1];
-  const words = (...text) => el('p', {}, text);
   if (token) {
-    return [words('An agent token. Its servers, tools, operations and expiry: ', command('mcpproxy token list')),
-      words('To revoke it: ', command(`mcpproxy token revoke ${token}`))];
+    return ['agent token', ['An agent token. Its servers, tools, operations and expiry: ', command('mcpproxy token list')],
+      ['To revoke it: ', command(`mcpproxy token revoke ${token}`)]];
   }
-  if (name === 'admin') return words('The holder of the API key: the command line, REST, and this page. No scope limits it, only the rules do.');
-  if (name === 'anonymous') return words('Clients without a credential. They are refused with ', el('code', {}, '"require_mcp_auth": true'), ' in the config.');
-  if (name.startsWith('jwt:')) return words('A login with your organization, admitted by ', el('code', {}, 'auth.jwt'), ' in the config.');
-  if (name.startsWith('cert:')) return words('A client certificate, admitted by ', el('code', {}, 'tls.client_ca'), ' in the config.');
-  return words('No principal has such a name.');
+  if (name === 'admin') return ['API key', 'The holder of the API key: the command line, REST, and this page. No scope limits it, only the rules do.'];
+  if (name === 'anonymous') return ['no credential', ['Clients without a credential. They are refused with ', el('code', {}, '"require_mcp_auth": true'), ' in the config.']];
+  if (name.startsWith('jwt:')) return ['organization login', ['A login with your organization, admitted by ', el('code', {}, 'auth.jwt'), ' in the config.']];
+  if (name.startsWith('cert:')) return ['certificate', ['A client certificate, admitted by ', el('code', {}, 'tls.client_ca'), ' in the config.']];
+  return ['unknown', 'No principal has such a name.'];
 }
 
 async function loadOne(name) {
@@ -159,14 +225,21 @@ async function loadCounts(name, mine, top) {
   if (mine !== asked) return;
   newest = top;
   const filter = { type: 'tool_call', principal: name, range: period.value };
-  redraw(outcomes, counted.map(([status, total]) => el('li', { 'data-key': status },
-    total ? el('a', { href: link('activity', { ...filter, status }) }, tag(status, ' ', number(total))) : tag(status, ' 0'))));
+  const total = counted.reduce((before, [, value]) => before + value, 0);
+  const well = Object.fromEntries(counted).success;
+  redraw(sum, `${number(total)} ${total === 1 ? 'call' : 'calls'} in the ${LAST[period.value]}${total ? `, ${percent(well, total)} succeeded` : ''}`);
+  redraw(outcomes, counted.map(([status, value]) => el('li', { 'data-key': status },
+    value ? el('a', { href: link('activity', { ...filter, status }) }, tag(status, ' ', number(value))) : tag(status, ' 0'))));
 }
 
+const typed = () => change({ q: search.value.trim() }, true);
 form.addEventListener('submit', (event) => {
   event.preventDefault();
-  change({ name: field.value.trim() });
+  const word = search.value.trim();
+  const found = matching(word).map((it) => it.name);
+  search.value = '';
+  if (word) change({ q: '', name: found.length === 1 ? found[0] : word });
 });
-field.addEventListener('change', () => change({ name: field.value.trim() }));
+search.addEventListener('input', settled(typed));
 period.addEventListener('change', () => change({ period: period.value }, true));
 rowsOpen(table);

@@ -1,6 +1,6 @@
 // A record with the decisions about it.
 
-import { bytes, button, code, copy, el, exactly, fill, json, laidOut, lasted, number, pairs, tag, took, visible } from './dom.js';
+import { bytes, code, copy, el, exactly, fill, json, laidOut, lasted, number, pairs, tag, took, visible } from './dom.js';
 import { act, ask, segment } from './rest.js';
 import { link } from './route.js';
 
@@ -59,22 +59,22 @@ export function happened({ type, metadata }) {
   }
 }
 
-/** Shows the record in `place` if it is still `wanted` once loaded; `close` handles its button. */
-export function open(place, id, wanted, close) {
+/** Shows the record in `place` with these `buttons` if it is still `wanted` once loaded. */
+export function open(place, id, wanted, buttons) {
   return act(async () => {
     try {
       const { data, text } = await ask(`activity/${segment(id)}`);
       const [about, call] = await Promise.all([decisions(data.activity), callOf(data.activity)]);
-      if (wanted()) show(place, details(data.activity, json(text).data.activity, about, call), close);
+      if (wanted()) show(place, details(data.activity, json(text).data.activity, about, call), buttons);
     } catch (error) {
       if (error.status !== 404) throw error;
-      if (wanted()) show(place, [el('p', {}, 'This record is not kept any more.')], close);
+      if (wanted()) show(place, [el('p', {}, 'This record is not kept any more.')], buttons);
     }
   });
 }
 
-function show(place, [first, ...rest], close) {
-  fill(place, el('div', { class: 'top' }, first, button('✕', close, { 'aria-label': 'Close' })), rest);
+function show(place, [first, ...rest], buttons) {
+  fill(place, el('div', { class: 'top' }, first, buttons), rest);
   place.hidden = false;
   place.scrollTop = 0;
   place.focus({ preventScroll: true });
@@ -156,8 +156,8 @@ function details(activity, exact, about, call) {
         only({ server: activity.server_name, tool: activity.tool_name })]],
       ['principal', activity.principal && [el('a', { href: link('principals', { name: activity.principal }) }, activity.principal), only({ principal: activity.principal })]],
       ['client', client], ['source', activity.source],
-      ['session', activity.session_id && [el('span', { class: 'mono' }, activity.session_id), only({ session_id: activity.session_id })]],
-      ['request', activity.request_id && [activity.request_id, only({ request_id: activity.request_id })]],
+      ['session', activity.session_id && [el('span', { class: 'mono' }, activity.session_id), copy(activity.session_id, 'session'), only({ session_id: activity.session_id })]],
+      ['request', activity.request_id && [el('span', { class: 'mono' }, activity.request_id), copy(activity.request_id, 'request'), only({ request_id: activity.request_id })]],
       ['node', activity.node_name && [activity.node_name, only({ node: activity.node_name })]],
       ['id', [el('span', { class: 'mono' }, activity.id), copy(activity.id, 'id')]], ['number', activity.seq]),
     el('details', {}, el('summary', {}, 'Whole record'), code(laidOut(exact), 'whole record')),

@@ -1,6 +1,6 @@
 // The servers view: one line each, and a panel with the details and actions of the one that is open.
 
-import { button, chip, clock, command, copy, el, empty, fill, markChips, nodes, number, option, pairs, panel, redraw, rowsOpen, settled, tag, took, visible, when } from './dom.js';
+import { button, chip, clock, command, copy, el, empty, fill, keyHelp, markChips, nodes, number, option, pairs, panel, redraw, rowsOpen, settled, sortHead, sorted, stepRows, tag, took, visible, when } from './dom.js';
 import { listen } from './live.js';
 import { spark } from './plot.js';
 import { happened } from './record.js';
@@ -15,14 +15,17 @@ const PAGE = 100; // lines shown before somebody asks for more
 const KEPT = 60; // samples of a server's calls: ten minutes
 const SAMPLE_MS = 9000; // minimum time between two samples
 const CHANGES = 5; // latest changes in each list of the panel
-const HEADS = [['Server'], ['State', undefined, 'wide'], ['Tools', undefined, 'num'], ['Calls', 'since the start of the proxy', 'num'], ['Errors', 'calls that failed', 'num'],
-  ['Refused', 'rejected before the call, or its answer blocked', 'num'], ['Median', 'half of the calls were faster', 'num late'],
-  ['p99', '99 of 100 calls were faster', 'num late'], ['Last 10 min', 'calls in the last minutes, while this page was open', 'late']];
-/** By column that the list can be sorted by, in descending order: the value of a server. */
-const SORTS = {
-  Tools: (it) => it.tools, Calls: ({ calls }) => calls.total, Errors: ({ calls }) => calls.error,
-  Refused: ({ calls }) => calls.blocked + calls.rejected, Median: ({ calls }) => calls.duration_us.p50, p99: ({ calls }) => calls.duration_us.p99,
-};
+const COLUMNS = [
+  { words: 'Server', by: (it) => it.name, isText: true },
+  { words: 'State', kind: 'wide' },
+  { words: 'Tools', kind: 'num', by: (it) => it.tools },
+  { words: 'Calls', kind: 'num', title: 'since the start of the proxy', by: ({ calls }) => calls.total },
+  { words: 'Errors', kind: 'num', title: 'calls that failed', by: ({ calls }) => calls.error },
+  { words: 'Refused', kind: 'num', title: 'rejected before the call, or its answer blocked', by: ({ calls }) => calls.blocked + calls.rejected },
+  { words: 'Median', kind: 'num late', title: 'half of the calls were faster', by: ({ calls }) => calls.duration_us.p50 },
+  { words: 'p99', kind: 'num late', title: '99 of 100 calls were faster', by: ({ calls }) => calls.duration_us.p99 },
+  { words: 'Last 10 min', kind: 'late', title: 'calls in the last minutes, while this page was open' },
+];
 
 const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search servers', 'aria-label': 'Search', maxlength: 256 });
 const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
@@ -43,7 +46,7 @@ const samples = new Map(); // by server: { at, total }, oldest first
 export const servers = {
   name: 'servers',
   label: 'Servers',
-  root: el('div', {}, form, adding, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more), details)),
+  root: el('div', {}, form, adding, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more, keyHelp()), details)),
 
   show(parameters) {
     if (document.activeElement !== search) search.value = parameters.q ?? '';
@@ -70,9 +73,7 @@ export const servers = {
 
   keys(event) {
     if (event.key === 'Escape' && open) change({ name: '' });
-    if (event.key !== '/' || event.target.closest('input, select, textarea')) return;
-    event.preventDefault();
-    search.focus();
+    else stepRows(event, table, open);
   },
 };
 
@@ -107,23 +108,14 @@ function draw() {
   form.hidden = all.length === 0;
   const connected = all.filter((it) => it.state === 'connected').length;
   count.textContent = all.length ? `${number(connected)} of ${number(all.length)} connected${found.length < all.length ? `, ${number(found.length)} shown` : ''}` : '';
-  const by = SORTS[sort];
-  if (by) found.sort((one, other) => by(other) - by(one));
   redraw(table, found.length > 0 && el('table', { class: 'rows' },
-    el('thead', {}, el('tr', {}, HEADS.map((it) => heading(it, sort)))),
-    el('tbody', {}, found.slice(0, limit).map((it) => row(it, it.name === name)))));
+    sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
+    el('tbody', {}, sorted(found, COLUMNS, sort).slice(0, limit).map((it) => row(it, it.name === name)))));
   more.hidden = found.length <= limit;
   more.textContent = `Show all ${number(found.length)}`;
   const one = name && all.find((it) => it.name === name);
   if (one) openPanel(one);
   else closePanel();
-}
-
-/** The head of a column: a button if the list can be sorted by it. */
-function heading([words, title, kind], sort) {
-  const isSorted = words === sort;
-  const click = () => change({ sort: isSorted ? '' : words }, true);
-  return el('th', { scope: 'col', title, class: kind, 'aria-sort': SORTS[words] && isSorted && 'descending' }, SORTS[words] ? button(words, click) : words);
 }
 
 /** The reason of a state without the words of the state itself. */
@@ -193,14 +185,14 @@ function content(name) {
   const actions = el('div', { class: 'answer' });
   const reach = el('div', { class: 'reach' });
   const [states, definitions] = [el('div', { class: 'history' }), el('div', { id: 'definitions', class: 'history' })];
-  const parts = [actions, about, el('h3', {}, 'How it is reached'), reach, el('h3', {}, 'Latest changes of its state'), states,
-    el('h3', {}, 'Latest changes of its definitions'), definitions, log(name)];
+  const parts = [actions, about, el('h3', {}, 'How it is reached'), reach, log(name), el('h3', {}, 'Latest changes of its state'), states,
+    el('h3', {}, 'Latest changes of its definitions'), definitions];
   let [drawn, changed] = [];
   attempt(async () => {
     const { data } = await ask('config');
     const { command: program, args, url, cwd } = data.standing.mcpServers?.[name] ?? {};
     const words = [program, ...(Array.isArray(args) ? args : [args])].filter((word) => word !== undefined);
-    fill(reach, pairs(['command', words.length > 0 && el('code', {}, words.map(quoted).join(' '))], ['URL', url && el('code', {}, url)], ['folder', cwd && el('code', {}, cwd)])
+    fill(reach, pairs(['command', words.length > 0 && command(words.map(quoted).join(' '))], ['URL', url && command(url)], ['folder', cwd && command(cwd)])
       ?? el('p', { class: 'quiet' }, 'It is not in the config in force.'));
   });
   const latest = (place, type, words) => attempt(async () => {
@@ -291,10 +283,11 @@ function buttons(server) {
       }
     });
   };
-  if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' })];
+  const settings = el('a', { href: link('settings', { server: name }) }, 'Its settings');
+  if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' }), settings];
   return [
     needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', does('login'), { class: 'primary' }),
-    button('Restart', does('restart')),
+    button('Restart', does('restart')), settings,
     button('Disable', does('disable', `Disable ${name}? Its tools are removed for all agents until it is enabled again.`), { class: 'deny' }),
   ].filter(Boolean);
 }

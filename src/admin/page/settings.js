@@ -1,19 +1,26 @@
 // The config in force without secrets, its differences from the file, a form and an editor for settings with a preview, and the status
 // of the proxy itself.
 
-import { button, bytes, code, editable, el, fill, laidOut, lasted, number, pairs, redraw, tag, when } from './dom.js';
+import { button, bytes, code, copy, editable, el, fill, laidOut, lasted, number, pairs, redraw, tag, took, when } from './dom.js';
 import { Refused, act, ask, attempt, get, send } from './rest.js';
 import { link } from './route.js';
 import { settingsForm } from './settings_form.js';
 
-const state = el('div', { class: 'card' });
+const state = el('div', {});
+const config = el('div', { class: 'card' }, state, el('div', { class: 'answer' },
+  button('Change settings', () => act(() => open()), { class: 'primary' }),
+  button('Compare with the file', () => act(compare)),
+  button('Reload', () => act(reload)),
+  el('a', { href: link('activity', { type: 'config_change' }) }, 'Changes of the config')));
 const differences = el('div', { id: 'difference', 'aria-live': 'polite' });
 const standing = el('div', { id: 'standing-config' });
 const proxy = el('div', { class: 'card facts' });
+const records = el('div', {});
 const log = el('div', { id: 'verified', 'aria-live': 'polite' });
-const text = el('textarea', { id: 'settings-text', rows: 16, spellcheck: 'false', autocomplete: 'off', 'aria-describedby': 'settings-help', input: () => fill(proposed) });
+const text = el('textarea', { id: 'settings-text', rows: 16, spellcheck: 'false', autocomplete: 'off', 'aria-describedby': 'settings-help', input: () => changed() });
 const proposed = el('div', { id: 'proposed', 'aria-live': 'polite' });
 const fields = el('div', {});
+const pending = el('span', { class: 'quiet', role: 'status' });
 const asText = el('div', { hidden: true }, el('label', { for: 'settings-text' }, 'Settings, as JSON'), text);
 const turn = button('Edit as JSON', () => act(turned));
 const editor = el('div', { class: 'trial card', hidden: true },
@@ -21,7 +28,7 @@ const editor = el('div', { class: 'trial card', hidden: true },
     ', is changed in the file itself, servers with ', el('code', {}, 'mcpproxy upstream'), '.'),
   fields, asText,
   el('div', { class: 'answer' }, button('Preview changes', () => act(preview), { class: 'primary' }), turn,
-    button('Discard', () => close())), proposed);
+    button('Discard', () => (!isChanged() || confirm('Discard the changes?')) && close()), pending), proposed);
 /** The part of the view where a fault is shown. */
 const PARTS = { config: 'config', rules: 'config', activity: 'log' };
 const partOf = (fault) => PARTS[fault.part] ?? 'proxy';
@@ -35,20 +42,16 @@ export const settings = {
   name: 'settings',
   label: 'Settings',
   root: el('div', {},
-    heading('config', 'Config'), faults.config, state,
-    el('div', { class: 'answer' },
-      button('Change settings', () => act(open), { class: 'primary' }),
-      button('Compare with the file', () => act(compare)),
-      button('Reload', () => act(reload))),
+    heading('config', 'Config'), faults.config, config,
     differences, editor,
     el('details', {}, el('summary', {}, 'Config in force, secrets hidden'), standing),
     heading('proxy', 'This proxy'), faults.proxy, proxy,
     heading('log', 'Activity log'), faults.log,
-    el('p', { class: 'quiet' }, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),
-    el('div', { class: 'answer' }, button('Verify the log', () => act(verify)),
-      el('a', { href: link('activity', { type: 'config_change' }) }, 'Changes of the config')), log),
-  async show({ part }) {
+    el('div', { class: 'card' }, records, el('p', { class: 'quiet below' }, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),
+      el('div', { class: 'answer' }, button('Verify the log', () => act(verify)), el('a', { href: link('activity') }, 'All records'))), log),
+  async show({ part, server }) {
     await settings.refresh();
+    if (server) act(() => open(server));
     const place = part && document.getElementById(`settings-${partOf({ part })}`);
     place?.scrollIntoView({ block: 'center' });
     place?.focus({ preventScroll: true });
@@ -57,7 +60,7 @@ export const settings = {
   forget() {
     asked += 1;
     close();
-    for (const place of [state, differences, standing, proxy, log, ...Object.values(faults)]) fill(place);
+    for (const place of [state, differences, standing, proxy, records, log, ...Object.values(faults)]) fill(place);
   },
 };
 
@@ -69,31 +72,32 @@ let drawn;
 
 async function load() {
   const mine = ++asked;
-  const [{ data: config, text }, { data: status }] = await Promise.all([ask('config'), ask('status')]);
+  const [{ data, text }, { data: status }] = await Promise.all([ask('config'), ask('status')]);
   if (mine !== asked) return;
   if (text !== drawn || !state.childElementCount) {
     drawn = text;
-    state.classList.toggle('fault', Boolean(config.rejected));
-    fill(state, pairs(['file', config.path ? [el('span', { class: 'mono' }, config.path)] : 'none'], ['in force since', when(config.since)],
-      ['needs a restart', config.needs_restart.length > 0 && keys(config.needs_restart)]),
-    config.rejected && el('div', { class: 'decision blocked' }, el('p', {}, 'What the file holds since ', when(config.rejected.since), ' is invalid; the previous config stays in force.'),
-      problems(config.rejected.problems)),
-    !config.rejected && el('p', { class: 'quiet' }, 'A change of the file applies as soon as it is written.'));
-    fill(standing, code(laidOut(config.standing), 'config'));
+    config.classList.toggle('fault', Boolean(data.rejected));
+    fill(state, pairs(['file', data.path ? [el('span', { class: 'mono' }, data.path), copy(data.path, 'path of the file')] : 'none'], ['in force since', when(data.since)],
+      ['needs a restart', data.needs_restart.length > 0 && keys(data.needs_restart)]),
+    data.rejected && el('div', { class: 'decision blocked' }, el('p', {}, 'What the file holds since ', when(data.rejected.since), ' is invalid; the previous config stays in force.'),
+      problems(data.rejected.problems)),
+    !data.rejected && el('p', { class: 'quiet' }, 'A change of the file applies as soon as it is written.'));
+    fill(standing, code(laidOut(data.standing), 'config'));
   }
   for (const [part, place] of Object.entries(faults)) {
-    const isTold = (fault) => fault.server || ['fleet', 'index'].includes(fault.part) || (fault.part === 'config' && config.rejected);
+    const isTold = (fault) => fault.server || ['fleet', 'index'].includes(fault.part) || (fault.part === 'config' && data.rejected);
     const here = status.faults.filter((fault) => partOf(fault) === part && !isTold(fault));
-    redraw(place, here.length > 0 && el('ul', { class: 'card fault' }, here.map((fault) => el('li', {}, el('strong', {}, fault.part), ': ', el('bdi', {}, fault.cause)))));
+    redraw(place, here.length > 0 && el('ul', { class: 'card fault' }, here.map((fault) => el('li', {}, fault.part === 'rules' ? el('a', { href: link('policy') }, 'rules') : el('strong', {}, fault.part), ': ', el('bdi', {}, fault.cause)))));
   }
   const { activity, schemas } = status;
   redraw(proxy, pairs(['version', status.version], ['commit', status.commit], ['running for', lasted(status.uptime_seconds)],
-    ['servers', `${number(status.servers.connected)} of ${number(status.servers.total)} connected`], ['tools', number(status.tools)],
+    ['servers', el('a', { href: link('servers') }, `${number(status.servers.connected)} of ${number(status.servers.total)} connected`)], ['tools', el('a', { href: link('tools') }, number(status.tools))],
     ['connections', number(status.load.connections)], ['sessions', number(status.load.sessions)],
     ['results held', `${bytes(status.load.held.bytes)} of ${bytes(status.load.held.limit)}`],
     ['unusable schemas', schemas.unusable.length > 0 && el('ul', {}, schemas.unusable.map((it) => el('li', {}, el('bdi', {}, it.tool), ': ', it.reason)))],
-    ['engine disagreements', schemas.disagreements && number(schemas.disagreements)],
-    ['records', activity.records !== undefined && number(activity.records)]));
+    ['engine disagreements', schemas.disagreements && number(schemas.disagreements)]));
+  redraw(records, el('div', { class: 'facts' }, pairs(['state', activity.state], ['last record', number(activity.durable_seq)], ['size on disk', bytes(activity.disk_bytes)],
+    ['written since the start', number(activity.written)], ['longest write to disk', took(activity.longest_sync_ms)], ['lost', number(activity.lost)])));
 }
 
 async function compare() {
@@ -117,20 +121,31 @@ function changes(all) {
     it.old === undefined && it.new === undefined && el('p', { class: 'quiet' }, 'The value is not shown because it may be a secret.'))));
 }
 
-async function open() {
+/** Opens the form, unless it is open and may hold changes, and shows the settings of a server in it. */
+async function open(server) {
+  if (editor.hidden) await begin();
+  if (!server) return;
+  if (fields.hidden) turned();
+  const of = fields.querySelector('select');
+  of.value = server;
+  of.dispatchEvent(new Event('change'));
+  editor.scrollIntoView();
+}
+
+async function begin() {
   const [{ data }, schema] = await Promise.all([ask('config/settings'), get('/api/v1/config/schema.json').then((answer) => answer.json())]);
   read = { ...data, schema };
   next = structuredClone(data.settings);
   text.value = '';
   asForm();
-  fill(proposed);
   editor.hidden = false;
   fields.querySelector('select').focus();
 }
 
 function asForm() {
-  fill(fields, settingsForm(read.schema, read, next, () => fill(proposed)));
+  fill(fields, settingsForm(read.schema, read, next, changed));
   turnTo(false);
+  changed();
 }
 
 function turnTo(json) {
@@ -156,7 +171,7 @@ function close() {
   read = undefined;
   next = undefined;
   text.value = '';
-  for (const place of [fields, proposed]) fill(place);
+  for (const place of [fields, proposed, pending]) fill(place);
   editor.hidden = true;
 }
 
@@ -174,6 +189,23 @@ function patchOf(old, next) {
   }
   return patch;
 }
+
+/** Number of settings that a patch changes. */
+const sizeOf = (patch) => Object.values(patch).reduce((sum, value) => sum + (isObject(value) ? sizeOf(value) : 1), 0);
+
+/** Whether the form differs from what was read. */
+const isChanged = () => read !== undefined && (asText.hidden ? sizeOf(patchOf(read.settings, next)) > 0 : text.value !== editable(read.settings));
+
+/** Forgets the preview of earlier changes, and counts those of the form. */
+function changed() {
+  fill(proposed);
+  const count = asText.hidden ? sizeOf(patchOf(read.settings, next)) : 0;
+  pending.textContent = count ? `${number(count)} ${count === 1 ? 'change' : 'changes'}, not written yet` : '';
+}
+
+window.addEventListener('beforeunload', (event) => {
+  if (isChanged()) event.preventDefault();
+});
 
 const TOKEN = /[{}[\],:]|"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/y;
 
@@ -266,7 +298,9 @@ async function verify() {
   try {
     const { data } = await ask('activity/verify');
     fill(log, el('div', { class: 'card' }, el('div', { class: 'line' }, el('strong', {}, data.sound ? 'The log is intact.' : 'The log is not intact.'),
-      tag(data.sound ? 'success' : 'error')), code(laidOut(data), 'report')));
+      tag(data.sound ? 'success' : 'error')),
+    pairs(['records', data.records && `${number(data.records)}, from ${number(data.first)} to ${number(data.last)}`]),
+    el('details', { open: !data.sound }, el('summary', {}, 'Report'), code(laidOut(data), 'report'))));
   } catch (error) {
     fill(log);
     throw error;

@@ -1,6 +1,6 @@
 // A form for the settings that can be changed here, made from the JSON Schema of the config.
 
-import { el, fill, labelled, number, option } from './dom.js';
+import { bytes, el, fill, labelled, number, option } from './dom.js';
 
 const HIDDEN = '(not shown)';
 const ALL = 'All servers';
@@ -41,14 +41,14 @@ function set(settings, path, value, before) {
   if (Object.keys(settings[key]).length === 0 && !(isObject(before) && Object.hasOwn(before, key))) delete settings[key];
 }
 
-const byDefault = (schema) => {
+const byDefault = (schema, isSize) => {
   const value = schema.default;
   if (value === undefined || (Array.isArray(value) && value.length === 0)) return 'not set';
-  return `default: ${typeof value === 'number' ? number(value) : typeof value === 'boolean' ? (value ? 'yes' : 'no') : value}`;
+  return `default: ${typeof value === 'number' ? `${number(value)}${isSize && value >= 1024 ? ` (${bytes(value)})` : ''}` : typeof value === 'boolean' ? (value ? 'yes' : 'no') : value}`;
 };
 
-/** The field of a value: how it is shown, and how what is in it is read. */
-function fieldOf(schema, value) {
+/** The field of a value, which may be a size in bytes: how it is shown, and how what is in it is read. */
+function fieldOf(schema, value, isSize) {
   const choices = schema.enum ?? (schema.type === 'boolean' ? [true, false] : undefined);
   if (choices) {
     const words = (choice) => (choice === true ? 'yes' : choice === false ? 'no' : String(choice));
@@ -57,7 +57,7 @@ function fieldOf(schema, value) {
     return [made, () => choices.find((choice) => String(choice) === made.value)];
   }
   if (schema.type === 'integer' || schema.type === 'number') {
-    const made = el('input', { type: 'number', min: schema.minimum, max: schema.maximum, step: schema.type === 'integer' ? 1 : 'any', placeholder: byDefault(schema) });
+    const made = el('input', { type: 'number', min: schema.minimum, max: schema.maximum, step: schema.type === 'integer' ? 1 : 'any', placeholder: byDefault(schema, isSize) });
     made.value = value ?? '';
     return [made, () => (made.value === '' ? undefined : Number(made.value))];
   }
@@ -86,6 +86,8 @@ function fits(schema, value) {
 export function settingsForm(schema, { settings, patchable }, next, changed) {
   const fields = el('div', {});
   const names = Object.keys(isObject(settings.mcpServers) ? settings.mcpServers : {});
+  const search = el('input', { type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'name or words', input: () => find() });
+  const none = el('p', { class: 'quiet', role: 'status' });
   const of = el('select', { change: () => draw() }, option('', ALL), names.map((name) => option(name)));
   const paths = patchable.map((path) => path.split('.'));
 
@@ -93,7 +95,7 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
     const at = schemaOf(schema, path);
     const value = get(next, path);
     if (!at || at.deprecated || !fits(at, value)) return undefined;
-    const [made, read] = fieldOf(at, value);
+    const [made, read] = fieldOf(at, value, /bytes$/.test(words.at(-1)));
     made.addEventListener('input', () => {
       set(next, path, read(), settings);
       changed();
@@ -120,8 +122,21 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
       sections.set(section, [...(sections.get(section) ?? []), made]);
     }
     fill(fields, [...sections].map(([section, all]) => el('details', { open: section === GENERAL, 'data-section': section }, el('summary', {}, section.replaceAll('_', ' ')), all)));
+    find();
+  }
+
+  /** Shows the settings that contain the text, and opens their sections. */
+  function find() {
+    const word = search.value.trim().toLowerCase();
+    for (const section of fields.children) {
+      const all = [...section.querySelectorAll('.setting')];
+      for (const one of all) one.hidden = !one.textContent.toLowerCase().includes(word);
+      section.hidden = all.every((one) => one.hidden);
+      section.open = word ? !section.hidden : section.dataset.section === GENERAL;
+    }
+    none.textContent = [...fields.children].every((section) => section.hidden) ? 'No setting matches.' : '';
   }
 
   draw();
-  return el('div', { id: 'settings-form' }, labelled('Settings of', of), fields);
+  return el('div', { id: 'settings-form' }, el('div', { class: 'answer' }, labelled('Settings of', of), labelled('Find', search)), fields, none);
 }

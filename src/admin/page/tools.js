@@ -1,7 +1,7 @@
 // The tools view: one line each, and a panel with the details of the one that is open, its definition compared with the accepted one,
 // approval and trial calls.
 
-import { SETTLE_MS, button, chip, code, editable, el, empty, fill, labelled, laidOut, markChips, number, option, pairs, panel, redraw, rowsOpen, settled, tag, visible } from './dom.js';
+import { SETTLE_MS, button, chip, code, copy, editable, el, empty, fill, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, redraw, rowsOpen, settled, stepRows, tag, visible } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { change, here, link } from './route.js';
@@ -18,11 +18,12 @@ const STANDS = {
 const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', placeholder: 'Search by purpose', 'aria-label': 'Search', maxlength: 1024 });
 const server = el('select', { name: 'server' }, option('', 'all'));
 const held = el('input', { name: 'held', type: 'checkbox', value: 'yes' });
-const form = el('form', { id: 'tool-form', class: 'chips', role: 'search' }, search, chip('Server', server), chip('In quarantine', held));
+const bare = el('input', { name: 'bare', type: 'checkbox', value: 'yes' });
+const form = el('form', { id: 'tool-form', class: 'chips', role: 'search' }, search, chip('Server', server), chip('In quarantine', held), chip('Not marked', bare));
 const count = el('p', { id: 'tool-count', class: 'quiet', role: 'status' });
 const list = el('tbody', {});
 const table = el('table', { id: 'tools', class: 'rows', hidden: true },
-  el('thead', {}, el('tr', {}, [['Tool'], ['Operation'], ['Description', 'wide late']].map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))), list);
+  el('thead', {}, el('tr', {}, [['Tool'], ['Operation'], ['Description', 'wide']].map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))), list);
 const none = el('div', {});
 const more = button('Show more', () => act(further), { id: 'more-tools', hidden: true });
 const details = panel('tool', 'Tool');
@@ -32,14 +33,14 @@ let [cursor, asked, shown, servers, panels] = [undefined, 0, {}, [], 0]; // `pan
 export const tools = {
   name: 'tools',
   label: 'Tools',
-  root: el('div', {}, form, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more), details)),
+  root: el('div', {}, form, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more, keyHelp()), details)),
 
   show({ tool: wanted, ...filter }) {
     const same = JSON.stringify(filter) === JSON.stringify(shown);
     const there = known.size > 0;
     shown = filter;
     if (document.activeElement !== search) search.value = filter.q ?? '';
-    held.checked = filter.held === 'yes';
+    for (const box of [held, bare]) box.checked = filter[box.name] === 'yes';
     choose();
     if (!same || !there || !wanted) attempt(() => load(same));
     if (wanted) openTool(wanted);
@@ -64,9 +65,7 @@ export const tools = {
 
   keys(event) {
     if (event.key === 'Escape' && !details.hidden) change({ tool: '' });
-    if (event.key !== '/' || event.target.closest('input, select, textarea')) return;
-    event.preventDefault();
-    search.focus();
+    else stepRows(event, table, !details.hidden);
   },
 };
 
@@ -79,7 +78,7 @@ function choose() {
   markChips(form);
 }
 
-const page = (parameters) => ask('tools', { q: shown.q, server: shown.server, quarantined: shown.held === 'yes' ? true : '', ...parameters });
+const page = (parameters) => ask('tools', { q: shown.q, server: shown.server, quarantined: shown.held && true, unannotated: shown.bare && true, ...parameters });
 
 /** Lists the tools; `again`: as many as there were. */
 async function load(again) {
@@ -116,8 +115,8 @@ function end({ total, next_cursor: next }) {
   mark();
   const of = known.size < total ? `${number(known.size)} of ` : '';
   count.textContent = `${of}${number(total)} ${total === 1 ? 'tool' : 'tools'}${shown.held ? ' in quarantine' : ''}`;
-  redraw(none, total === 0 && (shown.held && !shown.q && !shown.server ? empty('No tool is in quarantine.', showAll())
-    : shown.q || shown.server || shown.held ? empty('No tool matches.', showAll())
+  redraw(none, total === 0 && (shown.held && !shown.q && !shown.server && !shown.bare ? empty('No tool is in quarantine.', showAll())
+    : Object.values(shown).some(Boolean) ? empty('No tool matches.', showAll())
       : empty('No server offers a tool.', el('p', {}, 'See the state of the ', el('a', { href: link('servers') }, 'servers'), '.'))));
 }
 
@@ -125,10 +124,10 @@ const showAll = () => el('p', {}, el('a', { href: link('tools') }, 'Show all too
 const operationOf = (it) => it.call_with.replace('call_tool_', '');
 
 function row(it) {
-  const notes = [it.unannotated && 'no annotations', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
+  const notes = [it.unannotated && 'not marked', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
   return el('tr', { 'data-key': it.name, 'data-name': it.name },
     el('th', { scope: 'row' }, el('a', { href: link('tools', { ...shown, tool: it.name }) }, el('bdi', {}, it.name)), it.quarantined && [' ', el('span', { class: 'wrong' }, 'in quarantine')]),
-    el('td', {}, tag(operationOf(it))), el('td', { class: 'wide late' }, el('span', { class: 'cut quiet' }, notes.map((words) => [el('span', { class: 'note' }, words), ' ']), it.description ?? '')));
+    el('td', {}, tag(operationOf(it))), el('td', { class: 'wide' }, el('span', { class: 'cut quiet', title: visible(it.description ?? '') }, notes.map((words) => [el('span', { class: 'note' }, words), ' ']), it.description ?? '')));
 }
 
 // ---- The panel
@@ -232,13 +231,22 @@ function content(it) {
     pairs(['server', el('a', { href: link('servers', { name: of }) }, el('bdi', {}, of))], ['called with', el('code', {}, it.call_with)],
       ['side effect', able.side_effect], ['approval', able.approval === 'auto' ? undefined : able.approval],
       ['annotations', hints.join(', ') || (it.unannotated && 'none')],
-      ['records', el('a', { href: link('activity', { server: of, tool: name }) }, 'its calls')]),
-    it.inputSchema && el('details', { 'data-part': 'parameters' }, el('summary', {}, 'Parameters'), code(laidOut(it.inputSchema), 'parameters')),
+      ['records', el('a', { href: link('activity', { server: of, tool: name }) }, 'its calls')],
+      ['policy', el('a', { href: link('policy', { tool: it.name, part: 'explain' }) }, 'what the rules say')]),
+    it.inputSchema && el('details', { 'data-part': 'parameters' }, el('summary', {}, 'Parameters'), parameters(it.inputSchema), code(laidOut(it.inputSchema), 'parameters')),
     el('details', { 'data-part': 'answers' }, el('summary', {}, 'Output schema'), it.outputSchema ? code(laidOut(it.outputSchema), 'output schema')
       : el('p', { class: 'quiet' }, 'It declares no output schema: its results are not validated.')),
     !it.quarantined && defined, trial(it, operation));
-  made.head = el('div', {}, el('h2', {}, el('bdi', {}, it.name)), el('div', { class: 'tags' }, tag(operation), it.quarantined && el('span', { class: 'wrong' }, 'in quarantine')));
+  made.head = el('div', {}, el('h2', {}, el('bdi', {}, it.name)), el('div', { class: 'tags' }, tag(operation), it.quarantined && el('span', { class: 'wrong' }, 'in quarantine'), copy(it.name, 'name')));
   return made;
+}
+
+/** The parameters of a schema by name: type, whether required, default, and description. */
+function parameters({ properties, required }) {
+  const kind = (it) => (it?.enum ? it.enum.map((value) => JSON.stringify(value)).join(', ') : [it?.type ?? 'any'].flat().join(' or '));
+  const about = (name, it) => [kind(it), Array.isArray(required) && required.includes(name) && 'required', it?.default !== undefined && `default ${JSON.stringify(it.default)}`];
+  return pairs(...Object.entries(properties ?? {}).slice(0, MOST).map(([name, it]) => [visible(name), [
+    el('span', { class: 'quiet' }, about(name, it).filter(Boolean).join('; ')), it?.description && el('div', {}, String(it.description))]]));
 }
 
 /** A section that loads its contents when opened. */
@@ -332,9 +340,9 @@ function trial(it, operation) {
       el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Call'))), came);
 }
 
-const typed = () => change({ q: search.value.trim(), server: server.value, held: held.checked ? 'yes' : '' }, true);
+const typed = () => change({ q: search.value.trim(), server: server.value, held: held.checked ? 'yes' : '', bare: bare.checked ? 'yes' : '' }, true);
 form.addEventListener('submit', (event) => event.preventDefault());
 search.addEventListener('input', settled(typed));
 server.addEventListener('change', typed);
-held.addEventListener('change', typed);
+for (const box of [held, bare]) box.addEventListener('change', typed);
 rowsOpen(list);

@@ -162,6 +162,10 @@ export async function look({ page, wrong }) {
     if (key) await page.keyboard.press(key);
     await until(async () => await current() === at && await record.isVisible(), current);
   }
+  for (const [name, at] of [['Older record', 2], ['Newer record', 1]]) {
+    await record.getByRole('button', { name }).click();
+    await until(async () => await current() === at, current);
+  }
   await page.keyboard.press('Escape');
   await record.waitFor({ state: 'hidden' });
 

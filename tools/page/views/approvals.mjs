@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { count, keepsFocus, sound, step, until, visit } from '../checks.mjs';
+import { count, go, keepsFocus, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
 // Characters that `src/cli/terminal_safe.rs` escapes: each is invisible, or looks like another character.
@@ -53,7 +53,20 @@ export async function look({ page, dialogs, wrong }) {
   assert.match(text, /expires\s+\d\d:\d\d:\d\d in [45] min/);
   assert.equal(await cards.locator('img, script').count(), 0);
   assert.equal(await page.title(), 'Approvals – mcpproxy');
+  await page.locator('#approval-count', { hasText: /^1 call waits$/ }).waitFor();
   await sound(page, 'approvals');
+
+  step('what a call is about is a link away');
+  for (const [name, address] of [
+    ['stub:no_hints', /#tools\?tool=stub%3Ano_hints$/], ['admin', /#principals\?name=admin$/],
+    ['its earlier calls', /#activity\?server=stub&tool=no_hints&principal=admin$/], ['what the rules say', /#policy\?principal=admin&tool=stub%3Ano_hints&part=explain$/],
+  ]) {
+    await still.first().getByRole('link', { name, exact: true }).click();
+    await until(() => address.test(page.url()), () => page.url());
+    if (name === 'what the rules say') await until(async () => await page.locator('#explain-form [name=tool]').inputValue() === 'stub:no_hints', () => page.url());
+    await go(page, '#approvals');
+    await still.first().waitFor();
+  }
   await press(still.first(), 'Approve');
   assert.equal(await harmless, 200);
   await cards.first().getByText('Approved.').waitFor();
@@ -101,6 +114,22 @@ export async function look({ page, dialogs, wrong }) {
   await count(page, '#approvals > li', 0);
   assert.ok(await page.evaluate(() => document.activeElement.id === 'main'), 'the keyboard goes on from the view');
 
+  step('what waits is denied together, after a second word');
+  const flood = ['one', 'two', 'three'].map((note) => call('write', 'stub:no_hints', { note }, `flood ${note}`));
+  await count(page, '#approvals > li', 3);
+  await page.locator('#approval-count', { hasText: /^3 calls wait$/ }).waitFor();
+  const denyAll = page.getByRole('button', { name: 'Deny all' });
+  dialogs.sure = false;
+  await denyAll.click();
+  assert.equal(dialogs.asked.pop(), 'Deny all 3 waiting calls?');
+  assert.equal((await rest('GET', 'approvals')).data.approvals.length, 3);
+  dialogs.sure = true;
+  await denyAll.click();
+  dialogs.asked.pop();
+  assert.deepEqual(await Promise.all(flood), [403, 403, 403]);
+  await none();
+  await page.locator('#decided li', { hasText: /denied by admin over page/ }).nth(2).waitFor();
+
   step('nothing of what is approved is hidden');
   const hides = call('write', 'stub:no_hints', { note: `begins${UNSEEN.join('')}ends\n\tand goes on` }, `because${UNSEEN.join('')}`);
   await card('begins').waitFor();
@@ -127,6 +156,7 @@ export async function look({ page, dialogs, wrong }) {
   assert.equal(await destroys, 200);
   assert.match(dialogs.asked.pop(), /1 hour, any arguments/);
   await page.locator('#standing li').getByText('stub:both_hints').waitFor();
+  await page.locator('#standing li').getByText(/^in \d+ min$/).waitFor();
   await none();
   await sound(page, 'approvals-standing');
   assert.equal(await call('destructive', 'stub:both_hints', {}, 'goes without asking'), 200);

@@ -23,8 +23,26 @@ export async function look({ page }) {
     await keepsFocus(page, page.getByRole('region', { name: 'Nodes of the fleet' }), ['fleet']);
     await copies(page, page.locator('#view-fleet'), 'Copy mcpproxy activity verify --store URL', 'mcpproxy activity verify --store URL');
 
+    step('nodes are sorted, searched, pinged, and lead to their records');
+    const names = () => page.locator('#fleet-nodes tbody th bdi').allInnerTexts();
+    await page.locator('#fleet-nodes thead').getByRole('button', { name: 'In the store' }).click();
+    await until(async () => `${await names()}` === 'page,other', names);
+    assert.match(page.url(), /#fleet\?sort=In\+the\+store$/);
+    await page.locator('#fleet-form [name=state]').selectOption('silent');
+    await page.getByText('No node matches.').waitFor();
+    await page.getByRole('link', { name: 'Show all nodes' }).click();
+    await until(async () => `${await names()}` === 'other,page', names);
+    await page.getByRole('button', { name: 'Ping the nodes' }).click();
+    await rows.first().getByText('answers').waitFor();
+    assert.ok(!/answers/.test(await rows.last().innerText()), 'this node does not ping itself');
+    await copies(page, page.locator('#view-fleet'), 'Copy id of the fleet', /^[0-9a-f]{32}$/);
+    await page.locator('.tile', { hasText: 'Living nodes' }).getByText('2 of 2').waitFor();
+    await page.locator('#fleet-form [name=q]').fill('OTH');
+    await until(async () => `${await names()}` === 'other', names);
+    await page.locator('#fleet-nodes th a').click();
+    assert.match(page.url(), /#activity\?node=other$/);
+
     step('records of a single node are shown');
-    await go(page, '#activity?node=other');
     const listed = page.locator('#rows a');
     await until(async () => await listed.count() > 0, () => page.locator('#view-activity').innerText());
     assert.equal(await page.getByLabel('Node', { exact: true }).inputValue(), 'other');

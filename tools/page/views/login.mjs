@@ -70,7 +70,7 @@ export async function look({ page, browser, wrong }) {
   await until(() => came >= late, () => `${came} of ${late} came`);
   await page.evaluate(() => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); }));
   await page.unroute(/api\/v1\/(status|servers|tools|activity\/summary)/);
-  const places = ['#now-tiles', '#now-about', '#faults', '#servers', '#server', '#tools tbody', '#tool', '#rules', '#tool-names'];
+  const places = ['#now-tiles', '#now-about', '#faults', '#servers', '#server', '#tools tbody', '#tool', '#rules', '#tool-names', '#failures', '#decided', '#principals', '#principal-names', '#fleet-nodes'];
   const left = await page.evaluate((all) => all.filter((place) => document.querySelector(place).childElementCount), places);
   assert.deepEqual(left, [], 'nothing is shown, nor kept');
   assert.equal(await page.getByLabel('API key').inputValue(), 'being typed');

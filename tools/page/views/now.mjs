@@ -84,6 +84,14 @@ export async function look({ page }) {
     assert.equal(line, 'nonenone', 'no number is underlined');
   }
 
+  step('the latest failures are listed, and lead to their records');
+  const failures = page.locator('#failures');
+  await until(async () => (await failures.locator('li').allInnerTexts()).length === 5 && /to be seen in the rate/.test(await failures.innerText()), () => failures.innerText());
+  await leads(failures.getByRole('link', { name: 'All failures' }), /type=tool_call&status=error%2Cblocked%2Crejected&from=/, /error|blocked|rejected/);
+  await failures.locator('li a').first().click();
+  await page.locator('#record').getByText('Verdict').waitFor();
+  await page.goBack();
+
   step('outcomes and latencies over time, by status and intent');
   for (const status of ['error', 'blocked', 'rejected']) {
     await page.locator(`#outcomes rect.bar.${status}`).first().waitFor({ state: 'attached' });

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { sound, step, until, visit } from '../checks.mjs';
+import { count, go, sound, step, until, visit } from '../checks.mjs';
 
 const DAY_MS = 86_400_000;
 
@@ -14,7 +14,37 @@ export async function look({ page, wrong }) {
   assert.match(await rule.innerText(), /ask the operators[\s\S]*rules\.cedar:1/);
   await rule.getByText('forbid(principal').waitFor();
 
+  await page.locator('#rule-faults').getByText('the rule can never match').waitFor();
+  await rule.getByRole('link', { name: 'Its decisions' }).click();
+  await until(async () => await page.locator('#filters [name=q]').inputValue() === 'ci-reads-no-records', () => page.url());
+  await page.goBack();
+
+  step('many rules are searched');
+  await page.route('**/api/v1/policy', async (route) => {
+    const response = await route.fetch();
+    const { data, ...rest } = await response.json();
+    const many = Array.from({ length: 9 }, (_, at) => ({ ...data.rules[0], rule: `rule-${at}` }));
+    await route.fulfill({ response, json: { ...rest, data: { ...data, rules: [...data.rules, ...many] } } });
+  });
+  await visit(page, 'now');
+  await visit(page, 'policy');
+  await count(page, '#rules > li', 12);
+  await page.keyboard.press('/');
+  await page.keyboard.type('INTERNS');
+  await count(page, '#rules > li', 1);
+  await page.getByText('1 of 12 rules').waitFor();
+  await page.unroute('**/api/v1/policy');
+  await page.reload();
+  await count(page, '#rules > li', 3);
+
+  step('the parts of the view are a link away');
+  for (const [words, place] of [['Replay the log', 'policy-replay'], ['Explain a call', 'policy-explain']]) {
+    await page.getByRole('link', { name: words }).click();
+    await until(() => page.evaluate((id) => document.activeElement.id === id, place), () => page.url());
+  }
+
   step('a call is explained, and nothing is called');
+  await page.locator('#principal-names option[value=admin]').waitFor({ state: 'attached' });
   await page.locator('#explain-form [name=principal]').fill('token:ci');
   await page.locator('#explain-form [name=tool]').fill('stub:records');
   await page.getByRole('button', { name: 'Explain' }).click();
@@ -54,11 +84,17 @@ export async function look({ page, wrong }) {
   wrong.expected(/404/);
 
   step('other rules are put to the calls in the log, and nothing changes');
+  await page.getByRole('button', { name: 'Insert the rules in force' }).click();
+  assert.match(await page.locator('#replay-form [name=rules]').inputValue(), /ci-reads-no-records[\s\S]*nobody-reads-etc/);
   await page.locator('#replay-form [name=rules]').fill('@id("nobody-reads") forbid(principal, action == Action::"read", resource);');
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.getByText(/newly refused, \d+ newly allowed/).waitFor();
   await page.locator('#replay-rows', { hasText: 'nobody-reads' }).waitFor();
   await sound(page, 'policy-replay');
+  await page.locator('#replay-rows tbody .num a').first().click();
+  await until(() => /#activity\?type=tool_call&server=\w+&tool=\w+&principal=/.test(page.url()), () => page.url());
+  await page.locator('#rows li').first().waitFor();
+  await go(page, '#policy');
 
   step('how far back calls are replayed is chosen');
   for (const [words, days] of [['the last 7 days', 7], ['the last 30 days', 30], ['the whole log', undefined], ['the last day', 1]]) {

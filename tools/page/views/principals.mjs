@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 
-import { copies, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { copies, count, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, base, rest, session } from '../proxy.mjs';
 
 export async function look({ page, wrong }) {
@@ -23,9 +23,65 @@ export async function look({ page, wrong }) {
   await visit(page, 'principals');
   for (const name of ['admin', 'anonymous', 'token:helper']) await row(name).waitFor();
   await page.locator('#principal-count', { hasText: /^3 principals in the newest 500 calls|^3 principals in \d+ calls/ }).waitFor();
-  assert.deepEqual((await row('token:helper').locator('td').allInnerTexts()).slice(0, 3), ['1', '0', '0']);
+  const heads = await page.locator('#principals thead th').allInnerTexts();
+  const cells = async (name, ...wanted) => {
+    const all = await row(name).locator('th, td').allInnerTexts();
+    return wanted.map((head) => all[heads.indexOf(head)]);
+  };
+  assert.deepEqual(await cells('token:helper', 'Kind', 'Calls', 'Failed', 'Refused', 'Approvals'), ['agent token', '1', '0', '0', '0']);
+  assert.deepEqual(await cells('anonymous', 'Kind', 'Clients'), ['no credential', 'page-test']);
+  await row('admin').locator('polyline').waitFor({ state: 'attached' });
   await sound(page, 'principals');
   await keepsFocus(page, row('admin').getByRole('link').first(), ['activity']);
+
+  step('they are sorted, searched and opened from the keyboard, and what adds another is copied');
+  const names = () => page.locator('#principals tbody th').allInnerTexts();
+  const calling = page.locator('#principals thead th', { hasText: 'Calls' });
+  for (const [direction, at] of [['descending', 0], ['ascending', -1], [null, -1]]) {
+    await calling.getByRole('button').click();
+    await until(async () => await calling.getAttribute('aria-sort') === direction, () => calling.evaluate((it) => it.outerHTML));
+    assert.equal((await names()).at(at), 'admin');
+  }
+  await page.locator('#principals thead').getByRole('button', { name: 'Principal' }).click();
+  await until(async () => `${await names()}` === 'admin,anonymous,token:helper', names);
+  await row('admin').getByRole('link').first().focus();
+  await page.keyboard.press('j');
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), 'anonymous');
+  await page.keyboard.press('/');
+  await page.keyboard.type('page-TEST');
+  await until(async () => `${await names()}` === 'anonymous', names);
+  assert.match(page.url(), /#principals\?sort=Principal&q=page-TEST$/);
+  await page.keyboard.press('Enter');
+  await one.getByRole('heading', { name: 'anonymous', exact: true }).waitFor();
+  await copies(page, one, 'Copy name', 'anonymous');
+  await page.keyboard.press('Escape');
+  await count(page, '#principals tbody tr', 3);
+  await page.locator('#principal-form [name=q]').fill('token:none');
+  await page.getByText('No principal in this period matches.').waitFor();
+  await page.getByRole('link', { name: 'Open token:none all the same' }).click();
+  await one.getByRole('heading', { name: 'token:none' }).waitFor();
+  await one.getByText('0 calls in the last 24 hours').waitFor();
+  await visit(page, 'principals');
+  await copies(page, page.locator('#view-principals'), 'Copy mcpproxy token create NAME --server SERVER', 'mcpproxy token create NAME --server SERVER');
+
+  step('of many calls a part is counted, and more where somebody asks for it');
+  let [last, pages] = [undefined, 0];
+  await page.route('**/api/v1/activity?type=tool_call*', async (route) => {
+    const response = await route.fetch();
+    const { data, ...rest } = await response.json();
+    last = data.activities.at(-1)?.id ?? last;
+    pages = route.request().url().includes('cursor=') ? pages + 1 : 1;
+    await route.fulfill({ response, json: { ...rest, data: { ...data, next_cursor: data.next_cursor ?? last } } });
+  });
+  const older = page.getByRole('button', { name: 'Count older calls' });
+  await refresh(page, 'activity');
+  await older.waitFor();
+  await page.locator('#principal-count', { hasText: 'in the newest' }).waitFor();
+  await older.click();
+  await until(() => pages === 10, () => `${pages} pages`);
+  await page.unroute('**/api/v1/activity?type=tool_call*');
+  await refresh(page, 'activity');
+  await older.waitFor({ state: 'hidden' });
 
   step('one of them has its calls by status, which lead to their records, and its latest records');
   await row('admin').getByRole('link').first().click();
@@ -38,6 +94,7 @@ export async function look({ page, wrong }) {
     assert.ok(expected > 0, name);
     await calls.getByRole('link', { name: `${name} ${expected.toLocaleString('en')}`, exact: true }).waitFor();
   }
+  await one.getByText(new RegExp(`^${await total('principal=admin')} calls in the last 24 hours, \\d+(\\.\\d+)? % succeeded$`)).waitFor();
   await until(async () => await one.locator('.records > li').count() > 5, () => one.innerText());
   await keepsFocus(page, one.locator('.records a').first(), ['activity', 'approvals']);
   await sound(page, 'principal');
@@ -86,7 +143,7 @@ export async function look({ page, wrong }) {
   step('what an attacker calls itself stays text, and is in no command');
   await open(`token:${HOSTILE}; rm -rf ~`);
   await one.getByText('No principal has such a name.').waitFor();
-  assert.equal(await page.locator('#view-principals').locator('img, script, .command').count(), 0);
+  assert.equal(await page.locator('#view-principals').locator('img, script').count() + await one.locator('.command').count(), 0);
   assert.ok((await one.innerText()).includes('\\u{202e}'));
 
   step('a standing approval is ended here');

@@ -45,6 +45,8 @@ export async function look({ page, dialogs, wrong }) {
   assert.equal(await calling.getAttribute('aria-sort'), 'descending');
   assert.match(page.url(), /#servers\?sort=Calls$/);
   await calling.getByRole('button').click();
+  await until(async () => (await names()).at(-1) === 'stub' && await calling.getAttribute('aria-sort') === 'ascending', names);
+  await calling.getByRole('button').click();
   await until(async () => (await names())[0] === 'absent', names);
   assert.equal(await calling.getAttribute('aria-sort'), null);
 

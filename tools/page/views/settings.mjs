@@ -2,10 +2,10 @@
 
 import assert from 'node:assert/strict';
 
-import { copies, sound, step, until, visit } from '../checks.mjs';
+import { copies, go, sound, step, until, visit } from '../checks.mjs';
 import { KEY, configure, configured, written } from '../proxy.mjs';
 
-export async function look({ page, wrong }) {
+export async function look({ page, dialogs, wrong }) {
   step('the config in force is shown without secrets');
   await visit(page, 'settings');
   const standing = page.locator('#standing-config');
@@ -17,6 +17,9 @@ export async function look({ page, wrong }) {
   assert.match(text, /"url": "http:\/\/127\.0\.0\.1:\d+\/mcp"/);
   await page.getByRole('button', { name: 'Compare with the file' }).click();
   await page.getByText('The file matches the config in force.').waitFor();
+  await page.locator('#view-settings .fault').getByRole('link', { name: 'rules' }).waitFor();
+  await copies(page, page.locator('#view-settings'), 'Copy path of the file', /config\.json$/);
+  await page.locator('#view-settings dt', { hasText: 'size on disk' }).waitFor();
   await sound(page, 'settings');
 
   step('a file that counts from the next start on is compared with what is in force');
@@ -111,8 +114,23 @@ export async function look({ page, wrong }) {
   await show.click();
   await proposed.getByText('Nothing has changed.').waitFor();
   await setting('tools_limit').fill('12');
+  await page.getByText('1 change, not written yet').waitFor();
+  const find = form.getByLabel('Find');
+  await find.fill('VERDICT');
+  await setting('output_validation.mode').waitFor();
+  assert.equal(await setting('tools_limit').isVisible(), false);
+  await find.fill('no such setting');
+  await form.getByText('No setting matches.').waitFor();
+  await find.fill('');
+  await setting('tools_limit').waitFor();
+  dialogs.sure = false;
+  await page.getByRole('button', { name: 'Discard' }).click();
+  assert.equal(dialogs.asked.pop(), 'Discard the changes?');
+  assert.equal(await setting('tools_limit').inputValue(), '12');
+  dialogs.sure = true;
   await form.getByText('output validation', { exact: true }).click();
   assert.equal(await setting('output_validation.mode').inputValue(), 'strict');
+  assert.equal(await setting('output_validation.max_bytes').getAttribute('placeholder'), 'default: 5,242,880 (5 MiB)');
   assert.equal(await setting('output_validation.assert_formats').locator('option').first().innerText(), 'default: no');
   await setting('output_validation.assert_formats').selectOption('yes');
   assert.equal(await form.getByLabel('api_key').count() + await form.getByLabel('listen').count(), 0, 'what cannot be changed here is not offered');
@@ -144,9 +162,18 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Reload' }).click();
   await until(async () => /"tools_limit": 8/.test(await standing.innerText()), () => standing.innerText());
 
+  step('a server leads to its settings');
+  await go(page, '#servers?name=stub');
+  await page.locator('#server').getByRole('link', { name: 'Its settings' }).click();
+  await setting('call_timeout').waitFor();
+  assert.equal(await form.getByLabel('Settings of').inputValue(), 'stub');
+  await page.getByRole('button', { name: 'Discard' }).click();
+  await form.waitFor({ state: 'hidden' });
+
   step('the log is verified');
   await page.getByRole('button', { name: 'Verify the log' }).click();
   await page.getByText('The log is intact.').waitFor();
+  await page.locator('#verified').getByText(/^[\d,]+, from \d/).waitFor();
   await page.getByRole('link', { name: 'Changes of the config' }).click();
   await page.locator('#rows li').nth(1).waitFor();
   assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row says what was changed');

@@ -31,6 +31,10 @@ export async function look({ page, dialogs, wrong }) {
   assert.ok(await rows.nth(50).getByRole('link').evaluate((it) => it === document.activeElement), 'the first of those that came has the focus');
   await page.locator('#tool-form [name=q]').fill('no hints');
   await row('stub:no_hints').getByText('asks a person').waitFor();
+  await page.locator('#tool-form [name=bare]').check();
+  assert.match(page.url(), /bare=yes/);
+  await until(async () => (await rows.allInnerTexts()).every((it) => it.includes('not marked')), () => rows.allInnerTexts());
+  await page.locator('#tool-form [name=bare]').uncheck();
   await page.locator('#tool-form [name=q]').fill('delete item');
   await rows.first().getByText('stub:delete_item').waitFor();
   assert.match(page.url(), /#tools\?q=delete\+item/);
@@ -52,7 +56,13 @@ export async function look({ page, dialogs, wrong }) {
   await first.getByText('Definition', { exact: true }).click();
   await first.getByText('the accepted definition').waitFor();
   await copies(page, first, 'Copy parameters', /^\{[\s\S]*"type": "object"/);
+  await copies(page, first, 'Copy name', 'stub:delete_item');
+  await first.locator('dt', { hasText: /^wait_ms$/ }).locator('+ dd', { hasText: /^integer$/ }).waitFor();
   await sound(page, 'tool');
+  await page.keyboard.press('j');
+  const next = await rows.nth(1).getByRole('link').innerText();
+  await panel.getByRole('heading', { name: next, exact: true }).waitFor();
+  await panel.getByRole('link', { name: 'what the rules say' }).waitFor();
   await first.getByRole('button', { name: 'Close' }).click();
   await page.locator('#tool-form [name=q]').fill('');
   await page.locator('#tool-form [name=server]').selectOption('notes');
