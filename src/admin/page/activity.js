@@ -3,7 +3,7 @@
 
 import { button, chip, command, el, empty, fill, keyHelp, markChips, number, option, panel, redraw, settled, tag, took, when } from './dom.js';
 import { listen } from './live.js';
-import { CALLS, TYPES, happened, open, operation, subject, times } from './record.js';
+import { CALLS, TYPES, happened, open, operation, statusOf, subject, times } from './record.js';
 import { act, ask, attempt } from './rest.js';
 import { change, here, link } from './route.js';
 
@@ -380,7 +380,7 @@ export function line(it, filter, more = {}) {
     el('span', { class: 'why' }, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi', { class: 'quiet' }, words))));
   return el('a', { class: 'row', href: link('activity', { ...filter, record: it.id }), ...more },
     when(stored(it.id)), what, who(it), tag(operation(it)) ?? el('span', { class: 'none' }),
-    el('span', {}, tag(it.status)), el('span', { class: 'took' }, took(it.duration_ms)));
+    el('span', {}, tag(statusOf(it))), el('span', { class: 'took' }, took(it.duration_ms)));
 }
 
 function row(it) {

@@ -12,6 +12,9 @@ export const TYPES = {
 };
 export const CALLS = ['tool_call', 'internal_tool_call', 'resource_read', 'prompt_get', 'completion'];
 
+/** Status; an approval that was not granted, such as one that still waits, is no success. */
+export const statusOf = ({ type, status, metadata }) =>
+  (type === 'approval' && status === 'success' && metadata?.state !== 'approved' && metadata?.state) || status;
 /** The operation type: that of the intent, otherwise of the tool. */
 export const operation = ({ intent, metadata }) => intent?.operation_type ?? metadata?.operation;
 
@@ -124,7 +127,7 @@ function details(activity, exact, about, call) {
   return [
     el('div', {}, el('h2', {}, el('bdi', {}, name || (TYPES[activity.type] ?? activity.type))),
       el('div', { class: 'tags' }, el('span', { class: 'quiet' }, TYPES[activity.type] ?? activity.type),
-        tag(activity.status), tag(operation(activity)))),
+        tag(statusOf(activity)), tag(operation(activity)))),
 
     (decided.length > 0 || activity.error_message) && heading('Verdict'),
     activity.error_message && el('p', { class: 'message' }, activity.error_message),
