@@ -316,6 +316,6 @@ fn kept_result_is_readable_at_any_node_by_its_recipient() {
     kill(&mut a);
     for answer in [asked(&session, &b), at(&c, &admin)] {
         let error = error_text(&answer);
-        assert!(error.contains("gone or not reached") && error.contains("call again"), "{error}");
+        assert!(error.contains("dead or unreachable") && error.contains("call again"), "{error}");
     }
 }

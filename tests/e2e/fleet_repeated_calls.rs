@@ -127,7 +127,7 @@ fn call_whose_node_is_gone_must_be_repeated_and_is_not_sent() {
     // Even a state that was sealed with an unknown key names its node.
     let other = state.replacen("mcpproxy-approval.", "mcpproxy-approval.0", 1);
     let refused = at_b.call(&again(&params, &other, "decline"));
-    assert!(error_text(&refused["result"]).contains("asked for at node 'a'"), "{refused}");
+    assert!(error_text(&refused["result"]).contains("belongs to node 'a'"), "{refused}");
     assert_eq!((sent(&b), waiting(&b).len()), (0, 0));
     at_b.asked(&params);
 }
