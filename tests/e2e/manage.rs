@@ -356,7 +356,7 @@ fn found(doctor: &Value, check: &str) -> Vec<(String, String, String)> {
 // CLI-3
 #[test]
 fn doctor_reports_faults_and_their_fixes() {
-    let good = stub_stdio(&["--only", "read_item,write_item"]);
+    let good = stub_stdio(&["--only", "read_item,delete_item"]);
     let script = "for n in 1 2 3 4; do echo line $n >&2; done; echo 'Error: no luck' >&2; echo Node.js v20 >&2; exit 1";
     let servers = json!({"good": good, "bad": {"command": "sh", "args": ["-c", script]}});
     let (folder, file, _) = config(&servers.to_string());
