@@ -155,7 +155,7 @@ fn fr_005_wrong_parameters_are_recorded_and_answered_with_the_corrected_call() {
         ),
         (
             format!(r#"{{"name":"s:read_item","args_json":"{{}}","args":{{}},{read}}}"#),
-            "exclude",
+            "combined",
             bare,
         ),
         (
