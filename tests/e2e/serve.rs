@@ -367,7 +367,11 @@ fn taken_port_exits_3_and_nothing_is_started() {
     let listen = format!("127.0.0.1:{}", proxy.port);
     let again = Output::of(again.env("MCPPROXY_LISTEN", listen));
     assert_eq!(again.code, Some(3), "{}", again.stderr);
-    assert!(again.stderr.contains("already running there: see `mcpproxy status`"), "{}", again.stderr);
+    assert!(
+        again.stderr.contains("already running there: see `mcpproxy status`"),
+        "{}",
+        again.stderr
+    );
 }
 
 #[test]
