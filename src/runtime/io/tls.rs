@@ -428,7 +428,7 @@ mod tests {
                 "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
                 &fits,
                 TlsKey::Cert,
-                "cannot be read",
+                "cannot be parsed",
             ),
             (&fine, "", TlsKey::Key, "holds no private key"),
             (&fine, encrypted, TlsKey::Key, "encrypted"),
