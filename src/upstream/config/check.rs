@@ -387,7 +387,7 @@ mod tests {
             ),
             (
                 serde_json::json!({"command": "sh", "env": {"K": "${input:key}", "L": "${env:"}}),
-                vec!["env.K: holds ${input:key}", "env.L: holds a ${…: without"],
+                vec!["env.K: holds ${input:key}", "env.L: contains a reference '${…' without"],
             ),
             (
                 serde_json::json!({"url": "https://h", "proxy": "socks5://u:p@h"}),
