@@ -399,8 +399,9 @@ const STORED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// Decisions and approvals about a call, oldest first; empty for other records.
 pub(super) async fn about(call: &Value, backend: &Backend) -> Result<Vec<Value>, CommandError> {
-    let [kind, id, request, session, began] =
-        ["/type", "/id", "/request_id", "/session_id", "/timestamp"].map(|at| text(call, at));
+    let [kind, id, request, session, began, node] =
+        ["/type", "/id", "/request_id", "/session_id", "/timestamp", "/node_name"]
+            .map(|at| text(call, at));
     if request.is_empty() || matches!(&*kind, "policy_decision" | "approval") {
         return Ok(Vec::new());
     }
@@ -411,6 +412,8 @@ pub(super) async fn about(call: &Value, backend: &Backend) -> Result<Vec<Value>,
         ("type", Some("policy_decision,approval")),
         ("request_id", Some(&*request)),
         ("session_id", Some(&*session).filter(|session| !session.is_empty())),
+        // A call's node records all of them, so the other nodes of a fleet are not asked.
+        ("node", Some(&*node).filter(|node| !node.is_empty())),
         ("start_time", end.as_ref().map(|_| &*began)),
         ("end_time", end.as_deref()),
         ("limit", Some("100")),
