@@ -115,19 +115,28 @@ pub fn credential_variables(url: &str) -> &'static [&'static str] {
     }
 }
 
-/// Simulates unreadable keys on this thread.
+/// Simulates unreadable keys on this thread, and observes reads.
 #[cfg(test)]
 pub(crate) mod broken_reads {
     use std::cell::RefCell;
 
-    thread_local!(static KEYS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
+    thread_local! {
+        static KEYS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+        static OBSERVER: RefCell<Option<Box<dyn Fn(&str)>>> = const { RefCell::new(None) };
+    }
 
     /// Sets the unreadable keys.
     pub(crate) fn are(keys: &[&str]) {
         KEYS.set(keys.iter().map(|key| (*key).to_owned()).collect());
     }
 
+    /// Calls `observe` with each key before it is read.
+    pub(crate) fn observed_by(observe: impl Fn(&str) + 'static) {
+        OBSERVER.set(Some(Box::new(observe)));
+    }
+
     pub(crate) fn is(key: &str) -> bool {
+        OBSERVER.with_borrow(|observer| observer.iter().for_each(|observe| observe(key)));
         KEYS.with_borrow(|keys| keys.iter().any(|it| it == key))
     }
 }
