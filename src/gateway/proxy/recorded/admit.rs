@@ -40,6 +40,14 @@ pub(in crate::proxy) enum JudgedArguments {
     Violate(Box<Violation>),
 }
 
+/// Request that is not permitted at once.
+enum Undecided {
+    /// Its arguments may not conform, or it presents state.
+    Request(Access, JudgedArguments),
+    /// It must wait, or is denied.
+    Admission(Admission),
+}
+
 /// Admission of a request after its wait in a queue.
 enum QueueOutcome {
     Permit(Permit),
@@ -59,105 +67,156 @@ impl OnRecord<'_> {
         extras: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
         related_tasks::open(&self.worker.proxy.approvals, &self.caller.principal, &access, extras);
+        self.keep_meta(extras.meta.as_deref());
+        let is_all_shown = policy::visible(&self.caller.principal, &self.settings.policy).is_all();
+        let perhaps_hidden = access.tool().filter(|_| !is_all_shown).cloned();
+        let undecided = match self.judge_at_once(&access, arguments) {
+            JudgedArguments::Settled if extras.members.is_empty() => {
+                match self.decide(access, arguments, intent, self.record.time_of_day()) {
+                    Admission::Permit(permit) => {
+                        self.permitted(&permit, intent);
+                        return Ok(permit);
+                    }
+                    admission => Undecided::Admission(admission),
+                }
+            }
+            judged => Undecided::Request(access, judged),
+        };
+        // This future is rare and large, so it is boxed to keep it out of every call's future.
+        let admitting =
+            Box::pin(self.admit_undecided(undecided, perhaps_hidden, arguments, intent, extras));
+        let permit = admitting.await?;
+        self.permitted(&permit, intent);
+        Ok(permit)
+    }
+
+    /// Records those members of `_meta` that are part of an approval.
+    fn keep_meta(&mut self, meta: Option<&[u8]>) {
         let carried = self.record.carried();
         let baggage = carried.as_ref().and_then(|carried| carried.baggage.as_deref());
-        if let Some(meta) = meta::asked(extras.meta.as_deref(), baggage) {
+        if let Some(meta) = meta::asked(meta, baggage) {
             self.record.keep_member(META, &meta);
             self.meta = meta.into();
         }
-        let is_all_shown = policy::visible(&self.caller.principal, &self.settings.policy).is_all();
-        let perhaps_hidden = access.tool().filter(|_| !is_all_shown).cloned();
-        let mut unjudged = match self.judge_at_once(&access, arguments) {
-            JudgedArguments::Settled => None,
-            JudgedArguments::Later(access) => Some(access),
-            // This future is rare and large, so it is boxed to keep it out of every call's future.
-            JudgedArguments::Violate(violation) => {
-                let coerced = self.coerced_or_refused(&access, arguments, intent, &violation);
-                if let Some(coerced) = Box::pin(coerced).await? {
-                    *arguments = coerced;
-                }
-                None
-            }
-        };
-        let repeated = match extras.members.is_empty() {
-            true => None,
-            false => {
-                let (worker, caller, record) = (self.worker, self.caller, &mut *self.record);
-                match approval::presented_state(worker, caller, record, &access, &extras.members)? {
-                    PresentedState::None | PresentedState::Held => None,
-                    PresentedState::Approval(repeated) => Some(repeated),
-                    PresentedState::Server(members) => {
-                        extras.members = members;
+    }
+
+    /// Admits a request that is not permitted at once. `perhaps_hidden` is its tool if some tools are not visible to
+    /// the caller.
+    async fn admit_undecided(
+        &mut self,
+        undecided: Undecided,
+        perhaps_hidden: Option<Arc<Tool>>,
+        arguments: &mut Bytes,
+        intent: Option<Intent<'_>>,
+        extras: &mut CallExtras,
+    ) -> Result<Permit, Stopped> {
+        let (mut admission, repeated, mut unjudged) = match undecided {
+            Undecided::Admission(admission) => (admission, None, None),
+            Undecided::Request(access, judged) => {
+                let unjudged = match judged {
+                    JudgedArguments::Settled => None,
+                    JudgedArguments::Later(access) => Some(access),
+                    JudgedArguments::Violate(violation) => {
+                        let coerced =
+                            self.coerced_or_refused(&access, arguments, intent, &violation);
+                        if let Some(coerced) = coerced.await? {
+                            *arguments = coerced;
+                        }
                         None
                     }
+                };
+                let repeated = self.presented(&access, extras)?;
+                let now = self.record.time_of_day();
+                (self.decide(access, arguments, intent, now), repeated, unjudged)
+            }
+        };
+        loop {
+            let unjudged = unjudged.take();
+            let access = match admission {
+                Admission::Permit(permit) => {
+                    let coerced = self.judge_rest(unjudged, arguments, intent).await?;
+                    self.release(repeated.as_ref(), permit.access(), extras)?;
+                    match coerced {
+                        None => return Ok(permit),
+                        Some(_) => {
+                            return self.admit_coerced(permit, arguments, intent, extras).await;
+                        }
+                    }
                 }
+                Admission::Queued(queued) => {
+                    self.release(repeated.as_ref(), queued.access(), extras)?;
+                    let outcome = self.wait_in_queue(queued, arguments, intent, None).await?;
+                    // Arguments are validated after the wait in the queue, so that a call is not in a queue while it
+                    // waits for validation.
+                    let coerced = self.judge_rest(unjudged, arguments, intent).await?;
+                    match (outcome, coerced) {
+                        (QueueOutcome::Permit(permit), None) => return Ok(permit),
+                        (QueueOutcome::Permit(permit), Some(_)) => {
+                            return self.admit_coerced(permit, arguments, intent, extras).await;
+                        }
+                        (QueueOutcome::Asks(pending), None) => {
+                            return self.approved(pending, arguments, intent, extras, None).await;
+                        }
+                        // The pending approval is for the original arguments, so the coerced ones are decided again.
+                        (QueueOutcome::Asks(_), Some(access)) => access,
+                    }
+                }
+                Admission::Denial(denial) => {
+                    if let (Denial::Rule(_), Some(access)) = (&denial, unjudged)
+                        && let Some(coerced) = self.coerced_later(&access, arguments).await
+                    {
+                        // The rule may have denied the call only because of a string that is now coerced.
+                        *arguments = coerced;
+                        access
+                    } else {
+                        if let Some(tool) = perhaps_hidden.filter(|tool| !self.is_shown(tool)) {
+                            return Err(self.hidden(&tool.name, &denial, arguments, intent).into());
+                        }
+                        let help = help(&denial, arguments, intent, |tool| self.shows(tool));
+                        return Err(self.denied(&denial).helping(help).into());
+                    }
+                }
+                Admission::Pending(pending) => {
+                    match self.judge_rest(unjudged, arguments, intent).await? {
+                        // The pending approval is for the original arguments, so the coerced ones are decided again.
+                        Some(access) => access,
+                        None => {
+                            self.record.found(&self.worker.proxy.upstreams);
+                            return self
+                                .approved(pending, arguments, intent, extras, repeated)
+                                .await;
+                        }
+                    }
+                }
+            };
+            admission = self.decide(access, arguments, intent, self.record.time_of_day());
+        }
+    }
+
+    /// State that the request presents in `extras`, which keep only members for the server. Returns the first request
+    /// if this one repeats it.
+    fn presented(
+        &mut self,
+        access: &Access,
+        extras: &mut CallExtras,
+    ) -> Result<Option<RepeatedRequest>, Stopped> {
+        if extras.members.is_empty() {
+            return Ok(None);
+        }
+        let (worker, caller, record) = (self.worker, self.caller, &mut *self.record);
+        let state = approval::presented_state(worker, caller, record, access, &extras.members)?;
+        let repeated = match state {
+            PresentedState::None | PresentedState::Held => None,
+            PresentedState::Approval(repeated) => Some(repeated),
+            PresentedState::Server(members) => {
+                extras.members = members;
+                None
             }
         };
         if !extras.members.is_empty() {
             self.keep_inputs(repeated.as_ref(), &extras.members);
         }
-        let mut access = access;
-        let permit = loop {
-            let unjudged = unjudged.take();
-            match self.decide(access, arguments, intent, self.record.time_of_day()) {
-                Admission::Permit(permit) => {
-                    let coerced = self.judge_rest(unjudged, arguments, intent).await?;
-                    self.release(repeated.as_ref(), permit.access(), extras)?;
-                    if coerced.is_none() {
-                        break permit;
-                    }
-                    break Box::pin(self.admit_coerced(permit, arguments, intent, extras)).await?;
-                }
-                Admission::Queued(queued) => {
-                    self.release(repeated.as_ref(), queued.access(), extras)?;
-                    let outcome =
-                        Box::pin(self.wait_in_queue(queued, arguments, intent, None)).await?;
-                    // Arguments are validated after the wait in the queue, so that a call is not in a queue while it
-                    // waits for validation.
-                    let coerced = self.judge_rest(unjudged, arguments, intent).await?;
-                    match (outcome, coerced) {
-                        (QueueOutcome::Permit(permit), None) => break permit,
-                        (QueueOutcome::Permit(permit), Some(_)) => {
-                            let admitting = self.admit_coerced(permit, arguments, intent, extras);
-                            break Box::pin(admitting).await?;
-                        }
-                        (QueueOutcome::Asks(pending), None) => {
-                            let asking = self.approved(pending, arguments, intent, extras, None);
-                            break Box::pin(asking).await?;
-                        }
-                        // The pending approval is for the original arguments, so the coerced ones are decided again.
-                        (QueueOutcome::Asks(_), Some(admitted)) => access = admitted,
-                    }
-                }
-                Admission::Denial(denial) => {
-                    if let (Denial::Rule(_), Some(admitted)) = (&denial, unjudged)
-                        && let Some(coerced) =
-                            Box::pin(self.coerced_later(&admitted, arguments)).await
-                    {
-                        // The rule may have denied the call only because of a string that is now coerced.
-                        (*arguments, access) = (coerced, admitted);
-                        continue;
-                    }
-                    if let Some(tool) = perhaps_hidden.filter(|tool| !self.is_shown(tool)) {
-                        return Err(self.hidden(&tool.name, &denial, arguments, intent).into());
-                    }
-                    let help = help(&denial, arguments, intent, |tool| self.shows(tool));
-                    return Err(self.denied(&denial).helping(help).into());
-                }
-                Admission::Pending(pending) => {
-                    if let Some(admitted) = self.judge_rest(unjudged, arguments, intent).await? {
-                        // The pending approval is for the original arguments, so the coerced ones are decided again.
-                        access = admitted;
-                        continue;
-                    }
-                    self.record.found(&self.worker.proxy.upstreams);
-                    break Box::pin(self.approved(pending, arguments, intent, extras, repeated))
-                        .await?;
-                }
-            }
-        };
-        self.permitted(&permit, intent);
-        Ok(permit)
+        Ok(repeated)
     }
 
     /// Validates arguments that could not be validated immediately. Returns the access if the arguments were coerced,
@@ -169,8 +228,7 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
     ) -> Result<Option<Access>, Refusal> {
         let Some(access) = unjudged else { return Ok(None) };
-        // This future is rare and large, so it is boxed to keep it out of every call's future.
-        match Box::pin(self.judge_later(&access, arguments, intent)).await? {
+        match self.judge_later(&access, arguments, intent).await? {
             Some(coerced) => {
                 *arguments = coerced;
                 Ok(Some(access))
