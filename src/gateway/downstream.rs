@@ -18,6 +18,7 @@ pub mod http;
 pub mod in_flight;
 mod legacy;
 mod listen;
+mod modern;
 mod placement;
 pub mod replay;
 mod reply;

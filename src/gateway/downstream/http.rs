@@ -1,7 +1,7 @@
 //! `/mcp`, `/mcp/all` and `/mcp/server/NAME`: MCP over streamable HTTP, legacy and modern, and requests forwarded by another node.
 //!
-//! Requests are dispatched by protocol family: the modern one (MCP 2026-07-28) is served here, the legacy one in
-//! `legacy`. Host, Origin and credentials are checked beforehand; `proxy::dispatch` routes messages.
+//! Requests are passed on by protocol family, to `modern` or `legacy`. Host, Origin and credentials are checked
+//! beforehand; `proxy::dispatch` routes messages.
 //!
 //! A forwarded request is served as if received from the client, for the principal that the other node
 //! authenticated. A token or JWT is verified again.
@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -20,25 +19,17 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use http_body::Body as HttpBody;
 use http_body_util::Full;
 use mcpproxy_policy::Principal;
-use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
-use mcpproxy_protocol::mcp::headers::{Form, HeaderMismatch};
-use mcpproxy_protocol::mcp::jsonrpc::Code;
-use mcpproxy_protocol::mcp::revisions::{MODERN, ProtocolFamily};
-use mcpproxy_protocol::mcp::{headers, jsonrpc};
+use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 
 use super::body::{Body, json, plain, status};
 use super::placement::ForwardedPrincipal;
-use super::reply::reply;
-use super::request::{ClientRefused, Origin, PROTOCOL_VERSION, Post, RequestHead, RequestParams};
+use super::request::{Origin, Post, RequestHead};
 use super::session_table::Sessions;
 use super::source::Source;
-use super::{authentication, legacy, listen, placement, request, server_endpoint};
-use crate::proxy::client::{Channel, Client, Endpoint, Peer};
-use crate::proxy::dispatch::{Incoming, Received};
-use crate::proxy::params::ParamHeaders;
-use crate::proxy::refusal::{Refusal, RefusalKind};
-use crate::proxy::reply::Reaction;
-use crate::proxy::{Worker, call, dispatch};
+use super::{authentication, legacy, modern, placement, request, server_endpoint};
+use crate::proxy::client::Endpoint;
+use crate::proxy::dispatch::Incoming;
+use crate::proxy::{Worker, dispatch};
 
 pub use super::body::{
     BODY_TIMEOUT, BodyError, MAX_BODY_BYTES, UNNAMED_TYPE, body_error, collect, collect_within,
@@ -137,123 +128,9 @@ async fn answer(post: &Post<'_>, family: Option<ProtocolFamily>, body: Bytes) ->
         Incoming::Response(_) => family.is_some(),
     };
     match is_modern {
-        true => one(post, incoming, body).await,
+        true => modern::one(post, incoming, body).await,
         false => legacy::one(post, incoming, body).await,
     }
-}
-
-pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Response<Body> {
-    match incoming {
-        Incoming::Request(received) => request(post, received, body).await,
-        Incoming::Response(_) => {
-            let text = "Invalid Request: in this revision clients send no responses";
-            refuse(jsonrpc::error(None, Code::InvalidRequest, text))
-        }
-    }
-}
-
-fn refuse(error: Bytes) -> Response<Body> {
-    json(StatusCode::BAD_REQUEST, Body::from(error))
-}
-
-/// Serves one request, whose text is `body`.
-async fn request(post: &Post<'_>, received: Received, body: Bytes) -> Response<Body> {
-    let Some(id) = received.request.id.clone() else {
-        // Notifications have no meaning over HTTP (MCP 2026-07-28 §Sending Messages).
-        return status(StatusCode::ACCEPTED);
-    };
-    let client = match admit(post, &received) {
-        Ok(client) => client,
-        Err(refused) => {
-            if let (ClientRefused::Headers(mismatch), "tools/call") =
-                (&refused, &*received.request.method)
-            {
-                // This future is rare and large, so it is boxed to keep it out of every request's future.
-                Box::pin(record_mismatch(post, &id, mismatch)).await;
-            }
-            return refuse(refused.answer(post.worker, Some(&id)));
-        }
-    };
-    if let Some(answer) = placement::answer_modern_elsewhere(post, &received, &body).await {
-        return answer;
-    }
-    // The call keeps the slices of the body that it needs.
-    drop(body);
-    let headers = post.head.headers.iter();
-    let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-    // Built-in tools have no parameters repeated in headers.
-    let headers = (post.endpoint != Endpoint::Search).then(|| ParamHeaders::pick(headers));
-    let (principal, channel) = (post.principal.clone(), post.channel);
-    let (endpoint, trace) = (post.endpoint.clone(), post.trace());
-    let peer = Peer { client, principal, endpoint, channel, headers, trace };
-    match dispatch::dispatch(post.worker, &peer, received) {
-        Reaction::Answer(answer) => json(StatusCode::OK, Body::from(answer)),
-        Reaction::Error(Code::MethodNotFound, answer) => {
-            json(StatusCode::NOT_FOUND, Body::from(answer))
-        }
-        Reaction::Error(Code::MissingCapability, answer) => {
-            json(StatusCode::BAD_REQUEST, Body::from(answer))
-        }
-        Reaction::Error(_, answer) => json(StatusCode::OK, Body::from(answer)),
-        // The call ends when the connection is closed.
-        Reaction::Call { id, running } => {
-            reply(post.worker, &id, ProtocolFamily::Modern, None, post.channel, running.into())
-                .await
-        }
-        Reaction::Listen { .. } if post.channel == Channel::Answer => {
-            plain(StatusCode::NOT_ACCEPTABLE, "Accept must include text/event-stream")
-        }
-        Reaction::Listen { id, filter } => {
-            Box::pin(listen::subscribe(post.worker, post.sessions, &peer, id, filter)).await
-        }
-        Reaction::Noted | Reaction::Cancel(_) | Reaction::Initialize(_) => {
-            status(StatusCode::ACCEPTED)
-        }
-    }
-}
-
-/// Records a tool call whose headers disagree with its body.
-async fn record_mismatch(post: &Post<'_>, id: &Bytes, mismatch: &HeaderMismatch) {
-    let peer = Peer {
-        client: unknown_client(),
-        principal: post.principal.clone(),
-        endpoint: post.endpoint.clone(),
-        channel: post.channel,
-        headers: None,
-        trace: post.trace(),
-    };
-    let refusal = Refusal::rejected(RefusalKind::Headers, format!("Header mismatch: {mismatch}"));
-    // The refusal is sent even if it cannot be recorded.
-    let _ = call::rejected(post.worker, peer.caller(id), String::new(), refusal).next().await;
-}
-
-/// Placeholder client of a request that is refused before its body is parsed.
-fn unknown_client() -> Arc<Client> {
-    let capabilities = ClientCapabilities::default();
-    Arc::new(Client::new(Arc::from(""), "", MODERN, ProtocolFamily::Modern, capabilities))
-}
-
-/// The client of a request, if body and headers are valid and consistent.
-fn admit(post: &Post<'_>, received: &Received) -> Result<Arc<Client>, ClientRefused> {
-    if received.is_ambiguous() {
-        // The request is refused because its body is ambiguous, so that headers cannot be compared with it.
-        return Ok(unknown_client());
-    }
-    let params = RequestParams::read(&received.request)?;
-    let version = params.version()?;
-    let headers = &post.head.headers;
-    let lines = headers.get_all(&PROTOCOL_VERSION).iter().map(|value| value.as_bytes());
-    headers::agree(headers::PROTOCOL_VERSION, Form::Plain, lines, Some(&version)).map_err(
-        |mismatch| match (mismatch, headers.get(&PROTOCOL_VERSION)) {
-            (HeaderMismatch::Different(_), Some(stated)) => {
-                HeaderMismatch::of_versions(stated.as_bytes(), &version)
-            }
-            (other, _) => other,
-        },
-    )?;
-    let client = params.known(&mut post.connection.client.borrow_mut())?;
-    params.agree(headers, &received.request.method)?;
-    Ok(client)
 }
 
 /// Serves a request forwarded by another node of the fleet.
