@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::pending;
 use crate::pending::FIRST_ID;
-use mcpproxy_json::members::{Member, members};
+use mcpproxy_json::members::{Member, member, members};
 use mcpproxy_policy::tool::ParameterHeaders;
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
 use mcpproxy_protocol::mcp::headers;
@@ -84,10 +84,12 @@ impl Params {
 }
 
 impl Params {
-    /// Whether the server may send messages to this request's client: the request has a `_meta`, which may ask for
-    /// progress, or the client has capabilities.
+    /// Whether the server may send messages to this request's client: the client has capabilities, or the `_meta` asks
+    /// for progress.
     pub(super) fn may_receive_messages(&self, client_capabilities: ClientCapabilities) -> bool {
-        client_capabilities != ClientCapabilities::default() || self.meta.is_some()
+        let meta = self.meta.as_deref().and_then(|meta| std::str::from_utf8(meta).ok());
+        client_capabilities != ClientCapabilities::default()
+            || meta.is_some_and(|meta| member(meta, PROGRESS_KEY).is_some())
     }
 
     pub(super) fn body(&self, id: u64, family: ProtocolFamily) -> Slices {
@@ -661,11 +663,24 @@ mod tests {
                         "{lines}"
                     );
                 }
-                assert_eq!(
-                    params.may_receive_messages(ClientCapabilities::default()),
-                    meta.is_some()
-                );
             }
+        }
+    }
+
+    #[test]
+    fn only_a_progress_token_or_a_capability_lets_the_server_send_messages() {
+        let nothing = ClientCapabilities::default();
+        let roots = ClientCapabilities { roots: true, ..nothing };
+        for (meta, may) in [
+            (None, false),
+            (Some("{}"), false),
+            (Some(r#"{"traceparent":"progressToken","a":{"progressToken":1}}"#), false),
+            (Some(r#"{"a":1,"progressToken":"x"}"#), true),
+            (Some(r#"{"progress\u0054oken":7}"#), true),
+        ] {
+            let params = Params { meta: meta.map(Bytes::from), ..call("t", "{}") };
+            assert_eq!(params.may_receive_messages(nothing), may, "{meta:?}");
+            assert!(params.may_receive_messages(roots), "{meta:?}");
         }
     }
 
