@@ -13,6 +13,7 @@ use mcpproxy_gateway::telemetry::LogHandles;
 use mcpproxy_server as server;
 use mcpproxy_server::App;
 use mcpproxy_upstream::supervisor::Status;
+use mcpproxy_upstream::unset_variable;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,17 @@ async fn poll_state(
         }
         tokio::time::sleep(STEP).await;
     }
+}
+
+/// Next step for a server whose environment variable is not set, if `reason` says so.
+pub(super) fn set_variable(reason: &str, is_running: bool) -> Option<String> {
+    let variable = line(unset_variable(reason)?);
+    Some(match is_running {
+        true => format!(
+            "set {variable} where `mcpproxy serve` is started, and start it again; a variable set in another shell does not reach it"
+        ),
+        false => format!("set the environment variable {variable}"),
+    })
 }
 
 fn status(server: &Value) -> Status {

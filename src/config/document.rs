@@ -25,6 +25,9 @@ const FORM: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
+/// Problem of a text that is not JSON, or is another JSON value.
+const NO_OBJECT: &str = "the config must be a JSON object, { … }";
+
 /// A text with its syntax tree.
 #[derive(Debug, Default)]
 pub(super) struct ConfigDocument<'t> {
@@ -42,14 +45,18 @@ impl<'t> ConfigDocument<'t> {
         let parsed = match parse_to_ast(text, &CollectOptions::default(), &FORM) {
             Ok(parsed) => parsed.value,
             Err(error) => {
-                reading.wrong(error.range().start, &error.kind().to_string());
+                let start = error.range().start;
+                match text.get(..start).is_some_and(|before| before.trim_ascii().is_empty()) {
+                    true => reading.wrong(start, NO_OBJECT),
+                    false => reading.wrong(start, &error.kind().to_string()),
+                }
                 return (Self { text, root: None }, Map::new());
             }
         };
         let root = match parsed {
             Some(Node::Object(root)) => Some(root),
             Some(other) => {
-                reading.wrong(other.start(), "the config must be a JSON object, { … }");
+                reading.wrong(other.start(), NO_OBJECT);
                 None
             }
             None => None,
@@ -318,6 +325,7 @@ mod tests {
     fn errors_have_line_and_column() {
         for (text, expected) in [
             ("{\n  \"listen\": x\n}", "line 2 column 13: Unexpected word"),
+            ("listen: 127.0.0.1\n", "line 1 column 1: the config must be a JSON object, { … }"),
             ("{\"a\": 1} {}", "line 1 column 10: Text cannot contain more than one JSON value"),
             ("{\"a\": {\"b\": 1,\n\"b\": 2}}", "line 2 column 1: duplicate key 'a.b': keep one"),
             (

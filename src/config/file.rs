@@ -129,7 +129,7 @@ fn load<E: Fn(&str) -> Option<String>>(
         Ok((text, mode)) => {
             if mode & OTHERS != 0 {
                 let text = format!(
-                    "the file contains keys and is accessible to others (mode {mode:03o}): chmod 600 it"
+                    "the file may contain keys and is accessible to others (mode {mode:03o}): chmod 600 it"
                 );
                 of_file.push(Problem::of_file(Severity::Warning, &path, text));
             }
@@ -256,8 +256,9 @@ impl Loaded {
             Ok::<_, Infallible>((next, there))
         });
         let there = written.map_err(|error| {
-            let text =
-                format!("cannot write the generated api_key: {error} (or set MCPPROXY_API_KEY)");
+            let text = format!(
+                "cannot write the generated api_key: {error}; MCPPROXY_API_KEY can be set instead"
+            );
             Problem::of_file(Severity::Error, &self.path, text)
         })?;
         let is_ours = there.is_none();

@@ -120,9 +120,11 @@ pub fn credential_variables(url: &str) -> &'static [&'static str] {
 pub(crate) mod broken_reads {
     use std::cell::RefCell;
 
+    type Observer = Box<dyn Fn(&str)>;
+
     thread_local! {
         static KEYS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-        static OBSERVER: RefCell<Option<Box<dyn Fn(&str)>>> = const { RefCell::new(None) };
+        static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
     }
 
     /// Sets the unreadable keys.

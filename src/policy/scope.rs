@@ -197,6 +197,11 @@ impl Visibility<'_> {
         }
     }
 
+    /// Whether the token's scope includes calls of this operation.
+    pub fn operation(&self, operation: Operation) -> bool {
+        self.scope.is_none_or(|scope| scope.has_operation(operation))
+    }
+
     /// Whether the token's scope includes the tool; rules are not evaluated.
     pub fn in_scope(&self, tool: &Tool) -> bool {
         self.scope.is_none_or(|scope| scope.shows_tool(tool))

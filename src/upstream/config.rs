@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::check::Mistake;
 pub(super) use self::reference::{Invalid, fill_without_keyring};
-pub use self::reference::{NamedValues, ValuePart, value_parts};
+pub use self::reference::{NamedValues, ValuePart, unset_variable, value_parts};
 use self::reference::{fill, refers_to_keyring};
 pub use self::secrets::is_plain_header;
 use crate::endpoint::{ServerTls, UrlForm, parse_url};

@@ -56,7 +56,7 @@ pub use backoff::Pace;
 pub use call::{CallAttempt, PermittedCall};
 pub use config::{
     Config, Mistake, NamedValues, Protocol, ProtocolEra, ServerAffinity, ValuePart, filled_in,
-    is_plain_header, named_files, named_values, named_variables, value_parts,
+    is_plain_header, named_files, named_values, named_variables, unset_variable, value_parts,
 };
 pub use endpoint::ServerTls;
 pub use error::{CallError, Cause, Sent, Undelivered};

@@ -65,7 +65,7 @@ impl Scene {
                     "concurrent": 1, "queue": 0}})),
             },
         }));
-        let made = proxy.cli(&["token", "create", "ci", "--server", "none", "--json"]);
+        let made = proxy.cli(&["token", "create", "ci", "--tool", "none", "--json"]);
         let token = made.json()["token"].as_str().unwrap().to_owned();
         Self { proxy, token, _stubs: stubs, _folder: folder }
     }

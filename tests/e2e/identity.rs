@@ -20,11 +20,11 @@ fn create(proxy: &Proxy, args: &[&str]) -> String {
 }
 
 #[test]
-fn cli_2_token_for_an_unknown_server_is_created_and_warned_about() {
+fn cli_2_token_for_an_unknown_server_is_not_created() {
     let proxy = Proxy::start(json!({"files": stub_stdio(&["--only", "read_item"])}));
     let made = proxy.cli(&["token", "create", "ci", "--server", "fils", "--json"]);
     assert_eq!(made.code, Some(1), "{}", made.stdout);
-    assert!(made.json()["token"].is_string(), "{}", made.stdout);
+    assert_eq!(proxy.cli(&["token", "list", "--json"]).json()["tokens"], json!([]));
     assert!(made.stderr.contains("there is no server 'fils'"), "{}", made.stderr);
     assert!(made.stderr.contains("did you mean files?"), "{}", made.stderr);
 }
@@ -100,6 +100,9 @@ fn token_is_limited_to_its_servers_tools_and_operations_at_every_entry_point() {
     assert!(token.starts_with("mcpp_"), "{token}");
     let mut holder = Holder::open(&proxy, &token, "/mcp");
     assert_ne!(holder.call("read", "a:read_item")["isError"], true);
+    let mut offered = listed(&holder.ask("tools/list", json!({})), "tools", "name");
+    offered.retain(|name| name.starts_with("call_"));
+    assert_eq!(offered, ["call_tool_read"]);
     let text = |tool: &str| {
         let limit = match tool.starts_with("a:") {
             true => "operation 'read'",
@@ -332,6 +335,14 @@ fn running_proxy_notices_a_token_file_changed_by_the_command_line() {
     let again = run(&["token", "create", "ci"]);
     assert_eq!((again.code, again.stderr.contains("'ci' exists already")), (Some(1), true));
     assert_eq!(run(&["token", "create", "a b"]).code, Some(1));
+    let misspelled = run(&["token", "create", "x", "--server", "aa"]);
+    let text = "no token was created: there is no server 'aa': the config has a";
+    assert!(
+        misspelled.code == Some(1) && misspelled.stderr.contains(text),
+        "{}",
+        misspelled.stderr
+    );
+    assert_eq!(run(&["token", "list", "--json"]).json()["tokens"].as_array().unwrap().len(), 1);
     assert_eq!(run(&["token", "create", "x", "--operation", "all"]).code, Some(2));
     assert_eq!(run(&["token", "create", "x", "--expires", "0d"]).code, Some(2));
     let proxy = Proxy::unready(config, folder).ready();

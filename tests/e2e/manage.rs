@@ -457,7 +457,11 @@ fn doctor_names_a_broken_config_and_a_damaged_log() {
     assert_eq!(output.code, Some(1));
     let broken = found(&output.json(), "config");
     assert!(broken[0].1.contains("line 1 column"), "{}", output.stdout);
-    assert_eq!(broken[0].2, format!("$EDITOR {}", file.display()), "of the file that was named");
+    assert_eq!(
+        broken[0].2,
+        format!("${{EDITOR:-vi}} {}", file.display()),
+        "of the file that was named"
+    );
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     let output = run(&file, &["doctor", "--json"]);

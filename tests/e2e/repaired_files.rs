@@ -229,7 +229,7 @@ fn config_check_and_doctor_read_the_rules_of_the_config() {
             findings.as_array().unwrap().iter().find(|it| it["text"].to_string().contains(reason));
         let of_rules = of_rules.unwrap_or_else(|| panic!("{findings}"));
         assert_eq!((&of_rules["check"], &of_rules["outcome"]), (&json!("config"), &json!("wrong")));
-        assert_eq!(of_rules["mend"], format!("$EDITOR {}", file.display()));
+        assert_eq!(of_rules["mend"], format!("${{EDITOR:-vi}} {}", file.display()));
     };
     look("cannot be read: No such file");
     fs::write(&file, BROKEN).unwrap();
@@ -276,5 +276,5 @@ fn doctor_reports_a_config_that_the_running_proxy_has_not_applied() {
     assert_eq!(reported.len(), 1, "{}", doctor.stdout);
     assert_eq!(reported[0]["outcome"], "wrong");
     assert!(reported[0]["text"].as_str().unwrap().contains("nothing"), "{reported:?}");
-    assert_eq!(reported[0]["mend"], format!("$EDITOR {}", rules(&proxy).display()));
+    assert_eq!(reported[0]["mend"], format!("${{EDITOR:-vi}} {}", rules(&proxy).display()));
 }

@@ -429,7 +429,7 @@ fn rul_9_rule_that_names_unknown_items_is_in_force_and_reported_until_it_is_corr
     let found = findings();
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((&found[0]["check"], &found[0]["outcome"]), (&json!("config"), &json!("warning")));
-    assert_eq!(found[0]["mend"], format!("$EDITOR {}", file.display()));
+    assert_eq!(found[0]["mend"], format!("${{EDITOR:-vi}} {}", file.display()));
     let checked = proxy.cli(&["policy", "check"]);
     assert_eq!(checked.code, Some(1));
     assert!(checked.stdout.contains(reason), "{}", checked.stdout);

@@ -6,11 +6,12 @@
 
 use crate::args::Global;
 use crate::backend::{Backend, fetch_all, target};
-use crate::commands::doctor::probes::{Diagnosis, DiagnosisKind};
+use crate::commands::doctor::probes::{CONFIG_PATH, Diagnosis, DiagnosisKind, edit};
 use crate::commands::status::bytes;
 use crate::error::CommandError;
 use crate::format::{counted, fold_repeats, list, nonconforming_items, second_connection, text};
 use crate::output::{Output, Paragraph, of_state};
+use crate::server_state;
 use crate::server_state::{ServerTrial, try_servers};
 use crate::table::TableView;
 use crate::terminal_safe::{line, quoted};
@@ -90,6 +91,9 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
             found.extend(status.as_ref().map(search).unwrap_or_default());
         }
         servers(loaded, running.as_ref(), &runtime, &mut found)?;
+    } else {
+        let text = "nothing else was checked, because the config is invalid; a running mcpproxy keeps its previous config";
+        found.push(Diagnosis::new(DiagnosisKind::Odd, "server", text.to_owned()));
     }
     let wrong = found.iter().filter(|it| it.outcome == DiagnosisKind::Wrong).count();
     let findings: Vec<Value> = found.iter().map(Diagnosis::json).collect();
@@ -191,7 +195,7 @@ fn fix(problem: &Problem) -> String {
         || !problem.key.is_empty()
         || fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
     match can_be_edited {
-        true => format!("$EDITOR {file}"),
+        true => edit(&file),
         // The file is a directory, binary data, or far too large.
         false => format!("mv {file} {aside} && mcpproxy init, or restore a backup"),
     }
@@ -344,7 +348,7 @@ fn check_running(backend: &Backend, runtime: &LocalRuntime) -> Diagnosis {
     }
     let file = Some(text(first, "/file")).filter(|file| !file.is_empty());
     let file = file.unwrap_or_else(|| text(&state, "/path"));
-    Diagnosis::wrong(CHECK, message, format!("$EDITOR {}", word(Path::new(&*file))))
+    Diagnosis::wrong(CHECK, message, edit(&word(Path::new(&*file))))
 }
 
 /// Status of the running proxy, which several checks read.
@@ -530,11 +534,12 @@ fn failed(config: &Config, name: &str, reason: &str, is_running: bool) -> Diagno
         true => format!(", then: mcpproxy upstream restart {name_word}"),
         false => String::new(),
     };
-    let fix = match lines.is_empty() {
+    let fix = match (server_state::set_variable(reason, is_running), lines.is_empty()) {
         _ if needs_login => format!("mcpproxy upstream login {name_word}"),
+        (Some(set), _) => set,
         // The server did not start, so its log has nothing to add.
-        true => format!("$EDITOR \"$(mcpproxy config path)\"{then}"),
-        false => format!("mcpproxy upstream logs {name_word}{then}"),
+        (None, true) => format!("{}{then}", edit(CONFIG_PATH)),
+        (None, false) => format!("mcpproxy upstream logs {name_word}{then}"),
     };
     Diagnosis { lines, ..Diagnosis::wrong("server", format!("{name}: {reason}"), fix) }
 }
@@ -568,21 +573,23 @@ mod tests {
         let path = format!("/{}/mcp_config.json", "a-folder/".repeat(20));
         let answer = json!({"findings": [
             {"outcome": "wrong", "check": "config", "text": format!("{path}: no\nok  config"),
-                "mend": format!("$EDITOR {path}")},
+                "mend": edit(&path)},
             {"outcome": "ok", "check": "log", "text": "words of a finding ".repeat(10), "mend": ""},
         ]});
         // A path and a command stay in one piece, and may exceed the width.
         let narrow = draw(&answer, TableView { width: Some(80), colors: Colors::Plain });
         let keeps = [
             &*format!("wrong    config   {path}:\n                  no"),
-            &format!(" → $EDITOR {path}\n"),
+            &format!(" → ${{EDITOR:-vi}} {path}\n"),
             "ok       log      words",
         ];
         keeps.iter().for_each(|kept| assert!(narrow.contains(kept), "{kept}: {narrow}"));
-        let fix = format!("$EDITOR \"$(mcpproxy config path)\", then: {}", "word ".repeat(8));
+        let fix =
+            format!("${{EDITOR:-vi}} \"$(mcpproxy config path)\", then: {}", "word ".repeat(8));
         let second = json!({"findings": [{"outcome": "wrong", "check": "server", "text": "x", "mend": fix}]});
         let shown = draw(&second, TableView { width: Some(80), colors: Colors::Plain });
-        let expected = "→ $EDITOR \"$(mcpproxy config path)\",\n                    then: word";
+        let expected =
+            "→ ${EDITOR:-vi} \"$(mcpproxy config path)\",\n                    then: word";
         assert!(shown.contains(expected), "{shown}");
         let others = narrow.lines().filter(|line| !line.contains(&path));
         assert!(others.clone().all(|line| line.chars().count() <= 80), "{narrow}");
@@ -626,8 +633,12 @@ mod tests {
         let text = format!("s: needs-login: {reason}");
         assert_eq!(login, [(Wrong, text, "mcpproxy upstream login s".to_owned())]);
         let failed = found(json!({"name": "s", "state": "failed", "reason": "no such program"}));
-        let fix = "$EDITOR \"$(mcpproxy config path)\", then: mcpproxy upstream restart s";
+        let fix = "${EDITOR:-vi} \"$(mcpproxy config path)\", then: mcpproxy upstream restart s";
         assert_eq!(failed, [(Wrong, "s: failed: no such program".to_owned(), fix.to_owned())]);
+        let reason = "environment variable K, referenced by env.A, is not set";
+        let unset = found(json!({"name": "s", "state": "failed", "reason": reason}));
+        let fix = "set K where `mcpproxy serve` is started, and start it again; a variable set in another shell does not reach it";
+        assert_eq!(unset, [(Wrong, format!("s: failed: {reason}"), fix.to_owned())]);
         assert_eq!(found(json!({"name": "s", "state": "disabled"})), []);
     }
 

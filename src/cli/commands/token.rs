@@ -48,10 +48,9 @@ pub(super) fn run(
 ) -> Result<(), CommandError> {
     let (loaded, _log) = start_proxy::load_with_log(global)?;
     let is_list = matches!(command, TokenCommand::List);
-    let unknown = match &command {
-        TokenCommand::Create(flags) => unknown_servers(&loaded.config, &flags.servers),
-        TokenCommand::List | TokenCommand::Rotate { .. } | TokenCommand::Revoke { .. } => None,
-    };
+    if let TokenCommand::Create(flags) = &command {
+        only_known_servers(&loaded.config, &flags.servers)?;
+    }
     let is_open = matches!(command, TokenCommand::Create(_)) && !loaded.config.require_mcp_auth;
     let json = change(&loaded, command)?;
     output.print(&json, |response| match is_list {
@@ -59,14 +58,19 @@ pub(super) fn run(
         false if is_open => summary(response) + OPEN_NOTE,
         false => summary(response),
     })?;
-    unknown.map_or(Ok(()), |why| Err(CommandError::failed(why)))
+    Ok(())
 }
 
-/// Warning about servers that the config does not have. The token is created, but grants no access to them.
-fn unknown_servers(config: &Config, servers: &[String]) -> Option<String> {
+/// Checks that the config has all servers of a new token: a misspelled name would leave a valid token without access.
+fn only_known_servers(config: &Config, servers: &[String]) -> Result<(), CommandError> {
     let known = || config.servers.iter().map(|server| &*server.name);
-    let unknown = servers.iter().find(|name| !known().any(|known| known == name.as_str()))?;
-    Some(format!("the token was created, but {}", unknown_server(unknown, known())))
+    match servers.iter().find(|name| !known().any(|known| known == name.as_str())) {
+        None => Ok(()),
+        Some(unknown) => {
+            let why = unknown_server(unknown, known());
+            Err(CommandError::failed(format!("no token was created: {why}")))
+        }
+    }
 }
 
 /// Creates an unrestricted agent token, or rotates it if it exists. Returns the secret.

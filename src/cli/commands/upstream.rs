@@ -13,7 +13,7 @@ use crate::format::{
 };
 use crate::output::{Output, Paragraph, of_state};
 use crate::running_proxy::ReloadReport;
-use crate::server_state::try_new_server;
+use crate::server_state::{ServerTrial, try_new_server};
 use crate::table::{Cell, Column, Fit, cell};
 use crate::terminal_safe::{line, quoted};
 use crate::{backend, logging, output, running_proxy, server_state, start_proxy};
@@ -178,7 +178,13 @@ fn error_first(reason: Cow<'_, str>) -> Cow<'_, str> {
 /// Reconnects a server and waits for the result.
 async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), CommandError> {
     let response = backend.post(&target(&["servers", name, "restart"], &[]), String::new()).await;
-    suggesting(response, backend, Vocabulary::Servers, name).await?;
+    let restarted = suggesting(response, backend, Vocabulary::Servers, name).await;
+    restarted.map_err(|mut failure| {
+        if let Some(step) = server_state::set_variable(&failure.message, true) {
+            failure.message = format!("{}: {step}", failure.message);
+        }
+        failure
+    })?;
     let until = Instant::now() + RESTART_LIMIT;
     let trial = server_state::settled(backend, name, until).await?;
     let response = json!({"server": name, "restarted": true, "check": trial.json()});
@@ -191,10 +197,10 @@ async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), C
         | Status::Connecting
         | Status::Failed
         | Status::NeedsLogin
-        | Status::Throttled => Err(CommandError::failed(format!(
-            "server '{}' is not usable: correct its entry in the config, or see `mcpproxy upstream logs {0}`",
-            line(name)
-        ))),
+        | Status::Throttled => {
+            let step = next_step(&trial, true, "the config");
+            Err(CommandError::failed(format!("server '{}' is not usable: {step}", line(name))))
+        }
     }
 }
 
@@ -264,15 +270,24 @@ pub(super) fn add(
         }
         message + &reloaded.message()
     })?;
-    match trial.map(|trial| trial.status) {
-        Some(Status::Failed | Status::Connecting) => Err(CommandError::failed(format!(
-            "server '{name}' was added, but is not usable: correct its entry in {}, or see `mcpproxy upstream logs {}`",
-            line(&loaded.path.display().to_string()),
-            quoted(name).unwrap_or_else(|| "NAME".into())
-        ))),
-        Some(Status::Connected | Status::Disabled | Status::NeedsLogin | Status::Throttled)
-        | None => Ok(()),
+    match trial {
+        Some(trial) if matches!(trial.status, Status::Failed | Status::Connecting) => {
+            let file = loaded.path.display().to_string();
+            let step =
+                next_step(&trial, matches!(reloaded, ReloadReport::InForce(_)), &line(&file));
+            let text = format!("server '{name}' was added, but is not usable: {step}");
+            Err(CommandError::failed(text))
+        }
+        Some(_) | None => Ok(()),
     }
+}
+
+/// Next step for a server that is not usable; its entry is in `file`.
+fn next_step(trial: &ServerTrial, is_running: bool, file: &str) -> String {
+    server_state::set_variable(&trial.reason, is_running).unwrap_or_else(|| {
+        let name = quoted(&trial.name).unwrap_or_else(|| "NAME".into());
+        format!("correct its entry in {file}, or see `mcpproxy upstream logs {name}`")
+    })
 }
 
 /// Applies a change to the config file and the running proxy.

@@ -33,15 +33,16 @@ pub mod describe;
 pub mod overview;
 pub mod retrieve;
 
-/// Result of `tools/list` as one line of JSON. `overview` describes the servers, or is empty; `read_result` is
-/// listed if results are kept.
+/// Result of `tools/list` as one line of JSON, with the call tools of these `operations`. `overview` describes the
+/// servers, or is empty; `read_result` is listed if results are kept.
 pub(crate) fn tools_list(
+    operations: impl IntoIterator<Item = Operation>,
     requirement: Requirement,
     tools_limit: usize,
     overview: &str,
     keeps_results: bool,
 ) -> String {
-    let calls = Operation::ALL.map(|variant| call_tool(variant, requirement));
+    let calls = operations.into_iter().map(|variant| call_tool(variant, requirement));
     let finding = [retrieve_tools(tools_limit, overview), describe_tool()];
     let tools = finding.into_iter().chain(calls).chain(keeps_results.then(read_result_definition));
     let tools: Vec<Value> = tools.collect();
@@ -416,7 +417,7 @@ mod tests {
     use super::*;
 
     fn listed(requirement: Requirement) -> Vec<Value> {
-        let list = tools_list(requirement, 15, "", false);
+        let list = tools_list(Operation::ALL, requirement, 15, "", false);
         let list: Value = serde_json::from_str(&list).unwrap();
         list["tools"].as_array().unwrap().clone()
     }
@@ -439,7 +440,7 @@ mod tests {
 
     #[test]
     fn read_result_is_listed_if_results_are_kept() {
-        let list = tools_list(Requirement::Required, 15, "", true);
+        let list = tools_list(Operation::ALL, Requirement::Required, 15, "", true);
         let list: Value = serde_json::from_str(&list).unwrap();
         let tools = list["tools"].as_array().unwrap();
         assert_eq!(tools.len(), 6);
@@ -521,8 +522,13 @@ mod tests {
 
     #[test]
     fn retrieve_tools_description_lists_the_servers() {
-        let list =
-            tools_list(Requirement::Required, 15, "Connected servers: github (issue).", false);
+        let list = tools_list(
+            Operation::ALL,
+            Requirement::Required,
+            15,
+            "Connected servers: github (issue).",
+            false,
+        );
         let list: Value = serde_json::from_str(&list).unwrap();
         let description = list["tools"][0]["description"].as_str().unwrap();
         assert!(
@@ -554,7 +560,8 @@ mod tests {
     #[test]
     fn cap_2_builtin_tools_carry_a_capability() {
         let listed: Value =
-            serde_json::from_str(&tools_list(Requirement::default(), 5, "", true)).unwrap();
+            serde_json::from_str(&tools_list(Operation::ALL, Requirement::default(), 5, "", true))
+                .unwrap();
         let found: Vec<(&str, SideEffect)> = listed["tools"]
             .as_array()
             .unwrap()

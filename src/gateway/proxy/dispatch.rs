@@ -78,7 +78,9 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             let (settings, overview) = (worker.settings(), overview(worker, peer));
             let required = settings.policy.intent.operation_type;
             let (limit, keeps) = (settings.tools_limit, settings.kept_results.is_some());
-            let tools = builtin::tools_list(required, limit, &overview, keeps);
+            let visible = policy::visible(&peer.principal, &settings.policy);
+            let offered = Operation::ALL.into_iter().filter(|it| visible.operation(*it));
+            let tools = builtin::tools_list(offered, required, limit, &overview, keeps);
             Reaction::Answer(render::own(family, &id, &tools, Caching::Milliseconds(FRESH_MS)))
         }
         ("tools/list", _, Endpoint::All | Endpoint::Server(_)) => {

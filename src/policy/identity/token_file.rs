@@ -366,7 +366,7 @@ pub enum TokenChangeError {
     List(&'static str),
     #[error("Invalid expires_in: must be from 1 second to 10 years")]
     Expires,
-    #[error("Token '{0}' exists already")]
+    #[error("Token '{0}' exists already: rotate it for a new secret, or revoke it")]
     Exists(String),
     #[error("Token '{0}' not found")]
     Missing(String),
@@ -593,7 +593,10 @@ mod tests {
         assert_eq!((&*made.name, made.expires), ("ci", Some(105)));
         assert!(apply(TokenChange::Create(new("a")), 2).is_ok());
         let again = apply(TokenChange::Create(new("ci")), 3).unwrap_err();
-        assert_eq!(again.to_string(), "Token 'ci' exists already");
+        assert_eq!(
+            again.to_string(),
+            "Token 'ci' exists already: rotate it for a new secret, or revoke it"
+        );
         let TokenChanged::Made(renewed) = apply(TokenChange::Rotate("ci".into()), 4).unwrap()
         else {
             panic!()

@@ -244,6 +244,13 @@ pub(crate) enum Invalid {
     NoCredential { key: &'static str },
 }
 
+/// Name of the environment variable whose absence makes a server unusable, if `text` ends with this reason.
+pub fn unset_variable(text: &str) -> Option<&str> {
+    let (_, reason) = text.split_once("environment variable ")?;
+    let (name, rest) = reason.split_once(", ")?;
+    (rest.starts_with("referenced by ") && rest.ends_with(", is not set")).then_some(name)
+}
+
 impl Invalid {
     /// Whether the problem lasts until the entry or the proxy's environment changes. An unreadable reference may become
     /// readable later.
@@ -275,6 +282,18 @@ mod tests {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
         fill(value, "env.K", &lookup).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn unset_variable_is_found_in_its_reason() {
+        let reason = filled("${env:NOT_SET}", &[]).unwrap_err();
+        for text in [&reason, &format!("not restarted: {reason}")] {
+            assert_eq!(unset_variable(text), Some("NOT_SET"), "{text}");
+        }
+        let unread = filled("${file:/nonexistent}", &[]).unwrap_err();
+        for other in ["", "no such program", &unread] {
+            assert_eq!(unset_variable(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -340,7 +340,12 @@ impl LoginError {
 }
 
 pub(super) fn unusable(error: AuthError) -> LoginError {
-    LoginError::Unusable(error_chain(&error))
+    let mut text = error_chain(&error);
+    text.truncate(text.trim_end_matches([':', ' ']).len());
+    if let AuthError::RegistrationFailed(_) = error {
+        text.push_str("; register a client by hand and set its oauth.client_id");
+    }
+    LoginError::Unusable(text)
 }
 
 /// Error with its causes, not redacted.

@@ -28,6 +28,14 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{env, io};
 use tokio::runtime::LocalRuntime;
 
+/// Shell command that edits a file, given as a shell word.
+pub(super) fn edit(file: &str) -> String {
+    format!("${{EDITOR:-vi}} {file}")
+}
+
+/// Path of the config, as a shell word.
+pub(super) const CONFIG_PATH: &str = "\"$(mcpproxy config path)\"";
+
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiagnosisKind {
@@ -198,7 +206,7 @@ fn fix(section: &Section<'_>, problem: &TlsFileProblem) -> String {
             format!("ls -l {file}: it must be a file that the user running mcpproxy can read")
         }
         TlsFileFault::Unreadable(_) | TlsFileFault::Content(_) => {
-            "configure a PEM file: $EDITOR \"$(mcpproxy config path)\"".to_owned()
+            format!("configure a PEM file: {}", edit(CONFIG_PATH))
         }
     }
 }

@@ -532,9 +532,14 @@ mod tests {
 
     #[test]
     fn result_matches_its_output_schema() {
-        let list: Value =
-            serde_json::from_str(&builtin::tools_list(Requirement::Required, 15, "", false))
-                .unwrap();
+        let list: Value = serde_json::from_str(&builtin::tools_list(
+            Operation::ALL,
+            Requirement::Required,
+            15,
+            "",
+            false,
+        ))
+        .unwrap();
         let declared = list["tools"][0]["outputSchema"].to_string();
         let schema = compile(declared.as_bytes(), &Default::default()).unwrap();
         for query in ["repository", "nothing at all like it"] {
