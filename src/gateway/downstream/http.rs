@@ -23,7 +23,7 @@ use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 
 use super::body::{Body, json, plain, status};
 use super::placement::ForwardedPrincipal;
-use super::request::{Origin, Post, RequestHead};
+use super::request::{KnownHead, Origin, Post, RequestHead};
 use super::session_table::Sessions;
 use super::source::Source;
 use super::{authentication, legacy, modern, placement, request, server_endpoint};
@@ -51,7 +51,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut reading = RequestHead::of(head);
-    connection.belongs.set(false);
+    connection.known_head.take();
     if let Some(name) = server_endpoint::name(head.uri.path()) {
         let principal = connection.principal.borrow().clone();
         match server_endpoint::find(worker, name.as_deref(), &principal).await {
@@ -97,10 +97,10 @@ pub async fn handle_whole(
     repeated: bool,
     body: Bytes,
 ) -> Response<Body> {
-    let known = connection.reading.take().filter(|_| repeated);
-    let reading = known.unwrap_or_else(|| RequestHead::of(head));
-    connection.reading.replace(Some(reading.clone()));
-    connection.belongs.set(connection.belongs.get() && repeated);
+    let known = connection.known_head.take().filter(|_| repeated);
+    let known = known.unwrap_or_else(|| KnownHead::of(head));
+    let reading = known.head.clone();
+    connection.known_head.replace(Some(known));
     match reading.refusal() {
         Some(refused) => refused,
         None => {

@@ -24,7 +24,7 @@ use super::placement::{ForwardedResponse, MessagePlace};
 use super::replay::{EventId, StreamKind};
 use super::reply::reply;
 use super::request::{
-    ClientConnection, LAST_EVENT_ID, Origin, PROTOCOL_VERSION, Post, SESSION_ID, media,
+    ClientConnection, KnownHead, LAST_EVENT_ID, Origin, PROTOCOL_VERSION, Post, SESSION_ID, media,
 };
 use super::session::{Opening, Session, SessionKey, fresh_id};
 use super::session_table::Sessions;
@@ -180,7 +180,8 @@ fn open(post: &Post<'_>, id: Option<&[u8]>, accepted: Initialize) -> Response<Bo
 fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     const UNKNOWN: NoSession = (StatusCode::NOT_FOUND, "Session not found: send initialize again");
     let Post { sessions, connection, now_ms, head, ref endpoint, .. } = *post;
-    if connection.belongs.get()
+    let is_matched = |known: &KnownHead| known.matches_session;
+    if connection.known_head.borrow().as_ref().is_some_and(is_matched)
         && let Some(session) = &*connection.session.borrow()
         && session.touch(now_ms)
     {
@@ -204,7 +205,9 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         (Some(version), None) if LEGACY.iter().any(|known| known.as_bytes() == version) => {}
         (Some(_), _) => return Err((StatusCode::BAD_REQUEST, "Unsupported MCP-Protocol-Version")),
     }
-    connection.belongs.set(true);
+    if let Some(known) = &mut *connection.known_head.borrow_mut() {
+        known.matches_session = true;
+    }
     Ok(session)
 }
 

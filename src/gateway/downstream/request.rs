@@ -67,10 +67,22 @@ pub struct ClientConnection {
     /// Modern client of the last request, cached so that an identical description is not parsed again.
     pub(super) client: RefCell<Option<KnownClient>>,
     pub(super) in_flight: Arc<InFlight>,
-    /// The parsed head of the last request that was received completely.
-    pub(super) reading: RefCell<Option<RequestHead>>,
-    /// Whether the current head was matched with `session`.
-    pub(super) belongs: Cell<bool>,
+    /// Head of the last request, if it was received completely.
+    pub(super) known_head: RefCell<Option<KnownHead>>,
+}
+
+/// Parsed head of a request, cached so that an identical one is neither parsed nor checked again.
+#[derive(Clone, Debug)]
+pub(super) struct KnownHead {
+    pub(super) head: RequestHead,
+    /// Whether the head was matched with the connection's session.
+    pub(super) matches_session: bool,
+}
+
+impl KnownHead {
+    pub(super) fn of(head: &Parts) -> Self {
+        Self { head: RequestHead::of(head), matches_session: false }
+    }
 }
 
 impl From<Source> for ClientConnection {
