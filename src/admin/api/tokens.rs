@@ -1,5 +1,5 @@
-//! `/api/v1/tokens…`: creation, listing, rotation and revocation of agent tokens. A secret is returned once and never
-//! shown again.
+//! `/api/v1/tokens…`: creation, listing, rotation and revocation of agent tokens; `/api/v1/principals/{name}`: the scope
+//! of one. A secret is returned once and never shown again.
 //!
 //! Each change is recorded as a `config_change` by the admin.
 
@@ -133,6 +133,43 @@ pub(super) async fn list(
 ) -> Result<Bytes, ApiError> {
     query?.finish()?;
     Ok(encode(&shown_tokens(&stored(worker).await?, SystemTime::now())))
+}
+
+/// A principal, with the scope of its token.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Principal)]
+struct ShownPrincipal {
+    /// The principal's id.
+    name: String,
+    /// The agent token; null if the principal is none, or the token is revoked.
+    #[schema(required)]
+    token: Option<ShownToken>,
+}
+
+/// Shows a principal and the scope of its agent token, without the secret. A page session may use this endpoint, because
+/// it neither creates nor changes a credential.
+#[utoipa::path(
+    get,
+    path = "/api/v1/principals/{name}",
+    tag = "policy",
+    operation_id = "getPrincipal",
+    params(("name" = String, Path, description = "The principal's id, such as `token:NAME`")),
+    responses(
+        (status = 200, description = "The principal", body = Success<ShownPrincipal>),
+        (status = 500, description = "The tokens cannot be read"),
+    )
+)]
+pub(super) async fn principal(
+    ApiRequest { worker, segment, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
+    let name = decode_segment(segment)?;
+    let mut token = None;
+    if let Some(wanted) = name.strip_prefix("token:") {
+        let ShownTokens { tokens } = shown_tokens(&stored(worker).await?, SystemTime::now());
+        token = tokens.into_iter().find(|it| it.name == wanted);
+    }
+    Ok(encode(&ShownPrincipal { name, token }))
 }
 
 /// Reads the tokens on a blocking thread.

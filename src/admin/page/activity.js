@@ -1,7 +1,7 @@
 // The activity view: records, filtered, searched and live. A rejected call and its decision share a row; filters and the open record
 // are stored in the address.
 
-import { button, chip, command, el, empty, fill, keyHelp, markChips, number, option, panel, redraw, settled, tag, took, when } from './dom.js';
+import { anchor, button, chip, command, el, empty, fill, identifier, keyHelp, markChips, number, option, panel, para, redraw, settled, tag, took, when } from './dom.js';
 import { listen } from './live.js';
 import { CALLS, TYPES, happened, open, operation, statusOf, subject, times } from './record.js';
 import { act, ask, attempt } from './rest.js';
@@ -26,7 +26,7 @@ const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spell
 const ADDED = { server: 'Server', tool: 'Tool', principal: 'Principal', session_id: 'Session', request_id: 'Request', node: 'Node' };
 const LISTS = { server: 'server-names', node: 'node-names' };
 
-const adder = el('select', { class: 'add', 'aria-label': 'Add a filter', change: () => added(adder.value) });
+const adder = el('select.add', { 'aria-label': 'Add a filter', change: () => added(adder.value) });
 const copyLink = button('Copy link', async () => {
   let words = 'Copied';
   try { await navigator.clipboard.writeText(location.href); } catch { words = 'Not allowed'; }
@@ -35,7 +35,7 @@ const copyLink = button('Copy link', async () => {
 }, { title: 'Copy the address of this list with its filters' });
 const pause = button('Pause', () => list.pause(!list.paused), { id: 'pause', 'aria-pressed': 'false', title: 'Hold back new records' });
 const clear = el('button', { type: 'reset' }, 'Clear');
-const form = el('form', { id: 'filters', class: 'chips', 'aria-label': 'Filters' },
+const form = el('form.chips', { id: 'filters', 'aria-label': 'Filters' },
   text('q', { type: 'search', placeholder: 'Search in records', 'aria-label': 'Text' }),
   chip('When', select('range', [...Object.entries(LAST), ['between', 'between']])),
   chip('From', el('input', { name: 'from', type: 'datetime-local', step: 1 }), { hidden: true }),
@@ -46,28 +46,29 @@ const form = el('form', { id: 'filters', class: 'chips', 'aria-label': 'Filters'
   Object.entries(ADDED).map(([name, words]) => chip(words, text(name, { list: LISTS[name] }), { hidden: true })),
   adder, clear);
 /** Column headings of the lines. */
-export const heads = (who = 'Who') => el('div', { class: 'row head', 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name)));
-const rows = el('ol', { id: 'rows', class: 'records', 'aria-label': 'Records, newest first' });
+export const heads = (who = 'Who') => el('div.row head', { 'aria-hidden': 'true' }, ['Time', 'What and why', who, 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name)));
+const rows = el('ol.records', { id: 'rows', 'aria-label': 'Records, newest first' });
 const none = el('div', { id: 'none', hidden: true });
 const older = button('Older', () => list.older(), { id: 'older', hidden: true });
 const names = el('datalist', { id: 'server-names' });
 const nodes = el('datalist', { id: 'node-names' });
 const record = panel('record', 'Record');
-const searched = el('p', { id: 'searched', class: 'quiet', role: 'status' });
-const lacking = el('div', { id: 'lacking', class: 'quiet', role: 'status', hidden: true });
+const searched = el('p.quiet', { id: 'searched', role: 'status' });
+const lacking = el('div.quiet', { id: 'lacking', role: 'status', hidden: true });
 
 export const activity = {
   name: 'activity',
   label: 'Activity',
-  root: el('div', {}, el('div', { class: 'side' }, copyLink, pause), form, names, nodes, searched, lacking,
-    el('div', { class: 'split' },
-      el('div', { class: 'list' },
+  root: el('div', {}, el('div.side', {}, copyLink, pause), form, names, nodes, searched, lacking,
+    el('div.split', {},
+      el('div.list', {},
         heads(),
         rows, none, older, keyHelp()),
       record)),
 
   show(parameters) {
-    const { record: wanted, ...filter } = parameters;
+    const { record: wanted, ...given } = parameters;
+    const filter = Object.fromEntries(Object.entries(given).map(([name, value]) => [name, meant(name, value)]));
     const key = JSON.stringify(filter);
     if (key !== list.key) {
       list.key = key;
@@ -123,6 +124,9 @@ function added(name) {
   addable();
   form.elements[name].focus();
 }
+
+/** The value of a filter, which the address may also name as the form does: `refused`. */
+const meant = (name, value) => [...(form.elements[name]?.options ?? [])].find((it) => it.text === value)?.value || value;
 
 /** Fills the form from the filter in the address. */
 function fields(filter) {
@@ -189,7 +193,7 @@ const said = (value) => (value && typeof value === 'object' ? Object.values(valu
 function lacks(fleet) {
   const missing = Object.entries(fleet?.missing ?? {});
   lacking.hidden = missing.length === 0;
-  fill(lacking, missing.map(([node, why]) => el('p', {}, `Records of ${node} are incomplete: ${why}`)));
+  fill(lacking, missing.map(([node, why]) => para(`Records of ${node} are incomplete: ${why}`)));
 }
 
 // ---- The list
@@ -203,6 +207,7 @@ const list = {
   listed: 0, // whose answer is in the list
   seen: 0,
   paused: false,
+  isRefused: false, // whether the filters are invalid
   held: 0, // records that came while it was paused
 
   /** Holds new records back, or loads them. */
@@ -224,7 +229,18 @@ const list = {
     const mine = ++this.asked;
     this.seen = 0;
     return attempt(async () => {
-      const found = await this.page({}, mine);
+      this.isRefused = false;
+      let found;
+      try {
+        found = await this.page({}, mine);
+      } catch (error) {
+        if (mine === this.asked && error.status < 500) {
+          this.isRefused = true;
+          for (const place of [rows, searched]) fill(place);
+          none.hidden = older.hidden = true;
+        }
+        throw error;
+      }
       if (mine !== this.asked) return;
       this.listed = mine;
       fill(rows);
@@ -232,7 +248,7 @@ const list = {
       found.activities.forEach((it) => place(it));
       this.end(found.next_cursor);
       mark(record.dataset.id);
-    });
+    }, 'activity');
   },
 
   /** A page; with a text, as many pages as it takes to find some. */
@@ -270,9 +286,9 @@ const list = {
     none.hidden = filtered ? Boolean(first) : Boolean(cursor) || [...rows.children].some((made) => CALLS.includes(made.it.type));
     if (none.hidden) return;
     redraw(none, filtered
-      ? empty('No record matches the filters.', el('p', {}, el('a', { href: link('activity') }, 'Show all records')))
-      : empty('No agent has called anything yet.', el('p', {}, 'Connect one to ', command(`${location.origin}/mcp`)),
-        el('p', {}, 'Or ', el('a', { href: link('tools') }, 'try a tool here'), '.')));
+      ? empty('No record matches the filters.', para(anchor(link('activity'), 'Show all records')))
+      : empty('No agent has called anything yet.', para('Connect one to ', command(`${location.origin}/mcp`)),
+        para('Or ', anchor(link('tools'), 'try a tool here'), '.')));
   },
 
   older() {
@@ -294,7 +310,7 @@ const list = {
 
   /** Polls for new records while there is no stream. */
   async poll() {
-    if (this.key === undefined) return;
+    if (this.key === undefined || this.isRefused) return;
     const mine = this.asked;
     const { data } = await ask('activity', { ...asked(this.wanted), limit: PAGE });
     if (mine !== this.asked) return;
@@ -308,7 +324,7 @@ const list = {
 
   /** Inserts a live record if it matches the filters. */
   add(it) {
-    if (this.key === undefined || known(it.id) || !fits(it, this.wanted)) return;
+    if (this.key === undefined || this.isRefused || known(it.id) || !fits(it, this.wanted)) return;
     if (this.paused) {
       this.held += 1;
       this.showPause();
@@ -369,18 +385,18 @@ function why(it) {
 }
 
 /** The principal, and the client that it used. */
-const who = ({ principal, metadata }) => el('span', { class: 'who' }, el('bdi', {}, principal ?? ''),
-  metadata?.client_name && el('bdi', { class: 'quiet' }, metadata.client_name));
+const who = ({ principal, metadata }) => el('span.who', {}, el('bdi', {}, principal ?? ''),
+  metadata?.client_name && el('bdi.quiet', {}, metadata.client_name));
 
 /** The line of a record: a link to the record in the list of this `filter`. */
 export function line(it, filter, more = {}) {
   const kind = it.type === 'tool_call' ? '' : TYPES[it.type] ?? it.type;
-  const what = el('span', { class: 'what' },
-    el('span', { class: 'name-line' }, kind && el('span', { class: 'quiet' }, kind, ' '), el('bdi', { class: 'name' }, subject(it))),
-    el('span', { class: 'why' }, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi', { class: 'quiet' }, words))));
-  return el('a', { class: 'row', href: link('activity', { ...filter, record: it.id }), ...more },
-    when(stored(it.id)), what, who(it), tag(operation(it)) ?? el('span', { class: 'none' }),
-    el('span', {}, tag(statusOf(it))), el('span', { class: 'took' }, took(it.duration_ms)));
+  const what = el('span.what', {},
+    el('span.name-line', {}, kind && el('span.quiet', {}, kind, ' '), identifier(subject(it), { class: 'name' })),
+    el('span.why', {}, why(it), [times(it), it.intent?.reason, happened(it)].filter(Boolean).map((words) => el('bdi.quiet', {}, words))));
+  return el('a.row', { href: link('activity', { ...filter, record: it.id }), ...more },
+    when(stored(it.id)), what, who(it), tag(operation(it)) ?? el('span.none', {}),
+    el('span', {}, tag(statusOf(it))), el('span.took', {}, took(it.duration_ms)));
 }
 
 function row(it) {

@@ -5,7 +5,7 @@
 
 import { activity } from './activity.js';
 import { approvals } from './approvals.js';
-import { $, copy, el, moving, visible } from './dom.js';
+import { $, anchor, copy, el, moving, visible } from './dom.js';
 import { fleet } from './fleet.js';
 import { live } from './live.js';
 import { now } from './now.js';
@@ -86,9 +86,9 @@ function start() {
 // ---- Views
 
 for (const it of VIEWS) {
-  $(`view-${it.name}`).append(it.root);
-  $('nav').append(el('a', { href: link(it.name) }, it.label,
-    it === approvals && [' ', el('span', { id: 'waiting', class: 'badge', hidden: true })]));
+  $(`view-${it.name}`).append(el('div', { id: `trouble-${it.name}`, class: 'trouble wrong card fault', role: 'alert', hidden: true }), it.root);
+  $('nav').append(anchor(link(it.name), it.label,
+    it === approvals && [' ', el('span.badge', { id: 'waiting', hidden: true })]));
 }
 
 const fleetLink = document.querySelector(`nav a[href="${link(fleet.name)}"]`);

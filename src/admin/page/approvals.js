@@ -4,7 +4,7 @@
 // the pointer leaves it, new cards are appended, and a click is accepted only on a card that has not moved for a moment.
 
 import { heads, line } from './activity.js';
-import { $, SETTLE_MS, arrange, button, bytes, copy, el, empty, fill, lasted, number, option, pairs, redraw, tag, visible, when, whenMoving } from './dom.js';
+import { $, SETTLE_MS, anchor, arrange, block, button, bytes, copied, el, empty, fill, identifier, lasted, number, option, pairs, para, redraw, tag, visible, when, whenMoving } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { here, link } from './route.js';
@@ -13,27 +13,30 @@ const STAYS_MS = 1000; // minimum time for which an outcome is shown
 const SOON_S = 60; // an expiry that is marked
 const DECIDED = 10; // latest decisions
 
-const waiting = el('ul', { id: 'approvals', class: 'cards', 'aria-label': 'Waiting calls' });
+const waiting = el('ul.cards', { id: 'approvals', 'aria-label': 'Waiting calls' });
 const none = el('div', { id: 'none-waits', role: 'status', hidden: true },
-  empty('No call waits for approval.', el('p', {}, 'A call waits if the ', el('code', {}, 'capabilities'), ' of its tool say ',
-    el('code', {}, 'approval: required'), ', or if a rule requires it: see ', el('a', { href: link('policy') }, 'Policy'), '.')));
-const unseen = el('ul', { id: 'approvals-unseen', class: 'card fault', hidden: true, 'aria-label': 'Nodes whose waiting calls are unknown' });
-const count = el('span', { id: 'approval-count', class: 'quiet', role: 'status' });
+  empty('No call waits for approval.', para('A call waits if the ', el('code', {}, 'capabilities'), ' of its tool say ',
+    el('code', {}, 'approval: required'), ', or if a rule requires it: see ', anchor(link('policy'), 'Policy'), '.')));
+const unseen = el('ul.card fault', { id: 'approvals-unseen', hidden: true, 'aria-label': 'Nodes whose waiting calls are unknown' });
+const count = el('span.quiet', { id: 'approval-count', role: 'status' });
 const denyAll = button('Deny all', () => denied(), { class: 'deny' });
-const above = el('div', { class: 'answer', id: 'above-approvals', hidden: true }, count, denyAll);
-const standing = el('ul', { id: 'standing', class: 'cards standing' });
+const above = el('div.answer', { id: 'above-approvals', hidden: true }, count, denyAll);
+const standing = el('ul.cards standing', { id: 'standing' });
 const stood = el('div', { id: 'standing-part', hidden: true }, el('h2', {}, 'Standing approvals'), standing);
-const decided = el('div', { id: 'decided', class: 'list' });
+const decided = el('div.list', { id: 'decided' });
 let asked = 0;
 let inFleet = false;
 
 export const approvals = {
   name: 'approvals',
   label: 'Approvals',
-  root: el('div', {}, unseen, none, above, waiting, stood, decided, el('p', { class: 'more' }, el('a', { href: link('activity', { type: 'approval' }) }, 'Earlier decisions'))),
-  show() {
+  root: el('div', {}, unseen, none, above, waiting, stood, decided, el('p.more', {}, anchor(link('activity', { type: 'approval' }), 'Earlier decisions'))),
+  async show({ id }) {
     cards().forEach(unsettle);
-    approvals.refresh();
+    await approvals.refresh();
+    const card = id && waiting.querySelector(`[data-id="${CSS.escape(id)}"]`);
+    card?.scrollIntoView({ block: 'nearest' });
+    card?.focus({ preventScroll: true });
   },
   refresh: () => attempt(load),
   tick: () => cards().forEach((card) => card.tick?.()),
@@ -81,7 +84,7 @@ async function loadDecided(mine) {
   if (mine !== asked) return;
   const found = data.activities.filter((it) => it.metadata?.state !== 'waiting').slice(0, DECIDED);
   redraw(decided, found.length > 0 && [el('h2', {}, 'Latest decisions'), heads(),
-    el('ol', { class: 'records', 'aria-label': 'Latest decisions' }, found.map((it) => el('li', { 'data-key': it.id }, line(it, filter))))]);
+    el('ol.records', { 'aria-label': 'Latest decisions' }, found.map((it) => el('li', { 'data-key': it.id }, line(it, filter))))]);
 }
 
 /** Denies the calls that wait now. */
@@ -185,10 +188,10 @@ function waits(it) {
   const { call } = it;
   const [left, tick] = remaining(call.until);
   const size = new Blob([call.arguments]).size;
-  const shown = el('pre', { tabindex: 0, role: 'group', 'aria-label': 'Arguments' }, call.arguments);
-  const meta = call.meta_bytes > 0 && el('pre', { tabindex: 0, role: 'group', 'aria-label': '_meta' }, `_meta ${call.meta}`);
+  const shown = block('Arguments', call.arguments);
+  const meta = call.meta_bytes > 0 && block('_meta', `_meta ${call.meta}`);
   const inputs = call.inputs_bytes > 0
-    && el('pre', { tabindex: 0, role: 'group', 'aria-label': 'inputResponses' }, `inputResponses ${call.inputs}`);
+    && block('inputResponses', `inputResponses ${call.inputs}`);
   const isCut = call.arguments_bytes > size || call.meta_bytes > new Blob([call.meta]).size
     || call.inputs_bytes > new Blob([call.inputs]).size;
   const all = isCut && button(`Show all ${bytes(call.arguments_bytes + (call.meta_bytes ?? 0) + (call.inputs_bytes ?? 0))}`, ({ currentTarget: pressed }) => act(async () => {
@@ -224,21 +227,21 @@ function waits(it) {
   const refuse = () => decide({ decision: 'deny' }, 'Denied.', 'blocked');
   const deny = (event) => answers(event) && refuse();
   const calls = call.operation && { server: call.server_name, tool: call.tool_name, principal: call.principal };
-  const card = el('li', { class: 'card', 'data-id': it.id, 'data-node': it.node, tabindex: -1, pointerleave: () => setTimeout(sweep) },
-    el('div', { class: 'line' }, el('h2', {}, named(it.access, call.operation)), tag(call.destructive ? 'destructive' : call.operation)),
-    call.reason && el('p', {}, el('bdi', {}, call.reason)), shown, meta, inputs, all,
+  const card = el('li.card', { 'data-id': it.id, 'data-node': it.node, tabindex: -1, pointerleave: () => setTimeout(sweep) },
+    el('div.line', {}, el('h2', {}, named(it.access, call.operation)), tag(call.destructive ? 'destructive' : call.operation)),
+    call.reason && para(el('bdi', {}, call.reason)), shown, meta, inputs, all,
     pairs(['principal', caller(call.principal)], ['client', call.client_name], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]],
-      ['see', calls && [el('a', { href: link('activity', calls) }, 'its earlier calls'), ', ', el('a', { href: link('policy', { principal: call.principal, tool: it.access, part: 'explain' }) }, 'what the rules say')]],
-      ['node', it.node], ['id', [el('span', { class: 'mono' }, it.id), copy(it.id, 'id')]]),
-    el('div', { class: 'answer' }, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
+      ['see', calls && [anchor(link('activity', calls), 'its earlier calls'), ', ', anchor(link('policy', { principal: call.principal, tool: it.access, part: 'explain' }), 'what the rules say')]],
+      ['node', it.node], ['id', copied(it.id, 'id')]),
+    el('div.answer', {}, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
   card.deny = refuse;
   card.tick = tick;
   return card;
 }
 
 /** The accessed item; a tool leads to its definition. */
-const named = (access, isTool) => (isTool ? el('a', { href: link('tools', { tool: access }) }, el('bdi', {}, access)) : el('bdi', {}, access));
-const caller = (principal) => el('a', { href: link('principals', { name: principal }) }, el('bdi', {}, principal));
+const named = (access, isTool) => (isTool ? anchor(link('tools', { tool: access }), identifier(access)) : identifier(access));
+const caller = (principal) => anchor(link('principals', { name: principal }), identifier(principal));
 
 /** The time that is left until then, and what updates it. */
 function remaining(until) {
@@ -266,9 +269,9 @@ export function stands(it, reload = load) {
     }
   });
   const [left, tick] = remaining(it.until);
-  const card = el('li', { class: 'card', 'data-id': it.id },
-    el('div', { class: 'line' }, el('h2', {}, named(it.access, !it.access.includes('/'))), button('Revoke', end, { class: 'deny' })),
-    pairs(['principal', caller(it.principal)], ['session', it.session_id && el('span', { class: 'mono' }, it.session_id)],
+  const card = el('li.card', { 'data-id': it.id },
+    el('div.line', {}, el('h2', {}, named(it.access, !it.access.includes('/'))), button('Revoke', end, { class: 'deny' })),
+    pairs(['principal', caller(it.principal)], ['session', it.session_id && el('span.mono', {}, it.session_id)],
       ['expires', [when(it.until), ' ', left]], ['given by', `${it.by} over ${it.door}`]));
   card.tick = tick;
   return card;

@@ -9,10 +9,12 @@ const NOTHING = [undefined, null, false, ''];
 /** Time that a decision button must not have moved before a click is accepted, so that no double click hits another one. */
 export const SETTLE_MS = 700;
 
-/** An element with attributes and children; strings become text, made visible. */
-export function el(name, attributes = {}, ...children) {
+/** An element (`name` or `name.class`) with attributes and children; strings become text, made visible. */
+export function el(kind, attributes = {}, ...children) {
+  const [name, style] = kind.split('.');
   const made = SVG.includes(name) ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
   made.does = {}; // by event; `redraw` gives it what a later one does
+  if (style) made.setAttribute('class', style);
   for (const [key, value] of Object.entries(attributes)) {
     if (typeof value === 'function') {
       made.does[key] = value;
@@ -28,6 +30,19 @@ export function nodes(...children) {
   return children.flat(Infinity).filter((child) => !NOTHING.includes(child))
     .map((child) => (child instanceof Node ? child : visible(String(child))));
 }
+
+/** A link. */
+export const anchor = (href, ...words) => el('a', { href }, words);
+
+/** Paragraphs: plain, secondary, and with an error. */
+export const para = (...words) => el('p', {}, words);
+export const quiet = (...words) => el('p.quiet', {}, words);
+export const trouble = (...words) => el('p.wrong', {}, words);
+
+export const zero = () => el('span.quiet', {}, '0');
+
+/** A name, which breaks only after its separators where there is room for that. */
+export const identifier = (name, more = {}) => el('bdi', more, name.split(/(?<=[:_.-])/).map((part, at) => [at > 0 && el('wbr'), part]));
 
 export function fill(place, ...children) {
   place.replaceChildren(...nodes(children));
@@ -128,7 +143,7 @@ export function stepRows(event, table, isOpen) {
 }
 
 /** The keys of a list. */
-export const keyHelp = () => el('p', { class: 'quiet keys' }, [['↑ ↓', 'move'], ['Enter', 'opens'], ['j k', 'step through'], ['Esc', 'closes'], ['/', 'searches']]
+export const keyHelp = () => el('p.quiet keys', {}, [['↑ ↓', 'move'], ['Enter', 'opens'], ['j k', 'step through'], ['Esc', 'closes'], ['/', 'searches']]
   .map(([keys, words], at) => [at ? ', ' : '', keys.split(' ').map((key) => [el('kbd', {}, key), ' ']), words]));
 
 // What nobody sees, or what changes how others are seen: the same as `terminal_safe` shows on the command line. A blank pattern
@@ -155,10 +170,11 @@ export function pairs(...entries) {
   return there.length ? el('dl', {}, there.map(([name, value]) => [el('dt', { 'data-key': `of ${name}` }, name), el('dd', { 'data-key': name }, value)])) : undefined;
 }
 
+/** A text that scrolls in its place. */
+export const block = (label, text, more = {}) => el('pre', { tabindex: 0, role: 'group', 'aria-label': label, ...more }, text);
+
 /** A text with a copy button. */
-export function code(text, label = 'Text') {
-  return el('div', { class: 'code' }, el('pre', { tabindex: 0, role: 'group', 'aria-label': label }, text), copy(text, label));
-}
+export const code = (text, label = 'Text') => el('div.code', {}, block(label, text), copy(text, label));
 
 /** A button that copies `text` as it is. */
 export function copy(text, label = '') {
@@ -178,11 +194,14 @@ export function copy(text, label = '') {
   }, { class: 'copy', 'aria-label': named('Copy') });
 }
 
+/** An id with a copy button. */
+export const copied = (text, label) => [el('span.mono', {}, text), copy(text, label)];
+
 /** A command with a copy button. */
-export const command = (text) => el('span', { class: 'command' }, el('code', {}, text), copy(text, text));
+export const command = (text) => el('span.command', {}, el('code', {}, text), copy(text, text));
 
 /** A filter of a list: a labelled field in one pill. */
-export const chip = (words, field, more = {}) => el('label', { class: 'chip', ...more }, el('span', {}, words), ' ', field);
+export const chip = (words, field, more = {}) => el('label.chip', { ...more }, el('span', {}, words), ' ', field);
 
 /** Marks the chips of a form that limit its list. */
 export function markChips(form) {
@@ -191,6 +210,10 @@ export function markChips(form) {
     one.classList.toggle('set', field.type === 'checkbox' ? field.checked : field.value !== '');
   }
 }
+
+/** The search field of a list. */
+export const searchField = (placeholder, more = {}) =>
+  el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder, 'aria-label': 'Search', maxlength: 256, ...more });
 
 export function button(words, click, more = {}) {
   return el('button', { type: 'button', click, ...more }, words);
@@ -206,7 +229,7 @@ export function labelled(words, field, more = {}) {
 
 /** A placeholder for an empty list, with what to do next. */
 export function empty(...words) {
-  return el('div', { class: 'empty card' }, words.map((part) => (part instanceof Node && part.tagName === 'P' ? part : el('p', {}, part))));
+  return el('div.empty card', {}, words.map((part) => (part instanceof Node && part.tagName === 'P' ? part : el('p', {}, part))));
 }
 
 export const number = (value) => Number(value).toLocaleString('en');

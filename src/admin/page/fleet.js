@@ -1,6 +1,6 @@
 // The fleet as seen by this node: states, versions, ledgers, clocks and faults. Shown only in a fleet.
 
-import { button, bytes, chip, command, copy, el, empty, fill, lasted, markChips, number, option, pairs, redraw, rowsOpen, settled, sortHead, sorted, stepRows, tag, took } from './dom.js';
+import { anchor, button, bytes, chip, command, copied, el, empty, fill, identifier, lasted, markChips, number, option, pairs, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, took, trouble } from './dom.js';
 import { tile } from './now.js';
 import { act, ask, attempt } from './rest.js';
 import { change, here, link } from './route.js';
@@ -27,21 +27,22 @@ const CHAIN_COLUMNS = [
 
 const about = el('div', {});
 const wrong = el('div', { id: 'fleet-faults', 'aria-live': 'polite' });
-const tiles = el('div', { class: 'tiles' });
-const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search nodes', 'aria-label': 'Search', maxlength: 256 });
+const tiles = el('div.tiles', {});
+const search = searchField('Search nodes');
 const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
-const form = el('form', { id: 'fleet-form', class: 'chips', role: 'search' }, search, chip('State', state),
+const form = el('form.chips', { id: 'fleet-form', role: 'search' }, search, chip('State', state),
   button('Ping the nodes', () => act(ping), { title: 'Ask each living node for an answer, as calls between nodes do' }));
 const table = el('div', { id: 'fleet-nodes' });
 const chains = el('div', { id: 'fleet-chains' });
+const none = el('div', { hidden: true }, empty('This proxy is not part of a fleet.', para('To set one up: ', command('mcpproxy guide fleet-setup'))));
+const whole = el('div', {}, wrong, tiles, about, el('h2', {}, 'Nodes'), form, table, el('h2', {}, 'Chains in the store'), chains,
+  el('p.quiet below', {}, 'To verify the chains in the store: ', command('mcpproxy activity verify --store URL')));
 let [asked, seen, pinged] = [0, undefined, new Map()]; // `pinged`: by node, the answer to the last ping
 
 export const fleet = {
   name: 'fleet',
   label: 'Fleet',
-  root: el('div', {}, wrong, tiles, about, el('h2', {}, 'Nodes'), form, table,
-    el('h2', {}, 'Chains in the store'), chains,
-    el('p', { class: 'quiet below' }, 'To verify the chains in the store: ', command('mcpproxy activity verify --store URL'))),
+  root: el('div', {}, none, whole),
   show({ q = '', state: wanted }) {
     if (document.activeElement !== search) search.value = q;
     state.value = STATES.includes(wanted) ? wanted : '';
@@ -49,7 +50,7 @@ export const fleet = {
     if (seen) draw();
     fleet.refresh();
   },
-  refresh: () => attempt(load),
+  refresh: () => attempt(load, 'fleet'),
   /** Whether this node belongs to a fleet. */
   exists: async () => (await ask('fleet')).data.node !== null,
   forget() {
@@ -75,7 +76,8 @@ const ping = () => load({ reach: true });
 
 function draw() {
   const { faults, ledger, nodes, facts } = seen;
-  redraw(wrong, faults.length > 0 && el('div', { class: 'card fault' }, el('h2', {}, 'What is wrong'),
+  [none.hidden, whole.hidden] = [seen.node !== null, seen.node === null];
+  redraw(wrong, faults.length > 0 && el('div.card fault', {}, el('h2', {}, 'What is wrong'),
     el('ul', {}, faults.map((fault) => el('li', {}, el('bdi', {}, fault))))));
   const states = STATES.map((name) => [name, nodes.filter((it) => it.state === name).length]).filter(([name, many]) => many && name !== 'living');
   const lost = nodes.reduce((sum, it) => sum + (it.said?.ledger?.lost ?? 0), 0);
@@ -88,22 +90,22 @@ function draw() {
     facts && tile('Shared state', facts.failing ? 'failing' : facts.stale ? 'stale' : 'current', { title: facts.failing ?? 'Approvals, sessions and limits that the nodes share',
       note: facts.age_ms === null ? 'not read yet' : `read ${lasted(facts.age_ms / 1000)} ago`, isUrgent: Boolean(facts.failing || facts.stale) }));
   const own = nodes.find((it) => it.is_self);
-  redraw(about, el('div', { class: 'card facts' }, pairs(['this node', el('bdi', {}, seen.node ?? '–')],
-    ['fleet', seen.fleet && [el('span', { class: 'mono' }, seen.fleet), copy(seen.fleet, 'id of the fleet')]],
-    ['its address', own?.said?.advertise && el('span', { class: 'mono' }, own.said.advertise)], ['store', seen.away ?? 'reached'])));
+  redraw(about, el('div.card facts', {}, pairs(['this node', el('bdi', {}, seen.node ?? '–')],
+    ['fleet', seen.fleet && copied(seen.fleet, 'id of the fleet')],
+    ['its address', own?.said?.advertise && el('span.mono', {}, own.said.advertise)], ['store', seen.away ?? 'reached'])));
   const { q = '', state: wanted, sort } = here().parameters;
   const found = nodes.filter((it) => (!wanted || it.state === wanted) && it.node.toLowerCase().includes(q.toLowerCase()));
-  redraw(table, found.length === 0 ? empty('No node matches.', el('p', {}, el('a', { href: link('fleet') }, 'Show all nodes')))
+  redraw(table, found.length === 0 ? empty('No node matches.', para(anchor(link('fleet'), 'Show all nodes')))
     : grid('Nodes of the fleet', sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)), sorted(found, COLUMNS, sort).map((it) => line(it, own?.said))));
-  redraw(chains, seen.chains.length === 0 ? el('p', { class: 'quiet' }, 'None examined yet.') : grid('Chains in the store', sortHead(CHAIN_COLUMNS), seen.chains.map(chain)));
+  redraw(chains, seen.chains.length === 0 ? quiet('None examined yet.') : grid('Chains in the store', sortHead(CHAIN_COLUMNS), seen.chains.map(chain)));
 }
 
 /** A table that scrolls in its place. */
-const grid = (label, head, rows) => el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label },
-  el('table', { class: 'rows' }, head, el('tbody', {}, rows)));
+const grid = (label, head, rows) => el('div.scroll', { tabindex: 0, role: 'region', 'aria-label': label },
+  el('table.rows', {}, head, el('tbody', {}, rows)));
 
 /** The name of a node, which leads to its records. */
-const named = (node, ...more) => el('th', { scope: 'row' }, el('a', { href: link('activity', { node }), title: 'Its records' }, el('bdi', {}, node)), more);
+const named = (node, ...more) => el('th', { scope: 'row' }, el('a', { href: link('activity', { node }), title: 'Its records' }, identifier(node)), more);
 
 function chain(it) {
   const counted = (value, isBad) => el('td', { class: isBad && value ? 'num error-count' : 'num' }, number(value));
@@ -130,9 +132,9 @@ function line(node, own = {}) {
   const { reached, unreached } = (node.state === 'living' && pinged.get(node.node)) || {};
   return el('tr', { 'data-key': node.node }, named(node.node, node.is_self && ' (this)'),
     el('td', {}, tag(node.state), node.used_twice && ' used twice', typeof reached === 'boolean' && el('span', { class: reached ? 'quiet' : 'wrong' }, reached ? ' answers' : ' no answer'),
-      [node.fault, unreached].map((words) => words && el('p', { class: 'wrong' }, words))),
-    el('td', { class: 'num' }, node.is_self ? '–' : `${lasted(node.silent_ms / 1000)} ago`), el('td', { class: 'num' }, node.said ? lasted(uptime(node)) : '–'),
-    el('td', {}, said.version ? [el('bdi', {}, `${said.version} ${said.commit.slice(0, 8)}`), differs && el('span', { class: 'warning' }, ' differs')] : '–'),
+      [node.fault, unreached].map((words) => words && trouble(words))),
+    el('td.num', {}, node.is_self ? '–' : `${lasted(node.silent_ms / 1000)} ago`), el('td.num', {}, node.said ? lasted(uptime(node)) : '–'),
+    el('td', {}, said.version ? [el('bdi', {}, `${said.version} ${said.commit.slice(0, 8)}`), differs && el('span.warning', {}, ' differs')] : '–'),
     of(said.config?.slice(0, 8)), of(keeps(said.index)),
     counted(said.ledger?.stored), el('td', {}, said.ledger ? lag(said.ledger) : '–'), counted(said.ledger?.lost, true), counted(said.sessions),
     el('td', { class: node.clock_is_off ? 'error-count' : undefined }, clock));

@@ -2,10 +2,10 @@
 // records.
 
 import { LAST, heads, line } from './activity.js';
-import { el, empty, fill, chip, lasted, number, option, percent, redraw, short, tag, took } from './dom.js';
+import { anchor, chip, el, empty, fill, identifier, lasted, number, option, para, percent, quiet, redraw, short, tag, took } from './dom.js';
 import { milliseconds, plot, spark, stamp, zooms } from './plot.js';
 import { ask, attempt } from './rest.js';
-import { change, link } from './route.js';
+import { change, link, named } from './route.js';
 import { nextSteps } from './servers.js';
 
 const EVERY_MS = 2000; // sampling interval of the counters
@@ -22,21 +22,21 @@ const CURVES = [['p50', 'half of the calls were faster'], ['p99', '99 of 100 cal
 const PLACES = { fleet: link('fleet'), index: link('fleet'), rules: link('policy') };
 
 const faults = el('div', { id: 'faults', 'aria-live': 'polite' });
-const tiles = el('div', { id: 'now-tiles', class: 'tiles' });
-const about = el('p', { id: 'now-about', class: 'quiet' });
-const outcomes = el('div', { id: 'outcomes', class: 'plot' });
-const latencies = el('div', { id: 'latencies', class: 'plot' });
-const legend = el('ul', { id: 'legend', class: 'legend' });
-const curves = el('ul', { id: 'curves', class: 'legend' });
-const zoom = el('div', { id: 'zoom', class: 'answer', role: 'group', 'aria-label': 'Zoom' });
-const asTable = el('div', { id: 'plot-table', class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Calls over time' });
-const tops = el('div', { class: 'pair' });
-const failures = el('div', { id: 'failures', class: 'list' });
+const tiles = el('div.tiles', { id: 'now-tiles' });
+const about = el('p.quiet', { id: 'now-about' });
+const outcomes = el('div.plot', { id: 'outcomes' });
+const latencies = el('div.plot', { id: 'latencies' });
+const legend = el('ul.legend', { id: 'legend' });
+const curves = el('ul.legend', { id: 'curves' });
+const zoom = el('div.answer', { id: 'zoom', role: 'group', 'aria-label': 'Zoom' });
+const asTable = el('div.scroll', { id: 'plot-table', tabindex: 0, role: 'region', 'aria-label': 'Calls over time' });
+const tops = el('div.pair', {});
+const failures = el('div.list', { id: 'failures' });
 const none = el('div', {});
 
 const period = el('select', { name: 'period' }, Object.keys(PERIODS).map((name) => option(name, LAST[name])));
 const by = el('select', { name: 'by' }, option('status', 'outcome'), option('intent', 'intent'));
-const form = el('form', { id: 'past-form', class: 'chips', 'aria-label': 'Selection' }, chip('Period', period), chip('Colored by', by));
+const form = el('form.chips', { id: 'past-form', 'aria-label': 'Selection' }, chip('Period', period), chip('Colored by', by));
 
 let looks = []; // { at, status } by the page's own clock
 let summary; // of the period that is shown
@@ -48,10 +48,10 @@ export const now = {
   name: 'now',
   label: 'Overview',
   root: el('div', {}, faults, none, form, tiles, about,
-    el('div', { class: 'card' },
-      el('div', { class: 'plots' }, el('figure', {}, el('figcaption', {}, 'Tool calls'), legend, outcomes),
+    el('div.card', {},
+      el('div.plots', {}, el('figure', {}, el('figcaption', {}, 'Tool calls'), legend, outcomes),
         el('figure', {}, el('figcaption', {}, 'Call durations'), curves, latencies)), zoom,
-      el('p', { class: 'quiet' }, 'Drag over a plot to zoom; click it to see the records of that time.'),
+      quiet('Drag over a plot to zoom; click it to see the records of that time.'),
       el('details', {}, el('summary', {}, 'As a table'), asTable)),
     failures, tops),
 
@@ -65,7 +65,7 @@ export const now = {
 
   refresh() {
     attempt(look);
-    attempt(load);
+    attempt(load, 'now');
   },
 
   tick: () => attempt(look),
@@ -92,13 +92,13 @@ async function look() {
   redraw(none, status.servers.total === 0 && empty('No server is configured.', ...nextSteps()));
   drawTiles();
   const { load } = status;
-  redraw(about, el('a', { href: link('servers') }, `${number(status.servers.connected)} of ${number(status.servers.total)} servers connected`),
+  redraw(about, anchor(link('servers'), `${number(status.servers.connected)} of ${number(status.servers.total)} servers connected`),
     `, ${number(status.tools)} tools, ${number(load.sessions)} ${load.sessions === 1 ? 'session' : 'sessions'}, running for ${lasted(status.uptime_seconds)}.`);
 }
 
 function drawFaults(all) {
   const place = (fault) => (fault.server ? link('servers', { name: fault.server }) : PLACES[fault.part] ?? link('settings', { part: fault.part }));
-  redraw(faults, all.length > 0 && el('div', { class: 'card fault' }, el('h2', {}, 'What is wrong'),
+  redraw(faults, all.length > 0 && el('div.card fault', {}, el('h2', {}, 'What is wrong'),
     el('ul', {}, all.map((fault) => el('li', { 'data-key': `${fault.part} ${fault.server} ${fault.cause}` },
       el('a', { href: place(fault) }, fault.server ?? fault.part), ': ', el('bdi', {}, fault.cause))))));
 }
@@ -110,7 +110,7 @@ function rates() {
 
 /** A number with its name; all of the tile leads to the records that it counts. */
 export function tile(name, value, { title, note, href, curve, isUrgent }) {
-  const parts = [el('span', { class: 'name' }, name), el('b', {}, value), el('span', { class: 'note' }, note ?? ''), curve];
+  const parts = [el('span.name', {}, name), el('b', {}, value), el('span.note', {}, note ?? ''), curve];
   return el(href ? 'a' : 'div', { class: isUrgent ? 'card tile urgent' : 'card tile', 'data-key': name, title, href }, parts);
 }
 
@@ -175,8 +175,8 @@ async function loadFailures(mine) {
   const { data } = await ask('activity', { ...filter, start_time: range.from, end_time: range.to, limit: MAX_FAILURES, exclude_payloads: true });
   if (mine !== asked) return;
   redraw(failures, data.activities.length > 0 && [el('h2', {}, 'Latest failures'), heads(),
-    el('ol', { class: 'records', 'aria-label': 'Latest failures' }, data.activities.map((it) => el('li', { 'data-key': it.id }, line(it, filter)))),
-    el('p', {}, el('a', { href: link('activity', { ...filter, ...range }) }, 'All failures'))]);
+    el('ol.records', { 'aria-label': 'Latest failures' }, data.activities.map((it) => el('li', { 'data-key': it.id }, line(it, filter)))),
+    para(anchor(link('activity', { ...filter, ...range }), 'All failures'))]);
 }
 
 /** The shortest period that holds all calls of the last 24 hours; if there were none, the shortest one that holds any. */
@@ -201,7 +201,7 @@ function selection() {
 }
 
 /** A bar behind a line, as wide as its share of the longest one. */
-const share = (part) => el('svg', { 'aria-hidden': 'true' }, el('rect', { class: 'part', width: `${100 * part}%`, height: '100%' }));
+const share = (part) => el('svg', { 'aria-hidden': 'true' }, el('rect.part', { width: `${100 * part}%`, height: '100%' }));
 
 function draw() {
   if (!summary || !outcomes.clientWidth) return;
@@ -213,7 +213,7 @@ function draw() {
   drawTiles();
   redraw(curves, CURVES.map(([name, title]) => el('li', {}, el('span', { class: `tag ${name}` }, name), ` ${title}`)));
   redraw(legend, names.map((name) => el('li', { 'data-key': name }, of(name) ? el('a', { href: records({ [member]: name }) }, tag(name, ' ', number(of(name)))) : tag(name, ' 0'))),
-    data.warning_count > 0 && el('li', { 'data-key': 'warning' }, el('a', { href: link('activity', { ...range, status: 'warning' }) }, tag('warning', ' ', number(data.warning_count)))));
+    data.warning_count > 0 && el('li', { 'data-key': 'warning' }, anchor(link('activity', { ...range, status: 'warning' }), tag('warning', ' ', number(data.warning_count)))));
   const zoomed = (low, high) => change({
     period: shown.period || low === undefined ? shown.period : period.value,
     from: low === undefined ? '' : new Date(low).toISOString(), to: low === undefined ? '' : new Date(high).toISOString(),
@@ -236,19 +236,16 @@ function draw() {
   const head = el('tr', {}, ['from', ...names, 'p50', 'p99'].map((name) => el('th', { scope: 'col' }, name)));
   const lines = points.filter((point) => names.some((name) => point[name])).map((point) => el('tr', { 'data-key': point.start },
     el('th', { scope: 'row' }, stamp(point.start, step)),
-    names.map((name) => el('td', {}, point[name] ? el('a', { href: link('activity', {
+    names.map((name) => el('td', {}, point[name] ? anchor(link('activity', {
       type: 'tool_call', [member]: name, from: new Date(point.start).toISOString(), to: new Date(point.start + step * 1000).toISOString(),
-    }) }, number(point[name])) : '0')),
+    }), number(point[name])) : '0')),
     el('td', {}, took(point.p50_ms) || '–'), el('td', {}, took(point.p99_ms) || '–')));
-  redraw(asTable, lines.length ? el('table', {}, el('thead', {}, head), el('tbody', {}, lines)) : el('p', { class: 'quiet' }, 'No calls.'));
-  const top = (title, list, to) => el('div', { class: 'card' }, el('h2', {}, title),
-    list.length ? el('ol', { class: 'tops' }, list.map((it) => el('li', { 'data-key': it.name }, share(it.count / list[0].count), el('a', { href: to(it.name) }, el('bdi', {}, it.name)), el('span', {}, number(it.count)))))
-      : el('p', { class: 'quiet' }, 'No calls.'));
+  redraw(asTable, lines.length ? el('table', {}, el('thead', {}, head), el('tbody', {}, lines)) : quiet('No calls.'));
+  const top = (title, list, to) => el('div.card', {}, el('h2', {}, title),
+    list.length ? el('ol.tops', {}, list.map((it) => el('li', { 'data-key': it.name }, share(it.count / list[0].count), el('a', { href: to(it.name) }, identifier(it.name)), el('span', {}, number(it.count)))))
+      : quiet('No calls.'));
   redraw(tops, top('Top servers', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server })),
-    top('Top tools', data.top_tools.slice(0, MAX_TOPS), (name) => {
-      const at = name.indexOf(':');
-      return link('activity', { type: 'tool_call', server: name.slice(0, at), tool: name.slice(at + 1) });
-    }));
+    top('Top tools', data.top_tools.slice(0, MAX_TOPS), (name) => link('activity', { type: 'tool_call', ...named(name) })));
 }
 
 form.addEventListener('change', ({ target }) => change(target === by ? { by: by.value } : { period: period.value, from: '', to: '' }));

@@ -52,7 +52,7 @@ export function plot(place, { points, step, series, kind, label, spell = number,
       return el('rect', { class: `bar ${one.name}`, x: x + (wide - thick) / 2, width: thick, y: high, height: Math.max(low - high - 1, 1) });
     }) : [];
     const said = series.map((one) => `${one.name} ${spell(value(point, one)) || '–'}`).join('\n');
-    parts.push(el('g', {}, bars, el('rect', { class: 'hit', x, width: wide, y: ABOVE, height: HEIGHT - BELOW - ABOVE }),
+    parts.push(el('g', {}, bars, el('rect.hit', { x, width: wide, y: ABOVE, height: HEIGHT - BELOW - ABOVE }),
       el('title', {}, `${stamp(point.start, step)}\n${said}`)));
   });
   if (kind === 'lines') {
@@ -67,7 +67,7 @@ export function plot(place, { points, step, series, kind, label, spell = number,
     }
   }
   if (isEmpty) parts.push(el('text', { x: LEFT + (width - LEFT) / 2, y: HEIGHT / 2, 'text-anchor': 'middle' }, 'No calls in this time'));
-  const chosen = el('rect', { class: 'chosen', y: ABOVE, height: HEIGHT - BELOW - ABOVE, width: 0 });
+  const chosen = el('rect.chosen', { y: ABOVE, height: HEIGHT - BELOW - ABOVE, width: 0 });
   const drawn = el('svg', { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: 'img', 'aria-label': label }, parts, chosen);
   drag(drawn, chosen, { points, wide, step, picked, clicked });
   fill(place, drawn);
@@ -132,11 +132,11 @@ export function zooms({ from, to, step, first, last, isAll, zoomed }) {
   ];
 }
 
-/** A small line of the last values. */
-export function spark(values, label, name = 'calls') {
-  const most = Math.max(...values, 0.001);
-  const dots = values.map((value, at) => `${(at * 100 / Math.max(values.length - 1, 1)).toFixed(1)},${(23 - 22 * value / most).toFixed(1)}`);
-  return el('svg', { class: 'spark', viewBox: '0 0 100 24', preserveAspectRatio: 'none', role: 'img', 'aria-label': label },
+/** A small line of values, at equal distances or at these `places` from 0 to 100. */
+export function spark(values, label, name = 'calls', places = values.map((_, at) => at * 100 / Math.max(values.length - 1, 1))) {
+  const most = Math.max(...values, 1e-9);
+  const dots = values.map((value, at) => `${places[at].toFixed(1)},${(23 - 22 * value / most).toFixed(1)}`);
+  return el('svg.spark', { viewBox: '0 0 100 24', preserveAspectRatio: 'none', role: 'img', 'aria-label': label },
     dots.length > 1 && el('polyline', { class: `curve ${name}`, points: dots.join(' ') }));
 }
 

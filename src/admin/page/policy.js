@@ -1,18 +1,18 @@
 // The operator's rules: what is in force, and what they say of a call that nobody makes.
 
-import { button, code, command, editable, el, empty, exactly, fill, json, labelled, number, option, pairs, redraw, sortHead, tag, visible } from './dom.js';
+import { anchor, button, code, command, editable, el, empty, exactly, fill, identifier, json, labelled, number, option, pairs, para, quiet, redraw, searchField, sortHead, tag, trouble, visible } from './dom.js';
 import { explainable, subject } from './record.js';
 import { Refused, act, ask, attempt, segment, send } from './rest.js';
-import { link } from './route.js';
+import { link, named } from './route.js';
 
 const faults = el('div', { id: 'rule-faults', 'aria-live': 'polite' });
 const about = el('div', {});
-const search = el('input', { type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search rules', 'aria-label': 'Search', maxlength: 256, input: () => drawRules() });
-const found = el('p', { id: 'rule-count', class: 'quiet', role: 'status' });
-const rules = el('ul', { id: 'rules', class: 'cards' });
-const searching = el('div', { hidden: true }, el('div', { class: 'chips' }, search), found);
+const search = searchField('Search rules', { input: () => drawRules() });
+const found = el('p.quiet', { id: 'rule-count', role: 'status' });
+const rules = el('ul.cards', { id: 'rules' });
+const searching = el('div', { hidden: true }, el('div.chips', {}, search), found);
 const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', ...more });
-const form = el('form', { id: 'explain-form', class: 'trial card', 'aria-label': 'Explain' },
+const form = el('form.trial card', { id: 'explain-form', 'aria-label': 'Explain' },
   labelled('Principal', text('principal', { value: 'anonymous', required: true, placeholder: 'admin, token:NAME, jwt:SUBJECT', list: 'principal-names' })),
   labelled('Groups', text('groups', { placeholder: 'separated by commas' })),
   labelled('Tool', text('tool', { required: true, placeholder: 'server:tool', list: 'tool-names' })),
@@ -21,7 +21,7 @@ const form = el('form', { id: 'explain-form', class: 'trial card', 'aria-label':
   labelled('Reason', text('reason', { maxlength: 1000 })),
   labelled('Client', text('client', { maxlength: 1024, placeholder: 'name that it reports' })),
   labelled('Arguments', el('textarea', { name: 'args', rows: 3, spellcheck: 'false' }, '{}')),
-  el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Explain')));
+  el('div.answer', {}, el('button', { type: 'submit', class: 'primary' }, 'Explain')));
 const names = el('datalist', { id: 'tool-names' });
 const principals = el('datalist', { id: 'principal-names' });
 const source = el('div', { id: 'explain-source', role: 'status' });
@@ -30,9 +30,9 @@ const stop = button('Stop', () => {
   replay += 1;
   stop.hidden = true;
 }, { hidden: true });
-const replayForm = el('form', { id: 'replay-form', class: 'trial card', 'aria-label': 'Replay' },
+const replayForm = el('form.trial card', { id: 'replay-form', 'aria-label': 'Replay' },
   labelled('Rules', el('textarea', { name: 'rules', rows: 5, spellcheck: 'false', placeholder: 'In Cedar. They take the place of the rules in force; empty: the rules in force instead of none.' })),
-  el('div', { class: 'answer' }, labelled('Period', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
+  el('div.answer', {}, labelled('Period', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
     el('button', { type: 'submit', class: 'primary' }, 'Replay'), stop,
     button('Insert the rules in force', () => {
       replayForm.elements.rules.value = inForce.rules.map((rule) => rule.text).join('\n\n');
@@ -40,7 +40,7 @@ const replayForm = el('form', { id: 'replay-form', class: 'trial card', 'aria-la
     }, { id: 'insert', hidden: true })));
 const insert = replayForm.querySelector('#insert');
 const [explaining, replaying] = [['explain', 'Explain'], ['replay', 'Replay']].map(([part, words]) => el('h2', { id: `policy-${part}`, tabindex: -1 }, words));
-const replayed = el('div', { id: 'replayed', 'aria-live': 'polite' });
+const replayed = el('div', { id: 'replayed', 'aria-live': 'polite', tabindex: -1 });
 const MAX_OPEN_RULES = 6; // more rules are shown without their text, and searched
 const MAX_TEXT = 4096; // bytes of a rule's text that are listed: a longer one may be cut
 const REDACTED = '[redacted]'; // replacement of secrets in the log
@@ -51,12 +51,12 @@ let replay = 0; // the number of the last one: another one, or a stop, ends it
 export const policy = {
   name: 'policy',
   label: 'Policy',
-  root: el('div', {}, el('div', { class: 'side' }, el('a', { href: link('policy', { part: 'explain' }) }, 'Explain a call'), el('a', { href: link('policy', { part: 'replay' }) }, 'Replay the log'),
-    el('a', { href: link('activity', { type: 'policy_decision' }) }, 'What was decided')),
+  root: el('div', {}, el('div.side', {}, anchor(link('policy', { part: 'explain' }), 'Explain a call'), anchor(link('policy', { part: 'replay' }), 'Replay the log'),
+    anchor(link('activity', { type: 'policy_decision' }), 'What was decided')),
   faults, about, searching, rules,
-    explaining, el('p', { class: 'quiet' }, 'Which rules decide a call, and what each of them sees. Nothing is called.'),
+    explaining, quiet('Which rules decide a call, and what each of them sees. Nothing is called.'),
     source, form, names, principals, said,
-    replaying, el('p', { class: 'quiet' }, 'What other rules would have decided about the calls in the log, instead of the rules in force. Nothing is called, and nothing changed.'),
+    replaying, quiet('What other rules would have decided about the calls in the log, instead of the rules in force. Nothing is called, and nothing changed.'),
     replayForm, replayed),
 
   show(parameters) {
@@ -76,7 +76,7 @@ export const policy = {
     });
   },
 
-  refresh: () => attempt(load),
+  refresh: () => attempt(load, 'policy'),
 
   forget() {
     asked += 1;
@@ -93,26 +93,26 @@ let drawn;
 let inForce = { rules: [] };
 
 /** File and line of a rule; pointed at, with its folder. */
-const placeOf = ({ file, line }) => el('p', { class: 'quiet mono', title: visible(file) }, `${file.split(/[\\/]/).at(-1)}:${line}`);
+const placeOf = ({ file, line }) => el('p.quiet mono', { title: visible(file) }, `${file.split(/[\\/]/).at(-1)}:${line}`);
 
 async function load() {
   const mine = ++asked;
   const [{ data, text: spelled }, { data: status }] = await Promise.all([ask('policy'), ask('status')]);
   if (mine !== asked) return;
   const wrong = status.faults.filter((it) => it.part === 'rules');
-  redraw(faults, wrong.length > 0 && el('ul', { class: 'card fault' }, wrong.map((it) => el('li', {}, el('bdi', {}, it.cause)))));
+  redraw(faults, wrong.length > 0 && el('ul.card fault', {}, wrong.map((it) => el('li', {}, el('bdi', {}, it.cause)))));
   if (spelled === drawn && about.childElementCount) return;
   [drawn, inForce] = [spelled, data];
   insert.hidden = data.rules.length === 0 || data.left_out > 0 || data.rules.some((rule) => new Blob([rule.text]).size >= MAX_TEXT);
   searching.hidden = data.rules.length <= MAX_OPEN_RULES;
   if (data.mode === 'none') {
     fill(about, empty('There are no rules: whoever may speak to the proxy may call what intent and capabilities allow.',
-      el('p', {}, 'Name a file of Cedar rules under ', el('code', {}, 'policy.files'), ' in the config; it is in force as soon as it is written. Check it first: ',
+      para('Name a file of Cedar rules under ', el('code', {}, 'policy.files'), ' in the config; it is in force as soon as it is written. Check it first: ',
         command('mcpproxy policy check rules.cedar'))));
     fill(rules);
     return;
   }
-  fill(about, el('div', { class: 'card facts' }, pairs(['mode', data.mode === 'shadow' ? 'shadow: refusals are only put on record' : 'enforce'],
+  fill(about, el('div.card facts', {}, pairs(['mode', data.mode === 'shadow' ? 'shadow: refusals are only put on record' : 'enforce'],
     ['default', data.default], ['rules', number(data.rules.length + data.left_out)])));
   drawRules();
 }
@@ -123,11 +123,11 @@ function drawRules() {
   const all = inForce.rules;
   const shown = all.filter((rule) => [rule.rule, rule.message, rule.effect, rule.text].some((it) => it.toLowerCase().includes(word)));
   found.textContent = `${number(shown.length)} of ${number(all.length)} rules`;
-  fill(rules, shown.map((rule) => el('li', { class: 'card' },
-    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, rule.rule)), tag(rule.effect)),
-    rule.message && el('p', {}, el('bdi', {}, rule.message)),
-    rule.asks_a_person && el('p', { class: 'quiet' }, 'A person can lift it: it asks for an approval.'),
-    el('div', { class: 'line' }, placeOf(rule), el('a', { href: link('activity', { type: 'policy_decision', q: rule.rule }) }, 'Its decisions')),
+  fill(rules, shown.map((rule) => el('li.card', {},
+    el('div.line', {}, el('h2', {}, identifier(rule.rule)), tag(rule.effect)),
+    rule.message && para(el('bdi', {}, rule.message)),
+    rule.asks_a_person && quiet('A person can lift it: it asks for an approval.'),
+    el('div.line', {}, placeOf(rule), anchor(link('activity', { type: 'policy_decision', q: rule.rule }), 'Its decisions')),
     el('details', { open: all.length <= MAX_OPEN_RULES }, el('summary', {}, 'Rule'), code(rule.text, 'rule')))));
 }
 
@@ -148,7 +148,7 @@ function explain() {
       explained((await send('policy/explain', body)).data);
     } catch (error) {
       if (error.status === 401 || !(error instanceof Refused || error instanceof SyntaxError)) throw error;
-      fill(said, el('p', { class: 'card fault' }, error instanceof SyntaxError ? `The arguments are not JSON: ${error.message}` : error.message));
+      fill(said, el('p.card fault', {}, error instanceof SyntaxError ? `The arguments are not JSON: ${error.message}` : error.message));
     }
   });
 }
@@ -163,12 +163,12 @@ function fromRecord(id, wanted) {
       call = json((await ask(`activity/${segment(id)}`)).text).data.activity;
     } catch (error) {
       if (error.status !== 404) throw error;
-      if (wanted()) fill(source, el('p', {}, 'This record is not kept any more.'));
+      if (wanted()) fill(source, para('This record is not kept any more.'));
       return;
     }
     if (!wanted()) return;
     if (!explainable(call)) {
-      fill(source, el('p', {}, 'Only calls of tools can be explained.'));
+      fill(source, para('Only calls of tools can be explained.'));
       return;
     }
     const { data_sensitivity: sensitivity, reason } = call.intent ?? {};
@@ -183,9 +183,9 @@ function fromRecord(id, wanted) {
       field.value = value ?? '';
       if (field.tagName === 'SELECT' && field.selectedIndex < 0) field.value = ''; // stated by the agent, right or wrong
     }
-    fill(source, el('p', {}, 'The call of ', el('a', { href: link('activity', { record: call.id }) }, 'this record'), ', ', exactly(call.timestamp),
+    fill(source, para('The call of ', anchor(link('activity', { record: call.id }), 'this record'), ', ', exactly(call.timestamp),
       ', evaluated with the current rules and tools. Its session and time are left out.'),
-    lacks.words.length > 0 && el('p', { class: 'wrong' }, lacks.words.map((words) => `${words} `), 'The answer may differ from what was decided.'));
+    lacks.words.length > 0 && trouble(lacks.words.map((words) => `${words} `), 'The answer may differ from what was decided.'));
     await explain();
     if (wanted()) said.scrollIntoView({ block: 'nearest' });
   });
@@ -206,13 +206,13 @@ function lacking({ arguments: args, arguments_truncated: cut, metadata }) {
 
 function explained(data) {
   fill(said, el('div', { class: `card decision ${data.decision}` },
-    el('div', { class: 'line' }, el('h2', {}, 'It is ', data.decision === 'allow' ? 'allowed' : 'refused'), tag(data.decision)),
-    data.text && el('p', {}, el('bdi', {}, data.text)),
+    el('div.line', {}, el('h2', {}, 'It is ', data.decision === 'allow' ? 'allowed' : 'refused'), tag(data.decision)),
+    data.text && para(el('bdi', {}, data.text)),
     pairs(['mode', data.mode], ['decided by', data.decided_by.join(', ') || 'the default']),
-    data.rules.length === 0 && el('p', { class: 'quiet' }, 'No rule is about such a call.'),
-    data.rules.map((rule) => el('div', { class: 'met' },
-      el('div', { class: 'line' }, el('strong', {}, el('bdi', {}, rule.rule)), el('span', {}, tag(rule.effect), ', ', rule.outcome)),
-      rule.error && el('p', { class: 'wrong' }, rule.error),
+    data.rules.length === 0 && quiet('No rule is about such a call.'),
+    data.rules.map((rule) => el('div.met', {},
+      el('div.line', {}, el('strong', {}, identifier(rule.rule)), el('span', {}, tag(rule.effect), ', ', rule.outcome)),
+      rule.error && trouble(rule.error),
       placeOf(rule),
       pairs(...rule.saw.map((it) => [it.path, it.value ?? 'not there']))))));
 }
@@ -231,9 +231,12 @@ replayForm.addEventListener('submit', (event) => {
   act(async () => {
     try {
       await replayAll(body, () => mine === replay);
+      if (mine !== replay) return;
+      replayed.scrollIntoView({ block: 'nearest' });
+      if (document.activeElement === document.body || replayForm.contains(document.activeElement)) replayed.focus({ preventScroll: true });
     } catch (error) {
       if (error.status === 401 || !(error instanceof Refused)) throw error;
-      if (mine === replay) fill(replayed, el('p', { class: 'card fault wrong' }, el('bdi', {}, error.message)));
+      if (mine === replay) fill(replayed, el('p.card fault wrong', {}, el('bdi', {}, error.message)));
     } finally {
       if (mine === replay) stop.hidden = true;
     }
@@ -262,11 +265,10 @@ async function replayAll(body, wanted) {
 
 /** The calls of a tool by a principal, which lead to their records. */
 function changedRow(row) {
-  const at = row.tool.indexOf(':');
-  const records = link('activity', { type: 'tool_call', server: row.tool.slice(0, at), tool: row.tool.slice(at + 1), principal: row.principal });
-  return el('tr', {}, el('th', { scope: 'row' }, el('a', { href: link('tools', { tool: row.tool }) }, el('bdi', {}, row.tool))),
-    el('td', {}, el('a', { href: link('principals', { name: row.principal }) }, el('bdi', {}, row.principal))),
-    COUNTED.map((name) => el('td', { class: 'num' }, name === 'calls' ? el('a', { href: records }, number(row.calls)) : number(row[name]))), el('td', {}, el('bdi', {}, [...row.rules].join(', '))));
+  const records = link('activity', { type: 'tool_call', ...named(row.tool), principal: row.principal });
+  return el('tr', {}, el('th', { scope: 'row' }, anchor(link('tools', { tool: row.tool }), identifier(row.tool))),
+    el('td', {}, anchor(link('principals', { name: row.principal }), identifier(row.principal))),
+    COUNTED.map((name) => el('td.num', {}, name === 'calls' ? el('a', { href: records }, number(row.calls)) : number(row[name]))), el('td', {}, el('bdi', {}, [...row.rules].join(', '))));
 }
 
 const counts = () => ({ ...Object.fromEntries(COUNTED.map((name) => [name, 0])), rules: new Set() });
@@ -282,12 +284,12 @@ function outcome(sum, goesOn) {
   const rows = [...sum.rows.values()].filter((row) => changed(row) || row.undecidable)
     .sort((one, other) => changed(other) - changed(one) || other.undecidable - one.undecidable || (one.tool < other.tool ? -1 : 1));
   const reasons = [...sum.reasons].map(([why, count]) => `${why}: ${number(count)}`).join(', ');
-  return el('div', { class: 'card' },
-    el('div', { class: 'line' }, el('h2', {}, number(total.newly_refused), ' newly refused, ', number(total.newly_allowed), ' newly allowed')),
-    el('p', { class: 'quiet' }, `${number(total.calls)} calls of ${number(sum.read)} records`, goesOn ? ' so far…' : ''),
+  return el('div.card', {},
+    el('div.line', {}, el('h2', {}, number(total.newly_refused), ' newly refused, ', number(total.newly_allowed), ' newly allowed')),
+    quiet(`${number(total.calls)} calls of ${number(sum.read)} records`, goesOn ? ' so far…' : ''),
     pairs(['undecidable', total.undecidable && number(total.undecidable)], ['for want of', reasons]),
-    rows.length === 0 ? el('p', {}, 'Nothing would be decided otherwise.') : el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'What would be decided otherwise' }, el('table', { id: 'replay-rows', class: 'rows' },
+    rows.length === 0 ? para('Nothing would be decided otherwise.') : el('div.scroll', { tabindex: 0, role: 'region', 'aria-label': 'What would be decided otherwise' }, el('table.rows', { id: 'replay-rows' },
       sortHead(['Tool', 'Principal', 'Calls', 'Refused', 'Allowed', 'Undecidable', 'Rules'].map((words, at) => ({ words, kind: at > 1 && at < 6 && 'num' }))),
       el('tbody', {}, rows.slice(0, MOST_ROWS).map(changedRow)))),
-    rows.length > MOST_ROWS && el('p', { class: 'quiet' }, `… and ${number(rows.length - MOST_ROWS)} more`));
+    rows.length > MOST_ROWS && quiet(`… and ${number(rows.length - MOST_ROWS)} more`));
 }

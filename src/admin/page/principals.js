@@ -2,10 +2,10 @@
 
 import { LAST, RANGES, heads, line } from './activity.js';
 import { stands } from './approvals.js';
-import { arrange, button, chip, command, copy, el, empty, fill, keyHelp, markChips, moving, number, option, percent, redraw, rowsOpen, settled, sortHead, sorted, stepRows, tag, visible, when } from './dom.js';
+import { anchor, arrange, button, chip, command, copy, el, empty, fill, identifier, keyHelp, markChips, moving, number, option, pairs, para, percent, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, visible, when, zero } from './dom.js';
 import { STATUSES } from './now.js';
 import { spark } from './plot.js';
-import { ask, attempt } from './rest.js';
+import { ask, attempt, segment } from './rest.js';
 import { change, go, here, link } from './route.js';
 
 const PERIOD = '24h'; // where the address names none
@@ -28,27 +28,28 @@ const COLUMNS = [
 ];
 
 const period = el('select', { name: 'period' }, Object.entries(LAST).map(([name, words]) => option(name, words)));
-const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search principals', 'aria-label': 'Search', maxlength: 256 });
-const form = el('form', { id: 'principal-form', class: 'chips', role: 'search' }, search, chip('Period', period));
-const count = el('p', { id: 'principal-count', class: 'quiet', role: 'status' });
+const search = searchField('Search principals');
+const form = el('form.chips', { id: 'principal-form', role: 'search' }, search, chip('Period', period));
+const count = el('p.quiet', { id: 'principal-count', role: 'status' });
 const table = el('div', { id: 'principals' });
 const more = button('Count older calls', () => {
   pages += PAGES;
   principals.refresh();
 }, { hidden: true });
-const everyone = el('div', { class: 'list' }, table, more, keyHelp(), el('p', { class: 'quiet' }, 'To create a token for an agent: ', command('mcpproxy token create NAME --server SERVER')));
-const title = el('div', { class: 'path' });
-const access = el('div', { id: 'principal-access', class: 'empty' });
+const everyone = el('div.list', {}, table, more, keyHelp(), quiet('To create a token for an agent: ', command('mcpproxy token create NAME --server SERVER')));
+const title = el('div.path', {});
+const access = el('div.empty', { id: 'principal-access' });
+const scope = el('div', { 'data-key': 'scope' });
 const sum = el('p', {});
-const outcomes = el('ul', { id: 'principal-calls', class: 'legend' });
-const records = el('ol', { class: 'records', 'aria-label': 'Latest records, newest first' });
-const recorded = el('p', { class: 'more' });
-const standing = el('ul', { class: 'cards standing', 'aria-label': 'Standing approvals' });
-const none = el('p', { class: 'quiet' }, 'None.');
-const part = (words, ...parts) => el('div', { class: 'card' }, el('h2', {}, words), parts);
+const outcomes = el('ul.legend', { id: 'principal-calls' });
+const records = el('ol.records', { 'aria-label': 'Latest records, newest first' });
+const recorded = el('p.more', {});
+const standing = el('ul.cards standing', { 'aria-label': 'Standing approvals' });
+const none = quiet('None.');
+const part = (words, ...parts) => el('div.card', {}, el('h2', {}, words), parts);
 const one = el('div', { id: 'principal', hidden: true }, title,
-  el('div', { class: 'pair' }, part('Access', access), part('Calls', sum, outcomes), part('Standing approvals', none, standing)),
-  el('h2', {}, 'Latest records'), el('div', { class: 'list' }, heads('Client'), records), recorded);
+  el('div.pair', {}, part('Access', access), part('Calls', sum, outcomes), part('Standing approvals', none, standing)),
+  el('h2', {}, 'Latest records'), el('div.list', {}, heads('Client'), records), recorded);
 // `newest`: the record up to which calls were counted; `all`: the list, of the newest `read` calls if there are `older` ones
 let [asked, shown, newest, pages, all, read, older] = [0, undefined, undefined, PAGES, [], 0, false];
 
@@ -74,7 +75,7 @@ export const principals = {
     principals.refresh();
   },
 
-  refresh: () => attempt(() => (here().parameters.name ? loadOne(here().parameters.name) : loadAll())),
+  refresh: () => attempt(() => (here().parameters.name ? loadOne(here().parameters.name) : loadAll()), 'principals'),
 
   forget() {
     clear();
@@ -96,7 +97,7 @@ export const principals = {
 function clear() {
   asked += 1;
   [newest, pages, all, read] = [undefined, PAGES, [], 0];
-  for (const place of [count, table, sum, outcomes, records, recorded, standing]) fill(place);
+  for (const place of [count, table, scope, sum, outcomes, records, recorded, standing]) fill(place);
 }
 
 const since = () => new Date(Date.now() - RANGES[period.value] * 1000).toISOString();
@@ -153,16 +154,16 @@ function draw() {
     for (const time of it.times) steps[Math.max(Math.min(Math.floor(STEPS * (time - first) / (last - first)), STEPS - 1), 0)] += 1;
     return spark(steps, `Calls of ${visible(it.name)} over time`);
   };
-  redraw(table, all.length === 0 ? empty('Nobody has called a tool in this period.', el('p', {}, el('a', { href: link('activity') }, 'Show all records')))
-    : rows.length === 0 ? empty('No principal in this period matches.', el('p', {}, el('a', { href: link('principals', { name: q }) }, 'Open ', el('bdi', {}, q), ' all the same')), el('p', {}, el('a', { href: link('principals') }, 'Show all principals')))
-      : el('table', { class: 'rows' }, sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
+  redraw(table, all.length === 0 ? empty('Nobody has called a tool in this period.', para(anchor(link('activity'), 'Show all records')))
+    : rows.length === 0 ? empty('No principal in this period matches.', para(anchor(link('principals', { name: q }), 'Open ', identifier(q), ' all the same')), para(anchor(link('principals'), 'Show all principals')))
+      : el('table.rows', {}, sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
         el('tbody', {}, sorted(rows, COLUMNS, sort).map((it) => el('tr', { 'data-key': it.name },
-          el('th', { scope: 'row' }, el('a', { href: opening(it.name) }, el('bdi', {}, it.name))),
-          el('td', { class: 'late quiet' }, kind(it.name)[0]),
-          el('td', { class: 'wide late' }, el('span', { class: 'cut quiet', title: visible([...it.clients].join(', ')) }, [...it.clients].join(', '))),
+          el('th', { scope: 'row' }, el('a', { href: opening(it.name) }, identifier(it.name))),
+          el('td.late quiet', {}, kind(it.name)[0]),
+          el('td.wide late', {}, el('span.cut quiet', { title: visible([...it.clients].join(', ')) }, [...it.clients].join(', '))),
           counted(it, it.calls), counted(it, it.failed, 'error'), counted(it, it.refused, 'blocked,rejected'),
-          el('td', { class: 'num late' }, it.standing ? number(it.standing) : el('span', { class: 'quiet' }, '0')),
-          el('td', { class: 'late' }, calls(it)), el('td', { class: 'num' }, when(it.last)))))));
+          el('td.num late', {}, it.standing ? number(it.standing) : zero()),
+          el('td.late', {}, calls(it)), el('td.num', {}, when(it.last)))))));
 }
 
 const opening = (name) => link('principals', { ...here().parameters, name });
@@ -171,25 +172,33 @@ const opening = (name) => link('principals', { ...here().parameters, name });
 function counted({ name }, value, status) {
   const records = () => link('activity', { type: 'tool_call', principal: name, range: period.value, status });
   return el('td', { class: status === 'error' ? 'num error-count' : 'num' },
-    value ? el('a', { href: records() }, number(value)) : el('span', { class: 'quiet' }, '0'));
+    value ? el('a', { href: records() }, number(value)) : zero());
 }
 
 // ---- One of them
 
 /** Shows the parts that need no request: name, admission, and the link to the rules. */
 function introduce(name) {
-  redraw(title, el('a', { href: link('principals', { ...here().parameters, name: '' }) }, 'All principals'), el('span', { class: 'quiet', 'aria-hidden': 'true' }, '›'),
-    el('h2', {}, el('bdi', {}, name)), copy(name, 'name'));
+  redraw(title, anchor(link('principals', { ...here().parameters, name: '' }), 'All principals'), el('span.quiet', { 'aria-hidden': 'true' }, '›'),
+    el('h2', {}, identifier(name)), copy(name, 'name'));
   const [, ...about] = kind(name);
-  redraw(access, about.map((words) => el('p', {}, words)), el('p', {}, el('a', { href: link('policy', { principal: name, part: 'explain' }) }, 'What the rules say')));
+  redraw(access, about.map((words, at) => [para(words), at === 0 && TOKEN.test(name) && scope]), para(anchor(link('policy', { principal: name, part: 'explain' }), 'What the rules say')));
 }
 
-/** Kind and admission of a principal by the form of its name. Page sessions may not read tokens, so commands show and revoke them. */
+/** Shows what a token may be used for. */
+async function loadScope(name, mine) {
+  const { data: { token } } = await ask(`principals/${segment(name)}`);
+  if (mine !== asked) return;
+  const all = (names) => (names.length ? names.map((it, at) => [at > 0 && ', ', identifier(it)]) : 'all');
+  redraw(scope, token ? pairs(['servers', all(token.servers)], ['tools', all(token.tools)], ['operations', all(token.operations)],
+    ['expires', [token.expires ? when(token.expires) : 'never', token.expired && ' (expired)']]) : 'It does not exist now.');
+}
+
+/** Kind and admission of a principal by the form of its name. Page sessions may not change tokens, so a command revokes them. */
 function kind(name) {
   const token = TOKEN.exec(name)?.[1];
   if (token) {
-    return ['agent token', ['An agent token. Its servers, tools, operations and expiry: ', command('mcpproxy token list')],
-      ['To revoke it: ', command(`mcpproxy token revoke ${token}`)]];
+    return ['agent token', 'An agent token.', ['To revoke it: ', command(`mcpproxy token revoke ${token}`)]];
   }
   if (name === 'admin') return ['API key', 'The holder of the API key: the command line, REST, and this page. No scope limits it, only the rules do.'];
   if (name === 'anonymous') return ['no credential', ['Clients without a credential. They are refused with ', el('code', {}, '"require_mcp_auth": true'), ' in the config.']];
@@ -211,8 +220,9 @@ async function loadOne(name) {
   // Decisions about calls are left out: the error of the call has the reason.
   const lines = data.activities.filter((it) => it.type !== 'policy_decision' || !it.parent_id);
   redraw(records, lines.map((it) => el('li', { 'data-key': it.id }, line(it, { principal: name }))));
-  redraw(recorded, lines.length ? el('a', { href: link('activity', { principal: name }) }, 'All records') : 'No records.');
+  redraw(recorded, lines.length ? anchor(link('activity', { principal: name }), 'All records') : 'No records.');
   const top = `${period.value} ${data.activities[0]?.id}`;
+  if (TOKEN.test(name)) await loadScope(name, mine);
   if (top !== newest) await loadCounts(name, mine, top);
 }
 
@@ -229,7 +239,7 @@ async function loadCounts(name, mine, top) {
   const well = Object.fromEntries(counted).success;
   redraw(sum, `${number(total)} ${total === 1 ? 'call' : 'calls'} in the ${LAST[period.value]}${total ? `, ${percent(well, total)} succeeded` : ''}`);
   redraw(outcomes, counted.map(([status, value]) => el('li', { 'data-key': status },
-    value ? el('a', { href: link('activity', { ...filter, status }) }, tag(status, ' ', number(value))) : tag(status, ' 0'))));
+    value ? anchor(link('activity', { ...filter, status }), tag(status, ' ', number(value))) : tag(status, ' 0'))));
 }
 
 const typed = () => change({ q: search.value.trim() }, true);

@@ -1,6 +1,6 @@
 // A record with the decisions about it.
 
-import { bytes, code, copy, el, exactly, fill, json, laidOut, lasted, number, pairs, tag, took, visible } from './dom.js';
+import { anchor, bytes, code, copied, el, exactly, fill, identifier, json, laidOut, lasted, number, pairs, para, tag, took, visible } from './dom.js';
 import { act, ask, segment } from './rest.js';
 import { link } from './route.js';
 
@@ -71,13 +71,13 @@ export function open(place, id, wanted, buttons) {
       if (wanted()) show(place, details(data.activity, json(text).data.activity, about, call), buttons);
     } catch (error) {
       if (error.status !== 404) throw error;
-      if (wanted()) show(place, [el('p', {}, 'This record is not kept any more.')], buttons);
+      if (wanted()) show(place, [para('This record is not kept any more.')], buttons);
     }
   });
 }
 
 function show(place, [first, ...rest], buttons) {
-  fill(place, el('div', { class: 'top' }, first, buttons), rest);
+  fill(place, el('div.top', {}, first, buttons), rest);
   place.hidden = false;
   place.scrollTop = 0;
   place.focus({ preventScroll: true });
@@ -111,7 +111,7 @@ export const explainable = ({ type, server_name: server, tool_name: tool, princi
   type === 'tool_call' && server && tool && principal && /^(direct|call_tool_\w+)$/.test(metadata?.tool_variant));
 
 /** A link to the records that share a value. */
-const only = (parameters) => [' ', el('a', { class: 'more', href: link('activity', parameters) }, 'its other records')];
+const only = (parameters) => [' ', el('a.more', { href: link('activity', parameters) }, 'its other records')];
 
 function details(activity, exact, about, call) {
   const { queued_ms: queue = 0, approval_wait_ms: approval = 0 } = activity.metadata ?? {};
@@ -122,17 +122,18 @@ function details(activity, exact, about, call) {
   const { tool_variant: variant, client_name: client, intent: _same, operation: _shown, ...more } = activity.metadata ?? {};
   const heading = (text) => el('h3', {}, text);
   const called = activity.duration_ms > 0;
-  const parent = activity.parent_id && el('a', { href: link('activity', { record: activity.parent_id }) }, 'the call');
+  const parent = activity.parent_id && anchor(link('activity', { record: activity.parent_id }), 'the call');
   const name = subject(activity);
   return [
-    el('div', {}, el('h2', {}, el('bdi', {}, name || (TYPES[activity.type] ?? activity.type))),
-      el('div', { class: 'tags' }, el('span', { class: 'quiet' }, TYPES[activity.type] ?? activity.type),
+    el('div', {}, el('h2', {}, identifier(name || (TYPES[activity.type] ?? activity.type))),
+      el('div.tags', {}, el('span.quiet', {}, TYPES[activity.type] ?? activity.type),
         tag(statusOf(activity)), tag(operation(activity)))),
 
     (decided.length > 0 || activity.error_message) && heading('Verdict'),
-    activity.error_message && el('p', { class: 'message' }, activity.error_message),
+    activity.error_message && el('p.message', {}, activity.error_message),
     decided.map((decision) => verdict(decision.metadata ?? {}, decision.status)),
-    explainable(call) && el('p', {}, el('a', { href: link('policy', { record: call.id }) }, 'What the rules say about this call')),
+    activity.metadata?.state === 'waiting' && para(anchor(link('approvals', { id: activity.metadata.approval }), 'Its approval, while the call waits')),
+    explainable(call) && para(anchor(link('policy', { record: call.id }), 'What the rules say about this call')),
 
     block('Arguments', exact.arguments), block('Answer', activity.response, activity.response_truncated),
 
@@ -155,14 +156,14 @@ function details(activity, exact, about, call) {
     heading('Context'),
     pairs(['decision on', parent],
       ['server', activity.server_name && [activity.server_name, only({ server: activity.server_name })]],
-      ['tool', activity.tool_name && [el('a', { href: link('tools', { q: activity.tool_name, server: activity.server_name }) }, activity.tool_name),
+      ['tool', activity.tool_name && [anchor(link('tools', { q: activity.tool_name, server: activity.server_name }), activity.tool_name),
         only({ server: activity.server_name, tool: activity.tool_name })]],
-      ['principal', activity.principal && [el('a', { href: link('principals', { name: activity.principal }) }, activity.principal), only({ principal: activity.principal })]],
+      ['principal', activity.principal && [anchor(link('principals', { name: activity.principal }), activity.principal), only({ principal: activity.principal })]],
       ['client', client], ['source', activity.source],
-      ['session', activity.session_id && [el('span', { class: 'mono' }, activity.session_id), copy(activity.session_id, 'session'), only({ session_id: activity.session_id })]],
-      ['request', activity.request_id && [el('span', { class: 'mono' }, activity.request_id), copy(activity.request_id, 'request'), only({ request_id: activity.request_id })]],
+      ['session', activity.session_id && [copied(activity.session_id, 'session'), only({ session_id: activity.session_id })]],
+      ['request', activity.request_id && [copied(activity.request_id, 'request'), only({ request_id: activity.request_id })]],
       ['node', activity.node_name && [activity.node_name, only({ node: activity.node_name })]],
-      ['id', [el('span', { class: 'mono' }, activity.id), copy(activity.id, 'id')]], ['number', activity.seq]),
+      ['id', copied(activity.id, 'id')], ['number', activity.seq]),
     el('details', {}, el('summary', {}, 'Whole record'), code(laidOut(exact), 'whole record')),
   ];
 }
@@ -195,8 +196,8 @@ function timeline(spent) {
     return bar;
   });
   const said = parts.map((name) => `${took(spent[name])} ${PARTS[name]}`);
-  return el('div', { class: 'timeline' }, el('svg', { role: 'img', 'aria-label': said.join(', ') }, bars),
-    el('ul', { class: 'legend' }, parts.map((name, index) => el('li', {}, el('span', { class: `swatch ${name}` }), said[index]))));
+  return el('div.timeline', {}, el('svg', { role: 'img', 'aria-label': said.join(', ') }, bars),
+    el('ul.legend', {}, parts.map((name, index) => el('li', {}, el('span', { class: `swatch ${name}` }), said[index]))));
 }
 
 function block(name, value, cut) {

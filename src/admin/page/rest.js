@@ -1,7 +1,8 @@
 // Asking /api/v1. The session is in a cookie that no script sees; the header says that it is the
 // page that asks, which no form and no page of another origin can send.
 
-import { $, button, el, fill, moving, visible } from './dom.js';
+import { $, anchor, button, fill, moving, para, visible } from './dom.js';
+import { here, link } from './route.js';
 
 const HEADERS = { 'X-Mcpproxy-Source': 'page' };
 
@@ -25,8 +26,7 @@ export function whenLocked(work) {
 /** The page is locked: nothing that was asked before is shown, nor what became of it. */
 export function forgetAsked() {
   session += 1;
-  say('failed');
-  say('trouble');
+  for (const { id } of document.querySelectorAll('.banner, .trouble')) say(id);
 }
 
 /** Says something above the views, or nothing any more. */
@@ -71,15 +71,20 @@ async function answered(asked) {
 
 export const segment = encodeURIComponent;
 
-/** Looks at something, by itself or again; what goes wrong is said at the top, and is gone once it works again. */
-export function attempt(work) {
-  return run(work, () => say('trouble'), (words) => say('trouble', words));
+/**
+ * Loads something that nobody asked for. A failure is shown until the next success: an error of the API in the `view` whose content
+ * was loaded, with a link that clears its filters; others at the top.
+ */
+export function attempt(work, view) {
+  const [place, top] = [view ? `trouble-${view}` : 'trouble', 'trouble'];
+  return run(work, () => [place, top].forEach((id) => say(id)), (words, isRefused) => say(isRefused ? place : top, para(words),
+    isRefused && here().view === view && link(view) !== location.hash && para(anchor(link(view), 'Clear the filters'))));
 }
 
 /** Does what somebody asked for; that it failed is said until they have read it, or do something else. */
 export function act(work) {
   say('failed');
-  return run(work, () => {}, (words) => say('failed', el('p', {}, words), button('Dismiss', () => say('failed'))));
+  return run(work, () => {}, (words) => say('failed', para(words), button('Dismiss', () => say('failed'))));
 }
 
 async function run(work, well, failed) {
@@ -91,7 +96,10 @@ async function run(work, well, failed) {
   } catch (error) {
     if (mine !== session) return false;
     if (error.status === 401) locked('The session is over: log in again.');
-    else failed(visible(error instanceof Refused ? error.message : `The server does not answer (${error.message}).`));
+    else {
+      const isRefused = error instanceof Refused;
+      failed(visible(isRefused ? error.message : `The server does not answer (${error.message}).`), isRefused);
+    }
     return false;
   }
 }

@@ -7,6 +7,12 @@ export function link(view, parameters = {}) {
   return `#${view}${given.length ? `?${new URLSearchParams(given)}` : ''}`;
 }
 
+/** Server and tool of `server:tool`. */
+export function named(name) {
+  const at = name.indexOf(':');
+  return { server: name.slice(0, at), tool: name.slice(at + 1) };
+}
+
 /** What the address says. */
 export function here() {
   const [view, query = ''] = location.hash.slice(1).split(/\?(.*)/s);

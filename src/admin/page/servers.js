@@ -1,9 +1,9 @@
 // The servers view: one line each, and a panel with the details and actions of the one that is open.
 
-import { button, chip, clock, command, copy, el, empty, fill, keyHelp, markChips, nodes, number, option, pairs, panel, redraw, rowsOpen, settled, sortHead, sorted, stepRows, tag, took, visible, when } from './dom.js';
+import { anchor, button, chip, clock, command, copy, el, empty, fill, identifier, keyHelp, markChips, nodes, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, took, trouble, visible, when, zero } from './dom.js';
 import { listen } from './live.js';
 import { spark } from './plot.js';
-import { happened } from './record.js';
+import { CALLS, happened } from './record.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { change, here, link } from './route.js';
 
@@ -12,7 +12,9 @@ const MAX_LOG_LINES = 1000; // maximum lines kept while following
 const FOLLOW_MS = 2000;
 const STATES = ['failed', 'needs-login', 'throttled', 'connecting', 'connected', 'disabled']; // in the order of the list
 const PAGE = 100; // lines shown before somebody asks for more
-const KEPT = 60; // samples of a server's calls: ten minutes
+const SPAN_MS = 600_000; // of the line of a server's calls
+const STEP_MS = 15_000; // of the part of the line that is from the log
+const LOGGED = 5; // maximum requests for that part, of 100 calls each
 const SAMPLE_MS = 9000; // minimum time between two samples
 const CHANGES = 5; // latest changes in each list of the panel
 const COLUMNS = [
@@ -24,15 +26,15 @@ const COLUMNS = [
   { words: 'Refused', kind: 'num', title: 'rejected before the call, or its answer blocked', by: ({ calls }) => calls.blocked + calls.rejected },
   { words: 'Median', kind: 'num late', title: 'half of the calls were faster', by: ({ calls }) => calls.duration_us.p50 },
   { words: 'p99', kind: 'num late', title: '99 of 100 calls were faster', by: ({ calls }) => calls.duration_us.p99 },
-  { words: 'Last 10 min', kind: 'late', title: 'calls in the last minutes, while this page was open' },
+  { words: 'Last 10 min', kind: 'late', title: 'calls over the last 10 minutes' },
 ];
 
-const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'Search servers', 'aria-label': 'Search', maxlength: 256 });
+const search = searchField('Search servers');
 const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
 const adder = button('Add a server', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
-const form = el('form', { id: 'server-form', class: 'chips', role: 'search' }, search, chip('State', state), adder);
-const adding = el('div', { id: 'adding', class: 'empty card', role: 'group', 'aria-label': 'Add a server', hidden: true });
-const count = el('p', { id: 'server-count', class: 'quiet', role: 'status' });
+const form = el('form.chips', { id: 'server-form', role: 'search' }, search, chip('State', state), adder);
+const adding = el('div.empty card', { id: 'adding', role: 'group', 'aria-label': 'Add a server', hidden: true });
+const count = el('p.quiet', { id: 'server-count', role: 'status' });
 const none = el('div', {});
 const table = el('div', { id: 'servers' });
 const more = button('Show all', () => {
@@ -42,11 +44,12 @@ const more = button('Show all', () => {
 const details = panel('server', 'Server');
 let [asked, limit, all, open] = [0, PAGE, [], undefined];
 const samples = new Map(); // by server: { at, total }, oldest first
+let isLogged = false; // whether the samples begin with the calls in the log
 
 export const servers = {
   name: 'servers',
   label: 'Servers',
-  root: el('div', {}, form, adding, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more, keyHelp()), details)),
+  root: el('div', {}, form, adding, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
 
   show(parameters) {
     if (document.activeElement !== search) search.value = parameters.q ?? '';
@@ -56,7 +59,7 @@ export const servers = {
     servers.refresh();
   },
 
-  refresh: () => attempt(load),
+  refresh: () => attempt(load, 'servers'),
 
   /** Counts the calls of each server, for the lines of the next view of them. */
   sample: () => attempt(async () => sampled((await ask('servers')).data.servers)),
@@ -65,6 +68,7 @@ export const servers = {
     asked += 1;
     [limit, all] = [PAGE, []];
     samples.clear();
+    isLogged = false;
     form.reset();
     showAdding(false);
     closePanel();
@@ -78,15 +82,34 @@ export const servers = {
 };
 
 function sampled(found) {
-  const at = performance.now();
+  const at = Date.now();
   for (const { name, calls } of found) {
     const line = samples.get(name) ?? [];
     if (line.length && line.at(-1).total > calls.total) line.length = 0; // another process
     if (!line.length || at - line.at(-1).at > SAMPLE_MS) line.push({ at, total: calls.total });
-    samples.set(name, line.slice(-KEPT));
+    samples.set(name, line.filter((it) => at - it.at <= SPAN_MS + STEP_MS));
   }
   const there = new Set(found.map((it) => it.name));
   for (const name of samples.keys()) if (!there.has(name)) samples.delete(name);
+}
+
+/** Samples of the minutes before the first one: the counts of now less the later calls in the log. */
+async function logged(found) {
+  const now = Date.now();
+  let [calls, from, cursor] = [[], now - SPAN_MS];
+  for (let page = 0; page < LOGGED; page += 1) {
+    const { data } = await ask('activity', { type: CALLS.join(), start_time: new Date(from).toISOString(), limit: 100, exclude_payloads: true, cursor });
+    calls.push(...data.activities.map((it) => ({ name: it.server_name, at: Date.parse(it.timestamp) })));
+    cursor = data.next_cursor;
+    if (!cursor) break;
+  }
+  if (cursor) from = calls.at(-1).at; // older calls are not counted
+  for (const { name, calls: { total } } of found) {
+    const line = [];
+    for (let at = from; at < now; at += STEP_MS) line.push({ at, total: total - calls.filter((it) => it.name === name && it.at > at).length });
+    samples.set(name, [...line, { at: now, total }]);
+  }
+  isLogged = true;
 }
 
 async function load() {
@@ -96,6 +119,9 @@ async function load() {
   sampled(data.servers);
   all = data.servers.toSorted((one, other) => STATES.indexOf(one.state) - STATES.indexOf(other.state) || (one.name < other.name ? -1 : 1));
   draw();
+  if (isLogged) return;
+  await logged(data.servers);
+  draw();
 }
 
 function draw() {
@@ -104,11 +130,11 @@ function draw() {
   const found = all.filter((it) => (!wanted || it.state === wanted) && [it.name, it.reason, it.server_info].some((text) => text?.toLowerCase().includes(word)));
   markChips(form);
   redraw(none, all.length === 0 ? empty('No server is configured.', ...nextSteps())
-    : found.length === 0 && empty('No server matches.', el('p', {}, el('a', { href: link('servers') }, 'Show all servers'))));
+    : found.length === 0 && empty('No server matches.', para(anchor(link('servers'), 'Show all servers'))));
   form.hidden = all.length === 0;
   const connected = all.filter((it) => it.state === 'connected').length;
   count.textContent = all.length ? `${number(connected)} of ${number(all.length)} connected${found.length < all.length ? `, ${number(found.length)} shown` : ''}` : '';
-  redraw(table, found.length > 0 && el('table', { class: 'rows' },
+  redraw(table, found.length > 0 && el('table.rows', {},
     sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
     el('tbody', {}, sorted(found, COLUMNS, sort).slice(0, limit).map((it) => row(it, it.name === name)))));
   more.hidden = found.length <= limit;
@@ -126,31 +152,32 @@ function brief({ state: now, reason }) {
 
 function row(server, isOpen) {
   const { name, calls } = server;
-  const counted = (value, parameters, kind = 'num') => el('td', { class: kind }, value ? el('a', { href: link('activity', { server: name, ...parameters }) }, number(value)) : el('span', { class: 'quiet' }, '0'));
-  const time = (us) => el('td', { class: 'num late' }, (us && took(us / 1000)) || el('span', { class: 'quiet' }, '–'));
+  const counted = (value, parameters, kind = 'num') => el('td', { class: kind }, value ? anchor(link('activity', { server: name, ...parameters }), number(value)) : zero());
+  const time = (us) => el('td.num late', {}, (us && took(us / 1000)) || el('span.quiet', {}, '–'));
   const line = samples.get(name) ?? [];
-  const rates = line.slice(1).map((it, at) => (it.total - line[at].total) * 1000 / (it.at - line[at].at));
+  const rates = line.slice(1).map((it, at) => Math.max(it.total - line[at].total, 0) / (it.at - line[at].at));
+  const places = line.slice(1).map((it) => Math.max(100 + 100 * (it.at - Date.now()) / SPAN_MS, 0));
   return el('tr', { 'data-key': name, 'data-name': name, class: isOpen ? 'open' : undefined },
-    el('th', { scope: 'row' }, el('a', { href: link('servers', { ...here().parameters, name }), 'aria-current': isOpen && 'true' }, el('bdi', { title: visible(name) }, name))),
-    el('td', { class: 'wide' }, el('span', { class: 'cut' }, tag(server.state), server.quarantined > 0 && [' ', el('a', { class: 'warning', href: link('tools', { server: name, held: 'yes' }) }, `${number(server.quarantined)} in quarantine`)],
-      server.reason && [' ', el('bdi', { class: 'quiet', title: visible(server.reason) }, brief(server))])),
-    el('td', { class: 'num' }, server.tools ? el('a', { href: link('tools', { server: name }) }, number(server.tools)) : el('span', { class: 'quiet' }, '0')),
+    el('th', { scope: 'row' }, el('a', { href: link('servers', { ...here().parameters, name }), 'aria-current': isOpen && 'true' }, identifier(name, { title: visible(name) }))),
+    el('td.wide', {}, el('span.cut', {}, tag(server.state), server.quarantined > 0 && [' ', el('a.warning', { href: link('tools', { server: name, held: 'yes' }) }, `${number(server.quarantined)} in quarantine`)],
+      server.reason && [' ', el('bdi.quiet', { title: visible(server.reason) }, brief(server))])),
+    el('td.num', {}, server.tools ? anchor(link('tools', { server: name }), number(server.tools)) : zero()),
     counted(calls.total, {}), counted(calls.error, { status: 'error' }, 'num error-count'), counted(calls.blocked + calls.rejected, { status: 'blocked,rejected' }),
     time(calls.duration_us.p50), time(calls.duration_us.p99),
-    el('td', { class: 'late' }, rates.some(Boolean) && spark(rates, `Calls of ${visible(name)} in the last minutes`)));
+    el('td.late', {}, (rates.some(Boolean) ? spark(rates, `Calls of ${visible(name)} over the last 10 minutes`, 'calls', places) : zero())));
 }
 
 /** Instructions if there is no server. */
 export const nextSteps = () => [
-  el('p', {}, 'Add one: ', command('mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp')),
-  el('p', {}, 'Or import those of another program: ', command('mcpproxy import')),
+  para('Add one: ', command('mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp')),
+  para('Or import those of another program: ', command('mcpproxy import')),
 ];
 
 /** Shows or hides the commands that add servers and tokens: a page session may neither start programs nor create credentials. */
 function showAdding(shown) {
   if (!adding.childElementCount) {
-    fill(adding, nextSteps(), el('p', {}, 'Create a token for an agent: ', command('mcpproxy token create NAME --server SERVER')),
-      el('p', { class: 'quiet' }, 'Run these on the machine of the proxy: this page can neither start programs nor create tokens.'));
+    fill(adding, nextSteps(), para('Create a token for an agent: ', command('mcpproxy token create NAME --server SERVER')),
+      quiet('Run these on the machine of the proxy: this page can neither start programs nor create tokens.'));
   }
   adding.hidden = !shown;
   adder.setAttribute('aria-expanded', shown);
@@ -161,7 +188,7 @@ function showAdding(shown) {
 function openPanel(server) {
   if (open?.name !== server.name) {
     open = content(server.name);
-    fill(details, el('div', { class: 'top' }, open.title, button('✕', () => change({ name: '' }), { 'aria-label': 'Close' })), open.parts);
+    fill(details, el('div.top', {}, open.title, button('✕', () => change({ name: '' }), { 'aria-label': 'Close' })), open.parts);
     details.hidden = false;
     details.scrollTop = 0;
     open.draw(server);
@@ -182,9 +209,9 @@ function closePanel() {
 function content(name) {
   const title = el('div', {});
   const about = el('div', {});
-  const actions = el('div', { class: 'answer' });
-  const reach = el('div', { class: 'reach' });
-  const [states, definitions] = [el('div', { class: 'history' }), el('div', { id: 'definitions', class: 'history' })];
+  const actions = el('div.answer', {});
+  const reach = el('div.reach', {});
+  const [states, definitions] = [el('div.history', {}), el('div.history', { id: 'definitions' })];
   const parts = [actions, about, el('h3', {}, 'How it is reached'), reach, log(name), el('h3', {}, 'Latest changes of its state'), states,
     el('h3', {}, 'Latest changes of its definitions'), definitions];
   let [drawn, changed] = [];
@@ -193,14 +220,14 @@ function content(name) {
     const { command: program, args, url, cwd } = data.standing.mcpServers?.[name] ?? {};
     const words = [program, ...(Array.isArray(args) ? args : [args])].filter((word) => word !== undefined);
     fill(reach, pairs(['command', words.length > 0 && command(words.map(quoted).join(' '))], ['URL', url && command(url)], ['folder', cwd && command(cwd)])
-      ?? el('p', { class: 'quiet' }, 'It is not in the config in force.'));
+      ?? quiet('It is not in the config in force.'));
   });
   const latest = (place, type, words) => attempt(async () => {
     const { data } = await ask('activity', { type, server: name, limit: CHANGES });
     const said = (it) => [happened(it), it.error_message].filter(Boolean).map((part, at) => [at ? ': ' : ' ', el('bdi', {}, part)]);
     fill(place, data.activities.length ? el('ul', {}, data.activities.map((it) => el('li', {}, when(it.timestamp), said(it))))
-      : el('p', { class: 'quiet' }, 'No records.'),
-    el('p', {}, el('a', { href: link('activity', { server: name, type }) }, words)));
+      : quiet('No records.'),
+    para(anchor(link('activity', { server: name, type }), words)));
   });
   const look = (type) => {
     if (type !== 'catalog_change') latest(states, 'server_change', 'All state changes');
@@ -215,7 +242,7 @@ function content(name) {
       const said = JSON.stringify(server);
       if (said === drawn) return;
       drawn = said;
-      redraw(title, el('h2', {}, el('bdi', {}, name)), el('div', { class: 'tags' }, tag(server.state)));
+      redraw(title, el('h2', {}, identifier(name)), el('div.tags', {}, tag(server.state)));
       redraw(about, described(server));
       const wanted = buttons(server);
       // Nobody's button goes away under their finger.
@@ -236,15 +263,15 @@ const quoted = (word) => (/^[\w@%+=:,./*-]+$/.test(word) ? word : `'${String(wor
 
 function described(server) {
   const { name, calls } = server;
-  const records = (parameters, words) => el('a', { href: link('activity', { server: name, ...parameters }) }, words);
+  const records = (parameters, words) => anchor(link('activity', { server: name, ...parameters }), words);
   const refused = calls.blocked + calls.rejected;
   const times = (us) => calls.total > 0 && `median ${took(us.p50 / 1000) || '–'}, p99 ${took(us.p99 / 1000) || '–'}`;
   return nodes(
     server.reason && el('p', { class: ['failed', 'needs-login', 'throttled'].includes(server.state) ? 'wrong' : 'quiet' }, server.reason),
     login(server),
     nonconforming(server),
-    pairs(['tools', server.tools ? el('a', { href: link('tools', { server: name }) }, number(server.tools)) : '0'],
-      ['in quarantine', server.quarantined ? el('a', { href: link('tools', { server: name, held: 'yes' }) }, number(server.quarantined)) : ''],
+    pairs(['tools', server.tools ? anchor(link('tools', { server: name }), number(server.tools)) : '0'],
+      ['in quarantine', server.quarantined ? anchor(link('tools', { server: name, held: 'yes' }), number(server.quarantined)) : ''],
       ['since', when(server.since)], ['transport', server.protocol], ['MCP revision', server.protocol_version], ['reported name', server.server_info],
       ['calls', calls.total ? records({}, number(calls.total)) : '0'], ['errors', calls.error && records({ status: 'error' }, number(calls.error))],
       ['refused', refused && records({ status: 'blocked,rejected' }, number(refused))],
@@ -257,7 +284,7 @@ function nonconforming({ nonconforming: found }) {
   const note = (it) => el('li', {}, `${it.list} '${it.item}' ${it.action}: ${it.reason}`);
   const more = found.repaired + found.omitted - found.notes.length;
   return el('details', {}, el('summary', {}, `List items repaired: ${found.repaired}, left out: ${found.omitted}`),
-    el('ul', {}, ...found.notes.map(note)), more > 0 && el('p', { class: 'quiet' }, `and ${more} more`));
+    el('ul', {}, ...found.notes.map(note)), more > 0 && quiet(`and ${more} more`));
 }
 
 const needsLogin = (server) => server.state === 'needs-login' || /needs login/.test(server.reason);
@@ -265,9 +292,9 @@ const needsLogin = (server) => server.state === 'needs-login' || /needs login/.t
 /** State of a login. The user opens the address, because browsers block pop-ups. */
 function login({ login: standing }) {
   if (!standing) return undefined;
-  if (standing.state === 'failed') return el('p', { class: 'wrong' }, 'The login failed: ', standing.reason);
-  if (standing.state === 'beginning' || !/^https?:/.test(standing.open)) return el('p', { class: 'quiet' }, 'The login is starting…');
-  return el('p', {}, el('a', { href: standing.open, target: '_blank', rel: 'noopener noreferrer' }, 'Open the login'),
+  if (standing.state === 'failed') return trouble('The login failed: ', standing.reason);
+  if (standing.state === 'beginning' || !/^https?:/.test(standing.open)) return quiet('The login is starting…');
+  return para(el('a', { href: standing.open, target: '_blank', rel: 'noopener noreferrer' }, 'Open the login'),
     ', in a browser on the machine that the proxy runs on, until ', when(standing.until), '. ', copy(standing.open, 'address'));
 }
 
@@ -283,7 +310,7 @@ function buttons(server) {
       }
     });
   };
-  const settings = el('a', { href: link('settings', { server: name }) }, 'Its settings');
+  const settings = anchor(link('settings', { server: name }), 'Its settings');
   if (server.state === 'disabled') return [button('Enable', does('enable'), { class: 'primary' }), settings];
   return [
     needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', does('login'), { class: 'primary' }),
@@ -294,7 +321,7 @@ function buttons(server) {
 
 /** Stderr output of a server, followed while it is open. */
 function log(name) {
-  const lines = el('pre', { class: 'log', tabindex: 0, role: 'log', 'aria-label': `Stderr of ${visible(name)}` });
+  const lines = el('pre.log', { tabindex: 0, role: 'log', 'aria-label': `Stderr of ${visible(name)}` });
   let [cursor, timer, kept] = [undefined, undefined, []];
   const more = async () => {
     const { data } = await ask(`servers/${segment(name)}/logs`, { limit: LOG_LINES, cursor });

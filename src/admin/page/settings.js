@@ -1,33 +1,33 @@
 // The config in force without secrets, its differences from the file, a form and an editor for settings with a preview, and the status
 // of the proxy itself.
 
-import { button, bytes, code, copy, editable, el, fill, laidOut, lasted, number, pairs, redraw, tag, took, when } from './dom.js';
+import { anchor, block, button, bytes, code, copied, editable, el, fill, identifier, laidOut, lasted, number, pairs, para, quiet, redraw, tag, took, trouble, when } from './dom.js';
 import { Refused, act, ask, attempt, get, send } from './rest.js';
 import { link } from './route.js';
 import { settingsForm } from './settings_form.js';
 
 const state = el('div', {});
-const config = el('div', { class: 'card' }, state, el('div', { class: 'answer' },
+const config = el('div.card', {}, state, el('div.answer', {},
   button('Change settings', () => act(() => open()), { class: 'primary' }),
   button('Compare with the file', () => act(compare)),
   button('Reload', () => act(reload)),
-  el('a', { href: link('activity', { type: 'config_change' }) }, 'Changes of the config')));
+  anchor(link('activity', { type: 'config_change' }), 'Changes of the config')));
 const differences = el('div', { id: 'difference', 'aria-live': 'polite' });
 const standing = el('div', { id: 'standing-config' });
-const proxy = el('div', { class: 'card facts' });
+const proxy = el('div.card facts', {});
 const records = el('div', {});
 const log = el('div', { id: 'verified', 'aria-live': 'polite' });
 const text = el('textarea', { id: 'settings-text', rows: 16, spellcheck: 'false', autocomplete: 'off', 'aria-describedby': 'settings-help', input: () => changed() });
 const proposed = el('div', { id: 'proposed', 'aria-live': 'polite' });
 const fields = el('div', {});
-const pending = el('span', { class: 'quiet', role: 'status' });
+const pending = el('span.quiet', { role: 'status' });
 const asText = el('div', { hidden: true }, el('label', { for: 'settings-text' }, 'Settings, as JSON'), text);
 const turn = button('Edit as JSON', () => act(turned));
-const editor = el('div', { class: 'trial card', hidden: true },
-  el('p', { id: 'settings-help', class: 'quiet' }, 'These settings are written into the config file, whose comments and layout are kept. What is missing here, and what is ', el('code', {}, '(not shown)'),
+const editor = el('div.trial card', { hidden: true },
+  el('p.quiet', { id: 'settings-help' }, 'These settings are written into the config file, whose comments and layout are kept. What is missing here, and what is ', el('code', {}, '(not shown)'),
     ', is changed in the file itself, servers with ', el('code', {}, 'mcpproxy upstream'), '.'),
   fields, asText,
-  el('div', { class: 'answer' }, button('Preview changes', () => act(preview), { class: 'primary' }), turn,
+  el('div.answer', {}, button('Preview changes', () => act(preview), { class: 'primary' }), turn,
     button('Discard', () => (!isChanged() || confirm('Discard the changes?')) && close()), pending), proposed);
 /** The part of the view where a fault is shown. */
 const PARTS = { config: 'config', rules: 'config', activity: 'log' };
@@ -47,8 +47,8 @@ export const settings = {
     el('details', {}, el('summary', {}, 'Config in force, secrets hidden'), standing),
     heading('proxy', 'This proxy'), faults.proxy, proxy,
     heading('log', 'Activity log'), faults.log,
-    el('div', { class: 'card' }, records, el('p', { class: 'quiet below' }, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),
-      el('div', { class: 'answer' }, button('Verify the log', () => act(verify)), el('a', { href: link('activity') }, 'All records'))), log),
+    el('div.card', {}, records, el('p.quiet below', {}, 'Each record contains the hash of the previous one, so changed, removed and inserted records are detected.'),
+      el('div.answer', {}, button('Verify the log', () => act(verify)), anchor(link('activity'), 'All records'))), log),
   async show({ part, server }) {
     await settings.refresh();
     if (server) act(() => open(server));
@@ -56,7 +56,7 @@ export const settings = {
     place?.scrollIntoView({ block: 'center' });
     place?.focus({ preventScroll: true });
   },
-  refresh: () => attempt(load),
+  refresh: () => attempt(load, 'settings'),
   forget() {
     asked += 1;
     close();
@@ -77,48 +77,48 @@ async function load() {
   if (text !== drawn || !state.childElementCount) {
     drawn = text;
     config.classList.toggle('fault', Boolean(data.rejected));
-    fill(state, pairs(['file', data.path ? [el('span', { class: 'mono' }, data.path), copy(data.path, 'path of the file')] : 'none'], ['in force since', when(data.since)],
+    fill(state, pairs(['file', data.path ? copied(data.path, 'path of the file') : 'none'], ['in force since', when(data.since)],
       ['needs a restart', data.needs_restart.length > 0 && keys(data.needs_restart)]),
-    data.rejected && el('div', { class: 'decision blocked' }, el('p', {}, 'What the file holds since ', when(data.rejected.since), ' is invalid; the previous config stays in force.'),
+    data.rejected && el('div.decision blocked', {}, para('What the file holds since ', when(data.rejected.since), ' is invalid; the previous config stays in force.'),
       problems(data.rejected.problems)),
-    !data.rejected && el('p', { class: 'quiet' }, 'A change of the file applies as soon as it is written.'));
+    !data.rejected && quiet('A change of the file applies as soon as it is written.'));
     fill(standing, code(laidOut(data.standing), 'config'));
   }
   for (const [part, place] of Object.entries(faults)) {
     const isTold = (fault) => fault.server || ['fleet', 'index'].includes(fault.part) || (fault.part === 'config' && data.rejected);
     const here = status.faults.filter((fault) => partOf(fault) === part && !isTold(fault));
-    redraw(place, here.length > 0 && el('ul', { class: 'card fault' }, here.map((fault) => el('li', {}, fault.part === 'rules' ? el('a', { href: link('policy') }, 'rules') : el('strong', {}, fault.part), ': ', el('bdi', {}, fault.cause)))));
+    redraw(place, here.length > 0 && el('ul.card fault', {}, here.map((fault) => el('li', {}, fault.part === 'rules' ? anchor(link('policy'), 'rules') : el('strong', {}, fault.part), ': ', el('bdi', {}, fault.cause)))));
   }
   const { activity, schemas } = status;
   redraw(proxy, pairs(['version', status.version], ['commit', status.commit], ['running for', lasted(status.uptime_seconds)],
-    ['servers', el('a', { href: link('servers') }, `${number(status.servers.connected)} of ${number(status.servers.total)} connected`)], ['tools', el('a', { href: link('tools') }, number(status.tools))],
+    ['servers', anchor(link('servers'), `${number(status.servers.connected)} of ${number(status.servers.total)} connected`)], ['tools', anchor(link('tools'), number(status.tools))],
     ['connections', number(status.load.connections)], ['sessions', number(status.load.sessions)],
     ['results held', `${bytes(status.load.held.bytes)} of ${bytes(status.load.held.limit)}`],
-    ['unusable schemas', schemas.unusable.length > 0 && el('ul', {}, schemas.unusable.map((it) => el('li', {}, el('bdi', {}, it.tool), ': ', it.reason)))],
+    ['unusable schemas', schemas.unusable.length > 0 && el('ul', {}, schemas.unusable.map((it) => el('li', {}, identifier(it.tool), ': ', it.reason)))],
     ['engine disagreements', schemas.disagreements && number(schemas.disagreements)]));
-  redraw(records, el('div', { class: 'facts' }, pairs(['state', activity.state], ['last record', number(activity.durable_seq)], ['size on disk', bytes(activity.disk_bytes)],
+  redraw(records, el('div.facts', {}, pairs(['state', activity.state], ['last record', number(activity.durable_seq)], ['size on disk', bytes(activity.disk_bytes)],
     ['written since the start', number(activity.written)], ['longest write to disk', took(activity.longest_sync_ms)], ['lost', number(activity.lost)])));
 }
 
 async function compare() {
   const { data } = await ask('config/difference');
   const nothing = !data.changes.length && !data.problems.length && !data.applied.length && !data.needs_restart.length;
-  fill(differences, el('div', { class: 'card' }, nothing && el('p', {}, 'The file matches the config in force.'),
-    data.problems.some((it) => it.severity === 'error') && el('p', { class: 'wrong' }, 'The file is invalid:'), difference(data)));
+  fill(differences, el('div.card', {}, nothing && para('The file matches the config in force.'),
+    data.problems.some((it) => it.severity === 'error') && trouble('The file is invalid:'), difference(data)));
 }
 
 const difference = (data) => [data.problems.length > 0 && problems(data.problems),
   data.changes.length > 0 && changes(data.changes),
-  data.left_out > 0 && el('p', { class: 'quiet' }, `and ${number(data.left_out)} more`),
+  data.left_out > 0 && quiet(`and ${number(data.left_out)} more`),
   data.applied.length > 0 && [el('h3', {}, 'Applies at once'), keys(data.applied)],
   data.needs_restart.length > 0 && [el('h3', {}, 'Takes effect at the next start'), keys(data.needs_restart)]];
 
 function changes(all) {
-  const value = (it, sign) => it !== undefined && el('pre', { class: sign === '+' ? 'new' : 'old', tabindex: 0, role: 'group', 'aria-label': sign === '+' ? 'in the file' : 'in force' }, `${sign} ${laidOut(it)}`);
-  return el('ul', { class: 'changes' }, all.map((it) => el('li', {},
-    el('div', { class: 'line' }, el('code', {}, it.key), el('span', { class: 'quiet' }, it.change)),
+  const value = (it, sign) => it !== undefined && block(sign === '+' ? 'in the file' : 'in force', `${sign} ${laidOut(it)}`, { class: sign === '+' ? 'new' : 'old' });
+  return el('ul.changes', {}, all.map((it) => el('li', {},
+    el('div.line', {}, el('code', {}, it.key), el('span.quiet', {}, it.change)),
     value(it.old, '-'), value(it.new, '+'),
-    it.old === undefined && it.new === undefined && el('p', { class: 'quiet' }, 'The value is not shown because it may be a secret.'))));
+    it.old === undefined && it.new === undefined && quiet('The value is not shown because it may be a secret.'))));
 }
 
 /** Opens the form, unless it is open and may hold changes, and shows the settings of a server in it. */
@@ -242,7 +242,7 @@ function parsed() {
     return value;
   } catch (error) {
     const before = text.value.slice(0, wrongAt(text.value)).split('\n');
-    fill(proposed, el('p', { class: 'wrong' }, `Invalid JSON at line ${before.length} column ${before.at(-1).length + 1}: ${error.message}`));
+    fill(proposed, trouble(`Invalid JSON at line ${before.length} column ${before.at(-1).length + 1}: ${error.message}`));
     return undefined;
   }
 }
@@ -252,13 +252,13 @@ async function preview() {
   if (!wanted) return;
   const patch = patchOf(read.settings, wanted);
   if (Object.keys(patch).length === 0) {
-    fill(proposed, el('p', {}, 'Nothing has changed.'));
+    fill(proposed, para('Nothing has changed.'));
     return;
   }
   const change = { digest: read.digest, patch };
   try {
     const { data } = await send('config/preview', change);
-    fill(proposed, difference(data), el('div', { class: 'answer' },
+    fill(proposed, difference(data), el('div.answer', {},
       button('Write and apply', () => act(() => taken(proposed, 'Nothing was written', async () => {
         await reloaded('config/change', change);
         close();
@@ -282,7 +282,7 @@ async function taken(place, words, work) {
 
 async function reloaded(path, body) {
   const { data } = await send(path, body);
-  fill(differences, el('div', { class: 'card' }, el('p', {}, data.unchanged ? 'Nothing has changed.' : 'The config is in force.'),
+  fill(differences, el('div.card', {}, para(data.unchanged ? 'Nothing has changed.' : 'The config is in force.'),
     data.applied.length > 0 && [el('h3', {}, 'Applied'), keys(data.applied)],
     data.needs_restart.length > 0 && [el('h3', {}, 'Takes effect at the next start'), keys(data.needs_restart)],
     data.warnings.length > 0 && problems(data.warnings)));
@@ -290,14 +290,14 @@ async function reloaded(path, body) {
 
 function refused(place, words, error) {
   if (!(error instanceof Refused) || ![409, 422].includes(error.status)) throw error;
-  fill(place, el('div', { class: 'card' }, el('p', { class: 'wrong' }, `${words}:`), problems(error.more.problems ?? [{ severity: 'error', problem: error.message }])));
+  fill(place, el('div.card', {}, trouble(`${words}:`), problems(error.more.problems ?? [{ severity: 'error', problem: error.message }])));
 }
 
 async function verify() {
-  fill(log, el('p', { class: 'quiet' }, 'In progress.'));
+  fill(log, quiet('In progress.'));
   try {
     const { data } = await ask('activity/verify');
-    fill(log, el('div', { class: 'card' }, el('div', { class: 'line' }, el('strong', {}, data.sound ? 'The log is intact.' : 'The log is not intact.'),
+    fill(log, el('div.card', {}, el('div.line', {}, el('strong', {}, data.sound ? 'The log is intact.' : 'The log is not intact.'),
       tag(data.sound ? 'success' : 'error')),
     pairs(['records', data.records && `${number(data.records)}, from ${number(data.first)} to ${number(data.last)}`]),
     el('details', { open: !data.sound }, el('summary', {}, 'Report'), code(laidOut(data), 'report'))));

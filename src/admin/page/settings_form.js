@@ -87,7 +87,7 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
   const fields = el('div', {});
   const names = Object.keys(isObject(settings.mcpServers) ? settings.mcpServers : {});
   const search = el('input', { type: 'search', autocomplete: 'off', spellcheck: 'false', placeholder: 'name or words', input: () => find() });
-  const none = el('p', { class: 'quiet', role: 'status' });
+  const none = el('p.quiet', { role: 'status' });
   const of = el('select', { change: () => draw() }, option('', ALL), names.map((name) => option(name)));
   const paths = patchable.map((path) => path.split('.'));
 
@@ -105,8 +105,8 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
     const help = `${made.id}-help`;
     made.setAttribute('aria-describedby', help);
     const section = words.slice(0, -1).map((word) => `${word}.`).join('');
-    const name = el('code', {}, section && el('span', { class: 'quiet' }, section), words.at(-1));
-    return el('div', { class: 'setting' }, el('label', { for: made.id }, name), made, el('p', { id: help, class: 'quiet' }, at.description ?? ''));
+    const name = el('code', {}, section && el('span.quiet', {}, section), words.at(-1));
+    return el('div.setting', {}, el('label', { for: made.id }, name), made, el('p', { id: help, class: 'quiet' }, at.description ?? ''));
   }
 
   function draw() {
@@ -138,5 +138,5 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
   }
 
   draw();
-  return el('div', { id: 'settings-form' }, el('div', { class: 'answer' }, labelled('Settings of', of), labelled('Find', search)), fields, none);
+  return el('div', { id: 'settings-form' }, el('div.answer', {}, labelled('Settings of', of), labelled('Find', search)), fields, none);
 }

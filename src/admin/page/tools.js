@@ -1,10 +1,10 @@
 // The tools view: one line each, and a panel with the details of the one that is open, its definition compared with the accepted one,
 // approval and trial calls.
 
-import { SETTLE_MS, button, chip, code, copy, editable, el, empty, fill, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, redraw, rowsOpen, settled, stepRows, tag, visible } from './dom.js';
+import { SETTLE_MS, anchor, block, button, chip, code, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, stepRows, tag, trouble, visible } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
-import { change, here, link } from './route.js';
+import { change, here, link, named } from './route.js';
 
 const PAGE = 50; // page size
 const MOST = 100; // maximum page size
@@ -15,14 +15,14 @@ const STANDS = {
   forgotten: 'differs from the accepted definition, whose text is no longer stored',
 };
 
-const search = el('input', { name: 'q', type: 'search', autocomplete: 'off', placeholder: 'Search by purpose', 'aria-label': 'Search', maxlength: 1024 });
+const search = searchField('Search by purpose', { maxlength: 1024 });
 const server = el('select', { name: 'server' }, option('', 'all'));
 const held = el('input', { name: 'held', type: 'checkbox', value: 'yes' });
 const bare = el('input', { name: 'bare', type: 'checkbox', value: 'yes' });
-const form = el('form', { id: 'tool-form', class: 'chips', role: 'search' }, search, chip('Server', server), chip('In quarantine', held), chip('Not marked', bare));
-const count = el('p', { id: 'tool-count', class: 'quiet', role: 'status' });
+const form = el('form.chips', { id: 'tool-form', role: 'search' }, search, chip('Server', server), chip('In quarantine', held), chip('Not marked', bare));
+const count = el('p.quiet', { id: 'tool-count', role: 'status' });
 const list = el('tbody', {});
-const table = el('table', { id: 'tools', class: 'rows', hidden: true },
+const table = el('table.rows', { id: 'tools', hidden: true },
   el('thead', {}, el('tr', {}, [['Tool'], ['Operation'], ['Description', 'wide']].map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))), list);
 const none = el('div', {});
 const more = button('Show more', () => act(further), { id: 'more-tools', hidden: true });
@@ -33,7 +33,7 @@ let [cursor, asked, shown, servers, panels] = [undefined, 0, {}, [], 0]; // `pan
 export const tools = {
   name: 'tools',
   label: 'Tools',
-  root: el('div', {}, form, count, none, el('div', { class: 'split' }, el('div', { class: 'list' }, table, more, keyHelp()), details)),
+  root: el('div', {}, form, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
 
   show({ tool: wanted, ...filter }) {
     const same = JSON.stringify(filter) === JSON.stringify(shown);
@@ -42,7 +42,7 @@ export const tools = {
     if (document.activeElement !== search) search.value = filter.q ?? '';
     for (const box of [held, bare]) box.checked = filter[box.name] === 'yes';
     choose();
-    if (!same || !there || !wanted) attempt(() => load(same));
+    if (!same || !there || !wanted) attempt(() => load(same), 'tools');
     if (wanted) openTool(wanted);
     else closeTool();
     mark();
@@ -91,9 +91,11 @@ async function load(again) {
     if (mine !== asked) return;
     for (const it of data.tools) found.set(it.name, it);
   } while (data.next_cursor && found.size < wanted);
+  const catalog = isFiltered() ? undefined : (await ask('status')).data.tools;
+  if (mine !== asked) return;
   known.clear();
   for (const [name, it] of found) known.set(name, it);
-  end(data);
+  end(data, catalog);
 }
 
 async function further() {
@@ -106,7 +108,8 @@ async function further() {
   before?.nextElementSibling?.querySelector('a').focus();
 }
 
-function end({ total, next_cursor: next }) {
+function end({ total, next_cursor: next }, inCatalog = total) {
+  const hidden = inCatalog - total;
   cursor = next;
   more.hidden = !cursor;
   more.textContent = `Show more of ${number(total)}`;
@@ -114,20 +117,22 @@ function end({ total, next_cursor: next }) {
   table.hidden = known.size === 0;
   mark();
   const of = known.size < total ? `${number(known.size)} of ` : '';
-  count.textContent = `${of}${number(total)} ${total === 1 ? 'tool' : 'tools'}${shown.held ? ' in quarantine' : ''}`;
+  redraw(count, `${of}${number(total)} ${total === 1 ? 'tool' : 'tools'}${shown.held ? ' in quarantine' : ''}`, hidden > 0 && ['; ',
+    anchor(link('policy', { principal: 'admin', part: 'explain' }), `${number(hidden)} ${hidden === 1 ? 'tool is' : 'tools are'} hidden by rules`)]);
   redraw(none, total === 0 && (shown.held && !shown.q && !shown.server && !shown.bare ? empty('No tool is in quarantine.', showAll())
-    : Object.values(shown).some(Boolean) ? empty('No tool matches.', showAll())
-      : empty('No server offers a tool.', el('p', {}, 'See the state of the ', el('a', { href: link('servers') }, 'servers'), '.'))));
+    : isFiltered() ? empty('No tool matches.', showAll())
+      : empty('No server offers a tool.', para('See the state of the ', anchor(link('servers'), 'servers'), '.'))));
 }
 
-const showAll = () => el('p', {}, el('a', { href: link('tools') }, 'Show all tools'));
+const isFiltered = () => Object.values(shown).some(Boolean);
+const showAll = () => para(anchor(link('tools'), 'Show all tools'));
 const operationOf = (it) => it.call_with.replace('call_tool_', '');
 
 function row(it) {
   const notes = [it.unannotated && 'not marked', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
   return el('tr', { 'data-key': it.name, 'data-name': it.name },
-    el('th', { scope: 'row' }, el('a', { href: link('tools', { ...shown, tool: it.name }) }, el('bdi', {}, it.name)), it.quarantined && [' ', el('span', { class: 'wrong' }, 'in quarantine')]),
-    el('td', {}, tag(operationOf(it))), el('td', { class: 'wide' }, el('span', { class: 'cut quiet', title: visible(it.description ?? '') }, notes.map((words) => [el('span', { class: 'note' }, words), ' ']), it.description ?? '')));
+    el('th', { scope: 'row' }, anchor(link('tools', { ...shown, tool: it.name }), identifier(it.name)), it.quarantined && [' ', el('span.wrong', {}, 'in quarantine')]),
+    el('td', {}, tag(operationOf(it))), el('td.wide', {}, el('span.cut quiet', { title: visible(it.description ?? '') }, notes.map((words) => [el('span.note', {}, words), ' ']), it.description ?? '')));
 }
 
 // ---- The panel
@@ -155,13 +160,13 @@ async function openTool(name) {
     } catch (error) {
       if (error.status !== 404) throw error;
       if (mine !== panels) return;
-      made = el('div', { class: 'tool' }, el('p', {}, 'No server offers this tool now.'));
-      made.head = el('div', {}, el('h2', {}, el('bdi', {}, name)));
+      made = el('div.tool', {}, para('No server offers this tool now.'));
+      made.head = el('div', {}, el('h2', {}, identifier(name)));
     }
     if (made === before) return;
     if (isNew) {
       details.dataset.name = name;
-      fill(details, el('div', { class: 'top' }, made.head, button('✕', () => change({ tool: '' }), { 'aria-label': 'Close' })), made);
+      fill(details, el('div.top', {}, made.head, button('✕', () => change({ tool: '' }), { 'aria-label': 'Close' })), made);
       details.hidden = false;
       details.scrollTop = 0;
       details.focus({ preventScroll: true });
@@ -212,32 +217,31 @@ let soon;
 listen((record) => {
   if (record.type !== 'catalog_change' && !(record.type === 'approval' && record.metadata?.approval === 'definition')) return;
   clearTimeout(soon);
-  soon = setTimeout(() => attempt(again), SOON_MS);
+  soon = setTimeout(() => attempt(again, 'tools'), SOON_MS);
 }, again);
 
 function content(it) {
   const operation = operationOf(it);
   const hints = Object.entries(it.annotations ?? {}).filter(([, value]) => typeof value === 'boolean').map(([name, value]) => `${name}: ${value}`);
   const able = it.capability ?? {};
-  const at = it.name.indexOf(':');
-  const [of, name] = [it.name.slice(0, at), it.name.slice(at + 1)];
+  const { server: of, tool: name } = named(it.name);
   const defined = definition(it);
-  const made = el('div', { class: 'tool' },
-    it.quarantined && el('p', { class: 'wrong' }, 'Until somebody approves its definition, no agent sees it.'),
+  const made = el('div.tool', {},
+    it.quarantined && trouble('Until somebody approves its definition, no agent sees it.'),
     it.findings?.length > 0 && el('ul', {}, it.findings.map((found) =>
       el('li', { class: found.level === 'high' ? 'wrong' : 'quiet' }, `${found.rule} (${found.level}) in ${found.place}: ${found.detail}`))),
-    it.description && el('p', {}, it.description),
+    it.description && para(it.description),
     it.quarantined && defined,
-    pairs(['server', el('a', { href: link('servers', { name: of }) }, el('bdi', {}, of))], ['called with', el('code', {}, it.call_with)],
+    pairs(['server', anchor(link('servers', { name: of }), identifier(of))], ['called with', el('code', {}, it.call_with)],
       ['side effect', able.side_effect], ['approval', able.approval === 'auto' ? undefined : able.approval],
       ['annotations', hints.join(', ') || (it.unannotated && 'none')],
-      ['records', el('a', { href: link('activity', { server: of, tool: name }) }, 'its calls')],
-      ['policy', el('a', { href: link('policy', { tool: it.name, part: 'explain' }) }, 'what the rules say')]),
+      ['records', anchor(link('activity', { server: of, tool: name }), 'its calls')],
+      ['policy', anchor(link('policy', { tool: it.name, part: 'explain' }), 'what the rules say')]),
     it.inputSchema && el('details', { 'data-part': 'parameters' }, el('summary', {}, 'Parameters'), parameters(it.inputSchema), code(laidOut(it.inputSchema), 'parameters')),
     el('details', { 'data-part': 'answers' }, el('summary', {}, 'Output schema'), it.outputSchema ? code(laidOut(it.outputSchema), 'output schema')
-      : el('p', { class: 'quiet' }, 'It declares no output schema: its results are not validated.')),
+      : quiet('It declares no output schema: its results are not validated.')),
     !it.quarantined && defined, trial(it, operation));
-  made.head = el('div', {}, el('h2', {}, el('bdi', {}, it.name)), el('div', { class: 'tags' }, tag(operation), it.quarantined && el('span', { class: 'wrong' }, 'in quarantine'), copy(it.name, 'name')));
+  made.head = el('div', {}, el('h2', {}, identifier(it.name)), el('div.tags', {}, tag(operation), it.quarantined && el('span.wrong', {}, 'in quarantine'), copy(it.name, 'name')));
   return made;
 }
 
@@ -246,7 +250,7 @@ function parameters({ properties, required }) {
   const kind = (it) => (it?.enum ? it.enum.map((value) => JSON.stringify(value)).join(', ') : [it?.type ?? 'any'].flat().join(' or '));
   const about = (name, it) => [kind(it), Array.isArray(required) && required.includes(name) && 'required', it?.default !== undefined && `default ${JSON.stringify(it.default)}`];
   return pairs(...Object.entries(properties ?? {}).slice(0, MOST).map(([name, it]) => [visible(name), [
-    el('span', { class: 'quiet' }, about(name, it).filter(Boolean).join('; ')), it?.description && el('div', {}, String(it.description))]]));
+    el('span.quiet', {}, about(name, it).filter(Boolean).join('; ')), it?.description && el('div', {}, String(it.description))]]));
 }
 
 /** A section that loads its contents when opened. */
@@ -283,15 +287,15 @@ function differs({ name, digest, tools: [now] }) {
     });
   };
   const value = (label, text) => text !== undefined && text !== null
-    && el('div', {}, el('p', { class: 'quiet' }, label), el('pre', { class: label === 'now' ? 'new' : 'old', tabindex: 0, role: 'group', 'aria-label': label }, text));
-  const place = (it) => [it.place && el('p', { class: 'mono' }, it.place), el('div', { class: 'sides' }, value('accepted', it.old), value('now', it.new))];
+    && el('div', {}, quiet(label), block(label, text, { class: label === 'now' ? 'new' : 'old' }));
+  const place = (it) => [it.place && el('p.mono', {}, it.place), el('div.sides', {}, value('accepted', it.old), value('now', it.new))];
   const part = (it) => [
-    el('div', { class: 'line' }, el('strong', {}, it.part), tag(it.grade)),
-    it.why.length > 0 && el('p', { class: 'quiet' }, it.why.join(', ')), it.places.map(place),
-    it.left_out > 0 && el('p', { class: 'quiet' }, `and ${number(it.left_out)} more: mcpproxy tools diff`)];
-  return [pairs(['compared', STANDS[now.accepted] ?? now.accepted], ['change', now.grade], ['digest', el('span', { class: 'mono' }, digest)]),
+    el('div.line', {}, el('strong', {}, it.part), tag(it.grade)),
+    it.why.length > 0 && quiet(it.why.join(', ')), it.places.map(place),
+    it.left_out > 0 && quiet(`and ${number(it.left_out)} more: mcpproxy tools diff`)];
+  return [pairs(['compared', STANDS[now.accepted] ?? now.accepted], ['change', now.grade], ['digest', el('span.mono', {}, digest)]),
     ...now.parts.flatMap(part).flat(Infinity).filter((child) => child instanceof Node),
-    ...(now.quarantined ? [el('div', { class: 'answer' }, button('Approve', approve, { class: 'primary' }))] : []),
+    ...(now.quarantined ? [el('div.answer', {}, button('Approve', approve, { class: 'primary' }))] : []),
   ].filter(Boolean);
 }
 
@@ -310,34 +314,34 @@ function trial(it, operation) {
   const how = el('select', { name: 'operation' }, OPERATIONS.map((name) => option(name)));
   how.value = operation;
   const reason = el('input', { name: 'reason', autocomplete: 'off', maxlength: 1000, placeholder: 'why, for the record' });
-  const came = el('div', { class: 'came', 'aria-live': 'polite' });
+  const came = el('div.came', { 'aria-live': 'polite' });
   const run = async (event) => {
     event.preventDefault();
     let given;
     try {
       given = JSON.parse(args.value || '{}');
     } catch (error) {
-      fill(came, el('p', { class: 'wrong' }, `The arguments are not JSON: ${error.message}`));
+      fill(came, trouble(`The arguments are not JSON: ${error.message}`));
       return;
     }
     if (how.value === 'destructive' && !confirm(visible(`Call ${it.name}? It may delete or change something for good.`))) return;
     const id = crypto.randomUUID?.() ?? `page-${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
-    const record = el('p', {}, el('a', { href: link('activity', { request_id: id }) }, 'Show its record'));
-    fill(came, el('p', { class: 'quiet' }, 'In progress.'));
+    const record = para(anchor(link('activity', { request_id: id }), 'Show its record'));
+    fill(came, quiet('In progress.'));
     const intent = { operation_type: how.value, data_sensitivity: 'unknown', reason: reason.value };
     const body = { tool_name: `call_tool_${how.value}`, arguments: { name: it.name, args: given, intent } };
     try {
       const { data } = await send('tools/call', body, { headers: { 'X-Request-Id': id } });
       fill(came, tag(data.isError ? 'error' : 'success'), code(laidOut(data), 'result'), record);
     } catch (error) {
-      fill(came, el('p', { class: 'wrong' }, error.message), record);
+      fill(came, trouble(error.message), record);
       if (error.status === 401) attempt(() => { throw error; });
     }
   };
   return el('details', { 'data-part': 'trial' }, el('summary', {}, 'Try a call'),
-    el('form', { class: 'trial', submit: run },
+    el('form.trial', { submit: run },
       labelled('Arguments', args), labelled('Operation', how), labelled('Reason', reason),
-      el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Call'))), came);
+      el('div.answer', {}, el('button', { type: 'submit', class: 'primary' }, 'Call'))), came);
 }
 
 const typed = () => change({ q: search.value.trim(), server: server.value, held: held.checked ? 'yes' : '', bare: bare.checked ? 'yes' : '' }, true);

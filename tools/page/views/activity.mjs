@@ -79,6 +79,27 @@ export async function look({ page, wrong }) {
   await field('Tool').fill('violate');
   await count(page, '#rows li', 1);
 
+  step('a filter that is refused says so in the view until it is cleared, and a word of the form is a filter');
+  const refusal = page.locator('#view-activity .trouble');
+  await go(page, '#activity?status=no-such-status');
+  await refusal.getByText(/status.*no-such-status/).waitFor();
+  await count(page, '#rows li', 0);
+  await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange'))); // what else is loaded succeeds
+  await call('read', 'stub:echo', {}, 'arrives under no filter');
+  await drawn(page);
+  assert.ok(await refusal.isVisible() && await page.locator('#none').isHidden());
+  await count(page, '#rows li', 0);
+  await sound(page, 'activity-refused');
+  await refusal.getByRole('link', { name: 'Clear the filters' }).click();
+  await page.locator('#rows li').nth(8).waitFor();
+  assert.ok(await refusal.isHidden());
+  wrong.expected(/400/);
+  await go(page, '#activity?status=refused');
+  await all(page, '#rows li', (row) => /blocked|rejected/.test(row));
+  assert.equal(await field('Status').inputValue(), 'blocked,rejected');
+  await go(page, '#activity?type=tool_call&status=blocked&tool=violate');
+  await count(page, '#rows li', 1);
+
   step('a record opens and closes with the keyboard, and by the address');
   await page.locator('#filters').getByRole('button', { name: 'Clear' }).focus();
   await page.keyboard.press('Tab');
@@ -244,6 +265,12 @@ export async function look({ page, wrong }) {
     waiting = (await rest('GET', 'approvals')).data.approvals;
     return waiting.length > 0;
   }, () => 'nothing waits');
+  await go(page, '#activity?type=approval');
+  await page.locator('#rows li', { hasText: 'waiting' }).first().getByRole('link').click();
+  await record.getByRole('link', { name: 'Its approval, while the call waits' }).click();
+  await until(() => page.evaluate((id) => document.activeElement.dataset.id === id, waiting[0].id), () => page.url());
+  await go(page, '#activity');
+  await page.locator('#rows li').nth(8).waitFor();
   await rest('POST', `approvals/${waiting[0].id}`, { decision: 'approve' });
   assert.equal(await waits, 200);
   await clear();

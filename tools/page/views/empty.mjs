@@ -37,6 +37,13 @@ export async function look({ browser }) {
     }
     assert.equal(await page.getByRole('navigation').getByRole('link', { name: 'Fleet' }).count(), 0, 'one machine has no fleet');
 
+    step('the view of a fleet says that there is none');
+    await go(page, '#fleet');
+    await page.getByText('This proxy is not part of a fleet.').waitFor();
+    assert.ok(await page.getByText('Living nodes').isHidden());
+    await copies(page, page.locator('#view-fleet'), 'Copy mcpproxy guide fleet-setup', 'mcpproxy guide fleet-setup');
+    await sound(page, 'empty-fleet');
+
     step('where filters leave nothing, all is a click away');
     await go(page, '#activity?type=tool_call&range=1h');
     await page.getByText('No record matches the filters.').waitFor();

@@ -90,6 +90,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.getByText(/newly refused, \d+ newly allowed/).waitFor();
   await page.locator('#replay-rows', { hasText: 'nobody-reads' }).waitFor();
+  await until(() => page.evaluate(() => document.activeElement.id === 'replayed' && document.activeElement.getBoundingClientRect().top < innerHeight), () => 'the result is in sight, and has the focus');
   await sound(page, 'policy-replay');
   await page.locator('#replay-rows tbody .num a').first().click();
   await until(() => /#activity\?type=tool_call&server=\w+&tool=\w+&principal=/.test(page.url()), () => page.url());

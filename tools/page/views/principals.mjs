@@ -61,6 +61,7 @@ export async function look({ page, wrong }) {
   await page.getByRole('link', { name: 'Open token:none all the same' }).click();
   await one.getByRole('heading', { name: 'token:none' }).waitFor();
   await one.getByText('0 calls in the last 24 hours').waitFor();
+  await one.getByText('It does not exist now.').waitFor();
   await visit(page, 'principals');
   await copies(page, page.locator('#view-principals'), 'Copy mcpproxy token create NAME --server SERVER', 'mcpproxy token create NAME --server SERVER');
 
@@ -131,13 +132,16 @@ export async function look({ page, wrong }) {
   await page.locator('#record dd').getByRole('link', { name: 'token:helper', exact: true }).click();
   await one.getByRole('heading', { name: 'token:helper' }).waitFor();
 
-  step('what a token may is shown and ended by commands, and the rules are asked about it');
-  for (const command of ['mcpproxy token list', 'mcpproxy token revoke helper']) await copies(page, one, `Copy ${command}`, command);
+  step('what a token may be used for is shown, a command revokes it, and the rules are asked about it');
+  for (const [words, value] of [['servers', 'stub'], ['tools', 'all'], ['operations', 'read'], ['expires', 'never']]) {
+    await page.locator(`#principal dd[data-key="${words}"]`, { hasText: new RegExp(`^${value}$`) }).waitFor();
+  }
+  await copies(page, one, 'Copy mcpproxy token revoke helper', 'mcpproxy token revoke helper');
   await sound(page, 'principal-token');
   await one.getByRole('link', { name: 'What the rules say' }).click();
   await until(async () => await page.locator('#explain-form [name=principal]').inputValue() === 'token:helper', () => page.url());
   const read = await page.evaluate(async () => (await fetch('/api/v1/tokens', { headers: { 'X-Mcpproxy-Source': 'page' } })).status);
-  assert.equal(read, 401, 'a session of the page reads no tokens');
+  assert.equal(read, 401, 'a session of the page has no access to the endpoint that creates tokens');
   wrong.expected(/401/);
 
   step('what an attacker calls itself stays text, and is in no command');

@@ -26,7 +26,8 @@ export async function look({ page, dialogs, wrong }) {
   assert.match(await row('locked').innerText(), /needs login run mcpproxy/, 'the reason does not say the state again');
   assert.deepEqual(await names(), ['absent', 'locked', 'chatty', 'notes', 'stub']);
   const heights = await page.locator('#servers tbody tr').evaluateAll((all) => all.map((it) => it.offsetHeight / Number.parseFloat(getComputedStyle(it).lineHeight)));
-  assert.ok(heights.every((high) => high < 3), `one line each: ${heights}`);
+  assert.ok(heights.every((high) => high < 4.5), `a reason has at most three lines: ${heights}`);
+  assert.ok(await row('absent').locator('.cut').evaluate((it) => it.scrollHeight <= it.clientHeight + 1 && it.scrollWidth <= it.clientWidth + 1), 'the reason is whole');
   await page.locator('#view-servers').getByText('3 of 5 connected').waitFor();
   const heads = await page.locator('#servers thead th').allInnerTexts();
   const cell = (name, head) => row(name).locator('th, td').nth(heads.indexOf(head)).innerText();
@@ -137,6 +138,14 @@ export async function look({ page, dialogs, wrong }) {
   await page.goBack();
   await panel.getByRole('button', { name: 'Close' }).click();
   await panel.waitFor({ state: 'hidden' });
+
+  step('the calls of the last ten minutes are a line from the first look on, in which their time has its place');
+  await page.reload();
+  await row('stub').locator('polyline').waitFor({ state: 'attached' });
+  const places = (await row('stub').locator('polyline').getAttribute('points')).split(' ').map((it) => it.split(',').map(Number));
+  assert.ok(places.length > 30 && places[0][0] < 5 && places.at(-1)[0] > 95, `${places}`);
+  assert.ok(places.every(([x], at) => at === 0 || x >= places[at - 1][0]), `${places}`);
+  assert.ok(places.some(([, y]) => y < 2) && places.slice(0, 5).every(([, y]) => y > 20), `no calls before the proxy was started: ${places}`);
 
   step('calls of the last minutes are a line');
   await page.clock.install();

@@ -26,11 +26,26 @@ export async function look({ page, dialogs, wrong }) {
   assert.equal(await rows.count(), 50, 'a list of many tools is paged');
   await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await sound(page, 'tools');
+
+  step('tools that rules hide are counted, and lead to the rules');
+  await page.route('**/api/v1/status', async (route) => {
+    const response = await route.fetch();
+    const { data, ...rest } = await response.json();
+    await route.fulfill({ response, json: { ...rest, data: { ...data, tools: data.tools + 3 } } });
+  });
+  await page.reload();
+  await page.locator('#tool-count', { hasText: /^50 of \d{3} tools; 3 tools are hidden by rules$/ }).getByRole('link').click();
+  await page.waitForURL(/#policy\?principal=admin&part=explain$/);
+  await page.unroute('**/api/v1/status');
+  await page.goBack();
+  await page.reload();
+  await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await page.getByRole('button', { name: /^Show more of \d{3}$/ }).click();
   await rows.nth(50).waitFor();
   assert.ok(await rows.nth(50).getByRole('link').evaluate((it) => it === document.activeElement), 'the first of those that came has the focus');
   await page.locator('#tool-form [name=q]').fill('no hints');
   await row('stub:no_hints').getByText('asks a person').waitFor();
+  assert.equal(await row('stub:no_hints').locator('th wbr').count(), 2, 'a name breaks after its separators');
   await page.locator('#tool-form [name=bare]').check();
   assert.match(page.url(), /bare=yes/);
   await until(async () => (await rows.allInnerTexts()).every((it) => it.includes('not marked')), () => rows.allInnerTexts());
