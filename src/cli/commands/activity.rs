@@ -15,7 +15,7 @@ use crate::format::{TimeStyle, Times, counted, list, text};
 use crate::output::{Output, Paragraph};
 use crate::table::{CellWidths, TableLayout};
 use crate::terminal_safe::line;
-use crate::{backend, logging, output};
+use crate::{backend, logging, output, start_proxy};
 use futures_util::TryStreamExt;
 use mcpproxy_protocol::wire::sse::{Decoder, Item};
 use mcpproxy_server as server;
@@ -38,7 +38,8 @@ pub(super) fn run(
     let needs = Needs::Activity;
     match command {
         ActivityCommand::List(flags) => {
-            backend::with(global, needs, async |backend| list_records(flags, backend, output).await)
+            let list = async |backend: &Backend| list_records(flags, backend, global, output).await;
+            backend::with(global, needs, list)
         }
         ActivityCommand::Show { id, time } => backend::with(global, needs, async |backend| {
             row::show(id, *time, backend, output).await
@@ -75,6 +76,7 @@ pub(super) fn run(
 pub(super) async fn list_records(
     flags: &ActivityList,
     backend: &Backend,
+    global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
@@ -111,7 +113,7 @@ pub(super) async fn list_records(
             let (server, _) = filters.server_and_tool();
             let is_empty = list(&output::parse(&found)?, "/activities").is_empty();
             let hint = match server.filter(|_| is_empty) {
-                Some(server) => server_hint(server, &known_servers(backend).await),
+                Some(server) => server_hint(server, &known_servers(backend, global).await),
                 None => None,
             };
             nothing_found(filters.principal.as_deref(), hint)
@@ -120,8 +122,13 @@ pub(super) async fn list_records(
     output.print(&found, |found| table(found, flags.limit, &none, output, &style))
 }
 
-/// Names of the servers of the running proxy, or of the config and the catalog on disk; empty if they cannot be read.
-async fn known_servers(backend: &Backend) -> Vec<String> {
+/// Names of the servers of the running proxy, or of the config if none runs; empty if they cannot be read.
+async fn known_servers(backend: &Backend, global: &Global) -> Vec<String> {
+    if let Backend::Local(_) = backend {
+        let loaded = start_proxy::load(global, None).ok();
+        let servers = loaded.map(|loaded| loaded.config.servers).unwrap_or_default();
+        return servers.iter().map(|server| server.name.to_string()).collect();
+    }
     let servers = backend.get(&target(&["servers"], &[])).await.ok();
     let servers = servers.and_then(|it| output::parse(it.json().ok()?).ok()).unwrap_or_default();
     list(&servers, "/servers").iter().map(|it| text(it, "/name").into_owned()).collect()
