@@ -392,7 +392,7 @@ Examples:
         #[arg(required = true, value_name = "QUERY")]
         query: Vec<String>,
         /// Maximum number of tools, up to 100
-        #[arg(short = 'n', long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100))]
+        #[arg(short = 'n', long, default_value_t = 15, value_parser = subcommands::count::<100>)]
         limit: u32,
     },
     /// List all tools of all servers

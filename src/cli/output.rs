@@ -42,19 +42,22 @@ pub(super) struct Output {
 /// Accepted range of `COLUMNS`.
 const WIDTHS: RangeInclusive<usize> = 20..=1000;
 
+/// Width of output: `COLUMNS` if it is valid, else that of the terminal. `None` for a pipe, and for a terminal of unknown
+/// size, which reports 0.
+fn output_width(columns: Option<&str>, terminal: Option<usize>) -> Option<usize> {
+    let requested = columns.and_then(|text| text.parse().ok()).filter(|it| WIDTHS.contains(it));
+    requested.or_else(|| terminal.filter(|width| *width > 0))
+}
+
 impl Output {
     /// Reads the global flags; `--json` overrides `--output`.
     pub(super) fn new(global: &Global) -> Self {
         let format = if global.json { Format::Json } else { global.output };
         let stdout = std::io::stdout();
         let terminal = stdout.is_terminal();
-        let requested = std::env::var("COLUMNS").ok();
-        let width = match terminal {
-            true => terminal_size::terminal_size_of(&stdout).map(|(width, _)| width.0.into()),
-            false => requested.and_then(|text| text.parse().ok()).filter(|it| WIDTHS.contains(it)),
-        };
-        // A terminal of unknown size reports 0.
-        let width = width.filter(|width| *width > 0);
+        let size = terminal.then(|| terminal_size::terminal_size_of(&stdout)).flatten();
+        let columns = std::env::var("COLUMNS").ok();
+        let width = output_width(columns.as_deref(), size.map(|(width, _)| width.0.into()));
         let colors = Colors::of_stdout(global.color);
         let stderr_colors = Colors::of_stderr(global.color);
         Self { format, terminal, view: TableView { width, colors }, stderr_colors }
@@ -232,6 +235,23 @@ pub(super) fn declined() -> Result<(), CommandError> {
 pub(super) mod tests {
     use super::*;
     use unicode_width::UnicodeWidthStr;
+
+    #[test]
+    fn valid_columns_variable_sets_the_width_also_at_a_terminal() {
+        for (columns, terminal, width) in [
+            (Some("100"), None, Some(100)),
+            (Some("100"), Some(0), Some(100)),
+            (Some("100"), Some(80), Some(100)),
+            (None, Some(80), Some(80)),
+            (Some("wide"), Some(80), Some(80)),
+            (Some("19"), Some(80), Some(80)),
+            (Some("0"), None, None),
+            (None, Some(0), None),
+            (None, None, None),
+        ] {
+            assert_eq!(output_width(columns, terminal), width, "{columns:?} {terminal:?}");
+        }
+    }
 
     #[test]
     fn numbers_choose_items_and_anything_else_is_refused() {

@@ -9,6 +9,7 @@ use crate::output::{Colors, HEADER, Paragraph};
 use crate::terminal_safe::clean;
 use anstyle::Style;
 use std::borrow::Cow;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -32,6 +33,12 @@ const INDENT: usize = 4;
 const MIN_NAME: usize = 4;
 /// Pairs of the width that remains for free text and the minimum width of a truncated key column.
 const KEY_WIDTHS: [(usize, usize); 2] = [(FREE_WIDTH, 16), (MIN_FREE, 10)];
+/// Minimum width of a server name in `server:tool` while there is another column to drop.
+const MIN_SERVER: usize = 8;
+/// Minimum width of the tool in a truncated `server:tool` with the server name beside it.
+const MIN_TOOL: usize = 8;
+/// Percentage of the width that is reserved for the server and tool names of a column.
+const TOOL_SHARE: usize = 40;
 
 /// Treatment of a column if the table does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +74,8 @@ pub(super) struct Column {
     name: Cow<'static, str>,
     fit: Fit,
     align: Align,
+    /// Whether the cells are `server:tool`.
+    has_servers: bool,
 }
 
 impl Fit {
@@ -79,7 +88,7 @@ impl Fit {
 impl Column {
     /// A column of text, aligned to the left.
     pub(super) fn new(name: impl Into<Cow<'static, str>>, fit: Fit) -> Self {
-        Self { name: name.into(), fit, align: Align::Left }
+        Self { name: name.into(), fit, align: Align::Left, has_servers: false }
     }
 
     /// Aligns the columns with these names to the right, because they contain numbers.
@@ -87,6 +96,18 @@ impl Column {
         let numbers = columns.iter_mut().filter(|column| names.contains(&&*column.name));
         numbers.for_each(|column| column.align = Align::Right);
         columns
+    }
+
+    /// Marks the column with this name as one of `server:tool` cells.
+    pub(super) fn with_servers(mut columns: Vec<Self>, name: &str) -> Vec<Self> {
+        let named = columns.iter_mut().filter(|column| column.name == name);
+        named.for_each(|column| column.has_servers = true);
+        columns
+    }
+
+    /// Truncates a cell of a key column.
+    fn cut_key(&self, text: &str, max: usize) -> String {
+        if self.has_servers { cut_tool(text, max) } else { cut_middle(text, max) }
     }
 
     /// Builds the columns of a table.
@@ -112,6 +133,45 @@ impl Cell {
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
         Self::styled(text, Style::new())
+    }
+}
+
+/// Measures of the cells of a column.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CellWidths {
+    /// Width of the longest cell; a column of empty cells is dropped first.
+    pub(super) longest: usize,
+    /// Width at which truncated server names keep [`MIN_SERVER`] columns beside their tools.
+    servers: usize,
+    /// Minimum width from which on truncated cells of a key column differ if the cells do.
+    distinct: usize,
+}
+
+impl CellWidths {
+    /// Measures of cells that are not known yet.
+    pub(super) const fn of_longest(longest: usize) -> Self {
+        Self { longest, servers: 0, distinct: 0 }
+    }
+
+    /// Measures the cells of a column of a table that is fitted to a width, or not.
+    fn measure<'c>(column: &Column, cells: impl Iterator<Item = &'c str>, is_fitted: bool) -> Self {
+        let cells: BTreeSet<&str> = cells.collect();
+        let longest = cells.iter().map(|text| text.width()).max().unwrap_or_default();
+        if !is_fitted || !matches!(column.fit, Fit::Key(_)) {
+            return Self::of_longest(longest);
+        }
+        let of_server = |text: &&str| {
+            let (server, tool) = server_and_tool(text)?;
+            Some(server.width().min(MIN_SERVER + 1) + 1 + tool.width())
+        };
+        let servers = cells.iter().filter_map(of_server).max().filter(|_| column.has_servers);
+        let are_distinct = |width: &usize| {
+            let mut seen = HashSet::new();
+            cells.iter().all(|text| seen.insert(column.cut_key(text, *width)))
+        };
+        let [_, (_, min)] = KEY_WIDTHS;
+        let distinct = (min..longest).rev().take_while(are_distinct).last().unwrap_or(longest);
+        Self { longest, servers: servers.unwrap_or_default(), distinct }
     }
 }
 
@@ -141,23 +201,36 @@ struct Shown {
     /// Width of the longest cell.
     whole: usize,
     width: usize,
+    /// Minimum width while there is another column to drop.
+    floor: usize,
     fit: Fit,
     align: Align,
+    has_servers: bool,
 }
 
 impl TableLayout {
-    /// Chooses columns by the `widths` of their contents; columns that are not `filled` are dropped first.
-    pub(super) fn new(
-        columns: &[Column],
-        widths: &[usize],
-        filled: &[bool],
-        view: TableView,
-    ) -> Self {
-        let named = columns.iter().zip(widths.iter().copied()).enumerate();
+    /// Chooses columns by the `widths` of their contents; empty columns are dropped first.
+    pub(super) fn new(columns: &[Column], widths: &[CellWidths], view: TableView) -> Self {
+        let percent = |share: usize| view.width.unwrap_or_default() * share / 100;
+        let named = columns.iter().zip(widths).enumerate();
         let mut shown: Vec<Shown> = named
-            .map(|(index, (Column { name, fit, align }, width))| {
-                let (name, width) = (name.to_string(), width.max(name.width()));
-                Shown { index, name, whole: width, width, fit: *fit, align: *align }
+            .map(|(index, (Column { name, fit, align, has_servers }, cells))| {
+                let (name, width) = (name.to_string(), cells.longest.max(name.width()));
+                let (servers, distinct) = (
+                    cells.servers.min(percent(TOOL_SHARE)),
+                    cells.distinct.min(percent(NAME_SHARE)),
+                );
+                let floor = servers.max(distinct);
+                Shown {
+                    index,
+                    name,
+                    whole: width,
+                    width,
+                    floor,
+                    fit: *fit,
+                    align: *align,
+                    has_servers: *has_servers,
+                }
             })
             .collect();
         let below = match (view.width, shown.iter().position(|it| it.fit == Fit::Below)) {
@@ -168,7 +241,7 @@ impl TableLayout {
             _ => None,
         };
         shown.iter_mut().filter(|it| it.fit == Fit::Below).for_each(|it| it.fit = Fit::Free);
-        let is_empty = |it: &Shown| !filled.get(it.index).copied().unwrap_or_default();
+        let is_empty = |it: &Shown| widths.get(it.index).is_none_or(|cells| cells.longest == 0);
         let mut dropped = Vec::new();
         if let Some(width) = view.width {
             if required_width(&shown, FREE_WIDTH) > width {
@@ -179,12 +252,25 @@ impl TableLayout {
                 Fit::Key(rank) => is_empty(it).then_some((true, rank)),
                 Fit::Whole | Fit::Name | Fit::Middle | Fit::Free | Fit::Below => None,
             });
-            KEY_WIDTHS.iter().for_each(|(free, min)| narrow_keys(&mut shown, (width, *free), *min));
-            drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| match it.fit {
-                Fit::Key(rank) => Some((false, rank)),
+            let narrow = |shown: &mut Vec<Shown>| {
+                KEY_WIDTHS.iter().for_each(|(free, min)| narrow_keys(shown, (width, *free), *min));
+            };
+            narrow(&mut shown);
+            let rank = |it: &Shown| match it.fit {
+                Fit::Key(rank) => Some(rank),
                 Fit::Rank(_) | Fit::Whole | Fit::Name | Fit::Middle | Fit::Free | Fit::Below => {
                     None
                 }
+            };
+            // The most important key column is narrowed below its floor rather than dropped.
+            let first = shown.iter().filter_map(rank).min();
+            drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| {
+                rank(it).filter(|rank| Some(*rank) != first).map(|rank| (false, rank))
+            });
+            shown.iter_mut().for_each(|it| it.floor = 0);
+            narrow(&mut shown);
+            drop_by_rank(&mut shown, &mut dropped, (width, MIN_FREE), |it| {
+                Some((false, rank(it)?))
             });
             // A column that was dropped early may fit again after others were dropped or narrowed.
             let mut rest = Vec::new();
@@ -216,6 +302,7 @@ impl TableLayout {
                 (Fit::Free | Fit::Below, _) | (Fit::Name | Fit::Rank(_), Some(_)) => {
                     (cut(&text, it.width), style)
                 }
+                (Fit::Key(_), Some(_)) if it.has_servers => (cut_tool(&text, it.width), style),
                 (Fit::Middle | Fit::Key(_), Some(_)) => (cut_middle(&text, it.width), style),
                 // Output to a pipe is not truncated.
                 (Fit::Name | Fit::Middle | Fit::Rank(_) | Fit::Key(_), None) | (Fit::Whole, _) => {
@@ -263,7 +350,7 @@ impl Shown {
     fn share_of(&self, width: usize) -> usize {
         match self.fit {
             Fit::Name | Fit::Middle => self.capped(width * NAME_SHARE / 100),
-            Fit::Rank(_) | Fit::Key(_) => self.capped(width * RANK_SHARE / 100),
+            Fit::Rank(_) | Fit::Key(_) => self.capped(self.floor.max(width * RANK_SHARE / 100)),
             Fit::Whole | Fit::Free | Fit::Below => self.whole,
         }
     }
@@ -288,13 +375,13 @@ fn drop_by_rank(
     }
 }
 
-/// Narrows key columns down to `min`, the widest first, until everything fits `width` together with `free` columns of
+/// Narrows key columns down to `min` or their floor, the widest first, until everything fits `width` together with `free` columns of
 /// free text.
 fn narrow_keys(shown: &mut [Shown], (width, free): (usize, usize), min: usize) {
     while required_width(shown, free) > width {
         let keys = shown.iter_mut().filter(|it| matches!(it.fit, Fit::Key(_)));
-        let widest =
-            keys.filter(|it| it.width > min.max(it.name.width())).max_by_key(|it| it.width);
+        let narrowable = keys.filter(|it| it.width > min.max(it.floor).max(it.name.width()));
+        let widest = narrowable.max_by_key(|it| it.width);
         let Some(widest) = widest else { break };
         widest.width -= 1;
     }
@@ -345,14 +432,11 @@ fn required_width(shown: &[Shown], free: usize) -> usize {
 
 /// Draws a table. Cells are made by [`cell`].
 pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) -> String {
-    let mut widths = vec![0; columns.len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.text.width().max(*width);
-        }
-    }
-    let filled: Vec<bool> = widths.iter().map(|width| *width > 0).collect();
-    let layout = TableLayout::new(columns, &widths, &filled, view);
+    let widths = columns.iter().enumerate().map(|(at, column)| {
+        let cells = rows.iter().filter_map(|row| row.get(at));
+        CellWidths::measure(column, cells.map(|cell| cell.text.as_str()), view.width.is_some())
+    });
+    let layout = TableLayout::new(columns, &widths.collect::<Vec<_>>(), view);
     let mut drawn = layout.header();
     drawn.push('\n');
     for row in rows {
@@ -402,6 +486,11 @@ pub(super) fn cut(text: &str, max: usize) -> String {
     kept
 }
 
+/// Splits `server:tool` at its only colon; `None` for other texts.
+fn server_and_tool(text: &str) -> Option<(&str, &str)> {
+    text.split_once(':').filter(|(_, tool)| !tool.contains(':'))
+}
+
 /// Truncates to `max` terminal columns, with an ellipsis in the middle. A name after the only colon, as in
 /// `server:tool`, is kept whole if it fits.
 fn cut_middle(text: &str, max: usize) -> String {
@@ -409,14 +498,31 @@ fn cut_middle(text: &str, max: usize) -> String {
         return text.to_owned();
     }
     let Some(kept) = max.checked_sub(1) else { return String::new() };
-    let name = match text.split_once(':') {
-        Some((_, name)) if !name.contains(':') => 1 + name.width(),
-        _ => 0,
-    };
-    let end = if name < kept { name.max(kept.div_ceil(2)) } else { kept.div_ceil(2) };
+    let end = kept - kept_start(text, kept);
     let start = fitting(text.chars(), kept - end);
     let end: String = fitting(text.chars().rev(), end).chars().rev().collect();
     format!("{start}…{end}")
+}
+
+/// Width of the start of a text of which `kept` columns remain.
+fn kept_start(text: &str, kept: usize) -> usize {
+    let name = server_and_tool(text).map_or(0, |(_, tool)| 1 + tool.width());
+    let end = if name < kept { name.max(kept.div_ceil(2)) } else { kept.div_ceil(2) };
+    kept - end
+}
+
+/// Like [`cut_middle`], but if that left less than [`MIN_SERVER`] columns of the server in `server:tool`, the server
+/// keeps them and the tool is truncated, too, unless less than [`MIN_TOOL`] columns would remain for it.
+fn cut_tool(text: &str, max: usize) -> String {
+    let start = kept_start(text, max.saturating_sub(1));
+    let is_short = |server: &str| server.width().min(MIN_SERVER) > start;
+    let parts = server_and_tool(text).filter(|(server, _)| text.width() > max && is_short(server));
+    let Some((server, tool)) = parts else { return cut_middle(text, max) };
+    let server = cut(server, MIN_SERVER + 1);
+    match max.checked_sub(server.width() + 1) {
+        Some(left) if left >= MIN_TOOL => format!("{server}:{}", cut_middle(tool, left)),
+        Some(_) | None => cut_middle(text, max),
+    }
 }
 
 /// Returns the first letters, as many as fit into `max` terminal columns.
@@ -576,6 +682,63 @@ mod tests {
         assert!(drawn("token:ci", 0).contains("knowledge-base:delete_entities"), "not in a pipe");
     }
 
+    /// A table of calls with the longest optional columns.
+    fn tool_calls(tools: &[&str], type_rank: u8) -> (Vec<Column>, Vec<Vec<Cell>>) {
+        let columns = Column::all([
+            ("ID", Fit::Whole),
+            ("AGE", Fit::Key(3)),
+            ("TYPE", Fit::Rank(type_rank)),
+            ("TOOL", Fit::Key(1)),
+            ("INTENT", Fit::Key(2)),
+            ("STATUS", Fit::Whole),
+            ("DURATION", Fit::Rank(8)),
+            ("PRINCIPAL", Fit::Key(5)),
+            ("REASON", Fit::Below),
+        ]);
+        let row = |tool: &&str| {
+            ["1", "2m", "tool_call", tool, "read", "success", "12ms", "anonymous", ""]
+                .map(Cell::from)
+                .to_vec()
+        };
+        (Column::with_servers(columns, "TOOL"), tools.iter().map(row).collect())
+    }
+
+    #[test]
+    fn server_name_is_not_cut_while_another_column_can_be_dropped() {
+        let tools = ["claude-clock:get_current_time", "time-server-2:get_current_time"];
+        for (width, type_rank, dropped) in
+            [(80, 9, &["TYPE"][..]), (66, 9, &["TYPE", "DURATION"]), (50, 6, &["PRINCIPAL"])]
+        {
+            let (columns, rows) = tool_calls(&tools, type_rank);
+            let drawn = draw(&columns, rows, view(width));
+            assert!(drawn.lines().all(|line| line.width() <= width), "{width}:\n{drawn}");
+            let header = drawn.lines().next().unwrap();
+            for name in dropped {
+                assert!(!header.contains(name), "{width}: {name}\n{drawn}");
+            }
+            for server in ["claude-c", "time-ser"] {
+                assert!(drawn.contains(server), "{width}: {server}\n{drawn}");
+            }
+        }
+        let (columns, rows) = tool_calls(&tools, 9);
+        let drawn = draw(&columns, rows, view(80));
+        for tool in tools {
+            assert!(drawn.contains(tool), "{drawn}");
+        }
+        assert!(drawn.lines().next().unwrap().contains("DURATION"), "{drawn}");
+    }
+
+    #[test]
+    fn different_names_stay_different() {
+        let tools = ["metrics-prod-eu:query", "metrics-prod-us:query", "metrics-prod-ap:query"];
+        for width in [50, 60, 80] {
+            let (columns, rows) = tool_calls(&tools, 6);
+            let drawn = draw(&columns, rows, view(width));
+            let rows: HashSet<&str> = drawn.lines().skip(1).take(tools.len()).collect();
+            assert_eq!(rows.len(), tools.len(), "{width}:\n{drawn}");
+        }
+    }
+
     #[test]
     fn truncation_in_the_middle_keeps_the_name_after_a_prefix() {
         for (text, max, shown) in [
@@ -590,6 +753,20 @@ mod tests {
             ("ab", 0, ""),
         ] {
             let cut = cut_middle(text, max);
+            assert!(cut.width() <= max, "{text} in {max}: {cut}");
+            assert_eq!(cut, shown, "{text} in {max}");
+        }
+        for (text, max, shown) in [
+            ("files:list_directory", 19, "files:list_d…ectory"),
+            ("files:list_directory", 17, "files:list_…ctory"),
+            ("files:list_directory", 12, "files…ectory"),
+            ("knowledge-base:delete_entities", 25, "knowledg…:delete_entities"),
+            ("knowledge-base:delete_entities", 20, "knowledg…:dele…ities"),
+            ("knowledge-base:delete_entities", 17, "knowledg…entities"),
+            ("files:read", 10, "files:read"),
+            ("a:b", 0, ""),
+        ] {
+            let cut = cut_tool(text, max);
             assert!(cut.width() <= max, "{text} in {max}: {cut}");
             assert_eq!(cut, shown, "{text} in {max}");
         }

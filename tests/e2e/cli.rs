@@ -328,6 +328,22 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
 }
 
 #[test]
+fn unknown_server_in_a_list_without_records_gets_a_suggestion_from_the_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.json");
+    let text = json!({"listen": "127.0.0.1:1", "mcpServers": {"files": {"command": "false"}}});
+    std::fs::write(&config, text.to_string()).unwrap();
+    let list = |server: &str| {
+        let mut command = mcpproxy();
+        command.arg("-c").arg(&config).arg("--data-dir").arg(folder.path().join("data"));
+        Output::of(command.args(["activity", "list", "--server", server])).stdout
+    };
+    let unknown = "No activity found. There is no server 'filez': did you mean files?\n";
+    assert_eq!(list("filez"), unknown);
+    assert_eq!(list("files"), "No activity found. Filters combine; drop one to see more.\n");
+}
+
+#[test]
 fn command_exits_with_4_if_the_store_is_in_use_and_names_the_next_step() {
     // A proxy over pipes locks the store and has no address.
     let pipe = Pipe::start(json!({}));
@@ -521,9 +537,14 @@ fn demo_shows_five_outcomes_and_leaves_no_files() {
         assert_eq!(rows.len(), 1, "{tool}: {table}");
         rows[0]
     };
-    assert!(table.contains("REASON"), "{table}");
-    assert!(row("wipe_notes").contains("rejected") && row("wipe_notes").contains("Tool 'demo"));
-    assert!(row("read_sensor").contains("output schema"), "{table}");
+    assert!(row("wipe_notes").contains("rejected"), "{table}");
+    for reason in [
+        "    is marked destructive by server, use call_tool_destructive\n",
+        "    schema: /celsius: expected number, got string\n",
+        "    size: over 5242880 bytes (max_bytes)\n",
+    ] {
+        assert!(table.contains(reason), "{reason}: {table}");
+    }
     assert!(row("list_notes").contains("success"), "{table}");
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
 }

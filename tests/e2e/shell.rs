@@ -53,8 +53,8 @@ fn in_terminal(inner: &Command, columns: usize, variables: &[(&str, &str)]) -> S
     words.extend(inner.get_args().map(|arg| format!("{arg:?}")));
     let mut command = Command::new("script");
     command.args(["-qec", &words.join(" "), "/dev/null"]).env("TERM", "xterm");
-    // Variables that control colors.
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+    // Variables that control colors and the width.
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "COLUMNS"] {
         command.env_remove(variable);
     }
     for (name, value) in inner.get_envs() {

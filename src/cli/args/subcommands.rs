@@ -99,7 +99,7 @@ the changes of its state, with the reasons.")]
             long,
             value_name = "NUMBER",
             default_value_t = 100,
-            value_parser = clap::value_parser!(u64).range(1..=1000)
+            value_parser = |text: &str| count::<1000>(text).map(u64::from)
         )]
         lines: u64,
         /// Time format: relative, local or utc [default: utc]
@@ -556,6 +556,12 @@ pub(crate) struct PolicyExplain {
     pub(crate) args: String,
 }
 
+/// Parses a number from 1 to `MAX`.
+pub(super) fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {MAX}"))
+}
+
 /// Default number of records in `activity list`.
 const LIST_LIMIT: u32 = 50;
 
@@ -576,7 +582,7 @@ Examples:
 Records are sorted by the time shown, which is when they were stored. --since and --until filter by when a \
 call began. A record must match all filters; separate several values of one filter with commas. A decision about a \
 listed call, and its approval, are shown in that call's row. At a terminal, or with COLUMNS set, ids are record \
-numbers, and columns that do not fit are omitted, DURATION and TYPE first; a pipe gets full ids and all columns."
+numbers, and columns that do not fit are omitted, TYPE and DURATION first; a pipe gets full ids and all columns."
     )]
     List(ActivityList),
     /// Show one record in full: intent, verdict, arguments, result
@@ -737,7 +743,7 @@ pub(crate) struct ActivityList {
     #[arg(long, value_name = "TEXT")]
     pub(crate) text: Option<String>,
     /// Maximum number of records, up to 10000
-    #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = count::<10_000>)]
     pub(crate) limit: u32,
     /// Show words instead of icons
     #[arg(long)]
@@ -827,6 +833,19 @@ fn statuses(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_are_within_their_range() {
+        assert_eq!(count::<100>("1"), Ok(1));
+        assert_eq!(count::<100>("100"), Ok(100));
+        for bad in ["abc", "", "0", "101", "-1", "99999999999"] {
+            assert_eq!(
+                count::<100>(bad),
+                Err("expected a number from 1 to 100".to_owned()),
+                "{bad}"
+            );
+        }
+    }
     use clap::Parser as _;
 
     #[test]

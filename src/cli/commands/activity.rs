@@ -9,12 +9,13 @@ use crate::commands::activity::export::{Retries, filters, times};
 use crate::commands::activity::row::duration;
 pub(super) use crate::commands::activity::row::{RowStyle, folded};
 pub(super) use crate::commands::activity::verify::{salvage, unsound};
+use crate::completion::did_you_mean;
 use crate::error::{CommandError, Exit};
 use crate::format::{TimeStyle, Times, counted, list, text};
 use crate::output::{Output, Paragraph};
-use crate::table::TableLayout;
+use crate::table::{CellWidths, TableLayout};
 use crate::terminal_safe::line;
-use crate::{backend, logging, output};
+use crate::{backend, logging, output, start_proxy};
 use futures_util::TryStreamExt;
 use mcpproxy_protocol::wire::sse::{Decoder, Item};
 use mcpproxy_server as server;
@@ -37,7 +38,8 @@ pub(super) fn run(
     let needs = Needs::Activity;
     match command {
         ActivityCommand::List(flags) => {
-            backend::with(global, needs, async |backend| list_records(flags, backend, output).await)
+            let list = async |backend: &Backend| list_records(flags, backend, global, output).await;
+            backend::with(global, needs, list)
         }
         ActivityCommand::Show { id, time } => backend::with(global, needs, async |backend| {
             row::show(id, *time, backend, output).await
@@ -74,6 +76,7 @@ pub(super) fn run(
 pub(super) async fn list_records(
     flags: &ActivityList,
     backend: &Backend,
+    global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
@@ -104,17 +107,56 @@ pub(super) async fn list_records(
         }
     };
     let filtered = query.iter().any(|(key, value)| *key != "exclude_payloads" && value.is_some());
-    let none = match (filtered, flags.filters.principal.as_deref()) {
-        (false, _) => "No activity is recorded yet.".to_owned(),
-        (true, Some(name)) if !name.contains(':') && !["admin", "anonymous"].contains(&name) => {
+    let none = match &flags.filters {
+        _ if !filtered => "No activity is recorded yet.".to_owned(),
+        filters => {
+            let (server, _) = filters.server_and_tool();
+            let is_empty = list(&output::parse(&found)?, "/activities").is_empty();
+            let hint = match server.filter(|_| is_empty) {
+                Some(server) => server_hint(server, &known_servers(backend, global).await),
+                None => None,
+            };
+            nothing_found(filters.principal.as_deref(), hint)
+        }
+    };
+    output.print(&found, |found| table(found, flags.limit, &none, output, &style))
+}
+
+/// Names of the servers of the running proxy, or of the config if none runs; empty if they cannot be read.
+async fn known_servers(backend: &Backend, global: &Global) -> Vec<String> {
+    if let Backend::Local(_) = backend {
+        let loaded = start_proxy::load(global, None).ok();
+        let servers = loaded.map(|loaded| loaded.config.servers).unwrap_or_default();
+        return servers.iter().map(|server| server.name.to_string()).collect();
+    }
+    let servers = backend.get(&target(&["servers"], &[])).await.ok();
+    let servers = servers.and_then(|it| output::parse(it.json().ok()?).ok()).unwrap_or_default();
+    list(&servers, "/servers").iter().map(|it| text(it, "/name").into_owned()).collect()
+}
+
+/// Sentence about a server that is none of the `known` ones; `None` if it is, or if none is known.
+fn server_hint(server: &str, known: &[String]) -> Option<String> {
+    let is_unknown =
+        !known.is_empty() && server.split(',').all(|it| !known.iter().any(|k| k == it));
+    let suggestion = match did_you_mean(server, known.iter().map(String::as_str)) {
+        suggestion if suggestion.is_empty() => ": `mcpproxy upstream list` lists them".to_owned(),
+        suggestion => suggestion,
+    };
+    is_unknown.then(|| format!("There is no server '{}'{suggestion}", line(server)))
+}
+
+/// Message if no record matches the filters. `hint` is a sentence about an unknown name.
+fn nothing_found(principal: Option<&str>, hint: Option<String>) -> String {
+    match (hint, principal) {
+        (Some(hint), _) => format!("No activity found. {hint}"),
+        (None, Some(name)) if !name.contains(':') && !["admin", "anonymous"].contains(&name) => {
             let name = line(name);
             format!(
                 "No activity found. Principals have a kind, such as token:{name} or cert:{name}."
             )
         }
-        (true, _) => "No activity found. Filters combine; drop one to see more.".to_owned(),
-    };
-    output.print(&found, |found| table(found, flags.limit, &none, output, &style))
+        (None, _) => "No activity found. Filters combine; drop one to see more.".to_owned(),
+    }
 }
 
 /// Maximum number of records fetched for the rows of a table.
@@ -173,8 +215,10 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
     let is_more = found.get("next_cursor").is_some() || rows.len() > limit as usize;
     rows.truncate(limit as usize);
     let count = rows.len();
+    let types: HashSet<_> = rows.iter().map(|(record, _)| text(record, "/type")).collect();
+    let columns = style.columns(types.len() == 1);
     let rows = rows.into_iter().map(|(record, folded)| style.row(record, &folded));
-    let mut table = output.table(&style.columns(), rows.collect());
+    let mut table = output.table(&columns, rows.collect());
     if is_more {
         let _ = writeln!(table, "({} shown, more available: use -n)", counted(count, "row"));
     }
@@ -280,8 +324,8 @@ pub(super) async fn watch(
         Some(_) => &WIDTHS_FOR_PEOPLE,
         None => &WIDTHS_FOR_PROGRAMS,
     };
-    let filled = [true; WIDTHS_FOR_PROGRAMS.len()];
-    let layout = TableLayout::new(&style.columns(), widths, &filled, output.view);
+    let widths: Vec<_> = widths.iter().copied().map(CellWidths::of_longest).collect();
+    let layout = TableLayout::new(&style.columns(false), &widths, output.view);
     let lines = Lines { output, style, layout };
     let events = events(node);
     let watch = async {
@@ -404,6 +448,44 @@ mod tests {
             let keeps = ["STATUS", "rejected", "4711", "TOOL", "read_file", "Tool 'x' not"];
             crate::output::tests::fits(drawn, &keeps);
         }
+    }
+
+    #[test]
+    fn unknown_server_gets_a_suggestion_if_nothing_is_found() {
+        let known = ["files".to_owned(), "git".to_owned()];
+        let none = |server: &str| nothing_found(None, server_hint(server, &known));
+        assert_eq!(
+            none("filez"),
+            "No activity found. There is no server 'filez': did you mean files?"
+        );
+        let unlike =
+            "No activity found. There is no server 'zzzzzz': `mcpproxy upstream list` lists them";
+        assert_eq!(none("zzzzzz"), unlike);
+        let filters = "No activity found. Filters combine; drop one to see more.";
+        assert_eq!(none("files"), filters);
+        assert_eq!(nothing_found(None, server_hint("filez", &[])), filters);
+    }
+
+    #[test]
+    fn type_that_all_rows_share_is_dropped_before_other_columns() {
+        let shown = |second: &str, tool: &str| {
+            let record = |kind: &str| {
+                serde_json::json!({"id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": 4711, "type": kind,
+                    "server_name": "claude-clock", "tool_name": tool, "status": "success",
+                    "duration_ms": 12.0, "principal": "anonymous", "intent": {"operation_type": "read"}})
+            };
+            let found = serde_json::json!({"activities": [record("tool_call"), record(second)]});
+            let view =
+                crate::table::TableView { width: Some(80), colors: crate::output::Colors::Plain };
+            let output =
+                Output { format: Format::Table, terminal: true, view, stderr_colors: view.colors };
+            table(&found, 100, "", &output, &RowStyle::of(&output, true, None))
+        };
+        let same = shown("tool_call", "get_current_time");
+        assert!(same.contains("(no room for TYPE: "), "{same}");
+        assert!(same.contains("claude-clock:get_current_time"), "{same}");
+        let different = shown("resource_read", "now");
+        assert!(different.lines().next().unwrap().contains("TYPE"), "{different}");
     }
 
     #[tokio::test]

@@ -9,12 +9,14 @@ use crate::terminal_safe::{joined, line};
 use crate::{backend, output, start_proxy};
 use mcpproxy_config::CONFIG_SCHEMA;
 use mcpproxy_config::file::{Loaded, SCHEMA_FILE, locate};
+use mcpproxy_config::problem::Problem;
 use mcpproxy_config::servers::ServerEntry;
 use mcpproxy_config::{Config, file};
 use mcpproxy_runtime::os::private;
 use serde_json::json;
 use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Runs a config command.
 pub(super) fn run(
@@ -112,9 +114,24 @@ Next:
   mcpproxy serve                run the proxy in front of them
   mcpproxy connect CLIENT       point your client to it";
 
+/// The problem in the words of a file to create, if there is no file at `path`.
+fn creating(problem: Problem, path: &Path) -> Problem {
+    let why =
+        ["cannot be read: ", "not changed: "].iter().find_map(|it| problem.text.strip_prefix(it));
+    match why.filter(|_| !matches!(path.try_exists(), Ok(true))) {
+        Some(why) => Problem { text: format!("cannot be created: {why}"), ..problem },
+        None => problem,
+    }
+}
+
 /// Creates the config file with an API key if it does not exist.
 pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError> {
-    let mut loaded = start_proxy::load_or_default(global, None)?;
+    let path = locate(global.config.as_deref(), &start_proxy::variable)
+        .map_err(|error| start_proxy::problem(&error))?;
+    let flags = start_proxy::flags(global, None);
+    let loaded = Config::load(global.config.as_deref(), &start_proxy::variable, &flags);
+    let loaded = loaded.map_err(|problems| problems.into_iter().map(|it| creating(it, &path)));
+    let mut loaded = loaded.map_err(|problems| start_proxy::unusable(problems.collect()))?;
     let listen = json!(loaded.config.listen.to_string());
     let made = file::edit(&loaded.path, |text| {
         let is_new = text.trim_start_matches('\u{feff}').trim().is_empty();
@@ -123,7 +140,7 @@ pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError>
         );
         Ok::<_, Infallible>((is_new.then_some(first), is_new))
     });
-    let made = made.map_err(|error| start_proxy::problem(&error))?;
+    let made = made.map_err(|error| start_proxy::problem(&creating(error, &path)))?;
     let has_key = loaded.config.api_key.is_some();
     if made {
         // An existing blank file keeps its permissions, and is about to contain a key.
@@ -166,4 +183,31 @@ pub(super) fn init(global: &Global, output: &Output) -> Result<(), CommandError>
             (false, false) => format!("{path} exists: nothing changed.\n\n{NEXT}"),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problem_of_a_missing_file_is_that_it_cannot_be_created() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("none/config.json");
+        let load = |path: &Path| {
+            let flags = mcpproxy_config::Flags::default();
+            Config::load(Some(path), &|_: &str| None, &flags).unwrap_err().remove(0)
+        };
+        // A directory cannot be read as a file.
+        let unreadable = load(folder.path());
+        let why = unreadable.text.strip_prefix("cannot be read: ").unwrap().to_owned();
+        assert_eq!(
+            creating(unreadable.clone(), &missing).text,
+            format!("cannot be created: {why}")
+        );
+        assert_eq!(creating(unreadable.clone(), folder.path()), unreadable);
+        let unchanged = Problem { text: "not changed: denied".to_owned(), ..unreadable.clone() };
+        assert_eq!(creating(unchanged, &missing).text, "cannot be created: denied");
+        let other = Problem { text: "listen: odd".to_owned(), ..unreadable };
+        assert_eq!(creating(other.clone(), &missing), other);
+    }
 }

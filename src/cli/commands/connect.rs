@@ -156,16 +156,23 @@ fn connect(
         });
         [minted, narrowed].into_iter().flatten().collect::<Vec<_>>().join("\n")
     };
+    let find = |text: &str| {
+        let found = DirectServers::find(client, text, &planned, loaded);
+        match std::env::current_dir() {
+            Ok(folder) => found.with_project(&folder, path, &planned),
+            Err(_) => found,
+        }
+    };
     let result = |direct: &DirectServers, moved: &[String]| {
         let (connected, changed) =
             (is_connected || !flags.dry_run, !is_connected || !moved.is_empty());
         json!({
             "client": client.word(), "file": file, "connected": connected, "changed": changed,
-            "direct": direct.names_without(moved), "moved": moved,
+            "direct": direct.names_without(moved), "projects": direct.projects_json(), "moved": moved,
         })
     };
     if flags.dry_run {
-        let direct = DirectServers::find(client, &next, &planned, loaded);
+        let direct = find(&next);
         let moved = if flags.moves { direct.movable_names() } else { Vec::new() };
         return output.print(&result(&direct, &moved).to_string(), |_| {
             let entry = match is_connected {
@@ -179,7 +186,7 @@ fn connect(
         });
     }
     if is_connected {
-        let direct = DirectServers::find(client, &next, &planned, loaded);
+        let direct = find(&next);
         let moved = move_servers(flags, path, &direct, loaded, output)?;
         let narrowed = narrow(path, wide);
         return output.print(&result(&direct, &moved.names).to_string(), |_| {
@@ -239,7 +246,7 @@ fn connect(
         return Err(failed(&format!("{error}{}", if left { &more } else { "" })));
     }
     let written = read(path)?.unwrap_or_default();
-    let direct = DirectServers::find(client, &written, &planned, loaded);
+    let direct = find(&written);
     let moved = move_servers(flags, path, &direct, loaded, output)?;
     output.print(&result(&direct, &moved.names).to_string(), |_| {
         let mut message = format!("{} is connected. {}", known.name, known.afterwards);

@@ -12,7 +12,7 @@ use crate::format::{list, text};
 use crate::http_client::{HttpClient, HttpResponse, RequestError, Security};
 use crate::output::Colors;
 use crate::start_proxy::TemporaryFolder;
-use crate::table::{Column, Fit, TableView, draw};
+use crate::table::{Column, Fit, TableView, cell, draw};
 use crate::terminal_safe::clean;
 use crate::{logging, output, start_proxy};
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -331,14 +331,27 @@ fn draw_step(
 async fn draw_activity(report: &mut String, backend: &Backend) -> Result<(), CommandError> {
     let found = backend.get(&target(&["activity"], &[("server", Some(SERVER))])).await?;
     let found = output::parse(found.json()?)?;
-    let style = RowStyle::plain();
-    // Oldest first, in the order of the calls, without the columns that are the same in every row.
-    let rows: Vec<_> = folded(&found)
+    let _ = writeln!(report, "\n{LOG}\n");
+    for line in activity_table(&found).lines() {
+        let _ = writeln!(report, "  {line}");
+    }
+    let _ = writeln!(report, "\n{NEXT}");
+    Ok(())
+}
+
+/// Table of the calls, oldest first, without the columns that are the same in every row.
+fn activity_table(found: &Value) -> String {
+    let style = RowStyle::plain_for_people();
+    let rows: Vec<_> = folded(found)
         .into_iter()
         .filter(|(record, _)| text(record, "/type") == "tool_call")
         .map(|(record, decisions)| {
-            let cells = style.row(record, &decisions);
-            [4, 5, 6, 7, 9].map(|cell| cells.get(cell).cloned().unwrap_or_default()).to_vec()
+            let mut cells = style.row(record, &decisions);
+            // All tools are those of the demo server.
+            if let Some(tool) = cells.get_mut(3) {
+                *tool = cell(&text(record, "/tool_name")).into();
+            }
+            [3, 4, 5, 6, 8].map(|at| cells.get(at).cloned().unwrap_or_default()).to_vec()
         })
         .rev()
         .collect();
@@ -347,17 +360,11 @@ async fn draw_activity(report: &mut String, backend: &Backend) -> Result<(), Com
         ("INTENT", Fit::Rank(2)),
         ("STATUS", Fit::Whole),
         ("DURATION", Fit::Rank(1)),
-        ("REASON", Fit::Free),
+        ("REASON", Fit::Below),
     ]);
     let columns = Column::with_numbers(columns, &["DURATION"]);
     let view = TableView { width: Some(usize::from(WIDTH) - 2), colors: Colors::Plain };
-    let table = draw(&columns, rows, view);
-    let _ = writeln!(report, "\n{LOG}\n");
-    for line in table.lines() {
-        let _ = writeln!(report, "  {line}");
-    }
-    let _ = writeln!(report, "\n{NEXT}");
-    Ok(())
+    draw(&columns, rows, view)
 }
 
 /// Wraps and indents text.
@@ -634,6 +641,40 @@ mod tests {
         for line in report.lines().chain(NEXT.lines()) {
             assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
         }
+    }
+
+    #[test]
+    fn reasons_of_the_demo_table_are_complete() {
+        let decision = |call: &str, guard: &str, place: &str, schema_path: &str| {
+            json!({"id": format!("d{call}"), "type": "policy_decision", "parent_id": call, "status": "blocked",
+                "metadata": {"policy": "output_validation", "reason": "at '/celsius': want number, but got string",
+                    "guard": guard, "instance_path": place, "schema_path": schema_path}})
+        };
+        let call = |id: &str, tool: &str, status: &str, why: &str| {
+            json!({"id": id, "type": "tool_call", "server_name": SERVER, "tool_name": tool, "status": status,
+                "error_message": why, "duration_ms": 90, "metadata": {"operation": "read"}})
+        };
+        let failed = "output schema validation failed:";
+        let found = json!({"activities": [
+            decision("3", "max_bytes", "", ""),
+            call("3", "export_all", "blocked", &format!("{failed} structuredContent is larger than max_bytes 5242880")),
+            decision("2", "", "/celsius", "/properties/celsius/type"),
+            call("2", "read_sensor", "blocked",
+                &format!("{failed} type at '/properties/celsius/type': expected number, got string")),
+            call("1", "wipe_notes", "rejected",
+                "Tool 'demo:wipe_notes' is marked destructive by server, use call_tool_destructive"),
+        ]});
+        let table = activity_table(&found);
+        let expected = "\
+TOOL         INTENT  STATUS    DURATION
+wipe_notes   read    rejected      90ms
+    is marked destructive by server, use call_tool_destructive
+read_sensor  read    blocked       90ms
+    schema: /celsius: expected number, got string
+export_all   read    blocked       90ms
+    size: over 5242880 bytes (max_bytes)
+";
+        assert_eq!(table, expected);
     }
 
     #[test]

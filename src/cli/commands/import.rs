@@ -297,7 +297,8 @@ fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<S
         .collect()
 }
 
-/// Drops servers that are already configured under any name, and renames servers whose name is taken.
+/// Drops servers that are already configured under any name, and renames servers whose name is taken. Servers of
+/// single projects come after the user-wide ones, which therefore keep their names.
 pub(super) fn resolve_names(found: &mut FoundServers, configured: &[(String, Value)]) {
     let known = configured.iter().map(|(name, block)| (name.clone(), client_file::members(block)));
     let mut configured: Vec<_> = known.map(|(name, members)| (name, members.ok())).collect();
@@ -316,6 +317,7 @@ pub(super) fn resolve_names(found: &mut FoundServers, configured: &[(String, Val
         let of = |key: &str| members.iter().find(|(it, _)| it == key).map(|(_, it)| it.clone());
         [of("command"), of("args"), of("url")]
     };
+    found.candidates.sort_by_key(|candidate| candidate.project.is_some());
     for mut candidate in std::mem::take(&mut found.candidates) {
         let others = || configured.iter().filter(|(known, _)| *known != candidate.name);
         if let Some((other, _)) = others().find(|(_, known)| same(known, &candidate.members)) {
@@ -440,6 +442,22 @@ pub(super) fn servers(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn user_wide_server_takes_precedence_over_the_same_server_of_a_project() {
+        let mut found = FoundServers::default();
+        let block = json!({"command": "everything"});
+        let server = |project: Option<&str>, name: &str| {
+            [(project.map(str::to_owned), (name.to_owned(), block.clone()))].into_iter()
+        };
+        sort_out(McpClient::ClaudeCode, server(Some("/p"), "everything2"), &mut found);
+        sort_out(McpClient::Cursor, server(None, "everything"), &mut found);
+        resolve_names(&mut found, &[]);
+        let names: Vec<_> = found.candidates.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["everything"]);
+        let skipped: Vec<_> = found.skipped.iter().map(|it| (&*it.name, &*it.why)).collect();
+        assert_eq!(skipped, [("everything2", "it is the same server as 'everything'")]);
+    }
 
     #[test]
     fn dropped_keys_are_named() {

@@ -1,7 +1,7 @@
 //! Reasons of outcomes, composed from a record and the decisions about it.
 //!
-//! For people, the rule or limit that refused a call comes first, so that a narrow column still shows its name. The
-//! texts of refusals are a contract, and records keep them. They contain names of tools and URIs that servers and
+//! For people, the rule or limit that refused a call comes first, so that a narrow column still shows its name, and the
+//! text of a blocked result begins with its violation. The texts of refusals are a contract, and records keep them. They contain names of tools and URIs that servers and
 //! agents chose. Therefore only a decision shows that a rule refused, and a text that contains the words of a refusal
 //! twice is not changed.
 
@@ -24,6 +24,7 @@ pub(super) fn reason_for_people(record: &Value, folded: &[&Value], names: &[Stri
 fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> String {
     let (is_for_people, names) = (names.is_some(), names.unwrap_or_default());
     let mut own = own(record);
+    let is_blocked = text(record, "/status") == "blocked";
     let (approvals, decisions): (Vec<&Value>, Vec<&Value>) =
         folded.iter().copied().partition(|it| text(it, "/type") == "approval");
     approvals.into_iter().for_each(|approval| add_answer(&mut own, approval));
@@ -33,6 +34,15 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     for decision in decisions {
         let why = text(decision, "/metadata/reason");
         let why = without_tool(&why, names);
+        if let Some((_, reason)) = parts.iter_mut().find(|(_, it)| is_same_violation(decision, it))
+        {
+            if let Some(violation) =
+                violation(reason, decision).filter(|_| is_for_people && is_blocked)
+            {
+                *reason = violation;
+            }
+            continue;
+        }
         // A refusal usually contains the decision's reason.
         if why.is_empty() || !parts.iter().any(|(_, reason)| reason.contains(why)) {
             parts.push((Some(text(decision, "/status")), why.to_owned()));
@@ -67,6 +77,44 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
         Some(times) => format!("{times}: {shown}"),
         None => shown,
     }
+}
+
+/// Words of the refusal of arguments, after the tool.
+const MISFITS: &str = "' do not fit: ";
+/// Beginning of the refusal of a result.
+const BLOCKED: &str = "output schema validation failed: ";
+
+/// Whether the decision is about the violation that this reason of its call describes in other words.
+fn is_same_violation(decision: &Value, reason: &str) -> bool {
+    let [status, policy] = ["/status", "/metadata/policy"].map(|at| text(decision, at));
+    status == "blocked"
+        && match &*policy {
+            "input_validation" => reason.starts_with("Arguments of '") && reason.contains(MISFITS),
+            "output_validation" => reason.starts_with(BLOCKED),
+            _ => false,
+        }
+}
+
+/// Short form of the text of a blocked result: the exceeded limit, or the place in the result and its violation. `None`
+/// for the text of another refusal.
+fn violation(reason: &str, decision: &Value) -> Option<String> {
+    let described = reason.strip_prefix(BLOCKED)?;
+    let [guard, place, schema_path] =
+        ["/metadata/guard", "/metadata/instance_path", "/metadata/schema_path"]
+            .map(|at| text(decision, at));
+    let limit = || described.rsplit_once(&*guard).map(|(_, limit)| limit.trim());
+    let keyword = || described.strip_suffix(&format!(" at '{schema_path}'"));
+    let place = if place.is_empty() { "(root)" } else { &*place };
+    Some(match &*guard {
+        "max_bytes" | "max_held_bytes" => format!("size: over {} bytes ({guard})", limit()?),
+        "max_depth" => format!("depth: over {} levels ({guard})", limit()?),
+        "" if schema_path.is_empty() => described.to_owned(),
+        "" => match described.split_once(&format!(" at '{schema_path}': ")) {
+            Some((_, expected)) => format!("schema: {place}: {expected}"),
+            None => format!("schema: {place}: {}", keyword().unwrap_or(described)),
+        },
+        _ => described.to_owned(),
+    })
 }
 
 /// Whether the decision was made by a rule.
@@ -137,9 +185,11 @@ fn of_server(record: &Value, cause: &str) -> String {
     }
 }
 
-/// Describes changed config keys, a token, or the number of rules.
+/// Describes changed config keys, a token, or the number of rules. A rejected change is marked as such, because lists of
+/// refused calls contain it.
 fn of_config(record: &Value, cause: String) -> Vec<String> {
-    let mut parts = vec![cause];
+    let is_rejected = text(record, "/status") == "rejected" && !cause.is_empty();
+    let mut parts = vec![if is_rejected { format!("change not in force: {cause}") } else { cause }];
     for (keys, when) in
         [("/metadata/applied", "changed"), ("/metadata/needs_restart", "after a restart")]
     {
@@ -266,6 +316,73 @@ mod tests {
     }
 
     #[test]
+    fn violation_is_stated_once() {
+        let decision = |policy: &str, why: &str| {
+            json!({"type": "policy_decision", "status": "blocked",
+                "metadata": {"policy": policy, "reason": why, "instance_path": "/head"}})
+        };
+        let call = |status: &str, why: &str| json!({"type": "tool_call", "status": status, "error_message": why});
+        let misfit = "Arguments of 's:t' do not fit: /head: expected number (got string)";
+        let judged = decision("input_validation", "at '/head': want number, but got string");
+        let refused = call("rejected", misfit);
+        assert_eq!(reason(&refused, &[&judged]), misfit);
+        let shown = reason_for_people(&refused, &[&judged], &["s:t".to_owned()]);
+        assert_eq!(shown, "do not fit: /head: expected number (got string)");
+        // The decision about the arguments was not the reason.
+        let warned = json!({"type": "policy_decision", "status": "warning",
+            "metadata": {"policy": "input_validation", "reason": "at '/head': odd"}});
+        let shown = reason(&call("error", "no such file"), &[&warned]);
+        assert_eq!(shown, "no such file; warning: at '/head': odd");
+        let shown = reason(&refused, &[&decision("rules", "not by the rules")]);
+        assert_eq!(shown, format!("{misfit}; blocked: not by the rules"));
+    }
+
+    #[test]
+    fn reason_of_a_blocked_result_begins_with_the_violation() {
+        let celsius = ("/celsius", "/properties/celsius/type", "");
+        let at_root = ("", "/additionalProperties", "");
+        for (described, (place, schema_path, guard), expected) in [
+            (
+                "type at '/properties/celsius/type': expected number, got string",
+                celsius,
+                "schema: /celsius: expected number, got string",
+            ),
+            (
+                "additionalProperties at '/additionalProperties'",
+                at_root,
+                "schema: (root): additionalProperties",
+            ),
+            (
+                "structuredContent is larger than max_bytes 5242880",
+                ("", "", "max_bytes"),
+                "size: over 5242880 bytes (max_bytes)",
+            ),
+            (
+                "structuredContent nests deeper than max_depth 64",
+                ("", "", "max_depth"),
+                "depth: over 64 levels (max_depth)",
+            ),
+            (
+                "structuredContent is missing, and the tool declares a schema",
+                ("", "", ""),
+                "structuredContent is missing, and the tool declares a schema",
+            ),
+        ] {
+            let decision = json!({"type": "policy_decision", "status": "blocked", "metadata": {
+                "policy": "output_validation", "reason": "at '/celsius': want number, but got string",
+                "instance_path": place, "schema_path": schema_path, "guard": guard,
+            }});
+            let text = format!("{BLOCKED}{described}");
+            let call = |status: &str| json!({"type": "tool_call", "status": status, "error_message": text});
+            let blocked = call("blocked");
+            assert_eq!(reason_for_people(&blocked, &[&decision], &[]), expected);
+            assert_eq!(reason(&blocked, &[&decision]), text, "unchanged for programs");
+            // A server's error may contain the words of a blocked result.
+            assert_eq!(reason_for_people(&call("error"), &[], &[]), text);
+        }
+    }
+
+    #[test]
     fn server_changes_are_described() {
         for (error, metadata, expected) in [
             ("", json!({"status": "connected", "tools": 1}), "connected, 1 tool"),
@@ -305,6 +422,9 @@ mod tests {
         let keys = json!({"applied": ["limits", "mcpServers.a"], "needs_restart": ["listen"]});
         assert_eq!(config("", keys), "changed: limits, mcpServers.a; after a restart: listen");
         assert_eq!(config("line 2: no", json!({"problems": 1})), "line 2: no");
+        let rejected =
+            json!({"type": "config_change", "status": "rejected", "error_message": "line 2: no"});
+        assert_eq!(reason(&rejected, &[]), "change not in force: line 2: no");
         assert_eq!(config("", json!({"section": "policy", "rules": 1})), "1 rule in force");
         let warned = json!({"section": "policy", "rules": 2, "warnings": 1});
         assert_eq!(config("", warned), "2 rules in force; 1 warning");

@@ -67,15 +67,21 @@ impl RowStyle {
         Self { intents: Intents::Words, times, reader: Reader::Program }
     }
 
+    /// Like [`RowStyle::plain`], but with the rows of a person at a terminal.
+    pub(in crate::commands) fn plain_for_people() -> Self {
+        Self { reader: Reader::Person, ..Self::plain() }
+    }
+
     /// Columns of `activity list`. The time is the storage time of the record, which determines the order of the list;
-    /// `activity show` has the start of the call. For people the tool includes the server.
-    pub(super) fn columns(&self) -> Vec<Column> {
+    /// `activity show` has the start of the call. For people the tool includes the server, and a type that all records
+    /// share (`has_one_type`) is the first column to be dropped.
+    pub(super) fn columns(&self, has_one_type: bool) -> Vec<Column> {
         let time = self.times.header("AGE", "TIME");
         match self.reader {
             Reader::Person => {
                 let mut columns = Column::all([
                     ("ID", Fit::Whole),
-                    ("TYPE", Fit::Rank(6)),
+                    ("TYPE", Fit::Rank(if has_one_type { 9 } else { 6 })),
                     ("TOOL", Fit::Key(1)),
                     ("INTENT", Fit::Key(2)),
                     ("STATUS", Fit::Whole),
@@ -84,6 +90,7 @@ impl RowStyle {
                     ("REASON", Fit::Below),
                 ]);
                 columns.insert(1, Column::new(time, Fit::Key(3)));
+                let columns = Column::with_servers(columns, "TOOL");
                 Column::with_numbers(columns, &["ID", "DURATION"])
             }
             Reader::Program => {
@@ -571,7 +578,7 @@ pub(super) mod tests {
     fn fr_034_row_shows_the_operation_type() {
         let people = styled(Intents::Icons, Reader::Person);
         let cells = texts(&people, &record(), &[]);
-        assert_eq!(cells.len(), people.columns().len());
+        assert_eq!(cells.len(), people.columns(false).len());
         assert_eq!(cells[..2], ["1", "11-21 02:12:56"]);
         let [tool, intent, took, principal] = [3, 4, 6, 7].map(|at| &*cells[at]);
         assert_eq!((tool, intent), ("github:delete_repo", "🗑 destr"));

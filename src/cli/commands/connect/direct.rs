@@ -17,12 +17,15 @@ use mcpproxy_config::edit_servers::Servers;
 use mcpproxy_config::file::{self, Loaded, MAX_FILE_BYTES};
 use mcpproxy_runtime::os::edited_file;
 use mcpproxy_server as server;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Maximum number of servers named in a message.
+/// Maximum number of servers named in a message, and of servers and projects named per list.
 const SHOWN_SERVERS: usize = 10;
+
+/// Word before the directory of a project.
+const PROJECT: &str = "project ";
 
 /// A server that the client reaches without the proxy.
 struct DirectServer {
@@ -60,7 +63,25 @@ impl Handling {
 /// All servers that a client reaches without the proxy.
 pub(super) struct DirectServers {
     client: McpClient,
+    /// Servers of the user-wide file.
     servers: Vec<DirectServer>,
+    projects: Vec<ProjectServers>,
+}
+
+/// Servers that a client reaches only in one project. They are reported, and never moved.
+struct ProjectServers {
+    /// The project's directory or config file, in words.
+    place: String,
+    names: Vec<String>,
+}
+
+impl ProjectServers {
+    /// The named place and its servers.
+    fn words(&self) -> String {
+        let names = self.names.iter().take(SHOWN_SERVERS).map(|name| line(name));
+        let more = if self.names.len() > SHOWN_SERVERS { ", …" } else { "" };
+        format!("{}: {}{more}", line(&self.place), names.collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// Result of a move.
@@ -88,12 +109,15 @@ impl DirectServers {
         members: &[(String, Value)],
         loaded: &Loaded,
     ) -> Self {
-        let read = ClientText::read(text, client.facts().syntax);
-        let mut servers = read.and_then(|text| text.servers()).unwrap_or_default();
-        servers.retain(|(name, block)| {
-            let is_own = block.as_object().is_some_and(|it| clients::is_own_entry(name, it));
-            name != NAME && !is_own && !clients::has_url_of(block, members)
+        let read = ClientText::read(text, client.facts().syntax).ok();
+        let servers = read.as_ref().and_then(|text| text.servers().ok()).unwrap_or_default();
+        let servers = without_proxy(servers, members);
+        let of_projects = read.filter(|_| client == McpClient::ClaudeCode);
+        let of_projects = of_projects.map(|text| text.of_projects()).unwrap_or_default();
+        let projects = of_projects.into_iter().filter_map(|(project, servers)| {
+            project_servers(format!("{PROJECT}{project}"), servers, members)
         });
+        let projects = projects.collect();
         let configured = configured(loaded);
         let mut found = FoundServers::default();
         import::sort_out(client, servers.iter().cloned().map(|it| (None, it)), &mut found);
@@ -123,7 +147,33 @@ impl DirectServers {
             let handling = handling(&name);
             DirectServer { name, block, handling }
         });
-        Self { client, servers: servers.collect() }
+        Self { client, servers: servers.collect(), projects }
+    }
+
+    /// Adds the servers of the client's config file in the project directory `folder`, unless that file is the
+    /// user-wide one, `path`. An unreadable file has no servers.
+    pub(super) fn with_project(
+        mut self,
+        folder: &Path,
+        path: &Path,
+        members: &[(String, Value)],
+    ) -> Self {
+        let file = self.client.project_file().map(|file| folder.join(file));
+        let Some(file) = file.filter(|file| file != path) else { return self };
+        let text = read(&file).ok().flatten();
+        let text = text.and_then(|it| ClientText::read(&it, self.client.facts().syntax).ok());
+        let servers = text.and_then(|text| text.servers().ok()).unwrap_or_default();
+        self.projects.extend(project_servers(file.display().to_string(), servers, members));
+        self
+    }
+
+    /// Servers of single projects as JSON.
+    pub(super) fn projects_json(&self) -> Value {
+        let json = |it: &ProjectServers| {
+            let place = it.place.strip_prefix(PROJECT).unwrap_or(&it.place);
+            json!({"project": place, "servers": it.names})
+        };
+        self.projects.iter().map(json).collect()
     }
 
     /// Servers that can be moved, in the order of their numbers in the preview.
@@ -177,6 +227,9 @@ impl DirectServers {
                 let _ = writeln!(shown, "not moved: '{}': {}", line(&server.name), line(why));
             }
         }
+        for project in &self.projects {
+            let _ = writeln!(shown, "not moved: in {}", project.words());
+        }
         let file = path.display().to_string();
         let _ = writeln!(
             shown,
@@ -214,8 +267,15 @@ impl DirectServers {
             }
             false => String::new(),
         };
-        (!left.is_empty())
-            .then(|| format!("It still reaches servers without mcpproxy: {named}{more}.{next}"))
+        let projects = self.projects.iter().take(SHOWN_SERVERS);
+        let projects = projects.map(|project| format!("in {} (not moved)", project.words()));
+        let more_projects = self.projects.len().saturating_sub(SHOWN_SERVERS);
+        let more_projects = (more_projects > 0).then(|| format!("and in {more_projects} more"));
+        let of_user = (!left.is_empty()).then(|| format!("{named}{more}"));
+        let all: Vec<_> = of_user.into_iter().chain(projects).chain(more_projects).collect();
+        (!all.is_empty()).then(|| {
+            format!("It still reaches servers without mcpproxy: {}.{next}", all.join("; "))
+        })
     }
 
     /// Moves the movable servers at these positions. A server whose entry has changed in the meantime is not moved.
@@ -351,6 +411,29 @@ impl DirectServers {
     }
 }
 
+/// Servers that are not an entry for the proxy; `members` is such an entry.
+fn without_proxy(
+    mut servers: Vec<(String, Value)>,
+    members: &[(String, Value)],
+) -> Vec<(String, Value)> {
+    servers.retain(|(name, block)| {
+        let is_own = block.as_object().is_some_and(|it| clients::is_own_entry(name, it));
+        name != NAME && !is_own && !clients::has_url_of(block, members)
+    });
+    servers
+}
+
+/// The servers of one project; `None` if it has none but the proxy.
+fn project_servers(
+    place: String,
+    servers: Vec<(String, Value)>,
+    members: &[(String, Value)],
+) -> Option<ProjectServers> {
+    let servers = without_proxy(servers, members).into_iter();
+    let names: Vec<_> = servers.map(|(name, _)| name).collect();
+    (!names.is_empty()).then_some(ProjectServers { place, names })
+}
+
 /// The server's name in mcpproxy's config, if it differs from the client's.
 fn alias(server: &DirectServer, ours: &str) -> String {
     if server.name == ours { String::new() } else { format!(" as '{}'", line(ours)) }
@@ -389,8 +472,57 @@ fn covers(ours: &Value, members: &EntryMembers) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Cli;
     use crate::clients::file;
-    use serde_json::json;
+    use crate::start_proxy;
+    use clap::Parser as _;
+
+    #[test]
+    fn servers_of_projects_are_named_and_not_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.json");
+        let cli = ["mcpproxy", "-c", config.to_str().unwrap(), "init"];
+        let loaded = start_proxy::load_or_default(&Cli::parse_from(cli).global, None).unwrap();
+        let (url, proxy) = ("http://127.0.0.1:8080/mcp", json!({"command": "mcpproxy"}));
+        let members = [("url".to_owned(), json!(url))];
+        let text = json!({
+            "mcpServers": {"time": {"command": "time"}, "mcpproxy": {"url": url}},
+            "projects": {
+                "/path/proj": {"mcpServers": {"everything2": {"command": "all"}, "proxy": proxy}},
+                "/path/none": {"mcpServers": {"mcpproxy": {"url": url}}},
+                "/path/empty": {},
+            },
+        });
+        let text = text.to_string();
+        let code = DirectServers::find(McpClient::ClaudeCode, &text, &members, &loaded);
+        assert_eq!(code.movable_names(), ["time"]);
+        assert_eq!(
+            code.hint(&[], &loaded).unwrap(),
+            "It still reaches servers without mcpproxy: time; in project /path/proj: everything2 (not moved). \
+             `mcpproxy connect claude-code --move` moves them into mcpproxy."
+        );
+        let moved = ["time".to_owned()];
+        assert_eq!(
+            code.hint(&moved, &loaded).unwrap(),
+            "It still reaches servers without mcpproxy: in project /path/proj: everything2 (not moved)."
+        );
+        let shown = code.shown(Path::new("/c.json"), &loaded, Colors::Plain);
+        assert!(shown.contains("not moved: in project /path/proj: everything2\n"), "{shown}");
+        let expected = json!([{"project": "/path/proj", "servers": ["everything2"]}]);
+        assert_eq!(code.projects_json(), expected);
+
+        let file = folder.path().join(".cursor/mcp.json");
+        std::fs::create_dir(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, json!({"mcpServers": {"sqlite": {"command": "s"}}}).to_string())
+            .unwrap();
+        let cursor = |path: &Path| {
+            let found = DirectServers::find(McpClient::Cursor, "{}", &members, &loaded);
+            found.with_project(folder.path(), path, &members).hint(&[], &loaded)
+        };
+        let expected = format!("in {}: sqlite (not moved).", file.display());
+        assert!(cursor(Path::new("/c.json")).unwrap().ends_with(&expected));
+        assert_eq!(cursor(&file), None, "the file is the user-wide one");
+    }
 
     #[test]
     fn entry_is_covered_only_with_the_same_target_and_each_value_or_a_reference() {
