@@ -541,7 +541,7 @@ fn verdicts_are_equal_in_both_protocol_families_and_at_the_direct_endpoint() {
 #[test]
 fn caller_without_access_to_a_tool_gets_no_details_of_its_schema() {
     let proxy = proxy_of(&json!([tool("added_issue", issue())]), json!({}), &json!({}));
-    let made = proxy.cli(&["token", "create", "ci", "--server", "none", "--json"]);
+    let made = proxy.cli(&["token", "create", "ci", "--tool", "none", "--json"]);
     let token = made.json()["token"].as_str().unwrap().to_owned();
     let call = |name: &str, args: Value| {
         let body = json!({"tool_name": "call_tool_read", "intent": {"operation_type": "read"},
@@ -551,7 +551,7 @@ fn caller_without_access_to_a_tool_gets_no_details_of_its_schema() {
             proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes());
         answer.json()["error"].as_str().unwrap().to_owned()
     };
-    let scope = format!("Token 'ci' does not allow tool '{TOOL}': it is limited to server 'none'");
+    let scope = format!("Token 'ci' does not allow tool '{TOOL}': it is limited to tool 'none'");
     assert_eq!(call(TOOL, json!({"secret": 1})), scope);
     // Once the schema is compiled, the arguments could be validated before admission; the message must be the same.
     error_text(&proxy.client().read(TOOL, json!({})));
