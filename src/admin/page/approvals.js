@@ -26,17 +26,16 @@ const stood = el('div', { id: 'standing-part', hidden: true }, el('h2', {}, 'Sta
 const decided = el('div.list', { id: 'decided' });
 let asked = 0;
 let inFleet = false;
+let wanted; // id of the card to focus
 
 export const approvals = {
   name: 'approvals',
   label: 'Approvals',
   root: el('div', {}, unseen, none, above, waiting, stood, decided, el('p.more', {}, anchor(link('activity', { type: 'approval' }), 'Earlier decisions'))),
-  async show({ id }) {
+  show({ id }) {
+    wanted = id;
     cards().forEach(unsettle);
-    await approvals.refresh();
-    const card = id && waiting.querySelector(`[data-id="${CSS.escape(id)}"]`);
-    card?.scrollIntoView({ block: 'nearest' });
-    card?.focus({ preventScroll: true });
+    return approvals.refresh();
   },
   refresh: () => attempt(load),
   tick: () => cards().forEach((card) => card.tick?.()),
@@ -74,6 +73,12 @@ async function load() {
     stood.hidden = !data.standing.length;
     arrange(standing, data.standing.map((it) => stays.get(it.id) ?? stands(it)));
   });
+  const card = wanted && waiting.querySelector(`[data-id="${CSS.escape(wanted)}"]`);
+  if (card) {
+    wanted = undefined;
+    card.scrollIntoView({ block: 'nearest' });
+    card.focus({ preventScroll: true });
+  }
   if (here().view === 'approvals') await loadDecided(mine);
 }
 
