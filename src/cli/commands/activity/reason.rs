@@ -1,9 +1,9 @@
 //! Reasons of outcomes, composed from a record and the decisions about it.
 //!
 //! For people, the rule or limit that refused a call comes first, so that a narrow column still shows its name, and the
-//! text of a blocked result begins with its violation. The texts of refusals are a contract, and records keep them. They contain names of tools and URIs that servers and
-//! agents chose. Therefore only a decision shows that a rule refused, and a text that contains the words of a refusal
-//! twice is not changed.
+//! text of a blocked result begins with its violation. The texts of refusals are a contract, and records keep them.
+//! They contain names of tools and URIs that servers and agents chose. Therefore only a decision shows that a rule
+//! refused, and a text that contains the words of a refusal twice is not changed.
 
 use crate::format::{counted, list, text};
 use serde_json::Value;
