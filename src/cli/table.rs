@@ -141,37 +141,43 @@ impl<T: Into<String>> From<T> for Cell {
 pub(super) struct CellWidths {
     /// Width of the longest cell; a column of empty cells is dropped first.
     pub(super) longest: usize,
-    /// Width at which truncated server names keep [`MIN_SERVER`] columns beside their tools.
-    servers: usize,
-    /// Minimum width from which on truncated cells of a key column differ if the cells do.
-    distinct: usize,
+    /// Minimum width while there is another column to drop.
+    floor: usize,
 }
 
 impl CellWidths {
     /// Measures of cells that are not known yet.
     pub(super) const fn of_longest(longest: usize) -> Self {
-        Self { longest, servers: 0, distinct: 0 }
+        Self { longest, floor: 0 }
     }
 
-    /// Measures the cells of a column of a table that is fitted to a width, or not.
-    fn measure<'c>(column: &Column, cells: impl Iterator<Item = &'c str>, is_fitted: bool) -> Self {
+    /// Measures the cells of a column of a table that is fitted to a width, if there is one. From the floor on,
+    /// truncated server names keep [`MIN_SERVER`] columns beside their tools, and truncated cells differ if the cells
+    /// do. For these, at most [`TOOL_SHARE`] and [`NAME_SHARE`] of the width are reserved.
+    fn measure<'c>(
+        column: &Column,
+        cells: impl Iterator<Item = &'c str>,
+        fitted_to: Option<usize>,
+    ) -> Self {
         let cells: BTreeSet<&str> = cells.collect();
         let longest = cells.iter().map(|text| text.width()).max().unwrap_or_default();
-        if !is_fitted || !matches!(column.fit, Fit::Key(_)) {
+        let Some(width) = fitted_to.filter(|_| matches!(column.fit, Fit::Key(_))) else {
             return Self::of_longest(longest);
-        }
+        };
         let of_server = |text: &&str| {
             let (server, tool) = server_and_tool(text)?;
             Some(server.width().min(MIN_SERVER + 1) + 1 + tool.width())
         };
         let servers = cells.iter().filter_map(of_server).max().filter(|_| column.has_servers);
+        let servers = servers.unwrap_or_default().min(width * TOOL_SHARE / 100);
         let are_distinct = |width: &usize| {
             let mut seen = HashSet::new();
             cells.iter().all(|text| seen.insert(column.cut_key(text, *width)))
         };
         let [_, (_, min)] = KEY_WIDTHS;
-        let distinct = (min..longest).rev().take_while(are_distinct).last().unwrap_or(longest);
-        Self { longest, servers: servers.unwrap_or_default(), distinct }
+        let widest = longest.min(width * NAME_SHARE / 100);
+        let distinct = (min..widest).rev().take_while(are_distinct).last().unwrap_or(widest);
+        Self { longest, floor: servers.max(distinct) }
     }
 }
 
@@ -211,22 +217,16 @@ struct Shown {
 impl TableLayout {
     /// Chooses columns by the `widths` of their contents; empty columns are dropped first.
     pub(super) fn new(columns: &[Column], widths: &[CellWidths], view: TableView) -> Self {
-        let percent = |share: usize| view.width.unwrap_or_default() * share / 100;
         let named = columns.iter().zip(widths).enumerate();
         let mut shown: Vec<Shown> = named
             .map(|(index, (Column { name, fit, align, has_servers }, cells))| {
                 let (name, width) = (name.to_string(), cells.longest.max(name.width()));
-                let (servers, distinct) = (
-                    cells.servers.min(percent(TOOL_SHARE)),
-                    cells.distinct.min(percent(NAME_SHARE)),
-                );
-                let floor = servers.max(distinct);
                 Shown {
                     index,
                     name,
                     whole: width,
                     width,
-                    floor,
+                    floor: cells.floor,
                     fit: *fit,
                     align: *align,
                     has_servers: *has_servers,
@@ -434,7 +434,7 @@ fn required_width(shown: &[Shown], free: usize) -> usize {
 pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) -> String {
     let widths = columns.iter().enumerate().map(|(at, column)| {
         let cells = rows.iter().filter_map(|row| row.get(at));
-        CellWidths::measure(column, cells.map(|cell| cell.text.as_str()), view.width.is_some())
+        CellWidths::measure(column, cells.map(|cell| cell.text.as_str()), view.width)
     });
     let layout = TableLayout::new(columns, &widths.collect::<Vec<_>>(), view);
     let mut drawn = layout.header();
