@@ -256,7 +256,7 @@ fn advised(message: String, all: Option<&str>) -> String {
 }
 
 /// Suffix of a message: the suggested name, or the command that lists all names.
-fn advice(suggestion: Option<&str>, all: Option<&str>) -> String {
+pub(super) fn advice(suggestion: Option<&str>, all: Option<&str>) -> String {
     match (suggestion, all) {
         (Some(suggestion), _) => format!(": did you mean {}?", line(suggestion)),
         (None, Some(command)) => format!(": `{command}` lists them"),
@@ -318,10 +318,15 @@ fn tool_among(word: &str, names: Vec<&str>) -> Option<String> {
 
 /// The most similar server or token.
 async fn among(backend: &Backend, what: &str, word: &str) -> Option<String> {
+    let names = names(backend, what).await?;
+    nearest(word, names.iter().map(String::as_str)).map(str::to_owned)
+}
+
+/// Names of all servers, or of all tokens; `None` if they cannot be read.
+pub(super) async fn names(backend: &Backend, what: &str) -> Option<Vec<String>> {
     let all: Value = parse(backend.get(&target(&[what], &[])).await.ok()?.json().ok()?).ok()?;
-    let names: Vec<_> =
-        list(&all, &format!("/{what}")).iter().map(|it| text(it, "/name")).collect();
-    nearest(word, names.iter().map(|name| &**name)).map(str::to_owned)
+    let all = list(&all, &format!("/{what}"));
+    Some(all.iter().map(|it| text(it, "/name").into_owned()).collect())
 }
 
 #[cfg(test)]

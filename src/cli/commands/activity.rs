@@ -9,7 +9,7 @@ use crate::commands::activity::export::{Retries, filters, times};
 use crate::commands::activity::row::duration;
 pub(super) use crate::commands::activity::row::{RowStyle, folded};
 pub(super) use crate::commands::activity::verify::{salvage, unsound};
-use crate::completion::did_you_mean;
+use crate::completion;
 use crate::error::{CommandError, Exit};
 use crate::format::{TimeStyle, Times, counted, list, text};
 use crate::output::{Output, Paragraph};
@@ -18,6 +18,7 @@ use crate::terminal_safe::line;
 use crate::{backend, logging, output, start_proxy};
 use futures_util::TryStreamExt;
 use mcpproxy_protocol::wire::sse::{Decoder, Item};
+use mcpproxy_runtime::nearest::nearest;
 use mcpproxy_server as server;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -129,19 +130,15 @@ async fn known_servers(backend: &Backend, global: &Global) -> Vec<String> {
         let servers = loaded.map(|loaded| loaded.config.servers).unwrap_or_default();
         return servers.iter().map(|server| server.name.to_string()).collect();
     }
-    let servers = backend.get(&target(&["servers"], &[])).await.ok();
-    let servers = servers.and_then(|it| output::parse(it.json().ok()?).ok()).unwrap_or_default();
-    list(&servers, "/servers").iter().map(|it| text(it, "/name").into_owned()).collect()
+    completion::names(backend, "servers").await.unwrap_or_default()
 }
 
 /// Sentence about a server that is none of the `known` ones; `None` if it is, or if none is known.
 fn server_hint(server: &str, known: &[String]) -> Option<String> {
     let is_unknown =
         !known.is_empty() && server.split(',').all(|it| !known.iter().any(|k| k == it));
-    let suggestion = match did_you_mean(server, known.iter().map(String::as_str)) {
-        suggestion if suggestion.is_empty() => ": `mcpproxy upstream list` lists them".to_owned(),
-        suggestion => suggestion,
-    };
+    let nearest = nearest(server, known.iter().map(String::as_str));
+    let suggestion = completion::advice(nearest, Some("mcpproxy upstream list"));
     is_unknown.then(|| format!("There is no server '{}'{suggestion}", line(server)))
 }
 

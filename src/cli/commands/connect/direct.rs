@@ -24,9 +24,6 @@ use std::path::Path;
 /// Maximum number of servers named in a message, and of servers and projects named per list.
 const SHOWN_SERVERS: usize = 10;
 
-/// Word before the directory of a project.
-const PROJECT: &str = "project ";
-
 /// A server that the client reaches without the proxy.
 struct DirectServer {
     /// The server's name at the client.
@@ -70,8 +67,10 @@ pub(super) struct DirectServers {
 
 /// Servers that a client reaches only in one project. They are reported, and never moved.
 struct ProjectServers {
-    /// The project's directory or config file, in words.
+    /// The project's directory, or its config file.
     place: String,
+    /// Word before the place.
+    word: &'static str,
     names: Vec<String>,
 }
 
@@ -80,7 +79,12 @@ impl ProjectServers {
     fn words(&self) -> String {
         let names = self.names.iter().take(SHOWN_SERVERS).map(|name| line(name));
         let more = if self.names.len() > SHOWN_SERVERS { ", …" } else { "" };
-        format!("{}: {}{more}", line(&self.place), names.collect::<Vec<_>>().join(", "))
+        format!(
+            "{}{}: {}{more}",
+            self.word,
+            line(&self.place),
+            names.collect::<Vec<_>>().join(", ")
+        )
     }
 }
 
@@ -115,7 +119,7 @@ impl DirectServers {
         let of_projects = read.filter(|_| client == McpClient::ClaudeCode);
         let of_projects = of_projects.map(|text| text.of_projects()).unwrap_or_default();
         let projects = of_projects.into_iter().filter_map(|(project, servers)| {
-            project_servers(format!("{PROJECT}{project}"), servers, members)
+            project_servers(("project ", project), servers, members)
         });
         let projects = projects.collect();
         let configured = configured(loaded);
@@ -163,16 +167,13 @@ impl DirectServers {
         let text = read(&file).ok().flatten();
         let text = text.and_then(|it| ClientText::read(&it, self.client.facts().syntax).ok());
         let servers = text.and_then(|text| text.servers().ok()).unwrap_or_default();
-        self.projects.extend(project_servers(file.display().to_string(), servers, members));
+        self.projects.extend(project_servers(("", file.display().to_string()), servers, members));
         self
     }
 
     /// Servers of single projects as JSON.
     pub(super) fn projects_json(&self) -> Value {
-        let json = |it: &ProjectServers| {
-            let place = it.place.strip_prefix(PROJECT).unwrap_or(&it.place);
-            json!({"project": place, "servers": it.names})
-        };
+        let json = |it: &ProjectServers| json!({"project": it.place, "servers": it.names});
         self.projects.iter().map(json).collect()
     }
 
@@ -425,13 +426,13 @@ fn without_proxy(
 
 /// The servers of one project; `None` if it has none but the proxy.
 fn project_servers(
-    place: String,
+    (word, place): (&'static str, String),
     servers: Vec<(String, Value)>,
     members: &[(String, Value)],
 ) -> Option<ProjectServers> {
     let servers = without_proxy(servers, members).into_iter();
     let names: Vec<_> = servers.map(|(name, _)| name).collect();
-    (!names.is_empty()).then_some(ProjectServers { place, names })
+    (!names.is_empty()).then_some(ProjectServers { place, word, names })
 }
 
 /// The server's name in mcpproxy's config, if it differs from the client's.
