@@ -167,12 +167,13 @@ export async function until(holds, said) {
   }
 }
 
-/** Answers the page's dialogs; `asked` contains those that were shown. */
-export function dialogs(page) {
-  const state = { asked: [], sure: true };
-  page.on('dialog', (dialog) => {
-    state.asked.push(dialog.message());
-    return state.sure ? dialog.accept() : dialog.dismiss();
-  });
-  return state;
+/** Confirms or cancels the page's dialog, and returns its question. Before, no second press of Enter confirms. */
+export async function answer(page, sure = true) {
+  const dialog = page.getByRole('dialog');
+  const question = await dialog.locator('p').innerText();
+  assert.ok(await dialog.getByRole('button', { name: 'Cancel' }).evaluate((it) => it === document.activeElement), 'the focus is on Cancel');
+  if (sure) await dialog.locator('.primary').click();
+  else await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  return question;
 }

@@ -6,7 +6,7 @@
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-import { WAIT_MS, ZONE, dialogs, shot, watch } from './checks.mjs';
+import { WAIT_MS, ZONE, shot, watch } from './checks.mjs';
 import { compare } from './looks.mjs';
 import { SHOTS, folder, makeCalls, serve } from './proxy.mjs';
 import * as activity from './views/activity.mjs';
@@ -39,7 +39,7 @@ try {
   browser.setDefaultTimeout(WAIT_MS);
   await browser.grantPermissions(['clipboard-read', 'clipboard-write']);
   const page = browser.pages()[0] ?? await browser.newPage();
-  const context = { page, browser, wrong: watch(page), dialogs: dialogs(page) };
+  const context = { page, browser, wrong: watch(page) };
   try {
     await login.look(context);
     await empty.look(context);

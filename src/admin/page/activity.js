@@ -209,6 +209,7 @@ const list = {
   paused: false,
   isRefused: false, // whether the filters are invalid
   held: 0, // records that came while it was paused
+  early: undefined, // records that came while the list loads, and may be missing in it
 
   /** Holds new records back, or loads them. */
   pause(wanted) {
@@ -227,7 +228,8 @@ const list = {
   /** Loads the newest page again. */
   load() {
     const mine = ++this.asked;
-    this.seen = 0;
+    const early = [];
+    [this.seen, this.early] = [0, early];
     return attempt(async () => {
       this.isRefused = false;
       let found;
@@ -247,6 +249,8 @@ const list = {
       this.trimmed = false;
       found.activities.forEach((it) => place(it));
       this.end(found.next_cursor);
+      this.early = undefined;
+      if (!this.paused) early.forEach((it) => this.add(it));
       mark(record.dataset.id);
     }, 'activity');
   },
@@ -325,6 +329,7 @@ const list = {
   /** Inserts a live record if it matches the filters. */
   add(it) {
     if (this.key === undefined || this.isRefused || known(it.id) || !fits(it, this.wanted)) return;
+    if (this.early?.length < MAX_ROWS) this.early.push(it);
     if (this.paused) {
       this.held += 1;
       this.showPause();

@@ -136,7 +136,7 @@ $('forget').addEventListener('click', () => {
   lock();
 });
 document.addEventListener('keydown', (event) => {
-  if (event.altKey || event.ctrlKey || event.metaKey || $('open').hidden || !view) return;
+  if (event.altKey || event.ctrlKey || event.metaKey || $('open').hidden || !view || document.querySelector('dialog')) return;
   const search = [...$(`view-${view.name}`).querySelectorAll('input[type=search]')].find((one) => one.offsetParent);
   if (event.key === '/' && search && !event.target.closest('input, select, textarea')) {
     event.preventDefault();

@@ -4,7 +4,7 @@
 // the pointer leaves it, new cards are appended, and a click is accepted only on a card that has not moved for a moment.
 
 import { heads, line } from './activity.js';
-import { $, SETTLE_MS, anchor, arrange, block, button, bytes, copied, el, empty, fill, identifier, lasted, number, option, pairs, para, redraw, tag, visible, when, whenMoving } from './dom.js';
+import { $, SETTLE_MS, anchor, arrange, block, button, bytes, confirmed, copied, el, empty, fill, identifier, lasted, number, option, pairs, para, redraw, tag, visible, when, whenMoving } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { here, link } from './route.js';
@@ -93,10 +93,13 @@ async function loadDecided(mine) {
 }
 
 /** Denies the calls that wait now. */
-function denied() {
-  const all = [...waiting.children].filter((card) => !card.until && card.dataset.asked === undefined);
-  if (all.length && confirm(`Deny all ${number(all.length)} waiting calls?`)) all.forEach((card) => card.deny());
+async function denied() {
+  const all = [...waiting.children].filter(isOpen);
+  if (all.length && await confirmed(`Deny all ${number(all.length)} waiting calls?`, 'Deny all')) all.filter(isOpen).forEach((card) => card.deny());
 }
+
+/** Whether the call of a card still waits, and nobody here has answered. */
+const isOpen = (card) => !card.until && card.dataset.asked === undefined;
 
 /** Whether the list contains all waiting calls of a node: it is not truncated, and the node answered or is known to be dead. */
 const whole = (data, node) => !data.left_out
@@ -221,12 +224,13 @@ function waits(it) {
     }
   });
   const answers = (event) => meant(event) && card.dataset.asked === undefined;
-  const approve = (event) => {
+  const approve = async (event) => {
     if (!answers(event)) return;
-    const sure = !call.destructive && !reach.value;
-    const long = reach.value ? `, ${reach.selectedOptions[0].textContent}` : '';
-    if (sure || confirm(visible(`Approve the ${call.operation} call of ${it.access}${long}?`))) {
-      decide({ decision: 'approve', digest: call.digest, for: reach.value || null }, `Approved${long}.`, 'success');
+    const scope = reach.value;
+    const long = scope ? `, ${reach.selectedOptions[0].textContent}` : '';
+    const sure = !call.destructive && !scope;
+    if (sure || await confirmed(`Approve the ${call.operation} call of ${it.access}${long}?`, 'Approve', call.destructive ? 'danger' : '')) {
+      decide({ decision: 'approve', digest: call.digest, for: scope || null }, `Approved${long}.`, 'success');
     }
   };
   const refuse = () => decide({ decision: 'deny' }, 'Denied.', 'blocked');

@@ -219,6 +219,25 @@ export function button(words, click, more = {}) {
   return el('button', { type: 'button', click, ...more }, words);
 }
 
+/**
+ * Asks `question` in a dialog and resolves to whether `words`, its button, was pressed. The focus begins on Cancel and the other button
+ * waits, so that no second click or key confirms.
+ */
+export function confirmed(question, words, style = 'danger') {
+  return new Promise((resolve) => {
+    const yes = button(words, () => dialog.close(words), { class: `primary ${style}`, disabled: true });
+    const close = () => {
+      dialog.remove();
+      resolve(dialog.returnValue === words);
+    };
+    const dialog = el('dialog.card', { 'aria-labelledby': 'question', close },
+      el('p', { id: 'question' }, question), el('div.answer', {}, button('Cancel', () => dialog.close(), { autofocus: true }), yes));
+    document.body.append(dialog);
+    dialog.showModal();
+    setTimeout(() => { yes.disabled = false; }, SETTLE_MS);
+  });
+}
+
 export function option(value, words = value) {
   return el('option', { value }, words);
 }

@@ -27,6 +27,7 @@ export function whenLocked(work) {
 export function forgetAsked() {
   session += 1;
   for (const { id } of document.querySelectorAll('.banner, .trouble')) say(id);
+  for (const dialog of document.querySelectorAll('dialog')) dialog.close();
 }
 
 /** Says something above the views, or nothing any more. */

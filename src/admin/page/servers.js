@@ -1,6 +1,6 @@
 // The servers view: one line each, and a panel with the details and actions of the one that is open.
 
-import { anchor, button, chip, clock, command, copy, el, empty, fill, identifier, keyHelp, markChips, nodes, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, took, trouble, visible, when, zero } from './dom.js';
+import { anchor, button, chip, clock, command, confirmed, copy, el, empty, fill, identifier, keyHelp, markChips, nodes, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, took, trouble, visible, when, zero } from './dom.js';
 import { listen } from './live.js';
 import { spark } from './plot.js';
 import { CALLS, happened } from './record.js';
@@ -300,8 +300,8 @@ function login({ login: standing }) {
 
 function buttons(server) {
   const { name } = server;
-  const does = (what, question) => () => {
-    if (question && !confirm(visible(question))) return;
+  const does = (what, question) => async () => {
+    if (question && !await confirmed(question, 'Disable')) return;
     act(async () => {
       try {
         await send(`servers/${segment(name)}/${what}`);

@@ -1,7 +1,7 @@
 // The config in force without secrets, its differences from the file, a form and an editor for settings with a preview, and the status
 // of the proxy itself.
 
-import { anchor, block, button, bytes, code, copied, editable, el, fill, identifier, laidOut, lasted, number, pairs, para, quiet, redraw, tag, took, trouble, when } from './dom.js';
+import { anchor, block, button, bytes, code, confirmed, copied, editable, el, fill, identifier, laidOut, lasted, number, pairs, para, quiet, redraw, tag, took, trouble, when } from './dom.js';
 import { Refused, act, ask, attempt, get, send } from './rest.js';
 import { link } from './route.js';
 import { settingsForm } from './settings_form.js';
@@ -28,7 +28,7 @@ const editor = el('div.trial card', { hidden: true },
     ', is changed in the file itself, servers with ', el('code', {}, 'mcpproxy upstream'), '.'),
   fields, asText,
   el('div.answer', {}, button('Preview changes', () => act(preview), { class: 'primary' }), turn,
-    button('Discard', () => (!isChanged() || confirm('Discard the changes?')) && close()), pending), proposed);
+    button('Discard', async () => (!isChanged() || await confirmed('Discard the changes?', 'Discard')) && close()), pending), proposed);
 /** The part of the view where a fault is shown. */
 const PARTS = { config: 'config', rules: 'config', activity: 'log' };
 const partOf = (fault) => PARTS[fault.part] ?? 'proxy';

@@ -1,7 +1,7 @@
 // The tools view: one line each, and a panel with the details of the one that is open, its definition compared with the accepted one,
 // approval and trial calls.
 
-import { SETTLE_MS, anchor, block, button, chip, code, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, stepRows, tag, trouble, visible } from './dom.js';
+import { SETTLE_MS, anchor, block, button, chip, code, confirmed, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, stepRows, tag, trouble, visible } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { change, here, link, named } from './route.js';
@@ -273,10 +273,10 @@ function definition(it) {
 /** The differences of a definition by part, and the button that approves exactly this definition. */
 function differs({ name, digest, tools: [now] }) {
   const since = performance.now();
-  const approve = ({ currentTarget }) => {
-    // It may have come under the pointer just now, in the place of another.
-    if (performance.now() - since < SETTLE_MS || !confirm(visible(`Approve ${name} as it is defined now?`))) return;
+  const approve = async ({ currentTarget }) => {
     const card = currentTarget.closest('.tool');
+    // It may have come under the pointer just now, in the place of another.
+    if (performance.now() - since < SETTLE_MS || !await confirmed(`Approve ${name} as it is defined now?`, 'Approve', '')) return;
     act(async () => {
       try {
         await send(`tools/${segment(name)}/approve`, { digest });
@@ -324,7 +324,7 @@ function trial(it, operation) {
       fill(came, trouble(`The arguments are not JSON: ${error.message}`));
       return;
     }
-    if (how.value === 'destructive' && !confirm(visible(`Call ${it.name}? It may delete or change something for good.`))) return;
+    if (how.value === 'destructive' && !await confirmed(`Call ${it.name}? It may delete or change something for good.`, 'Call')) return;
     const id = crypto.randomUUID?.() ?? `page-${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
     const record = para(anchor(link('activity', { request_id: id }), 'Show its record'));
     fill(came, quiet('In progress.'));

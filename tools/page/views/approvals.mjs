@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { count, go, keepsFocus, sound, step, until, visit } from '../checks.mjs';
+import { answer, count, go, keepsFocus, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
 // Characters that `src/cli/terminal_safe.rs` escapes: each is invisible, or looks like another character.
@@ -29,7 +29,7 @@ async function clicks(page, place, options) {
   });
 }
 
-export async function look({ page, dialogs, wrong }) {
+export async function look({ page, wrong }) {
   const cards = page.locator('#approvals > li');
   const still = page.locator('#approvals > li:not([data-moved])');
   const card = (words) => still.filter({ hasText: words });
@@ -72,7 +72,7 @@ export async function look({ page, dialogs, wrong }) {
   await cards.first().getByText('Approved.').waitFor();
   await none();
   await page.getByText('No call waits for approval.').waitFor();
-  assert.deepEqual(dialogs.asked, [], 'one harmless call needs no second word');
+  await count(page, 'dialog', 0); // one harmless call needs no second word
 
   step('a double click answers one call, and what slides under the pointer is not answered');
   const wanted = call('write', 'stub:no_hints', { note: 'wanted' }, 'wanted');
@@ -119,13 +119,12 @@ export async function look({ page, dialogs, wrong }) {
   await count(page, '#approvals > li', 3);
   await page.locator('#approval-count', { hasText: /^3 calls wait$/ }).waitFor();
   const denyAll = page.getByRole('button', { name: 'Deny all' });
-  dialogs.sure = false;
   await denyAll.click();
-  assert.equal(dialogs.asked.pop(), 'Deny all 3 waiting calls?');
+  await sound(page, 'dialog');
+  assert.equal(await answer(page, false), 'Deny all 3 waiting calls?');
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 3);
-  dialogs.sure = true;
   await denyAll.click();
-  dialogs.asked.pop();
+  await answer(page);
   assert.deepEqual(await Promise.all(flood), [403, 403, 403]);
   await none();
   await page.locator('#decided li', { hasText: /denied by admin over page/ }).nth(2).waitFor();
@@ -146,15 +145,13 @@ export async function look({ page, dialogs, wrong }) {
   step('a destructive call is approved with a second word, or denied');
   const destroys = call('destructive', 'stub:both_hints', { note: 'gone for good' }, 'cleaning up');
   await still.first().waitFor();
-  dialogs.sure = false;
   await press(still.first(), 'Approve');
-  assert.match(dialogs.asked.pop(), /destructive call of stub:both_hints/);
+  assert.match(await answer(page, false), /destructive call of stub:both_hints/);
   await count(page, '#approvals > li', 1);
-  dialogs.sure = true;
   await still.first().getByRole('combobox').selectOption('1h');
   await press(still.first(), 'Approve');
+  assert.match(await answer(page), /1 hour, any arguments/);
   assert.equal(await destroys, 200);
-  assert.match(dialogs.asked.pop(), /1 hour, any arguments/);
   await page.locator('#standing li').getByText('stub:both_hints').waitFor();
   await page.locator('#standing li').getByText(/^in \d+ min$/).waitFor();
   await none();
@@ -177,7 +174,7 @@ export async function look({ page, dialogs, wrong }) {
   const first = mine('write', 'stub:no_hints', {}, 'of a session');
   await card('of a session').getByRole('combobox').selectOption('this session, any arguments');
   await press(card('of a session'), 'Approve');
-  assert.match(dialogs.asked.pop(), /this session, any arguments/);
+  assert.match(await answer(page), /this session, any arguments/);
   assert.equal(await first, true);
   await page.locator('#standing li', { hasText: 'session' }).waitFor();
   await none();

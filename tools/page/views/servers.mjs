@@ -2,12 +2,12 @@
 
 import assert from 'node:assert/strict';
 
-import { ZONE, copies, count, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { ZONE, answer, copies, count, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, configured, offers, rest } from '../proxy.mjs';
 
 const [MANY, SHOWN] = [150, 100]; // number of servers, and number shown before more are requested
 
-export async function look({ page, dialogs, wrong }) {
+export async function look({ page, wrong }) {
   await visit(page, 'servers');
   const row = (name) => page.locator(`#servers tbody tr[data-name="${name}"]`);
   const panel = page.locator('#server');
@@ -162,14 +162,13 @@ export async function look({ page, dialogs, wrong }) {
   step('a server is disabled in the file with a second word, and enabled again');
   await open('notes');
   const notes = panel;
-  dialogs.sure = false;
   await notes.getByRole('button', { name: 'Disable' }).click();
-  assert.match(dialogs.asked.pop(), /Disable notes/);
+  assert.match(await answer(page, false), /Disable notes/);
+  assert.equal(await panel.isVisible(), true, 'Escape closes the dialog only');
   assert.equal(configured().mcpServers.notes.enabled, undefined);
-  dialogs.sure = true;
   await notes.getByRole('button', { name: 'Disable' }).click();
+  await answer(page);
   await notes.locator('.disabled').waitFor();
-  dialogs.asked.length = 0;
   assert.equal(configured().mcpServers.notes.enabled, false);
   await sound(page, 'server-disabled');
   await notes.getByRole('button', { name: 'Enable' }).click();

@@ -2,10 +2,10 @@
 
 import assert from 'node:assert/strict';
 
-import { copies, go, sound, step, until, visit } from '../checks.mjs';
+import { answer, copies, go, sound, step, until, visit } from '../checks.mjs';
 import { KEY, configure, configured, written } from '../proxy.mjs';
 
-export async function look({ page, dialogs, wrong }) {
+export async function look({ page, wrong }) {
   step('the config in force is shown without secrets');
   await visit(page, 'settings');
   const standing = page.locator('#standing-config');
@@ -90,6 +90,7 @@ export async function look({ page, dialogs, wrong }) {
   wrong.expected(/409/);
   assert.equal(configured().tools_limit, 7);
   await page.getByRole('button', { name: 'Discard' }).click();
+  await answer(page);
   assert.equal(await field.isVisible(), false);
   await edit();
   await until(async () => /"tools_limit": 7/.test(await field.inputValue()), () => field.inputValue());
@@ -123,11 +124,9 @@ export async function look({ page, dialogs, wrong }) {
   await form.getByText('No setting matches.').waitFor();
   await find.fill('');
   await setting('tools_limit').waitFor();
-  dialogs.sure = false;
   await page.getByRole('button', { name: 'Discard' }).click();
-  assert.equal(dialogs.asked.pop(), 'Discard the changes?');
+  assert.equal(await answer(page, false), 'Discard the changes?');
   assert.equal(await setting('tools_limit').inputValue(), '12');
-  dialogs.sure = true;
   await form.getByText('output validation', { exact: true }).click();
   assert.equal(await setting('output_validation.mode').inputValue(), 'strict');
   assert.equal(await setting('output_validation.max_bytes').getAttribute('placeholder'), 'default: 5,242,880 (5 MiB)');

@@ -2,11 +2,11 @@
 
 import assert from 'node:assert/strict';
 
-import { copies, count, go, sound, step, until, visit } from '../checks.mjs';
+import { answer, copies, count, go, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, offers, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
-export async function look({ page, dialogs, wrong }) {
+export async function look({ page, wrong }) {
   step('tools, searched and by server');
   await visit(page, 'tools');
   const panel = page.locator('#tool');
@@ -121,11 +121,9 @@ export async function look({ page, dialogs, wrong }) {
   await deletes.getByRole('button', { name: 'Call' }).click();
   await deletes.getByText(/use call_tool_destructive/).waitFor();
   wrong.expected(/403/);
-  dialogs.sure = false;
   await deletes.locator('[name=operation]').selectOption('destructive');
   await deletes.getByRole('button', { name: 'Call' }).click();
-  assert.match(dialogs.asked.pop(), /Call stub:delete_item/);
-  dialogs.sure = true;
+  assert.match(await answer(page, false), /Call stub:delete_item/);
 
   step('a tool that comes, changes and is approved elsewhere is seen without asking again, and what is open stays open');
   await go(page, '#tools?server=notes');
@@ -185,20 +183,18 @@ export async function look({ page, dialogs, wrong }) {
   const beside = await panel.locator('.sides', { has: page.locator('.old') }).first().locator('pre').evaluateAll((all) => all.map((it) => it.getBoundingClientRect()).map(({ left, top }) => [left, top]));
   assert.ok(beside.length === 2 && beside[0][0] < beside[1][0] && Math.abs(beside[0][1] - beside[1][1]) < 2, `old and new stand side by side: ${JSON.stringify(beside)}`);
   await sound(page, 'definition');
-  dialogs.sure = false;
   // A click is ignored while the definition has only just appeared under the pointer.
   await until(async () => {
     await panel.getByRole('button', { name: 'Approve' }).click();
-    return dialogs.asked.length > 0;
+    return await page.locator('dialog').count() > 0;
   }, () => 'nothing is asked');
-  assert.match(dialogs.asked.pop(), /Approve notes:added_note as it is defined now/);
+  assert.match(await answer(page, false), /Approve notes:added_note as it is defined now/);
   assert.match(await panel.innerText(), /in quarantine/);
-  dialogs.sure = true;
   await panel.getByRole('button', { name: 'Approve' }).click();
+  await answer(page);
   await until(async () => !(await panel.innerText()).includes('in quarantine'), () => panel.innerText());
   await panel.getByText('the accepted definition').waitFor();
   assert.equal(await panel.getByRole('button', { name: 'Approve' }).count(), 0);
-  dialogs.asked.length = 0;
 }
 
 function note(description, annotations) {
