@@ -1,19 +1,21 @@
 //! A minimal MCP upstream for the benchmarks. Its answers are prepared at the start, so that a benchmark measures the proxy.
 //!
 //! ```text
-//! bench_upstream http PORT         streamable HTTP on 127.0.0.1 (0 picks a port)
-//! bench_upstream http unix:PATH    the same on a Unix socket
-//! bench_upstream stdio             one message per line
+//! bench_upstream http PORT [TOOLS]         streamable HTTP on 127.0.0.1 (0 picks a port)
+//! bench_upstream http unix:PATH [TOOLS]    the same on a Unix socket
+//! bench_upstream stdio                     one message per line
 //! ```
 //!
-//! Tools: `plain_RESULT` (no output schema) and `typed_RESULT` (with one) for each of [`SIZES`] and each of [`shapes`]. A typed
-//! result of a size contains the same records as text and as structuredContent. HTTP is limited to the features that the
+//! Tools: `plain_RESULT` (no output schema) and `typed_RESULT` (with one) for each of [`SIZES`] and each of [`shapes`],
+//! `plain_100m`, made at its first call, and TOOLS more that nobody calls. A typed result of a size contains the same records as
+//! text and as structuredContent. HTTP is limited to the features that the
 //! benchmark's clients need: HTTP/1.1, `Content-Length`, keep-alive; JSON answers, and event streams at the path `/sse`.
 
 #![expect(clippy::indexing_slicing, reason = "a test server: a panic ends the benchmark loudly")]
 
 use std::error::Error;
 use std::io::Write;
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -22,6 +24,9 @@ use tokio::net::{TcpListener, UnixListener};
 /// Approximate sizes of a result, in bytes.
 const SIZES: [(&str, usize); 5] =
     [("300b", 300), ("1k", 1024), ("10k", 10_800), ("1m", 1024 * 1024), ("13m", 13 * 1024 * 1024)];
+
+/// Size of the result of `plain_100m`, in bytes.
+const HUGE: usize = 100 * 1024 * 1024;
 
 const ROWS: usize = 100;
 const LEVELS: usize = 20;
@@ -32,22 +37,26 @@ struct Tools {
     list: String,
     /// Tool name in quotes and the text of its `result`.
     results: Vec<(String, String)>,
+    /// Result of `plain_100m`.
+    huge: OnceLock<String>,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let tools: &'static Tools = Box::leak(Box::new(make_tools()));
+    let more = args.get(2).map_or(Ok(0), |count| count.parse())?;
+    let tools: &'static Tools = Box::leak(Box::new(make_tools(more)));
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["http", address] => serve_http(tools, address).await,
+        ["http", address] | ["http", address, _] => serve_http(tools, address).await,
         ["stdio"] => serve_stdio(tools).await,
-        _ => Err("usage: bench_upstream http PORT|unix:PATH | stdio".into()),
+        _ => Err("usage: bench_upstream http PORT|unix:PATH [TOOLS] | stdio".into()),
     }
 }
 
-fn make_tools() -> Tools {
-    let mut tools = Tools { list: String::new(), results: Vec::new() };
-    let mut list = Vec::new();
+fn make_tools(more: usize) -> Tools {
+    let mut tools = Tools { list: String::new(), results: Vec::new(), huge: OnceLock::new() };
+    let mut list = vec![tool("plain_100m", "Plain.")];
+    list.extend((0..more).map(|n| tool(&format!("more_{n}"), &format!("Finds item {n}."))));
     for (name, size) in SIZES {
         // A result carries its records twice (as text and as structured content), as real servers do.
         let mut items = Vec::new();
@@ -61,8 +70,7 @@ fn make_tools() -> Tools {
         let data = json!({"total": items.len(), "items": items});
         let typed =
             format!("{{\"content\":{},\"structuredContent\":{data}}}", text(&data.to_string()));
-        let plain = format!("{{\"content\":{}}}", text(&"x".repeat(size - 45)));
-        tools.add(&mut list, name, [plain, typed], &records_schema());
+        tools.add(&mut list, name, [plain(size), typed], &records_schema());
     }
     for (name, data, schema) in shapes() {
         let result = format!(
@@ -78,17 +86,23 @@ fn make_tools() -> Tools {
 impl Tools {
     /// Adds the tools `plain_NAME` and `typed_NAME` with their results. Only `typed_NAME` has the schema.
     fn add(&mut self, list: &mut Vec<Value>, name: &str, results: [String; 2], schema: &Value) {
-        let (input, hints) = (json!({"type": "object"}), json!({"readOnlyHint": true}));
-        let plain = json!({"name": format!("plain_{name}"), "description": "Plain.", "inputSchema": input, "annotations": hints});
-        let mut typed = plain.clone();
-        typed["name"] = format!("typed_{name}").into();
-        typed["description"] = "Typed.".into();
+        let plain = tool(&format!("plain_{name}"), "Plain.");
+        let mut typed = tool(&format!("typed_{name}"), "Typed.");
         typed["outputSchema"] = schema.clone();
         for (tool, result) in [plain, typed].into_iter().zip(results) {
             self.results.push((tool["name"].to_string(), result));
             list.push(tool);
         }
     }
+}
+
+fn tool(name: &str, description: &str) -> Value {
+    let (input, hints) = (json!({"type": "object"}), json!({"readOnlyHint": true}));
+    json!({"name": name, "description": description, "inputSchema": input, "annotations": hints})
+}
+
+fn plain(size: usize) -> String {
+    format!("{{\"content\":{}}}", text(&"x".repeat(size - 45)))
 }
 
 fn text(text: &str) -> Value {
@@ -188,7 +202,8 @@ fn answer(tools: &Tools, message: &[u8], out: &mut Vec<u8>) -> bool {
             .results
             .iter()
             .find(|(name, _)| text.contains(name))
-            .map(|(_, result)| result.as_str()),
+            .map(|(_, result)| result.as_str())
+            .or_else(|| text.contains("plain_100m").then(|| tools.huge.get_or_init(|| plain(HUGE)).as_str())),
         _ => None,
     };
     match result {
