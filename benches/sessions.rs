@@ -3,13 +3,13 @@
 use std::hint::black_box;
 
 use criterion::Criterion;
+use mcpproxy_downstream::session::SessionKey;
+use mcpproxy_downstream::session::{Opening, fresh_id};
+use mcpproxy_downstream::session_ticket::TicketOffice;
+use mcpproxy_downstream::source::Source;
 use mcpproxy_fleet::cluster_key::IdKeys;
 use mcpproxy_fleet::cluster_key::{ClusterKeys, KeyPurpose};
 use mcpproxy_fleet::node_state::NodeTag;
-use mcpproxy_gateway::downstream::session::SessionKey;
-use mcpproxy_gateway::downstream::session::{Opening, fresh_id};
-use mcpproxy_gateway::downstream::session_ticket::TicketOffice;
-use mcpproxy_gateway::downstream::source::Source;
 use mcpproxy_gateway::proxy::client::Client;
 use mcpproxy_gateway::proxy::client::Endpoint;
 use mcpproxy_policy::Principal;

@@ -7,6 +7,7 @@
 use std::sync::OnceLock;
 
 use bytes::Bytes;
+use mcpproxy_downstream::http::forwarded_parts;
 use mcpproxy_fleet::chain::place::NodeClaim;
 use mcpproxy_fleet::cluster_key::{ClusterKeys, KeyPurpose, PurposeKeys};
 use mcpproxy_fleet::config::NodeName;
@@ -20,7 +21,6 @@ use mcpproxy_fleet::peer_wire::{
     AnswerFrames, AnswerKey, AnswerReader, BadPeerAnswer, PeerAnswerPart, PeerRequestHead,
     PeerSender, RequestBinding,
 };
-use mcpproxy_gateway::downstream::http::forwarded_parts;
 
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const FLEET: FleetId = FleetId([1; 16]);

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mcpproxy_gateway::downstream::session::SessionKey;
-use mcpproxy_gateway::downstream::session::{IDLE_MS, Opening, Session, fresh_id};
-use mcpproxy_gateway::downstream::session_eviction::EVICTED;
-use mcpproxy_gateway::downstream::session_table::Sessions;
-use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_downstream::session::SessionKey;
+use mcpproxy_downstream::session::{IDLE_MS, Opening, Session, fresh_id};
+use mcpproxy_downstream::session_eviction::EVICTED;
+use mcpproxy_downstream::session_table::Sessions;
+use mcpproxy_downstream::source::Source;
 use mcpproxy_gateway::proxy::client::Endpoint;
 use mcpproxy_gateway::proxy::client::{Client, MAX_ASKED, Question, ServerQuestion};
 use mcpproxy_policy::Principal;

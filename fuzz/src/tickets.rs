@@ -3,11 +3,11 @@
 //! Input: a byte that selects the kind of the rest: an id, the characters of an id, the data sealed in an id, or a
 //! change to a valid id.
 
+use mcpproxy_downstream::session_ticket::{TicketEndpoint, TicketOffice};
+use mcpproxy_downstream::source::Source;
 use mcpproxy_fleet::cluster_key::{ClusterKeys, KeyPurpose};
 use mcpproxy_fleet::cluster_key::{IdKeys, MAX_ID_CHARS, MAX_SEALED_BYTES};
 use mcpproxy_fleet::node_state::NodeTag;
-use mcpproxy_gateway::downstream::session_ticket::{TicketEndpoint, TicketOffice};
-use mcpproxy_gateway::downstream::source::Source;
 use mcpproxy_gateway::proxy::client::Endpoint;
 use mcpproxy_policy::Principal;
 

@@ -35,9 +35,9 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use mcpproxy_downstream::session_table::Sessions;
+use mcpproxy_downstream::source::Source;
 use mcpproxy_fleet::FleetIndex;
-use mcpproxy_gateway::downstream::session_table::Sessions;
-use mcpproxy_gateway::downstream::source::Source;
 use mcpproxy_gateway::telemetry::{CertificateHealth, LogLines, LogTap};
 use mcpproxy_policy::identity::{CertifiedClient, PageLogins};
 use mcpproxy_runtime::io::address::Reached;

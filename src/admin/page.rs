@@ -11,7 +11,7 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
-use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_downstream::body::Body;
 
 /// Path of the page.
 const ROOT: &str = "/ui/";

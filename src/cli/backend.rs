@@ -20,7 +20,7 @@ use mcpproxy_admin::api;
 use mcpproxy_admin::api::SOURCE;
 use mcpproxy_catalog::persist;
 use mcpproxy_config::Config;
-use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_downstream::body::Body;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_server as server;
 use mcpproxy_server::{App, AppState};

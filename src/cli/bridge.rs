@@ -26,7 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use mcpproxy_gateway::downstream::authentication;
+use mcpproxy_downstream::authentication;
 use mcpproxy_gateway::proxy::shutdown::CUT_OFF;
 use mcpproxy_protocol::mcp::headers::{LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID};
 use mcpproxy_protocol::mcp::jsonrpc::{Code, Envelope};

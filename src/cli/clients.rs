@@ -5,7 +5,7 @@
 
 pub(super) use self::file::Syntax;
 use clap::ValueEnum;
-use mcpproxy_gateway::downstream::authentication;
+use mcpproxy_downstream::authentication;
 use serde_json::{Map, Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};

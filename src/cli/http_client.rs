@@ -14,7 +14,7 @@ use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::Full;
 use mcpproxy_admin::api::{SOURCE, proof};
-use mcpproxy_gateway::downstream::authentication;
+use mcpproxy_downstream::authentication;
 use mcpproxy_protocol::mcp::headers::LAST_EVENT_ID;
 use mcpproxy_runtime::io::address::{Address, Reached};
 use mcpproxy_runtime::io::http_client::{self, HttpConnection};

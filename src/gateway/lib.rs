@@ -1,6 +1,5 @@
-//! Handling of calls: MCP downstream over HTTP and stdio, sessions, long results, telemetry.
+//! Handling of calls: the proxy, long results, telemetry.
 
-pub mod downstream;
 pub mod node_directory;
 pub mod proxy;
 pub mod results;

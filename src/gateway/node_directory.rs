@@ -11,8 +11,8 @@ use mcpproxy_fleet::failure_detector::{Membership, NodeState};
 use mcpproxy_fleet::peers::Peers;
 use mcpproxy_policy::approvals::ApprovalId;
 
-pub(crate) use mcpproxy_fleet::node_state::NodeTag;
-pub(crate) use mcpproxy_fleet::peer_wire::MAX_REQUEST_BYTES as MAX_FORWARDED_BYTES;
+pub use mcpproxy_fleet::node_state::NodeTag;
+pub use mcpproxy_fleet::peer_wire::MAX_REQUEST_BYTES as MAX_FORWARDED_BYTES;
 
 /// Handle to the fleet. The default handle belongs to no fleet and does nothing.
 #[derive(Clone, Default)]
@@ -20,7 +20,7 @@ pub struct NodeDirectory(Option<Arc<FleetNode>>);
 
 /// Location of state that one node holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Whereabouts {
+pub enum Whereabouts {
     /// This node, or a node that is not a member of the fleet.
     Here,
     /// The named node.
@@ -50,11 +50,11 @@ impl NodeDirectory {
     }
 
     /// Whether there is no fleet, so that this node holds all state.
-    pub(crate) fn is_alone(&self) -> bool {
+    pub fn is_alone(&self) -> bool {
         self.0.is_none()
     }
 
-    pub(crate) fn peers(&self) -> Option<&Arc<Peers>> {
+    pub fn peers(&self) -> Option<&Arc<Peers>> {
         self.0.as_ref()?.peers()
     }
 
@@ -66,7 +66,7 @@ impl NodeDirectory {
     }
 
     /// Location of the node for whose tag `is_it` returns true.
-    pub(crate) fn find(&self, is_it: impl Fn(NodeTag) -> bool) -> Whereabouts {
+    pub fn find(&self, is_it: impl Fn(NodeTag) -> bool) -> Whereabouts {
         match &self.0 {
             Some(fleet) if !is_it(NodeTag::of(&fleet.name)) => locate(&fleet.living(), is_it),
             Some(_) | None => Whereabouts::Here,
@@ -87,7 +87,7 @@ impl NodeDirectory {
 
     /// Node that sends a principal's requests to servers with affinity, by rendezvous hashing over the reachable nodes;
     /// `None` if it is this node. Nodes with the same view of the fleet choose the same node.
-    pub(crate) fn of_principal(&self, mark: [u8; 16]) -> Option<Box<str>> {
+    pub fn of_principal(&self, mark: [u8; 16]) -> Option<Box<str>> {
         let fleet = self.0.as_ref().filter(|fleet| fleet.peers().is_some())?;
         let living = fleet.living();
         let reachable = living.living().filter(|view| {
@@ -100,7 +100,7 @@ impl NodeDirectory {
     }
 
     /// Names of at most `max` other living nodes.
-    pub(crate) fn others(&self, max: usize) -> Vec<Box<str>> {
+    pub fn others(&self, max: usize) -> Vec<Box<str>> {
         let Some(fleet) = &self.0 else { return Vec::new() };
         let living = fleet.living();
         let others = living.living().filter(|view| view.name != fleet.name);

@@ -14,7 +14,7 @@ pub mod client;
 pub mod direct;
 pub mod dispatch;
 mod exchange;
-pub(crate) mod extension;
+pub mod extension;
 pub mod held;
 mod kept_results;
 pub mod log_routing;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use mcpproxy_admin::api;
-use mcpproxy_gateway::downstream::session_table::Sessions;
+use mcpproxy_downstream::session_table::Sessions;
 use mcpproxy_gateway::proxy::Proxy;
 use mcpproxy_runtime::io::clock;
 

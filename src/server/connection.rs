@@ -40,9 +40,9 @@ use super::tracked_socket::{
 };
 use super::unread_body::BodyTiming;
 use super::{http2_connection, unread_body};
-use mcpproxy_gateway::downstream::authentication::{self, ProofRule, StreamCredential};
-use mcpproxy_gateway::downstream::http as mcp;
-use mcpproxy_gateway::downstream::http::ClientConnection;
+use mcpproxy_downstream::authentication::{self, ProofRule, StreamCredential};
+use mcpproxy_downstream::http as mcp;
+use mcpproxy_downstream::http::ClientConnection;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::proxy::settings::CurrentSettings;
 use mcpproxy_policy::Principal;

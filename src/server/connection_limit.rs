@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_downstream::source::Source;
 
 /// Number of slots of a source per additional connection that is evicted at a time. Evicting several together saves most newcomers the
 /// search of the table.

@@ -26,8 +26,8 @@ use tokio::sync::watch;
 
 use super::tracked_socket::TrackedSocket;
 use super::unread_body::UNREAD_TIMEOUT;
-use mcpproxy_gateway::downstream::body::Body;
-use mcpproxy_gateway::downstream::http::{
+use mcpproxy_downstream::body::Body;
+use mcpproxy_downstream::http::{
     BODY_TIMEOUT, BodyError, MAX_BODY_BYTES, PATHS, UNNAMED_TYPE, body_error,
 };
 use mcpproxy_gateway::proxy::memory_budget::{BodiesFull, BodyCharge, SMALL_BODY_BYTES};

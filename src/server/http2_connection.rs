@@ -37,8 +37,8 @@ use super::tracked_socket::{
     AcceptedClient, CLIENT_STALL_LIMIT, Exchange, Exchanges, TrackedSocket,
 };
 use super::unread_body::{self, BodyTiming};
-use mcpproxy_gateway::downstream::body::Body;
-use mcpproxy_gateway::downstream::http as mcp;
+use mcpproxy_downstream::body::Body;
+use mcpproxy_downstream::http as mcp;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::proxy::reply::Aborted;
 use mcpproxy_gateway::proxy::shutdown::Ending;

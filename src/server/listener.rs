@@ -33,7 +33,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use mcpproxy_config::TlsFiles;
-use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_downstream::source::Source;
 use mcpproxy_gateway::telemetry::CertificateHealth;
 use mcpproxy_policy::identity::{AuthorityStanding, FileStamp, file_stamp};
 use mcpproxy_runtime::io::address::Address;

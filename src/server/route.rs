@@ -30,16 +30,16 @@ use super::app_state::AppState;
 use super::unread_body;
 use mcpproxy_admin::api::answer_node;
 use mcpproxy_admin::{api, page};
+use mcpproxy_downstream::authentication::{ProofRule, StreamCredential, Unauthenticated};
+use mcpproxy_downstream::body::Body;
+use mcpproxy_downstream::http::{
+    BODY_TIMEOUT, BodyError, ClientConnection, body_error, collect_within,
+};
+use mcpproxy_downstream::{authentication, http as mcp};
 use mcpproxy_fleet::fleet_logs::NoAnswer;
 use mcpproxy_fleet::peer_wire::{AnswerFrames, MAX_REQUEST_BYTES, PATH, PeerRoute, PeerSender};
 use mcpproxy_fleet::record_questions::RecordQuestion;
 use mcpproxy_fleet::{FleetLogs, fleet_logs};
-use mcpproxy_gateway::downstream::authentication::{ProofRule, StreamCredential, Unauthenticated};
-use mcpproxy_gateway::downstream::body::Body;
-use mcpproxy_gateway::downstream::http::{
-    BODY_TIMEOUT, BodyError, ClientConnection, body_error, collect_within,
-};
-use mcpproxy_gateway::downstream::{authentication, http as mcp};
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::proxy::memory_budget::RequestBodies;
 use mcpproxy_gateway::proxy::reply::Aborted;

@@ -16,9 +16,9 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection_limit::IdleState;
-use mcpproxy_gateway::downstream::body::Body;
-use mcpproxy_gateway::downstream::http::ClientConnection;
-use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_downstream::body::Body;
+use mcpproxy_downstream::http::ClientConnection;
+use mcpproxy_downstream::source::Source;
 use mcpproxy_gateway::proxy::reply::Aborted;
 use mcpproxy_policy::identity::CertifiedClient;
 use mcpproxy_protocol::wire::splice::Splice;

@@ -11,7 +11,7 @@
 //!
 //! An event stream that ends before its response is resumed by a GET with the id of its last event (MCP 2025-11-25
 //! §Resumability and Redelivery); the request itself is never repeated. Resumption is bounded by the time limit of the
-//! awaited message and by [`MAX_RESUMES`]. `gateway::downstream::replay` is the counterpart for clients.
+//! awaited message and by [`MAX_RESUMES`]. `downstream::replay` is the counterpart for clients.
 
 use std::borrow::Cow;
 use std::future::poll_fn;

@@ -18,8 +18,21 @@ const CIRCLES: &[(&[&str], &str)] = &[];
 
 /// Crates of the workspace, by their folders below `src`.
 const CRATES: &[&str] = &[
-    "activity", "admin", "catalog", "config", "fleet", "gateway", "json", "policy", "protocol",
-    "runtime", "schema", "server", "upstream",
+    "activity",
+    "admin",
+    "catalog",
+    "cli",
+    "config",
+    "downstream",
+    "fleet",
+    "gateway",
+    "json",
+    "policy",
+    "protocol",
+    "runtime",
+    "schema",
+    "server",
+    "upstream",
 ];
 
 /// Prefix of the names of these crates.

@@ -18,6 +18,7 @@ const COVERED: &[&str] = &[
     "src/cli/",
     "src/config/",
     "src/catalog/",
+    "src/downstream/",
     "src/fleet/",
     "src/gateway/",
     "src/guide/",

@@ -55,10 +55,10 @@ fn protocol_literals_are_written_only_in_their_module() {
 #[test]
 fn protocol_literals_outside_their_module_are_reported() {
     for (path, line, bad) in [
-        ("src/gateway/downstream/legacy.rs", "const BATCHES: &str = \"2025-03-26\";", 1),
-        ("src/gateway/downstream/legacy.rs", "headers.get(\"mcp-session-id\")", 1),
-        ("src/gateway/downstream/legacy.rs", "// MCP 2025-03-26 has batches", 0),
-        ("src/gateway/downstream/legacy.rs", "#[cfg(test)]\nconst OLD: &str = \"2025-03-26\";", 0),
+        ("src/downstream/legacy.rs", "const BATCHES: &str = \"2025-03-26\";", 1),
+        ("src/downstream/legacy.rs", "headers.get(\"mcp-session-id\")", 1),
+        ("src/downstream/legacy.rs", "// MCP 2025-03-26 has batches", 0),
+        ("src/downstream/legacy.rs", "#[cfg(test)]\nconst OLD: &str = \"2025-03-26\";", 0),
         ("src/upstream/tests/families.rs", "const OLD: &str = \"2025-03-26\";", 0),
         ("src/protocol/mcp/revisions.rs", "const OLD: &str = \"2025-03-26\";", 0),
         ("tests/e2e/main.rs", "const OLD: &str = \"2025-03-26\";", 0),

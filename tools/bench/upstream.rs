@@ -203,7 +203,9 @@ fn answer(tools: &Tools, message: &[u8], out: &mut Vec<u8>) -> bool {
             .iter()
             .find(|(name, _)| text.contains(name))
             .map(|(_, result)| result.as_str())
-            .or_else(|| text.contains("plain_100m").then(|| tools.huge.get_or_init(|| plain(HUGE)).as_str())),
+            .or_else(|| {
+                text.contains("plain_100m").then(|| tools.huge.get_or_init(|| plain(HUGE)).as_str())
+            }),
         _ => None,
     };
     match result {

@@ -22,12 +22,12 @@ use super::local_approvals::{
 use super::query_parameters::decode_segment;
 use super::request::ApiRequest;
 use super::response::{ApiError, Success, encode, rfc_3339};
+use mcpproxy_downstream::body::Body;
 use mcpproxy_fleet::FleetNode;
 use mcpproxy_fleet::failure_detector::{Membership, NodeState, NodeView};
 use mcpproxy_fleet::node_state::NodeTag;
 use mcpproxy_fleet::peer_wire::PeerRoute;
 use mcpproxy_fleet::peers::{Hop, PeerError};
-use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::{Worker, dispatch};
 use mcpproxy_policy::Principal;
 use mcpproxy_policy::approvals::{

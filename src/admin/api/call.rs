@@ -15,7 +15,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::request::{ApiRequest, read_body};
 use super::response::{self, ApiError, Success};
 use mcpproxy_activity::record::Source;
-use mcpproxy_gateway::downstream::body::{Body, Streamed};
+use mcpproxy_downstream::body::{Body, Streamed};
 use mcpproxy_gateway::proxy::call::{self, CallToolInput};
 use mcpproxy_gateway::proxy::client::Caller;
 use mcpproxy_gateway::proxy::refusal::{Refusal, RefusalKind};

@@ -20,8 +20,8 @@ use super::request::{ApiRequest, read_body};
 use super::response;
 use super::response::{ApiError, Success, encode, rfc_3339};
 use crate::api::State;
+use mcpproxy_downstream::body::Body;
 use mcpproxy_fleet::facts::{ConfigFact, ConfigRun, ConfigRunState, ConfigVersion};
-use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::{Worker, dispatch};
 
 /// Status of the config in force relative to its file.

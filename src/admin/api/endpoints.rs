@@ -25,8 +25,8 @@ use super::{
     activity, approvals, call, config, events, export, fleet, metrics, page_session, policy, proof,
     resource_metadata, servers, status, tokens, tools,
 };
-use mcpproxy_gateway::downstream::authentication;
-use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_downstream::authentication;
+use mcpproxy_downstream::body::Body;
 use mcpproxy_policy::Principal;
 
 /// Clients that may use an endpoint. The admin may use all of them.

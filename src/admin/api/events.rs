@@ -32,10 +32,10 @@ use mcpproxy_activity::record::NodeId;
 use mcpproxy_activity::{
     Activity, Filter, Id, Live, LiveEvent, PORTION, Page, Payloads, Portion, QueryError, StoreError,
 };
+use mcpproxy_downstream::body::Body;
 use mcpproxy_fleet::fleet_watch::OVERLAP_MS;
 use mcpproxy_fleet::record_questions::WatchCursor;
 use mcpproxy_fleet::{FleetNode, FleetWatch, WatchEvent};
-use mcpproxy_gateway::downstream::body::Body;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_protocol::mcp::headers;
 use mcpproxy_runtime::io::clock::wall_ms;

@@ -22,7 +22,7 @@ use super::call::SOURCE;
 use super::request::{ApiRequest, read_body};
 use super::response::{self, ApiError, Success, encode, rfc_3339};
 use crate::api::{ConnectionInfo, State};
-use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_downstream::body::Body;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_policy::Principal;
 use mcpproxy_policy::host_check::AskingOrigin;

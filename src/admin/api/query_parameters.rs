@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
 
 use super::response::ApiError;
-use mcpproxy_gateway::downstream::authentication;
+use mcpproxy_downstream::authentication;
 
 /// Maximum length of a value, in characters after decoding.
 const MAX_VALUE_CHARS: usize = 1024;

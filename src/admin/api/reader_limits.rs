@@ -11,7 +11,7 @@ use http::StatusCode;
 
 use super::response::ApiError;
 use mcpproxy_activity::Record;
-use mcpproxy_gateway::downstream::source::Source;
+use mcpproxy_downstream::source::Source;
 use mcpproxy_runtime::keyed_counts::{CountedUse, KeyedCounts, UsedUp};
 
 /// Maximum number of concurrent readers of `/events`.

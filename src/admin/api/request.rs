@@ -10,7 +10,7 @@ use http::request::Parts;
 use super::query_parameters::{BadQuery, Query};
 use super::response::{self, ApiError};
 use crate::api::{ConnectionInfo, State};
-use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_downstream::body::Body;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_policy::Principal;
 

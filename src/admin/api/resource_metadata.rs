@@ -11,9 +11,9 @@ use utoipa::ToSchema;
 
 use super::request::ApiRequest;
 use super::response::{self, ApiError, encode};
-use mcpproxy_gateway::downstream::authentication::Unauthenticated;
-use mcpproxy_gateway::downstream::body::Body;
-use mcpproxy_gateway::downstream::http::PATHS;
+use mcpproxy_downstream::authentication::Unauthenticated;
+use mcpproxy_downstream::body::Body;
+use mcpproxy_downstream::http::PATHS;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_policy::identity;
 

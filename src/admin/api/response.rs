@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 
-use mcpproxy_gateway::downstream::body::Body;
+use mcpproxy_downstream::body::Body;
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock::wall_ms;
 

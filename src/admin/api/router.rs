@@ -12,11 +12,9 @@ use super::request::ApiRequest;
 use super::response::{self, ApiError, fresh_request_id};
 use super::{endpoints, page_session, resource_metadata};
 use crate::api::{ConnectionInfo, State};
-use mcpproxy_gateway::downstream::authentication::{
-    self, ProofRule, StreamCredential, Unauthenticated,
-};
-use mcpproxy_gateway::downstream::body::Body;
-use mcpproxy_gateway::downstream::http::{BodyError, collect};
+use mcpproxy_downstream::authentication::{self, ProofRule, StreamCredential, Unauthenticated};
+use mcpproxy_downstream::body::Body;
+use mcpproxy_downstream::http::{BodyError, collect};
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_policy::Principal;
 use mcpproxy_policy::identity::Proven;

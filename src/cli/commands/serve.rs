@@ -13,7 +13,6 @@ use crate::{bridge, output, running_proxy, start_proxy};
 use mcpproxy_activity::salvage::Salvaged;
 use mcpproxy_activity::{StoreError, restore, salvage};
 use mcpproxy_config::Config;
-use mcpproxy_gateway::downstream;
 use mcpproxy_gateway::proxy::Worker;
 use mcpproxy_gateway::proxy::client::Endpoint;
 use mcpproxy_gateway::telemetry::LogHandles;
@@ -220,8 +219,12 @@ fn serve_in_process(
             shared.api.config.reload_on_signal();
         });
         let mut ended = std::pin::pin!(server::ended_by_signal());
-        let mut serving =
-            std::pin::pin!(downstream::stdio::serve(worker, endpoint, input, tokio::io::stdout()));
+        let mut serving = std::pin::pin!(mcpproxy_downstream::stdio::serve(
+            worker,
+            endpoint,
+            input,
+            tokio::io::stdout()
+        ));
         tokio::select! {
             served = &mut serving => return served,
             ended = &mut ended => ended?,

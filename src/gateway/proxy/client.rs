@@ -44,7 +44,7 @@ pub(crate) const MAX_ELICITATION_ID_BYTES: usize = 256;
 /// Maximum number of resource subscriptions of one client.
 pub(crate) const MAX_SUBSCRIPTIONS: usize = 256;
 /// Maximum length of a client name in bytes; longer ones are truncated.
-pub(crate) const MAX_CLIENT_NAME_BYTES: usize = 128;
+pub const MAX_CLIENT_NAME_BYTES: usize = 128;
 
 /// Maximum number of queued messages outside any response; further ones are dropped.
 pub(crate) const MAX_ASIDE: usize = 32;
@@ -54,7 +54,7 @@ const QUESTION_BITS: u32 = 22;
 
 /// Number of the fleet node that asked the question with this id; 0 without a fleet. Ambiguous after about four
 /// million questions in one session.
-pub(crate) fn node_of_question(id: u64) -> u64 {
+pub fn node_of_question(id: u64) -> u64 {
     id >> QUESTION_BITS
 }
 
@@ -64,7 +64,7 @@ static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Severity of a log message (RFC 5424), lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
+pub enum Level {
     Debug,
     Info,
     Notice,
@@ -337,17 +337,17 @@ impl Client {
     }
 
     /// Uses question ids of fleet node `node`, so that the answer may arrive at another node ([`node_of_question`]).
-    pub(crate) fn asked_at(self, node: u64) -> Self {
+    pub fn asked_at(self, node: u64) -> Self {
         self.asked.lock().next = node << QUESTION_BITS;
         self
     }
 
-    pub(crate) fn revision(&self) -> Revision {
+    pub fn revision(&self) -> Revision {
         Revision::of(self.version)
     }
 
     /// Sets the minimum level of log messages.
-    pub(crate) fn set_level(&self, level: Level) {
+    pub fn set_level(&self, level: Level) {
         self.level.store(level as u8, Ordering::Relaxed);
         self.chose_level.store(true, Ordering::Relaxed);
     }
@@ -364,7 +364,7 @@ impl Client {
     }
 
     /// Subscribes to messages outside of calls, until the receiver is dropped.
-    pub(crate) fn listen(&self) -> mpsc::Receiver<Bytes> {
+    pub fn listen(&self) -> mpsc::Receiver<Bytes> {
         let (sender, aside) = mpsc::channel(MAX_ASIDE);
         *self.aside.lock() = Some(sender);
         aside
@@ -404,7 +404,7 @@ impl Client {
     }
 
     /// Ends the client's subscriptions and open questions, and accepts no new ones.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         self.active.ended.store(true, Ordering::Relaxed);
         let subscriptions = self.subscriptions.lock().take();
         // Dropped outside the lock, because dropping them takes other locks.
@@ -414,7 +414,7 @@ impl Client {
     }
 
     /// Ends the client's open questions and accepts no new ones, since the client can no longer answer.
-    pub(crate) fn end_questions(&self) {
+    pub fn end_questions(&self) {
         let mut asked = self.asked.lock();
         asked.ended = true;
         let open = std::mem::take(&mut asked.open);
@@ -440,7 +440,7 @@ impl Client {
     }
 
     /// Whether the client's level includes `level`.
-    pub(crate) fn wants(&self, level: Level) -> bool {
+    pub fn wants(&self, level: Level) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
 
@@ -592,7 +592,7 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// The endpoint's only server, if it has just one.
-    pub(crate) fn server(&self) -> Option<&Arc<str>> {
+    pub fn server(&self) -> Option<&Arc<str>> {
         match self {
             Self::Search | Self::All => None,
             Self::Server(server) => Some(server),
@@ -600,7 +600,7 @@ impl Endpoint {
     }
 
     /// Internal URI, in its canonical spelling, of a resource that the endpoint's clients call `uri`.
-    pub(crate) fn exposed_uri<'a>(&self, uri: &'a str) -> Cow<'a, str> {
+    pub fn exposed_uri<'a>(&self, uri: &'a str) -> Cow<'a, str> {
         match self {
             Self::Search | Self::All => match exposed::split_uri(uri) {
                 Some((server, own)) => Cow::Owned(exposed::uri(&server, &own)),
@@ -611,7 +611,7 @@ impl Endpoint {
     }
 
     /// URI of a resource for the endpoint's clients; `None` if it does not expose the resource.
-    pub(crate) fn shown_uri<'a>(&self, exposed: &'a str) -> Option<Cow<'a, str>> {
+    pub fn shown_uri<'a>(&self, exposed: &'a str) -> Option<Cow<'a, str>> {
         match self {
             Self::Search | Self::All => Some(Cow::Borrowed(exposed)),
             Self::Server(only) => {
@@ -658,7 +658,7 @@ impl Peer {
     }
 
     /// Caller for a request with this raw id; the request counts as in flight while the caller exists.
-    pub(crate) fn caller(&self, id: &Bytes) -> Caller {
+    pub fn caller(&self, id: &Bytes) -> Caller {
         let inside = id.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
         Caller {
             source: Source::Mcp,

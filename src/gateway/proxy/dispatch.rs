@@ -196,7 +196,7 @@ struct InitializeParams {
 
 /// Members of `clientInfo` that the proxy uses.
 #[derive(Default, Deserialize)]
-pub(crate) struct ClientInfo {
+pub struct ClientInfo {
     #[serde(default)]
     pub name: String,
 }
@@ -297,7 +297,7 @@ fn overview(worker: &Worker, peer: &Peer) -> Arc<str> {
 }
 
 /// Supported revisions, newest first.
-pub(crate) fn supported(worker: &Worker) -> Vec<&'static str> {
+pub fn supported(worker: &Worker) -> Vec<&'static str> {
     worker.settings().offered_era.revisions()
 }
 
@@ -313,7 +313,7 @@ fn declared_capabilities(worker: &Worker, peer: &Peer) -> Value {
 }
 
 /// Server capabilities at an endpoint for clients of this family. Includes extensions only for a single server.
-pub(crate) fn capabilities(worker: &Worker, endpoint: &Endpoint, family: ProtocolFamily) -> Value {
+pub fn capabilities(worker: &Worker, endpoint: &Endpoint, family: ProtocolFamily) -> Value {
     if let Some(server) = endpoint.server() {
         let upstream = worker.proxy.upstreams.get(server);
         let capabilities = upstream.map(|upstream| passthrough::capabilities_of(&upstream, family));
@@ -438,7 +438,7 @@ pub struct Received {
 
 impl Received {
     /// Whether the request will be refused as ambiguous.
-    pub(crate) fn is_ambiguous(&self) -> bool {
+    pub fn is_ambiguous(&self) -> bool {
         self.ambiguity.is_some()
     }
 }
@@ -452,7 +452,7 @@ pub enum Incoming {
 
 impl Incoming {
     /// Raw id of a request; `None` for a notification or a response.
-    pub(crate) fn request_id(&self) -> Option<&[u8]> {
+    pub fn request_id(&self) -> Option<&[u8]> {
         match self {
             Self::Request(received) => received.request.id.as_deref(),
             Self::Response(_) => None,
@@ -491,11 +491,7 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Incoming, Bytes> {
 
 /// Forwards a client's response to the upstream, or the call, that asked. A response without an open question is
 /// dropped. An ambiguous one fails with the complete error response; the upstream or call gets the same error.
-pub(crate) async fn respond(
-    worker: &Worker,
-    client: &Client,
-    response: Response,
-) -> Result<(), Bytes> {
+pub async fn respond(worker: &Worker, client: &Client, response: Response) -> Result<(), Bytes> {
     let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
     let Some((question, record)) = id.and_then(|id| client.take_answered(id)) else {
         tracing::debug!(session = %client.session_id, "response without an open question dropped");
@@ -589,7 +585,7 @@ fn strict(worker: &Worker, body: &[u8]) -> Result<(), TapeFault> {
 
 /// State that a request is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BoundTo {
+pub enum BoundTo {
     /// No state: any node can serve the request.
     Nothing,
     /// State that a server holds for the client's session.
@@ -600,7 +596,7 @@ pub(crate) enum BoundTo {
 
 /// State that a request at this endpoint is bound to. May fetch lists of servers to resolve a URI, each within the
 /// time limit for lists.
-pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Received) -> BoundTo {
+pub async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Received) -> BoundTo {
     let request = &received.request;
     if let Some(server) = endpoint.server() {
         return match is_for_server(&request.method) {
@@ -637,7 +633,7 @@ pub(crate) async fn bound_to(worker: &Worker, endpoint: &Endpoint, received: &Re
 
 /// Approval or held call named in the request state of a repeated request of `principal`, if a fleet node issued
 /// that state.
-pub(crate) fn approval_of_repeat(
+pub fn approval_of_repeat(
     worker: &Worker,
     principal: &Principal,
     received: &Received,
@@ -653,7 +649,7 @@ pub(crate) fn approval_of_repeat(
 }
 
 /// Whether a request at the endpoint of one server is addressed to that server; lists are not.
-pub(crate) fn is_for_server(method: &str) -> bool {
+pub fn is_for_server(method: &str) -> bool {
     let known = [
         "tools/call",
         "prompts/get",
@@ -667,7 +663,7 @@ pub(crate) fn is_for_server(method: &str) -> bool {
 }
 
 /// Whether the method is a task request, whose answer may contain server content.
-pub(crate) fn is_task_request(method: &str) -> bool {
+pub fn is_task_request(method: &str) -> bool {
     tasks::is_request(method)
 }
 

@@ -20,7 +20,7 @@ use super::refusal::{RecordKind, Refusal};
 use super::reply::Reaction;
 use super::worker::Worker;
 
-pub(crate) mod merged;
+pub mod merged;
 
 /// Members of params that the proxy reads.
 const META: &str = "_meta";

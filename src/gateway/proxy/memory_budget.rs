@@ -445,7 +445,7 @@ impl Drop for Share {
 /// Maximum size of a body that needs no budget; a retained message id may be a slice of it.
 pub const SMALL_BODY_BYTES: usize = SMALL_MESSAGE_BYTES;
 /// Budget for all larger bodies, in bytes.
-pub(crate) const MAX_BODIES_BYTES: u64 = 128 << 20;
+pub const MAX_BODIES_BYTES: u64 = 128 << 20;
 /// Granularity of charges.
 const STEP_BYTES: usize = 256 * 1024;
 
@@ -513,7 +513,7 @@ impl RequestBodies {
     }
 
     /// Budget for a body inside an already charged one; charges nothing.
-    pub(crate) fn uncharged(&self) -> BodyCharge<'_> {
+    pub fn uncharged(&self) -> BodyCharge<'_> {
         BodyCharge { bytes: usize::MAX, ..self.charge_of(ANYBODY) }
     }
 

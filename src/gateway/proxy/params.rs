@@ -164,7 +164,7 @@ pub struct ParamHeaders(Vec<(Box<str>, Bytes)>);
 
 impl ParamHeaders {
     /// Picks the parameter headers of a request, whose names are in lower case.
-    pub(crate) fn pick<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
+    pub fn pick<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
         let ours = headers.filter(|(name, _)| name.starts_with(PARAM_PREFIX));
         Self(ours.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect())
     }

@@ -9,7 +9,7 @@
 pub mod list_cache;
 pub mod lists;
 pub mod notifications;
-pub(crate) mod revocation;
+pub mod revocation;
 pub(crate) mod subscribers;
 
 use std::rc::Rc;

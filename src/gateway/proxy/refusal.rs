@@ -180,7 +180,7 @@ impl RefusalKind {
     }
 
     /// HTTP status of [`Refusal::mcp_response`].
-    pub(crate) fn mcp_status(self) -> StatusCode {
+    pub fn mcp_status(self) -> StatusCode {
         match self {
             Self::Headers => StatusCode::BAD_REQUEST,
             Self::Throttled => StatusCode::TOO_MANY_REQUESTS,

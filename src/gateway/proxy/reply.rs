@@ -78,7 +78,7 @@ impl std::fmt::Debug for CapacityCheck {
 
 impl Reply {
     /// Puts a piece into the slot and waits until it is taken.
-    pub(crate) async fn send(&self, piece: Piece) {
+    pub async fn send(&self, piece: Piece) {
         self.put(piece);
         // No waker: the side that takes the piece polls the call again.
         poll_fn(
@@ -88,7 +88,7 @@ impl Reply {
     }
 
     /// Puts the last piece into the slot without waiting.
-    pub(crate) fn put(&self, piece: Piece) {
+    pub fn put(&self, piece: Piece) {
         *self.shared.slot.borrow_mut() = Some(piece);
     }
 
@@ -99,7 +99,7 @@ impl Reply {
 
     /// Reason why the rest of the answer cannot be delivered after its connection broke; `None` if it can. Reserves
     /// space for a rest that fits.
-    pub(crate) fn undelivered(&self, rest: &Splice) -> Option<String> {
+    pub fn undelivered(&self, rest: &Splice) -> Option<String> {
         let capacity = self.shared.capacity.borrow();
         capacity.as_ref().and_then(|CapacityCheck(capacity)| capacity(rest).err())
     }
@@ -147,10 +147,7 @@ impl Running {
     }
 
     /// Next piece; `None` at the end of the reply.
-    pub(crate) fn poll_piece(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Piece, Aborted>>> {
+    pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, Aborted>>> {
         if let Some(piece) = self.reply.take() {
             return Poll::Ready(Some(Ok(piece)));
         }
@@ -173,17 +170,17 @@ impl Running {
     }
 
     /// Drops the call as canceled by its client, and records it as canceled.
-    pub(crate) fn cancel(self) {
+    pub fn cancel(self) {
         self.reply.shared.canceled.set(true);
     }
 
     /// Marks the connection as broken; `capacity` checks whether the rest of the answer can be stored.
-    pub(crate) fn answers_to(&self, capacity: impl Fn(&Splice) -> Result<(), String> + 'static) {
+    pub fn answers_to(&self, capacity: impl Fn(&Splice) -> Result<(), String> + 'static) {
         *self.reply.shared.capacity.borrow_mut() = Some(CapacityCheck(Box::new(capacity)));
     }
 
     /// Drops the call because its answer has no receiver, and records this reason.
-    pub(crate) fn give_up(self, why: String) {
+    pub fn give_up(self, why: String) {
         *self.reply.shared.given_up.borrow_mut() = Some(why);
     }
 

@@ -36,11 +36,11 @@ use super::worker::Worker;
 pub(super) mod capability;
 mod changed;
 pub mod known;
-pub(crate) mod legacy;
+pub mod legacy;
 pub(super) mod pending_cancellations;
 pub(super) mod related;
 mod state_fetches;
-pub(crate) mod subscription;
+pub mod subscription;
 
 /// Member of `metadata` with the method of a request about a task.
 pub(super) const TASK_METHOD: &str = "task_method";

@@ -142,7 +142,7 @@ impl Worker {
     }
 
     /// Continues a call whose connection broke; false, without continuing it, if `MAX_DEFERRED` are pending.
-    pub(crate) fn adopt(self: &Rc<Self>, call: impl Future<Output = ()> + 'static) -> bool {
+    pub fn adopt(self: &Rc<Self>, call: impl Future<Output = ()> + 'static) -> bool {
         if !self.may_defer() {
             return false;
         }

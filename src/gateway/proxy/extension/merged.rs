@@ -14,7 +14,7 @@ use crate::proxy::worker::Worker;
 pub(crate) const MAX_RULED: usize = 16;
 
 /// Whether the principal may see something of the server.
-pub(crate) fn may_know(worker: &Worker, principal: &Principal, server: &str) -> bool {
+pub fn may_know(worker: &Worker, principal: &Principal, server: &str) -> bool {
     let settings = worker.settings();
     let visible = policy::visible(principal, &settings.policy);
     visible.is_all()

@@ -17,7 +17,7 @@ use super::subscribers::Subscribers;
 /// Freshness of a list in milliseconds.
 pub(crate) const FRESH_MS: u64 = 60_000;
 /// Maximum wait for one server's list.
-pub(crate) const LIST_WAIT: Duration = Duration::from_secs(10);
+pub const LIST_WAIT: Duration = Duration::from_secs(10);
 
 /// Cached lists of all servers.
 #[derive(Debug, Default)]

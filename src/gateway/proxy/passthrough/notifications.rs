@@ -232,7 +232,7 @@ async fn one(upstream: &Upstream, proxy: &Proxy, lists: &Changed) {
 
 /// Resources of one subscription; unsubscribed on drop.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     proxy: Arc<Proxy>,
     principal: Principal,
     resources: Vec<ResourceSubscription>,
@@ -242,12 +242,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Watches those of `uris` that belong to a server with change notifications and that the peer may subscribe
     /// to. Each URI that belongs to a server is recorded as a request (ACT-1) under the subscription's raw `id`.
-    pub(crate) async fn begin(
-        worker: &Rc<Worker>,
-        peer: &Peer,
-        id: &Bytes,
-        uris: Vec<String>,
-    ) -> Self {
+    pub async fn begin(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, uris: Vec<String>) -> Self {
         let proxy = Arc::clone(&worker.proxy);
         let revocations = proxy.list_cache.subscribers.revocations();
         let principal = peer.principal.clone();
@@ -282,7 +277,7 @@ impl Watch {
     }
 
     /// Watched URIs as the client knows them, without revoked ones.
-    pub(crate) fn live_uris(&self) -> impl Iterator<Item = &str> {
+    pub fn live_uris(&self) -> impl Iterator<Item = &str> {
         let live = self.resources.iter().filter(|resource| resource.subscriber().is_some());
         live.map(|resource| &**resource.uri())
     }
@@ -292,7 +287,7 @@ impl Watch {
     }
 
     /// Whether its client may be notified of updates of this resource now. If not, the subscription ends.
-    pub(crate) fn receives(&self, uri: &str) -> bool {
+    pub fn receives(&self, uri: &str) -> bool {
         let watched = self.resources.iter().find(|resource| **resource.uri() == *uri);
         watched.and_then(ResourceSubscription::subscriber).is_some_and(|subscriber| {
             // A modern client has no session.
@@ -302,7 +297,7 @@ impl Watch {
     }
 
     /// Waits until the watch's last resource is revoked; waits forever if the watch has no resources.
-    pub(crate) async fn emptied(&mut self) {
+    pub async fn emptied(&mut self) {
         while self.resources.iter().any(|resource| resource.subscriber().is_some()) {
             if self.revocations.changed().await.is_err() {
                 break;

@@ -52,7 +52,7 @@ async fn ask_again(proxy: &Proxy) {
 
 /// Whether the client may be notified of updates of a resource now: it is subscribed and `principal` may read it.
 /// If not, the subscription ends.
-pub(crate) fn receives(proxy: &Proxy, client: &Client, principal: &Principal, uri: &str) -> bool {
+pub fn receives(proxy: &Proxy, client: &Client, principal: &Principal, uri: &str) -> bool {
     client.subscriber(uri).is_some_and(|subscriber| {
         !revoke_if_denied(proxy, &subscriber, principal, client.facts.get())
     })

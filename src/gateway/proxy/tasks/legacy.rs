@@ -140,16 +140,16 @@ fn object(state: &TaskState) -> String {
 
 /// Source of one session's status notifications, for its only notification stream. Changed tasks stay in the table
 /// until their states are fetched; if this stream ends before, they are left for the next one.
-pub(crate) struct TaskStatuses(StateFetches);
+pub struct TaskStatuses(StateFetches);
 
 impl TaskStatuses {
     /// Notifications for a client.
-    pub(crate) fn of(worker: &Rc<Worker>, peer: &Peer) -> Self {
+    pub fn of(worker: &Rc<Worker>, peer: &Peer) -> Self {
         Self(StateFetches::new(worker, quiet(peer), Bytes::from_static(NOTIFIED_ID)))
     }
 
     /// Next notification. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Bytes {
+    pub async fn next(&mut self) -> Bytes {
         let Self(fetches) = self;
         let (worker, client) = (Rc::clone(&fetches.worker), Arc::clone(&fetches.peer.client));
         let known = &worker.proxy.known_tasks;

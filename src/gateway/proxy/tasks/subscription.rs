@@ -44,7 +44,7 @@ const TOOL_WAIT: Duration = Duration::from_secs(5);
 
 const LISTEN: &str = "subscriptions/listen";
 
-pub(crate) struct TaskSubscription {
+pub struct TaskSubscription {
     fetches: StateFetches,
     followed: Vec<Followed>,
 }
@@ -59,12 +59,7 @@ struct Followed {
 
 impl TaskSubscription {
     /// Follows those of the client's tasks that it may ask about.
-    pub(crate) async fn begin(
-        worker: &Rc<Worker>,
-        peer: &Peer,
-        id: &Bytes,
-        wanted: Vec<String>,
-    ) -> Self {
+    pub async fn begin(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, wanted: Vec<String>) -> Self {
         let mut distinct: Vec<String> = Vec::new();
         for sealed in wanted.into_iter().take(MAX_TASKS) {
             if !distinct.contains(&sealed) {
@@ -77,13 +72,13 @@ impl TaskSubscription {
     }
 
     /// Ids of the followed tasks, as the client knows them.
-    pub(crate) fn ids(&self) -> Vec<String> {
+    pub fn ids(&self) -> Vec<String> {
         self.followed.iter().map(|followed| followed.sealed.to_string()).collect()
     }
 
     /// Params of the next notification with this `_meta`; waits forever if no task is followed. `None` if a task
     /// lost its slot, which ends the subscription. Cancel-safe.
-    pub(crate) async fn next(&mut self, meta: &Value) -> Option<String> {
+    pub async fn next(&mut self, meta: &Value) -> Option<String> {
         loop {
             if let Some(outcome) = self.fetches.outcome().await {
                 if let Some(members) = self.fetched(outcome) {

@@ -15,12 +15,12 @@ use super::body::{Body, json, plain, status};
 use super::reply::reply;
 use super::request::{ClientRefused, PROTOCOL_VERSION, Post, RequestParams};
 use super::{listen, placement};
-use crate::proxy::client::{Channel, Client, Endpoint, Peer};
-use crate::proxy::dispatch::{Incoming, Received};
-use crate::proxy::params::ParamHeaders;
-use crate::proxy::refusal::{Refusal, RefusalKind};
-use crate::proxy::reply::Reaction;
-use crate::proxy::{call, dispatch};
+use mcpproxy_gateway::proxy::client::{Channel, Client, Endpoint, Peer};
+use mcpproxy_gateway::proxy::dispatch::{Incoming, Received};
+use mcpproxy_gateway::proxy::params::ParamHeaders;
+use mcpproxy_gateway::proxy::refusal::{Refusal, RefusalKind};
+use mcpproxy_gateway::proxy::reply::Reaction;
+use mcpproxy_gateway::proxy::{call, dispatch};
 
 /// Serves one message, whose text is `body`.
 pub(super) async fn one(post: &Post<'_>, incoming: Incoming, body: Bytes) -> Response<Body> {

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::session::{Opening, Session, SessionBudget, SessionHome, SessionPlace};
 use super::session_eviction::{Candidates, Eviction, Holder, Occupancy, TooManySessions};
 use super::session_ticket::{SessionTicket, SessionTickets, TicketOffice};
-use crate::node_directory::NodeTag;
+use mcpproxy_gateway::node_directory::NodeTag;
 
 /// Shards, so that sessions rarely contend for a lock.
 const SHARDS: usize = 16;
@@ -355,7 +355,7 @@ mod tests {
     use super::super::session_ticket::tests::{office, opening as ticket_opening};
     use super::super::source::Source;
     use super::*;
-    use crate::proxy::client::{Client, Endpoint};
+    use mcpproxy_gateway::proxy::client::{Client, Endpoint};
 
     fn opening(n: u128) -> Opening {
         let id = fresh_id(n.to_be_bytes());
@@ -404,7 +404,7 @@ mod tests {
             .collect();
         let calls = Arc::new(InFlight::default());
         all[0].join(&calls);
-        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
+        let never = mcpproxy_gateway::proxy::reply::Running::new(|_| std::future::pending());
         let _busy = calls.watch(all[0].owner(), &bytes::Bytes::from_static(b"1"), never);
         let late = MAX_SESSIONS as u64;
         assert!(sessions.find(all[1].id(), late).is_some());
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn session_table_is_full_if_all_sessions_are_busy() {
         let sessions = Sessions::default();
-        let never = || crate::proxy::reply::Running::new(|_| std::future::pending());
+        let never = || mcpproxy_gateway::proxy::reply::Running::new(|_| std::future::pending());
         let _busy: Vec<_> = (0..MAX_SESSIONS as u128)
             .map(|n| {
                 let session = in_use(&sessions, n, Source::Loopback, 0);
@@ -521,7 +521,8 @@ mod tests {
                 let session = of(&sessions, n, &ada, 1);
                 let calls = Arc::new(InFlight::default());
                 session.join(&calls);
-                let never = crate::proxy::reply::Running::new(|_| std::future::pending());
+                let never =
+                    mcpproxy_gateway::proxy::reply::Running::new(|_| std::future::pending());
                 let call = calls.watch(session.owner(), &bytes::Bytes::from_static(b"1"), never);
                 (session, call)
             })
@@ -616,7 +617,7 @@ mod tests {
         let (ours, other) =
             (sessions.open(opening(1), 0).unwrap(), sessions.open(opening(2), 0).unwrap());
         let calls = Arc::new(InFlight::default());
-        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
+        let never = mcpproxy_gateway::proxy::reply::Running::new(|_| std::future::pending());
         let _call = calls.watch(ours.owner(), &bytes::Bytes::from_static(b"1"), never);
         ours.join(&calls);
         ours.join(&calls);

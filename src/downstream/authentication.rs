@@ -26,8 +26,8 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::body::{Body, ChunkStream};
-use crate::proxy::Worker;
-use crate::proxy::reply::Aborted;
+use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_gateway::proxy::reply::Aborted;
 
 pub const HEADER: &str = "x-api-key";
 

@@ -26,13 +26,13 @@ use super::body::{Body, COMMENT, response, too_many_streams};
 use super::replay::{EventId, EventKind, Next, StreamKind};
 use super::session::Session;
 use super::session_table::{Sessions, StreamPermits};
-use crate::proxy::client::{Channel, Endpoint, Peer};
-use crate::proxy::passthrough::notifications::Watch;
-use crate::proxy::passthrough::revocation;
-use crate::proxy::reply::{Aborted, NotificationFilter};
-use crate::proxy::tasks::legacy::TaskStatuses;
-use crate::proxy::tasks::subscription::TaskSubscription;
-use crate::proxy::{Worker, dispatch};
+use mcpproxy_gateway::proxy::client::{Channel, Endpoint, Peer};
+use mcpproxy_gateway::proxy::passthrough::notifications::Watch;
+use mcpproxy_gateway::proxy::passthrough::revocation;
+use mcpproxy_gateway::proxy::reply::{Aborted, NotificationFilter};
+use mcpproxy_gateway::proxy::tasks::legacy::TaskStatuses;
+use mcpproxy_gateway::proxy::tasks::subscription::TaskSubscription;
+use mcpproxy_gateway::proxy::{Worker, dispatch};
 
 /// Serves a GET with a new stream, or resumes the stream of the event `seen`.
 pub(super) fn standing(

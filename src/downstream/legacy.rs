@@ -29,10 +29,10 @@ use super::request::{
 use super::session::{Opening, Session, SessionKey, fresh_id};
 use super::session_table::Sessions;
 use super::{listen, placement, server_endpoint};
-use crate::proxy::client::{Channel, Client, Peer};
-use crate::proxy::dispatch::{Incoming, Received};
-use crate::proxy::reply::{Aborted, Initialize, Piece, Reaction};
-use crate::proxy::{Worker, dispatch, render};
+use mcpproxy_gateway::proxy::client::{Channel, Client, Peer};
+use mcpproxy_gateway::proxy::dispatch::{Incoming, Received};
+use mcpproxy_gateway::proxy::reply::{Aborted, Initialize, Piece, Reaction};
+use mcpproxy_gateway::proxy::{Worker, dispatch, render};
 
 /// Refusal of a request without a session: status and text.
 type NoSession = (StatusCode, &'static str);

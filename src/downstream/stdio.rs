@@ -25,13 +25,13 @@ use super::in_flight::{InFlight, Owner, Taken, Watched};
 use super::legacy::anonymous_client;
 use super::listen::{Subscription, legacy_notification, notices};
 use super::{request, server_endpoint};
-use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
-use crate::proxy::dispatch::Incoming;
-use crate::proxy::passthrough::list_cache::LIST_WAIT;
-use crate::proxy::passthrough::revocation;
-use crate::proxy::reply::{Initialize, NotificationFilter, Piece, Reaction, Running};
-use crate::proxy::tasks::legacy::TaskStatuses;
-use crate::proxy::{Worker, dispatch, render};
+use mcpproxy_gateway::proxy::client::{Channel, Client, Endpoint, Level, Peer};
+use mcpproxy_gateway::proxy::dispatch::Incoming;
+use mcpproxy_gateway::proxy::passthrough::list_cache::LIST_WAIT;
+use mcpproxy_gateway::proxy::passthrough::revocation;
+use mcpproxy_gateway::proxy::reply::{Initialize, NotificationFilter, Piece, Reaction, Running};
+use mcpproxy_gateway::proxy::tasks::legacy::TaskStatuses;
+use mcpproxy_gateway::proxy::{Worker, dispatch, render};
 
 /// Maximum number of calls in flight; further lines wait in the pipe.
 pub(crate) const MAX_CALLS: usize = 256;

@@ -18,8 +18,8 @@ use super::in_flight::{InFlight, Owner};
 use super::replay::ReplayStreams;
 use super::session_eviction::Holder;
 use super::source::Source;
-use crate::node_directory::NodeTag;
-use crate::proxy::client::{Client, Endpoint};
+use mcpproxy_gateway::node_directory::NodeTag;
+use mcpproxy_gateway::proxy::client::{Client, Endpoint};
 
 /// Idle time after which a session expires: 24 h.
 pub const IDLE_MS: u64 = 24 * 60 * 60 * 1000;
@@ -300,10 +300,10 @@ pub(super) mod tests {
     use mcpproxy_protocol::mcp::revisions::{NEWEST_LEGACY, ProtocolFamily};
 
     use super::*;
-    use crate::proxy::reply::Running;
+    use mcpproxy_gateway::proxy::reply::Running;
 
     /// A session outside any table.
-    pub(in crate::downstream) fn alone() -> Arc<Session> {
+    pub(crate) fn alone() -> Arc<Session> {
         let none = ClientCapabilities::default();
         let client =
             Client::new(fresh_id([1; 16]), "", NEWEST_LEGACY, ProtocolFamily::Legacy, none);

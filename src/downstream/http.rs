@@ -27,9 +27,9 @@ use super::request::{KnownHead, Origin, Post, RequestHead};
 use super::session_table::Sessions;
 use super::source::Source;
 use super::{authentication, legacy, modern, placement, request, server_endpoint};
-use crate::proxy::client::Endpoint;
-use crate::proxy::dispatch::Incoming;
-use crate::proxy::{Worker, dispatch};
+use mcpproxy_gateway::proxy::client::Endpoint;
+use mcpproxy_gateway::proxy::dispatch::Incoming;
+use mcpproxy_gateway::proxy::{Worker, dispatch};
 
 pub use super::body::{
     BODY_TIMEOUT, BodyError, MAX_BODY_BYTES, UNNAMED_TYPE, body_error, collect, collect_within,

@@ -18,8 +18,8 @@ use thiserror::Error;
 
 use super::session::{IDLE_MS, Opening, SessionKey, fresh_id};
 use super::source::Source;
-use crate::node_directory::NodeTag;
-use crate::proxy::client::{Client, Endpoint, MAX_CLIENT_NAME_BYTES};
+use mcpproxy_gateway::node_directory::NodeTag;
+use mcpproxy_gateway::proxy::client::{Client, Endpoint, MAX_CLIENT_NAME_BYTES};
 
 /// Validity of an id for reopening a session: 24 h. On the node that has the session, the id is valid as long as
 /// the session is used.
@@ -319,7 +319,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::downstream) fn office(key: u8, node: &str) -> TicketOffice {
+    pub(crate) fn office(key: u8, node: &str) -> TicketOffice {
         let node = NodeTag::of(&NodeName::parse(node).unwrap());
         TicketOffice::new(keys(key), node)
     }
@@ -330,7 +330,7 @@ pub(super) mod tests {
         IdKeys::of(&keys.derive(KeyPurpose::Session))
     }
 
-    pub(in crate::downstream) fn opening(salt: IdSalt, principal: Principal) -> Opening {
+    pub(crate) fn opening(salt: IdSalt, principal: Principal) -> Opening {
         let offers = ClientCapabilities { roots: true, ..ClientCapabilities::default() };
         let client =
             Client::new(fresh_id(salt), "ide", "2025-06-18", ProtocolFamily::Legacy, offers);

@@ -10,10 +10,10 @@ use std::time::Instant;
 use mcpproxy_policy::Principal;
 use percent_encoding::percent_decode_str;
 
-use crate::proxy::Worker;
-use crate::proxy::client::Endpoint;
-use crate::proxy::extension::merged::may_know;
-use crate::proxy::passthrough::list_cache::LIST_WAIT;
+use mcpproxy_gateway::proxy::Worker;
+use mcpproxy_gateway::proxy::client::Endpoint;
+use mcpproxy_gateway::proxy::extension::merged::may_know;
+use mcpproxy_gateway::proxy::passthrough::list_cache::LIST_WAIT;
 
 /// Beginning of the path.
 pub(super) const PREFIX: &str = "/mcp/server/";

@@ -10,7 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::proxy::reply::{Aborted, Piece, Running};
+use mcpproxy_gateway::proxy::reply::{Aborted, Piece, Running};
 use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_runtime::io::clock;
 

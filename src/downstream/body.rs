@@ -21,8 +21,8 @@ use mcpproxy_protocol::wire::splice::Splice;
 use mcpproxy_protocol::wire::sse::Encoder;
 
 use super::in_flight::{Taken, Watched};
-use crate::proxy::memory_budget::{BodiesFull, BodyCharge};
-use crate::proxy::reply::{Aborted, Piece};
+use mcpproxy_gateway::proxy::memory_budget::{BodiesFull, BodyCharge};
+use mcpproxy_gateway::proxy::reply::{Aborted, Piece};
 
 /// Chunks of a streamed body, polled on the worker that writes them.
 pub(crate) type ChunkStream = Pin<Box<dyn Stream<Item = Result<Bytes, Aborted>>>>;
@@ -326,8 +326,8 @@ mod tests {
     use mcpproxy_schema::output::AnswerMember;
 
     use super::*;
-    use crate::proxy::memory_budget::{MAX_BODIES_BYTES, RequestBodies};
-    use crate::proxy::reply::{Reply, Running};
+    use mcpproxy_gateway::proxy::memory_budget::{MAX_BODIES_BYTES, RequestBodies};
+    use mcpproxy_gateway::proxy::reply::{Reply, Running};
 
     fn data(text: &'static str) -> Piece {
         Piece::Data(Splice::from(Bytes::from(text)))

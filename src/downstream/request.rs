@@ -34,9 +34,9 @@ use super::server_endpoint;
 use super::session::Session;
 use super::session_table::Sessions;
 use super::source::Source;
-use crate::proxy::client::{Channel, Client, Endpoint, Level, Peer};
-use crate::proxy::dispatch::{ClientInfo, supported};
-use crate::proxy::{Worker, render};
+use mcpproxy_gateway::proxy::client::{Channel, Client, Endpoint, Level, Peer};
+use mcpproxy_gateway::proxy::dispatch::{ClientInfo, supported};
+use mcpproxy_gateway::proxy::{Worker, render};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Origin {

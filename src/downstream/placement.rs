@@ -46,12 +46,12 @@ use super::replay::{EventId, StreamKind};
 use super::request::{Origin, Post};
 use super::session::{Session, SessionHome};
 use super::source::Source;
-use crate::node_directory::{MAX_FORWARDED_BYTES, NodeTag, Whereabouts};
-use crate::proxy::client::{Endpoint, node_of_question};
-use crate::proxy::dispatch::{
+use mcpproxy_gateway::node_directory::{MAX_FORWARDED_BYTES, NodeTag, Whereabouts};
+use mcpproxy_gateway::proxy::client::{Endpoint, node_of_question};
+use mcpproxy_gateway::proxy::dispatch::{
     BoundTo, Incoming, Received, approval_of_repeat, bound_to, is_for_server, is_task_request,
 };
-use crate::proxy::reply::Aborted;
+use mcpproxy_gateway::proxy::reply::Aborted;
 
 /// Methods whose state belongs to the session's notification stream, which the session's home node serves.
 const SERVED_AT_HOME: [&str; 2] = ["resources/subscribe", "resources/unsubscribe"];

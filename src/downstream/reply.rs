@@ -23,9 +23,9 @@ use super::body::{Body, COMMENT, Streamed, json, response};
 use super::in_flight::{Taken, Watched};
 use super::replay::{EventId, EventKind, ReplayFull, StreamKind};
 use super::session::Session;
-use crate::proxy::client::Channel;
-use crate::proxy::reply::{Aborted, Piece};
-use crate::proxy::{Worker, render};
+use mcpproxy_gateway::proxy::client::Channel;
+use mcpproxy_gateway::proxy::reply::{Aborted, Piece};
+use mcpproxy_gateway::proxy::{Worker, render};
 
 /// Serves a reply: complete if it is ready immediately, otherwise streamed; as events if messages precede the result
 /// or the result takes longer than `stream_after` (NET-8).
@@ -505,8 +505,8 @@ mod tests {
     use super::super::replay::{MAX_BYTES, MAX_EVENT_BYTES, Next};
     use super::super::session::tests::alone;
     use super::*;
-    use crate::proxy::refusal::{Refusal, RefusalKind};
-    use crate::proxy::reply::Running;
+    use mcpproxy_gateway::proxy::refusal::{Refusal, RefusalKind};
+    use mcpproxy_gateway::proxy::reply::Running;
 
     #[test]
     fn missing_client_capability_is_status_400_for_modern_clients() {
