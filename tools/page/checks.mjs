@@ -168,7 +168,7 @@ export async function until(holds, said) {
 }
 
 /** Confirms or cancels the page's dialog, and returns its question. Before, no second press of Enter confirms. */
-export async function answer(page, sure = true) {
+export async function decide(page, sure = true) {
   const dialog = page.getByRole('dialog');
   const question = await dialog.locator('p').innerText();
   assert.ok(await dialog.getByRole('button', { name: 'Cancel' }).evaluate((it) => it === document.activeElement), 'the focus is on Cancel');

@@ -209,15 +209,16 @@ export async function look({ page, wrong }) {
   await all(page, '#rows li', (row) => row.includes('destructive'));
 
   step('a call that comes while the list loads is in it');
+  const early = page.locator('#rows li', { hasText: 'came while the list loaded' });
   await page.route('**/api/v1/activity?*', async (route) => {
     const response = await route.fetch();
     await call('destructive', 'stub:delete_item', {}, 'came while the list loaded');
-    await page.waitForFunction(() => document.querySelector('#rows')?.innerText.includes('came while the list loaded'));
+    await early.waitFor();
     await route.fulfill({ response });
   }, { times: 1 });
   await clear();
   await page.locator('#rows li', { hasText: 'does not fit' }).waitFor();
-  await page.locator('#rows li', { hasText: 'came while the list loaded' }).waitFor();
+  await early.waitFor();
 
   step('a list that is paused stays as it is, says how many came, and shows them when it goes on');
   await clear();

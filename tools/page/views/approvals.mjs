@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { answer, count, go, keepsFocus, sound, step, until, visit } from '../checks.mjs';
+import { count, decide, go, keepsFocus, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, rest, session } from '../proxy.mjs';
 
 // Characters that `src/cli/terminal_safe.rs` escapes: each is invisible, or looks like another character.
@@ -121,10 +121,10 @@ export async function look({ page, wrong }) {
   const denyAll = page.getByRole('button', { name: 'Deny all' });
   await denyAll.click();
   await sound(page, 'dialog');
-  assert.equal(await answer(page, false), 'Deny all 3 waiting calls?');
+  assert.equal(await decide(page, false), 'Deny all 3 waiting calls?');
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 3);
   await denyAll.click();
-  await answer(page);
+  await decide(page);
   assert.deepEqual(await Promise.all(flood), [403, 403, 403]);
   await none();
   await page.locator('#decided li', { hasText: /denied by admin over page/ }).nth(2).waitFor();
@@ -146,11 +146,11 @@ export async function look({ page, wrong }) {
   const destroys = call('destructive', 'stub:both_hints', { note: 'gone for good' }, 'cleaning up');
   await still.first().waitFor();
   await press(still.first(), 'Approve');
-  assert.match(await answer(page, false), /destructive call of stub:both_hints/);
+  assert.match(await decide(page, false), /destructive call of stub:both_hints/);
   await count(page, '#approvals > li', 1);
   await still.first().getByRole('combobox').selectOption('1h');
   await press(still.first(), 'Approve');
-  assert.match(await answer(page), /1 hour, any arguments/);
+  assert.match(await decide(page), /1 hour, any arguments/);
   assert.equal(await destroys, 200);
   await page.locator('#standing li').getByText('stub:both_hints').waitFor();
   await page.locator('#standing li').getByText(/^in \d+ min$/).waitFor();
@@ -174,7 +174,7 @@ export async function look({ page, wrong }) {
   const first = mine('write', 'stub:no_hints', {}, 'of a session');
   await card('of a session').getByRole('combobox').selectOption('this session, any arguments');
   await press(card('of a session'), 'Approve');
-  assert.match(await answer(page), /this session, any arguments/);
+  assert.match(await decide(page), /this session, any arguments/);
   assert.equal(await first, true);
   await page.locator('#standing li', { hasText: 'session' }).waitFor();
   await none();

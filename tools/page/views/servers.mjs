@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { ZONE, answer, copies, count, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { ZONE, copies, count, decide, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, configured, offers, rest } from '../proxy.mjs';
 
 const [MANY, SHOWN] = [150, 100]; // number of servers, and number shown before more are requested
@@ -163,11 +163,11 @@ export async function look({ page, wrong }) {
   await open('notes');
   const notes = panel;
   await notes.getByRole('button', { name: 'Disable' }).click();
-  assert.match(await answer(page, false), /Disable notes/);
+  assert.match(await decide(page, false), /Disable notes/);
   assert.equal(await panel.isVisible(), true, 'Escape closes the dialog only');
   assert.equal(configured().mcpServers.notes.enabled, undefined);
   await notes.getByRole('button', { name: 'Disable' }).click();
-  await answer(page);
+  await decide(page);
   await notes.locator('.disabled').waitFor();
   assert.equal(configured().mcpServers.notes.enabled, false);
   await sound(page, 'server-disabled');

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { answer, copies, go, sound, step, until, visit } from '../checks.mjs';
+import { copies, decide, go, sound, step, until, visit } from '../checks.mjs';
 import { KEY, configure, configured, written } from '../proxy.mjs';
 
 export async function look({ page, wrong }) {
@@ -90,7 +90,7 @@ export async function look({ page, wrong }) {
   wrong.expected(/409/);
   assert.equal(configured().tools_limit, 7);
   await page.getByRole('button', { name: 'Discard' }).click();
-  await answer(page);
+  await decide(page);
   assert.equal(await field.isVisible(), false);
   await edit();
   await until(async () => /"tools_limit": 7/.test(await field.inputValue()), () => field.inputValue());
@@ -125,7 +125,7 @@ export async function look({ page, wrong }) {
   await find.fill('');
   await setting('tools_limit').waitFor();
   await page.getByRole('button', { name: 'Discard' }).click();
-  assert.equal(await answer(page, false), 'Discard the changes?');
+  assert.equal(await decide(page, false), 'Discard the changes?');
   assert.equal(await setting('tools_limit').inputValue(), '12');
   await form.getByText('output validation', { exact: true }).click();
   assert.equal(await setting('output_validation.mode').inputValue(), 'strict');

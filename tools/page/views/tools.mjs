@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { answer, copies, count, go, sound, step, until, visit } from '../checks.mjs';
+import { copies, count, decide, go, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call, offers, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
@@ -123,7 +123,7 @@ export async function look({ page, wrong }) {
   wrong.expected(/403/);
   await deletes.locator('[name=operation]').selectOption('destructive');
   await deletes.getByRole('button', { name: 'Call' }).click();
-  assert.match(await answer(page, false), /Call stub:delete_item/);
+  assert.match(await decide(page, false), /Call stub:delete_item/);
 
   step('a tool that comes, changes and is approved elsewhere is seen without asking again, and what is open stays open');
   await go(page, '#tools?server=notes');
@@ -188,10 +188,10 @@ export async function look({ page, wrong }) {
     await panel.getByRole('button', { name: 'Approve' }).click();
     return await page.locator('dialog').count() > 0;
   }, () => 'nothing is asked');
-  assert.match(await answer(page, false), /Approve notes:added_note as it is defined now/);
+  assert.match(await decide(page, false), /Approve notes:added_note as it is defined now/);
   assert.match(await panel.innerText(), /in quarantine/);
   await panel.getByRole('button', { name: 'Approve' }).click();
-  await answer(page);
+  await decide(page);
   await until(async () => !(await panel.innerText()).includes('in quarantine'), () => panel.innerText());
   await panel.getByText('the accepted definition').waitFor();
   assert.equal(await panel.getByRole('button', { name: 'Approve' }).count(), 0);
