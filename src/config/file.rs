@@ -6,6 +6,7 @@
 //! instead.
 
 use crate::CONFIG_SCHEMA;
+use crate::Environment;
 use crate::document::{ConfigDocument, Findings};
 use crate::fleet_config::SharedConfig;
 use crate::parse::{Flags, Parsed, expand_home, parse_all, wrong};
@@ -77,7 +78,7 @@ impl Config {
     /// the defaults apply. Read-only. Fails with all problems.
     pub fn load(
         path: Option<&Path>,
-        env: &impl Fn(&str) -> Option<String>,
+        env: Environment<'_>,
         flags: &Flags,
     ) -> Result<Loaded, Vec<Problem>> {
         load(path, AWAITED, (env, flags), |_| {})
@@ -87,7 +88,7 @@ impl Config {
     /// error.
     pub fn check(
         path: Option<&Path>,
-        env: &impl Fn(&str) -> Option<String>,
+        env: Environment<'_>,
         flags: &Flags,
     ) -> Result<Loaded, Vec<Problem>> {
         load(path, AWAITED, (env, flags), |parsed| check_machine(parsed, env))
@@ -97,7 +98,7 @@ impl Config {
 /// Reloads a file: unlike at startup, a missing or empty file is an error.
 pub fn load_again(
     path: &Path,
-    env: &impl Fn(&str) -> Option<String>,
+    env: Environment<'_>,
     flags: &Flags,
 ) -> Result<Loaded, Vec<Problem>> {
     const MISSING: &str = "no longer exists";
@@ -117,10 +118,10 @@ pub fn load_again(
     }
 }
 
-fn load<E: Fn(&str) -> Option<String>>(
+fn load(
     path: Option<&Path>,
     pipes: NamedPipes,
-    (env, flags): (&E, &Flags),
+    (env, flags): (Environment<'_>, &Flags),
     check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
     let path = locate(path, env).map_err(|problem| vec![problem])?;
@@ -148,7 +149,7 @@ fn load<E: Fn(&str) -> Option<String>>(
 pub fn load_proposed(
     path: &Path,
     text: &str,
-    env: &impl Fn(&str) -> Option<String>,
+    env: Environment<'_>,
     flags: &Flags,
 ) -> Result<Loaded, Vec<Problem>> {
     load_text(path.to_owned(), Some(text), Vec::new(), (env, flags), |_| {})
@@ -158,7 +159,7 @@ pub fn load_proposed(
 pub fn load_shared(
     path: &Path,
     shared: &SharedConfig,
-    env: &impl Fn(&str) -> Option<String>,
+    env: Environment<'_>,
     flags: &Flags,
 ) -> Result<Loaded, Vec<Problem>> {
     let text = text(path).map_err(|problem| vec![problem])?;
@@ -166,11 +167,11 @@ pub fn load_shared(
     load_over(path.to_owned(), &text, (shared, &data_dir), (env, flags), |_| {})
 }
 
-fn load_text<E: Fn(&str) -> Option<String>>(
+fn load_text(
     path: PathBuf,
     text: Option<&str>,
     of_file: Vec<Problem>,
-    (env, flags): (&E, &Flags),
+    (env, flags): (Environment<'_>, &Flags),
     check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
     let own = text.unwrap_or_default();
@@ -186,11 +187,11 @@ fn load_text<E: Fn(&str) -> Option<String>>(
 }
 
 /// Combines a node's own text with its fleet's config.
-fn load_over<E: Fn(&str) -> Option<String>>(
+fn load_over(
     path: PathBuf,
     own: &str,
     (shared, data_dir): (&SharedConfig, &Path),
-    (env, flags): (&E, &Flags),
+    (env, flags): (Environment<'_>, &Flags),
     check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
     let (text, kept) = shared.text_over(own, data_dir);
@@ -207,7 +208,7 @@ fn finish(
     (path, reported): (PathBuf, Option<PathBuf>),
     mut of_file: Vec<Problem>,
     content: FileContent,
-    env: &impl Fn(&str) -> Option<String>,
+    env: Environment<'_>,
     check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
     resolve_relative_paths(path.parent().unwrap_or(Path::new("")), &mut parsed.config, env);
@@ -225,11 +226,7 @@ fn finish(
 }
 
 /// Resolves relative paths of files named in the config.
-fn resolve_relative_paths(
-    folder: &Path,
-    config: &mut Config,
-    env: &impl Fn(&str) -> Option<String>,
-) {
+fn resolve_relative_paths(folder: &Path, config: &mut Config, env: Environment<'_>) {
     let of_tls = config.tls.iter_mut().flat_map(TlsFiles::paths);
     for file in config.rules.files.iter_mut().chain(of_tls) {
         *file = folder.join(&*file);
@@ -300,10 +297,7 @@ pub fn text(path: &Path) -> Result<String, Problem> {
 }
 
 /// Path of the file that [`Config::load`] reads.
-pub fn locate(
-    path: Option<&Path>,
-    env: &impl Fn(&str) -> Option<String>,
-) -> Result<PathBuf, Problem> {
+pub fn locate(path: Option<&Path>, env: Environment<'_>) -> Result<PathBuf, Problem> {
     if let Some(path) = path {
         return Ok(path.to_owned());
     }
@@ -328,7 +322,7 @@ fn read(path: &Path, pipes: NamedPipes) -> Result<(String, u32), Unreadable> {
 }
 
 /// Data directory of a possibly invalid config text, with environment and flags applied.
-pub fn data_dir_in(text: &str, env: &impl Fn(&str) -> Option<String>, flags: &Flags) -> PathBuf {
+pub fn data_dir_in(text: &str, env: Environment<'_>, flags: &Flags) -> PathBuf {
     parse_all(text, env, flags).config.data_dir
 }
 
@@ -387,7 +381,7 @@ fn behind_brace(text: &str, mut at: usize) -> usize {
 }
 
 /// Adds problems of this machine. Those of a disabled server are warnings.
-pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>) {
+pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: Environment<'_>) {
     let Parsed { config, findings, data_dir_key } = parsed;
     check_rules(config, findings);
     let Config { servers, data_dir, tls, telemetry, search: section, .. } = config;
@@ -407,11 +401,7 @@ pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Optio
 }
 
 /// Problems of a server entry that is not in the config yet, each with its key within the entry.
-pub fn check_new_server(
-    name: &str,
-    entry: &Value,
-    env: &impl Fn(&str) -> Option<String>,
-) -> Vec<String> {
+pub fn check_new_server(name: &str, entry: &Value, env: Environment<'_>) -> Vec<String> {
     let text = json!({servers::KEY: {name: entry}}).to_string();
     let mut parsed = parse_all(&text, env, &Flags::default());
     let Parsed { config, findings, .. } = &mut parsed;
@@ -426,11 +416,7 @@ pub fn check_new_server(
     parsed.findings.finish(None).into_iter().filter_map(within_entry).collect()
 }
 
-fn check_server(
-    server: &ServerEntry,
-    env: &dyn Fn(&str) -> Option<String>,
-    findings: &mut Findings<'_>,
-) {
+fn check_server(server: &ServerEntry, env: Environment<'_>, findings: &mut Findings<'_>) {
     // An invalid key counts as absent; do not report it as missing as well.
     let half_read = findings.is_wrong(&server.at, &["command", "url", "protocol"]);
     for Mistake { keys, problem, is_form } in server.upstream.mistakes(env) {

@@ -20,6 +20,9 @@ pub use crate::sections::{
 };
 pub use crate::values::{Config, RuleFiles};
 
+/// Look-up of an environment variable by its name.
+pub type Environment<'a> = &'a (dyn Fn(&str) -> Option<String> + 'a);
+
 /// The JSON Schema (2020-12) of the config file: every key with its meaning, values and default. Tests compare it with
 /// the parser.
 pub const CONFIG_SCHEMA: &str = include_str!("../reference/config_schema.json");

@@ -3,6 +3,7 @@
 //! The parser also handles keys under other names: those of earlier versions, of other programs, and misspelled ones.
 //! A misspelled `mcpServers` is an error, since its servers would be ignored; other unknown keys are warnings.
 
+use crate::Environment;
 use crate::document::{ConfigDocument, Findings};
 use crate::problem::{KeyPath, Problem, Severity};
 use crate::section_reader::read;
@@ -83,18 +84,14 @@ impl Parsed<'_> {
 /// Parses a config text, possibly blank, and applies environment and flags. Fails with all problems.
 pub fn parse(
     text: &str,
-    env: &impl Fn(&str) -> Option<String>,
+    env: Environment<'_>,
     flags: &Flags,
 ) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
     parse_all(text, env, flags).finish(None)
 }
 
 /// Parses the whole text even after errors; invalid values get their defaults.
-pub(super) fn parse_all<'t>(
-    text: &'t str,
-    env: &impl Fn(&str) -> Option<String>,
-    flags: &Flags,
-) -> Parsed<'t> {
+pub(super) fn parse_all<'t>(text: &'t str, env: Environment<'_>, flags: &Flags) -> Parsed<'t> {
     let mut problems = Vec::new();
     let (document, mut root) = ConfigDocument::parse(text, &mut problems);
     let mut findings = Findings::new(document, problems);
@@ -245,7 +242,7 @@ struct OwnReferences {
 /// locations.
 fn fill_in_own(
     root: &mut Map<String, Value>,
-    env: &dyn Fn(&str) -> Option<String>,
+    env: Environment<'_>,
     findings: &mut Findings<'_>,
 ) -> OwnReferences {
     let mut found = OwnReferences::default();
@@ -319,7 +316,7 @@ fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
 /// are ignored without a store.
 fn apply_node_overrides(
     cluster: &mut ClusterConfig,
-    env: &impl Fn(&str) -> Option<String>,
+    env: Environment<'_>,
     findings: &mut Findings<'_>,
 ) {
     if cluster.store.is_none() {
@@ -377,11 +374,7 @@ fn check_cluster(top: &TopLevel, findings: &mut Findings<'_>) {
 }
 
 /// The section `policy` with `~` expanded in its files.
-fn rules(
-    section: &PolicySection,
-    env: &impl Fn(&str) -> Option<String>,
-    findings: &mut Findings<'_>,
-) -> RuleFiles {
+fn rules(section: &PolicySection, env: Environment<'_>, findings: &mut Findings<'_>) -> RuleFiles {
     let at = KeyPath::root("policy").key("files");
     if section.files.len() > MAX_RULE_FILES {
         findings.error(&at, format_args!("must be at most {MAX_RULE_FILES} files"));
@@ -401,7 +394,7 @@ fn rules(
     }
 }
 
-fn address(text: &str, env: &impl Fn(&str) -> Option<String>) -> Result<Address, String> {
+fn address(text: &str, env: Environment<'_>) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix(UNIX) {
         let path = expand_home(Path::new(path), env).unwrap_or_default();
         return Address::unix(&path).map_err(|bad| bad.to_string());
@@ -417,7 +410,7 @@ fn address(text: &str, env: &impl Fn(&str) -> Option<String>) -> Result<Address,
 }
 
 /// Expands a leading `~`; `None` without a home directory.
-pub(super) fn expand_home(path: &Path, env: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+pub(super) fn expand_home(path: &Path, env: Environment<'_>) -> Option<PathBuf> {
     match path.strip_prefix("~") {
         Err(_) => Some(path.to_owned()),
         Ok(rest) => {

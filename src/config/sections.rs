@@ -4,6 +4,7 @@
 //! References in header values of `telemetry` (`${env:NAME}` and the like) are resolved by the exporter when it starts and
 //! when the config changes, so that a missing one only stops the export.
 
+use crate::Environment;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -457,7 +458,7 @@ pub(super) fn check_search(section: &SearchSection, findings: &mut Findings<'_>)
 /// Reports an API key reference that cannot be resolved on this machine.
 pub(super) fn check_search_key(
     section: &SearchSection,
-    env: &dyn Fn(&str) -> Option<String>,
+    env: Environment<'_>,
     findings: &mut Findings<'_>,
 ) {
     let key = section.embeddings.as_ref().and_then(|embeddings| embeddings.api_key.as_deref());
@@ -549,7 +550,7 @@ impl OtlpHeaders {
     /// the first unusable value without quoting it.
     pub fn filled(
         &self,
-        lookup: &dyn Fn(&str) -> Option<String>,
+        lookup: Environment<'_>,
     ) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
         let one = |(name, value): (&String, &String)| {
             let key = format!("telemetry.otlp_headers.{name}");
@@ -566,7 +567,7 @@ impl OtlpHeaders {
 impl TelemetrySection {
     /// Resolves the references and stores the values, so that a changed value counts as a change of the section.
     /// Reads files.
-    pub(super) fn look_up(&mut self, lookup: &dyn Fn(&str) -> Option<String>) {
+    pub(super) fn look_up(&mut self, lookup: Environment<'_>) {
         let values = self.otlp_headers.values.values().map(String::as_str);
         self.otlp_headers.named = named_values(values, lookup);
     }
@@ -577,10 +578,7 @@ impl TelemetrySection {
     }
 
     /// Files referenced by the headers.
-    pub(super) fn named_files(
-        &self,
-        lookup: &dyn Fn(&str) -> Option<String>,
-    ) -> impl Iterator<Item = PathBuf> {
+    pub(super) fn named_files(&self, lookup: Environment<'_>) -> impl Iterator<Item = PathBuf> {
         self.otlp_headers.values.values().flat_map(|value| named_files(value, lookup))
     }
 
@@ -625,11 +623,7 @@ impl TelemetrySection {
     }
 
     /// Reports header references that cannot be resolved on this machine.
-    pub(super) fn check_machine(
-        &self,
-        env: &dyn Fn(&str) -> Option<String>,
-        findings: &mut Findings<'_>,
-    ) {
+    pub(super) fn check_machine(&self, env: Environment<'_>, findings: &mut Findings<'_>) {
         let at = KeyPath::root("telemetry").key("otlp_headers");
         for (name, value) in &self.otlp_headers.values {
             let path = at.key(name);

@@ -1,5 +1,6 @@
 //! Tests of the whole config: defaults, errors, and the precedence of file, environment and flags.
 
+use crate::Environment;
 use crate::document::MAX_PROBLEMS;
 use crate::section_reader::KNOWN_KEYS;
 use crate::*;
@@ -373,7 +374,7 @@ fn flag_overrides_environment_overrides_file() {
         "MCPPROXY_API_KEY" => Some("e".repeat(32)),
         name => home(name),
     };
-    let shown = |env: &dyn Fn(&str) -> Option<String>, flags: &Flags| {
+    let shown = |env: Environment<'_>, flags: &Flags| {
         let (config, _) = parse(text, &env, flags).unwrap();
         let key = config.api_key.unwrap().expose().get(..1).unwrap().to_owned();
         (config.listen.tcp().unwrap().port(), config.data_dir, key, config.logging.level)
