@@ -4,7 +4,6 @@
 //! which follows a lost session. Retries that a policy allows use [`CallAttempt::Retry`]. Concurrency limits belong to
 //! [`policy`](mcpproxy_policy), the response to [`crate::answer`], connection attempts to [`crate::server_task`].
 
-use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,97 +20,20 @@ use crate::error::{CallError, Cause, Human, Sent};
 use crate::handle::{CallGuard, Upstream};
 use crate::http::{self, Limits, Pool};
 use crate::inbound::CallClient;
-use crate::request::{CallExtras, Fields, Params, RepeatableCall};
+use crate::outgoing_call::{CallAttempt, OutgoingCall, PermittedCall, repeatable};
+use crate::request::Params;
 use crate::second_connection::SecondUse;
 use crate::state::{Carrier, Control, LiveConnection, Phase, Status, UpstreamState, Waiting};
 use crate::stdio::{self, SentFor};
 use crate::{notifications, request, second_connection};
 use mcpproxy_catalog::listing::List;
-use mcpproxy_policy::{Access, Permit, ResourceRequest};
 use mcpproxy_protocol::mcp::capabilities::ClientCapabilities;
-use mcpproxy_protocol::mcp::known_extensions::Extensions;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_runtime::io::deadline::Allowance;
 
 /// Time limit for the head of a dual-stream call. Longer than every other limit, so that only the call's own deadline
 /// has an effect.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
-
-/// A permitted request of a client.
-#[derive(Debug)]
-pub struct PermittedCall<'p> {
-    pub permit: &'p Permit,
-    /// A JSON object. For a tool call: the agent's arguments, forwarded byte for byte (a line-framed transport
-    /// replaces raw line breaks between tokens). For other requests: the params without `_meta`.
-    pub body: Bytes,
-    pub extras: CallExtras,
-    /// Start of `call_timeout`.
-    pub began: Instant,
-    pub attempt: CallAttempt,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallAttempt {
-    First,
-    /// A retry on a fresh connection, after the call failed before any byte of its response arrived (CAP-7). Over stdio, the connection
-    /// must be newer than this generation, on which the first attempt failed.
-    Retry(Option<u64>),
-}
-
-#[derive(Clone, Copy)]
-struct Purpose<'a> {
-    /// `None` for requests on the proxy's own behalf.
-    call: Option<(CallClient, &'a Access)>,
-    /// Additional requests that the client of a call can answer, on a legacy connection.
-    held_capabilities: ClientCapabilities,
-    attempt: CallAttempt,
-    /// Same as [`CallExtras::repeatable`].
-    is_repeatable: bool,
-}
-
-impl Purpose<'_> {
-    /// Client of a call over a connection of this family.
-    fn client(&self, family: ProtocolFamily) -> Option<CallClient> {
-        let (client, _) = self.call?;
-        let is_held = family == ProtocolFamily::Legacy
-            && client.capabilities == ClientCapabilities::default();
-        Some(match is_held {
-            true => CallClient { capabilities: self.held_capabilities, ..client },
-            false => client,
-        })
-    }
-
-    /// The call to repeat, if it was sent over a modern connection.
-    fn repeatable(&self, family: ProtocolFamily, params: Params) -> Option<Box<RepeatableCall>> {
-        let (client, _) = self.call?;
-        let is_repeatable = self.is_repeatable && family == ProtocolFamily::Modern;
-        is_repeatable.then(|| repeatable(params, client))
-    }
-}
-
-/// Repeatable call with these params on behalf of `client`.
-fn repeatable(params: Params, client: CallClient) -> Box<RepeatableCall> {
-    let Params { meta, trace, log_level, client_capabilities, tasks, fields, .. } = params;
-    let body = match fields {
-        Fields::Call { arguments, .. } => arguments,
-        Fields::Object(params) => params,
-    };
-    let extras = CallExtras {
-        meta,
-        members: Bytes::new(),
-        client_capabilities,
-        // These capabilities exist only for calls of modern clients, which are not repeated.
-        held_capabilities: ClientCapabilities::default(),
-        session: client.session,
-        trace,
-        log_level,
-        extensions: client.extensions,
-        tasks,
-        task: None,
-        repeatable: true,
-    };
-    Box::new(RepeatableCall { body, extras })
-}
 
 struct HttpRequest<'a> {
     params: &'a Params,
@@ -133,78 +55,23 @@ impl CallGuard {
     pub fn call<'a>(
         self,
         pool: &'a Rc<Pool>,
-        PermittedCall { permit, body, extras, began, attempt }: PermittedCall<'a>,
+        call: PermittedCall<'a>,
     ) -> impl Future<Output = Result<Answer, CallError>> + use<'a> {
-        let CallExtras {
-            meta,
-            members,
-            client_capabilities,
-            held_capabilities,
-            session,
-            trace,
-            log_level,
-            extensions,
-            tasks,
-            // If the server supports tasks, the caller has already added this member to the call.
-            task: _,
-            repeatable: is_repeatable,
-        } = extras;
-        let capabilities = client_capabilities.requests();
-        let client = CallClient { session, capabilities, extensions };
-        let access = permit.access();
-        let method = access
-            .known_method()
-            .map_or_else(|| Cow::Owned(access.method().to_owned()), Cow::Borrowed);
-        let (label, name, fields) = match access {
-            Access::Tool(call) => {
-                let name = &call.tool().name.tool;
-                let parameter_headers = call.tool().parameter_headers.clone();
-                let fields = Fields::Call { arguments: body, members, parameter_headers };
-                (name.clone(), Some(name.clone()), fields)
-            }
-            Access::Resource { uri, request, .. } => {
-                // `Mcp-Name` applies only to methods of the protocol.
-                let name = match request {
-                    ResourceRequest::Read
-                    | ResourceRequest::Subscribe
-                    | ResourceRequest::Unsubscribe => Some(Arc::from(&**uri)),
-                    ResourceRequest::ReadDirectory | ResourceRequest::GetSkill => None,
-                };
-                (access.method().into(), name, Fields::Object(body))
-            }
-            Access::Prompt { name, .. } => {
-                (access.method().into(), Some(Arc::from(&**name)), Fields::Object(body))
-            }
-            Access::Completion { .. } | Access::Method { .. } => {
-                (access.method().into(), None, Fields::Object(body))
-            }
-            Access::Task(task) => {
-                (access.method().into(), Some(Arc::clone(task.id())), Fields::Object(body))
-            }
-        };
-        let client_capabilities = match access.may_require_input() {
-            true => client_capabilities,
-            false => client_capabilities.without_requests(),
-        };
-        let params =
-            Params { method, name, meta, trace, log_level, client_capabilities, tasks, fields };
-        let call = Some((client, access));
-        let purpose = Purpose { call, held_capabilities, attempt, is_repeatable };
-        self.request(pool, params, purpose, label, began)
+        let began = call.began;
+        self.request(pool, OutgoingCall::permitted(call), began)
     }
 
     #[expect(clippy::manual_async_fn, reason = "an async fn would keep each argument twice")]
     fn request<'a>(
         self,
         pool: &'a Rc<Pool>,
-        params: Params,
-        purpose: Purpose<'a>,
-        label: Arc<str>,
+        call: OutgoingCall<'a>,
         began: Instant,
     ) -> impl Future<Output = Result<Answer, CallError>> + use<'a> {
         async move {
             let time = Allowance::since(began, self.call_timeout());
-            match self.send(pool, params, &purpose, time).await {
+            let label = call.label.clone();
+            match self.send(pool, call, time).await {
                 Ok(sent) => Ok(Answer::new(sent, self, label)),
                 Err((cause, sent)) => {
                     Err(CallError { server: self.name.clone(), tool: label, cause, sent })
@@ -230,16 +97,7 @@ impl Upstream {
             let (server, tool) = (self.name.clone(), method.into());
             return Err(CallError { server, tool, cause, sent: Sent::No });
         };
-        let fields = Fields::Object(params);
-        // A server may list some elements only for clients with an extension.
-        let client_capabilities =
-            ClientCapabilities { extensions: Extensions::ALL, ..ClientCapabilities::default() };
-        let ours = Params::of(method, Bytes::new());
-        let params = Params { meta: None, client_capabilities, fields, ..ours };
-        let held_capabilities = ClientCapabilities::default();
-        let attempt = CallAttempt::First;
-        let purpose = Purpose { call: None, held_capabilities, attempt, is_repeatable: false };
-        guard.request(pool, params, purpose, method.into(), began).await
+        guard.request(pool, OutgoingCall::list(method, params), began).await
     }
 
     /// Waits for a connection and sends the request.
@@ -247,16 +105,15 @@ impl Upstream {
     fn send<'a>(
         self: &'a Arc<Self>,
         pool: &'a Rc<Pool>,
-        params: Params,
-        purpose: &'a Purpose<'a>,
+        call: OutgoingCall<'a>,
         time: Allowance,
     ) -> impl Future<Output = Result<SentCall, (Cause, Sent)>> + use<'a> {
         async move {
-            let attempt = purpose.attempt;
+            let attempt = call.attempt;
             let mut live = self.live(time.until).await.map_err(unsent)?;
             let mut second = None;
             if live.family == ProtocolFamily::Modern
-                && let Some((client, access)) = purpose.call
+                && let Some((client, access)) = call.client
             {
                 let is_asked = client.capabilities != ClientCapabilities::default()
                     && second_connection::serves(access);
@@ -264,7 +121,7 @@ impl Upstream {
                     second_connection::subscribes(access) && !self.offers().resource_updates;
                 if is_asked || subscribes {
                     // Boxed, because the future is large and rarely needed.
-                    let opening = self.second_connection(time.until, params.log_level);
+                    let opening = self.second_connection(time.until, call.params.log_level);
                     match Box::pin(opening).await {
                         Some((open, its_use)) => (live, second) = (open, Some(its_use)),
                         None if subscribes => {
@@ -283,17 +140,17 @@ impl Upstream {
             }
             let connection = |live: &LiveConnection| (live.generation, live.family);
             let (generation, family) = connection(&live);
-            let client = purpose.client(family);
+            let client = call.client(family);
             match &live.link {
                 Carrier::Http(_) => {
                     let id = request::fresh_id();
                     if live.family == ProtocolFamily::Legacy
                         && let Some(client) = client
-                        && (client.extensions || params.may_receive_messages(client.capabilities))
+                        && (client.extensions
+                            || call.params.may_receive_messages(client.capabilities))
                     {
-                        let call =
-                            self.dual_stream(pool, live, (params, id), (client, time), purpose);
-                        let source = AnswerSource::DualStream(Box::new(call));
+                        let streams = self.dual_stream(pool, live, (call, client), id, time);
+                        let source = AnswerSource::DualStream(Box::new(streams));
                         return Ok(SentCall {
                             source,
                             generation,
@@ -303,21 +160,21 @@ impl Upstream {
                         });
                     }
                     let request =
-                        HttpRequest { params: &params, id, attempt, client, is_routed: false };
+                        HttpRequest { params: &call.params, id, attempt, client, is_routed: false };
                     let (source, (generation, family)) =
                         self.post(pool, live, &request, time, connection).await?;
-                    let repeatable = purpose.repeatable(family, params);
+                    let repeatable = call.repeatable(family);
                     let source = AnswerSource::Http(source);
                     Ok(SentCall { source, generation, family, second, repeatable })
                 }
                 Carrier::Stdio(link) => {
                     let sent_for = client.map_or(SentFor::Nobody, SentFor::Caller);
-                    let line = |id| params.line(id, live.family);
+                    let line = |id| call.params.line(id, live.family);
                     let sent = stdio::StdioCall::begin(link, line, time, sent_for).await;
                     let failed = match sent {
-                        Ok(call) => {
-                            let repeatable = purpose.repeatable(family, params);
-                            let source = AnswerSource::Stdio(call);
+                        Ok(stdio) => {
+                            let repeatable = call.repeatable(family);
+                            let source = AnswerSource::Stdio(stdio);
                             return Ok(SentCall { source, generation, family, second, repeatable });
                         }
                         Err(failed) if !link.has_ended() => return Err(failed),
@@ -328,14 +185,14 @@ impl Upstream {
                     let successor = Box::pin(self.successor(generation, time.until));
                     let again = successor.await.map_err(unsent)?;
                     let Carrier::Stdio(link) = &again.link else { return Err(failed) };
-                    let line = |id| params.line(id, again.family);
-                    let sent_for = purpose.client(again.family);
+                    let line = |id| call.params.line(id, again.family);
+                    let sent_for = call.client(again.family);
                     let sent_for = sent_for.map_or(SentFor::Nobody, SentFor::Caller);
-                    let call =
+                    let stdio =
                         Box::pin(stdio::StdioCall::begin(link, line, time, sent_for)).await?;
                     let (generation, family) = connection(&again);
-                    let repeatable = purpose.repeatable(family, params);
-                    let source = AnswerSource::Stdio(call);
+                    let repeatable = call.repeatable(family);
+                    let source = AnswerSource::Stdio(stdio);
                     Ok(SentCall { source, generation, family, second, repeatable })
                 }
             }
@@ -347,10 +204,11 @@ impl Upstream {
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         live: Arc<LiveConnection>,
-        (params, id): (Params, u64),
-        (client, time): (CallClient, Allowance),
-        &Purpose { attempt, is_repeatable, .. }: &Purpose<'_>,
+        (call, client): (OutgoingCall<'_>, CallClient),
+        id: u64,
+        time: Allowance,
     ) -> DualStreamCall {
+        let OutgoingCall { params, attempt, is_repeatable, .. } = call;
         let send_state = Rc::new(SendState::new(live.family));
         let (sender, messages) = mpsc::channel(notifications::QUEUED_MESSAGES);
         let (upstream, pool, state) = (self.clone(), pool.clone(), send_state.clone());

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Suggested reading order: messages ([`request`], `inbound`, `pending`); transports ([`http`], `stdio`); a server's
-//! `state` and the `handle` that shares it; calls (`call`, `answer`); the connecting task (`connect`, `server_task`,
+//! `state` and the `handle` that shares it; calls (`outgoing_call`, `call`, `answer`); the connecting task (`connect`, `server_task`,
 //! [`supervisor`]), and the second connection for clients of the other family (`second`, `second_task`).
 
 mod answer;
@@ -37,6 +37,7 @@ pub mod login_session;
 mod notifications;
 pub mod oauth;
 mod outbox;
+mod outgoing_call;
 mod pending;
 mod process;
 pub mod reaper;
@@ -53,7 +54,6 @@ pub mod supervisor;
 
 pub use answer::Answer;
 pub use backoff::Pace;
-pub use call::{CallAttempt, PermittedCall};
 pub use config::{
     Config, Mistake, NamedValues, Protocol, ProtocolEra, ServerAffinity, ValuePart, filled_in,
     is_plain_header, named_files, named_values, named_variables, unset_variable, value_parts,
@@ -64,6 +64,7 @@ pub use followed_tasks::{GivenUp, TaskFollower, TooManyFollowed};
 pub use handle::{CallGuard, NotRestarted, RESPOND_WAIT, Upstream};
 pub use inbound::AnswerPart;
 pub use notifications::{Changes, LogDelivery, SUBSCRIPTION_LIMIT, SubscriptionAnswer};
+pub use outgoing_call::{CallAttempt, PermittedCall};
 pub use reaper::WithheldVariables;
 pub use request::{CallExtras, CallSession, RepeatableCall};
 pub use second_connection::{SecondState, SecondStatus};
