@@ -136,6 +136,8 @@ fn fr_040_bad_parameters_are_400_and_named() {
         ("tools?query=x", "query"),
         ("tools?quarantined=yes", "quarantined"),
         ("tools?cursor=nonsense", "cursor"),
+        ("tools?sort=size", "sort"),
+        ("tools?sort=-calls&cursor=s:no_such_tool", "cursor"),
         ("tools?q=delete&cursor=s:no_such_tool", "cursor"),
         ("servers?limit=5", "limit"),
         ("status?verbose=true", "verbose"),
@@ -424,6 +426,47 @@ fn servers_tools_and_status_are_described() {
     let status = proxy().api("status");
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(status["servers"]["connected"], 1);
+}
+
+// API-1
+#[test]
+fn tools_are_sorted_by_name_operation_and_their_calls() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    for tool in ["s:read_item", "s:read_item", "s:delete_item", "s:crash"] {
+        let body = json!({"tool_name": "call_tool_read", "arguments": {"name": tool},
+            "intent": {"operation_type": "read"}});
+        let headers = [("X-API-Key", API_KEY)];
+        proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes());
+    }
+    let most = proxy.api("tools?sort=-calls&limit=1")["tools"][0].clone();
+    assert_eq!(most["name"], "s:read_item");
+    let calls = json!({"total": 2, "error": 0, "rejected": 0, "blocked": 0});
+    assert_eq!(most["calls"], calls);
+    assert_eq!(proxy.api("tools?sort=calls&limit=1")["tools"][0]["calls"]["total"], 0);
+    let failed = proxy.api("tools?sort=-errors&limit=1")["tools"][0].clone();
+    assert_eq!((&failed["name"], &failed["calls"]["error"]), (&json!("s:crash"), &json!(1)));
+    assert_eq!(proxy.api("tools/s:delete_item")["tool"]["calls"]["rejected"], 1);
+
+    let all = |sort: &str| {
+        let (mut all, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = proxy.api(&format!("tools?sort={sort}&limit=30{cursor}"));
+            all.extend(page["tools"].as_array().unwrap().iter().cloned());
+            let Some(next) = page.get("next_cursor") else { return all };
+            cursor = format!("&cursor={}", next.as_str().unwrap());
+        }
+    };
+    let names = |sort| all(sort).iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect();
+    let descending: Vec<String> = names("-name");
+    assert!(descending.is_sorted_by(|one, other| one > other), "{descending:?}");
+    assert_eq!(descending, names("name").into_iter().rev().collect::<Vec<_>>());
+    let severity = |it: &Value| {
+        let known = ["call_tool_read", "call_tool_write", "call_tool_destructive"];
+        known.iter().position(|name| it["call_with"] == *name).unwrap()
+    };
+    let operations = all("operation");
+    assert!(operations.is_sorted_by_key(severity) && severity(operations.last().unwrap()) == 2);
+    assert_eq!(operations.len(), descending.len());
 }
 
 // API-2

@@ -1,6 +1,8 @@
 //! `/api/v1/tools…`: lists, searches and shows tools of the catalog, and reviews changed definitions (`…/diff`,
 //! `…/approve`). Calls are in `call`.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -21,8 +23,11 @@ use mcpproxy_catalog::change::DefinitionDiff;
 use mcpproxy_catalog::definition::DefinitionDigest;
 use mcpproxy_catalog::pin_decisions::{ApprovalRefused, ApprovalTarget, ApprovedTools};
 use mcpproxy_catalog::scan::ScanFinding;
+use mcpproxy_gateway::proxy::Proxy;
 use mcpproxy_gateway::proxy::builtin::retrieve::{MAX_RULED, Shown};
+use mcpproxy_gateway::telemetry::call_metrics::{Outcome, ToolOutcomes};
 use mcpproxy_policy as policy;
+use mcpproxy_policy::intent::Operation;
 use mcpproxy_policy::tool::{Tool, ToolName, Trust};
 
 /// Selection of tools, and the page.
@@ -43,11 +48,15 @@ pub(super) struct ToolParameters {
     /// tools.
     #[param(nullable = false)]
     unannotated: Option<bool>,
+    /// Order: by name, by operation (`read`, `write`, `destructive`), or by the number of calls or failed calls since the
+    /// start of the proxy; descending with `-`. If omitted, the best match or the first name comes first.
+    #[param(value_type = Option<String>, nullable = false, pattern = "^-?(name|operation|calls|errors)$")]
+    sort: Option<Sort>,
     /// Maximum number of tools in the page.
     #[param(value_type = u64, required = false, minimum = 1, maximum = 100, default = 50)]
     limit: usize,
-    /// `next_cursor` of the previous page, with the same `q`, `server`, `quarantined` and `unannotated`. Rejected if
-    /// `q` does not find the tool named by the cursor.
+    /// `next_cursor` of the previous page, with the same other parameters. Rejected if the tool named by the cursor is
+    /// not found, unless the tools are listed by name.
     #[param(nullable = false, min_length = 1, max_length = 1024, pattern = "^[^:]+:[^\\n]+$")]
     cursor: Option<String>,
 }
@@ -59,9 +68,98 @@ impl ToolParameters {
             server: query.text("server")?,
             quarantined: query.choice("quarantined")?,
             unannotated: query.choice("unannotated")?,
+            sort: query.word("sort", &SORTS)?,
             limit: query.limit()?,
             cursor: query.text("cursor")?,
         })
+    }
+}
+
+/// Order of a list of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sort {
+    key: SortKey,
+    is_descending: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SortKey {
+    Name,
+    Operation,
+    Calls,
+    Errors,
+}
+
+/// All values of `sort`.
+const SORTS: [Sort; 8] = {
+    const fn of(key: SortKey, is_descending: bool) -> Sort {
+        Sort { key, is_descending }
+    }
+    use SortKey::{Calls, Errors, Name, Operation};
+    [
+        of(Name, false),
+        of(Name, true),
+        of(Operation, false),
+        of(Operation, true),
+        of(Calls, false),
+        of(Calls, true),
+        of(Errors, false),
+        of(Errors, true),
+    ]
+};
+
+impl fmt::Display for Sort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.is_descending { "-" } else { "" };
+        let key = match self.key {
+            SortKey::Name => "name",
+            SortKey::Operation => "operation",
+            SortKey::Calls => "calls",
+            SortKey::Errors => "errors",
+        };
+        write!(f, "{sign}{key}")
+    }
+}
+
+/// A tool that was selected, with the score of a search.
+type Selected = (Arc<Tool>, Option<f32>);
+
+impl Sort {
+    /// Sorts the tools, which are in the order of their names or scores; equal ones keep it.
+    fn apply(self, tools: &mut [Selected], counts: &ToolCounts) {
+        match self.key {
+            SortKey::Name => tools.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name)),
+            SortKey::Operation => {
+                tools.sort_by_key(|(it, _)| Operation::recommended(it.capability))
+            }
+            SortKey::Calls => tools.sort_by_cached_key(|(it, _)| counts.of(it).count()),
+            SortKey::Errors => {
+                tools.sort_by_cached_key(|(it, _)| counts.of(it).of(Outcome::Error));
+            }
+        }
+        if self.is_descending {
+            tools.reverse();
+        }
+    }
+}
+
+/// Calls of each tool since the start of the proxy.
+struct ToolCounts {
+    servers: HashMap<Arc<str>, HashMap<Arc<str>, ToolOutcomes>>,
+}
+
+impl ToolCounts {
+    fn read(proxy: &Proxy) -> Self {
+        let mut by_id = proxy.calls.outcomes_by_tool();
+        let servers = proxy.upstreams.iter().filter_map(|upstream| {
+            Some((Arc::clone(upstream.name()), by_id.remove(&upstream.id())?))
+        });
+        Self { servers: servers.collect() }
+    }
+
+    fn of(&self, tool: &Tool) -> ToolOutcomes {
+        let of_server = self.servers.get(&tool.name.server);
+        of_server.and_then(|tools| tools.get(&tool.name.tool)).copied().unwrap_or_default()
     }
 }
 
@@ -81,7 +179,7 @@ pub(super) async fn tools(
     ApiRequest { worker, principal, query, .. }: ApiRequest<'_>,
 ) -> Result<Bytes, ApiError> {
     let mut query = query?;
-    let ToolParameters { q: words, server, quarantined, unannotated, limit, cursor } =
+    let ToolParameters { q: words, server, quarantined, unannotated, sort, limit, cursor } =
         ToolParameters::read(&mut query)?;
     query.finish()?;
     let meaning = match &words {
@@ -101,7 +199,7 @@ pub(super) async fn tools(
             && quarantined.is_none_or(|held| (tool.trust == Trust::Withheld) == held)
             && unannotated.is_none_or(|without| tool.is_unannotated() == without)
     };
-    let selected: Vec<(Arc<Tool>, Option<f32>)> = match &words {
+    let mut selected: Vec<Selected> = match &words {
         Some(words) => {
             let mut may_see = visible.first_tools(MAX_RULED);
             let shown = |tool: &Arc<Tool>| is_selected(tool) && may_see(tool);
@@ -114,15 +212,26 @@ pub(super) async fn tools(
             tools.map(|tool| (Arc::clone(tool), None)).collect()
         }
     };
+    let counts = ToolCounts::read(&worker.proxy);
+    if let Some(sort) = sort {
+        sort.apply(&mut selected, &counts);
+    }
+    let by_name = match sort {
+        None => words.is_none(),
+        Some(sort) => sort == Sort { key: SortKey::Name, is_descending: false },
+    };
     let start = match cursor {
         None => 0,
-        Some(value) => after(&selected, &value).ok_or_else(|| BadQuery::cursor(value))?,
+        Some(value) => after(&selected, by_name, &value).ok_or_else(|| BadQuery::cursor(value))?,
     };
     let page = selected.get(start..).unwrap_or_default();
     let (page, rest) = page.split_at(limit.min(page.len()));
     let next = page.last().filter(|_| !rest.is_empty());
     Ok(encode(&Tools {
-        tools: page.iter().map(|(tool, score)| Known::of(&snapshot, tool, *score)).collect(),
+        tools: page
+            .iter()
+            .map(|(tool, score)| Known::of(&snapshot, &counts, tool, *score))
+            .collect(),
         query: words.as_deref(),
         total: selected.len(),
         limit,
@@ -166,7 +275,7 @@ pub(super) async fn tool(
     let tool = tool.ok_or_else(missing)?;
     Ok(encode(&OneTool {
         tool: Whole {
-            known: Known::of(&snapshot, tool, None),
+            known: Known::of(&snapshot, &ToolCounts::read(&worker.proxy), tool, None),
             output_schema: tool.output_schema.as_deref(),
         },
     }))
@@ -206,10 +315,31 @@ struct Known<'a> {
     unannotated: bool,
     /// Scan findings in its definition.
     findings: Vec<ScanFinding>,
+    calls: ToolCallCounts,
+}
+
+/// Calls of a tool since the start of the proxy.
+#[derive(Serialize, ToSchema)]
+struct ToolCallCounts {
+    total: u64,
+    /// Calls that failed in the server or in the proxy.
+    error: u64,
+    /// Calls that were not sent.
+    rejected: u64,
+    /// Calls whose result was withheld.
+    blocked: u64,
+}
+
+impl From<ToolOutcomes> for ToolCallCounts {
+    fn from(outcomes: ToolOutcomes) -> Self {
+        let [error, rejected, blocked] =
+            [Outcome::Error, Outcome::Rejected, Outcome::Blocked].map(|it| outcomes.of(it));
+        Self { total: outcomes.count(), error, rejected, blocked }
+    }
 }
 
 impl<'a> Known<'a> {
-    fn of(snapshot: &Snapshot, tool: &'a Tool, score: Option<f32>) -> Self {
+    fn of(snapshot: &Snapshot, counts: &ToolCounts, tool: &'a Tool, score: Option<f32>) -> Self {
         let reviewed = snapshot.reviewed(&tool.name);
         let findings = reviewed.map(|reviewed| reviewed.findings().cloned().collect());
         Self {
@@ -217,6 +347,7 @@ impl<'a> Known<'a> {
             quarantined: tool.trust == Trust::Withheld,
             unannotated: tool.is_unannotated(),
             findings: findings.unwrap_or_default(),
+            calls: counts.of(tool).into(),
         }
     }
 }
@@ -234,15 +365,12 @@ struct Whole<'a> {
 }
 
 /// Index of the tool that follows the one named by `cursor`.
-fn after(tools: &[(Arc<Tool>, Option<f32>)], cursor: &str) -> Option<usize> {
+fn after(tools: &[Selected], by_name: bool, cursor: &str) -> Option<usize> {
     let name = ToolName::parse(cursor)?;
     match tools.iter().position(|(tool, _)| tool.name == name) {
         Some(at) => Some(at + 1),
-        // A list by name resumes at the position of the removed tool; in a ranking that position is unknown.
-        None if tools.iter().all(|(_, score)| score.is_none()) => {
-            Some(tools.partition_point(|(tool, _)| tool.name <= name))
-        }
-        None => None,
+        // A list by name resumes at the position of the removed tool; in another order that position is unknown.
+        None => by_name.then(|| tools.partition_point(|(tool, _)| tool.name <= name)),
     }
 }
 

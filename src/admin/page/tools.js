@@ -1,7 +1,7 @@
 // The tools view: one line each, and a panel with the details of the one that is open, its definition compared with the accepted one,
 // approval and trial calls.
 
-import { SETTLE_MS, anchor, block, button, chip, code, confirmed, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, stepRows, tag, trouble, visible } from './dom.js';
+import { SETTLE_MS, anchor, block, button, chip, code, confirmed, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, stepRows, tag, trouble, visible, zero } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { change, here, link, named } from './route.js';
@@ -10,6 +10,11 @@ const PAGE = 50; // page size
 const MOST = 100; // maximum page size
 const SOON_MS = 500; // after a server has changed something, in which it changes more
 const OPERATIONS = ['read', 'write', 'destructive'];
+/** The columns, with what the API calls their order; numbers begin with the largest. */
+const COLUMNS = [
+  { words: 'Tool', by: 'name', isText: true }, { words: 'Operation', by: 'operation', isText: true },
+  { words: 'Calls', kind: 'num late', by: '-calls', title: 'since the start of the proxy' },
+  { words: 'Errors', kind: 'num late', by: '-errors', title: 'calls that failed' }, { words: 'Description', kind: 'wide' }];
 const STANDS = {
   never: 'no definition was accepted yet', another: 'differs from the accepted definition', same: 'the accepted definition',
   forgotten: 'differs from the accepted definition, whose text is no longer stored',
@@ -22,8 +27,8 @@ const bare = el('input', { name: 'bare', type: 'checkbox', value: 'yes' });
 const form = el('form.chips', { id: 'tool-form', role: 'search' }, search, chip('Server', server), chip('In quarantine', held), chip('Not marked', bare));
 const count = el('p.quiet', { id: 'tool-count', role: 'status' });
 const list = el('tbody', {});
-const table = el('table.rows', { id: 'tools', hidden: true },
-  el('thead', {}, el('tr', {}, [['Tool'], ['Operation'], ['Description', 'wide']].map(([words, kind]) => el('th', { scope: 'col', class: kind }, words)))), list);
+const head = el('thead', {});
+const table = el('table.rows', { id: 'tools', hidden: true }, head, list);
 const none = el('div', {});
 const more = button('Show more', () => act(further), { id: 'more-tools', hidden: true });
 const details = panel('tool', 'Tool');
@@ -78,7 +83,14 @@ function choose() {
   markChips(form);
 }
 
-const page = (parameters) => ask('tools', { q: shown.q, server: shown.server, quarantined: shown.held && true, unannotated: shown.bare && true, ...parameters });
+/** The order in the words of the API. */
+function order(sort = '') {
+  const by = COLUMNS.find(({ words }) => [words, `-${words}`].includes(sort))?.by;
+  const turned = by?.[0] === '-' ? by.slice(1) : `-${by}`;
+  return by && (sort[0] === '-' ? turned : by);
+}
+
+const page = (parameters) => ask('tools', { q: shown.q, sort: order(shown.sort), server: shown.server, quarantined: shown.held && true, unannotated: shown.bare && true, ...parameters });
 
 /** Lists the tools; `again`: as many as there were. */
 async function load(again) {
@@ -113,6 +125,7 @@ function end({ total, next_cursor: next }, inCatalog = total) {
   cursor = next;
   more.hidden = !cursor;
   more.textContent = `Show more of ${number(total)}`;
+  redraw(head, ...sortHead(COLUMNS, shown.sort, (sort) => change({ sort }, true)).children);
   redraw(list, [...known.values()].map(row));
   table.hidden = known.size === 0;
   mark();
@@ -124,7 +137,7 @@ function end({ total, next_cursor: next }, inCatalog = total) {
       : empty('No server offers a tool.', para('See the state of the ', anchor(link('servers'), 'servers'), '.'))));
 }
 
-const isFiltered = () => Object.values(shown).some(Boolean);
+const isFiltered = () => Object.values({ ...shown, sort: '' }).some(Boolean);
 const showAll = () => para(anchor(link('tools'), 'Show all tools'));
 const operationOf = (it) => it.call_with.replace('call_tool_', '');
 
@@ -132,7 +145,13 @@ function row(it) {
   const notes = [it.unannotated && 'not marked', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
   return el('tr', { 'data-key': it.name, 'data-name': it.name },
     el('th', { scope: 'row' }, anchor(link('tools', { ...shown, tool: it.name }), identifier(it.name)), it.quarantined && [' ', el('span.wrong', {}, 'in quarantine')]),
-    el('td', {}, tag(operationOf(it))), el('td.wide', {}, el('span.cut quiet', { title: visible(it.description ?? '') }, notes.map((words) => [el('span.note', {}, words), ' ']), it.description ?? '')));
+    el('td', {}, tag(operationOf(it))), counted(it, it.calls.total), counted(it, it.calls.error, { status: 'error' }, 'num late error-count'), el('td.wide', {}, el('span.cut quiet', { title: visible(it.description ?? '') }, notes.map((words) => [el('span.note', {}, words), ' ']), it.description ?? '')));
+}
+
+/** A number of calls, which leads to their records. */
+function counted({ name }, count, more = {}, kind = 'num late') {
+  const { server: of, tool } = named(name);
+  return el(`td.${kind}`, {}, count ? anchor(link('activity', { server: of, tool, ...more }), number(count)) : zero());
 }
 
 // ---- The panel
@@ -224,6 +243,7 @@ function content(it) {
   const operation = operationOf(it);
   const hints = Object.entries(it.annotations ?? {}).filter(([, value]) => typeof value === 'boolean').map(([name, value]) => `${name}: ${value}`);
   const able = it.capability ?? {};
+  const refused = it.calls.blocked + it.calls.rejected;
   const { server: of, tool: name } = named(it.name);
   const defined = definition(it);
   const made = el('div.tool', {},
@@ -235,7 +255,9 @@ function content(it) {
     pairs(['server', anchor(link('servers', { name: of }), identifier(of))], ['called with', el('code', {}, it.call_with)],
       ['side effect', able.side_effect], ['approval', able.approval === 'auto' ? undefined : able.approval],
       ['annotations', hints.join(', ') || (it.unannotated && 'none')],
-      ['records', anchor(link('activity', { server: of, tool: name }), 'its calls')],
+      ['calls', anchor(link('activity', { server: of, tool: name }), it.calls.total ? `${number(it.calls.total)} since the start` : 'its earlier calls')],
+      ['errors', it.calls.error > 0 && anchor(link('activity', { server: of, tool: name, status: 'error' }), number(it.calls.error))],
+      ['refused', refused > 0 && anchor(link('activity', { server: of, tool: name, status: 'blocked,rejected' }), number(refused))],
       ['policy', anchor(link('policy', { tool: it.name, part: 'explain' }), 'what the rules say')]),
     it.inputSchema && el('details', { 'data-part': 'parameters' }, el('summary', {}, 'Parameters'), parameters(it.inputSchema), code(laidOut(it.inputSchema), 'parameters')),
     el('details', { 'data-part': 'answers' }, el('summary', {}, 'Output schema'), it.outputSchema ? code(laidOut(it.outputSchema), 'output schema')

@@ -190,6 +190,21 @@ impl Calls {
         self.named.lock().sums(&tools, max)
     }
 
+    /// Outcomes of the calls by server and tool, summed over all workers.
+    pub fn outcomes_by_tool(&self) -> HashMap<ServerId, HashMap<Arc<str>, ToolOutcomes>> {
+        let mut sums = HashMap::<_, HashMap<_, ToolOutcomes>>::new();
+        for sheet in self.sheets.lock().iter() {
+            sheet.tools.read(|row| {
+                let of_tool = sums.entry(row.server).or_default().entry(Arc::clone(&row.tool));
+                let ToolOutcomes(outcomes) = of_tool.or_default();
+                for counts in row.counts {
+                    outcomes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+                }
+            });
+        }
+        sums
+    }
+
     /// Sums over all workers. Calls that end during the read may be included in some numbers only.
     pub fn read(&self) -> Totals {
         let sheets = self.sheets.lock();
@@ -271,6 +286,20 @@ impl Sums {
 
     pub fn of(&self, outcome: Outcome) -> u64 {
         self.outcomes.get(outcome as usize).copied().unwrap_or_default()
+    }
+}
+
+/// Number of a tool's calls by outcome.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ToolOutcomes([u64; Outcome::ALL.len()]);
+
+impl ToolOutcomes {
+    pub fn count(self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub fn of(self, outcome: Outcome) -> u64 {
+        self.0.get(outcome as usize).copied().unwrap_or_default()
     }
 }
 

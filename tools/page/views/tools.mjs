@@ -14,7 +14,7 @@ export async function look({ page, wrong }) {
   const row = (name) => page.locator(`#tools tbody tr[data-name="${name}"]`);
   /** Opens the panel of a tool by a click on its line. */
   const open = async (name) => {
-    await row(name).getByRole('link').click();
+    await row(name).locator('th a').click();
     await panel.getByRole('heading', { name, exact: true }).waitFor();
     return panel;
   };
@@ -42,7 +42,7 @@ export async function look({ page, wrong }) {
   await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await page.getByRole('button', { name: /^Show more of \d{3}$/ }).click();
   await rows.nth(50).waitFor();
-  assert.ok(await rows.nth(50).getByRole('link').evaluate((it) => it === document.activeElement), 'the first of those that came has the focus');
+  assert.ok(await rows.nth(50).locator('th a').evaluate((it) => it === document.activeElement), 'the first of those that came has the focus');
   await page.locator('#tool-form [name=q]').fill('no hints');
   await row('stub:no_hints').getByText('asks a person').waitFor();
   assert.equal(await row('stub:no_hints').locator('th wbr').count(), 2, 'a name breaks after its separators');
@@ -56,8 +56,26 @@ export async function look({ page, wrong }) {
   await page.reload();
   await rows.first().getByText('stub:delete_item').waitFor();
 
+  step('the tools are sorted by their calls and failures, whose numbers lead to the records');
+  await go(page, '#tools');
+  await page.locator('#tools thead button', { hasText: 'Calls' }).click();
+  const numbers = async (column) => (await page.locator(`#tools tbody td:nth-child(${column})`).allInnerTexts()).map((it) => Number(it.replaceAll(',', '')));
+  const falls = (all) => all.length === 50 && all[0] > 1 && all.every((it, at) => at === 0 || all[at - 1] >= it);
+  await until(async () => falls(await numbers(3)), () => numbers(3));
+  assert.match(page.url(), /sort=Calls/);
+  await page.locator('#tools thead button', { hasText: 'Calls' }).click();
+  await until(async () => (await numbers(3)).every((it) => it === 0), () => numbers(3));
+  await page.locator('#tools thead button', { hasText: 'Errors' }).click();
+  await until(async () => (await numbers(4))[0] > 0, () => numbers(4));
+  const failures = rows.first().locator('.error-count a');
+  const failed = Number(await failures.innerText());
+  await failures.click();
+  await until(async () => await page.locator('#rows li').count() === failed, () => page.locator('#rows li').allInnerTexts());
+  await page.goBack();
+  await page.goBack();
+
   step('a line opens a panel with the keyboard, and closes it, where it was');
-  await row('stub:delete_item').getByRole('link').focus();
+  await row('stub:delete_item').locator('th a').focus();
   await page.keyboard.press('Enter');
   await panel.getByRole('heading', { name: 'stub:delete_item' }).waitFor();
   assert.match(page.url(), /tool=stub%3Adelete_item/);
@@ -75,7 +93,7 @@ export async function look({ page, wrong }) {
   await first.locator('dt', { hasText: /^wait_ms$/ }).locator('+ dd', { hasText: /^integer$/ }).waitFor();
   await sound(page, 'tool');
   await page.keyboard.press('j');
-  const next = await rows.nth(1).getByRole('link').innerText();
+  const next = await rows.nth(1).locator('th a').innerText();
   await panel.getByRole('heading', { name: next, exact: true }).waitFor();
   await panel.getByRole('link', { name: 'what the rules say' }).waitFor();
   await first.getByRole('button', { name: 'Close' }).click();
