@@ -469,6 +469,24 @@ fn tools_are_sorted_by_name_operation_and_their_calls() {
     assert_eq!(operations.len(), descending.len());
 }
 
+// API-1
+#[test]
+fn principals_are_the_tokens_with_their_scopes_and_without_their_secrets() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    assert_eq!(proxy.api("principals"), json!({"principals": []}));
+    let body = json!({"name": "ci", "servers": ["s"], "operations": ["read"]}).to_string();
+    let headers = [("X-API-Key", API_KEY)];
+    let made = proxy.request("POST", "/api/v1/tokens", &headers, body.as_bytes());
+    let secret = made.json()["data"]["token"].as_str().unwrap().to_owned();
+    let listed = proxy.get("/api/v1/principals");
+    assert!(!listed.text().contains(&secret));
+    let one = listed.json()["data"]["principals"][0].clone();
+    assert_eq!((&one["name"], &one["token"]["name"]), (&json!("token:ci"), &json!("ci")));
+    assert_eq!(one["token"]["operations"], json!(["read"]));
+    assert_eq!(one, proxy.api("principals/token:ci"));
+    assert_eq!(proxy.api("principals/admin"), json!({"name": "admin", "token": null}));
+}
+
 // API-2
 #[test]
 fn openapi_describes_the_interface() {

@@ -167,10 +167,10 @@ export async function until(holds, said) {
   }
 }
 
-/** Confirms or cancels the page's dialog, and returns its question. Before, no second press of Enter confirms. */
+/** Confirms or cancels the page's dialog, and returns its text. Before, no second press of Enter confirms. */
 export async function decide(page, sure = true) {
   const dialog = page.getByRole('dialog');
-  const question = await dialog.locator('p').innerText();
+  const question = await dialog.innerText();
   assert.ok(await dialog.getByRole('button', { name: 'Cancel' }).evaluate((it) => it === document.activeElement), 'the focus is on Cancel');
   if (sure) await dialog.locator('.primary').click();
   else await page.keyboard.press('Escape');

@@ -107,7 +107,7 @@ endpoints! {
     Admin:
         events::events, status::status, fleet::fleet,
         servers::servers, servers::logs, servers::restart, servers::enable, servers::disable, servers::log_in,
-        tools::diff, tools::approve, tokens::principal, policy::in_force, policy::explain, policy::replay,
+        tools::diff, tools::approve, tokens::principals, tokens::principal, policy::in_force, policy::explain, policy::replay,
         activity::summary, activity::verify, export::export, approvals::list, approvals::one, approvals::answer,
         config::config, config::difference, config::reload, config::settings, config::preview, config::change;
     ApiKey:

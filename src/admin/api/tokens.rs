@@ -1,5 +1,5 @@
-//! `/api/v1/tokens…`: creation, listing, rotation and revocation of agent tokens; `/api/v1/principals/{name}`: the scope
-//! of one. A secret is returned once and never shown again.
+//! `/api/v1/tokens…`: creation, listing, rotation and revocation of agent tokens; `/api/v1/principals…`: their
+//! scopes. A secret is returned once and never shown again.
 //!
 //! Each change is recorded as a `config_change` by the admin.
 
@@ -144,6 +144,36 @@ struct ShownPrincipal {
     /// The agent token; null if the principal is none, or the token is revoked.
     #[schema(required)]
     token: Option<ShownToken>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Principals)]
+struct ShownPrincipals {
+    /// The agent tokens as principals, by name.
+    principals: Vec<ShownPrincipal>,
+}
+
+/// Lists the agent tokens as principals, with their scopes and without their secrets. Other principals are known only
+/// from their records. A page session may use this endpoint, because it neither creates nor changes a credential.
+#[utoipa::path(
+    get,
+    path = "/api/v1/principals",
+    tag = "policy",
+    operation_id = "listPrincipals",
+    responses(
+        (status = 200, description = "All agent tokens", body = Success<ShownPrincipals>),
+        (status = 500, description = "The tokens cannot be read"),
+    )
+)]
+pub(super) async fn principals(
+    ApiRequest { worker, query, .. }: ApiRequest<'_>,
+) -> Result<Bytes, ApiError> {
+    query?.finish()?;
+    let ShownTokens { tokens } = shown_tokens(&stored(worker).await?, SystemTime::now());
+    let principals = tokens
+        .into_iter()
+        .map(|token| ShownPrincipal { name: format!("token:{}", token.name), token: Some(token) });
+    Ok(encode(&ShownPrincipals { principals: principals.collect() }))
 }
 
 /// Shows a principal and the scope of its agent token, without the secret. A page session may use this endpoint, because

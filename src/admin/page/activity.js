@@ -1,4 +1,4 @@
-// The activity view: records, filtered, searched and live. A rejected call and its decision share a row; filters and the open record
+// The activity view: records, filtered, searched and live. A call, its decisions and its approval share a row; filters and the open record
 // are stored in the address.
 
 import { anchor, button, chip, command, el, empty, fill, identifier, keyHelp, markChips, number, option, panel, para, redraw, settled, tag, took, when } from './dom.js';
@@ -349,27 +349,42 @@ listen((it) => list.add(it), () => list.poll());
 const rowOf = (id) => rows.querySelector(`#r-${CSS.escape(id)}`);
 const known = (id) => Boolean(rowOf(id) ?? rows.querySelector(`[data-decisions~="${CSS.escape(id)}"]`));
 
-/** Inserts a record in order; a decision is folded into the row of its call. */
+/**
+ * The approval that a record belongs to: of a call, or of a request of it. A standing approval covers many calls, but its records are
+ * about the first of them.
+ */
+const approvalOf = ({ metadata, request_id: request }) =>
+  (metadata?.approval && metadata.approval !== 'definition' ? `${metadata.approval} ${request ?? ''}` : undefined);
+
+/** Inserts a record in order. A decision or an approval is folded into the row of its call, a request into that of its answer. */
 function place(it) {
-  if (it.type === 'policy_decision' && it.parent_id) {
-    const parent = rowOf(it.parent_id);
-    if (parent) return fold(parent, it);
-  }
-  const waiting = [...rows.querySelectorAll(`[data-parent="${CSS.escape(it.id)}"]`)];
+  const [isDecision, isApproval, approval] = [it.type === 'policy_decision', it.type === 'approval', approvalOf(it)];
+  const of = (name, value) => (value ? [...rows.querySelectorAll(`[data-${name}="${CSS.escape(value)}"]`)] : []);
+  const [call] = isDecision ? [it.parent_id && rowOf(it.parent_id)] : isApproval ? of('asked', approval) : [];
+  if (call) return fold(call, it);
+  const same = isDecision ? [] : of('approval', approval);
+  if (isApproval && same.length && same[0].it.id > it.id) return fold(same[0], it);
+  // If its client was asked, a call ends before its approval, whose outcome has a row of its own.
+  const isOutcome = isApproval || !it.metadata?.input_required;
   const made = row(it);
   // Ids are in the order of time, whichever node's they are.
   const next = [...rows.children].find((other) => other.id.slice(2) < it.id);
   rows.insertBefore(made, next ?? null);
-  for (const decision of waiting) {
-    fold(made, decision.it);
-    decision.remove();
+  for (const one of [...of('parent', it.id), ...(isOutcome ? same : [])]) {
+    fold(made, one.it);
+    one.remove();
   }
   return made;
 }
 
-/** Folds a decision into the row of its call. */
+/** Folds a decision or an approval into the row of its call, or a request for approval into that of its answer. */
 function fold(made, decision) {
   made.dataset.decisions = `${made.dataset.decisions ?? ''} ${decision.id}`.trim();
+  if (decision.type === 'approval') {
+    const isAnswer = made.it.type !== 'approval' && decision.metadata.state !== 'waiting';
+    if (isAnswer) made.querySelector('.why').append(el('bdi.quiet', {}, happened(decision)));
+    return made;
+  }
   const said = made.querySelector('.why');
   const told = why(decision);
   if (made.it.status === 'rejected') told.forEach((one) => one.classList.replace('blocked', 'rejected'));
@@ -405,7 +420,11 @@ export function line(it, filter, more = {}) {
 }
 
 function row(it) {
-  const made = el('li', { id: `r-${it.id}`, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined },
+  const approval = approvalOf(it);
+  const made = el('li', {
+    id: `r-${it.id}`, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined,
+    'data-approval': it.type === 'approval' ? approval : undefined, 'data-asked': CALLS.includes(it.type) && !it.metadata?.input_required ? approval : undefined,
+  },
     line(it, here().parameters, { tabindex: -1 }));
   made.it = it;
   return made;

@@ -12,6 +12,7 @@ import { here, link } from './route.js';
 const STAYS_MS = 1000; // minimum time for which an outcome is shown
 const SOON_S = 60; // an expiry that is marked
 const DECIDED = 10; // latest decisions
+const NAMED = 5; // calls that a question names
 
 const waiting = el('ul.cards', { id: 'approvals', 'aria-label': 'Waiting calls' });
 const none = el('div', { id: 'none-waits', role: 'status', hidden: true },
@@ -95,7 +96,9 @@ async function loadDecided(mine) {
 /** Denies the calls that wait now. */
 async function denied() {
   const all = [...waiting.children].filter(isOpen);
-  if (all.length && await confirmed(`Deny all ${number(all.length)} waiting calls?`, 'Deny all')) all.filter(isOpen).forEach((card) => card.deny());
+  const calls = el('ul', {}, all.slice(0, NAMED).map((card) => el('li', {}, card.querySelector('h2').textContent, ' of ', el('bdi', {}, card.principal))),
+    all.length > NAMED && el('li', {}, `and ${number(all.length - NAMED)} more`));
+  if (all.length && await confirmed(`Deny all ${number(all.length)} waiting calls?`, 'Deny all', 'danger', calls)) all.filter(isOpen).forEach((card) => card.deny());
 }
 
 /** Whether the call of a card still waits, and nobody here has answered. */
@@ -229,7 +232,9 @@ function waits(it) {
     const scope = reach.value;
     const long = scope ? `, ${reach.selectedOptions[0].textContent}` : '';
     const sure = !call.destructive && !scope;
-    if (sure || await confirmed(`Approve the ${call.operation} call of ${it.access}${long}?`, 'Approve', call.destructive ? 'danger' : '')) {
+    const facts = pairs(['principal', el('bdi', {}, call.principal)], ['valid for', el('strong', {}, scope ? long.slice(2) : 'this call')]);
+    const question = `Approve the ${call.operation} call of ${it.access}?`;
+    if (sure || await confirmed(question, 'Approve', call.destructive ? 'danger' : '', facts, block('Arguments', call.arguments))) {
       decide({ decision: 'approve', digest: call.digest, for: scope || null }, `Approved${long}.`, 'success');
     }
   };
@@ -244,6 +249,7 @@ function waits(it) {
       ['node', it.node], ['id', copied(it.id, 'id')]),
     el('div.answer', {}, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
   card.deny = refuse;
+  card.principal = call.principal;
   card.tick = tick;
   return card;
 }

@@ -134,7 +134,9 @@ export function stepRows(event, table, isOpen) {
   const links = [...table.querySelectorAll('tbody th a')];
   const focused = links.indexOf(document.activeElement);
   const isArrow = event.key.length > 1;
-  if (!links.length || (isArrow && focused < 0)) return;
+  // An arrow begins where nothing has the focus; elsewhere it scrolls.
+  const isFree = document.activeElement === document.body && event.key === 'ArrowDown';
+  if (!links.length || (isArrow && focused < 0 && !isFree)) return;
   event.preventDefault();
   const at = focused < 0 ? links.findIndex((one) => one.hasAttribute('aria-current')) : focused;
   const next = links[Math.min(Math.max(at + by, 0), links.length - 1)];
@@ -220,10 +222,10 @@ export function button(words, click, more = {}) {
 }
 
 /**
- * Asks `question` in a dialog and resolves to whether `words`, its button, was pressed. The focus begins on Cancel and the other button
- * waits, so that no second click or key confirms.
+ * Asks `question`, with its `details`, in a dialog and resolves to whether `words`, its button, was pressed. The focus begins on Cancel
+ * and the other button waits, so that no second click or key confirms.
  */
-export function confirmed(question, words, style = 'danger') {
+export function confirmed(question, words, style = 'danger', ...details) {
   return new Promise((resolve) => {
     const yes = button(words, () => dialog.close(words), { class: `primary ${style}`, disabled: true });
     const close = () => {
@@ -231,7 +233,7 @@ export function confirmed(question, words, style = 'danger') {
       resolve(dialog.returnValue === words);
     };
     const dialog = el('dialog.card', { 'aria-labelledby': 'question', close },
-      el('p', { id: 'question' }, question), el('div.answer', {}, button('Cancel', () => dialog.close(), { autofocus: true }), yes));
+      el('p', { id: 'question' }, question), details, el('div.answer', {}, button('Cancel', () => dialog.close(), { autofocus: true }), yes));
     document.body.append(dialog);
     dialog.showModal();
     setTimeout(() => { yes.disabled = false; }, SETTLE_MS);

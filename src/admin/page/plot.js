@@ -4,6 +4,7 @@ import { button, clock, day, el, fill, number, took } from './dom.js';
 
 const [HEIGHT, LEFT, BELOW, ABOVE] = [200, 52, 22, 8];
 const MAX_BAR = 28; // width of a bar, in pixels
+const DOT = 8; // size of a value that stands alone
 const LEAST_STEPS = 2; // a zoom shows at least so many
 
 export function stamp(time, step) {
@@ -62,7 +63,7 @@ export function plot(place, { points, step, series, kind, label, spell = number,
       for (const part of line.join(' ').split(/ {2,}/).map((it) => it.trim()).filter(Boolean)) {
         const dots = part.split(' ');
         parts.push(dots.length > 1 ? el('polyline', { class: `curve ${one.name}`, points: part })
-          : el('rect', { class: `bar ${one.name}`, x: Number(dots[0].split(',')[0]) - 2, y: Number(dots[0].split(',')[1]) - 2, width: 4, height: 4 }));
+          : el('rect', { class: `bar ${one.name}`, x: Number(dots[0].split(',')[0]) - DOT / 2, y: Number(dots[0].split(',')[1]) - DOT / 2, width: DOT, height: DOT }));
       }
     }
   }

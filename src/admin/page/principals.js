@@ -22,9 +22,9 @@ const COLUMNS = [
   { words: 'Calls', kind: 'num', by: (it) => it.calls },
   { words: 'Failed', kind: 'num', by: (it) => it.failed },
   { words: 'Refused', kind: 'num', title: 'rejected before the call, or its answer blocked', by: (it) => it.refused },
-  { words: 'Approvals', kind: 'num late', title: 'standing approvals', by: (it) => it.standing },
+  { words: 'Standing', kind: 'num late', title: 'standing approvals', by: (it) => it.standing },
   { words: 'Over time', kind: 'late', title: 'from the oldest call that is counted until now' },
-  { words: 'Last call', kind: 'num', by: (it) => it.last },
+  { words: 'Last call', kind: 'num', by: (it) => it.last ?? '' },
 ];
 
 const period = el('select', { name: 'period' }, Object.entries(LAST).map(([name, words]) => option(name, words)));
@@ -117,25 +117,29 @@ async function latest(isWanted) {
   return [calls, Boolean(cursor)];
 }
 
-/** Lists the principals of the newest calls, because the log has no index of principals. */
+/** Lists all tokens, and the other principals of the newest calls, because the log has no index of principals. */
 async function loadAll() {
   const mine = ++asked;
   const found = new Map();
-  const [[calls, goesOn], { data: waits }] = await Promise.all([latest(() => mine === asked), ask('approvals')]);
+  const [[calls, goesOn], { data: waits }, { data: tokens }] = await Promise.all([latest(() => mine === asked), ask('approvals'), ask('principals')]);
   if (mine !== asked) return;
+  const add = (name, more) => {
+    const standing = waits.standing.filter((it) => it.principal === name).length;
+    found.set(name, { name, standing, calls: 0, failed: 0, refused: 0, clients: new Set(), times: [], ...more });
+  };
+  for (const { name, token } of tokens.principals) add(name, { token });
   for (const { principal: name, status, timestamp, metadata } of calls) {
-    if (!found.has(name)) {
-      const standing = waits.standing.filter((it) => it.principal === name).length;
-      found.set(name, { name, standing, last: timestamp, calls: 0, failed: 0, refused: 0, clients: new Set(), times: [] });
-    }
+    if (!found.has(name)) add(name);
     const row = found.get(name);
+    row.last ??= timestamp;
     row.calls += 1;
     row.failed += status === 'error' ? 1 : 0;
     row.refused += ['blocked', 'rejected'].includes(status) ? 1 : 0;
     row.times.push(Date.parse(timestamp));
     if (metadata?.client_name) row.clients.add(metadata.client_name);
   }
-  [all, read, older] = [[...found.values()], calls.length, goesOn];
+  const latestFirst = (one, other) => ((one.last ?? '') < (other.last ?? '') ? 1 : -1);
+  [all, read, older] = [[...found.values()].sort(latestFirst), calls.length, goesOn];
   draw();
 }
 
@@ -146,9 +150,10 @@ function draw() {
   const { q = '', sort } = here().parameters;
   const rows = matching(q);
   const names = `${number(all.length)} ${all.length === 1 ? 'principal' : 'principals'}`;
-  count.textContent = read ? `${names} in ${older ? `the newest ${number(read)}` : number(read)} calls of the period${q ? `, ${number(rows.length)} shown` : ''}` : '';
+  const of = read ? `${older ? `the newest ${number(read)}` : number(read)} calls` : 'no call';
+  count.textContent = all.length ? `${names}, ${of} of the period${q ? `, ${number(rows.length)} shown` : ''}` : '';
   more.hidden = !older;
-  const [first, last] = [Math.min(...all.map((it) => it.times.at(-1))), Date.now()];
+  const [first, last] = [Math.min(...all.flatMap((it) => it.times.slice(-1))), Date.now()];
   const calls = (it) => {
     const steps = Array.from({ length: STEPS }, () => 0);
     for (const time of it.times) steps[Math.max(Math.min(Math.floor(STEPS * (time - first) / (last - first)), STEPS - 1), 0)] += 1;
@@ -159,12 +164,14 @@ function draw() {
       : el('table.rows', {}, sortHead(COLUMNS, sort, (to) => change({ sort: to }, true)),
         el('tbody', {}, sorted(rows, COLUMNS, sort).map((it) => el('tr', { 'data-key': it.name },
           el('th', { scope: 'row' }, el('a', { href: opening(it.name) }, identifier(it.name))),
-          el('td.late quiet', {}, kind(it.name)[0]),
+          el('td.late quiet', {}, kind(it.name)[0], it.token && [', ', expiry(it.token)]),
           el('td.wide late', {}, el('span.cut quiet', { title: visible([...it.clients].join(', ')) }, [...it.clients].join(', '))),
           counted(it, it.calls), counted(it, it.failed, 'error'), counted(it, it.refused, 'blocked,rejected'),
           el('td.num late', {}, it.standing ? number(it.standing) : zero()),
-          el('td.late', {}, calls(it)), el('td.num', {}, when(it.last)))))));
+          el('td.late', {}, it.calls > 0 && calls(it)), el('td.num', {}, it.last ? when(it.last) : el('span.quiet', {}, 'none')))))));
 }
+
+const expiry = ({ expires, expired }) => (expired ? el('span.wrong', {}, 'expired') : expires ? ['until ', when(expires)] : 'no expiry');
 
 const opening = (name) => link('principals', { ...here().parameters, name });
 

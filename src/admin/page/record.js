@@ -116,10 +116,14 @@ const only = (parameters) => [' ', el('a.more', { href: link('activity', paramet
 function details(activity, exact, about, call) {
   const { queued_ms: queue = 0, approval_wait_ms: approval = 0 } = activity.metadata ?? {};
   const proxy = activity.overhead_us / 1000;
-  const spent = { queue, approval, proxy, upstream: Math.max(activity.duration_ms - proxy - queue, 0) };
+  const isCall = CALLS.includes(activity.type);
+  const isWait = activity.type === 'approval';
+  const spent = isWait ? { approval: activity.duration_ms } : { queue, approval, proxy, upstream: Math.max(activity.duration_ms - proxy - queue, 0) };
   const decided = activity.type === 'policy_decision' ? [activity] : about;
   const intent = activity.intent ?? {};
-  const { tool_variant: variant, client_name: client, intent: _same, operation: _shown, ...more } = activity.metadata ?? {};
+  const { tool_variant: variant, client_name: client, intent: _same, operation: _shown, ...rest } = activity.metadata ?? {};
+  const { state, by, door, for: scope, until, digest, approval: of, ...unnamed } = rest;
+  const more = isWait ? unnamed : rest;
   const heading = (text) => el('h3', {}, text);
   const called = activity.duration_ms > 0;
   const parent = activity.parent_id && anchor(link('activity', { record: activity.parent_id }), 'the call');
@@ -141,13 +145,17 @@ function details(activity, exact, about, call) {
     pairs(['operation', operation(activity)], ['sensitivity', intent.data_sensitivity],
       ['reason', intent.reason], ['called with', variant && el('code', {}, variant)]),
 
+    isWait && heading('Approval'),
+    isWait && pairs(['state', String(state ?? '').replace('_', ' ')], ['answered', by && `by ${by} over ${door}`], ['valid', extent(scope)],
+      ['expires', until && exactly(until)], ['approval', of && copied(of, 'approval')], ['digest', digest && el('span.mono', {}, digest)]),
+
     heading('Timing'),
     called && timeline(spent),
-    pairs(['began', exactly(activity.timestamp)], ['repeated', times(activity) && `${times(activity)} until ${exactly(more.until)}`],
-      ['took', took(activity.duration_ms) && `${took(activity.duration_ms)}${approval > 0 ? ', without the wait for approval' : ''}`]),
+    pairs(['began', exactly(activity.timestamp)], ['repeated', times(activity) && `${times(activity)} until ${exactly(until)}`],
+      [isWait ? 'waited' : 'took', took(activity.duration_ms) && `${took(activity.duration_ms)}${approval > 0 ? ', without the wait for approval' : ''}`]),
 
-    called && heading('Size'),
-    called && pairs(['answer', bytes(activity.response_bytes)],
+    called && isCall && heading('Size'),
+    called && isCall && pairs(['answer', bytes(activity.response_bytes)],
       ['recorded', activity.response_truncated ? bytes(new Blob([activity.response ?? '']).size) : 'all'],
       ['arguments', activity.arguments_bytes === undefined ? undefined : `${bytes(activity.arguments_bytes)}, cut`]),
 

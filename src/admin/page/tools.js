@@ -209,9 +209,9 @@ function closeTool() {
   if (focused) list.querySelector(`tr[data-name="${CSS.escape(name)}"] a`)?.focus();
 }
 
-/** The details of a tool, reused if unchanged. Open sections stay open. */
+/** The details of a tool, reused if only its calls have changed. Open sections stay open. */
 function drawn(it, before) {
-  const said = JSON.stringify(it);
+  const said = JSON.stringify({ ...it, calls: undefined });
   if (before?.said === said) return before;
   const made = content(it);
   made.said = said;

@@ -293,6 +293,22 @@ export async function look({ page, wrong }) {
   assert.ok(parts.every(([, x, width], at) => width > 0 && (at === 0 ? x === 0 : Math.abs(x - parts[at - 1][1] - parts[at - 1][2]) < 0.1)), `${parts}`);
   assert.match(await record.locator('.timeline svg').getAttribute('aria-label'), /waiting for approval, .* in the proxy, .* at the server$/);
 
+  step('a call and its approval are one row, and the answer takes the place of the request');
+  const approved = page.locator('#rows li', { hasText: 'waited for a person' });
+  await until(async () => await approved.count() === 1 && /approved by admin over/.test(await approved.innerText()), () => approved.allInnerTexts());
+  await go(page, '#activity?type=approval');
+  const answered = page.locator('#rows li', { hasText: 'stub:no_hints' });
+  await until(async () => await answered.count() === 1 && /approved/.test(await answered.innerText()), () => answered.allInnerTexts());
+  assert.equal(await page.locator('#rows li', { hasText: 'waiting' }).count(), 0);
+  await answered.getByRole('link').click();
+  await record.locator('.timeline').getByText('waiting for approval').waitFor();
+  const facts = await record.innerText();
+  assert.match(facts, /answered\s+by admin over/);
+  assert.ok(!/at the server|recorded|"door"/.test(facts.split('Whole record')[0]), facts);
+  await page.goBack();
+  await page.goBack();
+  await approved.getByRole('link').click();
+
   step('the rules are asked about the call of a record, with its arguments');
   const asks = record.getByRole('link', { name: 'What the rules say about this call' });
   const form = page.locator('#explain-form');

@@ -121,7 +121,7 @@ export async function look({ page, wrong }) {
   const denyAll = page.getByRole('button', { name: 'Deny all' });
   await denyAll.click();
   await sound(page, 'dialog');
-  assert.equal(await decide(page, false), 'Deny all 3 waiting calls?');
+  assert.match(await decide(page, false), /^Deny all 3 waiting calls\?\s+stub:no_hints of admin/);
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 3);
   await denyAll.click();
   await decide(page);
@@ -146,7 +146,7 @@ export async function look({ page, wrong }) {
   const destroys = call('destructive', 'stub:both_hints', { note: 'gone for good' }, 'cleaning up');
   await still.first().waitFor();
   await press(still.first(), 'Approve');
-  assert.match(await decide(page, false), /destructive call of stub:both_hints/);
+  assert.match(await decide(page, false), /destructive call of stub:both_hints\?[\s\S]*admin[\s\S]*this call[\s\S]*gone for good/);
   await count(page, '#approvals > li', 1);
   await still.first().getByRole('combobox').selectOption('1h');
   await press(still.first(), 'Approve');

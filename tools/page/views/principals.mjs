@@ -18,17 +18,21 @@ export async function look({ page, wrong }) {
     body: JSON.stringify({ tool_name: 'call_tool_read', arguments: { name: 'stub:echo', args: {}, intent: { operation_type: 'read', data_sensitivity: 'internal', reason: 'of a token' } } }),
   });
   assert.deepEqual([token, status], ['helper', 200]);
+  await rest('POST', 'tokens', { name: 'spare', expires_in: 86400 });
   const agent = await session();
   assert.equal(await agent('read', 'stub:echo', {}, 'of nobody known'), true);
   await visit(page, 'principals');
-  for (const name of ['admin', 'anonymous', 'token:helper']) await row(name).waitFor();
-  await page.locator('#principal-count', { hasText: /^3 principals in the newest 500 calls|^3 principals in \d+ calls/ }).waitFor();
+  for (const name of ['admin', 'anonymous', 'token:helper', 'token:spare']) await row(name).waitFor();
+  await page.locator('#principal-count', { hasText: /^4 principals, (the newest 500|\d+) calls of the period/ }).waitFor();
   const heads = await page.locator('#principals thead th').allInnerTexts();
   const cells = async (name, ...wanted) => {
     const all = await row(name).locator('th, td').allInnerTexts();
     return wanted.map((head) => all[heads.indexOf(head)]);
   };
-  assert.deepEqual(await cells('token:helper', 'Kind', 'Calls', 'Failed', 'Refused', 'Approvals'), ['agent token', '1', '0', '0', '0']);
+  assert.deepEqual(await cells('token:helper', 'Kind', 'Calls', 'Failed', 'Refused', 'Standing'), ['agent token, no expiry', '1', '0', '0', '0']);
+  const [spare, used, newest] = await cells('token:spare', 'Kind', 'Calls', 'Last call');
+  assert.match(spare, /^agent token, until /);
+  assert.deepEqual([used, newest], ['0', 'none'], 'a token that nobody has used');
   assert.deepEqual(await cells('anonymous', 'Kind', 'Clients'), ['no credential', 'page-test']);
   await row('admin').locator('polyline').waitFor({ state: 'attached' });
   await sound(page, 'principals');
@@ -37,13 +41,13 @@ export async function look({ page, wrong }) {
   step('they are sorted, searched and opened from the keyboard, and what adds another is copied');
   const names = () => page.locator('#principals tbody th').allInnerTexts();
   const calling = page.locator('#principals thead th', { hasText: 'Calls' });
-  for (const [direction, at] of [['descending', 0], ['ascending', -1], [null, -1]]) {
+  for (const [direction, at, name] of [['descending', 0, 'admin'], ['ascending', -1, 'admin'], [null, -1, 'token:spare']]) {
     await calling.getByRole('button').click();
     await until(async () => await calling.getAttribute('aria-sort') === direction, () => calling.evaluate((it) => it.outerHTML));
-    assert.equal((await names()).at(at), 'admin');
+    assert.equal((await names()).at(at), name);
   }
   await page.locator('#principals thead').getByRole('button', { name: 'Principal' }).click();
-  await until(async () => `${await names()}` === 'admin,anonymous,token:helper', names);
+  await until(async () => `${await names()}` === 'admin,anonymous,token:helper,token:spare', names);
   await row('admin').getByRole('link').first().focus();
   await page.keyboard.press('j');
   assert.equal(await page.evaluate(() => document.activeElement.textContent), 'anonymous');
@@ -55,7 +59,7 @@ export async function look({ page, wrong }) {
   await one.getByRole('heading', { name: 'anonymous', exact: true }).waitFor();
   await copies(page, one, 'Copy name', 'anonymous');
   await page.keyboard.press('Escape');
-  await count(page, '#principals tbody tr', 3);
+  await count(page, '#principals tbody tr', 4);
   await page.locator('#principal-form [name=q]').fill('token:none');
   await page.getByText('No principal in this period matches.').waitFor();
   await page.getByRole('link', { name: 'Open token:none all the same' }).click();
