@@ -18,7 +18,7 @@ const fn page(name: &'static str, about: &'static str, text: &'static str) -> Gu
 /// All pages, in reading order.
 #[rustfmt::skip]
 pub(super) const PAGES: &[GuidePage] = &[
-    page("clients", "config files and permissions for Cursor, Claude Desktop and VS Code", include_str!("../guide/clients.md")),
+    page("clients", "config files and permissions of each client", include_str!("../guide/clients.md")),
     page("identities", "agent tokens, logins of an identity provider, client certificates", include_str!("../guide/identities.md")),
     page("calls", "intent, direct tool names, resources and prompts, results, protocol revisions", include_str!("../guide/calls.md")),
     page("policy", "Cedar rules, calls that wait for a person, changed tool definitions", include_str!("../guide/policy.md")),

@@ -387,7 +387,16 @@ fn documentation_examples_conform_to_the_schema() {
 #[test]
 fn sc_001_the_guide_shows_permissions_for_each_client_and_the_move_from_call_tool() {
     let clients = include_str!("../guide/clients.md");
-    for client in ["Cursor", "Claude Desktop", "VS Code"] {
+    for client in [
+        "Claude Code",
+        "Claude Desktop",
+        "Codex",
+        "Cursor",
+        "Gemini CLI",
+        "VS Code",
+        "Windsurf",
+        "Zed",
+    ] {
         let page = clients.split(&format!("## {client}\n")).nth(1).unwrap_or_default();
         let section = page.split("\n## ").next().unwrap_or_default();
         assert!(section.contains("call_tool_read"), "{client}: reads are approved");

@@ -49,6 +49,25 @@ MISSING = """
 |---|---|---|---|---|
 """
 
+INSPECTOR = """\
+
+## The MCP inspector
+
+`npx @modelcontextprotocol/inspector --cli URL` needs `--transport http` for every path that does not end in `/mcp`. Version 0.15
+also replaces such a path: with `http://127.0.0.1:8080/mcp/all` it reaches `/mcp`, lists the proxy's five tools and reports
+`Tool 'everything__echo' not found` for a tool of the server `everything`. Version 2.12 keeps the path:
+
+```sh
+npx @modelcontextprotocol/inspector@2 --cli http://127.0.0.1:8080/mcp/all --transport http --method tools/list
+```
+
+Without an update, reach one server through stdio; there is no such way to `/mcp/all`:
+
+```sh
+npx @modelcontextprotocol/inspector --cli --method tools/list -- mcpproxy stdio --server everything
+```
+"""
+
 
 def write(table: Table, path: Path):
     counts = table.count()
@@ -67,7 +86,7 @@ def write(table: Table, path: Path):
             where = interfaces(cells) if outcome == FAILS else ", ".join(dict.fromkeys(cell.client for cell in cells))
             middle = (pairs(cells), where) if outcome == FAILS else (where, pairs(cells))
             text += row(feature, *middle, len(cells), reason)
-    path.write_text(text)
+    path.write_text(text + INSPECTOR)
 
 
 def reasons(cell: Cell) -> tuple:
