@@ -95,7 +95,7 @@ impl McpClient {
                 syntax: Syntax::Json("mcpServers"),
                 remote: Remote::TypedUrl,
                 afterwards: "New sessions use it.",
-                permissions: None,
+                permissions: Some("~/.claude/settings.json"),
             },
             Self::Cursor => ClientFacts {
                 name: "Cursor",
@@ -131,7 +131,7 @@ impl McpClient {
                 syntax: Syntax::Toml("mcp_servers"),
                 remote: Remote::HttpHeaders,
                 afterwards: "New sessions use it.",
-                permissions: None,
+                permissions: Some("~/.codex/config.toml"),
             },
             Self::Zed => ClientFacts {
                 name: "Zed",
@@ -140,7 +140,7 @@ impl McpClient {
                 syntax: Syntax::Json("context_servers"),
                 remote: Remote::Url,
                 afterwards: "It reads its settings when they change.",
-                permissions: None,
+                permissions: Some("~/.config/zed/settings.json"),
             },
         }
     }

@@ -147,29 +147,32 @@ fn scalar(it: &toml_edit::Value) -> Value {
     }
 }
 
-/// A server entry in TOML: strings, lists of strings, and maps of strings.
+/// A server entry in TOML.
 fn table(block: &Value) -> Table {
     let mut table = Table::new();
     for (key, value) in block.as_object().into_iter().flatten() {
-        let written: toml_edit::Value = match value {
-            Value::Object(members) => {
-                let mut inline = InlineTable::new();
-                for (key, value) in members {
-                    inline.insert(key, value.as_str().unwrap_or_default().into());
-                }
-                inline.into()
-            }
-            Value::Array(elements) => {
-                let texts = elements.iter().filter_map(Value::as_str);
-                texts.collect::<toml_edit::Array>().into()
-            }
-            Value::Bool(flag) => (*flag).into(),
-            Value::String(text) => text.as_str().into(),
-            Value::Null | Value::Number(_) => value.to_string().into(),
-        };
-        table.insert(key, Item::Value(written));
+        table.insert(key, Item::Value(toml(value)));
     }
     table
+}
+
+/// Converts JSON to TOML.
+fn toml(value: &Value) -> toml_edit::Value {
+    match value {
+        Value::Object(members) => {
+            let members = members.iter().map(|(key, value)| (key, toml(value)));
+            members.collect::<InlineTable>().into()
+        }
+        Value::Array(elements) => elements.iter().map(toml).collect::<toml_edit::Array>().into(),
+        Value::Bool(flag) => (*flag).into(),
+        Value::String(text) => text.as_str().into(),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => whole.into(),
+            (None, Some(real)) => real.into(),
+            (None, None) => number.to_string().into(),
+        },
+        Value::Null => "".into(),
+    }
 }
 
 /// Maximum length of a name, in characters.

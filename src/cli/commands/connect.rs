@@ -98,25 +98,51 @@ fn is_own_entry(block: &Value, members: &[(String, Value)]) -> bool {
         || block.as_object().is_some_and(|block| clients::is_own_entry(NAME, block))
 }
 
-/// Adds mcpproxy's entry to a text.
+/// Members of an entry that determine how its server is reached, or whether, in any client. The others are the user's settings.
+const CONNECTION_KEYS: [&str; 16] = [
+    "args",
+    "bearer_token_env_var",
+    "command",
+    "cwd",
+    "disabled",
+    "enabled",
+    "env",
+    "env_http_headers",
+    "env_vars",
+    "headers",
+    "httpUrl",
+    "http_headers",
+    "serverUrl",
+    "source",
+    "type",
+    "url",
+];
+
+/// Adds mcpproxy's entry to a text, or renews it. Other settings in an existing entry, such as permissions, are kept.
 fn with_entry(
     text: &str,
     client: McpClient,
     members: &[(String, Value)],
 ) -> Result<String, String> {
     let mut read = ClientText::read(text, client.facts().syntax)?;
-    let existing = read.server(NAME);
-    if let Some(block) = existing {
-        if block == Value::Object(members.iter().cloned().collect()) {
-            return Ok(text.to_owned());
-        }
-        if !is_own_entry(&block, members) {
+    let mut members = members.to_vec();
+    if let Some(block) = read.server(NAME) {
+        if !is_own_entry(&block, &members) {
             return Err(format!(
                 "it already has a different server '{NAME}': rename that one first"
             ));
         }
+        let is_setting = |key: &str| {
+            !CONNECTION_KEYS.contains(&key) && members.iter().all(|(ours, _)| ours != key)
+        };
+        let settings = block.as_object().into_iter().flatten().filter(|(key, _)| is_setting(key));
+        let settings: Vec<_> = settings.map(|(key, value)| (key.clone(), value.clone())).collect();
+        members.extend(settings);
+        if block == Value::Object(members.iter().cloned().collect()) {
+            return Ok(text.to_owned());
+        }
     }
-    let members = members.iter().map(|(key, value)| (key.clone(), value.clone().into()));
+    let members = members.into_iter().map(|(key, value)| (key, value.into()));
     read.set(NAME, &WrittenValue::Members(members.collect()))?;
     Ok(read.text())
 }
@@ -478,6 +504,23 @@ fn shown(sign: char, file: &str, members: &[(String, Value)], colors: Colors) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_settings_of_an_entry_are_kept() {
+        let members = [("url".to_owned(), json!("http://127.0.0.1:8080/mcp"))];
+        let toml = "[mcp_servers.mcpproxy]\nurl = \"http://127.0.0.1:1/mcp\"\nenabled = false\nstartup_timeout_sec = 20\ndefault_tools_approval_mode = \"prompt\"\n\n[mcp_servers.mcpproxy.tools.call_tool_read]\napproval_mode = \"approve\"\n";
+        let written = with_entry(toml, McpClient::Codex, &members).unwrap();
+        let entry = ClientText::read(&written, McpClient::Codex.facts().syntax).unwrap();
+        let expected = json!({"url": "http://127.0.0.1:8080/mcp", "startup_timeout_sec": 20,
+            "default_tools_approval_mode": "prompt",
+            "tools": {"call_tool_read": {"approval_mode": "approve"}}});
+        assert_eq!(entry.server(NAME), Some(expected));
+        assert_eq!(with_entry(&written, McpClient::Codex, &members).as_ref(), Ok(&written));
+        let json = r#"{"mcpServers": {"mcpproxy": {"url": "http://127.0.0.1:1/mcp", "alwaysAllow": ["a"]}}}"#;
+        let written = with_entry(json, McpClient::Cursor, &members).unwrap();
+        assert!(written.contains("alwaysAllow"), "{written}");
+        assert!(written.contains("127.0.0.1:8080"), "{written}");
+    }
 
     #[test]
     fn own_entry_is_recognized_for_any_listen_address() {

@@ -81,7 +81,7 @@ export async function look({ page, wrong }) {
   const older = page.getByRole('button', { name: 'Count older calls' });
   await refresh(page, 'activity');
   await older.waitFor();
-  await page.locator('#principal-count', { hasText: 'in the newest' }).waitFor();
+  await page.locator('#principal-count', { hasText: 'the newest' }).waitFor();
   await older.click();
   await until(() => pages === 10, () => `${pages} pages`);
   await page.unroute('**/api/v1/activity?type=tool_call*');
