@@ -180,8 +180,12 @@ pub(super) async fn approve(
     let digest = match digest {
         Some(digest) => digest.to_owned(),
         None => {
-            let found = difference(backend, name).await?;
-            ask(&parse(found.json()?)?, output.view.colors)?
+            let found = parse(difference(backend, name).await?.json()?)?;
+            if list(&found, "/tools").is_empty() {
+                let nothing = json!({ "approved": [] }).to_string();
+                return output.print(&nothing, |_| shown(&found, output.view.colors));
+            }
+            ask(&found, output.view.colors)?
         }
     };
     let body = json!({ "digest": digest }).to_string();
