@@ -182,6 +182,23 @@ fn terminal_prompt_applies_changes_only_after_yes() {
     assert!(home.text(".cursor/mcp.json").contains("\"mcpproxy\""));
 }
 
+#[test]
+fn removal_of_a_server_is_confirmed_at_a_terminal() {
+    let home = Home::new();
+    let server = json!({"url": "http://127.0.0.1:9/"});
+    let servers = json!({"mcpServers": {"a": server, "b": server, "c": server}}).to_string();
+    home.put(CONFIG, &servers);
+    let seen = home.typed(&["upstream", "remove", "a"], "n\n");
+    assert!(seen.contains("Remove server 'a' from ") && seen.contains("? [y/N]"), "{seen}");
+    assert!(seen.contains("Nothing was changed.") && home.text(CONFIG) == servers, "{seen}");
+    let seen = home.typed(&["upstream", "remove", "a"], "y\n");
+    assert!(seen.contains("Removed 'a'"), "{seen}");
+    let seen = home.typed(&["upstream", "remove", "b", "--yes"], "");
+    assert!(seen.contains("Removed 'b'") && !seen.contains("[y/N]"), "{seen}");
+    done(&home.run(&["upstream", "remove", "c"]));
+    assert_eq!(home.config()["mcpServers"], json!({}));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn servers_of_all_clients_are_imported_with_their_secrets_and_no_secret_is_shown() {

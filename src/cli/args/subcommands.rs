@@ -39,6 +39,7 @@ references: ${env:NAME}, ${file:/path}, ${credential:NAME}, ${keyring:service/us
         after_help = "\
 Examples:
   mcpproxy upstream remove files
+  mcpproxy upstream remove files --yes
 
 A running proxy is notified of the change. Recorded activity of the server is kept."
     )]
@@ -47,6 +48,9 @@ A running proxy is notified of the change. Recorded activity of the server is ke
         #[arg(value_name = "NAME")]
         name: String,
     },
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
     /// Enable a server
     #[command(after_help = "\
 Examples:
