@@ -453,7 +453,9 @@ fn annotate_shows_the_change_and_asks_once_before_it_writes() {
     let change = ["no_hints: read", "plain: write", "Write this to the config file? [y/N]"];
     assert!(change.iter().all(|it| seen.contains(it)) && seen.contains("Nothing was changed."));
     assert_eq!(stated(), Value::Null);
-    home.typed(&["tools", "annotate", "s"], "r\ns\ny\n");
+    assert!(!seen.contains("answered"), "{seen}");
+    let seen = home.typed(&["tools", "annotate", "s"], "r\nq\ny\n");
+    assert!(seen.contains("1 of 2 tools answered; the others stay unannotated"), "{seen}");
     assert_eq!(stated(), json!({"no_hints": {"side_effect": "read"}}));
     // Only the tool that is left is asked about; another answer is corrected without a question.
     let seen = home.typed(&["tools", "annotate", "s"], "d\ny\n");
