@@ -661,7 +661,8 @@ fn servers_of_projects_are_imported_and_unusable_ones_are_reported() {
     assert_eq!(local.unwrap()["doubts"], json!([shell]));
     let servers = home.config()["mcpServers"].clone();
     let names: Vec<_> = servers.as_object().unwrap().keys().collect();
-    assert_eq!(names, ["of-all", "local", "of-all-claude-code", "shared", "folder"]);
+    // The disabled server comes last.
+    assert_eq!(names, ["of-all", "local", "of-all-claude-code", "folder", "shared"]);
     assert_eq!(
         (&servers["shared"]["enabled"], servers["folder"].get("enabled")),
         (&json!(false), None)
