@@ -1,13 +1,13 @@
 //! Command line grammar: every command, flag, help text and example, and the parsers of flag values.
 //!
 //! Purely declarative: the effect of a flag is decided in the command's own file. A test below requires an example for
-//! every command. Parsers are pure except for [`Arguments::read`], which reads stdin or a file; the clock is an
-//! argument.
+//! every command. Parsers are pure, and the clock is an argument; only [`Arguments::read`]
+//! reads stdin or a file.
 
+mod arguments;
 mod subcommands;
 
 use std::ffi::OsString;
-use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum
 use clap_complete::Shell;
 use jiff::{SignedDuration, Timestamp};
 use mcpproxy_gateway::telemetry::build_info::LONG_VERSION;
-use serde_json::value::RawValue;
 
 use crate::guide::PAGES;
 
+pub(super) use crate::args::arguments::Arguments;
 pub(super) use crate::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
     ApprovalsCommand, CallArgs, CallCommand, ConnectArgs, FleetCommand, ImportArgs, PolicyCommand,
@@ -590,9 +590,6 @@ pub(super) struct CompletionsArgs {
     pub(super) shell: Shell,
 }
 
-/// Maximum size of arguments read from stdin or a file, in bytes.
-const MAX_ARGUMENT_BYTES: u64 = 64 * 1024 * 1024;
-
 /// Parses a positive duration, like `30s`, `2m` or `1h30m`.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match text.parse::<SignedDuration>().map(Duration::try_from) {
@@ -635,76 +632,6 @@ pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, S
         }
     };
     Ok(time.to_string())
-}
-
-/// A tool's arguments: a JSON object with its original bytes.
-#[derive(Debug)]
-pub(super) struct Arguments(Box<RawValue>);
-
-impl Arguments {
-    /// Reads stdin for `-`, a file for `@FILE`; otherwise parses the text itself.
-    pub(super) fn read(text: &str) -> Result<Self, String> {
-        match (text, text.strip_prefix('@')) {
-            ("-", _) => from_reader("stdin", std::io::stdin().lock()),
-            (_, Some(path)) => {
-                let file = std::fs::File::open(path)
-                    .map_err(|error| format!("cannot read --args @{path}: {error}"))?;
-                from_reader(path, file)
-            }
-            (json, None) => Self::parse(json.to_owned()),
-        }
-    }
-
-    /// Builds an object from pairs `KEY=TEXT` and `KEY:=JSON`, in this order.
-    pub(super) fn of_pairs(pairs: &[String]) -> Result<Self, String> {
-        let mut members: Vec<(&str, String)> = Vec::with_capacity(pairs.len());
-        for pair in pairs {
-            let wrong = || format!("'{pair}' is neither KEY=TEXT nor KEY:=JSON");
-            let (key, value) = pair.split_once('=').ok_or_else(wrong)?;
-            let (key, value) = match key.strip_suffix(':') {
-                Some(key) => {
-                    let json = RawValue::from_string(value.to_owned());
-                    (key, json.map_err(|error| format!("'{pair}': {error}"))?.get().to_owned())
-                }
-                None => (key, serde_json::Value::from(value).to_string()),
-            };
-            if key.is_empty() {
-                return Err(wrong());
-            }
-            if members.iter().any(|(earlier, _)| *earlier == key) {
-                return Err(format!("'{key}' is given twice"));
-            }
-            members.push((key, value));
-        }
-        let members = members.iter();
-        let members: Vec<_> = members
-            .map(|(key, value)| format!("{}:{value}", serde_json::Value::from(*key)))
-            .collect();
-        Self::parse(format!("{{{}}}", members.join(",")))
-    }
-
-    fn parse(json: String) -> Result<Self, String> {
-        let wrong = |why: &str| format!("--args is not a JSON object: {why}");
-        let raw = RawValue::from_string(json).map_err(|error| wrong(&error.to_string()))?;
-        match raw.get().trim_start().starts_with('{') {
-            true => Ok(Self(raw)),
-            false => Err(wrong("it must look like '{\"key\": \"value\"}'")),
-        }
-    }
-
-    /// The original bytes.
-    pub(super) fn raw(&self) -> &RawValue {
-        &self.0
-    }
-}
-
-fn from_reader(name: &str, reader: impl Read) -> Result<Arguments, String> {
-    let mut text = String::new();
-    let read = reader.take(MAX_ARGUMENT_BYTES + 1).read_to_string(&mut text);
-    match read.map_err(|error| format!("cannot read --args from {name}: {error}"))? as u64 {
-        0..=MAX_ARGUMENT_BYTES => Arguments::parse(text),
-        _ => Err(format!("--args from {name} is over {MAX_ARGUMENT_BYTES} bytes")),
-    }
 }
 
 #[cfg(test)]
@@ -887,33 +814,6 @@ mod tests {
     }
 
     #[test]
-    fn arguments_keep_their_original_bytes() {
-        let text = "{ \"n\": 1.10, \"big\": 123456789012345678901234567890 }";
-        assert_eq!(Arguments::read(text).unwrap().raw().get(), text);
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(&file, text).unwrap();
-        let typed = format!("@{}", file.path().display());
-        assert_eq!(Arguments::read(&typed).unwrap().raw().get(), text);
-    }
-
-    #[test]
-    fn fr_026_arguments_are_built_from_pairs() {
-        let built = |pairs: &[&str]| {
-            let pairs: Vec<_> = pairs.iter().map(|pair| (*pair).to_owned()).collect();
-            Arguments::of_pairs(&pairs).map(|arguments| arguments.raw().get().to_owned())
-        };
-        assert_eq!(
-            built(&["path=/tmp", "n:=1.10", "q=a=b \"c\"", "l:=[1, null]", "e="]).unwrap(),
-            r#"{"path":"/tmp","n":1.10,"q":"a=b \"c\"","l":[1, null],"e":""}"#
-        );
-        for bad in
-            [&["path"][..], &["=x"], &[":=1"], &["n:=x"], &["n:=1,\"m\":2"], &["a=1", "a:=2"]]
-        {
-            assert!(built(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
     fn cli_1_usual_aliases_and_a_positional_url_are_accepted() {
         let parse = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.command);
         for line in [
@@ -967,13 +867,6 @@ mod tests {
             let typed: Vec<_> = line.split(' ').map(OsString::from).collect();
             assert_eq!(with_command_of_server(typed.clone()), typed);
             assert!(parse(line).is_ok(), "{line}");
-        }
-    }
-
-    #[test]
-    fn fr_005_arguments_must_be_an_object() {
-        for bad in ["[1]", "1", "\"{}\"", "null", "{", "{} {}", "", "@/nonexistent/file"] {
-            assert!(Arguments::read(bad).is_err(), "{bad}");
         }
     }
 }

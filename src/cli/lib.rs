@@ -101,9 +101,10 @@ fn without_hidden_tips(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Adds a tip to an error, if there is one.
+/// Adds a tip to an error, if there is one. It replaces clap's similar subcommands.
 fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
     if let Some(tip) = tip(&error, typed) {
+        error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
@@ -126,7 +127,8 @@ fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand)?;
             if !word.contains(':') || !follows(["call", word]) {
-                return None;
+                let meant = meant_command(parent_command(typed, word), word)?;
+                return Some(format!("did you mean `mcpproxy {meant}`?"));
             }
             let tool = terminal_safe::quoted(word)?;
             Some(format!(
@@ -136,6 +138,40 @@ fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Commands that are often typed in another place or with another word: the typed parent (empty for none), the typed
+/// words, and the command, in which `*` is the typed word.
+const MEANT_COMMANDS: &[(&str, &[&str], &str)] = &[
+    (
+        "",
+        &["add", "remove", "enable", "disable", "restart", "logs", "login", "logout"],
+        "upstream *",
+    ),
+    ("", &["search", "diff", "annotate"], "tools *"),
+    ("", &["approve", "deny"], "approvals *"),
+    ("", &["watch", "export", "verify"], "activity *"),
+    ("", &["explain", "replay"], "policy *"),
+    ("", &["check", "reload"], "config *"),
+    ("activity", &["search"], "activity list --text"),
+    ("call", &["read", "write", "destructive"], "call tool-*"),
+    ("config", &["show", "get"], "config check"),
+    ("token", &["add"], "token create"),
+    ("token", &["remove", "delete"], "token revoke"),
+];
+
+/// The command probably meant by a word that is not a subcommand of `parent`.
+fn meant_command(parent: &str, word: &str) -> Option<String> {
+    let mut commands = MEANT_COMMANDS.iter();
+    let found = commands.find(|(known, words, _)| *known == parent && words.contains(&word));
+    found.map(|(.., command)| command.replace('*', word))
+}
+
+/// The command before a rejected subcommand, or empty.
+fn parent_command<'t>(typed: &'t [OsString], word: &str) -> &'t str {
+    let all = Cli::command();
+    let before = typed.iter().map_while(|it| it.to_str().filter(|it| *it != word));
+    before.skip(1).find(|it| all.find_subcommand(it).is_some()).unwrap_or_default()
 }
 
 /// Returns clap's message without label, usage and advice.
@@ -193,6 +229,13 @@ mod tests {
             ("activity export -o week.csv", "use `--file week.csv`"),
             ("--json activity export --since 7d -oweek.csv", "use `--file week.csv`"),
             ("call files:list_directory", "did you mean `mcpproxy call tool-read files:list_dir"),
+            ("call read files:list_directory", "did you mean `mcpproxy call tool-read`?"),
+            ("logs", "did you mean `mcpproxy upstream logs`?"),
+            ("-c f.json logs files", "did you mean `mcpproxy upstream logs`?"),
+            ("add x", "did you mean `mcpproxy upstream add`?"),
+            ("token add x", "did you mean `mcpproxy token create`?"),
+            ("config show", "did you mean `mcpproxy config check`?"),
+            ("tools logs", ""),
             ("activity list -o week.csv", ""),
             ("call files", ""),
             ("policy files:list_directory", ""),
@@ -204,6 +247,22 @@ mod tests {
             assert!(message.contains(expected), "{line}: {message}");
             let is_tip = message.contains("--file") || message.contains("did you mean");
             assert_eq!(is_tip, !expected.is_empty(), "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn commands_of_tips_exist() {
+        let all = Cli::command();
+        for (parent, words, _) in MEANT_COMMANDS {
+            for word in *words {
+                let meant = meant_command(parent, word).unwrap();
+                let mut names = meant.split(' ').take_while(|name| !name.starts_with('-'));
+                let found = names.try_fold(&all, |command, name| command.find_subcommand(name));
+                assert!(found.is_some(), "{meant}");
+                let typed = ["mcpproxy", parent, word].into_iter().filter(|it| !it.is_empty());
+                let error = Cli::try_parse_from(typed).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidSubcommand, "{parent} {word}");
+            }
         }
     }
 

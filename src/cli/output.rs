@@ -159,7 +159,7 @@ pub(super) async fn during<T>(message: impl Fn() -> String, work: impl Future<Ou
 /// Maximum size of an answer in bytes.
 const ANSWER_BYTES: u64 = 1024;
 
-/// Shows a preview and asks for confirmation. `yes` skips the question; without `yes`, a missing terminal is an error.
+/// Shows a preview, which may be empty, and asks for confirmation. `yes` skips the question; without `yes`, a missing terminal is an error.
 pub(super) fn confirm(shown: &str, question: &str, yes: bool) -> Result<bool, CommandError> {
     let answer = ask(shown, &format!("{question} [y/N]"), yes)?;
     Ok(answer.is_none_or(|answer| is_yes(&answer)))
@@ -210,7 +210,9 @@ fn is_yes(answer: &str) -> bool {
 fn ask(shown: &str, question: &str, yes: bool) -> Result<Option<String>, CommandError> {
     // stdout is reserved for the result.
     let mut stderr = io::stderr();
-    let _ = writeln!(stderr, "{}", shown.trim_end());
+    if !shown.is_empty() {
+        let _ = writeln!(stderr, "{}", shown.trim_end());
+    }
     if yes {
         return Ok(None);
     }

@@ -81,6 +81,21 @@ fn fr_029_fr_030_intent_is_filled_in_and_stored() {
     fails(&bad, 1, &["intent.reason exceeds maximum length of 1000 characters"]);
 }
 
+// FR-026
+#[test]
+fn text_arguments_are_sent_with_the_types_of_the_input_schema() {
+    let pairs = ["size=5", "behavior=7", "more=9"];
+    let call = ["call", "tool-read", "s:echo", "--reason", "typed"];
+    let output = cli(&[&["-o", "json"][..], &call, &pairs].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let sent = json!({"size": 5, "behavior": "7", "more": "9"});
+    assert_eq!(output.json()["structuredContent"], sent, "{}", output.stdout);
+    let records = proxy().activity("tool=echo&type=tool_call");
+    let record = records.iter().find(|it| it["intent"]["reason"] == "typed").unwrap();
+    assert_eq!(record["arguments"], sent, "{record}");
+    assert!(record["metadata"].get("original_arguments").is_none(), "{record}");
+}
+
 #[test]
 fn arguments_from_line_stdin_and_file_keep_their_bytes() {
     let odd = r#"{ "b" : 1.50, "a":[1e2] }"#;

@@ -182,6 +182,23 @@ fn terminal_prompt_applies_changes_only_after_yes() {
     assert!(home.text(".cursor/mcp.json").contains("\"mcpproxy\""));
 }
 
+#[test]
+fn removal_of_a_server_is_confirmed_at_a_terminal() {
+    let home = Home::new();
+    let server = json!({"url": "http://127.0.0.1:9/"});
+    let servers = json!({"mcpServers": {"a": server, "b": server, "c": server}}).to_string();
+    home.put(CONFIG, &servers);
+    let seen = home.typed(&["upstream", "remove", "a"], "n\n");
+    assert!(seen.contains("Remove server 'a' from ") && seen.contains("? [y/N]"), "{seen}");
+    assert!(seen.contains("Nothing was changed.") && home.text(CONFIG) == servers, "{seen}");
+    let seen = home.typed(&["upstream", "remove", "a"], "y\n");
+    assert!(seen.contains("Removed 'a'"), "{seen}");
+    let seen = home.typed(&["upstream", "remove", "b", "--yes"], "");
+    assert!(seen.contains("Removed 'b'") && !seen.contains("[y/N]"), "{seen}");
+    done(&home.run(&["upstream", "remove", "c"]));
+    assert_eq!(home.config()["mcpServers"], json!({}));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn servers_of_all_clients_are_imported_with_their_secrets_and_no_secret_is_shown() {
@@ -436,7 +453,9 @@ fn annotate_shows_the_change_and_asks_once_before_it_writes() {
     let change = ["no_hints: read", "plain: write", "Write this to the config file? [y/N]"];
     assert!(change.iter().all(|it| seen.contains(it)) && seen.contains("Nothing was changed."));
     assert_eq!(stated(), Value::Null);
-    home.typed(&["tools", "annotate", "s"], "r\ns\ny\n");
+    assert!(!seen.contains("answered"), "{seen}");
+    let seen = home.typed(&["tools", "annotate", "s"], "r\nq\ny\n");
+    assert!(seen.contains("1 of 2 tools answered; the others stay unannotated"), "{seen}");
     assert_eq!(stated(), json!({"no_hints": {"side_effect": "read"}}));
     // Only the tool that is left is asked about; another answer is corrected without a question.
     let seen = home.typed(&["tools", "annotate", "s"], "d\ny\n");
@@ -642,7 +661,8 @@ fn servers_of_projects_are_imported_and_unusable_ones_are_reported() {
     assert_eq!(local.unwrap()["doubts"], json!([shell]));
     let servers = home.config()["mcpServers"].clone();
     let names: Vec<_> = servers.as_object().unwrap().keys().collect();
-    assert_eq!(names, ["of-all", "local", "of-all-claude-code", "shared", "folder"]);
+    // The disabled server comes last.
+    assert_eq!(names, ["of-all", "local", "of-all-claude-code", "folder", "shared"]);
     assert_eq!(
         (&servers["shared"]["enabled"], servers["folder"].get("enabled")),
         (&json!(false), None)

@@ -185,6 +185,14 @@ fn quarantine_and_approval_survive_a_restart() {
         "{}",
         again.stderr
     );
+    // Without a digest there is nothing to ask about.
+    for (name, json, expected) in
+        [("s:added_notes", false, "No changes are pending.\n"), ("s", true, "{\"approved\":[]}\n")]
+    {
+        let format = if json { "json" } else { "table" };
+        let none = scene.proxy.cli(&["-o", format, "tools", "approve", name]);
+        assert_eq!((none.code, &*none.stdout), (Some(0), expected), "{}", none.stderr);
+    }
 }
 
 // DEF-3

@@ -39,13 +39,18 @@ references: ${env:NAME}, ${file:/path}, ${credential:NAME}, ${keyring:service/us
         after_help = "\
 Examples:
   mcpproxy upstream remove files
+  mcpproxy upstream remove files --yes
 
-A running proxy is notified of the change. Recorded activity of the server is kept."
+Asks for confirmation at a terminal only. A running proxy is notified of the change. Recorded activity of the \
+server is kept."
     )]
     Remove {
         /// The server's name in the config
         #[arg(value_name = "NAME")]
         name: String,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Enable a server
     #[command(after_help = "\
@@ -298,7 +303,7 @@ pub(crate) struct CallArgs {
         conflicts_with = "tool"
     )]
     pub(crate) tool_name: Option<String>,
-    /// Arguments: KEY=TEXT for a string, KEY:=JSON for other values; a string is coerced to the type in the tool's schema
+    /// Arguments: KEY=TEXT, converted to the type in the tool's schema, or KEY:=JSON
     #[arg(value_name = "KEY=VALUE", conflicts_with = "args")]
     pub(crate) pairs: Vec<String>,
     /// The tool's arguments: a JSON object, '-' for stdin, or @FILE

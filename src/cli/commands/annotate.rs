@@ -6,7 +6,7 @@ use crate::backend::{Needs, fetch_all, target};
 use crate::commands::upstream;
 use crate::completion::{Vocabulary, suggesting, unknown_server};
 use crate::error::{CommandError, Exit};
-use crate::format::{list, text};
+use crate::format::{counted, list, text};
 use crate::output::{Output, Paragraph, confirm, declined, parse};
 use crate::terminal_safe::{line, quoted};
 use crate::{backend, running_proxy, start_proxy};
@@ -93,7 +93,8 @@ pub(super) fn run(
     }
     if given.is_empty() {
         let file = loaded.path.display().to_string();
-        let shown = change_of(name, &file, &answers, &stated_before);
+        let change = change_of(name, &file, &answers, &stated_before);
+        let shown = change + &progress(answers.len(), unannotated.len());
         if !confirm(&shown, "Write this to the config file?", false)? {
             return declined();
         }
@@ -190,6 +191,17 @@ fn change_of(server: &str, file: &str, answers: &[Answer], before: &Map<String, 
     });
     let rows: String = rows.collect();
     format!("capabilities of '{}' to {}:\n{rows}", line(server), line(file))
+}
+
+/// Line that states how many tools were answered, if not all of them.
+fn progress(answered: usize, asked: usize) -> String {
+    match answered < asked {
+        true => format!(
+            "{answered} of {} answered; the others stay unannotated\n",
+            counted(asked, "tool")
+        ),
+        false => String::new(),
+    }
 }
 
 /// Checks that each tool is unannotated, or was annotated by the operator, and named only once.

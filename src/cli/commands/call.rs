@@ -3,7 +3,7 @@
 //! The command sets the operation type (FR-030); admission is decided by the proxy.
 
 use crate::args::{Arguments, CallArgs, CallCommand, Format};
-use crate::backend::Backend;
+use crate::backend::{Backend, target};
 use crate::completion::{Vocabulary, suggesting};
 use crate::error::CommandError;
 use crate::format::{list, text};
@@ -35,7 +35,8 @@ pub(super) async fn run(
         CallCommand::Write(args) => ("call_tool_write", "write", args),
         CallCommand::Destructive(args) => ("call_tool_destructive", "destructive", args),
     };
-    let body = match request(variant, operation, args) {
+    let schema = input_schema(args, backend).await;
+    let body = match request(variant, operation, args, &schema) {
         Ok(body) => body,
         Err(mut failure) => {
             // A name without its server may match a known tool.
@@ -107,11 +108,24 @@ struct Intent<'a> {
     reason: Option<&'a str>,
 }
 
-/// Builds the REST body; the arguments keep their original bytes.
-fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, CommandError> {
+/// Input schema of the called tool, needed for arguments given as text; null if it is not known.
+async fn input_schema(args: &CallArgs, backend: &Backend) -> Value {
+    let (false, Ok(name)) = (args.pairs.is_empty(), name(args)) else { return Value::Null };
+    let tool = backend.get(&target(&["tools", name], &[])).await;
+    let tool = tool.and_then(|tool| output::parse(tool.json()?)).unwrap_or_default();
+    tool.pointer("/tool/inputSchema").cloned().unwrap_or_default()
+}
+
+/// Builds the REST body; arguments given as JSON keep their original bytes.
+fn request(
+    variant: &str,
+    operation: &str,
+    args: &CallArgs,
+    schema: &Value,
+) -> Result<String, CommandError> {
     let arguments = match &*args.pairs {
         [] => Arguments::read(&args.args),
-        pairs => Arguments::of_pairs(pairs),
+        pairs => Arguments::of_pairs(pairs, schema),
     };
     let arguments = arguments.map_err(CommandError::usage)?;
     let body = Body {
@@ -213,18 +227,19 @@ mod tests {
     fn fr_030_command_sets_the_operation_type() {
         let args = typed(&["gh:new", "--args", "{\"n\": 1.0}", "--reason", "why \"so\""]);
         assert_eq!(
-            request("call_tool_write", "write", &args).unwrap(),
+            request("call_tool_write", "write", &args, &Value::Null).unwrap(),
             r#"{"tool_name":"call_tool_write","arguments":{"name":"gh:new","args":{"n": 1.0}},"intent":{"operation_type":"write","reason":"why \"so\""}}"#
         );
         let args = typed(&["gh:new", "--sensitivity", "private"]);
-        let body = request("call_tool_write", "write", &args).unwrap();
+        let body = request("call_tool_write", "write", &args, &Value::Null).unwrap();
         assert!(body.contains(r#""data_sensitivity":"private""#), "{body}");
     }
 
     #[test]
     fn tool_name_without_server_is_a_usage_error() {
         for bad in ["tool", ":tool", "server:"] {
-            let failure = request("call_tool_write", "write", &typed(&[bad])).unwrap_err();
+            let failure =
+                request("call_tool_write", "write", &typed(&[bad]), &Value::Null).unwrap_err();
             assert_eq!(failure.exit, crate::error::Exit::Usage);
         }
     }

@@ -297,32 +297,40 @@ fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<S
         .collect()
 }
 
-/// Drops servers that are already configured under any name, and renames servers whose name is taken. Servers of
-/// single projects come after the user-wide ones, which therefore keep their names.
+/// Whether an entry has `enabled: false`.
+fn is_disabled(members: &EntryMembers) -> bool {
+    members.iter().any(|(key, value)| key == "enabled" && *value == Value::Bool(false))
+}
+
+/// Drops servers that are already configured under any name, enabled or not, and renames servers whose name is taken.
+/// Servers of single projects come after the user-wide ones, and disabled servers after enabled ones, which therefore
+/// keep their names.
 pub(super) fn resolve_names(found: &mut FoundServers, configured: &[(String, Value)]) {
     let known = configured.iter().map(|(name, block)| (name.clone(), client_file::members(block)));
     let mut configured: Vec<_> = known.map(|(name, members)| (name, members.ok())).collect();
     let same = |a: &Option<EntryMembers>, b: &EntryMembers| {
         let sorted = |members: &EntryMembers| {
-            let on = |(key, value): &&(String, Value)| {
-                !(key == "enabled" && *value == Value::Bool(true))
-            };
-            let mut members: Vec<_> = members.iter().filter(on).cloned().collect();
+            let others = members.iter().filter(|(key, _)| key != "enabled");
+            let mut members: Vec<_> = others.cloned().collect();
             members.sort_by(|a, b| a.0.cmp(&b.0));
             members
         };
         a.as_ref().is_some_and(|a| sorted(a) == sorted(b))
     };
+    let note = |known: &Option<EntryMembers>| match known.as_ref().is_some_and(is_disabled) {
+        true => " (disabled)",
+        false => "",
+    };
     let target = |members: &EntryMembers| {
         let of = |key: &str| members.iter().find(|(it, _)| it == key).map(|(_, it)| it.clone());
         [of("command"), of("args"), of("url")]
     };
-    found.candidates.sort_by_key(|candidate| candidate.project.is_some());
+    found.candidates.sort_by_key(|it| (it.project.is_some(), is_disabled(&it.members)));
     for mut candidate in std::mem::take(&mut found.candidates) {
         let others = || configured.iter().filter(|(known, _)| *known != candidate.name);
-        if let Some((other, _)) = others().find(|(_, known)| same(known, &candidate.members)) {
+        if let Some((other, known)) = others().find(|(_, known)| same(known, &candidate.members)) {
             let original = candidate.renamed.unwrap_or(candidate.name);
-            let why = format!("it is the same server as '{}'", line(other));
+            let why = format!("it is the same server as '{}'{}", line(other), note(known));
             found.skip(candidate.client, original, why, Some(other.clone()));
             continue;
         }
@@ -337,8 +345,9 @@ pub(super) fn resolve_names(found: &mut FoundServers, configured: &[(String, Val
         };
         let original = candidate.renamed.clone().unwrap_or_else(|| candidate.name.clone());
         if let Some(at) = position_of(&candidate.name, &configured) {
-            if configured.get(at).is_some_and(|(_, known)| same(known, &candidate.members)) {
-                let why = "already in the config".to_owned();
+            let known = configured.get(at).map(|(_, known)| known);
+            if let Some(known) = known.filter(|known| same(known, &candidate.members)) {
+                let why = format!("already in the config{}", note(known));
                 found.skip(candidate.client, original, why, Some(candidate.name));
                 continue;
             }
@@ -457,6 +466,37 @@ mod tests {
         assert_eq!(names, ["everything"]);
         let skipped: Vec<_> = found.skipped.iter().map(|it| (&*it.name, &*it.why)).collect();
         assert_eq!(skipped, [("everything2", "it is the same server as 'everything'")]);
+    }
+
+    #[test]
+    fn disabled_server_of_the_config_is_not_offered_again() {
+        let block = json!({"command": "gh", "args": ["stdio"]});
+        let mut disabled = block.clone();
+        disabled["enabled"] = false.into();
+        for (name, why) in [
+            ("github", "already in the config (disabled)"),
+            ("gh", "it is the same server as 'github' (disabled)"),
+        ] {
+            let mut found = FoundServers::default();
+            let servers = [(None, (name.to_owned(), block.clone()))];
+            sort_out(McpClient::Cursor, servers.into_iter(), &mut found);
+            resolve_names(&mut found, &[("github".to_owned(), disabled.clone())]);
+            assert!(found.candidates.is_empty(), "{name}");
+            assert_eq!(found.skipped[0].why, why);
+        }
+    }
+
+    #[test]
+    fn enabled_server_takes_precedence_over_the_same_disabled_one() {
+        let mut found = FoundServers::default();
+        let server = |block: Value| [(None, ("s".to_owned(), block))].into_iter();
+        let disabled = json!({"command": "s", "disabled": true});
+        sort_out(McpClient::ClaudeCode, server(disabled), &mut found);
+        sort_out(McpClient::Cursor, server(json!({"command": "s"})), &mut found);
+        resolve_names(&mut found, &[]);
+        let clients: Vec<_> = found.candidates.iter().map(|it| it.client).collect();
+        assert_eq!(clients, [McpClient::Cursor]);
+        assert_eq!(found.skipped[0].why, "already in the config");
     }
 
     #[test]

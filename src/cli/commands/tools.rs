@@ -19,6 +19,9 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
 /// Maximum length of a description in a list of unlimited width, in characters.
 const DESCRIPTION_CHARS: usize = 70;
 
+/// Printed if no definition awaits approval.
+const NOTHING_PENDING: &str = "No changes are pending.\n";
+
 /// Runs a tools command.
 pub(super) async fn run(
     command: &ToolsCommand,
@@ -180,8 +183,12 @@ pub(super) async fn approve(
     let digest = match digest {
         Some(digest) => digest.to_owned(),
         None => {
-            let found = difference(backend, name).await?;
-            ask(&parse(found.json()?)?, output.view.colors)?
+            let found = parse(difference(backend, name).await?.json()?)?;
+            if !list(&found, "/tools").iter().any(is_quarantined) {
+                let nothing = json!({ "approved": [] }).to_string();
+                return output.print(&nothing, |_| NOTHING_PENDING.to_owned());
+            }
+            ask(&found, output.view.colors)?
         }
     };
     let body = json!({ "digest": digest }).to_string();
@@ -229,7 +236,7 @@ fn shown(found: &Value, colors: Colors) -> String {
         draw_tool(&mut shown, tool, colors);
     }
     if tools.is_empty() {
-        shown.push_str("No changes are pending.\n");
+        shown.push_str(NOTHING_PENDING);
     }
     match found.get("left_out").and_then(Value::as_u64).unwrap_or_default() {
         0 => {}
@@ -251,8 +258,7 @@ fn draw_tool(shown: &mut String, tool: &Value, colors: Colors) {
         "same" => "this definition is approved",
         _ => "",
     };
-    let quarantined = tool.get("quarantined").and_then(Value::as_bool).unwrap_or_default();
-    let state = if quarantined { "in quarantine: " } else { "" };
+    let state = if is_quarantined(tool) { "in quarantine: " } else { "" };
     let grade = text(tool, "/grade");
     let grade = if grade.is_empty() { String::new() } else { format!(" ({})", line(&grade)) };
     let _ = writeln!(shown, "{}\n{state}{accepted}{grade}\n", line(&text(tool, "/name")));

@@ -11,7 +11,7 @@ use crate::error::{CommandError, Exit};
 use crate::format::{
     TimeStyle, Times, fold_repeats, list, list_notes, nonconforming, second_connection, text,
 };
-use crate::output::{Output, Paragraph, of_state};
+use crate::output::{Output, Paragraph, confirm, declined, of_state};
 use crate::running_proxy::ReloadReport;
 use crate::server_state::{ServerTrial, try_new_server};
 use crate::table::{Cell, Column, Fit, cell};
@@ -35,6 +35,7 @@ use mcpproxy_upstream::{oauth, stderr_log};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::io::{IsTerminal as _, stdin};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -68,7 +69,7 @@ pub(super) fn run(
     match command {
         UpstreamCommand::List => list_servers(global, output),
         UpstreamCommand::Add(flags) => add(&flags, global, output),
-        UpstreamCommand::Remove { name } => change(&name, ServerChange::Remove, global, output),
+        UpstreamCommand::Remove { name, yes } => remove(&name, yes, global, output),
         UpstreamCommand::Enable { name } => change(&name, ServerChange::Enable, global, output),
         UpstreamCommand::Disable { name } => change(&name, ServerChange::Disable, global, output),
         UpstreamCommand::Restart { name } => {
@@ -237,8 +238,8 @@ pub(super) fn add(
     }
     let taken = || {
         format!(
-            "server '{name}' already exists: choose another name, or remove it first with \
-             `mcpproxy upstream remove {name}`"
+            "server '{name}' already exists: to replace it, run `mcpproxy upstream remove {name}` \
+             first; otherwise choose another name"
         )
     };
     edit(&loaded, global, |json| match Servers(json).find(name) {
@@ -275,7 +276,10 @@ pub(super) fn add(
             let file = loaded.path.display().to_string();
             let step =
                 next_step(&trial, matches!(reloaded, ReloadReport::InForce(_)), &line(&file));
-            let text = format!("server '{name}' was added, but is not usable: {step}");
+            let text = format!(
+                "server '{name}' was added, but is not usable: {step}; \
+                 `mcpproxy upstream remove {name}` removes it again"
+            );
             Err(CommandError::failed(text))
         }
         Some(_) | None => Ok(()),
@@ -288,6 +292,20 @@ fn next_step(trial: &ServerTrial, is_running: bool, file: &str) -> String {
         let name = quoted(&trial.name).unwrap_or_else(|| "NAME".into());
         format!("correct its entry in {file}, or see `mcpproxy upstream logs {name}`")
     })
+}
+
+/// Removes a server. Asks first if stdin is a terminal, unless `yes` is set.
+fn remove(name: &str, yes: bool, global: &Global, output: &Output) -> Result<(), CommandError> {
+    let loaded = start_proxy::load(global, None)?;
+    // An unknown server is reported by the change itself.
+    if names(&loaded.config).any(|known| known == name) {
+        let file = loaded.path.display().to_string();
+        let question = format!("Remove server '{}' from {}?", line(name), line(&file));
+        if !confirm("", &question, yes || !stdin().is_terminal())? {
+            return declined();
+        }
+    }
+    change(name, ServerChange::Remove, global, output)
 }
 
 /// Applies a change to the config file and the running proxy.

@@ -1,6 +1,6 @@
 //! Reasons of outcomes, composed from a record and the decisions about it.
 //!
-//! For people, the rule or limit that refused a call comes first, so that a narrow column still shows its name, and the
+//! For people, the rule, limit or token that refused a call comes first, so that a narrow column still shows its name, and the
 //! text of a blocked result begins with its violation. The texts of refusals are a contract, and records keep them.
 //! They contain names of tools and URIs that servers and agents chose. Therefore only a decision shows that a rule
 //! refused, and a text that contains the words of a refusal twice is not changed.
@@ -56,7 +56,8 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
         let reason = without_tool(reason, names).trim_end_matches([':', ' ']);
         // The text of a server's error was not written by mcpproxy.
         let is_ours = status.is_some() || is_refused;
-        let named = (is_ours && is_for_people).then(|| NamedReason::of(reason, has_rule)).flatten();
+        let named = (is_ours && is_for_people).then(|| NamedReason::of(reason, has_rule, names));
+        let named = named.flatten();
         let part = match (named, status) {
             (Some(named), status) => {
                 let first = times.take_if(|_| shown.is_empty());
@@ -234,10 +235,15 @@ const BY_RULE: &str = "is not allowed by rule '";
 /// Words before a limit's name.
 const TOO_MANY: &str = "Too many calls to '";
 
+/// Words after a token's name in the text of a refusal.
+const NO_SCOPE: &str = "' does not allow ";
+/// Words before the part of a token's scope that excludes a request.
+const LIMITED: &str = ": it is limited to ";
+
 /// Parsed text of a refusal.
 #[derive(Debug, PartialEq, Eq)]
 struct NamedReason<'r> {
-    /// Name of the rule or of the limited object.
+    /// Name of the rule, of the limited object, or of the token.
     name: &'r str,
     kind: &'static str,
     /// The rest of the text, which may be empty.
@@ -245,9 +251,11 @@ struct NamedReason<'r> {
 }
 
 impl<'r> NamedReason<'r> {
-    /// Parses the text of a refusal; `None` if no rule or limit decided. The text alone does not show that a rule decided.
-    fn of(reason: &'r str, is_by_rule: bool) -> Option<Self> {
-        is_by_rule.then(|| by_rule(reason)).flatten().or_else(|| by_limit(reason))
+    /// Parses the text of a refusal; `None` if no rule, limit or token scope decided. The text alone does not show that a
+    /// rule decided. The tool with these `names` is omitted.
+    fn of(reason: &'r str, is_by_rule: bool, names: &[String]) -> Option<Self> {
+        let by_rule = is_by_rule.then(|| by_rule(reason)).flatten();
+        by_rule.or_else(|| by_limit(reason)).or_else(|| by_scope(reason, names))
     }
 
     /// Returns the text with the name first. Qualifiers follow the kind: a status, or the number of refusals.
@@ -286,6 +294,17 @@ fn by_limit(reason: &str) -> Option<NamedReason<'_>> {
         None => of.split_once("': limit ").map(|(name, limit)| (name, limit.to_owned()))?,
     };
     Some(NamedReason { name, kind: "limit", rest })
+}
+
+/// Parses a text such as `Token 'NAME' does not allow tool 's:t': it is limited to server 'other'`.
+fn by_scope<'r>(reason: &'r str, names: &[String]) -> Option<NamedReason<'r>> {
+    let (name, rest) = reason.strip_prefix("Token '")?.split_once(NO_SCOPE)?;
+    // A URI may contain the words as well.
+    let (access, limit) = rest.split_once(LIMITED).filter(|(_, limit)| !limit.contains(LIMITED))?;
+    let limit = format!("limited to {}", limit.replace('\'', ""));
+    let is_of_row = names.iter().any(|name| access == format!("tool '{name}'"));
+    let rest = if is_of_row { limit } else { format!("{access}: {limit}") };
+    Some(NamedReason { name, kind: "token", rest })
 }
 
 #[cfg(test)]
@@ -464,14 +483,28 @@ mod tests {
                 Some("all servers (limit): 4 at a time, queue 16; none was free within 2m"),
             ),
             ("Too many calls to 's' at a time: limit 4", Some("s (limit): 4 at a time")),
+            (
+                "Token 'reader2' does not allow tool 's:t': it is limited to servers 'memory', 'web' and 3 more",
+                Some("reader2 (token): limited to servers memory, web and 3 more"),
+            ),
+            (
+                "Token 'ci' does not allow resource 'f:1' of 's': it is limited to operation 'write'",
+                Some("ci (token): resource 'f:1' of 's': limited to operation write"),
+            ),
+            (
+                "Token 'ci' does not allow resource 'x: it is limited to y' of 's': it is limited to server 'a'",
+                None,
+            ),
             ("approval was denied", None),
             ("Too many calls to nobody", None),
+            ("Token 'ci' does not allow much", None),
             ("is not allowed by rule 'unfinished", None),
         ] {
-            let named = NamedReason::of(reason, true).map(|named| named.text(&[]));
+            let named =
+                NamedReason::of(reason, true, &["s:t".to_owned()]).map(|named| named.text(&[]));
             assert_eq!(named.as_deref(), expected, "{reason}");
         }
-        let named = NamedReason::of("is not allowed by rule 'r': why", true).unwrap();
+        let named = NamedReason::of("is not allowed by rule 'r': why", true, &[]).unwrap();
         let qualifiers = ["warning".to_owned(), "9 times".to_owned()];
         assert_eq!(named.text(&qualifiers), "r (rule, warning, 9 times): why");
     }
@@ -480,10 +513,10 @@ mod tests {
     fn name_in_a_uri_is_not_shown_as_the_rule() {
         let forged =
             "Resource 's:x' is not allowed by rule 'fake': ' is not allowed by rule 'no-x'";
-        assert_eq!(NamedReason::of(forged, true), None);
+        assert_eq!(NamedReason::of(forged, true, &[]), None);
         // The tool's name was already removed, so the rule's name follows.
         let quoting = "is not allowed by rule 'no-x': it is not allowed by rule 'fake'";
-        let named = NamedReason::of(quoting, true).map(|named| named.name);
+        let named = NamedReason::of(quoting, true, &[]).map(|named| named.name);
         assert_eq!(named, Some("no-x"));
     }
 }

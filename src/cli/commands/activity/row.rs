@@ -363,6 +363,9 @@ const FIRST: [&str; 12] = [
     "metadata",
 ];
 
+/// Members shown last, in this order, unless they are true.
+const AT_END: [&str; 5] = ["response_truncated", "node", "seq", "prev_hash", "hash"];
+
 /// Width of the label column.
 const LABEL: usize = 21;
 
@@ -487,17 +490,43 @@ pub(super) fn render(data: &Value, times: &Times, width: Option<usize>) -> Strin
     if let Some(Value::String(until)) = record.pointer_mut("/metadata/until") {
         *until = times.exact_text(until);
     }
-    let first = FIRST.iter().filter_map(|name| Some((*name, record.get(name)?)));
+    if let Some(Value::String(response)) = record.get_mut("response") {
+        *response = without_base64(response);
+    }
     let all = record.as_object().into_iter().flatten();
-    let rest = all.map(|(name, value)| (name.as_str(), value));
+    let mut members: Vec<_> = all.map(|(name, value)| (name.as_str(), value)).collect();
+    let position = |names: &[&str], name: &str| names.iter().position(|it| *it == name);
+    members.sort_by_key(|(name, value)| {
+        let last = position(&AT_END, name).filter(|_| **value != Value::Bool(true));
+        (last, position(&FIRST, name).unwrap_or(FIRST.len()))
+    });
     let values = Paragraph::new(width).indented(LABEL);
-    for (name, value) in first.chain(rest.filter(|(name, _)| !FIRST.contains(name))) {
+    for (name, value) in members {
         // Hashes are omitted if the terminal is too narrow for one.
         if width.is_none_or(|width| width >= LABEL + HASH) || !HASHES.contains(&name) {
             field(&mut shown, (name, Names::Ours), value, (0, values));
         }
     }
     shown
+}
+
+/// Minimum length of base64 data that is not shown.
+const BASE64_CHARS: usize = 100;
+
+/// Replaces the base64 data of images, audio and resources in a response by its size. The response may be truncated
+/// JSON.
+fn without_base64(response: &str) -> String {
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte);
+    let (mut key, mut between) = ("", "");
+    let parts = response.split('"').map(|part| {
+        let is_data = matches!(key, "data" | "blob") && between.trim() == ":";
+        (key, between) = (between, part);
+        match is_data && part.len() >= BASE64_CHARS && part.bytes().all(is_base64) {
+            true => format!("[{} bytes of base64]", part.len()).into(),
+            false => Cow::from(part),
+        }
+    });
+    parts.collect::<Vec<_>>().join("\"")
 }
 
 /// Members that are hashes, and the width of one.
@@ -844,6 +873,52 @@ pub(super) mod tests {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         assert!(!shown.contains("error message"), "{shown}");
+    }
+
+    #[test]
+    fn show_ends_with_the_place_in_the_log() {
+        let mut record = record();
+        for (name, value) in [
+            ("node", json!("n")),
+            ("hash", json!("ab")),
+            ("source", json!("cli")),
+            ("response_truncated", json!(false)),
+        ] {
+            record[name] = value;
+        }
+        let labels = |record: &Value| {
+            let shown = utc(record);
+            let labels = shown.lines().filter(|line| !line.starts_with(' '));
+            labels.map(|line| line.split("  ").next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let all = labels(&record);
+        let (facts, last) = all.split_at(all.len() - 4);
+        assert_eq!(last, ["response truncated", "node", "seq", "hash"]);
+        assert_eq!((&*facts[0], &*facts[facts.len() - 1]), ("id", "source"));
+        record["response_truncated"] = true.into();
+        let all = labels(&record);
+        let at = |label: &str| all.iter().position(|it| it == label);
+        assert!(at("response truncated") < at("source"), "{all:?}");
+    }
+
+    #[test]
+    fn show_replaces_base64_data_by_its_size() {
+        let data = "iVBORw0KGgo/+AAAA".repeat(100);
+        let image =
+            |data: &str| format!(r#"{{"type":"image","data": "{data}","mimeType":"image/png"}}"#);
+        let text = format!(r#"{{"type":"text","text":"\"data\":\"{data}\""}}"#);
+        let response = |data: &str| format!(r#"{{"content":[{text},{}]}}"#, image(data));
+        let placeholder = "[1700 bytes of base64]";
+        assert_eq!(without_base64(&response(&data)), response(placeholder));
+        let blob = format!(r#"{{"contents":[{{"uri":"x:y","blob":"{data}"#);
+        let expected = format!(r#"{{"contents":[{{"uri":"x:y","blob":"{placeholder}"#);
+        assert_eq!(without_base64(&blob), expected, "truncated");
+        for unchanged in [response("short"), response(&"two words ".repeat(20)), text.clone()] {
+            assert_eq!(without_base64(&unchanged), unchanged);
+        }
+        let mut record = record();
+        record["response"] = response(&data).into();
+        assert!(utc(&record).contains(placeholder));
     }
 
     #[test]
