@@ -155,6 +155,8 @@ fn unusable_schema(tool: &ToolName, reason: &str) -> Draft {
 
 fn server_change(state: &ServerState) -> Draft {
     let status = match state.status {
+        // A reason to connect is the end of the last connection.
+        ServerStatus::Connecting if !state.reason.is_empty() => Status::Warning,
         ServerStatus::Connected | ServerStatus::Connecting | ServerStatus::Disabled => {
             Status::Success
         }
@@ -456,10 +458,10 @@ mod tests {
     }
 
     #[test]
-    fn server_state_yields_one_record_with_an_error_only_on_failure() {
+    fn server_state_yields_one_record_with_an_error_on_failure_and_a_warning_on_loss() {
         for (status, expected, error) in [
             (ServerStatus::Connected, Status::Success, ""),
-            (ServerStatus::Connecting, Status::Success, ""),
+            (ServerStatus::Connecting, Status::Warning, ""),
             (ServerStatus::Disabled, Status::Success, ""),
             (ServerStatus::Failed, Status::Error, "it ended"),
         ] {

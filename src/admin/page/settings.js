@@ -196,9 +196,30 @@ const sizeOf = (patch) => Object.values(patch).reduce((sum, value) => sum + (isO
 /** Whether the form differs from what was read. */
 const isChanged = () => read !== undefined && (asText.hidden ? sizeOf(patchOf(read.settings, next)) > 0 : text.value !== editable(read.settings));
 
+/** Shows each problem at its field, of which the first gets the focus. */
+function markFields(all) {
+  unmarkFields();
+  const marked = all.map(({ key, problem }) => {
+    const field = key && fields.querySelector(`[data-path="${CSS.escape(key)}"]`);
+    field?.setAttribute('aria-invalid', 'true');
+    field?.closest('.setting').append(trouble(problem));
+    return field;
+  }).filter(Boolean);
+  if (marked.length) marked[0].closest('details').open = true;
+  marked[0]?.focus();
+}
+
+function unmarkFields() {
+  for (const field of fields.querySelectorAll('[aria-invalid]')) {
+    field.removeAttribute('aria-invalid');
+    field.closest('.setting').querySelector('.wrong').remove();
+  }
+}
+
 /** Forgets the preview of earlier changes, and counts those of the form. */
 function changed() {
   fill(proposed);
+  unmarkFields();
   const count = asText.hidden ? sizeOf(patchOf(read.settings, next)) : 0;
   pending.textContent = count ? `${number(count)} ${count === 1 ? 'change' : 'changes'}, not written yet` : '';
 }
@@ -290,7 +311,11 @@ async function reloaded(path, body) {
 
 function refused(place, words, error) {
   if (!(error instanceof Refused) || ![409, 422].includes(error.status)) throw error;
-  fill(place, el('div.card', {}, trouble(`${words}:`), problems(error.more.problems ?? [{ severity: 'error', problem: error.message }])));
+  const all = error.more.problems ?? [{ severity: 'error', problem: error.message }];
+  // What is only proposed has no lines that somebody could look up.
+  const shown = place === proposed ? all.map(({ severity, problem }) => ({ severity, problem })) : all;
+  fill(place, el('div.card', {}, trouble(`${words}:`), problems(shown)));
+  if (place === proposed) markFields(all);
 }
 
 async function verify() {

@@ -102,6 +102,7 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
     });
     ids += 1;
     made.id = `setting-${ids}`;
+    made.dataset.path = path.join('.');
     const help = `${made.id}-help`;
     made.setAttribute('aria-describedby', help);
     const section = words.slice(0, -1).map((word) => `${word}.`).join('');

@@ -126,7 +126,8 @@ export async function look({ page, wrong }) {
   await until(async () => /success 0/.test(await calls.innerText()), () => calls.innerText());
   assert.equal(await calls.getByRole('link').count(), 0);
   await one.getByRole('link', { name: 'All principals' }).click();
-  await page.getByText('Nobody has called a tool in this period.').waitFor();
+  await page.locator('#principal-count', { hasText: /^2 principals, no call of the period$/ }).waitFor();
+  await count(page, '#principals tbody tr', 2); // the tokens
   await page.clock.resume();
   await page.reload();
 
