@@ -495,7 +495,9 @@ function keys(event) {
   }
   if (record.contains(event.target)) return;
   const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity }[event.key];
-  if (by && (event.key.length === 1 || rows.contains(event.target))) {
+  // An arrow begins where nothing has the focus; elsewhere it scrolls.
+  const isFree = document.activeElement === document.body && event.key === 'ArrowDown';
+  if (by && (event.key.length === 1 || isFree || rows.contains(event.target))) {
     event.preventDefault();
     move(by);
   }

@@ -13,6 +13,7 @@ const STAYS_MS = 1000; // minimum time for which an outcome is shown
 const SOON_S = 60; // an expiry that is marked
 const DECIDED = 10; // latest decisions
 const NAMED = 5; // calls that a question names
+const MAX_SUMMARY = 160; // characters of a call in it
 
 const waiting = el('ul.cards', { id: 'approvals', 'aria-label': 'Waiting calls' });
 const none = el('div', { id: 'none-waits', role: 'status', hidden: true },
@@ -96,7 +97,7 @@ async function loadDecided(mine) {
 /** Denies the calls that wait now. */
 async function denied() {
   const all = [...waiting.children].filter(isOpen);
-  const calls = el('ul', {}, all.slice(0, NAMED).map((card) => el('li', {}, card.querySelector('h2').textContent, ' of ', el('bdi', {}, card.principal))),
+  const calls = el('ul', {}, all.slice(0, NAMED).map((card) => el('li', {}, card.summary)),
     all.length > NAMED && el('li', {}, `and ${number(all.length - NAMED)} more`));
   if (all.length && await confirmed(`Deny all ${number(all.length)} waiting calls?`, 'Deny all', 'danger', calls)) all.filter(isOpen).forEach((card) => card.deny());
 }
@@ -249,7 +250,7 @@ function waits(it) {
       ['node', it.node], ['id', copied(it.id, 'id')]),
     el('div.answer', {}, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
   card.deny = refuse;
-  card.principal = call.principal;
+  card.summary = `${it.access} of ${call.principal}: ${call.reason || call.arguments}`.slice(0, MAX_SUMMARY);
   card.tick = tick;
   return card;
 }

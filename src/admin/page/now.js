@@ -241,11 +241,11 @@ function draw() {
     }), number(point[name])) : '0')),
     el('td', {}, took(point.p50_ms) || '–'), el('td', {}, took(point.p99_ms) || '–')));
   redraw(asTable, lines.length ? el('table', {}, el('thead', {}, head), el('tbody', {}, lines)) : quiet('No calls.'));
-  const top = (title, list, to) => el('div.card', {}, el('h2', {}, title),
-    list.length ? el('ol.tops', {}, list.map((it) => el('li', { 'data-key': it.name }, share(it.count / list[0].count), it.name ? anchor(to(it.name), identifier(it.name)) : el('span.quiet', {}, 'unknown server'), el('span', {}, number(it.count)))))
+  const top = (title, list, to, unknown) => el('div.card', {}, el('h2', {}, title),
+    list.length ? el('ol.tops', {}, list.map((it) => el('li', { 'data-key': it.name }, share(it.count / list[0].count), /^:?$/.test(it.name) ? el('span.quiet', {}, unknown) : anchor(to(it.name), identifier(it.name)), el('span', {}, number(it.count)))))
       : quiet('No calls.'));
-  redraw(tops, top('Top servers', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server })),
-    top('Top tools', data.top_tools.slice(0, MAX_TOPS), (name) => link('activity', { type: 'tool_call', ...named(name) })));
+  redraw(tops, top('Top servers', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server }), 'unknown server'),
+    top('Top tools', data.top_tools.slice(0, MAX_TOPS), (name) => link('activity', { type: 'tool_call', ...named(name) }), 'unknown tool'));
 }
 
 form.addEventListener('change', ({ target }) => change(target === by ? { by: by.value } : { period: period.value, from: '', to: '' }));

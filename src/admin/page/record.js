@@ -41,6 +41,7 @@ export function happened({ type, metadata }) {
   switch (type) {
     case 'server_change':
       if (login) return `login ${login}`;
+      if (status === 'connecting' && reason) return `lost, ${reason}`;
       return status === 'connected' ? `connected, ${number(tools)} ${tools === 1 ? 'tool' : 'tools'}` : status;
     case 'config_change': {
       if (section === 'policy') return rules === undefined ? '' : `${number(rules)} ${rules === 1 ? 'rule' : 'rules'} in force`;

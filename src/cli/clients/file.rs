@@ -92,7 +92,13 @@ impl ClientText {
                 let servers = document.entry(key).or_insert(Item::Table(parent));
                 let servers =
                     servers.as_table_like_mut().ok_or("its server list is not a table")?;
-                servers.insert(name, Item::Table(table(&block.value())));
+                let fresh = table(&block.value());
+                match servers.get_mut(name).and_then(Item::as_table_mut) {
+                    Some(there) => renew(there, fresh),
+                    None => {
+                        servers.insert(name, Item::Table(fresh));
+                    }
+                }
                 Ok(())
             }
         }
@@ -143,6 +149,16 @@ fn scalar(it: &toml_edit::Value) -> Value {
         toml_edit::Value::InlineTable(table) => {
             let members = table.iter().map(|(key, it)| (key.to_owned(), scalar(it)));
             Value::Object(members.collect::<Map<_, _>>())
+        }
+    }
+}
+
+/// Makes a table equal to `fresh`. Equal members keep their layout and comments.
+fn renew(there: &mut Table, fresh: Table) {
+    there.retain(|key, _| fresh.contains_key(key));
+    for (key, item) in fresh {
+        if there.get(&key).map(value) != Some(value(&item)) {
+            there.insert(&key, item);
         }
     }
 }

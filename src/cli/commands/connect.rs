@@ -508,8 +508,11 @@ mod tests {
     #[test]
     fn other_settings_of_an_entry_are_kept() {
         let members = [("url".to_owned(), json!("http://127.0.0.1:8080/mcp"))];
-        let toml = "[mcp_servers.mcpproxy]\nurl = \"http://127.0.0.1:1/mcp\"\nenabled = false\nstartup_timeout_sec = 20\ndefault_tools_approval_mode = \"prompt\"\n\n[mcp_servers.mcpproxy.tools.call_tool_read]\napproval_mode = \"approve\"\n";
+        let toml = "[mcp_servers.mcpproxy]\nurl = \"http://127.0.0.1:1/mcp\"\nenabled = false\nstartup_timeout_sec = 20\ndefault_tools_approval_mode = \"prompt\" # careful\n\n[mcp_servers.mcpproxy.tools.call_tool_read]\napproval_mode = \"approve\"\n";
         let written = with_entry(toml, McpClient::Codex, &members).unwrap();
+        for kept in ["\"prompt\" # careful\n", "\n[mcp_servers.mcpproxy.tools.call_tool_read]\n"] {
+            assert!(written.contains(kept), "{written}");
+        }
         let entry = ClientText::read(&written, McpClient::Codex.facts().syntax).unwrap();
         let expected = json!({"url": "http://127.0.0.1:8080/mcp", "startup_timeout_sec": 20,
             "default_tools_approval_mode": "prompt",

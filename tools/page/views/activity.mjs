@@ -167,6 +167,17 @@ export async function look({ page, wrong }) {
     await page.locator('#rows li').nth(8).waitFor();
   }
 
+  step('an arrow begins a list, and no row that has the focus is under the headings');
+  await go(page, '#activity');
+  await page.reload();
+  await page.locator('#rows li').nth(8).waitFor();
+  await page.keyboard.press('ArrowDown');
+  assert.ok(await page.evaluate(() => document.activeElement === document.querySelector('#rows li a')), 'the first row');
+  for (const key of [...'jjjjjjjjjjjjjjjjjjjj', ...'kkkkkkkkkkkkkkk']) await page.keyboard.press(key);
+  const [upper, under] = await page.evaluate(() => [document.activeElement.getBoundingClientRect().top, document.querySelector('.row.head').getBoundingClientRect().bottom]);
+  assert.ok(upper >= under - 1, `${upper} is under ${under}`);
+  await page.evaluate(() => scrollTo(0, 0));
+
   step('arrows move through the list');
   await page.locator('#rows a').first().focus();
   await page.keyboard.press('ArrowDown');

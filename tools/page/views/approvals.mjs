@@ -121,7 +121,7 @@ export async function look({ page, wrong }) {
   const denyAll = page.getByRole('button', { name: 'Deny all' });
   await denyAll.click();
   await sound(page, 'dialog');
-  assert.match(await decide(page, false), /^Deny all 3 waiting calls\?\s+stub:no_hints of admin/);
+  assert.match(await decide(page, false), /^Deny all 3 waiting calls\?\s+stub:no_hints of admin: flood/);
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 3);
   await denyAll.click();
   await decide(page);

@@ -201,13 +201,21 @@ fn full_name(record: &Value) -> String {
     if server.is_empty() { tool.into_owned() } else { format!("{server}:{tool}") }
 }
 
-/// Groups decisions and approvals with the calls that they are about, if the calls are in the list.
+/// Groups decisions and approvals with the calls that they are about, if the calls are in the list, else a request for
+/// approval with its answer.
 pub(in crate::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
     let (mut ids, mut approved) = (HashSet::new(), HashMap::new());
+    let mut answered = HashMap::new();
+    let is_waiting = |record: &Value| text(record, "/metadata/state") == "waiting";
     for record in records {
-        if matches!(&*text(record, "/type"), "policy_decision" | "approval") {
-            continue;
+        match &*text(record, "/type") {
+            "approval" if !is_waiting(record) => {
+                answered.insert(approval(record), text(record, "/id"));
+                continue;
+            }
+            "policy_decision" | "approval" => continue,
+            _ => {}
         }
         ids.insert(text(record, "/id"));
         // If the client was asked for approval, its call ends before the approval does, so the outcome has a row of its
@@ -221,7 +229,11 @@ pub(in crate::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     for record in records {
         let call = match &*text(record, "/type") {
             "policy_decision" => ids.get(&text(record, "/parent_id")).cloned(),
-            "approval" => approved.get(&approval(record)).cloned(),
+            "approval" => {
+                let key = approval(record);
+                let answer = || answered.get(&key).filter(|_| is_waiting(record));
+                approved.get(&key).or_else(answer).cloned()
+            }
             _ => None,
         };
         match call {
@@ -518,10 +530,12 @@ const BASE64_CHARS: usize = 100;
 fn without_base64(response: &str) -> String {
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte);
     let (mut key, mut between) = ("", "");
-    let parts = response.split('"').map(|part| {
+    let last = response.matches('"').count();
+    let parts = response.split('"').enumerate().map(|(at, part)| {
         let is_data = matches!(key, "data" | "blob") && between.trim() == ":";
         (key, between) = (between, part);
         match is_data && part.len() >= BASE64_CHARS && part.bytes().all(is_base64) {
+            true if at == last => format!("[base64, cut after {} bytes]", part.len()).into(),
             true => format!("[{} bytes of base64]", part.len()).into(),
             false => Cow::from(part),
         }
@@ -817,6 +831,21 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn request_for_approval_shares_the_row_of_its_answer() {
+        let record = |id: &str, request: &str, state: &str| {
+            json!({"id": id, "type": "approval", "request_id": request,
+                "metadata": {"approval": "a", "state": state, "by": "ann"}})
+        };
+        let found = json!({"activities": [
+            record("4", "8", "waiting"), record("3", "7", "revoked"), record("2", "7", "approved"),
+            record("1", "7", "waiting"),
+        ]});
+        let rows: Vec<_> =
+            folded(&found).into_iter().map(|(record, _)| text(record, "/id")).collect();
+        assert_eq!(rows, ["4", "3", "2"]);
+    }
+
+    #[test]
     fn approval_recorded_after_its_call_has_its_own_row() {
         let found = json!({"activities": [
             {"id": "3", "type": "approval", "request_id": "7", "metadata": {"approval": "a", "state": "timed_out"}},
@@ -911,8 +940,8 @@ pub(super) mod tests {
         let placeholder = "[1700 bytes of base64]";
         assert_eq!(without_base64(&response(&data)), response(placeholder));
         let blob = format!(r#"{{"contents":[{{"uri":"x:y","blob":"{data}"#);
-        let expected = format!(r#"{{"contents":[{{"uri":"x:y","blob":"{placeholder}"#);
-        assert_eq!(without_base64(&blob), expected, "truncated");
+        let expected = r#"{"contents":[{"uri":"x:y","blob":"[base64, cut after 1700 bytes]"#;
+        assert_eq!(without_base64(&blob), expected);
         for unchanged in [response("short"), response(&"two words ".repeat(20)), text.clone()] {
             assert_eq!(without_base64(&unchanged), unchanged);
         }
