@@ -467,6 +467,14 @@ fn tools_are_sorted_by_name_operation_and_their_calls() {
     let operations = all("operation");
     assert!(operations.is_sorted_by_key(severity) && severity(operations.last().unwrap()) == 2);
     assert_eq!(operations.len(), descending.len());
+
+    let body = json!({"name": "ci"}).to_string();
+    let headers = [("X-API-Key", API_KEY)];
+    let made = proxy.request("POST", "/api/v1/tokens", &headers, body.as_bytes()).json();
+    let headers = [("X-API-Key", made["data"]["token"].as_str().unwrap())];
+    let tools = proxy.request("GET", "/api/v1/tools?sort=-calls", &headers, b"").json();
+    let first = &tools["data"]["tools"][0];
+    assert!(first["name"].is_string() && first.get("calls").is_none(), "not those of others");
 }
 
 // API-1

@@ -26,9 +26,9 @@ use mcpproxy_catalog::scan::ScanFinding;
 use mcpproxy_gateway::proxy::Proxy;
 use mcpproxy_gateway::proxy::builtin::retrieve::{MAX_RULED, Shown};
 use mcpproxy_gateway::telemetry::call_metrics::{Outcome, ToolOutcomes};
-use mcpproxy_policy as policy;
 use mcpproxy_policy::intent::Operation;
 use mcpproxy_policy::tool::{Tool, ToolName, Trust};
+use mcpproxy_policy::{self as policy, Principal};
 
 /// Selection of tools, and the page.
 #[derive(Debug, IntoParams)]
@@ -125,7 +125,7 @@ impl fmt::Display for Sort {
 type Selected = (Arc<Tool>, Option<f32>);
 
 impl Sort {
-    /// Sorts the tools, which are in the order of their names or scores; equal ones keep it.
+    /// Sorts the tools, which are in the order of their names or scores. Equal ones keep it, or are reversed as well.
     fn apply(self, tools: &mut [Selected], counts: &ToolCounts) {
         match self.key {
             SortKey::Name => tools.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name)),
@@ -143,18 +143,24 @@ impl Sort {
     }
 }
 
-/// Calls of each tool since the start of the proxy.
+/// Calls of each tool since the start of the proxy, by any principal. Known only to the admin, because others see no more
+/// than their own records.
+#[derive(Default)]
 struct ToolCounts {
+    is_known: bool,
     servers: HashMap<Arc<str>, HashMap<Arc<str>, ToolOutcomes>>,
 }
 
 impl ToolCounts {
-    fn read(proxy: &Proxy) -> Self {
+    fn read(proxy: &Proxy, principal: &Principal) -> Self {
+        if *principal != Principal::Admin {
+            return Self::default();
+        }
         let mut by_id = proxy.calls.outcomes_by_tool();
         let servers = proxy.upstreams.iter().filter_map(|upstream| {
             Some((Arc::clone(upstream.name()), by_id.remove(&upstream.id())?))
         });
-        Self { servers: servers.collect() }
+        Self { is_known: true, servers: servers.collect() }
     }
 
     fn of(&self, tool: &Tool) -> ToolOutcomes {
@@ -212,7 +218,7 @@ pub(super) async fn tools(
             tools.map(|tool| (Arc::clone(tool), None)).collect()
         }
     };
-    let counts = ToolCounts::read(&worker.proxy);
+    let counts = ToolCounts::read(&worker.proxy, principal);
     if let Some(sort) = sort {
         sort.apply(&mut selected, &counts);
     }
@@ -275,7 +281,7 @@ pub(super) async fn tool(
     let tool = tool.ok_or_else(missing)?;
     Ok(encode(&OneTool {
         tool: Whole {
-            known: Known::of(&snapshot, &ToolCounts::read(&worker.proxy), tool, None),
+            known: Known::of(&snapshot, &ToolCounts::read(&worker.proxy, principal), tool, None),
             output_schema: tool.output_schema.as_deref(),
         },
     }))
@@ -315,7 +321,10 @@ struct Known<'a> {
     unannotated: bool,
     /// Scan findings in its definition.
     findings: Vec<ScanFinding>,
-    calls: ToolCallCounts,
+    /// Absent for principals other than the admin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    calls: Option<ToolCallCounts>,
 }
 
 /// Calls of a tool since the start of the proxy.
@@ -347,7 +356,7 @@ impl<'a> Known<'a> {
             quarantined: tool.trust == Trust::Withheld,
             unannotated: tool.is_unannotated(),
             findings: findings.unwrap_or_default(),
-            calls: counts.of(tool).into(),
+            calls: counts.is_known.then(|| counts.of(tool).into()),
         }
     }
 }
