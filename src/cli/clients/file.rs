@@ -317,6 +317,11 @@ pub(crate) fn is_of_other_kind(key: &str) -> bool {
     COMMAND_KEYS.contains(&key) || URL_KEYS.contains(&key)
 }
 
+/// Whether a key determines how a server is reached, or whether, in any client. The others are settings of its user.
+pub(crate) fn is_connection_key(key: &str) -> bool {
+    is_of_other_kind(key) || COMMON_KEYS.contains(&key) || matches!(key, "disabled" | "env_vars")
+}
+
 /// Headers, including those that Codex reads from environment variables.
 fn headers(found: &impl Fn(&[&str]) -> Option<Value>) -> Result<Map<String, Value>, String> {
     let object = |keys: &[&str]| match found(keys) {

@@ -6,7 +6,7 @@
 
 use crate::args::{ConnectArgs, Global};
 use crate::clients::backup::{back_up, backup, earlier, read, set_aside};
-use crate::clients::file::ClientText;
+use crate::clients::file::{ClientText, is_connection_key};
 use crate::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
 use crate::commands::connect::direct::{DirectServers, Moved};
 use crate::commands::token;
@@ -98,26 +98,6 @@ fn is_own_entry(block: &Value, members: &[(String, Value)]) -> bool {
         || block.as_object().is_some_and(|block| clients::is_own_entry(NAME, block))
 }
 
-/// Members of an entry that determine how its server is reached, or whether, in any client. The others are the user's settings.
-const CONNECTION_KEYS: [&str; 16] = [
-    "args",
-    "bearer_token_env_var",
-    "command",
-    "cwd",
-    "disabled",
-    "enabled",
-    "env",
-    "env_http_headers",
-    "env_vars",
-    "headers",
-    "httpUrl",
-    "http_headers",
-    "serverUrl",
-    "source",
-    "type",
-    "url",
-];
-
 /// Adds mcpproxy's entry to a text, or renews it. Other settings in an existing entry, such as permissions, are kept.
 fn with_entry(
     text: &str,
@@ -132,9 +112,8 @@ fn with_entry(
                 "it already has a different server '{NAME}': rename that one first"
             ));
         }
-        let is_setting = |key: &str| {
-            !CONNECTION_KEYS.contains(&key) && members.iter().all(|(ours, _)| ours != key)
-        };
+        let is_setting =
+            |key: &str| !is_connection_key(key) && members.iter().all(|(ours, _)| ours != key);
         let settings = block.as_object().into_iter().flatten().filter(|(key, _)| is_setting(key));
         let settings: Vec<_> = settings.map(|(key, value)| (key.clone(), value.clone())).collect();
         members.extend(settings);
