@@ -1,7 +1,7 @@
 // The activity view: records, filtered, searched and live. A call, its decisions and its approval share a row; filters and the open record
 // are stored in the address.
 
-import { anchor, button, chip, command, el, empty, fill, identifier, keyHelp, markChips, number, option, panel, para, redraw, settled, tag, took, when } from './dom.js';
+import { anchor, beginsList, button, chip, command, el, empty, fill, identifier, keyHelp, markChips, number, option, panel, para, redraw, settled, tag, took, when } from './dom.js';
 import { listen } from './live.js';
 import { CALLS, TYPES, happened, open, operation, statusOf, subject, times } from './record.js';
 import { act, ask, attempt } from './rest.js';
@@ -495,9 +495,7 @@ function keys(event) {
   }
   if (record.contains(event.target)) return;
   const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity }[event.key];
-  // An arrow begins where nothing has the focus; elsewhere it scrolls.
-  const isFree = document.activeElement === document.body && event.key === 'ArrowDown';
-  if (by && (event.key.length === 1 || isFree || rows.contains(event.target))) {
+  if (by && (event.key.length === 1 || beginsList(event) || rows.contains(event.target))) {
     event.preventDefault();
     move(by);
   }

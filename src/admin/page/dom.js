@@ -116,9 +116,12 @@ export function sortHead(columns, sort, set) {
   return el('thead', {}, el('tr', {}, columns.map(head)));
 }
 
+/** The column that `sort` names, if it can be sorted by. */
+export const sortColumn = (columns, sort) => columns.find(({ words, by }) => by && [words, `-${words}`].includes(sort));
+
 /** The rows in the order that `sort` names; in their own order if it names none. */
 export function sorted(rows, columns, sort = '') {
-  const column = columns.find(({ words, by }) => by && [words, `-${words}`].includes(sort));
+  const column = sortColumn(columns, sort);
   if (!column) return rows;
   const turn = (sort[0] === '-') === Boolean(column.isText) ? 1 : -1;
   return rows.toSorted((one, other) => {
@@ -127,6 +130,9 @@ export function sorted(rows, columns, sort = '') {
   });
 }
 
+/** Whether a key begins a list: an arrow where nothing has the focus. Elsewhere it scrolls. */
+export const beginsList = (event) => event.key === 'ArrowDown' && document.activeElement === document.body;
+
 /** Moves the focus in the rows of `table`; `j` and `k` open the next one while a panel is open. */
 export function stepRows(event, table, isOpen) {
   const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
@@ -134,9 +140,7 @@ export function stepRows(event, table, isOpen) {
   const links = [...table.querySelectorAll('tbody th a')];
   const focused = links.indexOf(document.activeElement);
   const isArrow = event.key.length > 1;
-  // An arrow begins where nothing has the focus; elsewhere it scrolls.
-  const isFree = document.activeElement === document.body && event.key === 'ArrowDown';
-  if (!links.length || (isArrow && focused < 0 && !isFree)) return;
+  if (!links.length || (isArrow && focused < 0 && !beginsList(event))) return;
   event.preventDefault();
   const at = focused < 0 ? links.findIndex((one) => one.hasAttribute('aria-current')) : focused;
   const next = links[Math.min(Math.max(at + by, 0), links.length - 1)];

@@ -1,7 +1,7 @@
 // The tools view: one line each, and a panel with the details of the one that is open, its definition compared with the accepted one,
 // approval and trial calls.
 
-import { SETTLE_MS, anchor, block, button, chip, code, confirmed, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortHead, stepRows, tag, trouble, visible, zero } from './dom.js';
+import { SETTLE_MS, anchor, block, button, chip, code, confirmed, copy, editable, el, empty, fill, identifier, keyHelp, labelled, laidOut, markChips, number, option, pairs, panel, para, quiet, redraw, rowsOpen, searchField, settled, sortColumn, sortHead, stepRows, tag, trouble, visible, zero } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { change, here, link, named } from './route.js';
@@ -85,7 +85,7 @@ function choose() {
 
 /** The order in the words of the API. */
 function order(sort = '') {
-  const by = COLUMNS.find(({ words }) => [words, `-${words}`].includes(sort))?.by;
+  const by = sortColumn(COLUMNS, sort)?.by;
   const turned = by?.[0] === '-' ? by.slice(1) : `-${by}`;
   return by && (sort[0] === '-' ? turned : by);
 }
