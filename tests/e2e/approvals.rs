@@ -131,6 +131,8 @@ fn cap_8_call_waits_until_approved_and_is_recorded_completely() {
         (&record["status"], &record["metadata"]["approval"]),
         (&json!("success"), &json!(id))
     );
+    let by_api = json!({"state": "approved", "by": "admin", "door": "api"});
+    assert_eq!(record["metadata"]["approval_answer"], by_api);
     // The time of the wait is part of neither the overhead nor the latency; it has a member of its own in the record.
     let took = record["duration_ms"].as_f64().unwrap();
     let overhead = record["overhead_us"].as_f64().unwrap() / 1000.0;
@@ -173,6 +175,8 @@ fn cap_8_denied_call_reports_it_and_only_the_first_answer_counts() {
     assert_eq!(proxy.api(&format!("approvals/{id}"))["approval"]["state"], "denied");
     let [record] = &client.records(&proxy, "type=tool_call")[..] else { panic!("one record") };
     assert_eq!((&record["status"], &record["error_message"]), (&json!("rejected"), &json!(text)));
+    let by_api = json!({"state": "denied", "by": "admin", "door": "api"});
+    assert_eq!(record["metadata"]["approval_answer"], by_api);
     let [decision] = &client.records(&proxy, "type=policy_decision")[..] else { panic!("one") };
     assert_eq!(decision["metadata"]["policy"], "approval");
     assert_eq!(decision["status"], "blocked");
@@ -265,6 +269,8 @@ fn cap_8_standing_approval_covers_a_session_or_a_period_until_it_is_revoked() {
     assert_eq!(again["structuredContent"]["value"], 7);
     let records = client.records(&proxy, "type=tool_call");
     assert_eq!(records[0]["metadata"]["approval"], json!(first));
+    let by_api = json!({"state": "approved", "by": "admin", "door": "api"});
+    assert_eq!(records[0]["metadata"]["approval_answer"], by_api);
     let standing = proxy.api("approvals")["standing"][0].clone();
     assert_eq!((&standing["id"], &standing["session_id"]), (&json!(first), &json!(client.session)));
     let mut other = proxy.client();

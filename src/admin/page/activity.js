@@ -381,7 +381,8 @@ function place(it) {
 function fold(made, decision) {
   made.dataset.decisions = `${made.dataset.decisions ?? ''} ${decision.id}`.trim();
   if (decision.type === 'approval') {
-    const isAnswer = made.it.type !== 'approval' && decision.metadata.state !== 'waiting';
+    // Calls recorded by earlier versions do not tell who answered.
+    const isAnswer = CALLS.includes(made.it.type) && decision.metadata.state !== 'waiting' && !made.it.metadata?.approval_answer;
     if (isAnswer) made.querySelector('.why').append(el('bdi.quiet', {}, happened(decision)));
     return made;
   }

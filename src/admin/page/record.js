@@ -36,7 +36,7 @@ function extent(counts) {
 
 /** Summary of a record that is not a call; errors are in the record's error. */
 export function happened({ type, metadata }) {
-  const { status, tools, login, changes, needs_restart: restart, section, rules, name, change, state, approval, by, door, removed, reason, ...more } = metadata ?? {};
+  const { status, tools, login, changes, needs_restart: restart, section, rules, name, change, state, approval, by, door, removed, reason, approval_answer: answer, ...more } = metadata ?? {};
   const each = (words) => words.filter(Boolean).join('; ');
   switch (type) {
     case 'server_change':
@@ -54,14 +54,17 @@ export function happened({ type, metadata }) {
       return more.released ? reason : each(['added', 'changed', 'removed', 'duplicates']
         .map((how) => [how, how === 'removed' ? list(removed) : list(more[how])]).map(([how, names]) => names.length && `${how} ${named(names)}`));
     case 'approval':
-      return approval === 'definition' ? 'its definition'
-        : [String(state ?? '').replace('_', ' '), by && `by ${by} over ${door}`, extent(more.for)].filter(Boolean).join(' ');
+      return approval === 'definition' ? 'its definition' : answered({ state, by, door, for: more.for });
     case 'retention':
       return removed && `${number(removed)} records removed (${String(reason).replaceAll('_', ' ')})`;
     default:
-      return '';
+      return answer ? answered(answer) : '';
   }
 }
+
+/** State of an approval: who answered, and how long the answer is valid. */
+const answered = ({ state, by, door, for: scope }) =>
+  [String(state ?? '').replace('_', ' '), by && `by ${by} over ${door}`, extent(scope)].filter(Boolean).join(' ');
 
 /** Shows the record in `place` with these `buttons` if it is still `wanted` once loaded. */
 export function open(place, id, wanted, buttons) {
@@ -123,8 +126,10 @@ function details(activity, exact, about, call) {
   const decided = activity.type === 'policy_decision' ? [activity] : about;
   const intent = activity.intent ?? {};
   const { tool_variant: variant, client_name: client, intent: _same, operation: _shown, ...rest } = activity.metadata ?? {};
-  const { state, by, door, for: scope, until, digest, approval: of, ...unnamed } = rest;
-  const more = isWait ? unnamed : rest;
+  const { approval: of, approval_answer: given, ...others } = rest;
+  const { state, by, door, for: scope, until, digest, ...unnamed } = others;
+  const answer = isWait ? others : given;
+  const more = isWait ? unnamed : others;
   const heading = (text) => el('h3', {}, text);
   const called = activity.duration_ms > 0;
   const parent = activity.parent_id && anchor(link('activity', { record: activity.parent_id }), 'the call');
@@ -146,13 +151,16 @@ function details(activity, exact, about, call) {
     pairs(['operation', operation(activity)], ['sensitivity', intent.data_sensitivity],
       ['reason', intent.reason], ['called with', variant && el('code', {}, variant)]),
 
-    isWait && heading('Approval'),
-    isWait && pairs(['state', String(state ?? '').replace('_', ' ')], ['answered', by && `by ${by} over ${door}`], ['valid', extent(scope)],
-      ['expires', until && exactly(until)], ['approval', of && copied(of, 'approval')], ['digest', digest && el('span.mono', {}, digest)]),
+    (of || isWait) && heading('Approval'),
+    (of || isWait) && pairs(['answer', answer && answered({ ...answer, for: undefined })], ['valid', isWait && extent(scope)],
+      ['expires', isWait && until && exactly(until)],
+      ['approval', of && (of === 'definition' ? 'of the definition'
+        : [copied(of, 'approval'), ' ', el('a.more', { href: link('activity', { q: of }) }, isWait ? 'its call' : 'its records')])],
+      ['digest', isWait && digest && el('span.mono', {}, digest)]),
 
     heading('Timing'),
     called && timeline(spent),
-    pairs(['began', exactly(activity.timestamp)], ['repeated', times(activity) && `${times(activity)} until ${exactly(until)}`],
+    pairs([isWait && state !== 'waiting' ? 'ended' : 'began', exactly(activity.timestamp)], ['repeated', times(activity) && `${times(activity)} until ${exactly(until)}`],
       [isWait ? 'waited' : 'took', took(activity.duration_ms) && `${took(activity.duration_ms)}${approval > 0 ? ', without the wait for approval' : ''}`]),
 
     called && isCall && heading('Size'),

@@ -23,11 +23,11 @@ const COLUMNS: [((&str, Fit), &str); 7] = [
     (("ID", Fit::Whole), "/id"),
     ((UNTIL, Fit::Whole), "/call/until"),
     (("CALL", Fit::Middle), "/access"),
-    (("OPERATION", Fit::Rank(3)), "/call/operation"),
+    (("OPERATION", Fit::Whole), "/call/operation"),
     (("PRINCIPAL", Fit::Middle), "/call/principal"),
     // Kept, because it decides the answer.
     (("REASON", Fit::Name), "/call/reason"),
-    (("ARGUMENTS", Fit::Free), "/call/arguments"),
+    (("ARGUMENTS", Fit::Below), "/call/arguments"),
 ];
 
 /// Columns of standing approvals.
@@ -281,14 +281,15 @@ mod tests {
     }
 
     #[test]
-    fn cli_2_approval_list_keeps_the_reason() {
+    fn cli_2_approval_list_keeps_operation_reason_and_arguments() {
         let call = json!({"operation": "destructive", "principal": "token:ops", "until": "2026-01-02T03:04:05Z",
             "reason": "clean up the obsolete entity X of the test run",
             "arguments": "{\"entityNames\":[\"X\",\"Y\",\"Z\",\"and some more of them\"]}"});
         let all = json!({"approvals": [
             {"id": "5r8x0q2mzk7w1ahd", "access": "memory:delete_entities", "call": call}]});
         let times = Times::Relative("2026-01-02T03:00:00Z".parse().unwrap());
-        let keeps = ["REASON", "clean up the", ":delete_entities", "token:ops", "ARGUMENTS"];
+        let keeps = ["REASON", "clean up the", ":delete_entities", "token:ops", "destructive"];
+        let keeps = [&keeps[..], &["{\"entityNames\":[\"X\",\"Y\",\"Z\",\"and some more"]].concat();
         crate::output::tests::fits(|output| table(&all, output, &times), &keeps);
     }
 
@@ -320,7 +321,7 @@ mod tests {
                     "principal": "token:ci", "until": "2026-01-02T03:04:05Z", "session_id": "s"}],
             });
             let times = Times::new(Some(crate::format::TimeStyle::Utc), false);
-            let keeps = ["5r8x0q ", "aaaa00 ", "01-02 03:04:05", "CALL ", "ARGUMENTS"];
+            let keeps = ["5r8x0q ", "aaaa00 ", "01-02 03:04:05", "CALL ", "/tmp"];
             crate::output::tests::fits(|output| table(&all, output, &times), &keeps);
         }
     }

@@ -19,7 +19,8 @@ use mcpproxy_activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text, Ty
 use mcpproxy_activity::{NotAdmitted, Slot};
 use mcpproxy_json::members::{member, members, string};
 use mcpproxy_policy::approvals::{
-    ApprovalExtent, ApprovalId, ApprovalVerdict, AskedCall, Entered, MAX_MEMBERS_BYTES, Outcome,
+    Answerer, ApprovalExtent, ApprovalId, ApprovalVerdict, AskedCall, Covered, Entered,
+    MAX_MEMBERS_BYTES, Outcome,
     Repeated, RepeatedWait, StateRead, UserResponse, WaitingApproval, approval_named_in, shown,
 };
 use mcpproxy_policy::intent::Operation;
@@ -29,7 +30,7 @@ use mcpproxy_policy::{Access, ApprovalDenial, Approved, NotApproved, PendingAppr
 use mcpproxy_protocol::mcp::meta::SERVER_KEY;
 use mcpproxy_protocol::mcp::revisions::ProtocolFamily;
 use mcpproxy_upstream::CallExtras;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{ApprovalQuestion, Caller, Channel, Client, Question};
 use super::params::progress_token;
@@ -155,9 +156,8 @@ pub(super) async fn wait(
     let access = pending.access().clone();
     let settings = worker.settings();
     let queue = &worker.proxy.approvals;
-    if let Some((approved, of)) = queue.standing_for(&pending, caller.session_id()) {
-        record.add_metadata("approval", &json!(of.as_str()).to_string());
-        return Ok(approved);
+    if let Some(covered) = queue.standing_for(&pending, caller.session_id()) {
+        return Ok(approved_before(record, covered));
     }
     // An elicitation must show the whole call. Longer calls are approved on the admin page or the command line.
     let longest = call.arguments.len().max(call.meta.len()).max(call.inputs.len());
@@ -187,10 +187,7 @@ pub(super) async fn wait(
     };
     let waiting = match entered {
         Ok(Entered::Waiting(waiting)) => waiting,
-        Ok(Entered::Standing { approved, of }) => {
-            record.add_metadata("approval", &json!(of.as_str()).to_string());
-            return Ok(approved);
-        }
+        Ok(Entered::Standing(covered)) => return Ok(approved_before(record, covered)),
         Err(why) => return Err(record.deny(&ApprovalDenial::new(&access, why).into()).into()),
     };
     record.add_metadata("approval", &json!(waiting.id().as_str()).to_string());
@@ -237,6 +234,7 @@ pub(super) async fn wait(
     wait.end(&outcome);
     record.end_wait_for_person(Instant::now());
     wait.take_back(record.reply()).await;
+    record_answer(record, &outcome);
     approved(outcome).map_err(|why| record.deny(&ApprovalDenial::new(&access, why).into()).into())
 }
 
@@ -273,13 +271,43 @@ pub(super) async fn claim(
     };
     let outcome = match response {
         // Another channel answered first, but a call that its own user denies is not sent.
-        UserResponse::Verdict(ApprovalVerdict::Deny) => Err(NotApproved::Denied),
-        UserResponse::Verdict(ApprovalVerdict::Approve(_))
-        | UserResponse::Missing
-        | UserResponse::Nothing => approved(outcome),
+        UserResponse::Verdict(ApprovalVerdict::Deny)
+            if matches!(outcome, Outcome::Approved { .. }) =>
+        {
+            Err(NotApproved::Denied)
+        }
+        UserResponse::Verdict(_) | UserResponse::Missing | UserResponse::Nothing => {
+            record_answer(record, &outcome);
+            approved(outcome)
+        }
     };
     let denied = |why| record.deny(&ApprovalDenial::new(&access, why).into()).into();
     outcome.map(|approved| (approved, members)).map_err(denied)
+}
+
+/// Records the standing approval that covers the call, and who granted it.
+fn approved_before(record: &mut CallRecord, Covered { approved, of, by }: Covered) -> Approved {
+    record.add_metadata("approval", &json!(of.as_str()).to_string());
+    record.add_metadata("approval_answer", &answer("approved", &by).to_string());
+    approved
+}
+
+/// Records who answered, if somebody did, in the record of the call.
+fn record_answer(record: &mut CallRecord, outcome: &Outcome) {
+    if let Some(by) = outcome.by() {
+        record.add_metadata("approval_answer", &answer(outcome.as_str(), by).to_string());
+    }
+}
+
+/// Members of a record that tell an answer and who gave it.
+fn answer(state: &str, by: &Answerer) -> Value {
+    let mut answer = json!({
+        "state": state, "by": by.principal.as_ref(), "door": by.channel.as_str(),
+    });
+    if let (Some(node), Some(members)) = (by.node.as_deref(), answer.as_object_mut()) {
+        members.insert("node".into(), node.into());
+    }
+    answer
 }
 
 /// Outcome of a wait, for the call.
@@ -479,14 +507,12 @@ impl Wait {
                 Outcome::Ending => "mcpproxy shut down before anybody answered",
             },
         );
-        let mut metadata =
-            json!({"approval": self.waiting.id().as_str(), "state": outcome.as_str()});
-        if let (Some(by), Some(members)) = (outcome.by(), metadata.as_object_mut()) {
-            members.insert("by".into(), by.principal.as_ref().into());
-            members.insert("door".into(), by.channel.as_str().into());
-            if let Some(node) = by.node.as_deref() {
-                members.insert("node".into(), node.into());
-            }
+        let mut metadata = match outcome.by() {
+            Some(by) => answer(outcome.as_str(), by),
+            None => json!({"state": outcome.as_str()}),
+        };
+        if let Some(members) = metadata.as_object_mut() {
+            members.insert("approval".into(), self.waiting.id().as_str().into());
         }
         if let (Outcome::Approved { extent, .. }, Some(members)) =
             (outcome, metadata.as_object_mut())

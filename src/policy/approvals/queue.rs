@@ -19,7 +19,7 @@ use crate::approvals::request_state::{
     Repeat, RepeatedCall, StateKey, StateRead, Unclaimed, UnclaimedCalls, UserResponse,
 };
 use crate::approvals::standing::{
-    Now, Reach, SharedApproval, SharedApprovalKey, StandingApproval, StandingApprovals,
+    Covered, Now, Reach, SharedApproval, SharedApprovalKey, StandingApproval, StandingApprovals,
 };
 use crate::approvals::{
     AnswerChannel, AnswerError, Answerer, ApprovalAnswer, ApprovalExtent, ApprovalId,
@@ -119,7 +119,7 @@ pub(super) enum Claim {
 pub(super) enum Admitted {
     Place(QueuePlace),
     /// A standing approval covers it.
-    Standing(Approved, ApprovalId),
+    Standing(Covered),
 }
 
 fn now() -> Now {
@@ -166,7 +166,7 @@ impl ApprovalQueue {
         &self,
         pending: &PendingApproval,
         session: &str,
-    ) -> Option<(Approved, ApprovalId)> {
+    ) -> Option<Covered> {
         self.state.lock().standing.find(pending, session, now())
     }
 
@@ -190,8 +190,8 @@ impl ApprovalQueue {
     ) -> Result<Admitted, NotApproved> {
         let now = now();
         let mut state = self.state.lock();
-        if let Some((approved, of)) = state.standing.find(&asked.pending, &asked.session, now) {
-            return Ok(Admitted::Standing(approved, of));
+        if let Some(covered) = state.standing.find(&asked.pending, &asked.session, now) {
+            return Ok(Admitted::Standing(covered));
         }
         state.check(self.bounds, asked.pending.principal(), client_can_be_asked)?;
         let bytes = asked.bytes() + members.as_ref().map_or(0, Bytes::len);
@@ -759,12 +759,7 @@ pub struct AnsweredApproval {
 pub enum Entered {
     Waiting(WaitingApproval),
     /// A standing approval covers the call.
-    Standing {
-        /// Proof of the approval.
-        approved: Approved,
-        /// Id of the approval that granted the standing approval.
-        of: ApprovalId,
-    },
+    Standing(Covered),
 }
 
 /// A waiting call. Withdraws the call if dropped before the outcome.
@@ -799,7 +794,7 @@ impl WaitingApproval {
 
     fn of(queue: &Arc<ApprovalQueue>, admitted: Admitted) -> Entered {
         match admitted {
-            Admitted::Standing(approved, of) => Entered::Standing { approved, of },
+            Admitted::Standing(covered) => Entered::Standing(covered),
             Admitted::Place(place) => {
                 Entered::Waiting(Self { queue: Arc::clone(queue), place, over: false })
             }

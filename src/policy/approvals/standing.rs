@@ -66,6 +66,17 @@ pub(super) struct StandingApprovals {
     too_long: BTreeSet<SharedApprovalKey>,
 }
 
+/// A call that a standing approval covers.
+#[derive(Debug)]
+pub struct Covered {
+    /// Proof of the approval.
+    pub approved: Approved,
+    /// Id of the approval that granted the standing one.
+    pub of: ApprovalId,
+    /// Who granted it.
+    pub by: Answerer,
+}
+
 /// Current time: monotonic, and by the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
@@ -89,7 +100,7 @@ impl StandingApprovals {
         pending: &PendingApproval,
         session: &str,
         now: Now,
-    ) -> Option<(Approved, ApprovalId)> {
+    ) -> Option<Covered> {
         self.sweep(now);
         if self.standing.is_empty() {
             return None;
@@ -101,7 +112,8 @@ impl StandingApprovals {
                 && approval.session.as_deref().is_none_or(|given_here| given_here == session)
         };
         let approval = self.standing.iter().find(covers)?;
-        Some((Approved::Standing(subject), approval.of.clone()))
+        let (of, by) = (approval.of.clone(), approval.by.clone());
+        Some(Covered { approved: Approved::Standing(subject), of, by })
     }
 
     /// Checks whether this node may hold one more standing approval; the error is the limit.

@@ -68,7 +68,7 @@ fn queue(bounds: QueueBounds) -> Arc<ApprovalQueue> {
 fn enter(queue: &Arc<ApprovalQueue>, asked: AskedCall) -> WaitingApproval {
     match WaitingApproval::enter(queue, asked, MINUTE, false).unwrap() {
         Entered::Waiting(waiting) => waiting,
-        Entered::Standing { of, .. } => panic!("a standing approval covers it: {of}"),
+        Entered::Standing(it) => panic!("a standing approval covers it: {}", it.of),
     }
 }
 
@@ -155,8 +155,9 @@ async fn cap_8_standing_approval_covers_the_definition_and_is_revocable() {
     queue.answer(&id, approves(ApprovalExtent::For(MINUTE))).unwrap();
     let entered =
         WaitingApproval::enter(&queue, asked(r#"{"other":1}"#, "any"), MINUTE, false).unwrap();
-    let Entered::Standing { approved, of } = entered else { panic!("it waits") };
+    let Entered::Standing(Covered { approved, of, by }) = entered else { panic!("it waits") };
     assert_eq!(of.as_str(), id);
+    assert_eq!((&*by.principal, by.channel), ("admin", AnswerChannel::Cli));
     assert!(matches!(approved, Approved::Standing(_)));
     let mut changed = asked("{}", "");
     changed.pending = pending("does something else now", "{}");
@@ -204,7 +205,7 @@ async fn cap_8_session_approval_covers_only_that_session() {
     queue.answer(inside.id().as_str(), approves(ApprovalExtent::Session)).unwrap();
     let enters =
         |session| WaitingApproval::enter(&queue, asked("{}", session), MINUTE, false).unwrap();
-    assert!(matches!(enters("one"), Entered::Standing { .. }));
+    assert!(matches!(enters("one"), Entered::Standing(_)));
     assert!(matches!(enters("two"), Entered::Waiting(_)));
     assert!(matches!(enters(""), Entered::Waiting(_)));
 }
@@ -262,7 +263,7 @@ async fn cap_8_ten_thousand_waits_leave_no_state() {
         let asked = asked(&format!("{{\"n\":{n}}}"), "");
         match WaitingApproval::enter(&queue, asked, 60 * MINUTE, false).unwrap() {
             Entered::Waiting(waiting) => waiting,
-            Entered::Standing { of, .. } => panic!("a standing approval covers it: {of}"),
+            Entered::Standing(it) => panic!("a standing approval covers it: {}", it.of),
         }
     };
     let mut all: Vec<WaitingApproval> = (0..MANY).map(enter).collect();
@@ -351,7 +352,7 @@ fn enter_repeated(
     let members = bytes::Bytes::from_static(members);
     match WaitingApproval::enter_repeated(queue, asked(arguments, ""), MINUTE, members).unwrap() {
         Entered::Waiting(waiting) => waiting,
-        Entered::Standing { of, .. } => panic!("a standing approval covers it: {of}"),
+        Entered::Standing(it) => panic!("a standing approval covers it: {}", it.of),
     }
 }
 
@@ -433,7 +434,7 @@ async fn adopted_approval_counts_until_revoked_on_any_node() {
         b.adopt(shared.clone(), |_| false);
         assert_eq!(b.standing().len(), 1);
     }
-    let (approved, of) = b.standing_for(&pending("", r#"{"path":"/b"}"#), "x").unwrap();
+    let Covered { approved, of, .. } = b.standing_for(&pending("", r#"{"path":"/b"}"#), "x").unwrap();
     assert_eq!(of.as_str(), id);
     let other = pending("", r#"{"path":"/b"}"#);
     assert!(other.permitted_by(&approved, &policy::Settings::default()).is_ok());

@@ -314,11 +314,18 @@ export async function look({ page, wrong }) {
   await answered.getByRole('link').click();
   await record.locator('.timeline').getByText('waiting for approval').waitFor();
   const facts = await record.innerText();
-  assert.match(facts, /answered\s+by admin over/);
+  assert.match(facts, /answer\s+approved by admin over/);
+  assert.match(facts, /ended\s/);
   assert.ok(!/at the server|recorded|"door"/.test(facts.split('Whole record')[0]), facts);
-  await page.goBack();
-  await page.goBack();
+  await record.getByRole('link', { name: 'its call' }).click();
+  await until(async () => await approved.count() === 1 && await page.locator('#rows li').count() === 1, () => page.url());
+
+  step('a call found by a text that its approval lacks tells who approved it');
+  await go(page, '#activity?q=waited for a person');
+  await until(async () => await approved.count() === 1 && /approved by admin over/.test(await approved.innerText()), () => approved.allInnerTexts());
+  await go(page, '#activity');
   await approved.getByRole('link').click();
+  await record.locator('dd', { hasText: 'approved by admin over' }).waitFor();
 
   step('the rules are asked about the call of a record, with its arguments');
   const asks = record.getByRole('link', { name: 'What the rules say about this call' });

@@ -27,7 +27,14 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
     let is_blocked = text(record, "/status") == "blocked";
     let (approvals, decisions): (Vec<&Value>, Vec<&Value>) =
         folded.iter().copied().partition(|it| text(it, "/type") == "approval");
-    approvals.into_iter().for_each(|approval| add_answer(&mut own, approval));
+    match record.pointer("/metadata/approval_answer") {
+        Some(answer) => add_answer(&mut own, answer),
+        // Recorded by an earlier version.
+        None => {
+            let answers = approvals.into_iter().filter_map(|it| it.get("metadata"));
+            answers.for_each(|answer| add_answer(&mut own, answer));
+        }
+    }
     // Each reason comes with the status of its decision.
     let mut parts: Vec<_> = own.into_iter().map(|reason| (None, reason)).collect();
     let has_rule = is_by_rule(record) || decisions.iter().any(|it| is_by_rule(it));
@@ -125,8 +132,8 @@ fn is_by_rule(decision: &Value) -> bool {
 
 /// Adds the person who approved or denied a call to its reasons. Any other end of a wait, such as a timeout, is already
 /// among them.
-fn add_answer(reasons: &mut Vec<String>, approval: &Value) {
-    let [state, by] = ["/metadata/state", "/metadata/by"].map(|at| text(approval, at));
+fn add_answer(reasons: &mut Vec<String>, answer: &Value) {
+    let [state, by] = ["/state", "/by"].map(|at| text(answer, at));
     match &*state {
         "approved" if !by.is_empty() => reasons.push(format!("approved by {by}")),
         "denied" if !by.is_empty() => {

@@ -831,6 +831,19 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn call_tells_who_answered_without_the_record_of_its_approval() {
+        let call = json!({"id": "3", "type": "tool_call", "request_id": "first", "status": "success",
+            "metadata": {"approval": "a", "approval_answer": {"state": "approved", "by": "token:ann"}}});
+        let approval = json!({"id": "2", "type": "approval", "request_id": "first",
+            "metadata": {"approval": "a", "state": "approved", "by": "token:ann"}});
+        for records in [json!([call, approval]), json!([call])] {
+            let found = json!({"activities": records});
+            let [(record, folded)] = &folded(&found)[..] else { panic!("one row") };
+            assert_eq!(reason(record, folded), "approved by token:ann");
+        }
+    }
+
+    #[test]
     fn request_for_approval_shares_the_row_of_its_answer() {
         let record = |id: &str, request: &str, state: &str| {
             json!({"id": id, "type": "approval", "request_id": request,
