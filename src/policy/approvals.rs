@@ -44,7 +44,9 @@ pub use queue::{
     AnsweredApproval, ApprovalEvent, ApprovalQueue, KnownApproval, QueueBounds, WaitingView,
 };
 pub use request_state::{MAX_MEMBERS_BYTES, StateRead, UserResponse, approval_named_in};
-pub use standing::{Covered, MAX_SHARED_APPROVALS, SharedApproval, SharedApprovalKey, StandingApproval};
+pub use standing::{
+    Covered, MAX_SHARED_APPROVALS, SharedApproval, SharedApprovalKey, StandingApproval,
+};
 
 /// Number of random bytes in an id, so that ids cannot be guessed.
 const ID_BYTES: usize = 10;

@@ -79,9 +79,14 @@ fn make_tools(more: usize) -> Tools {
         );
         tools.add(&mut list, name, [result.clone(), result], &schema);
     }
+    let spelled = [SPELLED.to_owned(), SPELLED.to_owned()];
+    tools.add(&mut list, "spelled", spelled, &json!({"type": "object"}));
     tools.list = json!({"tools": list}).to_string();
     tools
 }
+
+/// Result with spellings that a proxy changes if it parses and writes the answer again.
+const SPELLED: &str = r#"{"content":[{"type":"text","text":"caf\u00e9 a\/b"}],"structuredContent":{"price":100.00,"id":12345678901234567891}}"#;
 
 impl Tools {
     /// Adds the tools `plain_NAME` and `typed_NAME` with their results. Only `typed_NAME` has the schema.
@@ -158,7 +163,7 @@ fn shapes() -> [(&'static str, Value, Value); 4] {
         node = json!({"name": format!("level {level}"), "size": level, "children": [node]});
     }
     let tree = json!({
-        "$ref": "#/$defs/node",
+        "type": "object", "$ref": "#/$defs/node",
         "$defs": {"node": {
             "type": "object", "required": ["name", "size"],
             "properties": {

@@ -20,8 +20,8 @@ use mcpproxy_activity::{NotAdmitted, Slot};
 use mcpproxy_json::members::{member, members, string};
 use mcpproxy_policy::approvals::{
     Answerer, ApprovalExtent, ApprovalId, ApprovalVerdict, AskedCall, Covered, Entered,
-    MAX_MEMBERS_BYTES, Outcome,
-    Repeated, RepeatedWait, StateRead, UserResponse, WaitingApproval, approval_named_in, shown,
+    MAX_MEMBERS_BYTES, Outcome, Repeated, RepeatedWait, StateRead, UserResponse, WaitingApproval,
+    approval_named_in, shown,
 };
 use mcpproxy_policy::intent::Operation;
 use mcpproxy_policy::sealed_state::BoundRequest;

@@ -162,11 +162,7 @@ impl ApprovalQueue {
     }
 
     /// The standing approval that covers this call, if there is one.
-    pub fn standing_for(
-        &self,
-        pending: &PendingApproval,
-        session: &str,
-    ) -> Option<Covered> {
+    pub fn standing_for(&self, pending: &PendingApproval, session: &str) -> Option<Covered> {
         self.state.lock().standing.find(pending, session, now())
     }
 

@@ -434,7 +434,8 @@ async fn adopted_approval_counts_until_revoked_on_any_node() {
         b.adopt(shared.clone(), |_| false);
         assert_eq!(b.standing().len(), 1);
     }
-    let Covered { approved, of, .. } = b.standing_for(&pending("", r#"{"path":"/b"}"#), "x").unwrap();
+    let Covered { approved, of, .. } =
+        b.standing_for(&pending("", r#"{"path":"/b"}"#), "x").unwrap();
     assert_eq!(of.as_str(), id);
     let other = pending("", r#"{"path":"/b"}"#);
     assert!(other.permitted_by(&approved, &policy::Settings::default()).is_ok());
