@@ -15,7 +15,7 @@ use super::record::{
     Decision, Draft, Entry, Hash, Id, MAX_METADATA_BYTES, NodeId, Raw, Status, Text, Type, Verdict,
     decision_metadata, with_member,
 };
-use super::redact::Redactor;
+use super::redact::{OwnNames, Redactor};
 use super::segment::{self, Builder};
 use super::store::{Batch, Space, StoreError};
 use super::view::{LogEnd, View};
@@ -157,16 +157,15 @@ impl Appender {
         let draft = &entry.draft;
         self.stored_ms = self.stored_ms.max(now_ms);
         let intent = self.redactor.payload(draft.payload(Raw::Intent));
-        let error = draft.text(Text::Error);
-        let error =
-            self.redactor.text(error, error.len() + char::MAX.len_utf8() > Text::Error.limit());
+        let error = self.redacted_error(draft);
         // Redaction can make the text longer.
         let head = head_of(draft, self.stored_ms, &intent, Text::Error.cut(&error));
         self.encode_body_of(entry);
         let id = self.add(&head);
         for decision in &entry.decisions {
             let metadata = decision_metadata(decision);
-            let metadata = self.redactor.payload(PayloadRef::cut(&metadata, metadata.len()));
+            let metadata = PayloadRef::cut(&metadata, metadata.len());
+            let metadata = self.redactor.own_payload(metadata, own_names(draft));
             self.add_decision(&head, id, decision.verdict, limited(&metadata));
         }
         id
@@ -179,10 +178,14 @@ impl Appender {
 
     /// Adds the mark of counted refusals that have no record yet (`refusals`).
     pub(crate) fn mark_refusals(&mut self, ticket: u64, entry: &Entry, now_ms: u64) {
-        let error = entry.draft.text(Text::Error);
-        let is_cut = error.len() + char::MAX.len_utf8() > Text::Error.limit();
-        let error = self.redactor.text(error, is_cut).into_owned();
+        let error = self.redacted_error(&entry.draft).into_owned();
         self.mark(ticket, entry, now_ms, entry.draft.status, Text::Error.cut(&error));
+    }
+
+    fn redacted_error<'d>(&self, draft: &'d Draft) -> Cow<'d, str> {
+        let error = draft.text(Text::Error);
+        let is_cut = error.len() + char::MAX.len_utf8() > Text::Error.limit();
+        self.redactor.own_text(error, is_cut, own_names(draft))
     }
 
     fn mark(&mut self, ticket: u64, entry: &Entry, now_ms: u64, status: Status, error: &str) {
@@ -196,7 +199,8 @@ impl Appender {
         let metadata = |decision: &Decision| (decision.verdict, decision_metadata(decision));
         let metadata: Vec<_> = entry.decisions.iter().map(metadata).collect();
         let redacted = metadata.iter().map(|(verdict, metadata)| {
-            (*verdict, self.redactor.payload(PayloadRef::cut(metadata, metadata.len())))
+            let metadata = PayloadRef::cut(metadata, metadata.len());
+            (*verdict, self.redactor.own_payload(metadata, own_names(draft)))
         });
         let redacted: Vec<_> = redacted.collect();
         let decisions =
@@ -301,7 +305,7 @@ impl Appender {
         let metadata = draft.payload(Raw::Metadata);
         let mut metadata = match draft.has_own_metadata {
             true => (Cow::Borrowed(metadata.bytes), metadata.total),
-            false => self.redactor.payload(metadata),
+            false => self.redactor.own_payload(metadata, own_names(draft)),
         };
         let is_whole = metadata.1 == metadata.0.len() as u64;
         if let Some(late) = late.as_ref().filter(|_| is_whole) {
@@ -424,4 +428,12 @@ fn borrowed<'a>(payload: &'a Redacted<'_>) -> PayloadRef<'a> {
 fn limited<'a>(payload: &'a Redacted<'_>) -> PayloadRef<'a> {
     let bytes = payload.0.get(..MAX_METADATA_BYTES).unwrap_or(&payload.0);
     PayloadRef { bytes, total: payload.1 }
+}
+
+fn own_names(draft: &Draft) -> OwnNames<'_> {
+    OwnNames {
+        principal: draft.text(Text::Principal),
+        server: draft.text(Text::Server),
+        tool: draft.text(Text::Tool),
+    }
 }

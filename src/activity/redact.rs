@@ -74,6 +74,47 @@ impl Redactor {
         }
     }
 
+    /// Like [`Self::payload`], for a payload of mcpproxy's own that may contain the names of its record.
+    pub fn own_payload<'a>(
+        &self,
+        payload: PayloadRef<'a>,
+        names: OwnNames<'_>,
+    ) -> (Cow<'a, [u8]>, u64) {
+        let (bytes, total) = self.payload(payload);
+        match bytes {
+            Cow::Borrowed(_) => (bytes, total),
+            Cow::Owned(_) => match self.around(payload.bytes, payload.is_cut(), names) {
+                None => (bytes, total),
+                Some(bytes) => {
+                    let total = match payload.is_cut() {
+                        true => payload.total.max(bytes.len() as u64 + 1),
+                        false => bytes.len() as u64,
+                    };
+                    (Cow::Owned(bytes), total)
+                }
+            },
+        }
+    }
+
+    /// Like [`Self::text`], for a text of mcpproxy's own that may contain the names of its record.
+    pub fn own_text<'a>(&self, text: &'a str, cut: bool, names: OwnNames<'_>) -> Cow<'a, str> {
+        match self.text(text, cut) {
+            Cow::Borrowed(text) => Cow::Borrowed(text),
+            Cow::Owned(redacted) => match self.around(text.as_bytes(), cut, names) {
+                None => Cow::Owned(redacted),
+                Some(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+            },
+        }
+    }
+
+    /// Redacts the text around these names; `None` if it contains none of them.
+    fn around(&self, bytes: &[u8], cut: bool, names: OwnNames<'_>) -> Option<Vec<u8>> {
+        let masked = names.mask(bytes)?;
+        let mut redacted = self.bytes(&masked, cut).into_owned();
+        redacted.iter_mut().filter(|byte| **byte == COLON_MASK).for_each(|byte| *byte = b':');
+        Some(redacted)
+    }
+
     fn bytes<'a>(&self, bytes: &'a [u8], cut: bool) -> Cow<'a, [u8]> {
         let is_clean = |prefilter: &Prefilter| prefilter.is_clean(bytes, cut, &self.keys);
         if bytes.is_empty() || self.prefilter.as_ref().is_some_and(is_clean) {
@@ -85,6 +126,55 @@ impl Redactor {
         let mut out = Vec::with_capacity(bytes.len() + 64);
         Scrubber::new(&self.keys).scrub(&ScrubInput { bytes, cut, depth: 0 }, &mut out);
         if out == bytes { Cow::Borrowed(bytes) } else { Cow::Owned(out) }
+    }
+}
+
+/// Names of a record that look like a key and its value, such as the principal `token:ci` or `auth: …` of a server
+/// `auth`. The record has them in fields of their own, so they are no secrets in its texts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnNames<'a> {
+    /// Id of the principal.
+    pub principal: &'a str,
+    pub server: &'a str,
+    /// Name of the tool without its server.
+    pub tool: &'a str,
+}
+
+/// Replaces the colon of a name while the text around it is redacted.
+const COLON_MASK: u8 = 0x1f;
+
+impl OwnNames<'_> {
+    /// Masks the colons of the names; `None` if the text contains no such name, or the mask itself.
+    fn mask(self, text: &[u8]) -> Option<Vec<u8>> {
+        if memchr(COLON_MASK, text).is_some() {
+            return None;
+        }
+        let mut masked = text.to_vec();
+        let mut mask = |from: usize, name: &str| {
+            if let Some(colon) = memchr(b':', name.as_bytes())
+                && let Some(byte) = masked.get_mut(from + colon)
+            {
+                *byte = COLON_MASK;
+            }
+        };
+        let start = format!("{}: ", self.server);
+        if !self.server.is_empty() && text.starts_with(start.as_bytes()) {
+            mask(0, &start);
+        }
+        let tool = format!("{}:{}", self.server, self.tool);
+        for name in [self.principal, &tool].into_iter().filter(|name| name.len() > 1) {
+            // A longer word with this beginning is not the name.
+            let ends = |at: usize| text.get(at).is_none_or(|byte| matches!(byte, b'\'' | b'"'));
+            let starts = |at: usize| at.checked_sub(1).and_then(|at| text.get(at));
+            for from in memchr::memmem::find_iter(text, name.as_bytes()) {
+                if ends(from + name.len())
+                    && starts(from).is_none_or(|byte| matches!(byte, b'\'' | b'"'))
+                {
+                    mask(from, name);
+                }
+            }
+        }
+        (masked != text).then_some(masked)
     }
 }
 
@@ -515,6 +605,32 @@ mod tests {
         assert!(!redact(&format!("x {json} y")).contains(&json[..24]));
         for stays in ["mcpp_config", "mcpp_short1", "the mcpp_ prefix"] {
             assert_eq!(redact(stays), stays);
+        }
+    }
+
+    #[test]
+    fn act_8_names_of_the_record_itself_are_kept() {
+        let names = OwnNames { principal: "token:carol", server: "auth", tool: "get" };
+        let redactor = Redactor::default();
+        let own = |text: &str| redactor.own_text(text, false, names).into_owned();
+        for kept in [
+            "Too many calls by 'token:carol': limit 3 per minute",
+            "auth: needs login: run `mcpproxy upstream login auth`",
+            r#"{"approval_answer":{"state":"approved","by":"token:carol","door":"elicitation"}}"#,
+        ] {
+            assert_eq!(own(kept), kept);
+            let payload = PayloadRef::cut(kept.as_bytes(), kept.len());
+            assert_eq!(&*redactor.own_payload(payload, names).0, kept.as_bytes());
+        }
+        for (text, secret) in [
+            ("'token:caroline'", "caroline"),
+            ("token:carol2", "carol2"),
+            ("password='token:carol'", "carol"),
+            ("auth: password=hunter2", "hunter2"),
+            ("x auth: hunter2", "hunter2"),
+            ("\u{1f}'token:carol'", "carol"),
+        ] {
+            assert!(!own(text).contains(secret), "{text}: {}", own(text));
         }
     }
 

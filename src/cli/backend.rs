@@ -166,6 +166,15 @@ impl Backend {
         self.request(Method::POST, target, body.into()).await
     }
 
+    /// Waits until the server has started, or has failed to, if this process starts it. The limit is the server's own
+    /// for a start, since a package manager may be installing it.
+    pub(super) async fn started(&self, server: &str) {
+        let Self::Local(local) = self else { return };
+        if let Some(upstream) = local.shared.proxy.upstreams.get(server) {
+            upstream.settled().await;
+        }
+    }
+
     /// Sends the POST of a call. If the call waits for approval, `waits` gets the approval's id, which is found among
     /// the pending calls by the request id. A call through a proxy in this process does not wait for approval.
     pub(super) async fn post_call(

@@ -36,8 +36,8 @@ pub enum Denial {
     Lapsed { who: Box<str> },
     /// The tool's definition waits for an operator (pins, scan).
     #[error(
-        "Tool '{0}' is quarantined and waits for approval by an operator: `mcpproxy tools diff` shows why, \
-         `mcpproxy tools approve` accepts it"
+        "Tool '{0}' is quarantined and waits for approval by an operator: `mcpproxy tools diff {0}` shows \
+         why, `mcpproxy tools approve {0}` accepts it"
     )]
     Quarantined(ToolName),
     #[error(transparent)]

@@ -289,6 +289,25 @@ fn command_without_a_running_proxy_opens_the_config_itself_and_exits() {
 
 // CLI-1
 #[test]
+fn cli_1_call_without_a_running_proxy_waits_for_the_start_of_its_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = folder.path().join("known");
+    // From its second start on, it takes longer than a call of a known tool waits for a server that is connecting.
+    let script = "test -e $1 && sleep 11; touch $1; exec \"$0\" stdio";
+    let slow = json!({"command": "sh", "args": ["-c", script, stub(), known]});
+    let config =
+        json!({"listen": format!("127.0.0.1:{}", free_port()), "mcpServers": {"slow": slow}});
+    let path = configure(config, folder.path());
+    let run = |args: &[&str]| Output::of(mcpproxy().arg("-c").arg(&path).args(args));
+    assert_eq!(run(&["call", "tool-read", "slow:read_item"]).code, Some(0));
+    let late = run(&["call", "tool-read", "slow:read_item", "--timeout", "100ms"]);
+    fails(&late, 1, &["slow:read_item: no response within 100ms (--timeout)"]);
+    let waited = run(&["call", "tool-read", "slow:read_item", "value=1"]);
+    assert_eq!(waited.code, Some(0), "{}", waited.stderr);
+}
+
+// CLI-1
+#[test]
 fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
     let folder = tempfile::tempdir().unwrap();
     let started = folder.path().join("started");

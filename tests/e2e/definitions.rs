@@ -81,7 +81,7 @@ fn loosened(catalog: Value) -> Scene {
 }
 
 const REFUSED: &str = "Tool 's:added_notes' is quarantined and waits for approval by an operator: \
-                       `mcpproxy tools diff` shows why, `mcpproxy tools approve` accepts it";
+                       `mcpproxy tools diff s:added_notes` shows why, `mcpproxy tools approve s:added_notes` accepts it";
 
 // DEF-2
 #[test]

@@ -77,7 +77,7 @@ impl Check {
             )),
             Self::Quarantine | Self::Approval(_) if !is_tool => no_tool,
             Self::Quarantine => Cell::Refused(format!(
-                "Tool 's:{TOOL}' is quarantined and waits for approval by an operator: `mcpproxy tools diff` shows why, `mcpproxy tools approve` accepts it"
+                "Tool 's:{TOOL}' is quarantined and waits for approval by an operator: `mcpproxy tools diff s:{TOOL}` shows why, `mcpproxy tools approve s:{TOOL}` accepts it"
             )),
             Self::Scope | Self::Rule if entry_point.is_of_one() => {
                 Cell::None("the endpoint of a hidden server does not exist")

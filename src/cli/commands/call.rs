@@ -35,6 +35,9 @@ pub(super) async fn run(
         CallCommand::Write(args) => ("call_tool_write", "write", args),
         CallCommand::Destructive(args) => ("call_tool_destructive", "destructive", args),
     };
+    let starting = || format!("starting {}", server(command));
+    let started = output::during(starting, backend.started(server(command)));
+    within(args, started).await?;
     let schema = input_schema(args, backend).await;
     let body = match request(variant, operation, args, &schema) {
         Ok(body) => body,
@@ -63,13 +66,7 @@ pub(super) async fn run(
         waiting.replace(Some(id.into_owned()));
     };
     let call = output::during(message, backend.post_call("/api/v1/tools/call", body, waits));
-    let result = match args.timeout {
-        None => call.await,
-        Some(limit) => tokio::time::timeout(limit, call).await.map_err(|_| {
-            let name = name(args).unwrap_or_default();
-            CommandError::failed(format!("{name}: no response within {limit:?} (--timeout)"))
-        })?,
-    };
+    let result = within(args, call).await?;
     let result = suggesting(result, backend, Vocabulary::Tools, typed(args)).await;
     let result = result.map_err(|failure| match output.format {
         Format::Json => failure,
@@ -84,6 +81,15 @@ pub(super) async fn run(
         true => Err(CommandError::failed("the tool returned an error (isError)")),
         false => Ok(()),
     }
+}
+
+/// Waits for a part of a call, at most for its `--timeout`.
+async fn within<T>(args: &CallArgs, part: impl Future<Output = T>) -> Result<T, CommandError> {
+    let Some(limit) = args.timeout else { return Ok(part.await) };
+    tokio::time::timeout(limit, part).await.map_err(|_| {
+        let name = name(args).unwrap_or_default();
+        CommandError::failed(format!("{name}: no response within {limit:?} (--timeout)"))
+    })
 }
 
 #[derive(Serialize)]

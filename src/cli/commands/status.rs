@@ -107,7 +107,7 @@ async fn with_invalid_config(
     let known = LocalFacts {
         config: file.map(|file| file.display().to_string()).unwrap_or_default(),
         activity_bytes: space::used(&data.join("activity")),
-        warnings: errors.map(|problem| format!("config: {problem}")).collect(),
+        warnings: errors.map(|problem| format!("config: {problem} (mcpproxy config check)")).collect(),
     };
     let response = match found {
         Some(client) => query(client, known).await?,
@@ -200,10 +200,15 @@ fn running(
     let number = |value: &Value, at: &str| value.pointer(at).and_then(Value::as_u64).unwrap_or(0);
     let (calls, errors) = (number(hour, "/total_count"), number(hour, "/error_count"));
     let rate = if calls == 0 { 0.0 } else { errors as f64 / calls as f64 };
-    let of_servers = |fault: &&Value| text(fault, "/part") != "server";
-    let faults = list(status, "/faults").iter().filter(of_servers);
     let mut warnings = known.warnings;
-    warnings.extend(faults.map(|fault| {
+    // Servers and the problems of the config file on disk have warnings of their own.
+    let has_own = |fault: &&Value| match &*text(fault, "/part") {
+        "server" => true,
+        "config" => !warnings.is_empty(),
+        _ => false,
+    };
+    let faults: Vec<_> = list(status, "/faults").iter().filter(|it| !has_own(it)).collect();
+    warnings.extend(faults.into_iter().map(|fault| {
         let about = [text(fault, "/part"), text(fault, "/server")].join(" ");
         format!("{}: {}", about.trim_end(), text(fault, "/cause"))
     }));
@@ -322,7 +327,10 @@ fn server_line(server: &Value, TableView { width, colors }: TableView) -> String
         (_, _) => reason,
     };
     let held = server.pointer("/quarantined").and_then(Value::as_u64).unwrap_or_default();
-    let held = (held > 0).then(|| format!("{held} quarantined (mcpproxy tools diff)"));
+    let held = (held > 0).then(|| {
+        let named = quoted(&text(server, "/name")).unwrap_or_else(|| "NAME".into());
+        format!("{held} quarantined (mcpproxy tools diff {named})")
+    });
     let about = [about].into_iter().chain(held).chain(nonconforming_items(server, 1));
     let about = about.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
     let name = cell(&text(server, "/name"));
@@ -385,7 +393,7 @@ mod tests {
         let server = json!({"name": "s", "state": "connected", "tools": 3, "quarantined": 2});
         let view = TableView { width: None, colors: Colors::Plain };
         let shown = server_line(&server, view);
-        assert!(shown.contains("3 tools; 2 quarantined (mcpproxy tools diff)"), "{shown}");
+        assert!(shown.contains("3 tools; 2 quarantined (mcpproxy tools diff s)"), "{shown}");
     }
 
     #[test]

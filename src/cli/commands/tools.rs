@@ -122,9 +122,10 @@ fn show(data: &Value, width: Option<usize>) -> String {
     let command = command(tool);
     let _ = writeln!(shown, "{}\n", Paragraph::new(width).indented(2).text(&line(&name)));
     if is_quarantined(tool) {
+        let named = quoted(&name).unwrap_or_else(|| "NAME".into());
         let _ = writeln!(
             shown,
-            "Its definition is in quarantine: review it with `mcpproxy tools diff`, approve it with `mcpproxy tools approve`.\n"
+            "Its definition is in quarantine: `mcpproxy tools diff {named}` shows why, `mcpproxy tools approve {named}` accepts it.\n"
         );
     }
     shown.push_str(&findings(tool));
