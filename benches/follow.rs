@@ -74,6 +74,7 @@ fn seal(folder: &std::path::Path, node: &str, log: NodeId, records: u64) -> u64 
                 intent: PayloadRef { bytes: b"{}", total: 2 },
                 variant: "call_tool_write",
                 client_name: "client",
+                repeated: 1,
             };
             let (mut bytes, mut body) = (Vec::new(), Vec::new());
             codec::encode_head(&head, &mut bytes);

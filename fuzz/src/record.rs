@@ -151,6 +151,7 @@ fn head<'a>(from: &mut Unstructured<'a>) -> Result<HeadRef<'a>> {
         },
         variant: <_>::arbitrary(from)?,
         client_name: <_>::arbitrary(from)?,
+        repeated: u64::arbitrary(from)?.max(1),
     })
 }
 

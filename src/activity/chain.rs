@@ -410,6 +410,7 @@ fn head_of<'a>(
         parent: None,
         intent: limited(intent),
         variant: draft.variant,
+        repeated: draft.repeated,
         client_name: draft.text(Text::ClientName),
     }
 }

@@ -39,6 +39,8 @@ pub use super::record::{HeadRef, PayloadRef};
 
 /// Current version of heads. The version determines the fields and how the record is hashed.
 const HEAD_VERSION: u8 = 4;
+/// Variant of version 4 with the number of calls that the record stands for, if it is more than one.
+const REPEATED: u8 = 5;
 /// Version of heads whose content enters the chain undigested.
 const UNDIGESTED: u8 = 1;
 /// Version without the status `unknown`.
@@ -55,7 +57,8 @@ const HEADER_BYTES: usize = 1 + 8 + 32 + 2;
 
 pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
     let operation = head.operation.map_or(0, Operation::code);
-    out.extend([HEAD_VERSION, head.kind.code(), head.source.code(), head.status.code(), operation]);
+    let version = if head.repeated > 1 { REPEATED } else { HEAD_VERSION };
+    out.extend([version, head.kind.code(), head.source.code(), head.status.code(), operation]);
     put_varint(out, head.stored_ms);
     put_varint(out, zigzag(head.started.wrapping_sub(head.stored_ms.wrapping_mul(1000)) as i64));
     put_varint(out, head.duration_us);
@@ -81,6 +84,9 @@ pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
     }
     put_principal(out, head.principal);
     put_payload(out, head.intent);
+    if version == REPEATED {
+        put_varint(out, head.repeated);
+    }
 }
 
 fn put_principal(out: &mut Vec<u8>, principal: &str) {
@@ -120,7 +126,9 @@ fn is_of_version(version: u8, kind: Type, status: Status) -> bool {
 pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
     let mut reader = Reader(bytes);
     let version = match reader.byte()? {
-        version @ (UNDIGESTED | WITHOUT_UNKNOWN | ONLY_UNKNOWN | HEAD_VERSION) => version,
+        version @ (UNDIGESTED | WITHOUT_UNKNOWN | ONLY_UNKNOWN | HEAD_VERSION | REPEATED) => {
+            version
+        }
         other => return Err(DecodeError::Version(other)),
     };
     let kind = Type::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
@@ -161,8 +169,15 @@ pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
         parent,
         variant: reader.text()?,
         client_name: reader.text()?,
-        principal: if version == HEAD_VERSION { principal(&mut reader)? } else { "" },
+        principal: if version >= HEAD_VERSION { principal(&mut reader)? } else { "" },
         intent: reader.payload()?,
+        repeated: match version {
+            REPEATED => match reader.varint()? {
+                0 | 1 => return Err(DecodeError::Value),
+                repeated => repeated,
+            },
+            _ => 1,
+        },
     };
     reader.end()?;
     Ok(head)
@@ -463,7 +478,23 @@ mod tests {
             intent: PayloadRef { bytes: b"{}", total: 900 },
             variant: "call_tool_write",
             client_name: "cursor",
+            repeated: 1,
         }
+    }
+
+    #[test]
+    fn number_of_counted_refusals_round_trips() {
+        let counted = HeadRef { status: Status::Rejected, repeated: 300, ..head() };
+        let mut bytes = Vec::new();
+        encode_head(&counted, &mut bytes);
+        assert_eq!((bytes[0], decode_head(&bytes)), (REPEATED, Ok(counted)));
+        for len in 0..bytes.len() {
+            assert!(decode_head(&bytes[..len]).is_err(), "cut at {len}");
+        }
+        // One call has one form only.
+        bytes.truncate(bytes.len() - 2);
+        bytes.push(1);
+        assert_eq!(decode_head(&bytes), Err(DecodeError::Value));
     }
 
     #[test]

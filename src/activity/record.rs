@@ -377,6 +377,8 @@ pub struct Head {
     pub variant: Box<str>,
     /// Client's name, or empty.
     pub client_name: Arc<str>,
+    /// Number of calls that the record stands for: more than one for counted refusals.
+    pub repeated: u64,
 }
 
 impl Head {
@@ -401,6 +403,7 @@ impl Head {
             intent: self.intent.borrowed(),
             variant: &self.variant,
             client_name: &self.client_name,
+            repeated: self.repeated,
         }
     }
 }
@@ -491,6 +494,7 @@ pub struct HeadRef<'a> {
     pub intent: PayloadRef<'a>,
     pub variant: &'a str,
     pub client_name: &'a str,
+    pub repeated: u64,
 }
 
 impl HeadRef<'_> {
@@ -515,6 +519,7 @@ impl HeadRef<'_> {
             intent: self.intent.to_owned(),
             variant: self.variant.into(),
             client_name: self.client_name.into(),
+            repeated: self.repeated,
         }
     }
 }
@@ -542,6 +547,7 @@ impl HeadRef<'static> {
         intent: PayloadRef { bytes: &[], total: 0 },
         variant: "",
         client_name: "",
+        repeated: 1,
     };
 }
 

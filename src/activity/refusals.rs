@@ -255,6 +255,7 @@ impl Repeats {
             metadata = with_member(&metadata, "tools", &serde_json::json!(self.tools).to_string());
         }
         entry.draft.keep(Raw::Metadata, &metadata, MAX_METADATA_BYTES);
+        entry.draft.repeated = self.count;
         entry.decisions.iter_mut().for_each(|decision| decision.repeated = self.count);
         entry
     }

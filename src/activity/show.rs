@@ -264,6 +264,7 @@ mod tests {
                 intent: PayloadRef::cut(br#"{"operation_type":"write"}"#, 100).to_owned(),
                 variant: "call_tool_write".into(),
                 client_name: "cursor".into(),
+                repeated: 1,
             },
             body: ReadBody::Whole(Body {
                 arguments: PayloadRef::cut(br#"{"b":1,"a":1.0}"#, 100).to_owned(),

@@ -37,7 +37,7 @@ pub struct Stats {
     warnings: u64,
     /// Number of tool calls by server and tool.
     tools: BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>,
-    /// Durations of tool calls.
+    /// Durations of tool calls that were not refused.
     latency: Histogram,
 }
 
@@ -52,20 +52,21 @@ impl Stats {
             }
             _ => return,
         }
-        bump(&mut self.statuses, usize::from(head.status.code()) - 1, 1);
-        bump(&mut self.operations, head.operation.map_or(0, |it| usize::from(it.code())), 1);
+        let calls = head.repeated;
+        bump(&mut self.statuses, usize::from(head.status.code()) - 1, calls);
+        bump(&mut self.operations, head.operation.map_or(0, |it| usize::from(it.code())), calls);
         let tools = match self.tools.get_mut(head.server) {
             Some(tools) => tools,
             None => self.tools.entry(head.server.into()).or_default(),
         };
         match tools.get_mut(head.tool) {
-            Some(count) => *count += 1,
+            Some(count) => *count += calls,
             None => {
-                tools.insert(head.tool.into(), 1);
+                tools.insert(head.tool.into(), calls);
             }
         }
-        // If a call's outcome is unknown, so is its duration.
-        if head.status != Status::Unknown {
+        // A refused call did not reach its server. If a call's outcome is unknown, so is its duration.
+        if !matches!(head.status, Status::Unknown | Status::Rejected) {
             self.latency.add(head.duration_us, 1);
         }
     }
@@ -427,7 +428,7 @@ struct Count {
     count: u64,
 }
 
-/// 50 %, 95 % and 99 % quantiles of the durations in milliseconds, accurate to 1/16.
+/// 50 %, 95 % and 99 % quantiles of the durations of calls that were not refused, in milliseconds, accurate to 1/16.
 #[derive(serde::Serialize, ToSchema)]
 struct Latency {
     p50: f64,
@@ -577,6 +578,20 @@ mod tests {
         let p50 = json["latency_ms"]["p50"].as_f64().unwrap();
         let p99 = json["latency_ms"]["p99"].as_f64().unwrap();
         assert!((0.9375..=1.0625).contains(&p50) && (2.8125..=3.1875).contains(&p99), "{json}");
+    }
+
+    #[test]
+    fn counted_refusals_count_as_calls_and_not_as_latency() {
+        let mut stats = Stats::default();
+        stats.add(&call(Status::Success, Some(Operation::Read), 1000));
+        let refused = call(Status::Rejected, Some(Operation::Write), 7);
+        stats.add(&HeadRef { repeated: 90, ..refused });
+        assert_eq!((stats.total(), stats.with_status(Status::Rejected)), (91, 90));
+        assert_eq!(stats.with_operation(Some(Operation::Write)), 90);
+        assert_eq!(stats.latency.0.values().sum::<u64>(), 1);
+        let mut summary = Summary::new(Period::Hour, 0);
+        summary.merge(0, &stats);
+        assert_eq!(summary.top_tools(), [("github:issue".to_owned(), 91)]);
     }
 
     #[test]

@@ -652,6 +652,7 @@ mod tests {
             intent: PayloadRef::default(),
             variant: "",
             client_name: "",
+            repeated: 1,
         };
         let mut bytes = Vec::new();
         codec::encode_head(&head, &mut bytes);

@@ -338,6 +338,7 @@ pub(crate) mod examples {
                 intent: PayloadRef { bytes: b"{}", total: 2 },
                 variant: "call_tool_write",
                 client_name: "cursor",
+                repeated: 1,
             };
             self.push_head(rows, &head, arguments, response);
         }

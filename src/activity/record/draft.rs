@@ -110,6 +110,8 @@ pub struct Draft {
     pub overhead_us: u64,
     /// Name of the call tool that was used, or empty.
     pub variant: &'static str,
+    /// Number of calls that the record stands for, as in [`HeadRef`](super::HeadRef).
+    pub repeated: u64,
     /// Whether all metadata comes from the proxy itself (ids, states, principals) and must not be redacted: redaction
     /// would remove a principal such as `token:ci`.
     pub has_own_metadata: bool,
@@ -140,6 +142,7 @@ impl Draft {
             duration_us: 0,
             overhead_us: 0,
             variant: "",
+            repeated: 1,
             has_own_metadata: false,
             whole_arguments: None,
             bytes: Vec::new(),

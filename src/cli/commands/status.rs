@@ -328,7 +328,8 @@ fn server_line(server: &Value, TableView { width, colors }: TableView) -> String
     };
     let held = server.pointer("/quarantined").and_then(Value::as_u64).unwrap_or_default();
     let held = (held > 0).then(|| {
-        let named = quoted(&text(server, "/name")).unwrap_or_else(|| "NAME".into());
+        let name = text(server, "/name");
+        let named = quoted(&name).unwrap_or_else(|| "NAME".into());
         format!("{held} quarantined (mcpproxy tools diff {named})")
     });
     let about = [about].into_iter().chain(held).chain(nonconforming_items(server, 1));

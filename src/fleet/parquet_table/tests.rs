@@ -170,6 +170,7 @@ fn cells_equal_those_decoded_by_parquet() {
             intent: text("{}"),
             variant: "",
             client_name: if seq < 10_000 { "a" } else { &few },
+            repeated: 1,
         };
         log.push_head(&mut rows, &head, b"", few.as_bytes());
     }
@@ -539,6 +540,7 @@ proptest! {
             session_id: &texts[4], request_id: &texts[5], parent: None,
             intent: PayloadRef { bytes: texts[6].as_bytes(), total: texts[6].len() as u64 },
             variant: &texts[7], client_name: &texts[8],
+            repeated: 1,
         };
         log.push_head(&mut rows, &head, &arguments, &response);
         let rows = rows.finish();
