@@ -169,6 +169,7 @@ fn encode(entry: &Entry, head: &mut Vec<u8>, body: &mut Vec<u8>) {
             intent: draft.payload(Raw::Intent),
             variant: draft.variant,
             client_name: draft.text(Text::ClientName),
+            repeated: draft.repeated,
         },
         head,
     );
