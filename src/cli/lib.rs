@@ -124,6 +124,9 @@ fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             let file = terminal_safe::quoted(context(ContextKind::InvalidValue)?)?;
             Some(format!("for a file, use `--file {file}`"))
         }
+        ErrorKind::InvalidValue if context(ContextKind::InvalidArg)?.contains("<CLIENT>") => {
+            Some("`mcpproxy guide clients` shows how to connect others".to_owned())
+        }
         ErrorKind::InvalidSubcommand => {
             let word = context(ContextKind::InvalidSubcommand)?;
             if !word.contains(':') || !follows(["call", word]) {
@@ -240,6 +243,7 @@ mod tests {
             ("add x", "did you mean `mcpproxy upstream add`?"),
             ("token add x", "did you mean `mcpproxy token create`?"),
             ("config show", "did you mean `mcpproxy config check`?"),
+            ("connect gemini", "`mcpproxy guide clients` shows"),
             ("tools logs", ""),
             ("activity list -o week.csv", ""),
             ("call files", ""),
@@ -250,7 +254,8 @@ mod tests {
             let error = with_tip(Cli::try_parse_from(&typed).unwrap_err(), &typed);
             let message = usage_message(&error.to_string()).to_owned();
             assert!(message.contains(expected), "{line}: {message}");
-            let is_tip = message.contains("--file") || message.contains("did you mean");
+            let is_tip = ["--file", "did you mean", "guide clients"].map(|it| message.contains(it));
+            let is_tip = is_tip.contains(&true);
             assert_eq!(is_tip, !expected.is_empty(), "{line}: {message}");
         }
     }

@@ -208,6 +208,10 @@ fn is_yes(answer: &str) -> bool {
 
 /// Shows a preview and asks a question; `None` if `yes` skips it.
 fn ask(shown: &str, question: &str, yes: bool) -> Result<Option<String>, CommandError> {
+    if !yes && !io::stdin().is_terminal() {
+        let words = "confirmation needs a terminal: pass --yes, or --dry-run for a preview";
+        return Err(CommandError::usage(words));
+    }
     // stdout is reserved for the result.
     let mut stderr = io::stderr();
     if !shown.is_empty() {
@@ -215,10 +219,6 @@ fn ask(shown: &str, question: &str, yes: bool) -> Result<Option<String>, Command
     }
     if yes {
         return Ok(None);
-    }
-    if !io::stdin().is_terminal() {
-        let words = "confirmation needs a terminal: pass --yes, or --dry-run for a preview";
-        return Err(CommandError::usage(words));
     }
     let _ = write!(stderr, "{question} ");
     let _ = stderr.flush();

@@ -285,7 +285,8 @@ impl TableLayout {
             shown.sort_by_key(|it| it.index);
             distribute(&mut shown, width);
         }
-        let dropped = dropped.into_iter().map(|it| it.name).collect();
+        // An empty column is not missed.
+        let dropped = dropped.into_iter().filter(|it| !is_empty(it)).map(|it| it.name).collect();
         Self { shown, below, view, dropped }
     }
 
@@ -807,10 +808,10 @@ mod tests {
     }
 
     #[test]
-    fn dropped_columns_are_named() {
+    fn dropped_columns_with_content_are_named() {
         let (columns, rows) = servers();
         let drawn = draw(&columns, rows, view(50));
-        assert!(drawn.ends_with("(no room for NOTE, TOOLS: -o json has all)\n"), "{drawn}");
+        assert!(drawn.ends_with("(no room for TOOLS: -o json has all)\n"), "{drawn}");
     }
 
     #[test]

@@ -45,7 +45,10 @@ pub const QUERY_PARAMETER: &str = "apikey";
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unauthenticated {
     /// The request has no credential, but one is required.
-    #[error("Invalid or missing API key")]
+    #[error(
+        "Invalid or missing API key: send `Authorization: Bearer` with the key, or with a token of \
+         `mcpproxy token create NAME`"
+    )]
     Missing,
     /// The request has more than one token, which is ambiguous.
     #[error("More than one token is given")]

@@ -115,11 +115,11 @@ impl AuthorityStanding {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TokenRefused {
     /// The text does not have the shape of an agent token.
-    #[error("Token is malformed")]
+    #[error("Token is malformed: send it whole, as `mcpproxy token create NAME` printed it")]
     Malformed,
-    #[error("Token is unknown, or was revoked")]
+    #[error("Token is unknown, or was revoked: `mcpproxy token create NAME` makes another")]
     Unknown,
-    #[error("Token has expired")]
+    #[error("Token has expired: `mcpproxy token rotate NAME` renews it")]
     Expired,
     #[error("Token is longer than {MAX_TOKEN_BYTES} bytes")]
     TooLong,

@@ -157,10 +157,11 @@ fn server_change(state: &ServerState) -> Draft {
     let status = match state.status {
         // A reason to connect is the end of the last connection.
         ServerStatus::Connecting if !state.reason.is_empty() => Status::Warning,
+        ServerStatus::NeedsLogin => Status::Warning,
         ServerStatus::Connected | ServerStatus::Connecting | ServerStatus::Disabled => {
             Status::Success
         }
-        ServerStatus::Failed | ServerStatus::NeedsLogin | ServerStatus::Throttled => Status::Error,
+        ServerStatus::Failed | ServerStatus::Throttled => Status::Error,
     };
     let mut draft = Draft::new(Type::ServerChange, Source::Internal, status);
     draft.set(Text::Server, &state.name);

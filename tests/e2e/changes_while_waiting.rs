@@ -263,7 +263,10 @@ fn wrong_key_is_reported_as_such_where_jwts_are_expected() {
     for key in ["wrong", "0123456789abcdef0123456789abcdef", &API_KEY[1..]] {
         assert_eq!(is_reported("X-API-Key", key), wrong, "regardless of similar keys");
     }
-    assert_eq!(is_reported("X-API-Key", "mcpp_x"), "Token is malformed");
+    assert_eq!(
+        is_reported("X-API-Key", "mcpp_x"),
+        "Token is malformed: send it whole, as `mcpproxy token create NAME` printed it"
+    );
     let no_jwt = "Bearer token is not a JWT: it does not have three parts";
     assert_eq!(is_reported("Authorization", "Bearer wrong"), no_jwt);
 }

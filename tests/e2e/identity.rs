@@ -264,7 +264,10 @@ fn token_is_accepted_and_revoked_at_once_on_an_open_connection() {
     assert_eq!((&rotated["name"], &rotated["expires"]), (&json!("ci"), &json!(null)));
     let rejected = holder.send("tools/list", json!({}));
     assert_eq!(rejected.status, 401);
-    assert_eq!(rejected.json()["error"], "Token is unknown, or was revoked");
+    assert_eq!(
+        rejected.json()["error"],
+        "Token is unknown, or was revoked: `mcpproxy token create NAME` makes another"
+    );
     // The session belongs to the principal, not to the secret.
     let session = holder.session.take();
     let mut renewed = Holder { session, ..Holder::new(&proxy, renewed, "/mcp") };
@@ -289,7 +292,10 @@ fn bad_token_is_refused_and_never_treated_as_anonymous() {
         let response = Holder::new(&proxy, &token, "/mcp").hello();
         (response.status == 401).then_some(response)
     });
-    assert_eq!(expired.json()["error"], "Token has expired");
+    assert_eq!(
+        expired.json()["error"],
+        "Token has expired: `mcpproxy token rotate NAME` renews it"
+    );
     let forged = format!(
         "{}{}",
         &lasting[..lasting.len() - 1],
@@ -297,8 +303,8 @@ fn bad_token_is_refused_and_never_treated_as_anonymous() {
     );
     let oversized = format!("mcpp_{}", "x".repeat(20_000));
     for (token, expected) in [
-        (&*forged, "Token is unknown, or was revoked"),
-        ("mcpp_", "Token is malformed"),
+        (&*forged, "Token is unknown, or was revoked: `mcpproxy token create NAME` makes another"),
+        ("mcpp_", "Token is malformed: send it whole, as `mcpproxy token create NAME` printed it"),
         (&*oversized, "Token is longer than 16384 bytes"),
     ] {
         for path in ["/mcp", "/mcp/all"] {
@@ -480,7 +486,10 @@ fn bad_jwt_is_refused_with_the_reason() {
         (issuer.unsigned(&issuer.claims()), "JWT: algorithm 'none' is not allowed"),
         (format!("{rest}.{other}"), "JWT: its signature is wrong"),
         ("x".repeat(20_000), "Token is longer than 16384 bytes"),
-        ("mcpp_x".to_owned(), "Token is malformed"),
+        (
+            "mcpp_x".to_owned(),
+            "Token is malformed: send it whole, as `mcpproxy token create NAME` printed it",
+        ),
         ("no jwt".to_owned(), "Bearer token is not a JWT: it does not have three parts"),
     ] {
         let response = Holder::new(&proxy, &token, "/mcp").hello();

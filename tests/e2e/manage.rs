@@ -79,11 +79,10 @@ fn server_is_added_tried_and_removed_without_a_trace() {
 fn config_is_unchanged_if_a_server_cannot_be_added_and_the_next_step_is_named() {
     let (_folder, file, text) = config("{\"a\": {\"url\": \"http://127.0.0.1:9/\"}}");
     for (args, code, words) in [
-        (
-            &["add", "a", "--url", "http://127.0.0.1:9/"][..],
-            1,
-            "to replace it, run `mcpproxy upstream remove a`",
-        ),
+        (&["add", "a", "--url", "http://127.0.0.1:9/"][..], 1, "pass --replace to replace it"),
+        (&["add", "a", "--", "no-such-program-anywhere"], 1, "server 'a' already exists"),
+        (&["add", "a", "--replace", "--", "no-such-program-anywhere"], 1, "is not found on PATH"),
+        (&["add", "b", "h.example/mcp"], 1, "for a URL write https://h.example/mcp"),
         (&["add", "a:b", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
         (&["add", "../x", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
         (&["add", "x\u{1b}[2J", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
@@ -119,14 +118,20 @@ fn server_that_does_not_work_is_added_and_its_fault_reported() {
     );
     assert_eq!(output.code, Some(1), "{}", output.stderr);
     assert!(output.stderr.contains("was added, but is not usable"), "{}", output.stderr);
-    let undo = "; `mcpproxy upstream remove s` removes it again";
-    assert!(output.stderr.contains(undo), "{}", output.stderr);
+    for next in ["`mcpproxy upstream add --replace s …`", "`mcpproxy upstream remove s`"] {
+        assert!(output.stderr.contains(next), "{}", output.stderr);
+    }
     let answer = output.json();
     assert_eq!(answer["check"]["state"], "failed", "{answer}");
     assert!(answer["check"]["reason"].as_str().unwrap().contains("broken"), "{answer}");
     assert_eq!(answer["proxy"]["state"], "not_running");
     let logs = run(&file, &["upstream", "logs", "s"]);
     assert!(done(&logs).contains("broken"), "{}", logs.stdout);
+    let program = stub();
+    let args = ["upstream", "add", "--replace", "s", "--", program.to_str().unwrap(), "stdio"];
+    let replaced = run(&file, &args);
+    let replaced = done(&replaced);
+    assert!(replaced.contains("Replaced 's'") && replaced.contains(" tools listed"), "{replaced}");
 }
 
 #[test]

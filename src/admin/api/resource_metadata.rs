@@ -1,5 +1,5 @@
 //! OAuth protected resource metadata (RFC 9728) at `/.well-known/oauth-protected-resource`, and the `WWW-Authenticate` challenge
-//! that names it. Both exist only if `auth.jwt` is configured.
+//! that names it. The metadata exists only if `auth.jwt` is configured.
 //!
 //! The external URL of this proxy is its audience if that is a URL, otherwise the `Host` of the request, which is
 //! checked earlier.
@@ -96,7 +96,8 @@ pub(super) async fn of_all(request: ApiRequest<'_>) -> Result<Response<Body>, Ap
     answer(request).await
 }
 
-/// The `WWW-Authenticate` challenge of a 401 response to a request for `path` (RFC 9728 §5.1).
+/// The `WWW-Authenticate` challenge of a 401 response to a request for `path` (RFC 9110 §11.6.1, RFC 6750 §3); with an
+/// authorization server, it names the metadata (RFC 9728 §5.1).
 pub(super) fn challenge(
     worker: &Worker,
     headers: &HeaderMap,
@@ -104,16 +105,19 @@ pub(super) fn challenge(
     unproven: &Unauthenticated,
 ) -> Option<HeaderValue> {
     let credentials = worker.credentials();
-    let base = base(credentials.jwt()?.settings(), headers);
-    let of = if PATHS.contains(&path) { path.trim_end_matches('/') } else { "" };
+    let metadata = credentials.jwt().map(|jwt| {
+        let of = if PATHS.contains(&path) { path.trim_end_matches('/') } else { "" };
+        format!("resource_metadata=\"{}{PATH}{of}\"", base(jwt.settings(), headers))
+    });
     let error = match unproven {
         Unauthenticated::Missing
         | Unauthenticated::CertificateExpired
-        | Unauthenticated::CertificateTakenBack => "",
-        Unauthenticated::Several | Unauthenticated::InUrl => ", error=\"invalid_request\"",
-        Unauthenticated::Key | Unauthenticated::Token(_) => ", error=\"invalid_token\"",
+        | Unauthenticated::CertificateTakenBack => None,
+        Unauthenticated::Several | Unauthenticated::InUrl => Some("error=\"invalid_request\""),
+        Unauthenticated::Key | Unauthenticated::Token(_) => Some("error=\"invalid_token\""),
     };
-    HeaderValue::from_str(&format!("Bearer resource_metadata=\"{base}{PATH}{of}\"{error}")).ok()
+    let parameters: Vec<&str> = metadata.as_deref().into_iter().chain(error).collect();
+    HeaderValue::from_str(format!("Bearer {}", parameters.join(", ")).trim_end()).ok()
 }
 
 fn of_resource<'a>(

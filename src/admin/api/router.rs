@@ -121,7 +121,7 @@ pub fn refuse(status: StatusCode, message: &str) -> Response<Body> {
     response::error(status, message, &fresh_request_id())
 }
 
-/// Builds a 401 response with the reason, and a challenge that names the authorization server if there is one.
+/// Builds a 401 response with the reason and a challenge.
 pub fn unauthorized(
     worker: &Worker,
     headers: &HeaderMap,

@@ -166,6 +166,9 @@ pub(crate) struct UpstreamAdd {
     /// Add the server disabled
     #[arg(long)]
     pub(crate) disabled: bool,
+    /// Replace the server with this name, if there is one
+    #[arg(long)]
+    pub(crate) replace: bool,
     /// Do not test whether the server is usable
     #[arg(long)]
     pub(crate) no_check: bool,

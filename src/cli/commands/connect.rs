@@ -201,7 +201,7 @@ fn connect(
             message
         });
     }
-    let shown = format!("{shown}{}", effects("is"));
+    let shown = format!("{shown}{}", effects("will be"));
     if !confirm(&shown, &format!("Write this entry for {}?", known.name), flags.yes)? {
         return declined();
     }

@@ -450,6 +450,8 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
         "connected" => odd(format!("{name}: {tools}; {reason}"), String::new()),
         "connecting" if reason.is_empty() => odd(format!("{name}: starting"), String::new()),
         "connecting" => odd(format!("{name}: {reason}"), String::new()),
+        // The reason says so.
+        "needs-login" => failed(config, &name, &reason, true),
         state => failed(config, &name, &format!("{state}: {reason}"), true),
     }];
     let held = text(server, "/quarantined");
@@ -501,13 +503,14 @@ fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diag
         None | Some(0) => String::new(),
         Some(more) => format!(" and {more} more"),
     };
+    let them = if tools.len() == 1 { "it" } else { "them" };
     let effect = match read {
         Unannotated::Allow => "sent",
         Unannotated::Warn => "sent with a warning",
         Unannotated::Write => "refused",
     };
     let text = format!(
-        "{server}: {} marked neither read-only nor destructive: {named}{more}; a read of them is {effect}",
+        "{server}: {} marked neither read-only nor destructive: {named}{more}; a read of {them} is {effect}",
         counted(tools.len(), "tool")
     );
     let name = quoted(server).unwrap_or_else(|| "NAME".into());
@@ -630,7 +633,7 @@ mod tests {
         );
         let reason = "needs login: run mcpproxy upstream login s";
         let login = found(json!({"name": "s", "state": "needs-login", "reason": reason}));
-        let text = format!("s: needs-login: {reason}");
+        let text = format!("s: {reason}");
         assert_eq!(login, [(Wrong, text, "mcpproxy upstream login s".to_owned())]);
         let failed = found(json!({"name": "s", "state": "failed", "reason": "no such program"}));
         let fix = "${EDITOR:-vi} \"$(mcpproxy config path)\", then: mcpproxy upstream restart s";

@@ -278,23 +278,7 @@ fn entry_warnings(name: &str, original: &Value, members: &EntryMembers) -> Vec<S
         members.iter().any(|(_, it)| client_file::has_text(it, &|it| it.contains(PROMPT)));
     let disabled = prompts
         .then(|| format!("disabled: give the value, then run mcpproxy upstream enable {name}"));
-    let url = members.iter().find(|(key, _)| key == "url").and_then(|(_, url)| url.as_str());
-    let is_sse = url.is_some_and(|url| {
-        let path = url.split(['?', '#']).next().unwrap_or_default();
-        path.trim_end_matches('/').ends_with("/sse")
-    });
-    let sse = is_sse.then(|| {
-        "url: ends in /sse, which is usually the HTTP+SSE transport that is not supported: look for a \
-         streamable HTTP URL, often ending in /mcp"
-            .to_owned()
-    });
-    preview::warnings(members)
-        .into_iter()
-        .chain(checked)
-        .chain(unnamed)
-        .chain(disabled)
-        .chain(sse)
-        .collect()
+    preview::warnings(members).into_iter().chain(checked).chain(unnamed).chain(disabled).collect()
 }
 
 /// Whether an entry has `enabled: false`.

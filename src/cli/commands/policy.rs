@@ -28,6 +28,7 @@ use mcpproxy_runtime::os::bounded_file::{NamedPipes, PIPE_WAIT};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read;
@@ -205,16 +206,17 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
             let value = if value.is_empty() { "(absent)" } else { &*value };
             format!("{} = {value}", text(saw, "/path"))
         });
-        let outcome = match text(rule, "/error") {
-            error if error.is_empty() => text(rule, "/outcome").into_owned(),
-            error => format!("{}: {error}", text(rule, "/outcome")),
+        let outcome = match (&*text(rule, "/outcome"), text(rule, "/error")) {
+            ("fails", _) => "does not hold".to_owned(),
+            (outcome, error) if error.is_empty() => outcome.to_owned(),
+            (outcome, error) => format!("{outcome}: {error}"),
         };
         vec![
             cell(&text(rule, "/rule")).into(),
             text(rule, "/effect").into_owned().into(),
             cell(&outcome).into(),
             cell(&saw.collect::<Vec<_>>().join(", ")).into(),
-            cell(&format!("{}:{}", text(rule, "/file"), text(rule, "/line"))).into(),
+            cell(&format!("{}:{}", file_name(&text(rule, "/file")), text(rule, "/line"))).into(),
         ]
     });
     let rows: Vec<Vec<Cell>> = rows.collect();
@@ -226,6 +228,11 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
         ("AT", Fit::Rank(3)),
     ]);
     drawn + &output.table(&columns, rows)
+}
+
+/// The last part of a file's path, or the whole text if it has none.
+fn file_name(path: &str) -> &str {
+    Path::new(path).file_name().and_then(OsStr::to_str).unwrap_or(path)
 }
 
 /// Whether the cells of a column differ.

@@ -107,7 +107,9 @@ async fn with_invalid_config(
     let known = LocalFacts {
         config: file.map(|file| file.display().to_string()).unwrap_or_default(),
         activity_bytes: space::used(&data.join("activity")),
-        warnings: errors.map(|problem| format!("config: {problem} (mcpproxy config check)")).collect(),
+        warnings: errors
+            .map(|problem| format!("config: {problem} (mcpproxy config check)"))
+            .collect(),
     };
     let response = match found {
         Some(client) => query(client, known).await?,

@@ -11,10 +11,11 @@ use crate::format::{Times, list, text};
 use crate::output::Output;
 use crate::table::{Column, Fit, cell};
 use crate::terminal_safe::line;
-use crate::{running_proxy, start_proxy};
+use crate::{logging, running_proxy, start_proxy};
 use bytes::Bytes;
 use http::Method;
 use mcpproxy_admin::api;
+use mcpproxy_catalog::persist;
 use mcpproxy_config::Config;
 use mcpproxy_config::file::Loaded;
 use mcpproxy_policy::identity::{
@@ -50,6 +51,7 @@ pub(super) fn run(
     let is_list = matches!(command, TokenCommand::List);
     if let TokenCommand::Create(flags) = &command {
         only_known_servers(&loaded.config, &flags.servers)?;
+        warn_of_unknown_tools(&loaded.config, &flags.tools);
     }
     let is_open = matches!(command, TokenCommand::Create(_)) && !loaded.config.require_mcp_auth;
     let json = change(&loaded, command)?;
@@ -69,6 +71,26 @@ fn only_known_servers(config: &Config, servers: &[String]) -> Result<(), Command
         Some(unknown) => {
             let why = unknown_server(unknown, known());
             Err(CommandError::failed(format!("no token was created: {why}")))
+        }
+    }
+}
+
+/// Warns about tools of a new token that their server does not have, or that belong to no server.
+fn warn_of_unknown_tools(config: &Config, tools: &[String]) {
+    let folder = config.catalog().folder.unwrap_or_default();
+    for typed in tools.iter().filter(|tool| !tool.contains('*')) {
+        let (server, tool) = typed.split_once(':').unwrap_or((typed, ""));
+        let is_configured = config.servers.iter().any(|known| *known.name == *server);
+        // The tools of a server that was never connected are not known.
+        let stored = persist::read(&folder, server).ok().flatten();
+        let is_known = match (is_configured, stored) {
+            (false, _) => false,
+            (true, None) => true,
+            (true, Some(stored)) => stored.tools.iter().any(|known| *known.name == *tool),
+        };
+        if !is_known {
+            let typed = line(typed);
+            logging::print_line(format_args!("warning: there is no tool '{typed}' at present"));
         }
     }
 }

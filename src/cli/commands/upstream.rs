@@ -233,18 +233,23 @@ pub(super) fn add(
         )));
     }
     let members = members(flags);
+    let is_taken = names(&loaded.config).any(|known| known == name);
+    if is_taken && !flags.replace {
+        return Err(CommandError::failed(format!(
+            "server '{name}' already exists: pass --replace to replace it, or choose another name"
+        )));
+    }
     if !flags.no_check && !flags.disabled {
         check_entry(&members)?;
     }
-    let taken = || {
-        format!(
-            "server '{name}' already exists: to replace it, run `mcpproxy upstream remove {name}` \
-             first; otherwise choose another name"
-        )
-    };
-    edit(&loaded, global, |json| match Servers(json).find(name) {
-        Some(_) => Err(taken()),
-        None => Servers(json).add(name, &members).map_err(|error| error.to_string()),
+    edit(&loaded, global, |json| {
+        let without = Servers(json).without(name).map_err(|error| error.to_string())?;
+        match without {
+            // Added after the config was read.
+            Some(_) if !flags.replace => Err(format!("server '{name}' already exists")),
+            Some(rest) => Servers(&rest).add(name, &members).map_err(|error| error.to_string()),
+            None => Servers(json).add(name, &members).map_err(|error| error.to_string()),
+        }
     })?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let (reloaded, client) = runtime.block_on(running_proxy::reload(&loaded));
@@ -260,12 +265,13 @@ pub(super) fn add(
         }
     };
     let response = json!({
-        "server": name, "file": loaded.path.display().to_string(), "added": true,
+        "server": name, "file": loaded.path.display().to_string(), "added": true, "replaced": is_taken,
         "proxy": reloaded.json(), "check": trial.as_ref().map(|trial| trial.json()),
     });
+    let (added, to) = if is_taken { ("Replaced", "in") } else { ("Added", "to") };
     output.print(&response.to_string(), |_| {
         let mut message =
-            format!("Added '{name}' to {}.\n", line(&loaded.path.display().to_string()));
+            format!("{added} '{name}' {to} {}.\n", line(&loaded.path.display().to_string()));
         if let Some(trial) = &trial {
             message += &format!("Test: {}.\n", trial.message());
         }
@@ -278,7 +284,7 @@ pub(super) fn add(
                 next_step(&trial, matches!(reloaded, ReloadReport::InForce(_)), &line(&file));
             let text = format!(
                 "server '{name}' was added, but is not usable: {step}; \
-                 `mcpproxy upstream remove {name}` removes it again"
+                 `mcpproxy upstream add --replace {name} …` corrects it, `mcpproxy upstream remove {name}` removes it"
             );
             Err(CommandError::failed(text))
         }
@@ -444,6 +450,9 @@ fn members(flags: &UpstreamAdd) -> Vec<(String, Value)> {
 fn check_entry(members: &[(String, Value)]) -> Result<(), CommandError> {
     let entry = Value::Object(members.iter().cloned().collect());
     let entry: upstream::Config = serde_json::from_value(entry).map_err(CommandError::usage)?;
+    for (keys, problem) in entry.oddities() {
+        logging::print_line(format_args!("warning: {}: {problem}", keys.join(".")));
+    }
     match entry.mistakes(&start_proxy::variable).into_iter().next() {
         None => Ok(()),
         Some(mistake) => Err(CommandError::failed(format!(

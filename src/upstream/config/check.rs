@@ -120,6 +120,14 @@ impl Config {
                 odd(&[key], only);
             }
         }
+        let path = self.url.as_deref().and_then(|url| url.split(['?', '#']).next());
+        if path.is_some_and(|path| path.trim_end_matches('/').ends_with("/sse")) {
+            odd(
+                &["url"],
+                "ends in /sse, which is usually the HTTP+SSE transport that is not supported: look \
+                 for a streamable HTTP URL, often ending in /mcp",
+            );
+        }
         let unused: &[(&str, bool)] = match self.kind() {
             Ok(Kind::Stdio) => &[
                 ("url", self.url.is_some()),
@@ -195,6 +203,14 @@ impl Config {
     }
 }
 
+/// Whether a path begins like a URL without its scheme: `example.com/mcp`, `localhost:3000/mcp`.
+fn is_host(path: &str) -> bool {
+    let first = path.split('/').next().unwrap_or_default();
+    let (host, port) = first.split_once(':').unwrap_or((first, ""));
+    let is_named = !host.starts_with('.') && (host.contains('.') || host == "localhost");
+    is_named && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Reason why `command` cannot be started; `None` if it can be started.
 fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String> {
     if command.trim().is_empty() {
@@ -208,6 +224,9 @@ fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String
                 Some(format!("{command} is not executable: chmod +x it, or name its interpreter"))
             }
             Ok(_) => None,
+            Err(_) if is_host(command) => {
+                Some(format!("{command} does not exist: for a URL write https://{command}"))
+            }
             Err(error) => Some(format!("{command}: {}: name an existing program", plain(&error))),
         };
     }
@@ -435,6 +454,8 @@ mod tests {
             odd(serde_json::json!({"url": "http://h/${X}", "args": ["a"]})),
             ["url", "args"]
         );
+        assert_eq!(odd(serde_json::json!({"url": "https://h/sse/?a=b"})), ["url"]);
+        assert!(odd(serde_json::json!({"url": "https://h/mcp?of=/sse"})).is_empty());
         let oauth = serde_json::json!({"grant": "client_credentials", "client_id": "c", "client_secret": "s"});
         for (url, name, expected) in [
             ("https://h", "X-Key", &[][..]),

@@ -168,6 +168,10 @@ fn own(record: &Value) -> Vec<String> {
             let by = text(record, "/metadata/by");
             vec![match text(record, "/metadata/approval") == "definition" {
                 true => "a definition was approved".to_owned(),
+                // The status says so.
+                false if by.is_empty() && text(record, "/metadata/state") == "waiting" => {
+                    String::new()
+                }
                 false if by.is_empty() => word("/metadata/state"),
                 false => format!("{} by {by}", word("/metadata/state")),
             }]
@@ -187,6 +191,8 @@ fn of_server(record: &Value, cause: &str) -> String {
         ("", "connected") => format!("connected, {}; {cause}", counted(&tools, "tool")),
         // The server was connected before, so the connection was lost.
         ("", "connecting") if !cause.is_empty() => format!("lost, {cause}"),
+        // The cause says so.
+        ("", "needs-login") if !cause.is_empty() => cause.to_owned(),
         ("", status) => format!("{status}: {cause}"),
         ("granted", _) => format!("login granted by {issuer}"),
         (login, _) => format!("login {login}: {cause}"),
