@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, Output, Proxy, error_text, mcpproxy, stub_stdio, until, write_private,
+    API_KEY, Output, Proxy, configure, error_text, mcpproxy, stub_stdio, until, write_private,
 };
 
 /// Words that must not reach an agent.
@@ -82,6 +82,22 @@ fn loosened(catalog: Value) -> Scene {
 
 const REFUSED: &str = "Tool 's:added_notes' is quarantined and waits for approval by an operator: \
                        `mcpproxy tools diff s:added_notes` shows why, `mcpproxy tools approve s:added_notes` accepts it";
+
+#[test]
+fn quarantine_is_shown_without_a_running_proxy() {
+    let Scene { proxy, config, tools: _tools } = loosened(json!({}));
+    let folder = proxy.end();
+    let path = configure(config, folder.path());
+    for (args, shown) in [
+        (&["status"][..], "1 quarantined (mcpproxy tools diff s)"),
+        (&["doctor"], "s: 1 tool in quarantine"),
+    ] {
+        let output = Output::of(mcpproxy().arg("-c").arg(&path).args(["-o", "table"]).args(args));
+        assert!(output.stdout.contains(shown), "{args:?}: {} {}", output.stdout, output.stderr);
+    }
+    let listed = Output::of(mcpproxy().arg("-c").arg(&path).args(["--json", "upstream", "list"]));
+    assert_eq!(listed.json()["servers"][0]["quarantined"], 1);
+}
 
 // DEF-2
 #[test]

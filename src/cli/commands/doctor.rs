@@ -7,6 +7,7 @@
 use crate::args::Global;
 use crate::backend::{Backend, fetch_all, target};
 use crate::commands::doctor::probes::{CONFIG_PATH, Diagnosis, DiagnosisKind, edit};
+use crate::commands::policy::seen_tools;
 use crate::commands::status::bytes;
 use crate::error::CommandError;
 use crate::format::{counted, fold_repeats, list, nonconforming_items, second_connection, text};
@@ -418,6 +419,8 @@ fn servers(
         found.push(none);
         return Ok(());
     }
+    let (catalog, _) = seen_tools(&config);
+    let seen = catalog.load();
     for trial in try_servers(config)? {
         let ServerTrial { name, status, took, .. } = &trial;
         let mut finding = match status {
@@ -430,9 +433,23 @@ fn servers(
         };
         finding.took = Some(*took);
         found.push(finding);
+        found.extend(in_quarantine(name, seen.quarantined(name).len()));
         found.extend(unannotated(name, &trial.unannotated, read));
     }
     Ok(())
+}
+
+/// Finding about tools of a server that wait for an operator, if there are any.
+fn in_quarantine(name: &str, held: usize) -> Option<Diagnosis> {
+    let quoted = quoted(name).unwrap_or_else(|| "NAME".into());
+    (held > 0).then(|| Diagnosis {
+        fix: format!("mcpproxy tools diff {quoted}, then mcpproxy tools approve {quoted}"),
+        ..Diagnosis::new(
+            DiagnosisKind::Odd,
+            "server",
+            format!("{name}: {} in quarantine", counted(held, "tool")),
+        )
+    })
 }
 
 /// Findings about a server of the running proxy; none if the server is disabled.
@@ -454,12 +471,8 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
         "needs-login" => failed(config, &name, &reason, true),
         state => failed(config, &name, &format!("{state}: {reason}"), true),
     }];
-    let held = text(server, "/quarantined");
-    if !matches!(&*held, "" | "0") {
-        let quoted = quoted(&name).unwrap_or_else(|| "NAME".into());
-        let fix = format!("mcpproxy tools diff {quoted}, then mcpproxy tools approve {quoted}");
-        found.push(odd(format!("{name}: {} in quarantine", counted(held, "tool")), fix));
-    }
+    let held = server.get("quarantined").and_then(Value::as_u64).unwrap_or_default();
+    found.extend(in_quarantine(&name, usize::try_from(held).unwrap_or(usize::MAX)));
     if let Some(Err(fault)) = second_connection(server) {
         found.push(odd(
             format!("{name}: {fault}"),

@@ -2,6 +2,7 @@
 
 use crate::args::Global;
 use crate::backend::{Backend, target};
+use crate::commands::policy::seen_tools;
 use crate::commands::upstream::stored_tools;
 use crate::error::{CommandError, Exit};
 use crate::format::{counted, list, nonconforming_items, text};
@@ -180,10 +181,16 @@ fn problems_of_start(global: &Global) -> Vec<String> {
 fn not_running(loaded: &Loaded, warnings: Vec<String>) -> Value {
     let config = &loaded.config;
     let folder = config.catalog().folder.unwrap_or_default();
+    let (catalog, _) = seen_tools(config);
+    let seen = catalog.load();
     let servers = config.servers.iter().map(|server| {
         let state = if server.upstream.enabled { "not running" } else { "disabled" };
         let tools = stored_tools(&folder, server);
-        json!({"name": &*server.name, "state": state, "tools": tools, "reason": ""})
+        let quarantined = seen.quarantined(&server.name).len();
+        json!({
+            "name": &*server.name, "state": state, "tools": tools, "reason": "",
+            "quarantined": quarantined,
+        })
     });
     json!({
         "running": false, "version": env!("CARGO_PKG_VERSION"), "address": config.listen.to_string(),

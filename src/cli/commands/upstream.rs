@@ -6,6 +6,7 @@
 
 use crate::args::{Format, Global, UpstreamAdd, UpstreamCommand};
 use crate::backend::{Backend, Needs, target};
+use crate::commands::policy::seen_tools;
 use crate::completion::{Vocabulary, suggesting, unknown_server};
 use crate::error::{CommandError, Exit};
 use crate::format::{
@@ -99,15 +100,17 @@ fn list_servers(global: &Global, output: &Output) -> Result<(), CommandError> {
     output.print(servers.json()?, |servers| table(servers, output))
 }
 
-/// The configured servers, with the number of tools on disk.
+/// The configured servers, with the numbers of tools on disk and in quarantine.
 fn not_running(config: &Config) -> Value {
     let folder = config.catalog().folder.unwrap_or_default();
+    let (catalog, _) = seen_tools(config);
+    let seen = catalog.load();
     let servers = config.servers.iter().map(|server| {
         let enabled = server.upstream.enabled;
         json!({
             "name": &*server.name, "state": if enabled { "not running" } else { "disabled" },
             "protocol": if server.upstream.url.is_some() { "streamable-http" } else { "stdio" },
-            "tools": stored_tools(&folder, server), "reason": if enabled { "no mcpproxy is running" } else { "" },
+            "tools": stored_tools(&folder, server), "quarantined": seen.quarantined(&server.name).len(), "reason": if enabled { "no mcpproxy is running" } else { "" },
         })
     });
     json!({"servers": servers.collect::<Vec<_>>()})
