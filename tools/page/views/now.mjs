@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { PHONE, count, drawn, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { DESK, PHONE, count, drawn, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
 import { base, call, configure, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
@@ -110,7 +110,7 @@ export async function look({ page }) {
   await page.getByRole('link', { name: 'All of them' }).last().waitFor();
   const long = await page.evaluate(() => document.documentElement.scrollHeight);
   assert.ok(long <= 3 * PHONE.height, `${long / PHONE.height} screens`);
-  await page.setViewportSize({ width: 1280, height: 860 });
+  await page.setViewportSize(DESK);
   for (const path of [/activity\/summary/, /api\/v1\/status/]) await page.unroute(path);
   await refresh(page, 'status', 'activity/summary');
 

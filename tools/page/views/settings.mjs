@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { PHONE, copies, decide, go, sound, step, until, visit } from '../checks.mjs';
+import { DESK, PHONE, copies, decide, go, sound, step, until, visit } from '../checks.mjs';
 import { KEY, configure, configured, written } from '../proxy.mjs';
 
 export async function look({ page, wrong }) {
@@ -83,6 +83,7 @@ export async function look({ page, wrong }) {
   await page.setViewportSize(PHONE);
   const high = await page.locator('#view-settings .trial > .answer').evaluate((it) => it.offsetHeight);
   assert.ok(high < 60, `the buttons are one line on a phone: ${high}`);
+  await page.setViewportSize(DESK);
   await sound(page, 'settings-change');
   assert.equal(configured().tools_limit, 9, 'nothing is written yet');
 
