@@ -9,8 +9,8 @@ import { KEY, SHOTS, base } from './proxy.mjs';
 
 export const WAIT_MS = 60_000; // for a browser on a busy machine
 export const ZONE = 'Asia/Kolkata'; // time zone of the browser, in which a local time cannot be mistaken for UTC
-const DESK = { width: 1280, height: 860 };
-const PHONE = { width: 390, height: 844 };
+export const DESK = { width: 1280, height: 860 };
+export const PHONE = { width: 390, height: 844 };
 const AXE = readFileSync(createRequire(join(SHOTS, 'package.json')).resolve('axe-core/axe.min.js'), 'utf8');
 
 export const VIEWS = ['now', 'activity', 'approvals', 'principals', 'servers', 'tools', 'policy', 'fleet', 'settings'];

@@ -1,7 +1,7 @@
 // The activity view: records, filtered, searched and live. A call, its decisions and its approval share a row; filters and the open record
 // are stored in the address.
 
-import { anchor, beginsList, button, chip, command, el, empty, fill, identifier, keyHelp, markChips, number, option, panel, para, redraw, settled, tag, took, when } from './dom.js';
+import { anchor, arrange, beginsList, button, chip, command, el, empty, fill, identifier, keyHelp, markChips, number, option, panel, para, redraw, settled, tag, took, visible, when } from './dom.js';
 import { listen } from './live.js';
 import { CALLS, TYPES, happened, open, operation, statusOf, subject, times } from './record.js';
 import { act, ask, attempt } from './rest.js';
@@ -59,6 +59,7 @@ const lacking = el('div.quiet', { id: 'lacking', role: 'status', hidden: true })
 export const activity = {
   name: 'activity',
   label: 'Activity',
+  takes: ['q', 'range', 'from', 'to', 'record', ...FILTERS],
   root: el('div', {}, el('div.side', {}, copyLink, pause), form, names, nodes, searched, lacking,
     el('div.split', {},
       el('div.list', {},
@@ -245,6 +246,7 @@ const list = {
       }
       if (mine !== this.asked) return;
       this.listed = mine;
+      const focused = rows.contains(document.activeElement);
       fill(rows);
       this.trimmed = false;
       found.activities.forEach((it) => place(it));
@@ -252,6 +254,7 @@ const list = {
       this.early = undefined;
       if (!this.paused) early.forEach((it) => this.add(it));
       mark(record.dataset.id);
+      if (focused) move(0);
     }, 'activity');
   },
 
@@ -282,7 +285,7 @@ const list = {
     const { q, ...filter } = this.wanted;
     older.hidden = !cursor && !this.trimmed;
     older.textContent = q ? 'Search older records' : 'Older';
-    searched.textContent = q ? `${number(this.seen)} records searched${cursor ? '; there are older ones' : ''}` : '';
+    searched.textContent = q ? `${number(rows.childElementCount)} found in ${number(this.seen)} records${cursor ? '; there are older ones' : ''}` : '';
     const first = rows.querySelector('a');
     if (first && !rows.querySelector('a[tabindex="0"]')) first.tabIndex = 0;
     const filtered = Object.values({ q, ...filter }).some(Boolean);
@@ -335,6 +338,7 @@ const list = {
       this.showPause();
       return;
     }
+    this.seen += 1;
     place(it)?.classList.add('fresh');
     if (rows.childElementCount > MAX_ROWS) {
       rows.lastElementChild.remove();
@@ -346,7 +350,7 @@ const list = {
 
 listen((it) => list.add(it), () => list.poll());
 
-const rowOf = (id) => rows.querySelector(`#r-${CSS.escape(id)}`);
+const rowOf = (id, list = rows) => list.querySelector(`[data-key="${CSS.escape(id)}"]`);
 const known = (id) => Boolean(rowOf(id) ?? rows.querySelector(`[data-decisions~="${CSS.escape(id)}"]`));
 
 /**
@@ -356,24 +360,35 @@ const known = (id) => Boolean(rowOf(id) ?? rows.querySelector(`[data-decisions~=
 const approvalOf = ({ metadata, request_id: request }) =>
   (metadata?.approval && metadata.approval !== 'definition' ? `${metadata.approval} ${request ?? ''}` : undefined);
 
-/** Inserts a record in order. A decision or an approval is folded into the row of its call, a request into that of its answer. */
-function place(it) {
+/**
+ * Inserts a record in order into a list whose rows link to records of this `filter`. A decision or an approval is folded into the row
+ * of its call, a request into that of its answer.
+ */
+function place(it, list = rows, filter = here().parameters, more = { tabindex: -1 }) {
   const [isDecision, isApproval, approval] = [it.type === 'policy_decision', it.type === 'approval', approvalOf(it)];
-  const of = (name, value) => (value ? [...rows.querySelectorAll(`[data-${name}="${CSS.escape(value)}"]`)] : []);
-  const [call] = isDecision ? [it.parent_id && rowOf(it.parent_id)] : isApproval ? of('asked', approval) : [];
+  const of = (name, value) => (value ? [...list.querySelectorAll(`[data-${name}="${CSS.escape(value)}"]`)] : []);
+  const [call] = isDecision ? [it.parent_id && rowOf(it.parent_id, list)] : isApproval ? of('asked', approval) : [];
   if (call) return fold(call, it);
   const same = isDecision ? [] : of('approval', approval);
   if (isApproval && same.length && same[0].it.id > it.id) return fold(same[0], it);
   // If its client was asked, a call ends before its approval, whose outcome has a row of its own.
   const isOutcome = isApproval || !it.metadata?.input_required;
-  const made = row(it);
+  const made = row(it, filter, more);
   // Ids are in the order of time, whichever node's they are.
-  const next = [...rows.children].find((other) => other.id.slice(2) < it.id);
-  rows.insertBefore(made, next ?? null);
+  const next = [...list.children].find((other) => other.it.id < it.id);
+  list.insertBefore(made, next ?? null);
   for (const one of [...of('parent', it.id), ...(isOutcome ? same : [])]) {
     fold(made, one.it);
     one.remove();
   }
+  return made;
+}
+
+/** A list of at most `max` rows, folded as in this view. Decisions about calls older than `found` are left out. */
+export function recordList(found, filter, label, max) {
+  const made = el('ol.records', { 'aria-label': label });
+  found.forEach((it) => place(it, made, filter, {}));
+  arrange(made, [...made.children].filter(({ it }) => it.type !== 'policy_decision' || !it.parent_id).slice(0, max));
   return made;
 }
 
@@ -386,12 +401,19 @@ function fold(made, decision) {
     if (isAnswer) made.querySelector('.why').append(el('bdi.quiet', {}, happened(decision)));
     return made;
   }
-  const said = made.querySelector('.why');
-  const told = why(decision);
-  if (made.it.status === 'rejected') told.forEach((one) => one.classList.replace('blocked', 'rejected'));
-  // The call tells its agent the same in other words: one of them is enough.
-  if (decision.status === 'blocked' && told.length) said.querySelector(':scope > .cause[data-own]')?.remove();
-  said.prepend(...told);
+  // The agent got the call's own words: of a refusal they lack at most a name.
+  const { error_message: own = '', status } = made.it;
+  const { reason, rules, guard } = decision.metadata ?? {};
+  const cause = own && made.querySelector('.cause');
+  if (cause && decision.status === 'blocked') {
+    const names = [rules, guard].flat().filter((name) => name && !own.includes(name)).join(', ');
+    if (names) cause.prepend(visible(`${names}: `));
+  } else if (!reason || !own.includes(reason)) {
+    const told = why(decision);
+    if (status === 'rejected') told.forEach((one) => one.classList.replace('blocked', 'rejected'));
+    if (cause) cause.after(...told);
+    else made.querySelector('.why').prepend(...told);
+  }
   if (decision.status === 'warning') made.querySelector('.tag.success, .tag.error')?.after(' ', tag('warning'));
   return made;
 }
@@ -402,7 +424,7 @@ function why(it) {
   const decided = it.type === 'policy_decision';
   const words = decided ? reason || it.error_message : it.error_message;
   const by = decided && policy ? `${String(policy).replace('_', ' ')}${Array.isArray(rules) && rules.length ? ` (${rules.join(', ')})` : ''}: ` : '';
-  return words || by ? [el('bdi', { class: `cause ${it.status}`, 'data-own': !decided }, by, words)] : [];
+  return words || by ? [el('bdi', { class: `cause ${it.status}` }, by, words)] : [];
 }
 
 /** The principal, and the client that it used. */
@@ -410,7 +432,7 @@ const who = ({ principal, metadata }) => el('span.who', {}, el('bdi', {}, princi
   metadata?.client_name && el('bdi.quiet', {}, metadata.client_name));
 
 /** The line of a record: a link to the record in the list of this `filter`. */
-export function line(it, filter, more = {}) {
+function line(it, filter, more) {
   const kind = it.type === 'tool_call' ? '' : TYPES[it.type] ?? it.type;
   const what = el('span.what', {},
     el('span.name-line', {}, kind && el('span.quiet', {}, kind, ' '), identifier(subject(it), { class: 'name' })),
@@ -420,13 +442,13 @@ export function line(it, filter, more = {}) {
     el('span', {}, tag(statusOf(it))), el('span.took', {}, took(it.duration_ms)));
 }
 
-function row(it) {
+function row(it, filter, more) {
   const approval = approvalOf(it);
   const made = el('li', {
-    id: `r-${it.id}`, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined,
+    'data-key': it.id, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined,
     'data-approval': it.type === 'approval' ? approval : undefined, 'data-asked': CALLS.includes(it.type) && !it.metadata?.input_required ? approval : undefined,
   },
-    line(it, here().parameters, { tabindex: -1 }));
+    line(it, filter, more));
   made.it = it;
   return made;
 }

@@ -5,13 +5,13 @@
 
 import { activity } from './activity.js';
 import { approvals } from './approvals.js';
-import { $, anchor, copy, el, moving, visible } from './dom.js';
+import { $, anchor, copy, el, moving, settle, visible } from './dom.js';
 import { fleet } from './fleet.js';
 import { live } from './live.js';
 import { now } from './now.js';
 import { policy } from './policy.js';
 import { principals } from './principals.js';
-import { ask, forgetAsked, send, whenLocked } from './rest.js';
+import { ask, forgetAsked, notice, send, whenLocked } from './rest.js';
 import { here, link } from './route.js';
 import { servers } from './servers.js';
 import { settings } from './settings.js';
@@ -20,6 +20,8 @@ import { tools } from './tools.js';
 
 const VIEWS = [now, activity, approvals, principals, servers, tools, policy, fleet, settings];
 const REFRESH_MS = 10000; // of data without a stream
+const SEARCH_KEYS = ['ArrowDown', 'Enter', 'Escape']; // in a search field
+const RESULTS = '.records a, .rows tbody th a, #rules a, .setting :is(input, select)';
 let view;
 
 // ---- Logging in and out
@@ -101,7 +103,10 @@ function route() {
   }
   if ($('open').hidden) return;
   const { view: wanted, parameters } = here();
-  const next = VIEWS.find((it) => it.name === wanted) ?? now;
+  const known = VIEWS.find((it) => it.name === wanted);
+  const next = known ?? now;
+  const unknown = known && Object.keys(parameters).filter((name) => !next.takes.includes(name));
+  for (const name of unknown ?? Object.keys(parameters)) delete parameters[name];
   for (const it of VIEWS) $(`view-${it.name}`).hidden = it !== next;
   for (const one of document.querySelectorAll('nav a')) {
     if (one.getAttribute('href') === link(next.name)) one.setAttribute('aria-current', 'page');
@@ -111,7 +116,10 @@ function route() {
   document.title = `${next.label} – mcpproxy`;
   if (next !== view) window.scrollTo(0, 0);
   view = next;
-  next.show(next.name === wanted ? parameters : {});
+  if (!known || unknown.length) history.replaceState(null, '', link(next.name, parameters));
+  next.show(parameters);
+  if (!known) notice(`There is no view '${wanted}'.`);
+  else if (unknown.length) notice(`Unknown filter: ${unknown.join(', ')}`);
 }
 
 /** On a phone the views are a row to be pushed: the one that is shown is in sight. */
@@ -138,7 +146,14 @@ $('forget').addEventListener('click', () => {
 document.addEventListener('keydown', (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey || $('open').hidden || !view || document.querySelector('dialog')) return;
   const search = [...$(`view-${view.name}`).querySelectorAll('input[type=search]')].find((one) => one.offsetParent);
-  if (event.key === '/' && search && !event.target.closest('input, select, textarea')) {
+  if (event.target === search && SEARCH_KEYS.includes(event.key)) {
+    // Enter opens the principal whose name was typed.
+    if (event.key === 'Enter' && view === principals) return;
+    event.preventDefault();
+    settle();
+    if (event.key === 'Escape') search.blur();
+    else [...$(`view-${view.name}`).querySelectorAll(RESULTS)].find((one) => one.offsetParent)?.focus();
+  } else if (event.key === '/' && search && !event.target.closest('input, select, textarea')) {
     event.preventDefault();
     search.focus();
   } else view.keys?.(event);

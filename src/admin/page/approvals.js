@@ -3,7 +3,7 @@
 // A decision must apply to the call that was read, so no card moves under the pointer: a decided card stays with its outcome until
 // the pointer leaves it, new cards are appended, and a click is accepted only on a card that has not moved for a moment.
 
-import { heads, line } from './activity.js';
+import { heads, recordList } from './activity.js';
 import { $, SETTLE_MS, anchor, arrange, block, button, bytes, confirmed, copied, el, empty, fill, identifier, lasted, number, option, pairs, para, redraw, tag, visible, when, whenMoving } from './dom.js';
 import { listen } from './live.js';
 import { act, ask, attempt, segment, send } from './rest.js';
@@ -33,6 +33,7 @@ let wanted; // id of the card to focus
 export const approvals = {
   name: 'approvals',
   label: 'Approvals',
+  takes: ['id'],
   root: el('div', {}, unseen, none, above, waiting, stood, decided, el('p.more', {}, anchor(link('activity', { type: 'approval' }), 'Earlier decisions'))),
   show({ id }) {
     wanted = id;
@@ -91,7 +92,7 @@ async function loadDecided(mine) {
   if (mine !== asked) return;
   const found = data.activities.filter((it) => it.metadata?.state !== 'waiting').slice(0, DECIDED);
   redraw(decided, found.length > 0 && [el('h2', {}, 'Latest decisions'), heads(),
-    el('ol.records', { 'aria-label': 'Latest decisions' }, found.map((it) => el('li', { 'data-key': it.id }, line(it, filter))))]);
+    recordList(found, filter, 'Latest decisions')]);
 }
 
 /** Denies the calls that wait now. */

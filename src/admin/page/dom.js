@@ -149,7 +149,7 @@ export function stepRows(event, table, isOpen) {
 }
 
 /** The keys of a list. */
-export const keyHelp = () => el('p.quiet keys', {}, [['↑ ↓', 'move'], ['Enter', 'opens'], ['j k', 'step through'], ['Esc', 'closes'], ['/', 'searches']]
+export const keyHelp = () => el('p.quiet keys', {}, [['↑ ↓', 'move'], ['Enter', 'opens'], ['j k', 'step through'], ['Esc', 'closes'], ['/', 'searches'], ['↓ Enter', 'lead from the search to the list'], ['Esc', 'leaves it']]
   .map(([keys, words], at) => [at ? ', ' : '', keys.split(' ').map((key) => [el('kbd', {}, key), ' ']), words]));
 
 // What nobody sees, or what changes how others are seen: the same as `terminal_safe` shows on the command line. A blank pattern
@@ -239,6 +239,7 @@ export function confirmed(question, words, style = 'danger', ...details) {
     const dialog = el('dialog.card', { 'aria-labelledby': 'question', close },
       el('p', { id: 'question' }, question), details, el('div.answer', {}, button('Cancel', () => dialog.close(), { autofocus: true }), yes));
     document.body.append(dialog);
+    window.addEventListener('hashchange', () => dialog.close(), { once: true });
     dialog.showModal();
     setTimeout(() => { yes.disabled = false; }, SETTLE_MS);
   });
@@ -258,8 +259,7 @@ export function empty(...words) {
 }
 
 export const number = (value) => Number(value).toLocaleString('en');
-const decimal = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
-export const short = (value) => decimal.format(value);
+export const short = (value, digits = 3) => value.toLocaleString('en', { maximumSignificantDigits: digits });
 
 export function took(ms) {
   if (!(ms > 0)) return '';
@@ -312,11 +312,19 @@ export function whenMoving(how) {
 /** Runs work that may move the views. */
 export const moving = (work) => around(work);
 
-/** Debounces `work`. */
-export function settled(work) {
-  let timer;
-  return () => {
-    clearTimeout(timer);
-    timer = setTimeout(work, 250);
-  };
+let timer;
+let due;
+
+/** Debounces `work`, of the view that is shown. */
+export const settled = (work) => () => {
+  clearTimeout(timer);
+  due = work;
+  timer = setTimeout(settle, 250);
+};
+
+/** Does at once what is debounced. */
+export function settle() {
+  clearTimeout(timer);
+  due?.();
+  due = undefined;
 }

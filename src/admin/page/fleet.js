@@ -42,6 +42,7 @@ let [asked, seen, pinged] = [0, undefined, new Map()]; // `pinged`: by node, the
 export const fleet = {
   name: 'fleet',
   label: 'Fleet',
+  takes: ['q', 'state', 'sort'],
   root: el('div', {}, none, whole),
   show({ q = '', state: wanted }) {
     if (document.activeElement !== search) search.value = q;

@@ -1,7 +1,7 @@
 // The overview: faults, what the proxy does at the moment, and outcomes of calls over a period in zoomable plots. Counts link to the
 // records.
 
-import { LAST, heads, line } from './activity.js';
+import { LAST, heads, recordList } from './activity.js';
 import { anchor, chip, el, empty, fill, identifier, lasted, number, option, para, percent, quiet, redraw, short, tag, took } from './dom.js';
 import { milliseconds, plot, spark, stamp, zooms } from './plot.js';
 import { ask, attempt } from './rest.js';
@@ -17,6 +17,7 @@ const MAX_FAILURES = 5;
 const REFUSED = ['blocked', 'rejected']; // the answer, and before the call
 const INTENTS = ['read', 'write', 'destructive'];
 const MAX_TOPS = 10;
+const MAX_PHONE_TOPS = 5; // as style.css shows of them on a phone
 const CURVES = [['p50', 'half of the calls were faster'], ['p99', '99 of 100 calls were faster']];
 /** Where a fault is shown with what to do about it; of a server in its own panel. */
 const PLACES = { fleet: link('fleet'), index: link('fleet'), rules: link('policy') };
@@ -47,6 +48,7 @@ let asked = 0;
 export const now = {
   name: 'now',
   label: 'Overview',
+  takes: ['period', 'by', 'from', 'to'],
   root: el('div', {}, faults, none, form, tiles, about,
     el('div.card', {},
       el('div.plots', {}, el('figure', {}, el('figcaption', {}, 'Tool calls'), legend, outcomes),
@@ -134,7 +136,7 @@ function drawTiles() {
         href: calls ? records({}) : undefined, curve: spark(of(STATUSES), 'Calls over the period') }),
       counted('Failed', ['error'], { title: 'Calls that failed at the server or on the way', note: part(sum(['error'])) }),
       counted('Refused', REFUSED, { title: 'Calls that were rejected before they were sent, and calls whose answer was blocked',
-        note: before + after ? `${number(before)} before, ${number(after)} after the call` : part(0) }));
+        note: before + after ? `${number(before)} not sent, ${number(after)} ${after === 1 ? 'answer' : 'answers'} blocked` : part(0) }));
     const { p50, p95 } = summary.latency_ms;
     if (!shown.from) all.push(tile('Duration', took(p50) || '–', { title: 'Median duration of calls, without waiting for approval', note: took(p95) ? `95 % within ${took(p95)}` : 'no calls',
       curve: spark(points.map((point) => point.p50_ms || 0), 'Median duration over the period', 'p50') }));
@@ -143,7 +145,7 @@ function drawTiles() {
   const seconds = (newest.at - first.at) / 1000;
   const { calls, load } = last;
   all.push(
-    tile('Calls per second', short(seconds > 0 ? (calls.total - first.status.calls.total) / seconds : 0), { title: 'Over the last 10 seconds',
+    tile('Calls per second', short(seconds > 0 ? (calls.total - first.status.calls.total) / seconds : 0, 2), { title: 'Over the last 10 seconds',
       note: `${number(calls.in_flight)} in flight`, href: link('activity', { range: '15m' }), curve: spark(rates(), 'Calls per second in the last minutes') }),
     tile('Waiting for approval', number(load.approvals), { title: 'Calls that wait for a person', note: load.approvals ? 'answer them' : 'nothing to answer', href: link('approvals'), isUrgent: load.approvals > 0 }));
   redraw(tiles, all);
@@ -175,7 +177,7 @@ async function loadFailures(mine) {
   const { data } = await ask('activity', { ...filter, start_time: range.from, end_time: range.to, limit: MAX_FAILURES, exclude_payloads: true });
   if (mine !== asked) return;
   redraw(failures, data.activities.length > 0 && [el('h2', {}, 'Latest failures'), heads(),
-    el('ol.records', { 'aria-label': 'Latest failures' }, data.activities.map((it) => el('li', { 'data-key': it.id }, line(it, filter)))),
+    recordList(data.activities, filter, 'Latest failures'),
     para(anchor(link('activity', { ...filter, ...range }), 'All failures'))]);
 }
 
@@ -241,11 +243,11 @@ function draw() {
     }), number(point[name])) : '0')),
     el('td', {}, took(point.p50_ms) || '–'), el('td', {}, took(point.p99_ms) || '–')));
   redraw(asTable, lines.length ? el('table', {}, el('thead', {}, head), el('tbody', {}, lines)) : quiet('No calls.'));
-  const top = (title, list, to, unknown) => el('div.card', {}, el('h2', {}, title),
+  const top = (title, list, to, unknown, all) => el('div.card', {}, el('h2', {}, title),
     list.length ? el('ol.tops', {}, list.map((it) => el('li', { 'data-key': it.name }, share(it.count / list[0].count), /^:?$/.test(it.name) ? el('span.quiet', {}, unknown) : anchor(to(it.name), identifier(it.name)), el('span', {}, number(it.count)))))
-      : quiet('No calls.'));
-  redraw(tops, top('Top servers', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server }), 'unknown server'),
-    top('Top tools', data.top_tools.slice(0, MAX_TOPS), (name) => link('activity', { type: 'tool_call', ...named(name) }), 'unknown tool'));
+      : quiet('No calls.'), list.length > MAX_PHONE_TOPS && para(anchor(all, 'All of them')));
+  redraw(tops, top('Top servers', data.top_servers.slice(0, MAX_TOPS), (server) => link('activity', { type: 'tool_call', server }), 'unknown server', link('servers', { sort: 'Calls' })),
+    top('Top tools', data.top_tools.slice(0, MAX_TOPS), (name) => link('activity', { type: 'tool_call', ...named(name) }), 'unknown tool', link('tools', { sort: 'Calls' })));
 }
 
 form.addEventListener('change', ({ target }) => change(target === by ? { by: by.value } : { period: period.value, from: '', to: '' }));

@@ -1,7 +1,7 @@
 // The operator's rules: what is in force, and what they say of a call that nobody makes.
 
 import { anchor, button, code, command, editable, el, empty, exactly, fill, identifier, json, labelled, number, option, pairs, para, quiet, redraw, searchField, sortHead, tag, trouble, visible } from './dom.js';
-import { explainable, subject } from './record.js';
+import { MISSING, decisions, explainable, subject } from './record.js';
 import { Refused, act, ask, attempt, segment, send } from './rest.js';
 import { link, named } from './route.js';
 
@@ -51,6 +51,7 @@ let replay = 0; // the number of the last one: another one, or a stop, ends it
 export const policy = {
   name: 'policy',
   label: 'Policy',
+  takes: ['principal', 'tool', 'part', 'record'],
   root: el('div', {}, el('div.side', {}, anchor(link('policy', { part: 'explain' }), 'Explain a call'), anchor(link('policy', { part: 'replay' }), 'Replay the log'),
     anchor(link('activity', { type: 'policy_decision' }), 'What was decided')),
   faults, about, searching, rules,
@@ -137,7 +138,7 @@ form.addEventListener('submit', (event) => {
 });
 form.addEventListener('input', () => fill(source));
 
-function explain() {
+function explain(call) {
   const given = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
   return act(async () => {
     try {
@@ -145,7 +146,7 @@ function explain() {
       const body = { principal: given.principal, tool: given.tool, args: json(given.args || '{}') };
       if (given.groups) body.groups = given.groups.split(',').map((name) => name.trim()).filter(Boolean);
       for (const name of ['action', 'sensitivity', 'reason', 'client']) if (given[name]) body[name] = given[name];
-      explained((await send('policy/explain', body)).data);
+      explained((await send('policy/explain', body)).data, call && await otherReason(call));
     } catch (error) {
       if (error.status === 401 || !(error instanceof Refused || error instanceof SyntaxError)) throw error;
       fill(said, el('p.card fault', {}, error instanceof SyntaxError ? `The arguments are not JSON: ${error.message}` : error.message));
@@ -163,7 +164,7 @@ function fromRecord(id, wanted) {
       call = json((await ask(`activity/${segment(id)}`)).text).data.activity;
     } catch (error) {
       if (error.status !== 404) throw error;
-      if (wanted()) fill(source, para('This record is not kept any more.'));
+      if (wanted()) fill(source, para(MISSING));
       return;
     }
     if (!wanted()) return;
@@ -186,7 +187,7 @@ function fromRecord(id, wanted) {
     fill(source, para('The call of ', anchor(link('activity', { record: call.id }), 'this record'), ', ', exactly(call.timestamp),
       ', evaluated with the current rules and tools. Its session and time are left out.'),
     lacks.words.length > 0 && trouble(lacks.words.map((words) => `${words} `), 'The answer may differ from what was decided.'));
-    await explain();
+    await explain(call);
     if (wanted()) said.scrollIntoView({ block: 'nearest' });
   });
 }
@@ -204,11 +205,20 @@ function lacking({ arguments: args, arguments_truncated: cut, metadata }) {
   return { whole, words };
 }
 
-function explained(data) {
+/** Why a call failed, unless rules refused it. */
+async function otherReason(call) {
+  const before = { rejected: 'The call was rejected', blocked: 'Its answer was blocked' }[call.status];
+  const isByRules = before && (await decisions(call)).some((it) => it.status === 'blocked' && it.metadata?.policy === 'rules');
+  return before && !isByRules && para(before, ' for another reason: ', el('bdi', {}, call.error_message));
+}
+
+function explained(data, other) {
   fill(said, el('div', { class: `card decision ${data.decision}` },
-    el('div.line', {}, el('h2', {}, 'It is ', data.decision === 'allow' ? 'allowed' : 'refused'), tag(data.decision)),
+    el('div.line', {}, el('h2', {}, `The rules ${data.decision === 'allow' ? 'allow' : 'refuse'} it`), tag(data.decision)),
+    other,
     data.text && para(el('bdi', {}, data.text)),
     pairs(['mode', data.mode], ['decided by', data.decided_by.join(', ') || 'the default']),
+    quiet('Rules are only one of the checks: token, operation, arguments, limits and approval of a call are checked apart from them.'),
     data.rules.length === 0 && quiet('No rule is about such a call.'),
     data.rules.map((rule) => el('div.met', {},
       el('div.line', {}, el('strong', {}, identifier(rule.rule)), el('span', {}, tag(rule.effect), ', ', rule.outcome)),

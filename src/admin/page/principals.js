@@ -1,6 +1,6 @@
 // The principals view: a list of callers, and a page for one of them with its access, calls, standing approvals and records.
 
-import { LAST, RANGES, heads, line } from './activity.js';
+import { LAST, RANGES, heads, recordList } from './activity.js';
 import { stands } from './approvals.js';
 import { anchor, arrange, button, chip, command, copy, el, empty, fill, identifier, keyHelp, markChips, moving, number, option, pairs, para, percent, quiet, redraw, rowsOpen, searchField, settled, sortHead, sorted, stepRows, tag, visible, when, zero } from './dom.js';
 import { STATUSES } from './now.js';
@@ -56,6 +56,7 @@ let [asked, shown, newest, pages, all, read, older] = [0, undefined, undefined, 
 export const principals = {
   name: 'principals',
   label: 'Principals',
+  takes: ['name', 'q', 'period', 'sort'],
   root: el('div', {}, form, count, everyone, one),
 
   show({ name = '', q = '', period: wanted }) {
@@ -216,7 +217,7 @@ function kind(name) {
 
 async function loadOne(name) {
   const mine = ++asked;
-  const [{ data }, { data: waits }] = await Promise.all([ask('activity', { principal: name, limit: LATEST, exclude_payloads: true }), ask('approvals')]);
+  const [{ data }, { data: waits }] = await Promise.all([ask('activity', { principal: name, limit: 4 * LATEST, exclude_payloads: true }), ask('approvals')]);
   if (mine !== asked) return;
   const theirs = waits.standing.filter((it) => it.principal === name);
   const there = new Map([...standing.children].map((card) => [card.dataset.id, card]));
@@ -224,9 +225,8 @@ async function loadOne(name) {
     none.hidden = theirs.length > 0;
     arrange(standing, theirs.map((it) => there.get(it.id) ?? stands(it, () => loadOne(name))));
   });
-  // Decisions about calls are left out: the error of the call has the reason.
-  const lines = data.activities.filter((it) => it.type !== 'policy_decision' || !it.parent_id);
-  redraw(records, lines.map((it) => el('li', { 'data-key': it.id }, line(it, { principal: name }))));
+  const lines = [...recordList(data.activities, { principal: name }, '', LATEST).children];
+  redraw(records, lines);
   redraw(recorded, lines.length ? anchor(link('activity', { principal: name }), 'All records') : 'No records.');
   const top = `${period.value} ${data.activities[0]?.id}`;
   if (TOKEN.test(name)) await loadScope(name, mine);

@@ -66,6 +66,8 @@ export function happened({ type, metadata }) {
 const answered = ({ state, by, door, for: scope }) =>
   [String(state ?? '').replace('_', ' '), by && `by ${by} over ${door}`, extent(scope)].filter(Boolean).join(' ');
 
+export const MISSING = 'There is no record with this id, or it is not kept any more.';
+
 /** Shows the record in `place` with these `buttons` if it is still `wanted` once loaded. */
 export function open(place, id, wanted, buttons) {
   return act(async () => {
@@ -75,7 +77,7 @@ export function open(place, id, wanted, buttons) {
       if (wanted()) show(place, details(data.activity, json(text).data.activity, about, call), buttons);
     } catch (error) {
       if (error.status !== 404) throw error;
-      if (wanted()) show(place, [para('This record is not kept any more.')], buttons);
+      if (wanted()) show(place, [para(MISSING)], buttons);
     }
   });
 }
@@ -88,7 +90,7 @@ function show(place, [first, ...rest], buttons) {
 }
 
 /** What was decided about a call: the records that name it as their parent, begun with it. */
-async function decisions(activity) {
+export async function decisions(activity) {
   if (!CALLS.includes(activity.type)) return [];
   const from = new Date(activity.timestamp).getTime();
   const { data } = await ask('activity', {
@@ -141,7 +143,7 @@ function details(activity, exact, about, call) {
 
     (decided.length > 0 || activity.error_message) && heading('Verdict'),
     activity.error_message && el('p.message', {}, activity.error_message),
-    decided.map((decision) => verdict(decision.metadata ?? {}, decision.status)),
+    decided.map((decision) => verdict(decision, activity)),
     activity.metadata?.state === 'waiting' && para(anchor(link('approvals', { id: activity.metadata.approval }), 'Its approval, while the call waits')),
     explainable(call) && para(anchor(link('policy', { record: call.id }), 'What the rules say about this call')),
 
@@ -185,13 +187,18 @@ function details(activity, exact, about, call) {
   ];
 }
 
-function verdict(decision, status) {
+/** A decision about `call`, without what the call says itself. */
+function verdict({ metadata: decision = {}, status }, call) {
+  const { error_message: own = '' } = call;
+  const isBlocked = status === 'blocked';
+  const isTold = own && (own.includes(decision.reason) || (isBlocked && /^(in|out)put_validation$/.test(decision.policy)));
+  const word = isBlocked && call.status === 'rejected' ? call.status : status;
   const path = (text) => text && el('code', {}, text);
   const rules = Array.isArray(decision.rules) ? decision.rules.join(', ') : '';
-  return el('div', { class: `decision ${status}` },
-    tag(decision.decision ?? status),
+  return el('div', { class: `decision ${word}` },
+    tag(word === status ? decision.decision ?? word : word),
     pairs(['by', [String(decision.policy ?? '').replace('_', ' '), decision.mode && ` (${decision.mode})`]],
-      ['rules', rules], ['why', decision.reason], ['where', path(decision.instance_path)],
+      ['rules', rules], ['why', !isTold && decision.reason], ['where', path(decision.instance_path)],
       ['schema', path(decision.schema_path)], ['limit', decision.guard]));
 }
 

@@ -85,8 +85,11 @@ export function attempt(work, view) {
 /** Does what somebody asked for; that it failed is said until they have read it, or do something else. */
 export function act(work) {
   say('failed');
-  return run(work, () => {}, (words) => say('failed', para(words), button('Dismiss', () => say('failed'))));
+  return run(work, () => {}, notice);
 }
+
+/** Says something about the address until it was read. */
+export const notice = (...words) => say('failed', para(words), button('Dismiss', () => say('failed')));
 
 async function run(work, well, failed) {
   const mine = session;

@@ -7,7 +7,7 @@ import { CALLS, happened } from './record.js';
 import { act, ask, attempt, segment, send } from './rest.js';
 import { change, here, link } from './route.js';
 
-const LOG_LINES = 200; // initial lines of a server's stderr
+const LOG_LINES = 200; // initial lines of a server's log
 const MAX_LOG_LINES = 1000; // maximum lines kept while following
 const FOLLOW_MS = 2000;
 const STATES = ['failed', 'needs-login', 'throttled', 'connecting', 'connected', 'disabled']; // in the order of the list
@@ -31,9 +31,9 @@ const COLUMNS = [
 
 const search = searchField('Search servers');
 const state = el('select', { name: 'state' }, option('', 'all'), STATES.map((name) => option(name)));
-const adder = button('Add a server', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
+const adder = button('Add a server or a token', () => showAdding(adding.hidden), { 'aria-expanded': 'false', 'aria-controls': 'adding' });
 const form = el('form.chips', { id: 'server-form', role: 'search' }, search, chip('State', state), adder);
-const adding = el('div.empty card', { id: 'adding', role: 'group', 'aria-label': 'Add a server', hidden: true });
+const adding = el('div.empty card', { id: 'adding', role: 'group', 'aria-label': 'Add a server or a token', hidden: true });
 const count = el('p.quiet', { id: 'server-count', role: 'status' });
 const none = el('div', {});
 const table = el('div', { id: 'servers' });
@@ -49,6 +49,7 @@ let isLogged = false; // whether the samples begin with the calls in the log
 export const servers = {
   name: 'servers',
   label: 'Servers',
+  takes: ['name', 'q', 'state', 'sort'],
   root: el('div', {}, form, adding, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
 
   show(parameters) {
@@ -159,7 +160,7 @@ function row(server, isOpen) {
   const places = line.slice(1).map((it) => Math.max(100 + 100 * (it.at - Date.now()) / SPAN_MS, 0));
   return el('tr', { 'data-key': name, 'data-name': name, class: isOpen ? 'open' : undefined },
     el('th', { scope: 'row' }, el('a', { href: link('servers', { ...here().parameters, name }), 'aria-current': isOpen && 'true' }, identifier(name, { title: visible(name) }))),
-    el('td.wide', {}, el('span.cut', {}, tag(server.state), server.quarantined > 0 && [' ', el('a.warning', { href: link('tools', { server: name, held: 'yes' }) }, `${number(server.quarantined)} in quarantine`)],
+    el('td.wide', {}, el('span.cut', {}, tag(server.state), server.quarantined > 0 && [' ', el('a.warning', { href: link('tools', { server: name, held: 'yes' }) }, `review ${number(server.quarantined)} in quarantine`)],
       server.reason && [' ', el('bdi.quiet', { title: visible(server.reason) }, brief(server))])),
     el('td.num', {}, server.tools ? anchor(link('tools', { server: name }), number(server.tools)) : zero()),
     counted(calls.total, {}), counted(calls.error, { status: 'error' }, 'num error-count'), counted(calls.blocked + calls.rejected, { status: 'blocked,rejected' }),
@@ -176,7 +177,7 @@ export const nextSteps = () => [
 /** Shows or hides the commands that add servers and tokens: a page session may neither start programs nor create credentials. */
 function showAdding(shown) {
   if (!adding.childElementCount) {
-    fill(adding, nextSteps(), para('Create a token for an agent: ', command('mcpproxy token create NAME --server SERVER')),
+    fill(adding, el('h2', {}, 'A server'), nextSteps(), el('h2', {}, 'A token for an agent'), para('Create one: ', command('mcpproxy token create NAME --server SERVER')),
       quiet('Run these on the machine of the proxy: this page can neither start programs nor create tokens.'));
   }
   adding.hidden = !shown;
@@ -270,6 +271,7 @@ function described(server) {
     server.reason && el('p', { class: ['failed', 'needs-login', 'throttled'].includes(server.state) ? 'wrong' : 'quiet' }, server.reason),
     login(server),
     nonconforming(server),
+    server.quarantined > 0 && para('No agent sees its tools in quarantine. Next: ', anchor(link('tools', { server: name, held: 'yes' }), 'compare and approve them'), ', or ', command(`mcpproxy tools diff ${quoted(name)}:TOOL`)),
     pairs(['tools', server.tools ? anchor(link('tools', { server: name }), number(server.tools)) : '0'],
       ['in quarantine', server.quarantined ? anchor(link('tools', { server: name, held: 'yes' }), number(server.quarantined)) : ''],
       ['since', when(server.since)], ['transport', server.protocol], ['MCP revision', server.protocol_version], ['reported name', server.server_info],
@@ -319,9 +321,9 @@ function buttons(server) {
   ].filter(Boolean);
 }
 
-/** Stderr output of a server, followed while it is open. */
+/** Log of a server, followed while it is open. */
 function log(name) {
-  const lines = el('pre.log', { tabindex: 0, role: 'log', 'aria-label': `Stderr of ${visible(name)}` });
+  const lines = el('pre.log', { tabindex: 0, role: 'log', 'aria-label': `Log of ${visible(name)}` });
   let [cursor, timer, kept] = [undefined, undefined, []];
   const more = async () => {
     const { data } = await ask(`servers/${segment(name)}/logs`, { limit: LOG_LINES, cursor });

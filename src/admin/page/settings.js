@@ -41,6 +41,7 @@ let next; // the settings as the form has them
 export const settings = {
   name: 'settings',
   label: 'Settings',
+  takes: ['part', 'server'],
   root: el('div', {},
     heading('config', 'Config'), faults.config, config,
     differences, editor,

@@ -38,6 +38,7 @@ let [cursor, asked, shown, servers, panels] = [undefined, 0, {}, [], 0]; // `pan
 export const tools = {
   name: 'tools',
   label: 'Tools',
+  takes: ['tool', 'q', 'server', 'held', 'bare', 'sort'],
   root: el('div', {}, form, count, none, el('div.split', {}, el('div.list', {}, table, more, keyHelp()), details)),
 
   show({ tool: wanted, ...filter }) {
@@ -126,7 +127,9 @@ function end({ total, next_cursor: next }, inCatalog = total) {
   more.hidden = !cursor;
   more.textContent = `Show more of ${number(total)}`;
   redraw(head, ...sortHead(COLUMNS, shown.sort, (sort) => change({ sort }, true)).children);
+  const focused = list.contains(document.activeElement);
   redraw(list, [...known.values()].map(row));
+  if (focused && !list.contains(document.activeElement)) list.querySelector('a')?.focus();
   table.hidden = known.size === 0;
   mark();
   const of = known.size < total ? `${number(known.size)} of ` : '';

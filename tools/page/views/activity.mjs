@@ -54,10 +54,22 @@ export async function look({ page, wrong }) {
   step('a refusal and its decision are one row, with the reason in it');
   const refused = page.locator('#rows li', { hasText: 'breaks its schema' });
   assert.equal(await refused.count(), 1);
-  assert.match(await refused.innerText(), /output validation.*\/value/s);
+  assert.match(await refused.innerText(), /output schema validation failed.*\/value/s);
   const pretends = page.locator('#rows li', { hasText: 'pretends to read' });
   assert.match(await pretends.innerText(), /call_tool_destructive/);
   assert.equal(await pretends.locator('.cause').getAttribute('class'), 'cause rejected', 'the cause has the color of the status');
+  await call('read', 'stub:blob', { size: 'x' }, 'has wrong arguments');
+  const misfits = page.locator('#rows li', { hasText: 'has wrong arguments' });
+  await until(async () => await misfits.count() === 1 && /Arguments of 'stub:blob' do not fit: \/size/.test(await misfits.innerText()), () => misfits.allInnerTexts());
+  assert.equal(await misfits.locator('.cause').count(), 1, 'the agent got one reason');
+  await misfits.getByRole('link').click();
+  await record.getByText('input validation').waitFor();
+  const verdict = (await record.innerText()).split('Arguments\n')[0];
+  assert.ok(/rejected/.test(verdict) && !/blocked|want integer/.test(verdict), `the reason and the outcome are said once: ${verdict}`);
+  await record.getByRole('link', { name: 'What the rules say about this call' }).click();
+  await page.locator('#explained').getByText(/^The call was rejected for another reason: Arguments of/).waitFor();
+  assert.match(await page.locator('#explained').innerText(), /The rules allow it[\s\S]*only one of the checks/);
+  await go(page, '#activity');
   const alone = await page.locator('#rows li', { hasText: /^\s*[\d:]+\s*decision/ }).count();
   assert.equal(alone, 0, 'no decision stands beside its call');
 
@@ -136,7 +148,9 @@ export async function look({ page, wrong }) {
   await page.locator('#rows li').nth(8).waitFor();
   await text.fill('NO LONGER NEEDED');
   await count(page, '#rows li', 1);
-  await page.getByText(/\d+ records searched/).waitFor();
+  const note = page.getByText(/^1 found in \d+ records$/);
+  const [above, below] = await Promise.all([note, page.locator('.row.head').first()].map((it) => it.boundingBox()));
+  assert.ok(above.y + above.height + 6 < below.y, 'the note does not touch the list');
   await text.fill('');
   await field('When').selectOption('15m');
   await page.locator('#rows li').nth(8).waitFor();
@@ -155,7 +169,7 @@ export async function look({ page, wrong }) {
   step('what belongs together is found by server, principal, session and request');
   const { data: { activities: [of] } } = await rest('GET', 'activity?type=tool_call&principal=anonymous&limit=1');
   assert.ok(of.session_id && of.request_id, JSON.stringify(of));
-  const ids = (rows) => rows.evaluateAll((them) => them.map((it) => it.id.slice(2)));
+  const ids = (rows) => rows.evaluateAll((them) => them.map((it) => it.dataset.key));
   for (const [name, parameter, value] of [['Server', 'server', 'notes'], ['Principal', 'principal', 'anonymous'], ['Session', 'session_id', of.session_id], ['Request', 'request_id', of.request_id]]) {
     await add(name);
     await field(name).fill(value);
@@ -187,6 +201,40 @@ export async function look({ page, wrong }) {
   await page.keyboard.press('/');
   assert.equal(await text.evaluate((it) => it === document.activeElement), true);
 
+  step('a search leads to its first result with the arrow and with Enter, and Escape keeps its text');
+  const leads = async (key) => {
+    await text.focus();
+    await page.keyboard.press(key);
+    await until(() => page.evaluate(() => document.activeElement === document.querySelector('#rows li a')), () => `${key} leads to the first row`);
+  };
+  await text.fill('no longer needed');
+  await leads('Enter');
+  await count(page, '#rows li', 1);
+  assert.equal(await focused(), 'stub:delete_item', 'the row that was found for the text has the focus');
+  await leads('ArrowDown');
+  await text.focus();
+  await page.keyboard.press('Escape');
+  assert.deepEqual([await text.inputValue(), await text.evaluate((it) => it === document.activeElement)], ['no longer needed', false]);
+  await clear();
+  await page.locator('#rows li').nth(8).waitFor();
+
+  step('an address that names no view, filter or record says so');
+  const said = page.locator('#failed');
+  await go(page, '#activity?intent=write&tool=echo');
+  await said.getByText('Unknown filter: intent').waitFor();
+  await all(page, '#rows li', (row) => row.includes('stub:echo'));
+  assert.match(page.url(), /#activity\?tool=echo$/);
+  await go(page, '#no-such-view?x=1');
+  await said.getByText("There is no view 'no-such-view'.").waitFor();
+  await page.locator('#now-tiles').waitFor();
+  assert.match(page.url(), /#now$/);
+  await said.getByRole('button', { name: 'Dismiss' }).click();
+  await go(page, '#activity?record=nope');
+  await record.getByText('There is no record with this id, or it is not kept any more.').waitFor();
+  wrong.expected(/404/);
+  await go(page, '#activity');
+  await page.locator('#rows li').nth(8).waitFor();
+
   step('j and k step through the records while one is open');
   await page.locator('#rows a').first().click();
   const current = () => page.locator('#rows a').evaluateAll((all) => all.findIndex((it) => it.hasAttribute('aria-current')));
@@ -209,7 +257,7 @@ export async function look({ page, wrong }) {
   await page.locator('#live[data-state=live]').waitFor();
   await call('read', 'stub:violate', {}, 'refused while you looked');
   const live = page.locator('#rows li', { hasText: 'refused while you looked' });
-  await until(async () => (await live.count()) === 1 && /output validation/.test(await live.innerText()), () => live.allInnerTexts());
+  await until(async () => (await live.count()) === 1 && /output schema validation/.test(await live.innerText()), () => live.allInnerTexts());
   await count(page, '#rows li', rows + 2);
   await field('Intent').selectOption('destructive');
   await all(page, '#rows li', (row) => row.includes('destructive'));
@@ -337,7 +385,7 @@ export async function look({ page, wrong }) {
     return page.locator('#explained').innerText();
   };
   await asks.click();
-  assert.match(await explained('admin', 'stub:no_hints', 'write', 'internal', 'waited for a person', '{}'), /It is allowed/);
+  assert.match(await explained('admin', 'stub:no_hints', 'write', 'internal', 'waited for a person', '{}'), /The rules allow it/);
   await page.goBack();
   await record.locator('.timeline').waitFor();
 
@@ -350,12 +398,12 @@ export async function look({ page, wrong }) {
   await openRecord('reads what nobody may');
   await asks.click();
   const args = '{\n  "path": "/etc/passwd"\n}';
-  assert.match(await explained('admin', 'stub:blob', 'read', 'private', 'reads what nobody may', args), /It is refused[\s\S]*nobody-reads-etc/);
+  assert.match(await explained('admin', 'stub:blob', 'read', 'private', 'reads what nobody may', args), /The rules refuse it[\s\S]*nobody-reads-etc/);
   const source = page.locator('#explain-source');
   assert.ok(!/may differ/.test(await source.innerText()), 'nothing is missing from the record');
   await sound(page, 'policy-record');
   await page.reload();
-  await page.getByText('It is refused').waitFor();
+  await page.getByText('The rules refuse it').waitFor();
   await source.getByRole('link', { name: 'this record' }).click();
   await record.locator('dd', { hasText: 'reads what nobody may' }).waitFor();
 
@@ -364,7 +412,7 @@ export async function look({ page, wrong }) {
   await page.locator('#rows li', { hasText: 'nobody-reads-etc' }).getByRole('link').click();
   await record.locator('.tags').getByText('decision', { exact: true }).waitFor();
   await asks.click();
-  await page.getByText('It is refused').waitFor();
+  await page.getByText('The rules refuse it').waitFor();
   for (const [words, more, says] of [
     ['names a secret', { password: 'correct horse battery' }, 'Secrets in its arguments were replaced by [redacted].'],
     ['says too much', { path: `/etc/${'x'.repeat(100_000)}` }, 'Its arguments were cut in the log'],
@@ -379,7 +427,7 @@ export async function look({ page, wrong }) {
   await form.locator('[name=client]').fill('another');
   assert.equal(await source.innerText(), '', 'it is no longer the call of the record');
   await go(page, '#activity?type=server_change');
-  await page.locator('#rows li').first().getByRole('link').click();
+  await page.locator('#rows li', { hasText: /server\s*chatty/ }).first().getByRole('link').click();
   await record.locator('.tags').getByText('server', { exact: true }).waitFor();
   assert.equal(await asks.count(), 0, 'the rules have no answer about it');
   await go(page, `#policy?record=${(await rest('GET', 'activity?type=server_change&limit=1')).data.activities[0].id}`);
@@ -397,7 +445,7 @@ export async function look({ page, wrong }) {
   await page.reload();
   await page.locator('#rows li').nth(8).waitFor();
   const [late, other] = await ids(page.locator('#rows li'));
-  const press = (id) => page.locator(`#r-${id} a`).click();
+  const press = (id) => page.locator(`#rows [data-key="${id}"] a`).click();
   const isNotKept = (route) => route.fulfill({ status: 404, json: { success: false, error: 'There is no such record' } });
   const comes = await hold(page, `**/api/v1/activity/${late}`, isNotKept);
   await press(late);
@@ -469,7 +517,7 @@ export async function look({ page, wrong }) {
     await route.fulfill({ response: await route.fetch({ url: url.href }) });
   });
   await text.fill('no longer needed');
-  await page.getByText(`${(ANSWERS * 1000).toLocaleString('en')} records searched; there are older ones`).waitFor();
+  await page.getByText(`0 found in ${(ANSWERS * 1000).toLocaleString('en')} records; there are older ones`).waitFor();
   assert.equal(told, ANSWERS, 'a person is asked before more is searched');
   await count(page, '#rows li', 0);
   await page.getByRole('button', { name: 'Search older records' }).click();

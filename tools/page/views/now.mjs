@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { count, drawn, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
+import { DESK, PHONE, count, drawn, go, keepsFocus, refresh, sound, step, until, visit } from '../checks.mjs';
 import { base, call, configure, rest } from '../proxy.mjs';
 import { LONG_NAME } from '../talker.mjs';
 
@@ -65,7 +65,7 @@ export async function look({ page }) {
   const { data: summary } = await rest('GET', 'activity/summary?period=1h');
   assert.ok(summary.rejected_count > 0 && summary.blocked_count > 0, JSON.stringify(summary));
   await until(async () => await value('Refused') === String(summary.rejected_count + summary.blocked_count), () => tile('Refused').innerText());
-  assert.match(await tile('Refused').innerText(), new RegExp(`${summary.rejected_count} before, ${summary.blocked_count} after the call`));
+  assert.match(await tile('Refused').innerText(), new RegExp(`${summary.rejected_count} not sent, ${summary.blocked_count} answers? blocked`));
   await until(async () => await value('Failed') === String(summary.error_count), () => tile('Failed').innerText());
   assert.equal(await value('Calls'), String(summary.total_count));
   await tile('Calls per second').locator('polyline').waitFor({ state: 'attached' });
@@ -91,6 +91,28 @@ export async function look({ page }) {
   await failures.locator('li a').first().click();
   await page.locator('#record').getByText('Verdict').waitFor();
   await page.goBack();
+
+  step('on a phone it takes at most three screens, whatever there is');
+  const many = Array.from({ length: 10 }, (_, at) => ({ name: `server-${at}:tool`, count: 10 - at }));
+  await page.route(/activity\/summary/, async (route) => {
+    const response = await route.fetch();
+    const { data, ...more } = await response.json();
+    await route.fulfill({ response, json: { ...more, data: { ...data, top_servers: many, top_tools: many } } });
+  });
+  await page.route(/api\/v1\/status/, async (route) => {
+    const response = await route.fetch();
+    const { data, ...more } = await response.json();
+    const faults = Array.from({ length: 9 }, (_, at) => ({ part: 'server', server: `server-${at}`, cause: 'it does not answer, and that is told in many words' }));
+    await route.fulfill({ response, json: { ...more, data: { ...data, faults } } });
+  });
+  await page.setViewportSize(PHONE);
+  await refresh(page, 'status', 'activity/summary');
+  await page.getByRole('link', { name: 'All of them' }).last().waitFor();
+  const long = await page.evaluate(() => document.documentElement.scrollHeight);
+  assert.ok(long <= 3 * PHONE.height, `${long / PHONE.height} screens`);
+  await page.setViewportSize(DESK);
+  for (const path of [/activity\/summary/, /api\/v1\/status/]) await page.unroute(path);
+  await refresh(page, 'status', 'activity/summary');
 
   step('outcomes and latencies over time, by status and intent');
   for (const status of ['error', 'blocked', 'rejected']) {

@@ -48,12 +48,12 @@ export async function look({ page, wrong }) {
   await page.locator('#explain-form [name=principal]').fill('token:ci');
   await page.locator('#explain-form [name=tool]').fill('stub:records');
   await page.getByRole('button', { name: 'Explain' }).click();
-  await page.getByText('It is refused').waitFor();
+  await page.getByText('The rules refuse it').waitFor();
   assert.match(await page.locator('#explained').innerText(), /ci-reads-no-records[\s\S]*holds/);
   await sound(page, 'policy');
   await page.locator('#explain-form [name=principal]').fill('admin');
   await page.locator('#explain-form [name=principal]').press('Enter');
-  await page.getByText('It is allowed').waitFor();
+  await page.getByText('The rules allow it').waitFor();
 
   step('what is known of a caller and a call is put to the rules');
   const field = (name) => page.locator('#explain-form label', { hasText: new RegExp(`^${name}\\b`) }).locator('input, select, textarea');
@@ -65,11 +65,11 @@ export async function look({ page, wrong }) {
   assert.deepEqual(asks.postDataJSON(), {
     principal: 'admin', tool: 'stub:records', args: { size: 3 }, groups: ['interns', 'night shift'], action: 'write', sensitivity: 'private',
   });
-  await page.getByText('It is refused').waitFor();
+  await page.getByText('The rules refuse it').waitFor();
   assert.match(await page.locator('#explained').innerText(), /interns-write-nothing-private[\s\S]*holds[\s\S]*data_sensitivity\s+"?private/);
   await field('Groups').fill('');
   await page.getByRole('button', { name: 'Explain' }).click();
-  await page.getByText('It is allowed').waitFor();
+  await page.getByText('The rules allow it').waitFor();
   await field('Sensitivity').selectOption('');
   await field('Operation').selectOption('');
 

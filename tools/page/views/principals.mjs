@@ -169,6 +169,10 @@ export async function look({ page, wrong }) {
   await rest('POST', `approvals/${id}`, { decision: 'approve', digest, for: '1h' });
   assert.equal(await waits, true);
   await refresh(page, 'approvals');
+  const records = one.locator('.records > li');
+  await records.filter({ hasText: 'to be approved for an hour' }).filter({ hasText: 'approved by admin' }).waitFor();
+  const approvals = (await records.allInnerTexts()).filter((it) => /\napproval [^]*(waiting|approved)/.test(it));
+  assert.deepEqual(approvals, [], 'a call and its approval are one row');
   const card = one.locator('.standing > li:not([data-moved])', { hasText: 'stub:no_hints' });
   await card.waitFor();
   await keepsFocus(page, card.getByRole('button', { name: 'Revoke' }), ['approvals', 'activity']);

@@ -80,6 +80,7 @@ export async function look({ page, wrong }) {
   assert.ok((await row(many).innerText()).includes('\\u{202e}'));
   await open(many);
   await panel.getByText('<img src=x onerror=').first().waitFor();
+  await panel.getByRole('link', { name: 'compare and approve them' }).waitFor(); // what a quarantine waits for
   assert.equal(await page.locator('#view-servers').locator('img, script').count(), 0);
   await panel.getByRole('button', { name: 'Close' }).click();
   await page.getByRole('button', { name: `Show all ${MANY}` }).click();
@@ -89,7 +90,7 @@ export async function look({ page, wrong }) {
   await row('stub').waitFor();
 
   step('commands that add servers and tokens are copied, also where there are servers');
-  const add = page.locator('#server-form').getByRole('button', { name: 'Add a server', exact: true });
+  const add = page.locator('#server-form').getByRole('button', { name: 'Add a server or a token', exact: true });
   const adding = page.locator('#adding');
   assert.deepEqual([await add.getAttribute('aria-expanded'), await adding.isVisible()], ['false', false]);
   await add.click();
@@ -166,6 +167,11 @@ export async function look({ page, wrong }) {
   assert.match(await decide(page, false), /Disable notes/);
   assert.equal(await panel.isVisible(), true, 'Escape closes the dialog only');
   assert.equal(configured().mcpServers.notes.enabled, undefined);
+  step('a question is cancelled by another address');
+  await notes.getByRole('button', { name: 'Disable' }).click();
+  await page.goBack();
+  await page.getByRole('dialog').waitFor({ state: 'detached' });
+  await page.goForward();
   await notes.getByRole('button', { name: 'Disable' }).click();
   await decide(page);
   await notes.locator('.disabled').waitFor();
@@ -205,7 +211,7 @@ export async function look({ page, wrong }) {
   await notes.getByText('Log', { exact: true }).click();
   await notes.locator('.log').getByText('It has written nothing yet.').waitFor();
   await open('chatty');
-  const said = panel.locator('.log');
+  const said = panel.getByRole('log', { name: 'Log of chatty', includeHidden: true });
   await panel.getByText('Log', { exact: true }).click();
   await until(async () => /ready: the first line/.test(await said.innerText()), () => said.innerText());
   await call('read', 'chatty:say', { note: 'a line that follows\u202e' }, 'makes it say something');

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { copies, decide, go, sound, step, until, visit } from '../checks.mjs';
+import { DESK, PHONE, copies, decide, go, sound, step, until, visit } from '../checks.mjs';
 import { KEY, configure, configured, written } from '../proxy.mjs';
 
 export async function look({ page, wrong }) {
@@ -80,6 +80,10 @@ export async function look({ page, wrong }) {
   assert.match(await proposed.innerText(), /tools_limit[\s\S]*- 9[\s\S]*\+ 8[\s\S]*logging\.format/);
   const apart = await page.evaluate(() => document.querySelector('#difference + .card').getBoundingClientRect().top - document.querySelector('#difference').getBoundingClientRect().bottom);
   assert.ok(apart > 4, `the editor stands apart from the answer before it: ${apart}`);
+  await page.setViewportSize(PHONE);
+  const high = await page.locator('#view-settings .trial > .answer').evaluate((it) => it.offsetHeight);
+  assert.ok(high < 60, `the buttons are one line on a phone: ${high}`);
+  await page.setViewportSize(DESK);
   await sound(page, 'settings-change');
   assert.equal(configured().tools_limit, 9, 'nothing is written yet');
 
