@@ -133,9 +133,10 @@ async function loadAll() {
     if (!found.has(name)) add(name);
     const row = found.get(name);
     row.last ??= timestamp;
-    row.calls += 1;
+    const count = metadata?.repeated ?? 1;
+    row.calls += count;
     row.failed += status === 'error' ? 1 : 0;
-    row.refused += ['blocked', 'rejected'].includes(status) ? 1 : 0;
+    row.refused += ['blocked', 'rejected'].includes(status) ? count : 0;
     row.times.push(Date.parse(timestamp));
     if (metadata?.client_name) row.clients.add(metadata.client_name);
   }

@@ -97,7 +97,7 @@ async function load() {
     ['results held', `${bytes(status.load.held.bytes)} of ${bytes(status.load.held.limit)}`],
     ['unusable schemas', schemas.unusable.length > 0 && el('ul', {}, schemas.unusable.map((it) => el('li', {}, identifier(it.tool), ': ', it.reason)))],
     ['engine disagreements', schemas.disagreements && number(schemas.disagreements)]));
-  redraw(records, el('div.facts', {}, pairs(['state', activity.state], ['last record', number(activity.durable_seq)], ['size on disk', bytes(activity.disk_bytes)],
+  redraw(records, el('div.facts', {}, pairs(['state', activity.state], ['last record', number(activity.durable_seq)], ['size of the records', bytes(activity.disk_bytes)],
     ['written since the start', number(activity.written)], ['longest write to disk', took(activity.longest_sync_ms)], ['lost', number(activity.lost)])));
 }
 

@@ -19,7 +19,7 @@ export async function look({ page, wrong }) {
   await page.getByText('The file matches the config in force.').waitFor();
   await page.locator('#view-settings .fault').getByRole('link', { name: 'rules' }).waitFor();
   await copies(page, page.locator('#view-settings'), 'Copy path of the file', /config\.json$/);
-  await page.locator('#view-settings dt', { hasText: 'size on disk' }).waitFor();
+  await page.locator('#view-settings dt', { hasText: 'size of the records' }).waitFor();
   await sound(page, 'settings');
 
   step('a file that counts from the next start on is compared with what is in force');
