@@ -45,6 +45,7 @@ pub(crate) fn uris(server: &Recorder, method: &str) -> Vec<String> {
 
 /// A client with a token and a session.
 struct Holder {
+    port: u16,
     connection: Connection,
     bearer: String,
     session: String,
@@ -54,7 +55,7 @@ impl Holder {
     fn open(proxy: &Proxy, token: &str) -> Self {
         let connection = Connection::open(proxy.port);
         let bearer = format!("Bearer {token}");
-        let mut holder = Self { connection, bearer, session: String::new() };
+        let mut holder = Self { port: proxy.port, connection, bearer, session: String::new() };
         let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": {"name": "e2e", "version": "1"}});
         let response = holder.post("initialize", &hello);
@@ -88,6 +89,8 @@ impl Holder {
     }
 
     fn end(&mut self) {
+        // The proxy closes connections that are idle for long.
+        self.connection = Connection::open(self.port);
         assert_eq!(self.send("DELETE", "").status, 204);
     }
 }
