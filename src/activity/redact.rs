@@ -59,10 +59,7 @@ impl Redactor {
     /// length of the returned payload.
     pub fn payload<'a>(&self, payload: PayloadRef<'a>) -> (Cow<'a, [u8]>, u64) {
         let bytes = self.bytes(payload.bytes, payload.is_cut());
-        let total = match payload.is_cut() {
-            true => payload.total.max(bytes.len() as u64 + 1),
-            false => bytes.len() as u64,
-        };
+        let total = total_of(payload, &bytes);
         (bytes, total)
     }
 
@@ -86,10 +83,7 @@ impl Redactor {
             Cow::Owned(_) => match self.around(payload.bytes, payload.is_cut(), names) {
                 None => (bytes, total),
                 Some(bytes) => {
-                    let total = match payload.is_cut() {
-                        true => payload.total.max(bytes.len() as u64 + 1),
-                        false => bytes.len() as u64,
-                    };
+                    let total = total_of(payload, &bytes);
                     (Cow::Owned(bytes), total)
                 }
             },
@@ -126,6 +120,14 @@ impl Redactor {
         let mut out = Vec::with_capacity(bytes.len() + 64);
         Scrubber::new(&self.keys).scrub(&ScrubInput { bytes, cut, depth: 0 }, &mut out);
         if out == bytes { Cow::Borrowed(bytes) } else { Cow::Owned(out) }
+    }
+}
+
+/// Original length of a payload of which these redacted bytes remain.
+fn total_of(payload: PayloadRef<'_>, redacted: &[u8]) -> u64 {
+    match payload.is_cut() {
+        true => payload.total.max(redacted.len() as u64 + 1),
+        false => redacted.len() as u64,
     }
 }
 

@@ -269,17 +269,19 @@ pub(super) async fn claim(
         }
         Err(why) => return Err(record.deny(&ApprovalDenial::new(&access, why).into()).into()),
     };
+    let is_overruled = matches!(
+        (&response, &outcome),
+        (UserResponse::Verdict(ApprovalVerdict::Deny), Outcome::Approved { .. })
+    );
+    if !is_overruled {
+        record_answer(record, &outcome);
+    }
     let outcome = match response {
         // Another channel answered first, but a call that its own user denies is not sent.
-        UserResponse::Verdict(ApprovalVerdict::Deny)
-            if matches!(outcome, Outcome::Approved { .. }) =>
-        {
-            Err(NotApproved::Denied)
-        }
-        UserResponse::Verdict(_) | UserResponse::Missing | UserResponse::Nothing => {
-            record_answer(record, &outcome);
-            approved(outcome)
-        }
+        UserResponse::Verdict(ApprovalVerdict::Deny) => Err(NotApproved::Denied),
+        UserResponse::Verdict(ApprovalVerdict::Approve(_))
+        | UserResponse::Missing
+        | UserResponse::Nothing => approved(outcome),
     };
     let denied = |why| record.deny(&ApprovalDenial::new(&access, why).into()).into();
     outcome.map(|approved| (approved, members)).map_err(denied)
