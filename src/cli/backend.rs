@@ -9,7 +9,7 @@ use crate::format::{list, text};
 pub(super) use crate::http_client::target;
 use crate::http_client::{HttpClient, HttpResponse, RequestError, hint};
 use crate::start_proxy::TemporaryFolder;
-use crate::terminal_safe::line;
+use crate::terminal_safe::{joined, line};
 use crate::{logging, output, running_proxy, start_proxy};
 use bytes::{Buf, Bytes};
 use futures_util::stream::{Fuse, StreamExt};
@@ -76,8 +76,19 @@ pub(super) fn with(
     needs: Needs<'_>,
     command: impl AsyncFnOnce(&Backend) -> Result<(), CommandError>,
 ) -> Result<(), CommandError> {
-    let (loaded, log) = start_proxy::load_with_log(global)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let (loaded, log) = match start_proxy::load_with_log(global) {
+        Ok(loaded) => loaded,
+        Err(failure) => {
+            let found = runtime.block_on(running_proxy::of_invalid_config(global));
+            let Some(client) = found else { return Err(failure) };
+            logging::print_line(format_args!(
+                "warning: {} (`mcpproxy config check`); the running mcpproxy keeps its previous config",
+                joined(&failure.message)
+            ));
+            return runtime.block_on(command(&Backend::Remote(client)));
+        }
+    };
     if let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) {
         return runtime.block_on(command(&Backend::Remote(client)));
     }

@@ -5,13 +5,15 @@
 //! listener must prove its identity before it receives the key. The client side of [`proof`] sends a random nonce and
 //! compares the keyed hash in the response with the expected one for the address it dialed.
 
+use crate::args::Global;
 use crate::format::{list, text};
 use crate::http_client::{HttpClient, Security, target};
+use crate::start_proxy;
 use crate::terminal_safe::line;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use mcpproxy_config::Config;
-use mcpproxy_config::file::Loaded;
+use mcpproxy_config::file::{self, Loaded};
 use mcpproxy_runtime::io::address::Address;
 use mcpproxy_runtime::os::private;
 use nix::sys::signal::kill;
@@ -88,6 +90,16 @@ pub(super) async fn announced(data_dir: &Path, key: &str) -> Option<HttpClient> 
         }
     }
     None
+}
+
+/// The running proxy of a config that is not valid, which does not affect it. Its key is taken from the environment or
+/// the file.
+pub(super) async fn of_invalid_config(global: &Global) -> Option<HttpClient> {
+    let file = file::locate(global.config.as_deref(), &start_proxy::variable).ok()?;
+    let text = file::text(&file).ok()?;
+    let key = start_proxy::variable("MCPPROXY_API_KEY").filter(|key| !key.is_empty());
+    let key = key.or_else(|| file::api_key_in(&text))?;
+    announced(&start_proxy::data_dir(global), &key).await
 }
 
 /// The proxy that owns the data directory, if it listens at a different address.

@@ -9,7 +9,7 @@ use crate::logging;
 use crate::logging::Log;
 use crate::terminal_safe::joined;
 use mcpproxy_activity::StoreError;
-use mcpproxy_config::file::{API_KEY_BYTES, Loaded};
+use mcpproxy_config::file::{self, API_KEY_BYTES, Loaded};
 use mcpproxy_config::problem::{Problem, Severity};
 use mcpproxy_config::{Config, Flags, Logging};
 use mcpproxy_fleet::JoinError;
@@ -126,6 +126,13 @@ pub(super) fn load_with_log(global: &Global) -> Result<(Loaded, Log), CommandErr
         logging::print_line(format_args!("warning: {}", joined(&warning.to_string())));
     }
     Ok((loaded, log))
+}
+
+/// Data directory named by an invalid config.
+pub(super) fn data_dir(global: &Global) -> PathBuf {
+    let file = file::locate(global.config.as_deref(), &variable).ok();
+    let text = file.and_then(|file| file::text(&file).ok()).unwrap_or_default();
+    file::data_dir_in(&text, &variable, &flags(global, None))
 }
 
 /// Reads the config as `serve` would: file, environment, flags. If a file is named, it must exist.

@@ -323,13 +323,63 @@ fn read(path: &Path, pipes: NamedPipes) -> Result<(String, u32), Unreadable> {
 
 /// Data directory of a possibly invalid config text, with environment and flags applied.
 pub fn data_dir_in(text: &str, env: Environment<'_>, flags: &Flags) -> PathBuf {
-    parse_all(text, env, flags).config.data_dir
+    let (_, root) = ConfigDocument::parse(text, &mut Vec::new());
+    let named = match root.get("data_dir") {
+        None => top_level_text(text, "data_dir"),
+        Some(_) => None,
+    };
+    let named = named.map(|named| json!({"data_dir": named}).to_string());
+    parse_all(named.as_deref().unwrap_or(text), env, flags).config.data_dir
 }
 
 /// Non-empty API key in a possibly invalid config text.
 pub fn api_key_in(text: &str) -> Option<String> {
     let (_, root) = ConfigDocument::parse(text, &mut Vec::new());
-    root.get("api_key")?.as_str().filter(|key| !key.is_empty()).map(str::to_owned)
+    let key = root.get("api_key").map(|key| key.as_str().map(str::to_owned));
+    key.unwrap_or_else(|| top_level_text(text, "api_key")).filter(|key| !key.is_empty())
+}
+
+/// Value of a top-level key of a config text with a syntax error, if the value is a string.
+fn top_level_text(text: &str, key: &str) -> Option<String> {
+    let (mut rest, mut depth) = (text, 0_usize);
+    // Whether the string that follows is the value.
+    let mut is_value = false;
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            '"' => string_length(rest),
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
+            _ => first.len_utf8(),
+        };
+        let (token, after) = rest.split_at_checked(length)?;
+        match first {
+            '"' if is_value => return serde_json::from_str(token).ok(),
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let is_key = || serde_json::from_str::<String>(token).is_ok_and(|named| named == key);
+        is_value = match first {
+            '"' => depth == 1 && after.trim_start().starts_with(':') && is_key(),
+            _ => is_value && (first.is_whitespace() || matches!(first, ':' | '/')),
+        };
+        rest = after;
+    }
+    None
+}
+
+/// Length in bytes of the JSON string at the beginning of a text; the whole text if it is not closed.
+fn string_length(text: &str) -> usize {
+    let mut is_escaped = true; // the opening quotation mark
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 /// Inserts `api_key` into a config text; order, layout and comments are kept.
@@ -496,6 +546,31 @@ mod tests {
     const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[cfg(target_os = "linux")]
+    #[test]
+    fn key_and_data_folder_are_found_in_a_text_with_a_syntax_error() {
+        let text = r#"{
+            // "api_key": "comment",
+            "search": {"embeddings": {"api_key": "inner"}},
+            "note": "\"api_key\": \"x\"", /* "api_key": "y" */
+            "listen": "127.0.0.1:1" "data_dir": "/else\u0077here",
+            "api_key": "k\"1"
+        "#;
+        assert_eq!(api_key_in(text).as_deref(), Some("k\"1"));
+        let folder = data_dir_in(text, &|_| None, &Flags::default());
+        assert_eq!(folder, Path::new("/elsewhere"));
+        for text in [
+            r#"{"api_key": {"x": "inner"}, "a" "b"}"#,
+            r#"{"api_key": 1 "b"}"#,
+            r#"{"api_key"#,
+            r#"{"a" "api_key": "unclosed"#,
+            r#"{"a" "api_key": """#,
+            "",
+        ] {
+            assert_eq!(api_key_in(text), None, "{text}");
+        }
+        assert_eq!(api_key_in(r#"{"api_key": "k"}"#).as_deref(), Some("k"));
+    }
+
     #[test]
     fn cfg_1_folder_that_cannot_be_created_is_not_usable() {
         let problem = unusable(Path::new("/proc/mcpproxy/data")).unwrap();

@@ -502,7 +502,7 @@ fn pending_restart_and_broken_config_are_reported_for_a_running_proxy() {
     assert_eq!(output.code, Some(1), "{}", output.stderr);
     assert!(output.stderr.contains("keeps its previous config"), "{}", output.stderr);
     assert!(output.stderr.contains("line "), "{}", output.stderr);
-    // The key in the file is unreadable. Without it, only the address of the proxy and the fault are known.
+    // The address of the proxy and the fault are known even if the rest of the file has the key.
     let printed = &output.stdout;
     assert!(printed.contains("running, MCP at http://127.0.0.1:"), "{printed}");
     assert!(printed.contains("warning    config: "), "{printed}");
@@ -537,6 +537,14 @@ fn broken_config_blocks_neither_status_nor_health_check() {
     config["data_dir"] = json!(data);
     fs::write(&file, config.to_string()).unwrap();
     assert_eq!(alive(&[]).code, Some(0), "the file names the data folder with the address");
+    // After a syntax error, the key and the data folder are still found.
+    fs::write(&file, config.to_string().replacen(',', " ", 1)).unwrap();
+    for args in [&["activity", "list"][..], &["approvals", "list"], &["tools", "list"]] {
+        let output = proxy.cli(args);
+        assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
+        let warns = ["`mcpproxy config check`", "keeps its previous config"];
+        assert!(warns.iter().all(|it| output.stderr.contains(it)), "{args:?}: {}", output.stderr);
+    }
     // The file is no longer JSON. The key is in the environment.
     fs::write(&file, "{").unwrap();
     let mut command = proxy.command(&["--data-dir", &data, "status"]);

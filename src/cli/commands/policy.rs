@@ -605,7 +605,7 @@ fn draw_replay(report: &Value, output: &Output) -> String {
     };
     let columns = Column::all([
         ("TOOL", Fit::Middle),
-        ("PRINCIPAL", if differs(&rows, 1) { Fit::Middle } else { Fit::Rank(4) }),
+        ("PRINCIPAL", Fit::Middle),
         ("CALLS", Fit::Rank(3)),
         ("NEWLY REFUSED", Fit::Whole),
         ("NEWLY ALLOWED", Fit::Whole),

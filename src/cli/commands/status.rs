@@ -18,7 +18,6 @@ use mcpproxy_runtime::os::space;
 use mcpproxy_server as server;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use unicode_width::UnicodeWidthStr as _;
 
 /// Maximum width of a reason; `upstream list` shows the rest.
@@ -83,7 +82,7 @@ async fn is_alive(global: &Global) -> bool {
             }
             loaded.config.data_dir
         }
-        Err(_) => data_dir(global),
+        Err(_) => start_proxy::data_dir(global),
     };
     running_proxy::announced(&data, "").await.is_some()
 }
@@ -95,15 +94,9 @@ async fn with_invalid_config(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let data = data_dir(global);
+    let data = start_proxy::data_dir(global);
     let file = file::locate(global.config.as_deref(), &start_proxy::variable).ok();
-    let key = start_proxy::variable("MCPPROXY_API_KEY").filter(|key| !key.is_empty());
-    let key = key.or_else(|| file::api_key_in(&file::text(file.as_deref()?).ok()?));
-    let key = key.unwrap_or_default();
-    let found = match key.is_empty() {
-        true => None,
-        false => running_proxy::announced(&data, &key).await,
-    };
+    let found = running_proxy::of_invalid_config(global).await;
     let errors = failure.problems.iter().filter(|it| it.severity == Severity::Error);
     let known = LocalFacts {
         config: file.map(|file| file.display().to_string()).unwrap_or_default(),
@@ -131,13 +124,6 @@ async fn with_invalid_config(
         line(&data.display().to_string())
     ));
     Err(CommandError { exit: Exit::Failed, ..failure })
-}
-
-/// Data directory named by an invalid config.
-fn data_dir(global: &Global) -> PathBuf {
-    let file = file::locate(global.config.as_deref(), &start_proxy::variable).ok();
-    let text = file.and_then(|file| file::text(&file).ok()).unwrap_or_default();
-    file::data_dir_in(&text, &start_proxy::variable, &start_proxy::flags(global, None))
 }
 
 /// Queries the running proxy.
@@ -221,7 +207,16 @@ fn running(
         let about = [text(fault, "/part"), text(fault, "/server")].join(" ");
         format!("{}: {}", about.trim_end(), text(fault, "/cause"))
     }));
-    warnings.extend(list(servers, "/servers").iter().filter_map(server_warning));
+    let quarantine = |server: &Value| {
+        let held = number(server, "/quarantined");
+        let name = text(server, "/name");
+        let tools = counted(held, "tool");
+        let named = quoted(&name).unwrap_or_else(|| "NAME".into());
+        (held > 0)
+            .then(|| format!("server {name}: {tools} in quarantine (mcpproxy tools diff {named})"))
+    };
+    let shown = list(servers, "/servers").iter();
+    warnings.extend(shown.flat_map(|it| server_warning(it).into_iter().chain(quarantine(it))));
     let servers = list(servers, "/servers").iter().map(|server| {
         json!({
             "name": text(server, "/name"), "state": text(server, "/state"),

@@ -166,7 +166,14 @@ pub(super) async fn diff(
     name: &str,
 ) -> Result<(), CommandError> {
     let found = difference(backend, name).await?;
-    output.print(found.json()?, |found| shown(found, output.view.colors))
+    output.print(found.json()?, |found| {
+        let mut shown = shown(found, output.view.colors);
+        if list(found, "/tools").iter().any(is_quarantined) {
+            let name = quoted(name).unwrap_or_else(|| "NAME".into());
+            let _ = writeln!(shown, "Accept  mcpproxy tools approve {name}");
+        }
+        shown
+    })
 }
 
 async fn difference(backend: &Backend, name: &str) -> Result<Data, CommandError> {

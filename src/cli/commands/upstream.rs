@@ -58,7 +58,7 @@ const UPSTREAM_COLUMNS: [((&str, Fit), &str); 8] = [
     (("QUARANTINED", Fit::Rank(3)), "/quarantined"),
     (("CALLS", Fit::Rank(5)), "/calls/total"),
     (("ERRORS", Fit::Rank(4)), "/calls/error"),
-    (("REASON", Fit::Free), "/reason"),
+    (("REASON", Fit::Below), "/reason"),
 ];
 
 /// Runs an upstream command.
