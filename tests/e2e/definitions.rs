@@ -148,6 +148,10 @@ fn loosened_tool_is_refused_at_every_entry_point_and_hidden_from_agents() {
     );
     assert_eq!(scene.shown()["quarantined"], true);
     assert_eq!(proxy.api("servers")["servers"][0]["quarantined"], 1);
+    let fault = json!({"part": "server", "server": "s", "cause": "1 tool is in quarantine"});
+    assert_eq!(proxy.api("status")["faults"], json!([fault]));
+    let Output { stdout, .. } = proxy.cli(&["status"]);
+    assert!(stdout.contains("server s: 1 tool in quarantine (mcpproxy tools diff s)"), "{stdout}");
 }
 
 // DEF-2

@@ -282,7 +282,8 @@ async fn switch(
     Ok(encode(&Switched { server, enabled: enable, changed: switched.changed }))
 }
 
-fn quarantined(snapshot: &Snapshot, server: &str) -> usize {
+/// Number of tools of a server that wait for an operator.
+pub(super) fn quarantined(snapshot: &Snapshot, server: &str) -> usize {
     let tools = snapshot.tools_of(server).iter();
     tools.filter(|tool| tool.trust == Trust::Withheld).count()
 }

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::request::ApiRequest;
 use super::response;
 use super::response::{ApiError, Success, encode};
-use super::servers::{CallCounts, ServerView};
+use super::servers::{CallCounts, ServerView, quarantined};
 use crate::api::State;
 use mcpproxy_activity::{Health, Standing};
 use mcpproxy_downstream::body::Body;
@@ -87,6 +87,15 @@ fn faults(
         server: Some(state.name.to_string()),
         cause: state.reason.to_string(),
     });
+    let snapshot = proxy.catalog.load();
+    let held = states.iter().filter_map(|state| {
+        let cause = match quarantined(&snapshot, &state.name) {
+            0 => return None,
+            1 => "1 tool is in quarantine".to_owned(),
+            held => format!("{held} tools are in quarantine"),
+        };
+        Some(Fault { part: Part::Server, server: Some(state.name.to_string()), cause })
+    });
     let lost =
         |what: &str, count: u64| (count > 0).then(|| format!("{count} {what} since the start"));
     let causes = [
@@ -112,7 +121,7 @@ fn faults(
     let of_parts = causes.chain(lists).flat_map(|(part, causes)| {
         causes.into_iter().map(move |cause| Fault { part, server: None, cause })
     });
-    servers.chain(of_parts).collect()
+    servers.chain(held).chain(of_parts).collect()
 }
 
 fn schemas(worker: &Worker) -> Schemas {

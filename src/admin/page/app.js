@@ -11,7 +11,7 @@ import { live } from './live.js';
 import { now } from './now.js';
 import { policy } from './policy.js';
 import { principals } from './principals.js';
-import { ask, forgetAsked, notice, send, whenLocked } from './rest.js';
+import { ask, forgetAsked, notice, send, whenLocked, withdraw } from './rest.js';
 import { here, link } from './route.js';
 import { servers } from './servers.js';
 import { settings } from './settings.js';
@@ -114,7 +114,10 @@ function route() {
   }
   aim();
   document.title = `${next.label} – mcpproxy`;
-  if (next !== view) window.scrollTo(0, 0);
+  if (next !== view) {
+    window.scrollTo(0, 0);
+    withdraw();
+  }
   view = next;
   if (!known || unknown.length) history.replaceState(null, '', link(next.name, parameters));
   next.show(parameters);

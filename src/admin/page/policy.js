@@ -31,7 +31,7 @@ const stop = button('Stop', () => {
   stop.hidden = true;
 }, { hidden: true });
 const replayForm = el('form.trial card', { id: 'replay-form', 'aria-label': 'Replay' },
-  labelled('Rules', el('textarea', { name: 'rules', rows: 5, spellcheck: 'false', placeholder: 'In Cedar. They take the place of the rules in force; empty: the rules in force instead of none.' })),
+  labelled('Rules', el('textarea', { name: 'rules', rows: 5, spellcheck: 'false', placeholder: 'In Cedar. They replace the rules in force. Empty: the rules in force, compared with none.' })),
   el('div.answer', {}, labelled('Period', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
     el('button', { type: 'submit', class: 'primary' }, 'Replay'), stop,
     button('Insert the rules in force', () => {
@@ -213,11 +213,13 @@ async function otherReason(call) {
 }
 
 function explained(data, other) {
+  const isByToken = data.decision === 'deny' && data.text.startsWith("Token '");
+  const who = isByToken ? 'The token refuses' : `The rules ${data.decision === 'allow' ? 'allow' : 'refuse'}`;
   fill(said, el('div', { class: `card decision ${data.decision}` },
-    el('div.line', {}, el('h2', {}, `The rules ${data.decision === 'allow' ? 'allow' : 'refuse'} it`), tag(data.decision)),
+    el('div.line', {}, el('h2', {}, `${who} it`), tag(data.decision)),
     other,
     data.text && para(el('bdi', {}, data.text)),
-    pairs(['mode', data.mode], ['decided by', data.decided_by.join(', ') || 'the default']),
+    pairs(['mode', data.mode], ['decided by', isByToken ? 'the scope of the token' : data.decided_by.join(', ') || 'the default']),
     quiet('Rules are only one of the checks: token, operation, arguments, limits and approval of a call are checked apart from them.'),
     data.rules.length === 0 && quiet('No rule is about such a call.'),
     data.rules.map((rule) => el('div.met', {},

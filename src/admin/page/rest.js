@@ -84,12 +84,15 @@ export function attempt(work, view) {
 
 /** Does what somebody asked for; that it failed is said until they have read it, or do something else. */
 export function act(work) {
-  say('failed');
+  withdraw();
   return run(work, () => {}, notice);
 }
 
 /** Says something about the address until it was read. */
-export const notice = (...words) => say('failed', para(words), button('Dismiss', () => say('failed')));
+export const notice = (...words) => say('failed', para(words), button('Dismiss', withdraw));
+
+/** Removes the notice. */
+export const withdraw = () => say('failed');
 
 async function run(work, well, failed) {
   const mine = session;

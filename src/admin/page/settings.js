@@ -24,8 +24,8 @@ const pending = el('span.quiet', { role: 'status' });
 const asText = el('div', { hidden: true }, el('label', { for: 'settings-text' }, 'Settings, as JSON'), text);
 const turn = button('Edit as JSON', () => act(turned));
 const editor = el('div.trial card', { hidden: true },
-  el('p.quiet', { id: 'settings-help' }, 'These settings are written into the config file, whose comments and layout are kept. What is missing here, and what is ', el('code', {}, '(not shown)'),
-    ', is changed in the file itself, servers with ', el('code', {}, 'mcpproxy upstream'), '.'),
+  el('p.quiet', { id: 'settings-help' }, 'These settings are written into the config file, whose comments and layout are kept. Change other keys, and values that are ', el('code', {}, '(not shown)'),
+    ', in the file itself, and servers with ', el('code', {}, 'mcpproxy upstream'), '.'),
   fields, asText,
   el('div.answer', {}, button('Preview changes', () => act(preview), { class: 'primary' }), turn,
     button('Discard', async () => (!isChanged() || await confirmed('Discard the changes?', 'Discard')) && close()), pending), proposed);

@@ -145,10 +145,10 @@ const showAll = () => para(anchor(link('tools'), 'Show all tools'));
 const operationOf = (it) => it.call_with.replace('call_tool_', '');
 
 function row(it) {
-  const notes = [it.unannotated && 'not marked', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
+  const notes = [it.quarantined && 'not accepted', it.unannotated && 'not marked', it.capability?.approval === 'required' && 'asks a person'].filter(Boolean);
   return el('tr', { 'data-key': it.name, 'data-name': it.name },
     el('th', { scope: 'row' }, anchor(link('tools', { ...shown, tool: it.name }), identifier(it.name)), it.quarantined && [' ', el('span.wrong', {}, 'in quarantine')]),
-    el('td', {}, tag(operationOf(it))), counted(it, it.calls.total), counted(it, it.calls.error, { status: 'error' }, 'num late error-count'), el('td.wide', {}, el('span.cut quiet', { title: visible(it.description ?? '') }, notes.map((words) => [el('span.note', {}, words), ' ']), it.description ?? '')));
+    el('td', {}, !it.quarantined && tag(operationOf(it))), counted(it, it.calls.total), counted(it, it.calls.error, { status: 'error' }, 'num late error-count'), el('td.wide', {}, el('span.cut quiet', { title: visible(it.description ?? '') }, notes.map((words) => [el('span.note', {}, words), ' ']), it.description ?? '')));
 }
 
 /** A number of calls, which leads to their records. */
@@ -266,7 +266,7 @@ function content(it) {
     el('details', { 'data-part': 'answers' }, el('summary', {}, 'Output schema'), it.outputSchema ? code(laidOut(it.outputSchema), 'output schema')
       : quiet('It declares no output schema: its results are not validated.')),
     !it.quarantined && defined, trial(it, operation));
-  made.head = el('div', {}, el('h2', {}, identifier(it.name)), el('div.tags', {}, tag(operation), it.quarantined && el('span.wrong', {}, 'in quarantine'), copy(it.name, 'name')));
+  made.head = el('div', {}, el('h2', {}, identifier(it.name)), el('div.tags', {}, it.quarantined ? el('span.wrong', {}, 'in quarantine') : tag(operation), copy(it.name, 'name')));
   return made;
 }
 

@@ -228,7 +228,8 @@ export async function look({ page, wrong }) {
   await said.getByText("There is no view 'no-such-view'.").waitFor();
   await page.locator('#now-tiles').waitFor();
   assert.match(page.url(), /#now$/);
-  await said.getByRole('button', { name: 'Dismiss' }).click();
+  await go(page, '#servers');
+  await until(async () => !await said.isVisible(), () => said.innerText());
   await go(page, '#activity?record=nope');
   await record.getByText('There is no record with this id, or it is not kept any more.').waitFor();
   wrong.expected(/404/);
