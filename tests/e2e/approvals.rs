@@ -423,6 +423,30 @@ fn cap_8_client_with_a_progress_token_is_notified_that_its_call_waits() {
 }
 
 #[test]
+fn cap_8_approval_tells_that_its_client_is_disconnected() {
+    let proxy = proxy();
+    let (session, connection) = session_stream(&proxy, json!({}));
+    let mut events = streamed(&session, connection, &json!({"progressToken": 7}));
+    assert_eq!(events.message()["method"], "notifications/progress");
+    let before = until_waiting(&proxy, 1);
+    assert!(before["call"].get("disconnected").is_none(), "{before}");
+    drop(events);
+    let since = until("it is told", || {
+        waiting(&proxy)[0]["call"]["disconnected"].as_str().map(str::to_owned)
+    });
+    assert!(since >= before["call"]["since"].as_str().unwrap().to_owned(), "{since}");
+    let listed = proxy.cli(&["-o", "table", "approvals", "list"]).stdout;
+    assert!(listed.contains("its client is disconnected"), "{listed}");
+    // The client may return for the response, so the call is made.
+    let approved = answer(&proxy, &id(&before), &json!({"decision": "approve"}));
+    assert_eq!(approved.status, 200);
+    until("the call is made", || {
+        let records = proxy.activity("type=tool_call&status=success");
+        records.iter().any(|it| it["session_id"] == json!(session)).then_some(())
+    });
+}
+
+#[test]
 fn cap_8_client_without_a_progress_token_gets_a_stream_with_keep_alives() {
     let proxy = proxy();
     let (session, connection) = session_stream(&proxy, json!({}));

@@ -228,6 +228,10 @@ struct WaitingCall {
     request_id: String,
     #[schema(format = DateTime)]
     since: String,
+    /// Time at which the connection of the client broke; the call waits on, since the client may return.
+    #[schema(format = DateTime)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    disconnected: Option<String>,
     /// Time at which the call is rejected if it is still waiting.
     #[schema(format = DateTime)]
     until: String,
@@ -236,7 +240,7 @@ struct WaitingCall {
 impl ApprovalView {
     /// A waiting call, with at most `bytes` of its arguments, of its `_meta` and of its `inputResponses`.
     fn waiting(view: &WaitingView, bytes: usize) -> Self {
-        let WaitingView { id, asked, since, until } = view;
+        let WaitingView { id, asked, since, until, disconnected } = view;
         let access = asked.pending.access();
         let AskedCall { arguments, meta, inputs, .. } = &**asked;
         let head =
@@ -259,6 +263,7 @@ impl ApprovalView {
             session_id: asked.session.to_string(),
             request_id: asked.request_id.to_string(),
             since: rfc_3339(*since, 3),
+            disconnected: disconnected.map(|at| rfc_3339(at, 3)),
             until: rfc_3339(*until, 3),
         };
         Self {

@@ -179,6 +179,18 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
         true => "No pending calls.\n".to_owned(),
         false => output.table(&columns(&COLUMNS), pending),
     };
+    for waiting in list(all, "/approvals") {
+        let since = text(waiting, "/call/disconnected");
+        if !since.is_empty() {
+            let id = text(waiting, "/id");
+            let id = line(id.get(..id_chars).unwrap_or(&id)).into_owned();
+            let since = times.show_text(&since);
+            let _ = writeln!(
+                drawn,
+                "{id}: its client is disconnected ({since}); if approved, the call is made all the same"
+            );
+        }
+    }
     for unseen in list(all, "/unseen") {
         let _ = writeln!(drawn, "Not included: {}", line(&text(unseen, "/why")));
     }
@@ -208,6 +220,7 @@ fn show(data: &Value, width: Option<usize>) -> String {
         ("Session", "/call/session_id"),
         ("Request", "/call/request_id"),
         ("Since", "/call/since"),
+        ("Disconnected", "/call/disconnected"),
         ("Until", "/call/until"),
         ("Reason", "/call/reason"),
         ("Digest", "/call/digest"),

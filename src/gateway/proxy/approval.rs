@@ -229,6 +229,8 @@ pub(super) async fn wait(
         });
     }
     record.begin_wait_for_person(began);
+    let (queue, id) = (Arc::clone(queue), wait.waiting.id().clone());
+    record.reply().when_broken(move || queue.note_disconnected(&id));
     wait.ask(&reads, caller, &question, record.reply()).await;
     let outcome = wait.outcome(&reads, &call, record.reply()).await;
     wait.end(&outcome);

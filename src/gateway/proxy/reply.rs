@@ -63,6 +63,16 @@ struct Shared {
     capacity: RefCell<Option<CapacityCheck>>,
     /// Reason why the answer has no receiver; the call is about to be dropped.
     given_up: RefCell<Option<String>>,
+    /// Called when the connection breaks.
+    on_broken: RefCell<Option<OnBroken>>,
+}
+
+struct OnBroken(Box<dyn FnOnce()>);
+
+impl std::fmt::Debug for OnBroken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnBroken")
+    }
 }
 
 struct CapacityCheck(Box<FitsRest>);
@@ -102,6 +112,14 @@ impl Reply {
     pub fn undelivered(&self, rest: &Splice) -> Option<String> {
         let capacity = self.shared.capacity.borrow();
         capacity.as_ref().and_then(|CapacityCheck(capacity)| capacity(rest).err())
+    }
+
+    /// Calls `then` once the connection breaks; at once if it is broken already.
+    pub(crate) fn when_broken(&self, then: impl FnOnce() + 'static) {
+        match self.shared.capacity.borrow().is_some() {
+            true => then(),
+            false => *self.shared.on_broken.borrow_mut() = Some(OnBroken(Box::new(then))),
+        }
     }
 
     /// Reason why the call is being dropped, if its answer has no receiver.
@@ -177,6 +195,10 @@ impl Running {
     /// Marks the connection as broken; `capacity` checks whether the rest of the answer can be stored.
     pub fn answers_to(&self, capacity: impl Fn(&Splice) -> Result<(), String> + 'static) {
         *self.reply.shared.capacity.borrow_mut() = Some(CapacityCheck(Box::new(capacity)));
+        let then = self.reply.shared.on_broken.borrow_mut().take();
+        if let Some(OnBroken(then)) = then {
+            then();
+        }
     }
 
     /// Drops the call because its answer has no receiver, and records this reason.

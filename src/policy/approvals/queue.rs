@@ -208,7 +208,13 @@ impl ApprovalQueue {
         state.by_id.insert(id.clone(), number);
         let (sender, answer) = oneshot::channel();
         let (until, deadline) = (now.time + timeout, now.instant + timeout);
-        let view = WaitingView { id: id.clone(), asked: Arc::new(asked), since: now.time, until };
+        let view = WaitingView {
+            id: id.clone(),
+            asked: Arc::new(asked),
+            since: now.time,
+            until,
+            disconnected: None,
+        };
         let events = self.events.is_some().then(|| view.clone());
         let repeat = members.map(|members| Repeat { members, awaited: None });
         state.deadlines.insert((deadline, number));
@@ -433,6 +439,15 @@ impl ApprovalQueue {
         self.sweep();
         let state = self.state.lock();
         state.waiting.values().map(|entry| entry.view.clone()).collect()
+    }
+
+    /// Notes that the connection of a waiting call's client broke.
+    pub fn note_disconnected(&self, id: &ApprovalId) {
+        let mut state = self.state.lock();
+        let Some(number) = state.by_id.get(id).copied() else { return };
+        if let Some(entry) = state.waiting.get_mut(&number) {
+            entry.view.disconnected = Some(SystemTime::now());
+        }
     }
 
     pub fn count(&self) -> usize {
@@ -733,6 +748,8 @@ pub struct WaitingView {
     pub since: SystemTime,
     /// Deadline of the wait.
     pub until: SystemTime,
+    /// Time at which the connection of its client broke. The call waits on, since the client may return.
+    pub disconnected: Option<SystemTime>,
 }
 
 /// An approval, as shown to operators.
