@@ -423,7 +423,7 @@ fn cap_8_client_with_a_progress_token_is_notified_that_its_call_waits() {
 }
 
 #[test]
-fn cap_8_approval_tells_that_its_client_is_disconnected() {
+fn cap_8_approval_shows_that_its_client_is_disconnected() {
     let proxy = proxy();
     let (session, connection) = session_stream(&proxy, json!({}));
     let mut events = streamed(&session, connection, &json!({"progressToken": 7}));
@@ -431,7 +431,7 @@ fn cap_8_approval_tells_that_its_client_is_disconnected() {
     let before = until_waiting(&proxy, 1);
     assert!(before["call"].get("disconnected").is_none(), "{before}");
     drop(events);
-    let since = until("it is told", || {
+    let since = until("it is reported", || {
         waiting(&proxy)[0]["call"]["disconnected"].as_str().map(str::to_owned)
     });
     assert!(since >= before["call"]["since"].as_str().unwrap().to_owned(), "{since}");

@@ -73,7 +73,7 @@ pub struct Covered {
     pub approved: Approved,
     /// Id of the approval that granted the standing one.
     pub of: ApprovalId,
-    /// Who granted it.
+    /// Principal that granted it, and over which channel.
     pub by: Answerer,
 }
 
