@@ -157,7 +157,7 @@ impl Appender {
         let draft = &entry.draft;
         self.stored_ms = self.stored_ms.max(now_ms);
         let intent = self.redactor.payload(draft.payload(Raw::Intent));
-        let error = self.redacted_error(draft);
+        let error = self.redacted_error(entry);
         // Redaction can make the text longer.
         let head = head_of(draft, self.stored_ms, &intent, Text::Error.cut(&error));
         self.encode_body_of(entry);
@@ -165,7 +165,7 @@ impl Appender {
         for decision in &entry.decisions {
             let metadata = decision_metadata(decision);
             let metadata = PayloadRef::cut(&metadata, metadata.len());
-            let metadata = self.redactor.own_payload(metadata, own_names(draft));
+            let metadata = self.redactor.own_payload(metadata, own_names(entry));
             self.add_decision(&head, id, decision.verdict, limited(&metadata));
         }
         id
@@ -178,14 +178,14 @@ impl Appender {
 
     /// Adds the mark of counted refusals that have no record yet (`refusals`).
     pub(crate) fn mark_refusals(&mut self, ticket: u64, entry: &Entry, now_ms: u64) {
-        let error = self.redacted_error(&entry.draft).into_owned();
+        let error = self.redacted_error(entry).into_owned();
         self.mark(ticket, entry, now_ms, entry.draft.status, Text::Error.cut(&error));
     }
 
-    fn redacted_error<'d>(&self, draft: &'d Draft) -> Cow<'d, str> {
-        let error = draft.text(Text::Error);
+    fn redacted_error<'d>(&self, entry: &'d Entry) -> Cow<'d, str> {
+        let error = entry.draft.text(Text::Error);
         let is_cut = error.len() + char::MAX.len_utf8() > Text::Error.limit();
-        self.redactor.own_text(error, is_cut, own_names(draft))
+        self.redactor.own_text(error, is_cut, own_names(entry))
     }
 
     fn mark(&mut self, ticket: u64, entry: &Entry, now_ms: u64, status: Status, error: &str) {
@@ -200,7 +200,7 @@ impl Appender {
         let metadata: Vec<_> = entry.decisions.iter().map(metadata).collect();
         let redacted = metadata.iter().map(|(verdict, metadata)| {
             let metadata = PayloadRef::cut(metadata, metadata.len());
-            (*verdict, self.redactor.own_payload(metadata, own_names(draft)))
+            (*verdict, self.redactor.own_payload(metadata, own_names(entry)))
         });
         let redacted: Vec<_> = redacted.collect();
         let decisions =
@@ -299,13 +299,14 @@ impl Appender {
         Some(Prepared { batch, follows, tip, records, bytes })
     }
 
-    fn encode_body_of(&mut self, Entry { draft, late, .. }: &Entry) {
+    fn encode_body_of(&mut self, entry: &Entry) {
+        let Entry { draft, late, .. } = entry;
         let arguments = self.redactor.payload(draft.payload(Raw::Arguments));
         let response = self.redactor.payload(draft.payload(Raw::Response));
         let metadata = draft.payload(Raw::Metadata);
         let mut metadata = match draft.has_own_metadata {
             true => (Cow::Borrowed(metadata.bytes), metadata.total),
-            false => self.redactor.own_payload(metadata, own_names(draft)),
+            false => self.redactor.own_payload(metadata, own_names(entry)),
         };
         let is_whole = metadata.1 == metadata.0.len() as u64;
         if let Some(late) = late.as_ref().filter(|_| is_whole) {
@@ -431,10 +432,11 @@ fn limited<'a>(payload: &'a Redacted<'_>) -> PayloadRef<'a> {
     PayloadRef { bytes, total: payload.1 }
 }
 
-fn own_names(draft: &Draft) -> OwnNames<'_> {
+fn own_names(Entry { draft, decisions, .. }: &Entry) -> OwnNames<'_> {
     OwnNames {
         principal: draft.text(Text::Principal),
         server: draft.text(Text::Server),
         tool: draft.text(Text::Tool),
+        decisions,
     }
 }

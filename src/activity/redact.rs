@@ -19,7 +19,7 @@ use self::json_fragment::{after_nested, escape, span, split_space, split_string,
 use self::keys::Keys;
 use self::plain::{Before, ScrubInput, WordScrubber};
 use self::prefilter::{Prefilter, open_authority};
-use super::record::PayloadRef;
+use super::record::{Decision, PayloadRef};
 use mcpproxy_runtime::secrets::MASKED;
 
 mod credentials;
@@ -131,8 +131,9 @@ fn total_of(payload: PayloadRef<'_>, redacted: &[u8]) -> u64 {
     }
 }
 
-/// Names of a record that look like a key and its value, such as the principal `token:ci` or `auth: …` of a server
-/// `auth`. The record has them in fields of their own, so they are no secrets in its texts.
+/// Names of a record that look like a key and its value, such as the principal `token:ci`, `auth: …` of a server
+/// `auth`, or `'no-secrets': …` with the message of a rule. The record has them in fields of their own, so they are no
+/// secrets in its texts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnNames<'a> {
     /// Id of the principal.
@@ -140,6 +141,8 @@ pub struct OwnNames<'a> {
     pub server: &'a str,
     /// Name of the tool without its server.
     pub tool: &'a str,
+    /// Decisions about the call, which name rules.
+    pub decisions: &'a [Decision],
 }
 
 /// Replaces the colon of a name while the text around it is redacted.
@@ -173,6 +176,14 @@ impl OwnNames<'_> {
                     && starts(from).is_none_or(|byte| matches!(byte, b'\'' | b'"'))
                 {
                     mask(from, name);
+                }
+            }
+        }
+        for rule in self.decisions.iter().flat_map(|decision| &decision.rules) {
+            let named = format!("'{rule}': ");
+            for from in memchr::memmem::find_iter(text, named.as_bytes()) {
+                if let Some(byte) = masked.get_mut(from + named.len() - ": ".len()) {
+                    *byte = COLON_MASK;
                 }
             }
         }
@@ -388,6 +399,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::table::{FORMS, KEYS, KeyMatch, PREFIXES, SecretForm};
+    use crate::record::{Policy, Verdict};
     use crate::redact::*;
 
     const SECRET: &str = "zq9hunterzq9hunter";
@@ -612,12 +624,20 @@ mod tests {
 
     #[test]
     fn act_8_names_of_the_record_itself_are_kept() {
-        let names = OwnNames { principal: "token:carol", server: "auth", tool: "get" };
+        let decision = Decision::new(Verdict::Blocked, Policy::Rules, "");
+        let decisions = [Decision { rules: vec!["no-secrets".into()], ..decision }];
+        let names = OwnNames {
+            principal: "token:carol",
+            server: "auth",
+            tool: "get",
+            decisions: &decisions,
+        };
         let redactor = Redactor::default();
         let own = |text: &str| redactor.own_text(text, false, names).into_owned();
         for kept in [
             "Too many calls by 'token:carol': limit 3 per minute",
             "auth: needs login: run `mcpproxy upstream login auth`",
+            "Tool 'files:write_file' is not allowed by rule 'no-secrets': ask the platform team",
             r#"{"approval_answer":{"state":"approved","by":"token:carol","door":"elicitation"}}"#,
         ] {
             assert_eq!(own(kept), kept);
@@ -630,6 +650,7 @@ mod tests {
             ("password='token:carol'", "carol"),
             ("auth: password=hunter2", "hunter2"),
             ("x auth: hunter2", "hunter2"),
+            ("'more-secrets': hunter2", "hunter2"),
             ("\u{1f}'token:carol'", "carol"),
         ] {
             assert!(!own(text).contains(secret), "{text}: {}", own(text));

@@ -80,13 +80,8 @@ pub(super) fn with(
     let (loaded, log) = match start_proxy::load_with_log(global) {
         Ok(loaded) => loaded,
         Err(failure) => {
-            let found = runtime.block_on(running_proxy::of_invalid_config(global));
-            let Some(client) = found else { return Err(failure) };
-            logging::print_line(format_args!(
-                "warning: {} (`mcpproxy config check`); the running mcpproxy keeps its previous config",
-                joined(&failure.message)
-            ));
-            return runtime.block_on(command(&Backend::Remote(client)));
+            let backend = runtime.block_on(despite(failure, global))?;
+            return runtime.block_on(command(&backend));
         }
     };
     if let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) {
@@ -120,6 +115,20 @@ pub(super) fn with(
     });
     let closed = app.close().map_err(|error| start_proxy::store(&error));
     done.and(closed)
+}
+
+/// The running proxy, although the config is not valid, with a warning. Fails with the failure of the config if no proxy
+/// runs.
+pub(super) async fn despite(
+    failure: CommandError,
+    global: &Global,
+) -> Result<Backend, CommandError> {
+    let Some(client) = running_proxy::of_invalid_config(global).await else { return Err(failure) };
+    logging::print_line(format_args!(
+        "warning: {} (`mcpproxy config check`); the running mcpproxy keeps its previous config",
+        joined(&failure.message)
+    ));
+    Ok(Backend::Remote(client))
 }
 
 /// Warns about enabled servers whose tools no proxy has stored yet.

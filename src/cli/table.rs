@@ -25,8 +25,10 @@ const MIN_FREE: usize = 12;
 const NAME_SHARE: usize = 60;
 /// Percentage of the width that a droppable column may take if the table does not fit.
 const RANK_SHARE: usize = 25;
-/// Width that [`Fit::Below`] text needs beside the other columns, if it is that long.
+/// Width that [`Fit::Below`] text needs beside the other columns, if it is that long; longer text needs its own, up to
+/// [`BESIDE_MAX`].
 const BESIDE: usize = 40;
+const BESIDE_MAX: usize = 80;
 /// Indentation of a line below its row.
 const INDENT: usize = 4;
 /// Minimum width of a truncated name.
@@ -55,7 +57,7 @@ pub(super) enum Fit {
     Key(u8),
     /// Truncated. A table has at most one such column.
     Free,
-    /// Like [`Fit::Free`], but if the other columns leave less than [`BESIDE`], the text has a line of its own below
+    /// Like [`Fit::Free`], but if the other columns leave less than it needs, the text has a line of its own below
     /// its row, and the other columns have the whole width.
     Below,
 }
@@ -234,7 +236,7 @@ impl TableLayout {
             })
             .collect();
         let below = match (view.width, shown.iter().position(|it| it.fit == Fit::Below)) {
-            (Some(width), Some(at)) if required_width(&shown, BESIDE) > width => {
+            (Some(width), Some(at)) if required_width(&shown, beside(&shown, at)) > width => {
                 let column = shown.remove(at);
                 Some(Shown { width: width.saturating_sub(INDENT), ..column })
             }
@@ -359,6 +361,11 @@ impl Shown {
     fn capped(&self, share: usize) -> usize {
         self.whole.min(share.max(self.name.width()))
     }
+}
+
+/// Width that the text of the column at this place needs beside the others.
+fn beside(shown: &[Shown], at: usize) -> usize {
+    shown.get(at).map_or(BESIDE, |it| it.whole.clamp(BESIDE, BESIDE_MAX))
 }
 
 /// Moves columns to `dropped`, highest rank first, until the others and `free` columns of free text fit `width`. A

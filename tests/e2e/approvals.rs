@@ -172,6 +172,13 @@ fn cap_8_denied_call_reports_it_and_only_the_first_answer_counts() {
     assert_eq!(second.status, 409);
     let expected = format!("Approval {id} is decided already: denied by admin over api");
     assert_eq!(second.json()["error"], expected);
+    // Lists show the beginning of an id, which also finds the decision.
+    let again = proxy.cli(&["approvals", "approve", &id[..6]]);
+    let words = "is decided already: denied by admin over api";
+    assert!(again.code == Some(1) && again.stderr.contains(words), "{}", again.stderr);
+    let shown = proxy.cli(&["-o", "table", "approvals", "show", &id[..6]]).stdout;
+    assert!(shown.contains("denied"), "{shown}");
+    assert_eq!(proxy.cli(&["approvals", "show", &id[..3]]).code, Some(1));
     assert_eq!(proxy.api(&format!("approvals/{id}"))["approval"]["state"], "denied");
     let [record] = &client.records(&proxy, "type=tool_call")[..] else { panic!("one record") };
     assert_eq!((&record["status"], &record["error_message"]), (&json!("rejected"), &json!(text)));

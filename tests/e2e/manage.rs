@@ -539,7 +539,13 @@ fn broken_config_blocks_neither_status_nor_health_check() {
     assert_eq!(alive(&[]).code, Some(0), "the file names the data folder with the address");
     // After a syntax error, the key and the data folder are still found.
     fs::write(&file, config.to_string().replacen(',', " ", 1)).unwrap();
-    for args in [&["activity", "list"][..], &["approvals", "list"], &["tools", "list"]] {
+    for args in [
+        &["activity", "list"][..],
+        &["approvals", "list"],
+        &["tools", "list"],
+        &["token", "list"],
+        &["upstream", "list"],
+    ] {
         let output = proxy.cli(args);
         assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
         let warns = ["`mcpproxy config check`", "keeps its previous config"];

@@ -247,7 +247,7 @@ function waits(it) {
     el('div.line', {}, el('h2', {}, named(it.access, call.operation)), tag(call.destructive ? 'destructive' : call.operation)),
     call.reason && para(el('bdi', {}, call.reason)), shown, meta, inputs, all,
     pairs(['principal', caller(call.principal)], ['client', call.client_name], ['disconnected', call.disconnected && [when(call.disconnected), '; if approved, the call is made all the same']], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]],
-      ['see', calls && [anchor(link('activity', calls), 'its earlier calls'), ', ', anchor(link('policy', { principal: call.principal, tool: it.access, part: 'explain' }), 'what the rules say')]],
+      ['see', calls && [anchor(link('activity', calls), 'its earlier calls'), ', ', anchor(link('policy', { principal: call.principal, tool: it.access, part: 'explain', approval: it.id }), 'what the rules say')]],
       ['node', it.node], ['id', copied(it.id, 'id')]),
     el('div.answer', {}, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
   card.deny = refuse;

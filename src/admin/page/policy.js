@@ -51,7 +51,7 @@ let replay = 0; // the number of the last one: another one, or a stop, ends it
 export const policy = {
   name: 'policy',
   label: 'Policy',
-  takes: ['principal', 'tool', 'part', 'record'],
+  takes: ['principal', 'tool', 'part', 'record', 'approval'],
   root: el('div', {}, el('div.side', {}, anchor(link('policy', { part: 'explain' }), 'Explain a call'), anchor(link('policy', { part: 'replay' }), 'Replay the log'),
     anchor(link('activity', { type: 'policy_decision' }), 'What was decided')),
   faults, about, searching, rules,
@@ -69,6 +69,7 @@ export const policy = {
       part?.focus({ preventScroll: true });
     });
     if (parameters.record) fromRecord(parameters.record, () => mine === filled);
+    else if (parameters.approval) fromApproval(parameters.approval, () => mine === filled);
     attempt(async () => {
       const { data } = await ask('tools', { limit: 100 });
       fill(names, data.tools.map((it) => option(it.name)));
@@ -179,16 +180,31 @@ function fromRecord(id, wanted) {
       principal: call.principal, groups: groups.join(', '), tool: subject(call), action: variant.replace(/^(call_tool_|direct$)/, ''),
       sensitivity, reason, client, args: lacks.whole ? editable(call.arguments ?? {}) : '{}',
     };
-    for (const [name, value] of Object.entries(given)) {
-      const field = form.elements[name];
-      field.value = value ?? '';
-      if (field.tagName === 'SELECT' && field.selectedIndex < 0) field.value = ''; // stated by the agent, right or wrong
-    }
+    enter(given);
     fill(source, para('The call of ', anchor(link('activity', { record: call.id }), 'this record'), ', ', exactly(call.timestamp),
       ', evaluated with the current rules and tools. Its session and time are left out.'),
     lacks.words.length > 0 && trouble(lacks.words.map((words) => `${words} `), 'The answer may differ from what was decided.'));
     await explain(call);
     if (wanted()) said.scrollIntoView({ block: 'nearest' });
+  });
+}
+
+function enter(given) {
+  for (const [name, value] of Object.entries(given)) {
+    const field = form.elements[name];
+    field.value = value ?? '';
+    if (field.tagName === 'SELECT' && field.selectedIndex < 0) field.value = ''; // stated by the agent, right or wrong
+  }
+}
+
+/** Fills the form with a call that waits for approval, and explains it. */
+function fromApproval(id, wanted) {
+  return act(async () => {
+    const { call } = (await ask(`approvals/${segment(id)}`)).data.approval;
+    if (!call || !wanted()) return;
+    form.reset();
+    enter({ principal: call.principal, tool: `${call.server_name}:${call.tool_name}`, action: call.operation, reason: call.reason, client: call.client_name, args: call.arguments });
+    await explain();
   });
 }
 
@@ -217,13 +233,13 @@ function explained(data, other) {
   const who = isByToken ? 'The token refuses' : `The rules ${data.decision === 'allow' ? 'allow' : 'refuse'}`;
   fill(said, el('div', { class: `card decision ${data.decision}` },
     el('div.line', {}, el('h2', {}, `${who} it`), tag(data.decision)),
-    other,
+    !isByToken && other,
     data.text && para(el('bdi', {}, data.text)),
     pairs(['mode', data.mode], ['decided by', isByToken ? 'the scope of the token' : data.decided_by.join(', ') || 'the default']),
-    quiet('Rules are only one of the checks: token, operation, arguments, limits and approval of a call are checked apart from them.'),
+    quiet('Operation, arguments, limits and approval of a call are checked apart from the rules.'),
     data.rules.length === 0 && quiet('No rule is about such a call.'),
     data.rules.map((rule) => el('div.met', {},
-      el('div.line', {}, el('strong', {}, identifier(rule.rule)), el('span', {}, tag(rule.effect), ', ', rule.outcome)),
+      el('div.line', {}, el('strong', {}, identifier(rule.rule)), el('span', {}, tag(rule.effect), ', ', rule.outcome === 'fails' ? 'does not hold' : rule.outcome)),
       rule.error && trouble(rule.error),
       placeOf(rule),
       pairs(...rule.saw.map((it) => [it.path, it.value ?? 'not there']))))));

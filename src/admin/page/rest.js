@@ -85,7 +85,7 @@ export function attempt(work, view) {
 /** Does what somebody asked for; that it failed is said until they have read it, or do something else. */
 export function act(work) {
   withdraw();
-  return run(work, () => {}, notice);
+  return run(work, () => {}, (words) => notice(words));
 }
 
 /** Says something about the address until it was read. */

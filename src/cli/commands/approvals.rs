@@ -19,15 +19,14 @@ const MIN_SHORT: usize = 4;
 const FULL_ID_CHARS: usize = 16;
 
 /// Columns of pending calls with the JSON pointers of their values.
-const COLUMNS: [((&str, Fit), &str); 7] = [
+const COLUMNS: [((&str, Fit), &str); 6] = [
     (("ID", Fit::Whole), "/id"),
     ((UNTIL, Fit::Whole), "/call/until"),
     (("CALL", Fit::Middle), "/access"),
     (("OPERATION", Fit::Whole), "/call/operation"),
     (("PRINCIPAL", Fit::Middle), "/call/principal"),
-    // Kept, because it decides the answer.
-    (("REASON", Fit::Name), "/call/reason"),
-    (("ARGUMENTS", Fit::Below), "/call/arguments"),
+    // Kept, because they decide the answer.
+    ((WHY, Fit::Below), "/call/arguments"),
 ];
 
 /// Columns of standing approvals.
@@ -39,6 +38,8 @@ const STANDING: [((&str, Fit), &str); 5] = [
     (("SESSION", Fit::Rank(4)), "/session_id"),
 ];
 
+/// Header of the column with the agent's reason and the arguments.
+const WHY: &str = "REASON, ARGUMENTS";
 /// Header of a time column; the zone is added.
 const UNTIL: &str = "UNTIL";
 /// Command that lists the ids.
@@ -160,6 +161,11 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
             match name {
                 "ID" => cell(value.get(..id_chars).unwrap_or(&value)).into(),
                 UNTIL => times.show_text(&value).into(),
+                WHY => {
+                    let reason = text(it, "/call/reason");
+                    let parts = [&*reason, &*value].into_iter().filter(|part| !part.is_empty());
+                    cell(&parts.collect::<Vec<_>>().join(" ")).into()
+                }
                 _ => Cell::from(cell(&value)),
             }
         };
@@ -301,8 +307,9 @@ mod tests {
         let all = json!({"approvals": [
             {"id": "5r8x0q2mzk7w1ahd", "access": "memory:delete_entities", "call": call}]});
         let times = Times::Relative("2026-01-02T03:00:00Z".parse().unwrap());
-        let keeps = ["REASON", "clean up the", ":delete_entities", "token:ops", "destructive"];
-        let keeps = [&keeps[..], &["{\"entityNames\":[\"X\",\"Y\",\"Z\",\"and some more"]].concat();
+        let keeps = ["memory:delete_entities", "token:ops", "destructive"];
+        let why = "clean up the obsolete entity X of the test run {\"entityNames\":[";
+        let keeps = [&keeps[..], &[why]].concat();
         crate::output::tests::fits(|output| table(&all, output, &times), &keeps);
     }
 

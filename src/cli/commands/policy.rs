@@ -224,8 +224,8 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
         ("RULE", Fit::Name),
         ("EFFECT", if differs(&rows, 1) { Fit::Whole } else { Fit::Rank(2) }),
         ("OUTCOME", Fit::Name),
-        ("VALUES", Fit::Free),
-        ("AT", Fit::Rank(3)),
+        ("VALUES", Fit::Below),
+        ("AT", Fit::Key(3)),
     ]);
     drawn + &output.table(&columns, rows)
 }

@@ -11,7 +11,7 @@ use crate::format::{Times, list, text};
 use crate::output::Output;
 use crate::table::{Column, Fit, cell};
 use crate::terminal_safe::line;
-use crate::{logging, running_proxy, start_proxy};
+use crate::{backend, logging, running_proxy, start_proxy};
 use bytes::Bytes;
 use http::Method;
 use mcpproxy_admin::api;
@@ -47,8 +47,17 @@ pub(super) fn run(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let (loaded, _log) = start_proxy::load_with_log(global)?;
     let is_list = matches!(command, TokenCommand::List);
+    let (loaded, _log) = match start_proxy::load_with_log(global) {
+        Ok(loaded) => loaded,
+        Err(failure) if is_list => {
+            let runtime = server::local_runtime().map_err(CommandError::failed)?;
+            let backend = runtime.block_on(backend::despite(failure, global))?;
+            let tokens = runtime.block_on(backend.get(&target(&["tokens"], &[])))?;
+            return output.print(tokens.json()?, |tokens| table(tokens, output));
+        }
+        Err(failure) => return Err(failure),
+    };
     if let TokenCommand::Create(flags) = &command {
         only_known_servers(&loaded.config, &flags.servers)?;
         warn_of_unknown_tools(&loaded.config, &flags.tools);

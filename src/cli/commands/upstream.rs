@@ -90,13 +90,18 @@ pub(super) fn run(
 
 /// Prints the state of every upstream server; if no proxy is running, prints the configured servers.
 fn list_servers(global: &Global, output: &Output) -> Result<(), CommandError> {
-    let (loaded, _log) = start_proxy::load_with_log(global)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
-    let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) else {
-        let servers = not_running(&loaded.config).to_string();
-        return output.print(&servers, |servers| table(servers, output));
+    let backend = match start_proxy::load_with_log(global) {
+        Err(failure) => runtime.block_on(backend::despite(failure, global))?,
+        Ok((loaded, _log)) => match runtime.block_on(running_proxy::find(&loaded.config)) {
+            Some(client) => Backend::Remote(client),
+            None => {
+                let servers = not_running(&loaded.config).to_string();
+                return output.print(&servers, |servers| table(servers, output));
+            }
+        },
     };
-    let servers = runtime.block_on(Backend::Remote(client).get(&target(&["servers"], &[])))?;
+    let servers = runtime.block_on(backend.get(&target(&["servers"], &[])))?;
     output.print(servers.json()?, |servers| table(servers, output))
 }
 

@@ -93,6 +93,9 @@ struct Entry {
     repeat: Option<Repeat>,
 }
 
+/// Minimum length of the beginning of an id that finds a finished wait, in characters.
+const MIN_PREFIX: usize = 4;
+
 /// A waiting call's entry in the queue.
 #[derive(Debug)]
 pub(super) struct QueuePlace {
@@ -547,8 +550,13 @@ impl State {
         self.by_id.get(&ApprovalId::of_text(id)).copied()
     }
 
+    /// The newest finished wait with this id, or whose id begins with it, as lists show ids.
     fn over(&self, id: &str) -> Option<&Decided> {
-        self.decided.iter().rev().find(|decided| decided.id.as_str() == id)
+        let is_it = |decided: &&Decided| match id.len() {
+            0..MIN_PREFIX => false,
+            _ => decided.id.as_str().starts_with(id),
+        };
+        self.decided.iter().rev().find(is_it)
     }
 
     /// Ends a wait whose time is up.

@@ -176,6 +176,10 @@ fn own(record: &Value) -> Vec<String> {
                 false => format!("{} by {by}", word("/metadata/state")),
             }]
         }
+        "approval" => {
+            let by = text(record, "/metadata/by");
+            vec![if by.is_empty() { cause } else { format!("{cause} by {by}") }]
+        }
         // Calls, decisions, and records without details.
         _ => vec![cause],
     }
