@@ -315,7 +315,7 @@ impl TableLayout {
         });
         let below = self.below.as_ref().and_then(|it| Some((it, &cells.get(it.index)?.text)));
         if let Some((it, text)) = below.filter(|(_, text)| !text.is_empty()) {
-            let _ = write!(line, "\n{:INDENT$}{}", "", cut(text, it.width));
+            let _ = write!(line, "\n{:INDENT$}{}", "", cut_to(text, it.width, it.width * 3 / 4));
         }
         line
     }
@@ -468,6 +468,11 @@ pub(super) fn cell(text: &str) -> String {
 /// Truncates to `max` terminal columns, with an ellipsis. The cut is between two words, unless that leaves more than
 /// half of the width empty.
 pub(super) fn cut(text: &str, max: usize) -> String {
+    cut_to(text, max, max.div_ceil(2))
+}
+
+/// Like [`cut`], but the cut is between two words only if at least `min` columns remain.
+fn cut_to(text: &str, max: usize, min: usize) -> String {
     if text.width() <= max {
         return text.to_owned();
     }
@@ -483,7 +488,7 @@ pub(super) fn cut(text: &str, max: usize) -> String {
     }
     if next.is_some_and(|next| !next.is_whitespace())
         && let Some((words, _)) = kept.rsplit_once(char::is_whitespace)
-        && words.width() * 2 >= max
+        && words.width() >= min
     {
         kept.truncate(words.len());
     }
