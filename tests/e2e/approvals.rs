@@ -441,7 +441,7 @@ fn cap_8_approval_shows_that_its_client_is_disconnected() {
     let since = until("it is reported", || {
         waiting(&proxy)[0]["call"]["disconnected"].as_str().map(str::to_owned)
     });
-    assert!(since >= before["call"]["since"].as_str().unwrap().to_owned(), "{since}");
+    assert!(*since >= *before["call"]["since"].as_str().unwrap(), "{since}");
     let listed = proxy.cli(&["-o", "table", "approvals", "list"]).stdout;
     assert!(listed.contains("its client is disconnected"), "{listed}");
     // The client may return for the response, so the call is made.
