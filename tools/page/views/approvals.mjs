@@ -59,11 +59,15 @@ export async function look({ page, wrong }) {
   step('what a call is about is a link away');
   for (const [name, address] of [
     ['stub:no_hints', /#tools\?tool=stub%3Ano_hints$/], ['admin', /#principals\?name=admin$/],
-    ['its earlier calls', /#activity\?server=stub&tool=no_hints&principal=admin$/], ['what the rules say', /#policy\?principal=admin&tool=stub%3Ano_hints&part=explain$/],
+    ['its earlier calls', /#activity\?server=stub&tool=no_hints&principal=admin$/], ['what the rules say', /#policy\?principal=admin&tool=stub%3Ano_hints&part=explain&approval=\S+$/],
   ]) {
     await still.first().getByRole('link', { name, exact: true }).click();
     await until(() => address.test(page.url()), () => page.url());
-    if (name === 'what the rules say') await until(async () => await page.locator('#explain-form [name=tool]').inputValue() === 'stub:no_hints', () => page.url());
+    if (name === 'what the rules say') {
+      await page.locator('#explained .card').waitFor();
+      assert.equal(await page.locator('#explain-form [name=tool]').inputValue(), 'stub:no_hints');
+      assert.equal(await page.locator('#explain-form [name=action]').inputValue(), 'write');
+    }
     await go(page, '#approvals');
     await still.first().waitFor();
   }
