@@ -545,7 +545,6 @@ mod tests {
 
     const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn key_and_data_folder_are_found_in_a_text_with_a_syntax_error() {
         let text = r#"{
@@ -571,6 +570,7 @@ mod tests {
         assert_eq!(api_key_in(r#"{"api_key": "k"}"#).as_deref(), Some("k"));
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn cfg_1_folder_that_cannot_be_created_is_not_usable() {
         let problem = unusable(Path::new("/proc/mcpproxy/data")).unwrap();

@@ -409,10 +409,10 @@ function fold(made, decision) {
     const names = [rules, guard].flat().filter((name) => name && !own.includes(name)).join(', ');
     if (names) cause.prepend(visible(`${names}: `));
   } else if (!reason || !own.includes(reason)) {
-    const told = why(decision);
-    if (status === 'rejected') told.forEach((one) => one.classList.replace('blocked', 'rejected'));
-    if (cause) cause.after(...told);
-    else made.querySelector('.why').prepend(...told);
+    const reasons = why(decision);
+    if (status === 'rejected') reasons.forEach((one) => one.classList.replace('blocked', 'rejected'));
+    if (cause) cause.after(...reasons);
+    else made.querySelector('.why').prepend(...reasons);
   }
   if (decision.status === 'warning') made.querySelector('.tag.success, .tag.error')?.after(' ', tag('warning'));
   return made;

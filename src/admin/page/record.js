@@ -191,14 +191,14 @@ function details(activity, exact, about, call) {
 function verdict({ metadata: decision = {}, status }, call) {
   const { error_message: own = '' } = call;
   const isBlocked = status === 'blocked';
-  const isTold = own && (own.includes(decision.reason) || (isBlocked && /^(in|out)put_validation$/.test(decision.policy)));
+  const isRepeated = own && (own.includes(decision.reason) || (isBlocked && /^(in|out)put_validation$/.test(decision.policy)));
   const word = isBlocked && call.status === 'rejected' ? call.status : status;
   const path = (text) => text && el('code', {}, text);
   const rules = Array.isArray(decision.rules) ? decision.rules.join(', ') : '';
   return el('div', { class: `decision ${word}` },
     tag(word === status ? decision.decision ?? word : word),
     pairs(['by', [String(decision.policy ?? '').replace('_', ' '), decision.mode && ` (${decision.mode})`]],
-      ['rules', rules], ['why', !isTold && decision.reason], ['where', path(decision.instance_path)],
+      ['rules', rules], ['why', !isRepeated && decision.reason], ['where', path(decision.instance_path)],
       ['schema', path(decision.schema_path)], ['limit', decision.guard]));
 }
 
