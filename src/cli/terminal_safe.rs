@@ -28,6 +28,11 @@ pub(super) fn joined(text: &str) -> String {
     line(&text.replace(['\n', '\t'], " ")).into_owned()
 }
 
+/// A name as an argument of a suggested command; `NAME` if it cannot be quoted visibly.
+pub(super) fn argument(name: &str) -> Cow<'_, str> {
+    quoted(name).unwrap_or_else(|| "NAME".into())
+}
+
 /// Quotes an argument for a shell, on one line. `None` if it contains characters that cannot be quoted visibly.
 pub(super) fn quoted(argument: &str) -> Option<Cow<'_, str>> {
     let visible = !argument.contains(is_hidden);

@@ -8,7 +8,7 @@ use crate::completion::{Vocabulary, suggesting, unknown_server};
 use crate::error::{CommandError, Exit};
 use crate::format::{counted, list, text};
 use crate::output::{Output, Paragraph, confirm, declined, parse};
-use crate::terminal_safe::{line, quoted};
+use crate::terminal_safe::{argument, line};
 use crate::{backend, running_proxy, start_proxy};
 use http::StatusCode;
 use mcpproxy_config::edit::EditedJson;
@@ -129,7 +129,7 @@ const CONNECTED: &str = "connected";
 /// Reason why the tools of a server are not known or out of date, and the command that helps. Without a running proxy
 /// the state is unknown.
 fn recovery(name: &str, state: Option<&str>) -> String {
-    let word = quoted(name).unwrap_or_else(|| "NAME".into());
+    let word = argument(name);
     match state {
         None => {
             "no mcpproxy is running: `mcpproxy serve` starts the server and reads them".to_owned()
@@ -149,7 +149,7 @@ fn recovery(name: &str, state: Option<&str>) -> String {
 /// Message if no tool of a server is unannotated.
 fn nothing_to_ask(name: &str, tools: usize, state: Option<&str>) -> String {
     let shown = line(name);
-    let word = quoted(name).unwrap_or_else(|| "NAME".into());
+    let word = argument(name);
     match state {
         Some(CONNECTED) if tools == 0 => format!("'{shown}' has no tools."),
         Some(CONNECTED) => format!(

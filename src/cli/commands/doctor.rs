@@ -15,7 +15,7 @@ use crate::output::{Output, Paragraph, of_state};
 use crate::server_state;
 use crate::server_state::{ServerTrial, try_servers};
 use crate::table::TableView;
-use crate::terminal_safe::{line, quoted};
+use crate::terminal_safe::{argument, line, quoted};
 use crate::{logging, output, running_proxy, start_proxy};
 use mcpproxy_config::Config;
 use mcpproxy_config::file::Loaded;
@@ -441,7 +441,7 @@ fn servers(
 
 /// Finding about tools of a server that wait for an operator, if there are any.
 fn in_quarantine(name: &str, held: usize) -> Option<Diagnosis> {
-    let quoted = quoted(name).unwrap_or_else(|| "NAME".into());
+    let quoted = argument(name);
     (held > 0).then(|| Diagnosis {
         fix: format!("mcpproxy tools diff {quoted}, then mcpproxy tools approve {quoted}"),
         ..Diagnosis::new(
@@ -476,7 +476,7 @@ fn running_server(config: &Config, server: &Value) -> Vec<Diagnosis> {
     if let Some(Err(fault)) = second_connection(server) {
         found.push(odd(
             format!("{name}: {fault}"),
-            format!("mcpproxy upstream logs {}", quoted(&name).unwrap_or_else(|| "NAME".into())),
+            format!("mcpproxy upstream logs {}", argument(&name)),
         ));
     }
     if let Some(items) = nonconforming_items(server, MAX_NAMED) {
@@ -526,7 +526,7 @@ fn unannotated(server: &str, tools: &[String], read: Unannotated) -> Option<Diag
         "{server}: {} marked neither read-only nor destructive: {named}{more}; a read of {them} is {effect}",
         counted(tools.len(), "tool")
     );
-    let name = quoted(server).unwrap_or_else(|| "NAME".into());
+    let name = argument(server);
     (!tools.is_empty()).then(|| Diagnosis {
         fix: format!("mcpproxy tools annotate {name}"),
         ..Diagnosis::new(DiagnosisKind::Odd, "server", text)
@@ -540,7 +540,7 @@ const READ_LINES: usize = 50;
 
 /// Finding for a server that is not usable, with its last output. A running proxy can restart it.
 fn failed(config: &Config, name: &str, reason: &str, is_running: bool) -> Diagnosis {
-    let name_word = quoted(name).unwrap_or_else(|| "NAME".into());
+    let name_word = argument(name);
     let needs_login = reason.contains("upstream login");
     let lines = match needs_login {
         true => Vec::new(),

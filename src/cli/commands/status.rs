@@ -9,7 +9,7 @@ use crate::format::{counted, list, nonconforming_items, text};
 use crate::http_client::HttpClient;
 use crate::output::{Output, Paragraph, of_state};
 use crate::table::{TableView, cell, cut};
-use crate::terminal_safe::{joined, line, quoted};
+use crate::terminal_safe::{argument, joined, line};
 use crate::{logging, output, running_proxy, start_proxy};
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::Severity;
@@ -211,7 +211,7 @@ fn running(
         let held = number(server, "/quarantined");
         let name = text(server, "/name");
         let tools = counted(held, "tool");
-        let named = quoted(&name).unwrap_or_else(|| "NAME".into());
+        let named = argument(&name);
         (held > 0)
             .then(|| format!("server {name}: {tools} in quarantine (mcpproxy tools diff {named})"))
     };
@@ -245,7 +245,7 @@ fn server_warning(server: &Value) -> Option<String> {
     match &*state {
         "failed" => Some(format!("server {name} is failed: mcpproxy doctor")),
         "needs-login" => {
-            let word = quoted(&name).unwrap_or_else(|| "NAME".into());
+            let word = argument(&name);
             Some(format!("server {name} needs a login: mcpproxy upstream login {word}"))
         }
         _ => None,
@@ -333,7 +333,7 @@ fn server_line(server: &Value, TableView { width, colors }: TableView) -> String
     let held = server.pointer("/quarantined").and_then(Value::as_u64).unwrap_or_default();
     let held = (held > 0).then(|| {
         let name = text(server, "/name");
-        let named = quoted(&name).unwrap_or_else(|| "NAME".into());
+        let named = argument(&name);
         format!("{held} quarantined (mcpproxy tools diff {named})")
     });
     let about = [about].into_iter().chain(held).chain(nonconforming_items(server, 1));

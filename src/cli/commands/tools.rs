@@ -10,7 +10,7 @@ use crate::error::{CommandError, Exit};
 use crate::format::{list, text};
 use crate::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, write};
 use crate::table::{Cell, Column, Fit, cell, cut};
-use crate::terminal_safe::{clean, line, quoted};
+use crate::terminal_safe::{argument, clean, line, quoted};
 use crate::{backend, logging};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -122,7 +122,7 @@ fn show(data: &Value, width: Option<usize>) -> String {
     let command = command(tool);
     let _ = writeln!(shown, "{}\n", Paragraph::new(width).indented(2).text(&line(&name)));
     if is_quarantined(tool) {
-        let named = quoted(&name).unwrap_or_else(|| "NAME".into());
+        let named = argument(&name);
         let _ = writeln!(
             shown,
             "Its definition is in quarantine: `mcpproxy tools diff {named}` shows why, `mcpproxy tools approve {named}` accepts it.\n"
@@ -169,7 +169,7 @@ pub(super) async fn diff(
     output.print(found.json()?, |found| {
         let mut shown = shown(found, output.view.colors);
         if list(found, "/tools").iter().any(is_quarantined) {
-            let name = quoted(name).unwrap_or_else(|| "NAME".into());
+            let name = argument(name);
             let _ = writeln!(shown, "Accept  mcpproxy tools approve {name}");
         }
         shown

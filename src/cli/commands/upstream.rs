@@ -16,7 +16,7 @@ use crate::output::{Output, Paragraph, confirm, declined, of_state};
 use crate::running_proxy::ReloadReport;
 use crate::server_state::{ServerTrial, try_new_server};
 use crate::table::{Cell, Column, Fit, cell};
-use crate::terminal_safe::{line, quoted};
+use crate::terminal_safe::{argument, line, quoted};
 use crate::{backend, logging, output, running_proxy, server_state, start_proxy};
 use anstyle::Style;
 use mcpproxy_catalog::persist;
@@ -303,7 +303,7 @@ pub(super) fn add(
 /// Next step for a server that is not usable; its entry is in `file`.
 fn next_step(trial: &ServerTrial, is_running: bool, file: &str) -> String {
     server_state::set_variable(&trial.reason, is_running).unwrap_or_else(|| {
-        let name = quoted(&trial.name).unwrap_or_else(|| "NAME".into());
+        let name = argument(&trial.name);
         format!("correct its entry in {file}, or see `mcpproxy upstream logs {name}`")
     })
 }
