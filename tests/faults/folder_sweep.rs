@@ -788,7 +788,7 @@ fn look(address: &str, tokens: &[String], undamaged: &Seen) -> Result<Seen, Stri
     let deadline = Instant::now() + SETTLES_WITHIN;
     let (authority, faults) = loop {
         let (authority, is_settled) = authority(address, tokens)?;
-        let faults = get(address, "/api/v1/status")?.1["data"]["faults"].to_string();
+        let faults = faults_except_quarantine(get(address, "/api/v1/status")?.1);
         let is_expected = is_settled && authority == undamaged.authority;
         let is_final = is_settled && (faults != "[]" || undamaged.records == 0);
         if is_expected || is_final || Instant::now() > deadline {
@@ -799,6 +799,14 @@ fn look(address: &str, tokens: &[String], undamaged: &Seen) -> Result<Seen, Stri
     let permits_forbidden = permits_forbidden(address)?;
     let log = String::new();
     Ok(Seen { records, gaps, faults, authority, permits_forbidden, is_unreadable, log })
+}
+
+/// The faults of a status. Tools in quarantine are left out: their number is part of the authority.
+fn faults_except_quarantine(mut status: Value) -> String {
+    let faults = status["data"]["faults"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let is_quarantine =
+        |fault: &Value| fault["cause"].as_str().is_some_and(|it| it.ends_with("in quarantine"));
+    faults.into_iter().filter(|fault| !is_quarantine(fault)).collect::<Value>().to_string()
 }
 
 /// The authority of each principal, and whether all servers are connected or failed.
