@@ -112,6 +112,9 @@ struct TakenUp {
     unsaved: Option<UnsavedSet>,
 }
 
+/// Changes and problems of the sets that were read, and schemas that are not compiled yet.
+type ReadSets = (Vec<(Arc<str>, Change)>, Vec<PendingSchema>);
+
 impl Catalog {
     /// Creates an empty catalog in which every configured server is awaited.
     pub fn new(settings: Settings) -> Self {
@@ -217,8 +220,21 @@ impl Catalog {
     /// themselves do not count as a change, because they were added when the sets were stored. Blocks on the disk and
     /// until every schema is compiled; tools are available before that.
     pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
-        let servers: Vec<_> = self.settings.load().servers.keys().cloned().collect();
-        let (mut changes, late) = self.remember(&servers);
+        self.after_reading(self.remember(&self.configured()))
+    }
+
+    /// Like [`Self::restore`], but leaves damaged files as they are, so that the next start of the proxy reports them.
+    pub fn read_stored(&self) -> Vec<(Arc<str>, Change)> {
+        self.after_reading(self.read(&self.configured()))
+    }
+
+    fn configured(&self) -> Vec<Arc<str>> {
+        self.settings.load().servers.keys().cloned().collect()
+    }
+
+    /// Compiles the schemas of sets that were read, and keeps the changes that [`Self::restore`] returns.
+    fn after_reading(&self, read: ReadSets) -> Vec<(Arc<str>, Change)> {
+        let (mut changes, late) = read;
         self.compile(late, &mut changes);
         for (_, change) in &mut changes {
             let Change { disk, found, pinned, first_sight, .. } = std::mem::take(change);
@@ -228,8 +244,17 @@ impl Catalog {
         changes
     }
 
+    /// Loads the stored pins and sets of those `servers` that were not loaded yet, and writes damaged pins again.
+    fn remember(&self, servers: &[Arc<str>]) -> ReadSets {
+        let (mut changes, late) = self.read(servers);
+        if let (Some(problem), Some((_, change))) = (self.write_pins(), changes.first_mut()) {
+            change.disk.get_or_insert(problem);
+        }
+        (changes, late)
+    }
+
     /// Loads the stored pins and sets of those `servers` that were not loaded yet.
-    fn remember(&self, servers: &[Arc<str>]) -> (Vec<(Arc<str>, Change)>, Vec<PendingSchema>) {
+    fn read(&self, servers: &[Arc<str>]) -> ReadSets {
         let Some(folder) = self.saving.folder() else { return Default::default() };
         let mut remembered = self.remembered.lock();
         let (mut sets, mut changes) = (Vec::new(), Vec::new());
@@ -293,9 +318,6 @@ impl Catalog {
                 }
                 None => changes.push((server, change)),
             }
-        }
-        if let (Some(problem), Some((_, change))) = (self.write_pins(), changes.first_mut()) {
-            change.disk.get_or_insert(problem);
         }
         (changes, late)
     }

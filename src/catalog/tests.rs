@@ -282,6 +282,10 @@ fn stored_set_without_pins_is_pinned_unchanged() {
         "the stored set now requires pins"
     );
     std::fs::write(&pins, "damaged").unwrap();
+    let reader = Catalog::new(settings.clone());
+    assert_eq!(reader.read_stored().len(), 1);
+    assert_eq!(trust(&reader, "s:x"), Trust::Given);
+    assert_eq!(std::fs::read(&pins).unwrap(), b"damaged", "a reader leaves the file as it is");
     let catalog = Catalog::new(settings.clone());
     let message = catalog.restore().remove(0).1.disk.unwrap();
     assert!(message.contains("the last good copy is in force"), "{message}");

@@ -805,19 +805,29 @@ const MAX_SHOWN_CHARS: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explained {
     pub ruling: Ruling,
+    /// Action that the rules evaluate: for a call, the greater of the stated operation and the one recommended for the
+    /// tool.
+    pub action: RuleAction,
     /// Rules whose scope matches, in file order.
     pub rules: Vec<RuleTrace>,
+    /// Rules that would match a call of this tool by this principal with another action, in file order.
+    pub rules_for_other_actions: Vec<RulePlace>,
 }
 
+/// A rule and its place in the rule files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleTrace {
+pub struct RulePlace {
     pub rule: Box<str>,
-    /// File of the rule.
     pub file: Arc<str>,
     /// First line, counted from 1.
     pub line: usize,
     /// `permit` or `forbid`.
     pub effect: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleTrace {
+    pub at: RulePlace,
     /// Result of its condition.
     pub outcome: RuleOutcome,
     /// Paths that the rule reads, with their values in Cedar syntax; `None` if absent.
@@ -829,7 +839,8 @@ pub struct RuleTrace {
 pub enum RuleOutcome {
     /// The condition holds.
     Holds,
-    Fails,
+    /// The condition does not hold.
+    DoesNotHold,
     /// The condition cannot be evaluated, so the request is denied.
     Errs(String),
 }
@@ -842,6 +853,33 @@ fn explain(all: &[Arc<ParsedRule>], ruling: Ruling, asked: &RuleRequest<'_>) -> 
         Err(why) => Some((rule, Some(Truth::Error(why)))),
     });
     let traces = met.map(|(rule, error)| RuleTrace {
+        at: place(rule),
+        outcome: match error.unwrap_or_else(|| alone(rule, asked, entities.as_ref())) {
+            Truth::Yes => RuleOutcome::Holds,
+            Truth::No => RuleOutcome::DoesNotHold,
+            Truth::Error(why) => RuleOutcome::Errs(why),
+        },
+        values: values(&rule.needs, asked, entities.as_ref()),
+    });
+    let other_calls =
+        || RuleAction::ALL.into_iter().filter(|action| action.is_call() && *action != asked.action);
+    let is_for_another_action = |rule: &&Arc<ParsedRule>| {
+        let matches = |action| rule.applies(&RuleRequest { action, ..*asked }, &target) == Ok(true);
+        asked.action.is_call()
+            && rule.applies(asked, &target) == Ok(false)
+            && other_calls().any(matches)
+    };
+    let others = all.iter().filter(is_for_another_action).map(|rule| place(rule));
+    Explained {
+        ruling,
+        action: asked.action,
+        rules: traces.collect(),
+        rules_for_other_actions: others.collect(),
+    }
+}
+
+fn place(rule: &ParsedRule) -> RulePlace {
+    RulePlace {
         rule: rule.name.clone(),
         file: Arc::clone(&rule.file),
         line: rule.line,
@@ -849,14 +887,7 @@ fn explain(all: &[Arc<ParsedRule>], ruling: Ruling, asked: &RuleRequest<'_>) -> 
             Effect::Permit => "permit",
             Effect::Forbid => "forbid",
         },
-        outcome: match error.unwrap_or_else(|| alone(rule, asked, entities.as_ref())) {
-            Truth::Yes => RuleOutcome::Holds,
-            Truth::No => RuleOutcome::Fails,
-            Truth::Error(why) => RuleOutcome::Errs(why),
-        },
-        values: values(&rule.needs, asked, entities.as_ref()),
-    });
-    Explained { ruling, rules: traces.collect() }
+    }
 }
 
 /// Values of the paths that a rule reads.

@@ -853,7 +853,7 @@ fn servers_to_move_are_chosen_at_a_terminal() {
     home.put(file, before);
     let seen = home.typed(&["connect", client], "y\nn\n");
     assert!(
-        seen.contains("Move 4 servers into mcpproxy, and remove 1 server that it has from Cursor?")
+        seen.contains("Move 4 servers into mcpproxy, and remove 1 server that mcpproxy already has from the config of Cursor?")
             && seen.contains("[y/N, or numbers"),
         "{seen}"
     );
@@ -880,7 +880,7 @@ fn server_already_in_mcpproxy_is_removed_and_not_reported_as_moved() {
     let hint = "`mcpproxy connect cursor --move` removes them there.";
     assert!(done(&output).contains(hint), "{}", output.stdout);
     let seen = home.typed(&["connect", "cursor"], "n\n");
-    assert!(seen.contains("Remove 1 server from Cursor, which mcpproxy has?"), "{seen}");
+    assert!(seen.contains("Remove 1 server that mcpproxy already has from the config of Cursor?"), "{seen}");
     let output = home.run(&["connect", "cursor", "--move", "--yes"]);
     let removed = "Removed from Cursor: known (mcpproxy has it as 'renamed').";
     assert!(done(&output).contains(removed), "{}", output.stdout);

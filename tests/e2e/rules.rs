@@ -258,7 +258,7 @@ fn explanation_names_the_key_that_a_rule_reads() {
             &printed["rules"][0]["error"],
             &printed["rules"][1]["outcome"]
         ],
-        [&json!("error"), &json!(why), &json!("fails")],
+        [&json!("error"), &json!(why), &json!("does_not_hold")],
         "{printed}"
     );
     let shown = proxy.cli(&explain);
@@ -527,11 +527,14 @@ fn command_line_checks_tests_and_explains_rules() {
         json!([{"path": "context.args.size", "value": "500"}]),
         "{answer}"
     );
+    assert_eq!((&answer["decider"], &answer["action"]), (&json!("rules"), &json!("read")));
     let explain = |name: &str, more: &[&str]| {
         let words = ["policy", "explain", "--as", name, "--tool", "s:echo"];
         proxy.cli(&[&words[..], more].concat()).stdout
     };
     assert!(explain("admin", &[]).starts_with("allow"));
+    let other = explain("admin", &["--action", "destructive"]);
+    assert!(other.contains("\nrules for other actions only: known-words ("), "{other}");
     let nobody = proxy.cli(&["policy", "explain", "--as", "ci", "--tool", "s:echo"]);
     assert_eq!(nobody.code, Some(1), "{}", nobody.stdout);
     assert!(
@@ -545,6 +548,9 @@ fn command_line_checks_tests_and_explains_rules() {
     assert!(explain("token:ci", &["--action", "read"]).starts_with("allow"));
     let denied = explain("token:ci", &["--action", "write"]);
     assert!(denied.starts_with("deny: Token 'ci' does not allow tool 's:echo'"), "{denied}");
+    assert!(denied.contains("\naction: write\n"), "{denied}");
+    let denied = explain("token:ci", &["--action", "write", "-o", "json"]);
+    assert!(denied.contains(r#""decider":"token""#), "{denied}");
 }
 
 #[test]

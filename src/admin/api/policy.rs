@@ -27,9 +27,9 @@ use mcpproxy_gateway::proxy::rule_replay::{ReplayReport, RuleReplay, UnreadableR
 use mcpproxy_gateway::proxy::{Worker, dispatch};
 use mcpproxy_policy::intent::{Operation, Sensitivity};
 use mcpproxy_policy::rules::{
-    Explained, KnownTools, PRINCIPALS, RuleAction, RuleOptions, RuleOutcome, RuleProblem,
-    RuleRequest, RuleSet, RuleTarget, RuleText, RuleTrace, RulesDefault, Ruling, Subject,
-    is_principal,
+    Explained, KnownTools, PRINCIPALS, RuleAction, RuleOptions, RuleOutcome, RulePlace,
+    RuleProblem, RuleRequest, RuleSet, RuleTarget, RuleText, RuleTrace, RulesDefault, Ruling,
+    Subject, is_principal,
 };
 use mcpproxy_policy::tool::{Approval, Tool, ToolName, Trust};
 use mcpproxy_policy::{ApprovalDemand, SessionFacts, token_denial};
@@ -188,6 +188,13 @@ struct Explanation {
     /// Deciding rules; empty if the call is allowed by default, or denied by the token's scope.
     #[schema(value_type = Vec<String>)]
     decided_by: Vec<Box<str>>,
+    /// Source of the decision: `token` if the token's scope excludes the call, `rules` if a rule decided, otherwise
+    /// `default`.
+    #[schema(value_type = String, pattern = "^(token|rules|default)$")]
+    decider: &'static str,
+    /// Action that the rules evaluate: the greater of the stated operation and the one recommended for the tool.
+    #[schema(value_type = CallAction)]
+    action: &'static str,
     /// Message for the agent if the call is denied. If it is allowed, a note on the principal, a required approval or
     /// the tool's quarantine; may be empty.
     text: String,
@@ -196,26 +203,41 @@ struct Explanation {
     mode: &'static str,
     /// The rules that apply to the call.
     rules: Vec<MetRule>,
+    /// Rules about this principal and tool that do not apply, because they are for other actions.
+    rules_for_other_actions: Vec<PlacedRule>,
 }
 
-/// A rule that applies to the call.
+/// A rule and its place.
 #[derive(Serialize, ToSchema)]
-struct MetRule {
+struct PlacedRule {
     /// The rule's name.
     #[schema(value_type = String)]
     rule: Box<str>,
     #[schema(value_type = String, pattern = "^(permit|forbid)$")]
     effect: &'static str,
-    /// Result of its condition.
-    #[schema(value_type = String, pattern = "^(holds|fails|error)$")]
-    outcome: &'static str,
-    /// Evaluation error, or empty.
-    error: String,
     /// File that contains it.
     #[schema(value_type = String)]
     file: Arc<str>,
     /// Line where it starts.
     line: usize,
+}
+
+impl From<RulePlace> for PlacedRule {
+    fn from(RulePlace { rule, file, line, effect }: RulePlace) -> Self {
+        Self { rule, effect, file, line }
+    }
+}
+
+/// A rule that applies to the call.
+#[derive(Serialize, ToSchema)]
+struct MetRule {
+    #[serde(flatten)]
+    at: PlacedRule,
+    /// Result of its condition.
+    #[schema(value_type = String, pattern = "^(holds|does_not_hold|error)$")]
+    outcome: &'static str,
+    /// Evaluation error, or empty.
+    error: String,
     /// Values that the rule evaluates.
     saw: Vec<SawValue>,
 }
@@ -233,19 +255,11 @@ impl From<RuleTrace> for MetRule {
     fn from(saw: RuleTrace) -> Self {
         let (outcome, error) = match saw.outcome {
             RuleOutcome::Holds => ("holds", String::new()),
-            RuleOutcome::Fails => ("fails", String::new()),
+            RuleOutcome::DoesNotHold => ("does_not_hold", String::new()),
             RuleOutcome::Errs(why) => ("error", why),
         };
         let value = |(path, value)| SawValue { path, value };
-        Self {
-            rule: saw.rule,
-            effect: saw.effect,
-            outcome,
-            error,
-            file: saw.file,
-            line: saw.line,
-            saw: saw.values.into_iter().map(value).collect(),
-        }
+        Self { at: saw.at.into(), outcome, error, saw: saw.values.into_iter().map(value).collect() }
     }
 }
 
@@ -288,21 +302,24 @@ pub(super) async fn explain(
         })?;
     let of_token = token_outcome(worker, &asked, &tool).await?;
     let settings = worker.settings();
+    let call = request(&asked, &tool, arguments);
     let (explained, mode) = match &settings.policy.rules {
         None => {
-            let ruling = Ruling::Permitted(Vec::new());
-            (Explained { ruling, rules: Vec::new() }, "none")
+            let explained = Explained {
+                ruling: Ruling::Permitted(Vec::new()),
+                action: call.with_effective_action().action,
+                rules: Vec::new(),
+                rules_for_other_actions: Vec::new(),
+            };
+            (explained, "none")
         }
-        Some(rules) => {
-            let explained = rules.explain(&request(&asked, &tool, arguments));
-            (explained, rules.options().mode.as_str())
-        }
+        Some(rules) => (rules.explain(&call), rules.options().mode.as_str()),
     };
     let mut explanation = explanation(explained, mode);
     match of_token {
         Some(TokenOutcome::Denied(text)) => {
-            (explanation.decision, explanation.decided_by, explanation.text) =
-                ("deny", Vec::new(), text);
+            (explanation.decision, explanation.decider) = ("deny", "token");
+            (explanation.decided_by, explanation.text) = (Vec::new(), text);
         }
         Some(TokenOutcome::Unknown(text)) if explanation.text.is_empty() => explanation.text = text,
         Some(TokenOutcome::Unknown(_)) | None => {}
@@ -376,8 +393,17 @@ fn explanation(explained: Explained, mode: &'static str) -> Explanation {
         Ruling::Permitted(by) => ("allow", by, String::new()),
         Ruling::Refused(denial) => ("deny", denial.rules.clone(), denial.to_string()),
     };
-    let rules = explained.rules.into_iter().map(MetRule::from).collect();
-    Explanation { decision, decided_by, text, mode, rules }
+    let other_actions = explained.rules_for_other_actions.into_iter().map(PlacedRule::from);
+    Explanation {
+        decision,
+        decider: if decided_by.is_empty() { "default" } else { "rules" },
+        decided_by,
+        action: explained.action.as_str(),
+        text,
+        mode,
+        rules: explained.rules.into_iter().map(MetRule::from).collect(),
+        rules_for_other_actions: other_actions.collect(),
+    }
 }
 
 /// Approximate maximum number of records per page of a replay. The last portion may exceed it.

@@ -229,17 +229,18 @@ async function otherReason(call) {
 }
 
 function explained(data, other) {
-  const isByToken = data.decision === 'deny' && data.text.startsWith("Token '");
+  const isByToken = data.decider === 'token';
   const who = isByToken ? 'The token refuses' : `The rules ${data.decision === 'allow' ? 'allow' : 'refuse'}`;
   fill(said, el('div', { class: `card decision ${data.decision}` },
     el('div.line', {}, el('h2', {}, `${who} it`), tag(data.decision)),
     !isByToken && other,
     data.text && para(el('bdi', {}, data.text)),
-    pairs(['mode', data.mode], ['decided by', isByToken ? 'the scope of the token' : data.decided_by.join(', ') || 'the default']),
+    pairs(['action', data.action], ['mode', data.mode], ['decided by', isByToken ? 'the scope of the token' : data.decided_by.join(', ') || 'the default']),
     quiet('Operation, arguments, limits and approval of a call are checked apart from the rules.'),
     data.rules.length === 0 && quiet('No rule is about such a call.'),
+    data.rules_for_other_actions.length > 0 && quiet('Rules for other actions only: ', data.rules_for_other_actions.map((rule, at) => [at > 0 && ', ', identifier(rule.rule)]), '.'),
     data.rules.map((rule) => el('div.met', {},
-      el('div.line', {}, el('strong', {}, identifier(rule.rule)), el('span', {}, tag(rule.effect), ', ', rule.outcome === 'fails' ? 'does not hold' : rule.outcome)),
+      el('div.line', {}, el('strong', {}, identifier(rule.rule)), el('span', {}, tag(rule.effect), ', ', rule.outcome.replaceAll('_', ' '))),
       rule.error && trouble(rule.error),
       placeOf(rule),
       pairs(...rule.saw.map((it) => [it.path, it.value ?? 'not there']))))));

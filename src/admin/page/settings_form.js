@@ -1,6 +1,6 @@
 // A form for the settings that can be changed here, made from the JSON Schema of the config.
 
-import { bytes, el, fill, labelled, number, option } from './dom.js';
+import { button, bytes, el, fill, labelled, number, option } from './dom.js';
 
 const HIDDEN = '(not shown)';
 const ALL = 'All servers';
@@ -81,7 +81,7 @@ function fits(schema, value) {
 
 /**
  * The form of `settings`, of which those at `patchable` paths can be changed; `changed` is called after each change of `next`.
- * Settings of single tools and principals, whose names are free, are changed as JSON.
+ * A path with `*` is a setting of a tool or principal, to which its user adds names.
  */
 export function settingsForm(schema, { settings, patchable }, next, changed) {
   const fields = el('div', {});
@@ -110,19 +110,56 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
     return el('div.setting', {}, el('label', { for: made.id }, name), made, el('p', { id: help, class: 'quiet' }, at.description ?? ''));
   }
 
+  /** The fields of the names that have settings below `before`, and a field that adds a name. */
+  function named(before, all, words) {
+    const place = el('div', {});
+    const shown = new Set(Object.keys(get(next, before) ?? {}));
+    const one = (name) => all.map((rest) => field([...before, name, ...rest], [...words, name, ...rest]));
+    fill(place, [...shown].flatMap(one));
+    const name = el('input', { autocomplete: 'off', spellcheck: 'false' });
+    const add = () => {
+      const typed = name.value.trim();
+      name.value = '';
+      if (!typed || shown.has(typed)) return;
+      shown.add(typed);
+      const made = one(typed);
+      place.append(...made.filter(Boolean));
+      place.querySelector(`[data-path^="${CSS.escape([...before, typed].join('.'))}."]`)?.focus();
+    };
+    name.addEventListener('keydown', (event) => {
+      if (event.key !== 'Enter') return;
+      event.preventDefault();
+      add();
+    });
+    const adds = labelled(`Add a name to ${words.join('.')}`, name);
+    return [place, el('div.answer', {}, adds, button('Add', add))];
+  }
+
   function draw() {
     const server = of.value;
-    const wanted = paths.filter(([root, ...rest]) => (root === 'mcpServers') === Boolean(server)
-      && (server ? rest.slice(1) : rest).every((key) => key !== '*'));
+    const wanted = paths.filter(([root]) => (root === 'mcpServers') === Boolean(server)).map((path) => (server ? path.slice(2) : path));
+    const root = server ? ['mcpServers', server] : [];
     const sections = new Map();
-    for (const path of wanted) {
-      const words = server ? path.slice(2) : path;
-      const made = field(server ? ['mcpServers', server, ...words] : path, words);
+    const maps = new Map();
+    for (const words of wanted) {
+      const star = words.indexOf('*');
+      const before = words.slice(0, star);
+      const key = before.join('.');
+      let made;
+      if (star < 0) made = field([...root, ...words], words);
+      else if (maps.has(key)) {
+        maps.get(key).push(words.slice(star + 1));
+        continue;
+      } else {
+        const rest = [words.slice(star + 1)];
+        maps.set(key, rest);
+        made = () => named([...root, ...before], rest, before);
+      }
       if (!made) continue;
       const section = words.length > 1 ? words[0] : GENERAL;
       sections.set(section, [...(sections.get(section) ?? []), made]);
     }
-    fill(fields, [...sections].map(([section, all]) => el('details', { open: section === GENERAL, 'data-section': section }, el('summary', {}, section.replaceAll('_', ' ')), all)));
+    fill(fields, [...sections].map(([section, all]) => el('details', { open: section === GENERAL, 'data-section': section }, el('summary', {}, section.replaceAll('_', ' ')), all.map((it) => (it instanceof Function ? it() : it)))));
     find();
   }
 
@@ -132,7 +169,7 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
     for (const section of fields.children) {
       const all = [...section.querySelectorAll('.setting')];
       for (const one of all) one.hidden = !one.textContent.toLowerCase().includes(word);
-      section.hidden = all.every((one) => one.hidden);
+      section.hidden = word !== '' && all.every((one) => one.hidden);
       section.open = word ? !section.hidden : section.dataset.section === GENERAL;
     }
     none.textContent = [...fields.children].every((section) => section.hidden) ? 'No setting matches.' : '';

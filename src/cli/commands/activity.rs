@@ -24,10 +24,12 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 mod export;
 mod reason;
 mod row;
+mod show;
 mod verify;
 
 /// Runs an activity command.
@@ -43,7 +45,7 @@ pub(super) fn run(
             backend::with(global, needs, list)
         }
         ActivityCommand::Show { id, time } => backend::with(global, needs, async |backend| {
-            row::show(id, *time, backend, output).await
+            show::show(id, *time, backend, output).await
         }),
         ActivityCommand::Summary { period } => backend::with(global, needs, async |backend| {
             let query = [("period", Some(period.as_str()))];
@@ -190,7 +192,7 @@ async fn with_related(found: &str, limit: u32, backend: &Backend) -> Result<Stri
     let mut listed: HashSet<_> = records.iter().map(|it| text(it, "/id").into_owned()).collect();
     let mut related = Vec::new();
     for record in records.iter().take(limit as usize) {
-        for about in row::about(record, backend).await? {
+        for about in show::about(record, backend).await? {
             if listed.insert(text(&about, "/id").into_owned()) {
                 related.push(about);
             }
@@ -289,14 +291,54 @@ fn summarized_name(name: &str) -> Cow<'_, str> {
 const EVENTS: &str = "/events";
 
 /// Default column widths for [`RowStyle::columns`], for people and for programs; a longer cell shifts the rest of its row.
-const WIDTHS_FOR_PEOPLE: [usize; 9] = [7, 14, 18, 30, 11, 8, 8, 20, 160];
+const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 14, 18, 30, 8, 8, 8, 20, 160];
 const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 14, 18, 14, 22, 11, 8, 8, 20, 160];
+
+/// Time for which a row waits for decisions about its record, which follow it at once.
+const DECISION_WAIT: Duration = Duration::from_millis(100);
+
+/// A record and the decisions about it, which share its row.
+struct HeldRow {
+    record: Value,
+    decisions: Vec<Value>,
+}
 
 /// Presentation of records.
 struct Lines<'a> {
     output: &'a Output,
     style: RowStyle,
     layout: TableLayout,
+}
+
+impl Lines<'_> {
+    /// Text to print after an event. A row of a table is held until it is known whether a decision about it follows.
+    fn event(&self, data: &[u8], held: &mut Option<HeldRow>) -> Result<String, CommandError> {
+        let json = std::str::from_utf8(data).map_err(CommandError::failed)?;
+        match self.output.format {
+            Format::Json => return Ok(self.output.json(json).into_owned()),
+            Format::Yaml => {
+                return Ok(format!("---\n{}", self.output.yaml(&output::parse(json)?)?));
+            }
+            Format::Table => {}
+        }
+        let record = output::parse(json)?;
+        let is_decision = text(&record, "/type") == "policy_decision";
+        match held {
+            Some(row) if is_decision && text(&record, "/parent_id") == text(&row.record, "/id") => {
+                row.decisions.push(record);
+                Ok(String::new())
+            }
+            _ => {
+                let earlier = held.replace(HeldRow { record, decisions: Vec::new() });
+                Ok(self.row(earlier))
+            }
+        }
+    }
+
+    fn row(&self, held: Option<HeldRow>) -> String {
+        let Some(HeldRow { record, decisions }) = held else { return String::new() };
+        self.layout.line(&self.style.row(&record, &decisions.iter().collect::<Vec<_>>()))
+    }
 }
 
 /// Reason why a stream ended.
@@ -322,7 +364,7 @@ pub(super) async fn watch(
         None => &WIDTHS_FOR_PROGRAMS,
     };
     let widths: Vec<_> = widths.iter().copied().map(CellWidths::of_longest).collect();
-    let layout = TableLayout::new(&style.columns(false), &widths, output.view);
+    let layout = TableLayout::new(&style.columns(true), &widths, output.view);
     let lines = Lines { output, style, layout };
     let events = events(node);
     let watch = async {
@@ -379,9 +421,20 @@ async fn follow(
     retries: &mut Retries,
 ) -> Result<End, CommandError> {
     let (mut decoder, mut data) = (Decoder::new(), Vec::new());
-    let mut is_established = false;
-    // An interrupted stream is resumed like a stream that ended.
-    while let Ok(Some(chunk)) = chunks.try_next().await {
+    let (mut is_established, mut held) = (false, None);
+    loop {
+        let wait = if held.is_some() { DECISION_WAIT } else { Duration::MAX };
+        let chunk = match tokio::time::timeout(wait, chunks.try_next()).await {
+            Ok(Ok(Some(chunk))) => chunk,
+            // An interrupted stream is resumed like a stream that ended.
+            Ok(Ok(None) | Err(_)) => break,
+            Err(_) => {
+                if !output::write_on(lines.row(held.take()).as_bytes())? {
+                    return Ok(End::Unread);
+                }
+                continue;
+            }
+        };
         if std::mem::replace(&mut is_established, true) {
             retries.reset();
         }
@@ -393,7 +446,7 @@ async fn follow(
                     let data = std::mem::take(&mut data);
                     match decoder.event() {
                         b"activity" => {
-                            let shown = render_event(&data, lines)?;
+                            let shown = lines.event(&data, &mut held)?;
                             if !output::write_on(shown.as_bytes())? {
                                 return Ok(End::Unread);
                             }
@@ -412,16 +465,8 @@ async fn follow(
             *last = String::from_utf8_lossy(decoder.last_id()).into_owned();
         }
     }
-    Ok(End::Over)
-}
-
-fn render_event(data: &[u8], lines: &Lines<'_>) -> Result<String, CommandError> {
-    let json = std::str::from_utf8(data).map_err(CommandError::failed)?;
-    Ok(match lines.output.format {
-        Format::Json => lines.output.json(json).into_owned(),
-        Format::Yaml => format!("---\n{}", lines.output.yaml(&output::parse(json)?)?),
-        Format::Table => lines.layout.line(&lines.style.row(&output::parse(json)?, &[])),
-    })
+    let shown = lines.row(held.take());
+    Ok(if output::write_on(shown.as_bytes())? { End::Over } else { End::Unread })
 }
 
 #[cfg(test)]
@@ -513,6 +558,37 @@ mod tests {
             let shown = table(&found, limit, "", &output, &RowStyle::of(&output, true, None));
             assert_eq!(shown.matches("tool_call").count(), expected, "-n {limit}: {shown}");
         }
+    }
+
+    #[test]
+    fn watched_call_and_the_decision_about_it_share_a_row() {
+        let output = Output {
+            format: Format::Table,
+            terminal: true,
+            view: crate::table::TableView { width: None, colors: crate::output::Colors::Plain },
+            stderr_colors: crate::output::Colors::Plain,
+        };
+        let style = RowStyle::of(&output, true, Some(TimeStyle::Utc));
+        let widths: Vec<_> = WIDTHS_FOR_PROGRAMS.map(CellWidths::of_longest).to_vec();
+        let layout = TableLayout::new(&style.columns(true), &widths, output.view);
+        let lines = Lines { output: &output, style, layout };
+        let call =
+            |id: &str| serde_json::json!({"id": id, "type": "tool_call", "status": "success"});
+        let decision = |of: &str| {
+            serde_json::json!({"id": "d", "type": "policy_decision", "parent_id": of,
+                "status": "warning", "metadata": {"reason": "of-the-rules"}})
+        };
+        let mut held = None;
+        let mut add =
+            |record: Value| lines.event(record.to_string().as_bytes(), &mut held).unwrap();
+        assert_eq!(add(call("first")), "");
+        assert_eq!(add(decision("first")), "");
+        let row = add(call("second"));
+        assert!(row.contains("first") && row.contains("warning: of-the-rules"), "{row}");
+        let row = add(decision("of-another"));
+        assert!(row.contains("second") && !row.contains("of-the-rules"), "{row}");
+        let row = lines.row(held.take());
+        assert!(row.contains("policy_decision") && row.contains("of-the-rules"), "{row}");
     }
 
     #[test]

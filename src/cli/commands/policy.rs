@@ -56,7 +56,7 @@ pub(super) fn run(
 pub(super) fn seen_tools(config: &Config) -> (Arc<Catalog>, KnownTools) {
     let catalog = Arc::new(Catalog::new(config.catalog()));
     // Errors are ignored here, because the proxy reports unreadable catalog files.
-    let _ = catalog.restore();
+    let _ = catalog.read_stored();
     let known = catalog.load().known_tools(&rule_files::servers(config));
     (catalog, known)
 }
@@ -183,7 +183,8 @@ pub(super) async fn explain(
 }
 
 fn draw_explanation(explanation: &Value, output: &Output) -> String {
-    let mut outcome = line(&text(explanation, "/decision")).into_owned();
+    let [decision, action] = ["/decision", "/action"].map(|at| text(explanation, at));
+    let mut outcome = line(&decision).into_owned();
     let by: Vec<_> = list(explanation, "/decided_by").iter().filter_map(Value::as_str).collect();
     if !by.is_empty() {
         let _ = write!(outcome, " by {}", line(&by.join(", ")));
@@ -192,10 +193,20 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
     if !why.is_empty() {
         let _ = write!(outcome, ": {why}");
     }
-    let mut drawn = Paragraph::new(output.view.width).indented(2).text(&outcome) + "\n";
+    let paragraph = Paragraph::new(output.view.width).indented(2);
+    let mut drawn = format!("{}\naction: {}\n", paragraph.text(&outcome), line(&action));
     let rules = list(explanation, "/rules");
+    let others = list(explanation, "/rules_for_other_actions").iter().map(|rule| {
+        let (file, at) = (text(rule, "/file"), text(rule, "/line"));
+        format!("{} ({}:{at})", line(&text(rule, "/rule")), line(file_name(&file)))
+    });
+    let others = others.collect::<Vec<_>>().join(", ");
+    if !others.is_empty() {
+        let others = paragraph.text(&format!("rules for other actions only: {others}"));
+        let _ = writeln!(drawn, "{others}");
+    }
     if rules.is_empty() {
-        if text(explanation, "/decision") == "allow" {
+        if decision == "allow" {
             let _ = writeln!(drawn, "no rule applies to such a call");
         }
         return drawn;
@@ -207,7 +218,7 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
             format!("{} = {value}", text(saw, "/path"))
         });
         let outcome = match (&*text(rule, "/outcome"), text(rule, "/error")) {
-            ("fails", _) => "does not hold".to_owned(),
+            ("does_not_hold", _) => "does not hold".to_owned(),
             (outcome, error) if error.is_empty() => outcome.to_owned(),
             (outcome, error) => format!("{outcome}: {error}"),
         };
@@ -721,10 +732,17 @@ mod tests {
     #[test]
     fn explanation_keeps_outcome_beside_long_names() {
         for name in crate::output::tests::names() {
+            let other = json!({"rule": name, "effect": "permit", "file": name, "line": 9});
             let explanation = serde_json::json!({"decision": "deny", "decided_by": [name], "text": name,
-                "rules": [{"rule": name, "effect": "forbid", "outcome": "applies", "file": name,
+                "action": "read", "rules_for_other_actions": [other], "rules": [{"rule": name, "effect": "forbid", "outcome": "applies", "file": name,
                     "line": 7, "saw": [{"path": "context.arguments", "value": name}]}]});
-            let keeps = ["deny by ", "applies", "OUTCOME"];
+            let keeps = [
+                "deny by ",
+                "applies",
+                "OUTCOME",
+                "action: read",
+                "rules for other actions only: ",
+            ];
             crate::output::tests::fits(|output| draw_explanation(&explanation, output), &keeps);
         }
     }

@@ -82,7 +82,7 @@ impl RuleAction {
 impl RuleRequest<'_> {
     /// The request with its effective action. For a tool call, this is the greater of the stated operation and the one
     /// recommended for the tool, so that an agent cannot avoid a rule by stating less than the tool does.
-    pub(super) fn with_effective_action(self) -> Self {
+    pub fn with_effective_action(self) -> Self {
         let stated = match self.action {
             RuleAction::Read => Operation::Read,
             RuleAction::Write => Operation::Write,

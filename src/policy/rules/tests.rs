@@ -131,7 +131,7 @@ fn rule_errs_for_another_spelling_of_a_resource_or_prompt_that_it_names() {
         "the URI is another spelling of 'file:///keys', which the rule names: write 'file:///keys'";
     assert!(refused.ends_with(&format!("rule 'keys': it cannot be evaluated: {why}")), "{refused}");
     let explained = rules.explain(&spelled);
-    let traced = explained.rules.iter().map(|it| (&*it.rule, it.outcome.clone()));
+    let traced = explained.rules.iter().map(|it| (&*it.at.rule, it.outcome.clone()));
     assert_eq!(traced.collect::<Vec<_>>(), [("keys", RuleOutcome::Errs(why.into()))]);
     assert!(!rules.shows_resource(spelled.subject, "files", "file:/keys"));
 
@@ -289,7 +289,7 @@ fn case_variant_of_a_read_argument_is_refused_under_both_evaluators() {
             let explained = rules.explain(&request);
             let errs = |at: usize| match &explained.rules[at].outcome {
                 RuleOutcome::Errs(why) => why.clone(),
-                RuleOutcome::Holds | RuleOutcome::Fails => String::new(),
+                RuleOutcome::Holds | RuleOutcome::DoesNotHold => String::new(),
             };
             assert_eq!(format!("it cannot be evaluated: {}", errs(1)), why, "{arguments}");
             assert_eq!(errs(0), "", "the other rule reads no such name");
@@ -760,7 +760,7 @@ fn action_of_a_call_is_the_greater_of_stated_and_recommended_operation() {
             assert_eq!(*denial(rules.decide(&request)).rule, *expected, "{stated} {annotations}");
             let explained = rules.explain(&request);
             assert_eq!(explained.rules.len(), 1, "{explained:?}");
-            assert_eq!(*explained.rules[0].rule, *expected, "{stated} {annotations}");
+            assert_eq!(*explained.rules[0].at.rule, *expected, "{stated} {annotations}");
         }
     }
 }
@@ -791,20 +791,26 @@ fn explain_traces_each_rule() {
              when { context.args has count && context.args.count > 10 };
            @id("other") forbid(principal == Agent::"token:z", action, resource);
            @id("odd") permit(principal, action == Action::"destructive", resource == Tool::"files:delete")
-             when { context.args.path == context.client };"#,
+             when { context.args.path == context.client };
+           @id("reads") forbid(principal, action == Action::"read", resource == Tool::"files:delete");
+           @id("lists") forbid(principal, action == Action::"list", resource);
+           @id("others") forbid(principal, action == Action::"read", resource == Tool::"files:read");"#,
     );
     let delete = tool("files:delete");
     let explained = rules.explain(&asked("admin", &delete, r#"{"path":"x","count":11}"#));
     assert_eq!(*denial(explained.ruling).rule, *"big");
-    let outcomes: Vec<_> = explained.rules.iter().map(|it| (&*it.rule, &it.outcome)).collect();
-    assert_eq!(outcomes, [("big", &RuleOutcome::Holds), ("odd", &RuleOutcome::Fails)]);
+    let outcomes: Vec<_> = explained.rules.iter().map(|it| (&*it.at.rule, &it.outcome)).collect();
+    assert_eq!(outcomes, [("big", &RuleOutcome::Holds), ("odd", &RuleOutcome::DoesNotHold)]);
     let value = |path: &str, value: &str| (path.to_owned(), Some(value.to_owned()));
     assert_eq!(explained.rules[0].values, [value("context.args.count", "11")]);
     assert_eq!(
         explained.rules[1].values,
         [value("context.args.path", "\"x\""), value("context.client", "\"cursor\"")]
     );
-    assert_eq!((explained.rules[1].effect, explained.rules[1].line), ("permit", 4));
+    assert_eq!((explained.rules[1].at.effect, explained.rules[1].at.line), ("permit", 4));
+    assert_eq!(explained.action, RuleAction::Destructive);
+    let others: Vec<_> = explained.rules_for_other_actions.iter().map(|it| &*it.rule).collect();
+    assert_eq!(others, ["reads"]);
 }
 
 /// The combination of scopes and effects equals that of Cedar's own authorizer.

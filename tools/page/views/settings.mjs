@@ -146,6 +146,15 @@ export async function look({ page, wrong }) {
   await setting('output_validation.assert_formats').selectOption('yes');
   assert.equal(await form.getByLabel('api_key').count() + await form.getByLabel('listen').count(), 0, 'what cannot be changed here is not offered');
   await sound(page, 'settings-form');
+  await form.getByText('limits', { exact: true }).click();
+  const named = form.getByLabel('Add a name to limits.tools');
+  await named.fill('stub:*');
+  await named.press('Enter');
+  await setting('limits.tools.stub:*.rate_per_minute').fill('100000');
+  await setting('limits.tools.stub:*.rate_per_minute').fill('');
+  await page.getByText('2 changes, not written yet').waitFor();
+  await setting('limits.tools.stub:*.rate_per_minute').fill('100000');
+  await page.getByText('3 changes, not written yet').waitFor();
   await form.getByLabel('Settings of').selectOption('stub');
   await setting('call_timeout').fill('42s');
   await setting('disabled_tools').fill('number_*, never');
@@ -159,7 +168,8 @@ export async function look({ page, wrong }) {
   assert.match(await proposed.innerText(), /mcpServers\.stub\.call_timeout[\s\S]*42s[\s\S]*tools_limit[\s\S]*- 8[\s\S]*\+ 12/);
   await page.getByRole('button', { name: 'Write and apply' }).click();
   await until(() => configured().tools_limit === 12, () => written());
-  const { mcpServers: { stub }, output_validation: judged } = configured();
+  const { mcpServers: { stub }, output_validation: judged, limits } = configured();
+  assert.deepEqual(limits.tools, { 'stub:*': { rate_per_minute: 100000 } });
   assert.deepEqual([stub.call_timeout, stub.disabled_tools, stub.args, judged], ['42s', ['number_*', 'never'], ['stdio'], { mode: 'strict', assert_formats: true }]);
   await form.waitFor({ state: 'hidden' });
   await page.locator('#difference').getByText('The config is in force.').waitFor();

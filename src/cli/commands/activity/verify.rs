@@ -202,8 +202,9 @@ fn draw_proof(report: &Value, width: Option<usize>) -> String {
         );
     }
     shown
-        + &crate::commands::activity::row::render(
+        + &crate::commands::activity::show::render(
             report,
+            &[],
             &Times::new(Some(TimeStyle::Utc), false),
             width,
         )

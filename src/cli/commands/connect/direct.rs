@@ -366,11 +366,11 @@ impl DirectServers {
                 format!("Move {added} into mcpproxy? A running proxy starts them at once.")
             }
             (_, present) if count(true) == 0 => {
-                format!("Remove {present} from {client}, which mcpproxy has?")
+                format!("Remove {present} that mcpproxy already has from the config of {client}?")
             }
             (added, present) => format!(
-                "Move {added} into mcpproxy, and remove {present} that it has from {client}? A running proxy starts \
-                 the moved ones at once."
+                "Move {added} into mcpproxy, and remove {present} that mcpproxy already has from the config of \
+                 {client}? A running proxy starts the moved ones at once."
             ),
         }
     }
