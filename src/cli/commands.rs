@@ -28,6 +28,7 @@ mod policy;
 mod serve;
 mod status;
 mod token;
+mod tool_names;
 mod tools;
 mod upstream;
 

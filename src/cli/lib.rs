@@ -81,8 +81,14 @@ fn report_usage_error(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     }
 }
 
-/// Removes suggestions of hidden commands from an error.
+/// Removes suggestions of hidden commands, and advice to pass an unknown flag as a value, from an error.
 fn without_hidden_tips(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().contains(" as a value, use "));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
     let tips = match error.remove(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::Strings(tips)) => tips,
         Some(other) => {

@@ -46,7 +46,11 @@ impl<'t> ConfigDocument<'t> {
             Ok(parsed) => parsed.value,
             Err(error) => {
                 let start = error.range().start;
+                let is_object = text.get(start..).is_some_and(|rest| rest.starts_with('{'));
                 match text.get(..start).is_some_and(|before| before.trim_ascii().is_empty()) {
+                    true if is_object => {
+                        reading.wrong(start, "the object is not closed: '}' is missing")
+                    }
                     true => reading.wrong(start, NO_OBJECT),
                     false => reading.wrong(start, &error.kind().to_string()),
                 }
@@ -332,6 +336,7 @@ mod tests {
                 "{\"mcpServers\": {\"s\": {},\n\"\\u0073\": {}}}",
                 "line 2 column 1: mcpServers: duplicate server name 's'",
             ),
+            ("{", "line 1 column 1: the object is not closed: '}' is missing"),
             ("[]", "line 1 column 1: the config must be a JSON object, { … }"),
             ("{\"é\" 1}", "line 1 column 6: Expected colon"),
             ("{\"a\": 1 \"b\": 2}", "line 1 column 8: Expected comma"),

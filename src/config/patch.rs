@@ -10,7 +10,7 @@ use crate::edit_servers::Servers;
 use crate::parse::{SCHEMA, VS_CODE};
 use crate::problem::{KeyPath, PathStep};
 use crate::servers;
-use crate::written::{Written, may_be_shown};
+use crate::written::Written;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -25,9 +25,6 @@ pub enum PatchRefused {
     /// The key is not on the allow-list.
     #[error("{0}: not a setting that can be changed here: {hint}", hint = instead(.0))]
     NotPatchable(KeyPath),
-    /// The value is redacted.
-    #[error("{0}: cannot be changed here because its value is not shown: {hint}", hint = instead(.0))]
-    NotShown(KeyPath),
     /// The server is unknown.
     #[error("{0}: no such server in the config file: add it with 'mcpproxy upstream add'")]
     NoServer(KeyPath),
@@ -92,10 +89,6 @@ fn change(
     let old = found.as_ref().and_then(|at| text.get(at));
     if !may_change(&path, old, value) {
         return Err(PatchRefused::NotPatchable(path));
-    }
-    let is_shown = |value: &Value| value.is_object() || may_be_shown(&path, value);
-    if !is_shown(value) || !old.is_none_or(is_shown) {
-        return Err(PatchRefused::NotShown(path));
     }
     let Some(at) = found else { return Err(PatchRefused::NoServer(path)) };
     match value {
@@ -272,6 +265,7 @@ fn listed(path: &KeyPath) -> Listed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::written::may_be_shown;
     use serde_json::json;
 
     fn patch(text: &str, patch: Value) -> Result<String, PatchRefused> {
@@ -363,10 +357,17 @@ mod tests {
     }
 
     #[test]
-    fn redacted_values_and_unknown_servers_are_refused() {
+    fn every_patchable_value_is_shown_whatever_its_operator_named_it() {
+        for path in PATCHABLE {
+            let steps = path.split('.').map(|step| if step == "*" { "a:get_secret" } else { step });
+            let path = KeyPath(steps.map(|step| PathStep::Key(step.to_owned())).collect());
+            assert!(may_be_shown(&path, &json!(1)), "{path}");
+        }
+    }
+
+    #[test]
+    fn patches_of_unknown_servers_are_refused() {
         let text = r#"{"servers": {"a": {"command": "x"}}, "limits": {"queue": 3}}"#;
-        let hidden = patch(text, json!({"limits": {"tools": {"a:get_secret": {"queue": 1}}}}));
-        assert!(matches!(hidden, Err(PatchRefused::NotShown(_))), "{hidden:?}");
         let absent = patch(text, json!({"mcpServers": {"b": {"enabled": false}}}));
         assert!(matches!(absent, Err(PatchRefused::NoServer(_))), "{absent:?}");
         // A second list of servers would replace the first.

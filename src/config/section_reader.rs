@@ -109,9 +109,9 @@ fn plain(error: &impl fmt::Display) -> String {
         ("expected a map", "expected an object"),
         ("expected struct ", "expected an object: "),
         ("expected a boolean", "expected true or false"),
-        ("expected u64", "expected a whole number"),
-        ("expected u32", "expected a whole number"),
-        ("expected usize", "expected a whole number"),
+        ("expected u64", "expected a whole number of at least 0"),
+        ("expected u32", "expected a whole number of at least 0"),
+        ("expected usize", "expected a whole number of at least 0"),
     ];
     let text = without_value(&error.to_string());
     match NAMES.iter().find(|(serde_name, _)| text.contains(serde_name)) {

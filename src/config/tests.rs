@@ -188,11 +188,11 @@ fn errors_name_the_position_and_the_valid_values() {
         ),
         (
             r#"{"activity": {"max_records": "many"}}"#,
-            "column 30: activity.max_records: invalid type: a string, expected a whole number",
+            "column 30: activity.max_records: invalid type: a string, expected a whole number of at least 0",
         ),
         (
             r#"{"activity_max_records": "many"}"#,
-            "column 26: activity_max_records: invalid type: a string, expected a whole number",
+            "column 26: activity_max_records: invalid type: a string, expected a whole number of at least 0",
         ),
         (
             r#"{"mcpServers": {"s": {"protocol_era": "old"}}}"#,

@@ -55,6 +55,8 @@ const HIDDEN_WORDS: [&str; 10] = [
     "env",
     "webhook",
 ];
+/// Section whose keys may be names of tools and principals.
+const LIMITS: &str = "limits";
 /// Placeholder for a redacted value.
 const NOT_SHOWN: &str = "(not shown)";
 /// Minimum length of a URL path segment that is masked if it looks random.
@@ -220,6 +222,7 @@ fn masked_path(url: &str) -> String {
 }
 
 /// Whether `value` may be shown at `path`: not a secret, not a connection detail, and not under an unknown key.
+#[cfg(test)]
 pub(super) fn may_be_shown(path: &KeyPath, value: &Value) -> bool {
     shown_value(path, value).is_some()
 }
@@ -236,6 +239,10 @@ fn shown_value(path: &KeyPath, value: &Value) -> Option<Value> {
         let (_, key) = (names.next()?, names.next()?);
         return PLAIN_OF_SERVERS.contains(&key).then(|| value.clone());
     }
+    if root == LIMITS {
+        // The names of tools and principals are the operator's own; the values are numbers and durations.
+        return are_limits(names.next_back().unwrap_or(root), value).then(|| value.clone());
+    }
     let says_secret =
         |name: &str| HIDDEN_WORDS.iter().any(|word| name.to_lowercase().contains(word));
     // Unknown keys are hidden, because a misspelled key may hold a secret.
@@ -243,6 +250,16 @@ fn shown_value(path: &KeyPath, value: &Value) -> Option<Value> {
     let last = names.next_back().unwrap_or(root);
     let named = [root, last].into_iter().any(hidden) || names.any(says_secret);
     (!named && !holds(value, &hidden)).then(|| value.clone())
+}
+
+/// Whether all values in `value`, which has this name, have known keys.
+fn are_limits(name: &str, value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.iter().all(|(name, value)| are_limits(name, value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            KNOWN_KEYS.contains(name)
+        }
+    }
 }
 
 /// Whether `value` contains a key that is `hidden`.
@@ -262,6 +279,26 @@ mod tests {
     fn written(value: Value) -> Written {
         let Value::Object(root) = value else { panic!() };
         Written::of(&root)
+    }
+
+    #[test]
+    fn added_limits_are_shown_and_unknown_keys_in_them_are_hidden() {
+        let shown = |new: Value| {
+            let changes = written(json!({})).changes(&written(json!({"limits": new})));
+            changes.iter().map(ChangedKey::shown).collect::<Vec<_>>()
+        };
+        for limits in [
+            json!({"tools": {"files:read_file": {"rate_per_minute": 3}}}),
+            json!({"principals": {"token:ci": {"concurrent": 2}}, "queue": 9}),
+        ] {
+            assert_eq!(
+                shown(limits.clone()),
+                [json!({"key": "limits", "change": "added", "new": limits})]
+            );
+        }
+        let hidden = [json!({"key": "limits", "change": "added"})];
+        assert_eq!(shown(json!({"tools": {"files:read_file": {"pasword": "s3cret"}}})), hidden);
+        assert_eq!(shown(json!({"pasword": "s3cret"})), hidden);
     }
 
     /// Applies changes to `root`.

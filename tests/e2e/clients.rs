@@ -880,7 +880,10 @@ fn server_already_in_mcpproxy_is_removed_and_not_reported_as_moved() {
     let hint = "`mcpproxy connect cursor --move` removes them there.";
     assert!(done(&output).contains(hint), "{}", output.stdout);
     let seen = home.typed(&["connect", "cursor"], "n\n");
-    assert!(seen.contains("Remove 1 server that mcpproxy already has from the config of Cursor?"), "{seen}");
+    assert!(
+        seen.contains("Remove 1 server that mcpproxy already has from the config of Cursor?"),
+        "{seen}"
+    );
     let output = home.run(&["connect", "cursor", "--move", "--yes"]);
     let removed = "Removed from Cursor: known (mcpproxy has it as 'renamed').";
     assert!(done(&output).contains(removed), "{}", output.stdout);

@@ -405,3 +405,37 @@ fn error_with_json_output_is_json() {
     assert_eq!((&error["success"], &error["exit_code"]), (&json!(false), &json!(5)));
     assert!(error["error"].as_str().unwrap().contains("tools_limit"), "{error}");
 }
+
+#[test]
+fn setting_of_a_tool_that_its_server_lacks_is_a_warning_once_the_tools_are_known() {
+    let server = stub_stdio(&[]);
+    let with = |server: &Value, capabilities: Value| {
+        let mut server = server.clone();
+        server["capabilities"] = capabilities;
+        json!({"s": server})
+    };
+    let proxy = Proxy::start(with(&server, json!({"delete_item": {"approval": "required"}})));
+    let check = || proxy.cli(&["config", "check"]).stdout;
+    assert!(check().ends_with("ok\n"), "{}", check());
+    let mut config: Value = serde_json::from_str(
+        &std::fs::read_to_string(proxy.folder.path().join("config.json")).unwrap(),
+    )
+    .unwrap();
+    config["mcpServers"] =
+        with(&server, json!({"delete_itm": {"approval": "required"}, "delete_*": {}}));
+    config["limits"] =
+        json!({"tools": {"s:nothing_like_it": {"concurrent": 1}, "unknown:x": {"concurrent": 1}}});
+    std::fs::write(proxy.folder.path().join("config.json"), config.to_string()).unwrap();
+    let checked = check();
+    for warning in [
+        "mcpServers.s.capabilities.delete_itm: server 's' has no tool 'delete_itm' (did you mean 'delete_item'?), so \
+         this setting has no effect",
+        "limits.tools.s:nothing_like_it: server 's' has no tool 'nothing_like_it', so",
+        "limits.tools.unknown:x: there is no tool 'unknown:x' at present, so",
+    ] {
+        assert!(checked.contains(warning), "{warning}: {checked}");
+    }
+    assert!(!checked.contains("delete_*"), "{checked}");
+    let doctor = proxy.cli(&["doctor"]).stdout;
+    assert!(doctor.contains("'delete_itm' (did you mean"), "{doctor}");
+}

@@ -360,7 +360,9 @@ async fn token_outcome(
     let Some(name) = asked.principal.strip_prefix("token:") else { return Ok(None) };
     let stored = tokens::stored(worker).await?;
     let Some(token) = stored.iter().find(|token| *token.name == *name) else {
-        let text = format!("there is no token '{name}', so only the rules were evaluated");
+        let text = format!(
+            "there is no token '{name}', so only the rules were evaluated; its calls get a 401"
+        );
         return Ok(Some(TokenOutcome::Unknown(text)));
     };
     let operation = asked.action.unwrap_or(Operation::recommended(tool.capability));

@@ -116,7 +116,7 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
     const shown = new Set(Object.keys(get(next, before) ?? {}));
     const one = (name) => all.map((rest) => field([...before, name, ...rest], [...words, name, ...rest]));
     fill(place, [...shown].flatMap(one));
-    const name = el('input', { autocomplete: 'off', spellcheck: 'false' });
+    const name = el('input', { autocomplete: 'off', spellcheck: 'false', placeholder: before[0] === 'mcpServers' ? 'tool, or pattern with *' : words.at(-1) === 'tools' ? 'server:tool, or pattern with *' : 'token:NAME, or pattern with *' });
     const add = () => {
       const typed = name.value.trim();
       name.value = '';

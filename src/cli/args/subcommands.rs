@@ -4,6 +4,7 @@ use crate::clients::McpClient;
 use crate::format::TimeStyle;
 use clap::{Args, Subcommand};
 use mcpproxy_activity::Status;
+use mcpproxy_policy::approvals::ForHowLong;
 use mcpproxy_runtime::nearest::nearest_few;
 use std::path::PathBuf;
 
@@ -464,7 +465,7 @@ definition, or if you run `approvals deny` with the same id.")]
         #[arg(value_name = "ID")]
         id: String,
         /// Lifetime of a standing approval: a duration like 1h, at most 24h, or 'session'
-        #[arg(long = "for", value_name = "TIME")]
+        #[arg(long = "for", value_name = "TIME", value_parser = how_long)]
         how_long: Option<String>,
     },
     /// Deny a pending call, or revoke a standing approval
@@ -814,6 +815,14 @@ impl ActivityFilters {
 
 /// Word of `--status` for the two statuses of refused calls.
 const REFUSED: &str = "refused";
+
+/// Checks the value of `--for`, which the proxy reads.
+fn how_long(text: &str) -> Result<String, String> {
+    match ForHowLong::parse(text) {
+        Some(ForHowLong::Session | ForHowLong::Time(_)) => Ok(text.to_owned()),
+        None => Err("expected 'session' or a duration like 1h".to_owned()),
+    }
+}
 
 /// Reads `--status`, in which [`REFUSED`] is also accepted. The error for an unknown word lists all words, the most
 /// similar one first.

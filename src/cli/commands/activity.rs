@@ -291,7 +291,7 @@ fn summarized_name(name: &str) -> Cow<'_, str> {
 const EVENTS: &str = "/events";
 
 /// Default column widths for [`RowStyle::columns`], for people and for programs; a longer cell shifts the rest of its row.
-const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 14, 18, 30, 8, 8, 8, 20, 160];
+const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 14, 18, 30, 8, 8, 8, 12, 160];
 const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 14, 18, 14, 22, 11, 8, 8, 20, 160];
 
 /// Time for which a row waits for decisions about its record, which follow it at once.
@@ -429,7 +429,7 @@ async fn follow(
             // An interrupted stream is resumed like a stream that ended.
             Ok(Ok(None) | Err(_)) => break,
             Err(_) => {
-                if !output::write_on(lines.row(held.take()).as_bytes())? {
+                if !print(&lines.row(held.take()))? {
                     return Ok(End::Unread);
                 }
                 continue;
@@ -447,7 +447,7 @@ async fn follow(
                     match decoder.event() {
                         b"activity" => {
                             let shown = lines.event(&data, &mut held)?;
-                            if !output::write_on(shown.as_bytes())? {
+                            if !print(&shown)? {
                                 return Ok(End::Unread);
                             }
                         }
@@ -466,7 +466,12 @@ async fn follow(
         }
     }
     let shown = lines.row(held.take());
-    Ok(if output::write_on(shown.as_bytes())? { End::Over } else { End::Unread })
+    Ok(if print(&shown)? { End::Over } else { End::Unread })
+}
+
+/// Prints rows, if there are any, and returns whether stdout is still read.
+fn print(rows: &str) -> Result<bool, CommandError> {
+    Ok(rows.is_empty() || output::write_on(rows.as_bytes())?)
 }
 
 #[cfg(test)]

@@ -70,6 +70,10 @@ pub(super) fn run(
         tool.pointer("/unannotated") == Some(&Value::Bool(true))
             && !stated_before.contains_key(&own_name(tool))
     });
+    if tools.is_empty() && !is_configured && state.is_none() {
+        let known = upstream::names(&loaded.config);
+        return Err(CommandError::failed(unknown_server(name, known)));
+    }
     if tools.is_empty() && state.as_deref() != Some(CONNECTED) {
         return Err(CommandError::failed(format!(
             "the tools of '{}' are not known, {}",

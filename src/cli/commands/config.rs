@@ -2,6 +2,7 @@
 
 use crate::args::{ConfigSubcommand, Format, Global};
 use crate::backend::{Needs, target};
+use crate::commands::tool_names::StoredTools;
 use crate::error::{CommandError, problem_json};
 use crate::format::{list, text};
 use crate::output::Output;
@@ -35,7 +36,8 @@ pub(super) fn run(
             start_proxy::named_file_exists(global)?;
             let flags = start_proxy::flags(global, None);
             let loaded = Config::check(global.config.as_deref(), &start_proxy::variable, &flags);
-            let loaded = loaded.map_err(start_proxy::unusable)?;
+            let mut loaded = loaded.map_err(start_proxy::unusable)?;
+            loaded.warnings.extend(StoredTools::new(&loaded.config).unmatched_settings());
             output.print(&report(&loaded).to_string(), draw)
         }
         ConfigSubcommand::Reload => reload(global, output),

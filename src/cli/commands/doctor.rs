@@ -9,6 +9,7 @@ use crate::backend::{Backend, fetch_all, target};
 use crate::commands::doctor::probes::{CONFIG_PATH, Diagnosis, DiagnosisKind, edit};
 use crate::commands::policy::seen_tools;
 use crate::commands::status::bytes;
+use crate::commands::tool_names::StoredTools;
 use crate::error::CommandError;
 use crate::format::{counted, fold_repeats, list, nonconforming_items, second_connection, text};
 use crate::output::{Output, Paragraph, of_state};
@@ -67,6 +68,9 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         let environment = EgressEnvironment::of_process();
         found.extend(probes::check_egress(&loaded.config, environment, &start_proxy::variable));
         rights(&loaded, fix, &mut found);
+        for problem in StoredTools::new(&loaded.config).unmatched_settings() {
+            found.push(Diagnosis::new(DiagnosisKind::Odd, "config", problem.to_string()));
+        }
         found.extend(tokens(&loaded));
         found.extend(fleet_files(&loaded));
         found.push(clock(&loaded, SystemTime::now()));

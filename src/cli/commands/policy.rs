@@ -511,7 +511,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
     });
     let columns = Column::all([
         ("", Fit::Whole),
-        ("CASE", Fit::Name),
+        ("CASE", Fit::Rank(6)),
         ("NAME", Fit::Free),
         ("PRINCIPAL", Fit::Rank(5)),
         ("ACTION", Fit::Rank(4)),

@@ -5,6 +5,7 @@
 
 use crate::args::{Global, TokenCommand, TokenCreate};
 use crate::backend::{Backend, target};
+use crate::commands::tool_names::StoredTools;
 use crate::completion::{Vocabulary, did_you_mean, suggesting, unknown_server};
 use crate::error::CommandError;
 use crate::format::{Times, list, text};
@@ -15,7 +16,6 @@ use crate::{backend, logging, running_proxy, start_proxy};
 use bytes::Bytes;
 use http::Method;
 use mcpproxy_admin::api;
-use mcpproxy_catalog::persist;
 use mcpproxy_config::Config;
 use mcpproxy_config::file::Loaded;
 use mcpproxy_policy::identity::{
@@ -39,7 +39,7 @@ const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
 
 /// Note on a new token while clients do not need one.
 const OPEN_NOTE: &str = "\n\nClients without a token are not limited: /mcp is open until the config has \
-     \"require_mcp_auth\": true.";
+     \"require_mcp_auth\": true. A client that starts `mcpproxy stdio` needs none: its calls are anonymous.";
 
 /// Runs a token command.
 pub(super) fn run(
@@ -86,21 +86,9 @@ fn only_known_servers(config: &Config, servers: &[String]) -> Result<(), Command
 
 /// Warns about tools of a new token that their server does not have, or that belong to no server.
 fn warn_of_unknown_tools(config: &Config, tools: &[String]) {
-    let folder = config.catalog().folder.unwrap_or_default();
-    for typed in tools.iter().filter(|tool| !tool.contains('*')) {
-        let (server, tool) = typed.split_once(':').unwrap_or((typed, ""));
-        let is_configured = config.servers.iter().any(|known| *known.name == *server);
-        // The tools of a server that was never connected are not known.
-        let stored = persist::read(&folder, server).ok().flatten();
-        let is_known = match (is_configured, stored) {
-            (false, _) => false,
-            (true, None) => true,
-            (true, Some(stored)) => stored.tools.iter().any(|known| *known.name == *tool),
-        };
-        if !is_known {
-            let typed = line(typed);
-            logging::print_line(format_args!("warning: there is no tool '{typed}' at present"));
-        }
+    let mut stored = StoredTools::new(config);
+    for why in tools.iter().filter_map(|typed| stored.unmatched(typed)) {
+        logging::print_line(format_args!("warning: {why}"));
     }
 }
 

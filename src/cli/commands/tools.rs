@@ -260,10 +260,10 @@ fn shown(found: &Value, colors: Colors) -> String {
 
 fn draw_tool(shown: &mut String, tool: &Value, colors: Colors) {
     let accepted = match &*text(tool, "/accepted") {
-        "never" => "no definition was ever approved",
-        "another" => "another definition is approved",
-        "forgotten" => "another definition was approved, its text is no longer stored",
-        "same" => "this definition is approved",
+        "never" => "no definition was ever accepted",
+        "another" => "another definition is accepted",
+        "forgotten" => "another definition was accepted, its text is no longer stored",
+        "same" => "this definition is accepted",
         _ => "",
     };
     let state = if is_quarantined(tool) { "in quarantine: " } else { "" };
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn diff_is_readable_with_hidden_characters_visible() {
         let text = shown(&found(), Colors::Plain);
-        let expected = "s:x\\u{200b}\nin quarantine: another definition is approved (loosened)\n\n\
+        let expected = "s:x\\u{200b}\nin quarantine: another definition is accepted (loosened)\n\n\
             ! order (high) in description: 'a\\u{202e}b'\n\n\
             description (text)\n  - one\n  - two\n  + one\\u{1b}[31m\n  + three\\u{e0041}\n  3 more changes not shown\n\n\
             Digest  d1\n";

@@ -195,7 +195,6 @@ fn of_file(problem: &Problem) -> ReloadRefused {
 fn of_patch(why: &PatchRefused, file: &Path) -> ReloadRefused {
     let key = match why {
         PatchRefused::NotPatchable(path)
-        | PatchRefused::NotShown(path)
         | PatchRefused::NoServer(path)
         | PatchRefused::Edit(EditRefused::NoObject(path) | EditRefused::Unsure(path)) => {
             path.to_string()

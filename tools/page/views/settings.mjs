@@ -197,7 +197,7 @@ export async function look({ page, wrong }) {
   await page.locator('#verified').getByText(/^[\d,]+, from \d/).waitFor();
   await page.getByRole('link', { name: 'Changes of the config' }).click();
   await page.locator('#rows li').nth(1).waitFor();
-  assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row says what was changed');
+  assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed limits, mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row says what was changed');
   // The last change was triggered by the file or by the button, whichever was first.
   await page.locator('#rows li').filter({ hasText: 'removed tools_limit' }).first().locator('a').first().click();
   await page.locator('#record').getByText('tools_limit').first().waitFor();

@@ -119,9 +119,10 @@ impl RowStyle {
         let reason: Cell = cell(&self.reason(record, folded)).into();
         match self.reader {
             Reader::Person => {
-                let tool = match tool.is_empty() {
-                    true => Cell::styled(format!("({})", cell(&kind)), FAINT),
-                    false => cell(&full_name(record)).into(),
+                let tool = match (tool.is_empty(), server.is_empty()) {
+                    (true, true) => Cell::styled(format!("({})", cell(&kind)), FAINT),
+                    (true, false) => Cell::styled(cell(&server), FAINT),
+                    (false, _) => cell(&full_name(record)).into(),
                 };
                 vec![
                     cell(&number).into(),
@@ -150,19 +151,18 @@ impl RowStyle {
         }
     }
 
-    /// Reason of the outcome. For people, a row without a tool starts with the server, a tool shown in the row is not
-    /// repeated, and a rule or limit that refused the call comes first.
+    /// Reason of the outcome. For people, a tool shown in the row is not repeated, a rule or limit that refused the call
+    /// comes first, and the state of an approval is named as such.
     fn reason(&self, record: &Value, folded: &[&Value]) -> String {
-        let [server, tool] = ["/server_name", "/tool_name"].map(|at| text(record, at));
         match self.reader {
             Reader::Program => reason(record, folded),
-            Reader::Person if tool.is_empty() && !server.is_empty() => {
-                let reason = reason(record, folded);
-                format!("{server}: {reason}").trim_end_matches([':', ' ']).to_owned()
-            }
             Reader::Person => {
-                let names = [full_name(record), tool.into_owned()];
-                reason_for_people(record, folded, &names)
+                let names = [full_name(record), text(record, "/tool_name").into_owned()];
+                let reason = reason_for_people(record, folded, &names);
+                match &*text(record, "/type") {
+                    "approval" => format!("approval {reason}"),
+                    _ => reason,
+                }
             }
         }
     }
@@ -324,7 +324,7 @@ pub(super) mod tests {
         let change =
             serde_json::json!({"id": "x", "type": "server_change", "server_name": "files"});
         let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);
-        assert_eq!((&*cells[3], &*cells[8]), ("(server_change)", "files"));
+        assert_eq!((&*cells[3], &*cells[8]), ("files", ""));
     }
 
     #[test]

@@ -255,6 +255,12 @@ pub(super) fn render(
     if let Some(shown) = record.get_mut("status") {
         *shown = outcome.into();
     }
+    // The metadata repeat the intent as it was sent.
+    if record.pointer("/metadata/intent") == record.get("intent")
+        && let Some(metadata) = record.get_mut("metadata").and_then(Value::as_object_mut)
+    {
+        metadata.remove("intent");
+    }
     // The deadline of an approval is the only timestamp in the metadata that mcpproxy writes itself.
     if let Some(Value::String(until)) = record.pointer_mut("/metadata/until") {
         *until = times.exact_text(until);
@@ -352,6 +358,13 @@ fn field(
             return members.iter().for_each(member);
         }
         Value::String(text) => writeln!(shown, "{}", values.labeled(&label, text)),
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            let _ = writeln!(shown, "{label}");
+            let within = format!("{:indent$}", "", indent = (depth + 1) * 2);
+            let item =
+                |item: &Value| writeln!(shown, "{}", values.labeled(&within, &item.to_string()));
+            return items.iter().map(item).for_each(drop);
+        }
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
             writeln!(shown, "{}", values.labeled(&label, &value.to_string()))
         }

@@ -10,7 +10,7 @@ use crate::error::{CommandError, Exit};
 use crate::format::{TimeStyle, Times, counted, list, text};
 use crate::output::Output;
 use crate::start_proxy::TemporaryFolder;
-use crate::terminal_safe::line;
+use crate::terminal_safe::{argument, line};
 use crate::{output, running_proxy, start_proxy};
 use indicatif::ProgressBar;
 use mcpproxy_activity::{Id, verify};
@@ -130,8 +130,13 @@ pub(super) fn write(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let id = Id::parse(&flags.id)
-        .ok_or_else(|| CommandError::usage(format!("'{}' is not a full record id", flags.id)))?;
+    let id = Id::parse(&flags.id).ok_or_else(|| {
+        let (shown, typed) = (line(&flags.id), argument(&flags.id));
+        let text = format!(
+            "'{shown}' is not a full record id: `mcpproxy activity show {typed}` prints it"
+        );
+        CommandError::usage(text)
+    })?;
     let store = match &flags.store {
         Some(store) => store.clone(),
         None => {
