@@ -23,7 +23,8 @@ pub(super) use crate::args::arguments::Arguments;
 pub(super) use crate::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
     ApprovalsCommand, CallArgs, CallCommand, ConnectArgs, FleetCommand, ImportArgs, PolicyCommand,
-    PolicyExplain, StatusArgs, StdioArgs, TokenCommand, TokenCreate, UpstreamAdd, UpstreamCommand,
+    PolicyExplain, RecordFilters, StatusArgs, StdioArgs, TokenCommand, TokenCreate, UpstreamAdd,
+    UpstreamCommand,
 };
 
 /// mcpproxy is a proxy between AI agents and MCP servers: it admits or refuses each call, validates the results,

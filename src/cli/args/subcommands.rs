@@ -3,7 +3,7 @@
 use crate::clients::McpClient;
 use crate::format::TimeStyle;
 use clap::{Args, Subcommand};
-use mcpproxy_activity::Status;
+use mcpproxy_activity::{Status, Type};
 use mcpproxy_policy::approvals::ForHowLong;
 use mcpproxy_runtime::nearest::nearest_few;
 use std::path::PathBuf;
@@ -636,10 +636,13 @@ prefix. The file appears under its name once it is complete. An existing file is
     #[command(after_help = "\
 Examples:
   mcpproxy activity watch
+  mcpproxy activity watch --status refused --principal token:ci
   mcpproxy activity watch --json
 
 With json, each record is one line; with yaml, each record is one document.")]
     Watch {
+        #[command(flatten)]
+        filters: RecordFilters,
         /// Show words instead of icons
         #[arg(long)]
         no_icons: bool,
@@ -762,11 +765,11 @@ pub(crate) struct ActivityList {
     pub(crate) time: Option<TimeStyle>,
 }
 
-/// Filters that select records.
-#[derive(Debug, Args)]
-pub(crate) struct ActivityFilters {
+/// Filters of records.
+#[derive(Debug, Default, Args)]
+pub(crate) struct RecordFilters {
     /// Record type: tool_call, policy_decision, resource_read, prompt_get, completion, server_question, …
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", value_name = "TYPE", value_parser = kinds)]
     pub(crate) kind: Option<String>,
     /// Name of the upstream server
     #[arg(long, value_name = "NAME")]
@@ -789,18 +792,9 @@ pub(crate) struct ActivityFilters {
     /// Principal of the call: anonymous, admin, token:NAME, …
     #[arg(long, value_name = "ID")]
     pub(crate) principal: Option<String>,
-    /// In a fleet, select only the records of this node
-    #[arg(long, value_name = "NAME")]
-    pub(crate) node: Option<String>,
-    /// Start of the period: a date (midnight UTC), RFC 3339, or an age like 2h or 7d
-    #[arg(long, value_name = "TIME")]
-    pub(crate) since: Option<String>,
-    /// End of the period: a date (midnight UTC), RFC 3339, or an age like 30m
-    #[arg(long, value_name = "TIME")]
-    pub(crate) until: Option<String>,
 }
 
-impl ActivityFilters {
+impl RecordFilters {
     /// Returns the server and tool to filter by: `--tool SERVER:TOOL` names both. A URI, or a tool name for another
     /// server, is not split.
     pub(crate) fn server_and_tool(&self) -> (Option<&str>, Option<&str>) {
@@ -813,6 +807,22 @@ impl ActivityFilters {
     }
 }
 
+/// Filters that select records.
+#[derive(Debug, Args)]
+pub(crate) struct ActivityFilters {
+    #[command(flatten)]
+    pub(crate) records: RecordFilters,
+    /// In a fleet, select only the records of this node
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// Start of the period: a date (midnight UTC), RFC 3339, or an age like 2h or 7d
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// End of the period: a date (midnight UTC), RFC 3339, or an age like 30m
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<String>,
+}
+
 /// Word of `--status` for the two statuses of refused calls.
 const REFUSED: &str = "refused";
 
@@ -821,6 +831,19 @@ fn how_long(text: &str) -> Result<String, String> {
     match ForHowLong::parse(text) {
         Some(ForHowLong::Session | ForHowLong::Time(_)) => Ok(text.to_owned()),
         None => Err("expected 'session' or a duration like 1h".to_owned()),
+    }
+}
+
+/// Checks the words of `--type`.
+fn kinds(text: &str) -> Result<String, String> {
+    let known: Vec<_> = Type::ALL.iter().map(|it| it.as_str()).collect();
+    match text.split(',').find(|word| !known.contains(word)) {
+        None => Ok(text.to_owned()),
+        Some(word) => {
+            let near = nearest_few(word, known.iter().copied(), known.len());
+            let words = if near.is_empty() { known } else { near };
+            Err(format!("expected one of {}", words.join(", ")))
+        }
     }
 }
 
@@ -878,19 +901,8 @@ mod tests {
             (None, None, (None, None)),
         ] {
             let own = |name: Option<&str>| name.map(str::to_owned);
-            let filters = ActivityFilters {
-                kind: None,
-                server: own(server),
-                tool: own(tool),
-                status: None,
-                intent_type: None,
-                session: None,
-                request_id: None,
-                principal: None,
-                node: None,
-                since: None,
-                until: None,
-            };
+            let filters =
+                RecordFilters { server: own(server), tool: own(tool), ..RecordFilters::default() };
             assert_eq!(filters.server_and_tool(), expected, "{server:?} {tool:?}");
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! `watch` resumes an interrupted stream after the last received record, so that no record is skipped.
 
-use crate::args::{ActivityCommand, ActivityList, Format, Global};
+use crate::args::{ActivityCommand, ActivityList, Format, Global, RecordFilters};
 use crate::backend::{Backend, Chunks, Needs, target};
 pub(super) use crate::commands::activity::export::records_bar_of;
 use crate::commands::activity::export::{Retries, filters, times};
@@ -58,9 +58,10 @@ pub(super) fn run(
                 export::run(flags, format, backend, output).await
             })
         }
-        ActivityCommand::Watch { no_icons, time, node } => {
+        ActivityCommand::Watch { filters, no_icons, time, node } => {
             backend::with(global, Needs::Running, async |backend| {
-                watch(backend, output, (*no_icons, *time), node.as_deref()).await
+                let (style, node) = ((*no_icons, *time), node.as_deref());
+                watch(backend, output, filters, style, node).await
             })
         }
         ActivityCommand::Verify(flags) => match (&flags.proof, &flags.store) {
@@ -113,13 +114,13 @@ pub(super) async fn list_records(
     let none = match &flags.filters {
         _ if !filtered => "No activity is recorded yet.".to_owned(),
         filters => {
-            let (server, _) = filters.server_and_tool();
+            let (server, _) = filters.records.server_and_tool();
             let is_empty = list(&output::parse(&found)?, "/activities").is_empty();
             let hint = match server.filter(|_| is_empty) {
                 Some(server) => server_hint(server, &known_servers(backend, global).await),
                 None => None,
             };
-            nothing_found(filters.principal.as_deref(), hint)
+            nothing_found(filters.records.principal.as_deref(), hint)
         }
     };
     output.print(&found, |found| table(found, flags.limit, &none, output, &style))
@@ -287,6 +288,23 @@ fn summarized_name(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// Whether a record passes the filters. Types, servers, statuses and intents may be lists.
+fn selects(filters: &RecordFilters, record: &Value) -> bool {
+    let (server, tool) = filters.server_and_tool();
+    let of_list = |at: &str, wanted: Option<&str>| {
+        wanted.is_none_or(|wanted| wanted.split(',').any(|word| word == text(record, at)))
+    };
+    let exactly = |at: &str, wanted: Option<&str>| wanted.is_none_or(|it| it == text(record, at));
+    of_list("/type", filters.kind.as_deref())
+        && of_list("/server_name", server)
+        && of_list("/status", filters.status.as_deref())
+        && of_list("/intent/operation_type", filters.intent_type.as_deref())
+        && exactly("/tool_name", tool)
+        && exactly("/session_id", filters.session.as_deref())
+        && exactly("/request_id", filters.request_id.as_deref())
+        && exactly("/principal", filters.principal.as_deref())
+}
+
 /// Path of the event stream.
 const EVENTS: &str = "/events";
 
@@ -306,6 +324,7 @@ struct HeldRow {
 /// Presentation of records.
 struct Lines<'a> {
     output: &'a Output,
+    filters: &'a RecordFilters,
     style: RowStyle,
     layout: TableLayout,
 }
@@ -314,21 +333,20 @@ impl Lines<'_> {
     /// Text to print after an event. A row of a table is held until it is known whether a decision about it follows.
     fn event(&self, data: &[u8], held: &mut Option<HeldRow>) -> Result<String, CommandError> {
         let json = std::str::from_utf8(data).map_err(CommandError::failed)?;
-        match self.output.format {
-            Format::Json => return Ok(self.output.json(json).into_owned()),
-            Format::Yaml => {
-                return Ok(format!("---\n{}", self.output.yaml(&output::parse(json)?)?));
-            }
-            Format::Table => {}
-        }
         let record = output::parse(json)?;
         let is_decision = text(&record, "/type") == "policy_decision";
-        match held {
-            Some(row) if is_decision && text(&record, "/parent_id") == text(&row.record, "/id") => {
+        let is_selected = selects(self.filters, &record);
+        match (self.output.format, held) {
+            (Format::Table, Some(row))
+                if is_decision && text(&record, "/parent_id") == text(&row.record, "/id") =>
+            {
                 row.decisions.push(record);
                 Ok(String::new())
             }
-            _ => {
+            (_, _) if !is_selected => Ok(String::new()),
+            (Format::Json, _) => Ok(self.output.json(json).into_owned()),
+            (Format::Yaml, _) => Ok(format!("---\n{}", self.output.yaml(&record)?)),
+            (Format::Table, held) => {
                 let earlier = held.replace(HeldRow { record, decisions: Vec::new() });
                 Ok(self.row(earlier))
             }
@@ -353,6 +371,7 @@ enum End {
 pub(super) async fn watch(
     backend: &Backend,
     output: &Output,
+    filters: &RecordFilters,
     (no_icons, time): (bool, Option<TimeStyle>),
     node: Option<&str>,
 ) -> Result<(), CommandError> {
@@ -365,7 +384,7 @@ pub(super) async fn watch(
     };
     let widths: Vec<_> = widths.iter().copied().map(CellWidths::of_longest).collect();
     let layout = TableLayout::new(&style.columns(true), &widths, output.view);
-    let lines = Lines { output, style, layout };
+    let lines = Lines { output, filters, style, layout };
     let events = events(node);
     let watch = async {
         let mut chunks = backend.stream(&events, None).await?.chunks;
@@ -576,13 +595,17 @@ mod tests {
         let style = RowStyle::of(&output, true, Some(TimeStyle::Utc));
         let widths: Vec<_> = WIDTHS_FOR_PROGRAMS.map(CellWidths::of_longest).to_vec();
         let layout = TableLayout::new(&style.columns(true), &widths, output.view);
-        let lines = Lines { output: &output, style, layout };
+        let filters =
+            RecordFilters { status: Some("success,warning".to_owned()), ..Default::default() };
+        let lines = Lines { output: &output, filters: &filters, style, layout };
         let call =
             |id: &str| serde_json::json!({"id": id, "type": "tool_call", "status": "success"});
         let decision = |of: &str| {
             serde_json::json!({"id": "d", "type": "policy_decision", "parent_id": of,
                 "status": "warning", "metadata": {"reason": "of-the-rules"}})
         };
+        let refused = serde_json::json!({"id": "r", "type": "tool_call", "status": "rejected"});
+        assert!(!selects(&filters, &refused) && selects(&filters, &call("x")));
         let mut held = None;
         let mut add =
             |record: Value| lines.event(record.to_string().as_bytes(), &mut held).unwrap();

@@ -251,16 +251,17 @@ pub(super) fn filters<'a>(
     since: Option<&'a str>,
     until: Option<&'a str>,
 ) -> Vec<(&'static str, Option<&'a str>)> {
-    let (server, tool) = flags.server_and_tool();
+    let records = &flags.records;
+    let (server, tool) = records.server_and_tool();
     vec![
-        ("type", flags.kind.as_deref()),
+        ("type", records.kind.as_deref()),
         ("server", server),
         ("tool", tool),
-        ("status", flags.status.as_deref()),
-        ("intent_type", flags.intent_type.as_deref()),
-        ("session_id", flags.session.as_deref()),
-        ("request_id", flags.request_id.as_deref()),
-        ("principal", flags.principal.as_deref()),
+        ("status", records.status.as_deref()),
+        ("intent_type", records.intent_type.as_deref()),
+        ("session_id", records.session.as_deref()),
+        ("request_id", records.request_id.as_deref()),
+        ("principal", records.principal.as_deref()),
         ("node", flags.node.as_deref()),
         ("start_time", since),
         ("end_time", until),
