@@ -156,7 +156,7 @@ document.addEventListener('keydown', (event) => {
     settle();
     if (event.key === 'Escape') search.blur();
     else [...$(`view-${view.name}`).querySelectorAll(RESULTS)].find((one) => one.offsetParent)?.focus();
-  } else if (event.key === '/' && search && !event.target.closest('input, select, textarea')) {
+  } else if (event.key === '/' && search && !event.target.closest('input, textarea')) {
     event.preventDefault();
     search.focus();
   } else view.keys?.(event);

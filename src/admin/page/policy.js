@@ -318,7 +318,7 @@ function outcome(sum, goesOn) {
     quiet(`${number(total.calls)} calls of ${number(sum.read)} records`, goesOn ? ' so far…' : ''),
     pairs(['undecidable', total.undecidable && number(total.undecidable)], ['for want of', reasons]),
     rows.length === 0 ? para('Nothing would be decided otherwise.') : el('div.scroll', { tabindex: 0, role: 'region', 'aria-label': 'What would be decided otherwise' }, el('table.rows', { id: 'replay-rows' },
-      sortHead(['Tool', 'Principal', 'Calls', 'Refused', 'Allowed', 'Undecidable', 'Rules'].map((words, at) => ({ words, kind: at > 1 && at < 6 && 'num' }))),
+      sortHead(['Tool', 'Principal', 'Calls', 'Newly refused', 'Newly allowed', 'Undecidable', 'Rules'].map((words, at) => ({ words, kind: at > 1 && at < 6 && 'num' }))),
       el('tbody', {}, rows.slice(0, MOST_ROWS).map(changedRow)))),
     rows.length > MOST_ROWS && quiet(`… and ${number(rows.length - MOST_ROWS)} more`));
 }

@@ -35,7 +35,14 @@ impl Arguments {
             let (key, value) = match key.strip_suffix(':') {
                 Some(key) => {
                     let json = RawValue::from_string(value.to_owned());
-                    (key, json.map_err(|error| format!("'{pair}': {error}"))?.get().to_owned())
+                    (
+                        key,
+                        json.map_err(|error| {
+                            format!("'{pair}' is not JSON: {error}; a text is written {key}=TEXT")
+                        })?
+                        .get()
+                        .to_owned(),
+                    )
                 }
                 None => {
                     (key, converted(value, schema.get("properties").and_then(|it| it.get(key))))

@@ -184,7 +184,13 @@ pub(super) async fn explain(
 
 fn draw_explanation(explanation: &Value, output: &Output) -> String {
     let [decision, action] = ["/decision", "/action"].map(|at| text(explanation, at));
-    let mut outcome = line(&decision).into_owned();
+    let is_shadow = text(explanation, "/mode") == "shadow"
+        && decision == "deny"
+        && text(explanation, "/decider") != "token";
+    let mut outcome = match is_shadow {
+        true => "allow, since policy.mode is shadow; enforced, it would be deny".to_owned(),
+        false => line(&decision).into_owned(),
+    };
     let by: Vec<_> = list(explanation, "/decided_by").iter().filter_map(Value::as_str).collect();
     if !by.is_empty() {
         let _ = write!(outcome, " by {}", line(&by.join(", ")));
@@ -204,6 +210,10 @@ fn draw_explanation(explanation: &Value, output: &Output) -> String {
     if !others.is_empty() {
         let others = paragraph.text(&format!("rules for other actions only: {others}"));
         let _ = writeln!(drawn, "{others}");
+    }
+    if decision == "allow" {
+        let checked = "Variant, arguments and limits of a call are checked apart from the rules.";
+        let _ = writeln!(drawn, "{}", paragraph.text(checked));
     }
     if rules.is_empty() {
         if decision == "allow" {
@@ -511,7 +521,7 @@ fn draw_cases(report: &Value, output: &Output) -> String {
     });
     let columns = Column::all([
         ("", Fit::Whole),
-        ("CASE", Fit::Rank(6)),
+        ("CASE", Fit::Whole),
         ("NAME", Fit::Free),
         ("PRINCIPAL", Fit::Rank(5)),
         ("ACTION", Fit::Rank(4)),

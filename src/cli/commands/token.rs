@@ -29,12 +29,12 @@ use std::time::SystemTime;
 
 /// Columns of the list with the JSON pointers of their values.
 const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
-    (("NAME", Fit::Name), "/name"),
-    (("SERVERS", Fit::Rank(2)), "/servers"),
-    (("TOOLS", Fit::Free), "/tools"),
-    (("OPERATIONS", Fit::Rank(3)), "/operations"),
+    (("NAME", Fit::Key(1)), "/name"),
+    (("SERVERS", Fit::Key(3)), "/servers"),
+    (("TOOLS", Fit::Key(4)), "/tools"),
+    (("OPERATIONS", Fit::Key(2)), "/operations"),
     (("CREATED", Fit::Rank(4)), "/created"),
-    (("EXPIRES", Fit::Whole), "/expires"),
+    (("EXPIRES", Fit::Key(5)), "/expires"),
 ];
 
 /// Note on a new token while clients do not need one.

@@ -168,9 +168,9 @@ fn own(record: &Value) -> Vec<String> {
             let by = text(record, "/metadata/by");
             vec![match text(record, "/metadata/approval") == "definition" {
                 true => "a definition was approved".to_owned(),
-                // The status says so.
+                // The status says that it waits.
                 false if by.is_empty() && text(record, "/metadata/state") == "waiting" => {
-                    String::new()
+                    format!("id {}", text(record, "/metadata/approval"))
                 }
                 false if by.is_empty() => word("/metadata/state"),
                 false => format!("{} by {by}", word("/metadata/state")),

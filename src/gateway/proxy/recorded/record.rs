@@ -630,6 +630,10 @@ impl CallRecord {
     }
 }
 
+/// Reason of a call whose client disconnected before a person answered.
+const DISCONNECTED_WAITING: &str =
+    "the client disconnected while the call waited for approval: it was not sent";
+
 impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.record.is_none() {
@@ -640,6 +644,9 @@ impl Drop for CallRecord {
             (Some(why), ..) => (&**why, "client_gone"),
             (None, true, _) => ("the client cancelled the call", "cancelled"),
             (None, false, true) => (CUT_OFF, "cut_off"),
+            (None, false, false) if self.asking_since.is_some() => {
+                (DISCONNECTED_WAITING, "client_gone")
+            }
             (None, false, false) => {
                 ("the client disconnected before the reply was complete", "client_gone")
             }
