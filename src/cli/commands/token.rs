@@ -34,7 +34,7 @@ const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
     (("TOOLS", Fit::Key(4)), "/tools"),
     (("OPERATIONS", Fit::Key(2)), "/operations"),
     (("CREATED", Fit::Rank(4)), "/created"),
-    (("EXPIRES", Fit::Key(5)), "/expires"),
+    (("EXPIRES", Fit::Whole), "/expires"),
 ];
 
 /// Note on a new token while clients do not need one.
