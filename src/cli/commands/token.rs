@@ -31,7 +31,7 @@ use std::time::SystemTime;
 const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
     (("NAME", Fit::Key(1)), "/name"),
     (("SERVERS", Fit::Key(3)), "/servers"),
-    (("TOOLS", Fit::Key(4)), "/tools"),
+    (("TOOLS", Fit::Free), "/tools"),
     (("OPERATIONS", Fit::Key(2)), "/operations"),
     (("CREATED", Fit::Rank(4)), "/created"),
     (("EXPIRES", Fit::Whole), "/expires"),
