@@ -28,12 +28,11 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 /// Columns of the list with the JSON pointers of their values.
-const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
+const TOKEN_COLUMNS: [((&str, Fit), &str); 5] = [
     (("NAME", Fit::Key(1)), "/name"),
     (("SERVERS", Fit::Key(3)), "/servers"),
     (("TOOLS", Fit::Free), "/tools"),
     (("OPERATIONS", Fit::Key(2)), "/operations"),
-    (("CREATED", Fit::Rank(4)), "/created"),
     (("EXPIRES", Fit::Whole), "/expires"),
 ];
 
