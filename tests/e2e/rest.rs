@@ -439,6 +439,9 @@ fn tools_are_sorted_by_name_operation_and_their_calls() {
         let headers = [("X-API-Key", API_KEY)];
         proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes());
     }
+    let mut client = proxy.client();
+    let mismatch = json!({"name": "s:delete_item", "intent": {"operation_type": "read"}});
+    client.tool("call_tool_destructive", mismatch);
     let most = proxy.api("tools?sort=-calls&limit=1")["tools"][0].clone();
     assert_eq!(most["name"], "s:read_item");
     let calls = json!({"total": 2, "error": 0, "rejected": 0, "blocked": 0});
@@ -446,7 +449,8 @@ fn tools_are_sorted_by_name_operation_and_their_calls() {
     assert_eq!(proxy.api("tools?sort=calls&limit=1")["tools"][0]["calls"]["total"], 0);
     let failed = proxy.api("tools?sort=-errors&limit=1")["tools"][0].clone();
     assert_eq!((&failed["name"], &failed["calls"]["error"]), (&json!("s:crash"), &json!(1)));
-    assert_eq!(proxy.api("tools/s:delete_item")["tool"]["calls"]["rejected"], 1);
+    // The intent of the second call does not fit its variant.
+    assert_eq!(proxy.api("tools/s:delete_item")["tool"]["calls"]["rejected"], 2);
 
     let all = |sort: &str| {
         let (mut all, mut cursor) = (Vec::new(), String::new());
