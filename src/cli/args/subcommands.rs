@@ -839,12 +839,15 @@ fn kinds(text: &str) -> Result<String, String> {
     let known: Vec<_> = Type::ALL.iter().map(|it| it.as_str()).collect();
     match text.split(',').find(|word| !known.contains(word)) {
         None => Ok(text.to_owned()),
-        Some(word) => {
-            let near = nearest_few(word, known.iter().copied(), known.len());
-            let words = if near.is_empty() { known } else { near };
-            Err(format!("expected one of {}", words.join(", ")))
-        }
+        Some(word) => Err(expected(word, known)),
     }
+}
+
+/// Error for a word that is none of the `known` ones; the most similar one is first.
+fn expected(word: &str, known: Vec<&str>) -> String {
+    let near = nearest_few(word, known.iter().copied(), known.len());
+    let words = if near.is_empty() { known } else { near };
+    format!("expected one of {}", words.join(", "))
 }
 
 /// Reads `--status`, in which [`REFUSED`] is also accepted. The error for an unknown word lists all words, the most
@@ -860,11 +863,7 @@ fn statuses(text: &str) -> Result<String, String> {
                 return Err("`mcpproxy approvals list` lists the calls that wait".to_owned());
             }
             word if known.contains(&word) => statuses.push(word),
-            word => {
-                let near = nearest_few(word, known.iter().copied(), known.len());
-                let words = if near.is_empty() { known } else { near };
-                return Err(format!("expected one of {}", words.join(", ")));
-            }
+            word => return Err(expected(word, known)),
         }
     }
     Ok(statuses.join(","))

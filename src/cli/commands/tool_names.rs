@@ -35,15 +35,15 @@ impl<'c> StoredTools<'c> {
     /// Why no tool matches a name or pattern of the form `server:tool`; `None` if one does, or if the server's tools
     /// are not known.
     pub(super) fn unmatched(&mut self, typed: &str) -> Option<String> {
-        let (server, tool) = typed.split_once(':').unwrap_or((typed, "*"));
-        if server.contains('*') {
-            return None;
+        let is_configured =
+            |server: &str| self.config.servers.iter().any(|known| *known.name == *server);
+        match typed.split_once(':') {
+            Some((server, tool)) if is_configured(server) => self.unmatched_of(server, tool),
+            // A pattern can match several servers.
+            Some((before, _)) if before.contains('*') => None,
+            None if typed.contains('*') => None,
+            Some(_) | None => Some(format!("there is no tool '{}' at present", line(typed))),
         }
-        let mut servers = self.config.servers.iter().map(|known| &*known.name);
-        if !servers.any(|known| known == server) {
-            return Some(format!("there is no tool '{}' at present", line(typed)));
-        }
-        self.unmatched_of(server, tool)
     }
 
     /// Like [`Self::unmatched`], for a name or pattern without its server.
@@ -103,5 +103,31 @@ impl<'c> StoredTools<'c> {
             warn(path, self.unmatched(pattern.as_str()));
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_without_a_server_matches_no_tool() {
+        let (config, _) = mcpproxy_config::parse(
+            r#"{"data_dir": "/nonexistent", "mcpServers": {"files": {"command": "x"}}}"#,
+            &|_| None,
+            &mcpproxy_config::Flags::default(),
+        )
+        .unwrap();
+        let mut stored = StoredTools::new(&config);
+        for (typed, is_unmatched) in [
+            ("files", true),
+            ("read_file", true),
+            ("other:read_file", true),
+            ("files:read_file", false), // the tools of a server that was never connected are not known
+            ("*", false),
+            ("f*:read_file", false),
+        ] {
+            assert_eq!(stored.unmatched(typed).is_some(), is_unmatched, "{typed}");
+        }
     }
 }
