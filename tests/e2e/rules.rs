@@ -471,6 +471,11 @@ fn cli_tools_list_counts_tools_hidden_by_rules() {
     let listed = proxy.cli(&["tools", "list"]);
     assert!(!listed.stdout.contains("s:delete_item"), "{}", listed.stdout);
     assert!(listed.stderr.contains("1 tool is hidden by rules"), "{}", listed.stderr);
+    let hidden = proxy.cli(&["tools", "show", "s:delete_item"]);
+    let advice = "Tool 's:delete_item' is hidden by rules: `mcpproxy policy explain --as admin --tool s:delete_item`";
+    assert!(hidden.code == Some(1) && hidden.stderr.contains(advice), "{}", hidden.stderr);
+    let absent = proxy.cli(&["tools", "show", "s:nosuch"]);
+    assert!(absent.stderr.contains("not found"), "{}", absent.stderr);
     let listed = enforced(RULES).cli(&["tools", "list"]);
     assert!(!listed.stderr.contains("hidden"), "{}", listed.stderr);
 }

@@ -56,6 +56,10 @@ pub(super) fn reload(global: &Global, output: &Output) -> Result<(), CommandErro
     })
 }
 
+/// Printed if the file is already in force; the proxy may have reloaded it by itself before.
+const UNCHANGED: &str =
+    "unchanged: the file is already in force (a running mcpproxy reloads a changed file by itself)";
+
 fn draw_reloaded(reloaded: &serde_json::Value) -> String {
     let mut shown = String::new();
     for (word, at) in [("applied", "/applied"), ("restart", "/needs_restart")] {
@@ -67,7 +71,7 @@ fn draw_reloaded(reloaded: &serde_json::Value) -> String {
         let _ = writeln!(shown, "warning   {}", joined(&text(warning, "/problem")));
     }
     let unchanged = reloaded.pointer("/unchanged") == Some(&json!(true));
-    let _ = writeln!(shown, "{}", if unchanged { "unchanged" } else { "in force" });
+    let _ = writeln!(shown, "{}", if unchanged { UNCHANGED } else { "in force" });
     shown
 }
 

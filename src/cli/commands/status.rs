@@ -14,6 +14,7 @@ use crate::{logging, output, running_proxy, start_proxy};
 use mcpproxy_config::file::Loaded;
 use mcpproxy_config::problem::Severity;
 use mcpproxy_config::{Config, file};
+use mcpproxy_policy::rules::RulesMode;
 use mcpproxy_runtime::os::space;
 use mcpproxy_server as server;
 use serde_json::{Value, json};
@@ -143,10 +144,14 @@ async fn query(client: HttpClient, known: LocalFacts) -> Result<Value, CommandEr
         return Err(CommandError::failed("the proxy's response is incomplete"));
     };
     let mut response = running(known, &place, status, servers, hour);
-    if let (Some(response), Some(keys)) =
-        (response.as_object_mut(), config.pointer("/needs_restart"))
-    {
-        response.insert("needs_restart".to_owned(), keys.clone());
+    if let Some(members) = response.as_object_mut() {
+        if let Some(keys) = config.pointer("/needs_restart") {
+            members.insert("needs_restart".to_owned(), keys.clone());
+        }
+        // The config contains what its file contains.
+        let mode = text(config, "/standing/policy/mode");
+        let mode = if mode.is_empty() { RulesMode::Enforce.as_str() } else { &*mode };
+        members.insert("policy_mode".to_owned(), mode.into());
     }
     Ok(response)
 }
@@ -181,6 +186,7 @@ fn not_running(loaded: &Loaded, warnings: Vec<String>) -> Value {
     json!({
         "running": false, "version": env!("CARGO_PKG_VERSION"), "address": config.listen.to_string(),
         "config": loaded.path.display().to_string(), "servers": servers.collect::<Vec<_>>(),
+        "policy_mode": config.rules.options.mode.as_str(),
         "activity_bytes": space::used(&config.activity_folder()), "warnings": warnings,
     })
 }
@@ -305,6 +311,9 @@ fn draw(status: &Value, view: TableView) -> String {
         row("approvals", &format!("{} waiting", number("/approvals_waiting")));
         row("sessions", &number("/sessions").to_string());
     }
+    if text(status, "/policy_mode") == RulesMode::Shadow.as_str() {
+        row("rules", "shadow: refusals are recorded, not enforced (policy.mode)");
+    }
     row("log", &bytes(number("/activity_bytes")));
     let keys: Vec<_> = list(status, "/needs_restart").iter().filter_map(Value::as_str).collect();
     if !keys.is_empty() {
@@ -419,6 +428,17 @@ mod tests {
         let shown = draw(&status, TableView { width: None, colors: Colors::Plain });
         assert!(shown.contains("warning    server b is failed: mcpproxy doctor"), "{shown}");
         assert!(!shown.contains("none"), "{shown}");
+    }
+
+    #[test]
+    fn status_says_that_rules_are_not_enforced() {
+        let shown = |mode: &str| {
+            let status = json!({"running": true, "servers": [], "policy_mode": mode});
+            draw(&status, TableView { width: None, colors: Colors::Plain })
+        };
+        let row = "rules      shadow: refusals are recorded, not enforced (policy.mode)\n";
+        assert!(shown("shadow").contains(row), "{}", shown("shadow"));
+        assert!(!shown("enforce").contains("rules"), "{}", shown("enforce"));
     }
 
     #[test]

@@ -12,12 +12,16 @@ use crate::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, 
 use crate::table::{Cell, Column, Fit, cell, cut};
 use crate::terminal_safe::{argument, clean, line, quoted};
 use crate::{backend, logging};
+use http::StatusCode;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
 
 /// Maximum length of a description in a list of unlimited width, in characters.
 const DESCRIPTION_CHARS: usize = 70;
+
+/// Principal of the API key's holder, whom the command line acts for.
+const ADMIN: &str = "admin";
 
 /// Printed if no definition awaits approval.
 const NOTHING_PENDING: &str = "No changes are pending.\n";
@@ -48,7 +52,12 @@ pub(super) async fn run(
         }
         ToolsCommand::Show { name } => {
             let tool = backend.get(&target(&["tools", name], &[])).await;
-            let tool: Data = suggesting(tool, backend, Vocabulary::Tools, name).await?;
+            let tool: Data = match tool {
+                Err(failure) if is_hidden(backend, name, &failure).await => {
+                    return Err(hidden(failure, name));
+                }
+                tool => suggesting(tool, backend, Vocabulary::Tools, name).await?,
+            };
             output.print(tool.json()?, |tool| show(tool, output.view.width))
         }
         // This command also needs the config file.
@@ -70,9 +79,26 @@ async fn note_hidden(backend: &Backend, all: &Value) {
     if hidden > 0 {
         let tools = if hidden == 1 { "tool is" } else { "tools are" };
         logging::print_line(format_args!(
-            "{hidden} {tools} hidden by rules: `mcpproxy policy explain --as admin --tool NAME` explains why"
+            "{hidden} {tools} hidden by rules: `mcpproxy policy explain --as {ADMIN} --tool NAME` explains why"
         ));
     }
+}
+
+/// Whether the proxy has the tool that it did not find for the administrator: the rules hide it.
+async fn is_hidden(backend: &Backend, name: &str, failure: &CommandError) -> bool {
+    let call = json!({"principal": ADMIN, "tool": name}).to_string();
+    failure.status == Some(StatusCode::NOT_FOUND)
+        && backend.post("/api/v1/policy/explain", call).await.is_ok()
+}
+
+fn hidden(failure: CommandError, name: &str) -> CommandError {
+    let message = match quoted(name) {
+        Some(word) => format!(
+            "Tool '{name}' is hidden by rules: `mcpproxy policy explain --as {ADMIN} --tool {word}` explains why"
+        ),
+        None => format!("Tool '{name}' is hidden by rules"),
+    };
+    CommandError { message, ..failure }
 }
 
 fn table(found: &Value, output: &Output) -> String {

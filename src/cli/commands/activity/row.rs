@@ -173,7 +173,6 @@ impl RowStyle {
             ("read", Intents::Icons) => "📖 read".into(),
             ("write", Intents::Icons) => "✏️ write".into(),
             ("destructive", Intents::Icons) => "🗑 destr".into(),
-            ("destructive", Intents::Words) => "destr".into(),
             (other, Intents::Icons | Intents::Words) => cell(other).into(),
         }
     }
@@ -296,7 +295,7 @@ pub(super) mod tests {
         assert_eq!((tool, intent), ("github:delete_repo", "🗑 destr"));
         assert_eq!((took, principal), ("12ms", "token:ops"));
         let plain = texts(&RowStyle::plain(), &record(), &[]);
-        assert_eq!((&*plain[0], &*plain[5]), ("01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "destr"));
+        assert_eq!((&*plain[0], &*plain[5]), ("01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "destructive"));
         let mut direct = record();
         direct["intent"].take();
         direct["metadata"] = json!({"tool_variant": "direct", "operation": "write"});
