@@ -128,8 +128,10 @@ const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 const SECOND_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a start in which a package manager may first install the server, unless `init_timeout` is set.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(180);
-/// Programs that install the server before starting it.
-const INSTALLERS: [&str; 7] = ["npx", "uvx", "bunx", "pnpx", "pipx", "uv", "docker"];
+/// Programs that install and run the package that their first argument names.
+const PACKAGE_RUNNERS: [&str; 5] = ["npx", "uvx", "bunx", "pnpx", "pipx"];
+/// Other programs that may install the server before starting it.
+const OTHER_INSTALLERS: [&str; 2] = ["uv", "docker"];
 
 impl Default for Config {
     fn default() -> Self {
@@ -312,13 +314,22 @@ impl Config {
     /// Effective `init_timeout` for a start that may first install the server: [`INSTALL_TIMEOUT`] for a command like `npx`, unless another
     /// time is configured.
     pub fn first_init_timeout(&self) -> Duration {
-        let command = self.command.as_deref().unwrap_or_default();
-        let program = Path::new(command).file_stem().and_then(|name| name.to_str());
-        let installs = program.is_some_and(|program| INSTALLERS.contains(&program));
+        let installs = self.runs_package() || OTHER_INSTALLERS.contains(&self.program());
         match installs && self.init_timeout == INIT_TIMEOUT {
             true => INSTALL_TIMEOUT,
             false => self.init_timeout,
         }
+    }
+
+    /// Whether the command runs a package that one of its arguments names.
+    fn runs_package(&self) -> bool {
+        PACKAGE_RUNNERS.contains(&self.program())
+    }
+
+    /// Name of the command without its directory and extension; empty if there is none.
+    fn program(&self) -> &str {
+        let command = self.command.as_deref().unwrap_or_default();
+        Path::new(command).file_stem().and_then(|name| name.to_str()).unwrap_or_default()
     }
 
     /// Whether TLS may be used, as far as the keys determine it; a URL that is a reference may have any scheme.

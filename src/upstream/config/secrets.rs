@@ -115,7 +115,8 @@ impl Config {
         of_env.for_each(|(name, value)| found.named(name, value));
         let of_headers = headers.iter().map(|(name, value)| (name, value)).chain(&self.headers);
         of_headers.for_each(|(name, value)| found.header(name, value));
-        found.arguments(&self.args);
+        let package = if self.runs_package() { package(&self.args) } else { None };
+        found.arguments(&self.args, package);
         url.iter().for_each(|url| found.url(url));
         found
     }
@@ -229,15 +230,30 @@ impl Found {
         }
     }
 
-    /// Adds the secrets in `--token X`, `--token=X`, and values that look secret.
-    fn arguments(&mut self, arguments: &[String]) {
+    /// Adds the secrets in `--token X`, `--token=X`, and values that look secret, except the argument at index `package`.
+    fn arguments(&mut self, arguments: &[String], package: Option<usize>) {
         let mut option = "";
-        for argument in arguments {
+        for (at, argument) in arguments.iter().enumerate() {
+            if package == Some(at) {
+                continue;
+            }
             let is_option = argument.starts_with('-');
             self.named(if is_option { "" } else { option }, argument);
             option = if is_option && !argument.contains('=') { argument } else { "" };
         }
     }
+}
+
+/// Options of package runners that have no value and may precede the package.
+const RUNNER_SWITCHES: &[&str] = &["-y", "--yes", "-q", "--quiet"];
+
+/// Index of the argument that names the package to run. A word after any other option may be the option's value.
+fn package(arguments: &[String]) -> Option<usize> {
+    let at = arguments.iter().position(|it| !RUNNER_SWITCHES.contains(&it.as_str()))?;
+    let is_of_name =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.@/".contains(&byte);
+    let name = arguments.get(at)?;
+    (!name.starts_with('-') && name.bytes().all(is_of_name)).then_some(at)
 }
 
 /// Whether a header with this name contains no secret.
@@ -400,5 +416,26 @@ mod tests {
             &["letmein", "swordfish", "hush-hush"],
             &["@scope/server-files", "/home/me/data", "readonly"],
         );
+    }
+
+    #[test]
+    fn name_of_the_package_to_run_is_not_secret() {
+        let name = "mcp-server-s3";
+        for (command, arguments) in [
+            ("npx", json!(["-y", name, "a1b2c3d4e5"])),
+            ("/usr/bin/uvx", json!([name, "a1b2c3d4e5"])),
+            ("npx.cmd", json!(["--yes", name, "a1b2c3d4e5"])),
+        ] {
+            check(json!({"command": command, "args": arguments}), &["a1b2c3d4e5"], &[name]);
+        }
+        // Not a package, or possibly the value of an option.
+        for (command, arguments) in [
+            ("server", json!([name])),
+            ("npx", json!(["--token", name])),
+            ("uvx", json!(["A1b2-c3d4e5"])),
+        ] {
+            let word = arguments[arguments.as_array().unwrap().len() - 1].clone();
+            check(json!({"command": command, "args": arguments}), &[word.as_str().unwrap()], &[]);
+        }
     }
 }
