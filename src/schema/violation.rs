@@ -105,7 +105,7 @@ impl Violation {
         let mut instance_path = String::new();
         let _ = write!(record, "the document {fault}");
         if let TapeFault::DuplicateKey { object, name } = &fault {
-            let _ = write!(record, ": {name:?} in the object at '{object}'");
+            let _ = write!(record, ": {name:?} in the object at {}", ShownPlace(object));
             instance_path = cut(object, PATH_MAX).to_owned();
         }
         Self {
@@ -156,7 +156,7 @@ impl Violation {
             }
         };
         let mut record = Bounded::new(RECORD_MAX);
-        let _ = write!(record, "at '{place}': {text}");
+        let _ = write!(record, "at {}: {text}", ShownPlace(&place));
         Self {
             reason: ViolationReason::Schema,
             instance_path: place,
@@ -184,7 +184,8 @@ impl Violation {
         let mut record = Bounded::new(RECORD_MAX);
         for (at, leaf) in leaves.shown.iter().enumerate() {
             let separator = if at > 0 { "; " } else { "" };
-            let _ = write!(record, "{separator}at '{}': {}", leaf.instance_location, leaf.kind);
+            let place = leaf.instance_location.to_string();
+            let _ = write!(record, "{separator}at {}: {}", ShownPlace(&place), leaf.kind);
         }
         if leaves.count > leaves.shown.len() {
             let _ = write!(record, "; and {} more", leaves.count - leaves.shown.len());
@@ -221,7 +222,7 @@ impl Violation {
         let _ = write!(agent, "{keyword} at '{schema_path}'");
         let _ = tape_limit(&mut agent, error.kind());
         let mut record = Bounded::new(RECORD_MAX);
-        let _ = write!(record, "at '{instance_path}': {}", agent.text);
+        let _ = write!(record, "at {}: {}", ShownPlace(&instance_path), agent.text);
         let _ = tape_names(&mut record, error.kind());
         Self {
             reason: ViolationReason::Schema,
@@ -231,6 +232,18 @@ impl Violation {
             misfits: Misfits::of_tape(error, required, null_at),
             record: record.text,
             agent: agent.text,
+        }
+    }
+}
+
+/// JSON pointer in a message; the empty one is the root.
+struct ShownPlace<'p>(&'p str);
+
+impl Display for ShownPlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => f.write_str("the root"),
+            place => write!(f, "'{place}'"),
         }
     }
 }

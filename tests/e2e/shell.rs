@@ -264,10 +264,8 @@ fn refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
     let last = cli(&["activity", "show", "last", "--json"]);
     assert_eq!(last.code, Some(0), "{}", last.stderr);
     let none = cli(&["activity", "show", "99999999"]);
-    assert_eq!(
-        (none.code, none.stderr.trim()),
-        (Some(1), "error: no record 99999999, or no longer retained")
-    );
+    let message = "error: no record 99999999, or no longer retained: `mcpproxy activity list` shows the numbers";
+    assert_eq!((none.code, none.stderr.trim()), (Some(1), message));
 }
 
 #[test]

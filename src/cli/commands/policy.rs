@@ -367,6 +367,10 @@ pub(super) fn test_cases(
     }
 }
 
+/// Message for a file of rules that is given as a file of test cases.
+const NOT_CASES: &str = "contains rules, not test cases: `mcpproxy policy check FILE` validates it, \
+                         `mcpproxy guide policy` describes test cases";
+
 fn read_cases(file: &Path) -> Result<Vec<Case>, CommandError> {
     let wrong = |error: &dyn std::fmt::Display| {
         CommandError::failed(format!("{}: {error}", file.display()))
@@ -378,7 +382,10 @@ fn read_cases(file: &Path) -> Result<Vec<Case>, CommandError> {
         return Err(wrong(&format_args!("larger than {MAX_FILE_BYTES} bytes")));
     }
     // JSON is a subset of YAML.
-    let value: Value = serde_yaml_ng::from_str(&text).map_err(|error| wrong(&error))?;
+    let value: Value = serde_yaml_ng::from_str(&text).map_err(|error| {
+        let is_of_rules = file.extension().is_some_and(|it| it.eq_ignore_ascii_case("cedar"));
+        if is_of_rules { wrong(&NOT_CASES) } else { wrong(&error) }
+    })?;
     parsed_cases(value).map_err(|error| wrong(&error))
 }
 
@@ -714,6 +721,15 @@ mod tests {
                 "{file}: {found}"
             );
         }
+    }
+
+    #[test]
+    fn file_of_rules_is_not_taken_for_test_cases() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rules.cedar");
+        std::fs::write(&file, "@id(\"a\")\nforbid(principal, action, resource);").unwrap();
+        let failure = read_cases(&file).unwrap_err();
+        assert!(failure.message.contains("rules.cedar: contains rules"), "{}", failure.message);
     }
 
     /// First code block of the guide's page on policy that begins with this text.

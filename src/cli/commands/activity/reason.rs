@@ -73,6 +73,9 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
                 named.text(&qualifiers)
             }
             (None, Some(status)) => format!("{status}: {reason}"),
+            (None, None) if is_ours && reason.starts_with(MISFITS_ALONE) => {
+                format!("arguments {reason}")
+            }
             (None, None) => reason.to_owned(),
         };
         let part = part.trim_end_matches([':', ' ']).to_owned();
@@ -89,6 +92,8 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
 
 /// Words of the refusal of arguments, after the tool.
 const MISFITS: &str = "' do not fit: ";
+/// Beginning of the refusal of arguments without its tool.
+const MISFITS_ALONE: &str = "do not fit: ";
 /// Beginning of the refusal of a result.
 const BLOCKED: &str = "output schema validation failed: ";
 
@@ -363,7 +368,7 @@ mod tests {
         let refused = call("rejected", misfit);
         assert_eq!(reason(&refused, &[&judged]), misfit);
         let shown = reason_for_people(&refused, &[&judged], &["s:t".to_owned()]);
-        assert_eq!(shown, "do not fit: /head: expected number (got string)");
+        assert_eq!(shown, "arguments do not fit: /head: expected number (got string)");
         // The decision about the arguments was not the reason.
         let warned = json!({"type": "policy_decision", "status": "warning",
             "metadata": {"policy": "input_validation", "reason": "at '/head': odd"}});

@@ -339,7 +339,10 @@ pub(super) mod tests {
                 "is marked destructive by server",
             ),
             ("Tool 'github:delete_repo': approval was denied", "approval was denied"),
-            ("Arguments of 'github:delete_repo' do not fit: /a: text", "do not fit: /a: text"),
+            (
+                "Arguments of 'github:delete_repo' do not fit: /a: text",
+                "arguments do not fit: /a: text",
+            ),
             ("Tool 'delete_repo' not found", "not found"),
             ("Tool 'github:delete_repos' not found", "Tool 'github:delete_repos' not found"),
             ("Tool 'files:delete_repo' not found", "Tool 'files:delete_repo' not found"),

@@ -63,7 +63,9 @@ async fn by_number(number: u64, backend: &Backend) -> Result<String, CommandErro
             Place::Newer(_) | Place::Nowhere => break,
         }
     }
-    Err(CommandError::failed(format!("no record {number}, or no longer retained")))
+    Err(CommandError::failed(format!(
+        "no record {number}, or no longer retained: `mcpproxy activity list` shows the numbers"
+    )))
 }
 
 /// Position of a record number relative to a page.
