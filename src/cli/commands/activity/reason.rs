@@ -73,9 +73,7 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
                 named.text(&qualifiers)
             }
             (None, Some(status)) => format!("{status}: {reason}"),
-            (None, None) if is_ours && reason.starts_with(MISFITS_ALONE) => {
-                format!("arguments {reason}")
-            }
+            (None, None) if reason.starts_with(MISFITS_ALONE) => format!("arguments {reason}"),
             (None, None) => reason.to_owned(),
         };
         let part = part.trim_end_matches([':', ' ']).to_owned();
