@@ -88,6 +88,7 @@ pub(super) fn with(
         return runtime.block_on(command(&Backend::Remote(client)));
     }
     let mut scratch = None;
+    let log_folder = loaded.config.activity_folder();
     let app = match needs {
         Needs::Running => {
             let error = RequestError::NoListener(loaded.config.listen.to_string());
@@ -105,7 +106,11 @@ pub(super) fn with(
         Needs::Review => App::start_only(loaded.config, log.handles(), None),
         Needs::Call(server) => App::start_only(loaded.config, log.handles(), Some(server)),
     };
-    let app = app.map_err(|error| start_proxy::not_started(&error))?;
+    let of_log = |failure: CommandError| match &scratch {
+        Some(scratch) => start_proxy::of_linked_log(failure, scratch.path(), &log_folder),
+        None => failure,
+    };
+    let app = app.map_err(|error| of_log(start_proxy::not_started(&error)))?;
     let local = Local::new(&app);
     let done = runtime.block_on(async {
         let worker = Rc::clone(&local.worker);
@@ -114,7 +119,7 @@ pub(super) fn with(
         done
     });
     let closed = app.close().map_err(|error| start_proxy::store(&error));
-    done.and(closed)
+    done.map_err(of_log).and(closed)
 }
 
 /// The running proxy, although the config is not valid, with a warning. Fails with the failure of the config if no proxy

@@ -10,7 +10,7 @@ use crate::backend::{Backend, target};
 use crate::error::CommandError;
 use crate::format::{list, text};
 use crate::output::parse;
-use crate::terminal_safe::line;
+use crate::terminal_safe::{line, quoted};
 use crate::{backend, output, running_proxy, start_proxy};
 use clap::{Arg, Command, CommandFactory, Parser};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
@@ -22,7 +22,7 @@ use mcpproxy_config::servers::ServerEntry;
 use mcpproxy_policy::identity::TokenFile;
 use mcpproxy_runtime::nearest::nearest;
 use mcpproxy_server as server;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::PathBuf;
@@ -223,6 +223,10 @@ pub(super) async fn suggesting<T>(
         Err(failure) if failure.status == Some(StatusCode::NOT_FOUND) => failure,
         other => return other,
     };
+    if vocabulary == Vocabulary::Tools && is_hidden(backend, word).await {
+        failure.message = hidden(word);
+        return Err(failure);
+    }
     let (suggestion, all) = match vocabulary {
         Vocabulary::Tools => (tool(backend, word).await, Some("mcpproxy tools search")),
         Vocabulary::Servers => {
@@ -239,6 +243,26 @@ pub(super) async fn suggesting<T>(
         (suggestion, _) => failure.message + &advice(suggestion.as_deref(), all),
     };
     Err(failure)
+}
+
+/// Principal of the API key's holder, for whom the command line acts.
+pub(super) const ADMIN: &str = "admin";
+
+/// Whether the proxy has a tool that it did not find for the administrator: the rules hide it.
+async fn is_hidden(backend: &Backend, tool: &str) -> bool {
+    let call = json!({"principal": ADMIN, "tool": tool}).to_string();
+    backend.post("/api/v1/policy/explain", call).await.is_ok()
+}
+
+/// Message about a hidden tool.
+fn hidden(tool: &str) -> String {
+    let command = match quoted(tool) {
+        Some(word) => {
+            format!(": `mcpproxy policy explain --as {ADMIN} --tool {word}` explains why")
+        }
+        None => String::new(),
+    };
+    format!("Tool '{}' is hidden by rules{command}", line(tool))
 }
 
 /// Beginning of the proxy's message for a tool of an unknown server.

@@ -49,12 +49,23 @@ pub(super) fn not_started(error: &StartError) -> CommandError {
     }
 }
 
+/// Next step if the log is damaged.
+const SALVAGE: &str = "it is left unchanged; `mcpproxy serve --salvage` moves it aside and continues with the readable part";
+
 /// Error for a log that cannot be opened or closed.
 pub(super) fn store(error: &StoreError) -> CommandError {
-    not_usable(
-        error,
-        "it is left unchanged; `mcpproxy serve --salvage` moves it aside and continues with the readable part",
-    )
+    not_usable(error, SALVAGE)
+}
+
+/// Error of a command that met damage in the files of the log, which it read through links in `scratch`. Other errors are
+/// unchanged.
+pub(super) fn of_linked_log(failure: CommandError, scratch: &Path, log: &Path) -> CommandError {
+    let [scratch, log] = [scratch, log].map(|path| path.display().to_string());
+    if !failure.message.contains(&scratch) {
+        return failure;
+    }
+    let message = format!("{}: {SALVAGE}", failure.message.replace(&scratch, &log));
+    CommandError { exit: Exit::Store, message, ..failure }
 }
 
 /// Error for a damaged log that cannot be salvaged.

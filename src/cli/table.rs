@@ -15,6 +15,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Maximum length of a table cell, in characters; `show` commands print the full value.
 const CELL_CHARS: usize = 160;
+/// Maximum length of a reason in output for a program, in characters.
+const PROGRAM_CHARS: usize = 4096;
 /// Columns between two cells.
 const GAP: usize = 2;
 /// Width reserved for free text before droppable columns are kept, if the text needs that much.
@@ -463,6 +465,12 @@ pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) ->
 pub(super) fn cell(text: &str) -> String {
     let line = clean(text).split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&line, CELL_CHARS)
+}
+
+/// Like [`cell`], for a program: only a text of extreme length is cut.
+pub(super) fn whole_cell(text: &str) -> String {
+    let line = clean(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    cut(&line, PROGRAM_CHARS)
 }
 
 /// Truncates to `max` terminal columns, with an ellipsis. The cut is between two words, unless that leaves more than

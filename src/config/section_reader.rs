@@ -122,7 +122,9 @@ fn plain(error: &impl fmt::Display) -> String {
 
 /// Removes the value from serde's message about a wrong type.
 fn without_value(text: &str) -> String {
-    const KINDS: [(&str, &str, &str); 3] = [
+    const KINDS: [(&str, &str, &str); 4] = [
+        // The sign is not secret, and without it the message would not say what is wrong.
+        (": integer `-", "`, expected", "a negative number"),
         (": string \"", "\", expected", "a string"),
         (": integer `", "`, expected", "a number"),
         (": floating point `", "`, expected", "a number"),

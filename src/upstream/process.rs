@@ -197,8 +197,8 @@ impl RecentStderr {
             rank => (rank, *at),
         });
         Some(match best {
-            Some((_, (_, line))) if !Arc::ptr_eq(line, last) => format!("stderr: {line}"),
-            Some(_) | None => format!("last stderr line: {last}"),
+            Some((_, (_, line))) if !Arc::ptr_eq(line, last) => format!("stderr: {}", line.trim()),
+            Some(_) | None => format!("last stderr line: {}", last.trim()),
         })
     }
 }
@@ -208,9 +208,14 @@ const PACKAGE_MANAGER: u8 = 2;
 
 /// Rank that expresses how clearly a line states an error; 0 if the line states none.
 fn error_rank(line: &str) -> u8 {
+    const CAUSE: u8 = 4;
     const STATEMENT: u8 = 3;
     const MENTION: u8 = 1;
     let lower = line.trim().to_ascii_lowercase();
+    // uv states the error first, and then its causes.
+    if lower.starts_with("cause: ") || lower.starts_with("╰─▶ ") {
+        return CAUSE;
+    }
     if let Some(rest) = lower.strip_prefix("npm error").or_else(|| lower.strip_prefix("npm err!")) {
         let rest = rest.trim();
         let says_nothing = ["code ", "errno ", "syscall ", "path ", "a complete log"];
@@ -285,6 +290,14 @@ mod tests {
     #[test]
     fn reason_is_the_line_that_states_the_error() {
         for (text, expected) in [
+            (
+                "error: No solution found when resolving tool dependencies\n  cause: Because x was not found\nnote: y",
+                "stderr: cause: Because x was not found",
+            ),
+            (
+                "  × No solution found when resolving tool dependencies:\n  ╰─▶ Because x was not found",
+                "last stderr line: ╰─▶ Because x was not found",
+            ),
             (
                 "node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\nError: Cannot find module '/x'\n    \
                  at Module._load (node:internal/errors:1)\n  code: 'MODULE_NOT_FOUND',\n}\n\nNode.js v20.20.2",

@@ -142,7 +142,9 @@ pub(super) fn read_error(path: &Path, error: fjall::Error) -> StoreError {
                 StoreError::Io(error)
             }
         }
-        fjall::Error::Storage(error) => damaged("keyspaces", &error),
+        fjall::Error::Storage(error) => {
+            StoreError::Damaged { file: path.join("keyspaces"), why: corruption(&error) }
+        }
         fjall::Error::InvalidVersion(error) => damaged("version", &error),
         error @ (fjall::Error::JournalRecovery(_)
         | fjall::Error::InvalidTrailer
@@ -151,6 +153,14 @@ pub(super) fn read_error(path: &Path, error: fjall::Error) -> StoreError {
             StoreError::Damaged { file: newest_journal(path), why: format!("{error:?}") }
         }
         error => StoreError::Io(io::Error::other(error)),
+    }
+}
+
+/// Description of damage that the store found in a file.
+pub(super) fn corruption(error: &fjall::LsmError) -> String {
+    match error {
+        fjall::LsmError::ChecksumMismatch { .. } => "a checksum does not match".to_owned(),
+        error => format!("{error:?}"),
     }
 }
 

@@ -45,7 +45,7 @@ use lsm_tree::table::{Block, DataBlock};
 use lsm_tree::{Cache, Checksum, Slice, Table, ValueType};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
-use super::error::{guarded, is_damage, newest_journal};
+use super::error::{corruption, guarded, is_damage, newest_journal};
 use super::journal_files;
 use super::manifest::{
     self, CURRENT, CURRENT_BYTES, Current, KEYSPACES, META, TRAILER_BYTES, VERSION, Version,
@@ -184,7 +184,7 @@ pub(super) fn open_table(path: &Path, id: u64, checksum: Checksum) -> Result<Tab
     let cache = Arc::new(Cache::with_capacity_bytes(CACHE_BYTES));
     let open = || {
         Table::recover(path.to_owned(), checksum, 0, 0, cache, None, true, true)
-            .map_err(|error| damaged(path, &format!("{error:?}")))
+            .map_err(|error| damaged(path, &corruption(&error)))
     };
     let table = guarded(path, open)?;
     if table.id() == id { Ok(table) } else { Err(damaged(path, "it is another table")) }

@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use lsm_tree::{AbstractTree, AnyTree, Checksum, SeqNo, SequenceNumberCounter, Table};
 
-use super::error::{guarded, is_damage};
+use super::error::{corruption, guarded, is_damage};
 use super::journal_files;
 use super::manifest::{CURRENT, DatabaseSize, KEYSPACES, META, VERSION};
 use super::precheck::{self, KnownTables, TABLES, Write, hash_of};
@@ -139,7 +139,7 @@ fn guard<T>(folder: &Path, work: impl FnOnce() -> lsm_tree::Result<T>) -> Result
     guarded(folder, || {
         work().map_err(|error| match error {
             lsm_tree::Error::Io(error) => StoreError::unreadable(folder, error),
-            error => StoreError::Damaged { file: folder.to_owned(), why: format!("{error:?}") },
+            error => StoreError::Damaged { file: folder.to_owned(), why: corruption(&error) },
         })
     })
 }

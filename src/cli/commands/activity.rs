@@ -220,7 +220,12 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
     let rows = rows.into_iter().map(|(record, folded)| style.row(record, &folded));
     let mut table = output.table(&columns, rows.collect());
     if is_more {
-        let _ = writeln!(table, "({} shown, more available: use -n)", counted(count, "row"));
+        let note = format!("({} shown, more available: use -n)", counted(count, "row"));
+        match output.view.width {
+            Some(_) => table += &format!("{note}\n"),
+            // A program reads only rows.
+            None => logging::print_line(format_args!("{note}")),
+        }
     }
     table.push_str(&lacking(found));
     table

@@ -15,6 +15,7 @@ use mcpproxy_config::edit::EditedJson;
 use mcpproxy_config::edit_servers::Servers;
 use mcpproxy_config::file::{self, Loaded};
 use mcpproxy_policy::intent::Operation;
+use mcpproxy_runtime::nearest::nearest;
 use mcpproxy_server as server;
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, IsTerminal as _, Write, stdin, stdout};
@@ -224,8 +225,14 @@ fn check(
                     tools.iter().map(|it| line(&own_name(it)).into_owned()).collect();
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") }
             };
+            let known: Vec<_> = unannotated.iter().chain(correctable).map(own_name).collect();
+            let meant = match nearest(tool, known.iter().map(String::as_str)) {
+                Some(meant) => format!(" (did you mean '{}'?)", line(meant)),
+                None => String::new(),
+            };
             return Err(CommandError::failed(format!(
-                "'{}' is not a tool of '{}' without annotations: {}; annotated in the config: {}",
+                "'{}' cannot be annotated{meant}: it is no tool of '{}', or the server annotates it itself; \
+                 tools without annotations: {}; annotated in the config: {}",
                 line(tool),
                 line(server),
                 names(unannotated),
@@ -325,8 +332,8 @@ mod tests {
         assert_eq!(given(&["query", "wipe"], &["put", "drop", "by_pattern"]), Ok(()));
         for unknown in ["other", "hinted"] {
             let expected = format!(
-                "'{unknown}' is not a tool of 's' without annotations: query, drop, put; annotated in the config: \
-                 wipe, by_pattern"
+                "'{unknown}' cannot be annotated: it is no tool of 's', or the server annotates it itself; \
+                 tools without annotations: query, drop, put; annotated in the config: wipe, by_pattern"
             );
             assert_eq!(given(&[unknown], &[]), Err(expected));
         }

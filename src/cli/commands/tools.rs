@@ -5,23 +5,19 @@
 
 use crate::args::ToolsCommand;
 use crate::backend::{Backend, Data, target};
-use crate::completion::{Vocabulary, suggesting};
+use crate::completion::{ADMIN, Vocabulary, suggesting};
 use crate::error::{CommandError, Exit};
 use crate::format::{list, text};
 use crate::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, write};
 use crate::table::{Cell, Column, Fit, cell, cut};
 use crate::terminal_safe::{argument, clean, line, quoted};
 use crate::{backend, logging};
-use http::StatusCode;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
 
 /// Maximum length of a description in a list of unlimited width, in characters.
 const DESCRIPTION_CHARS: usize = 70;
-
-/// Principal of the API key's holder, whom the command line acts for.
-const ADMIN: &str = "admin";
 
 /// Printed if no definition awaits approval.
 const NOTHING_PENDING: &str = "No changes are pending.\n";
@@ -45,19 +41,12 @@ pub(super) async fn run(
             let name = server.as_deref().unwrap_or_default();
             let all = suggesting(all, backend, Vocabulary::Servers, name).await?;
             output.print(&all, |all| table(all, output))?;
-            if server.is_none() {
-                note_hidden(backend, &parse(&all)?).await;
-            }
+            note_hidden(backend, server.as_deref(), &parse(&all)?).await;
             Ok(())
         }
         ToolsCommand::Show { name } => {
             let tool = backend.get(&target(&["tools", name], &[])).await;
-            let tool: Data = match tool {
-                Err(failure) if is_hidden(backend, name, &failure).await => {
-                    return Err(hidden(failure, name));
-                }
-                tool => suggesting(tool, backend, Vocabulary::Tools, name).await?,
-            };
+            let tool: Data = suggesting(tool, backend, Vocabulary::Tools, name).await?;
             output.print(tool.json()?, |tool| show(tool, output.view.width))
         }
         // This command also needs the config file.
@@ -69,12 +58,17 @@ pub(super) async fn run(
     }
 }
 
-/// Prints to stderr how many tools the rules hide from the list. A failure is ignored, because the list is complete
-/// without this number.
-async fn note_hidden(backend: &Backend, all: &Value) {
-    let status = backend.get(&target(&["status"], &[])).await;
-    let Ok(status) = status.and_then(|status| parse(status.json()?)) else { return };
-    let known = status.pointer("/tools").and_then(Value::as_u64).unwrap_or_default();
+/// Prints to stderr how many tools of all servers or of this one the rules hide from the list. A failure is ignored,
+/// because the list is complete without this number.
+async fn note_hidden(backend: &Backend, server: Option<&str>, all: &Value) {
+    let part = if server.is_some() { "servers" } else { "status" };
+    let found = backend.get(&target(&[part], &[])).await;
+    let Ok(found) = found.and_then(|found| parse(found.json()?)) else { return };
+    let counted = match server {
+        None => Some(&found),
+        Some(name) => list(&found, "/servers").iter().find(|it| text(it, "/name") == name),
+    };
+    let known = counted.and_then(|it| it.pointer("/tools")?.as_u64()).unwrap_or_default();
     let hidden = known.saturating_sub(list(all, "/tools").len() as u64);
     if hidden > 0 {
         let tools = if hidden == 1 { "tool is" } else { "tools are" };
@@ -82,23 +76,6 @@ async fn note_hidden(backend: &Backend, all: &Value) {
             "{hidden} {tools} hidden by rules: `mcpproxy policy explain --as {ADMIN} --tool NAME` explains why"
         ));
     }
-}
-
-/// Whether the proxy has the tool that it did not find for the administrator: the rules hide it.
-async fn is_hidden(backend: &Backend, name: &str, failure: &CommandError) -> bool {
-    let call = json!({"principal": ADMIN, "tool": name}).to_string();
-    failure.status == Some(StatusCode::NOT_FOUND)
-        && backend.post("/api/v1/policy/explain", call).await.is_ok()
-}
-
-fn hidden(failure: CommandError, name: &str) -> CommandError {
-    let message = match quoted(name) {
-        Some(word) => format!(
-            "Tool '{name}' is hidden by rules: `mcpproxy policy explain --as {ADMIN} --tool {word}` explains why"
-        ),
-        None => format!("Tool '{name}' is hidden by rules"),
-    };
-    CommandError { message, ..failure }
 }
 
 fn table(found: &Value, output: &Output) -> String {

@@ -290,9 +290,10 @@ pub(super) fn add(
             let file = loaded.path.display().to_string();
             let step =
                 next_step(&trial, matches!(reloaded, ReloadReport::InForce(_)), &line(&file));
+            let word = argument(name);
             let text = format!(
                 "server '{name}' was added, but is not usable: {step}; \
-                 `mcpproxy upstream add --replace {name} …` corrects it, `mcpproxy upstream remove {name}` removes it"
+                 `mcpproxy upstream add --replace {word} …` corrects it, `mcpproxy upstream remove {word}` removes it"
             );
             Err(CommandError::failed(text))
         }

@@ -3,7 +3,7 @@
 use crate::commands::activity::reason::{reason, reason_for_people};
 use crate::format::{TimeStyle, Times, list, text};
 use crate::output::{FAINT, Output, of_state};
-use crate::table::{Cell, Column, Fit, cell};
+use crate::table::{Cell, Column, Fit, cell, whole_cell};
 use jiff::Timestamp;
 use mcpproxy_activity::Id;
 use serde_json::Value;
@@ -116,7 +116,7 @@ impl RowStyle {
         let time = Cell::from(stored(record).map(|time| self.times.show(time)).unwrap_or_default());
         let intent: Cell = self.intent(&operation).into();
         let outcome = Cell::styled(cell(&status), of_state(&status));
-        let reason: Cell = cell(&self.reason(record, folded)).into();
+        let reason = self.reason(record, folded);
         match self.reader {
             Reader::Person => {
                 let tool = match (tool.is_empty(), server.is_empty()) {
@@ -133,7 +133,7 @@ impl RowStyle {
                     outcome,
                     taken(record).into(),
                     cell(&principal).into(),
-                    reason,
+                    cell(&reason).into(),
                 ]
             }
             Reader::Program => vec![
@@ -146,7 +146,7 @@ impl RowStyle {
                 outcome,
                 taken(record).into(),
                 cell(&principal).into(),
-                reason,
+                whole_cell(&reason).into(),
             ],
         }
     }
