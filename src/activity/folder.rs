@@ -323,10 +323,15 @@ impl Copy {
         Err(StoreError::Io(io::Error::other(why)))
     }
 
+    /// Path of a copy made by [`Copy::below`].
+    pub(super) fn path_below(scratch: &Path) -> PathBuf {
+        scratch.join("log")
+    }
+
     /// Copies the folder into `scratch` and links the original's tables, so the original must outlive the copy. A
     /// missing folder yields an empty copy.
     pub(super) fn below(scratch: &Path, dir: &Path) -> Result<Self, StoreError> {
-        let copy = Self { path: scratch.join("log"), outer: None };
+        let copy = Self { path: Self::path_below(scratch), outer: None };
         private::new_folder(&copy.path)?;
         match dir.canonicalize() {
             Ok(dir) => {

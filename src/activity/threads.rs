@@ -111,6 +111,11 @@ impl Activity {
         Ok((activity, writer))
     }
 
+    /// Path of the copy that [`Activity::read`] makes in `scratch`; errors of later reads name it.
+    pub fn copy_below(scratch: &Path) -> PathBuf {
+        Copy::path_below(scratch)
+    }
+
     /// Opens a copy of the log in `dir`, made in `scratch`, for reading: `dir` is not changed and nothing can
     /// be recorded; the returned writer only owns the copy. A missing log is read as an empty one.
     pub fn read(dir: &Path, scratch: &Path, config: Config) -> Result<(Self, Writer), StoreError> {

@@ -107,7 +107,7 @@ pub(super) fn with(
         Needs::Call(server) => App::start_only(loaded.config, log.handles(), Some(server)),
     };
     let of_log = |failure: CommandError| match &scratch {
-        Some(scratch) => start_proxy::of_linked_log(failure, scratch.path(), &log_folder),
+        Some(scratch) => start_proxy::of_copied_log(failure, scratch.path(), &log_folder),
         None => failure,
     };
     let app = app.map_err(|error| of_log(start_proxy::not_started(&error)))?;

@@ -8,7 +8,7 @@ use crate::error::{CommandError, Exit};
 use crate::logging;
 use crate::logging::Log;
 use crate::terminal_safe::joined;
-use mcpproxy_activity::StoreError;
+use mcpproxy_activity::{Activity, StoreError};
 use mcpproxy_config::file::{self, API_KEY_BYTES, Loaded};
 use mcpproxy_config::problem::{Problem, Severity};
 use mcpproxy_config::{Config, Flags, Logging};
@@ -57,14 +57,13 @@ pub(super) fn store(error: &StoreError) -> CommandError {
     not_usable(error, SALVAGE)
 }
 
-/// Error of a command that met damage in the files of the log, which it read through links in `scratch`. Other errors are
-/// unchanged.
-pub(super) fn of_linked_log(failure: CommandError, scratch: &Path, log: &Path) -> CommandError {
-    let [scratch, log] = [scratch, log].map(|path| path.display().to_string());
-    if !failure.message.contains(&scratch) {
+/// Error of a command that met damage while it read the copy of the log in `scratch`. Other errors are unchanged.
+pub(super) fn of_copied_log(failure: CommandError, scratch: &Path, log: &Path) -> CommandError {
+    let [copy, log] = [&*Activity::copy_below(scratch), log].map(|path| path.display().to_string());
+    if !failure.message.contains(&copy) {
         return failure;
     }
-    let message = format!("{}: {SALVAGE}", failure.message.replace(&scratch, &log));
+    let message = format!("{}: {SALVAGE}", failure.message.replace(&copy, &log));
     CommandError { exit: Exit::Store, message, ..failure }
 }
 
@@ -320,6 +319,18 @@ fn name(what: &str) -> Result<PathBuf, CommandError> {
 mod tests {
     use super::*;
     use clap::Parser as _;
+
+    #[test]
+    fn damage_in_a_copy_of_the_log_is_reported_for_the_log() {
+        let (scratch, log) = (Path::new("/tmp/read-1"), Path::new("/data/activity"));
+        let copy = Activity::copy_below(scratch).display().to_string();
+        let failure = CommandError::failed(format!("damaged: {copy}/db/5"));
+        let shown = of_copied_log(failure, scratch, log);
+        assert_eq!(shown.exit, Exit::Store);
+        assert_eq!(shown.message, format!("damaged: /data/activity/db/5: {SALVAGE}"));
+        let other = CommandError::failed("not found");
+        assert_eq!(of_copied_log(other.clone(), scratch, log), other);
+    }
 
     #[test]
     fn cfg_1_missing_named_config_file_is_an_error_that_names_a_similar_file() {

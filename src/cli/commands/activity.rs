@@ -115,12 +115,18 @@ pub(super) async fn list_records(
         _ if !filtered => "No activity is recorded yet.".to_owned(),
         filters => {
             let (server, _) = filters.records.server_and_tool();
+            let principal = filters.records.principal.as_deref();
             let is_empty = list(&output::parse(&found)?, "/activities").is_empty();
-            let hint = match server.filter(|_| is_empty) {
-                Some(server) => server_hint(server, &known_servers(backend, global).await),
-                None => None,
+            let token = principal.and_then(|it| it.strip_prefix("token:"));
+            let hint = match (server, token) {
+                _ if !is_empty => None,
+                (Some(server), _) => server_hint(server, &known_servers(backend, global).await),
+                (None, Some(token)) => {
+                    token_hint(token, completion::names(backend, "tokens").await)
+                }
+                (None, None) => None,
             };
-            nothing_found(filters.records.principal.as_deref(), hint)
+            nothing_found(principal, hint)
         }
     };
     output.print(&found, |found| table(found, flags.limit, &none, output, &style))
@@ -143,6 +149,14 @@ fn server_hint(server: &str, known: &[String]) -> Option<String> {
     let nearest = nearest(server, known.iter().map(String::as_str));
     let suggestion = completion::advice(nearest, Some("mcpproxy upstream list"));
     is_unknown.then(|| format!("There is no server '{}'{suggestion}", line(server)))
+}
+
+/// Sentence about a token that is none of the `known` ones; `None` if it is, or if they cannot be read.
+fn token_hint(token: &str, known: Option<Vec<String>>) -> Option<String> {
+    let known = known.filter(|known| known.iter().all(|it| it != token))?;
+    let nearest = nearest(token, known.iter().map(String::as_str));
+    let suggestion = completion::advice(nearest, Some("mcpproxy token list"));
+    Some(format!("There is no token '{}'{suggestion}", line(token)))
 }
 
 /// Message if no record matches the filters. `hint` is a sentence about an unknown name.
@@ -535,6 +549,15 @@ mod tests {
         let filters = "No activity found. Filters combine; drop one to see more.";
         assert_eq!(none("files"), filters);
         assert_eq!(nothing_found(None, server_hint("filez", &[])), filters);
+    }
+
+    #[test]
+    fn unknown_token_gets_a_suggestion_if_nothing_is_found() {
+        let hint = |token| token_hint(token, Some(vec!["reader".to_owned(), "ci".to_owned()]));
+        let expected = "There is no token 'redaer': did you mean reader?";
+        assert_eq!(hint("redaer").as_deref(), Some(expected));
+        assert_eq!(hint("ci"), None);
+        assert_eq!(token_hint("redaer", None), None);
     }
 
     #[test]

@@ -43,10 +43,6 @@ pub(super) fn run(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    if given.is_empty() && !(stdin().is_terminal() && stdout().is_terminal()) {
-        let text = "annotating needs a terminal, or --read, --write and --destructive with the tools' names";
-        return Err(CommandError::new(Exit::Usage, text));
-    }
     let loaded = start_proxy::load(global, None)?;
     let is_configured = upstream::names(&loaded.config).any(|known| known == name);
     let (mut found, mut servers) = (Value::Null, Value::Null);
@@ -83,6 +79,10 @@ pub(super) fn run(
         )));
     }
     let answers = match given {
+        [] if !(stdin().is_terminal() && stdout().is_terminal()) => {
+            let text = "annotating needs a terminal, or --read, --write and --destructive with the tools' names";
+            return Err(CommandError::new(Exit::Usage, text));
+        }
         [] => ask(&unannotated, &mut stdin().lock(), &mut stdout().lock(), output.view.width)?,
         given => {
             check(name, &unannotated, &correctable(annotated, &stated_before), given)?;
