@@ -527,7 +527,7 @@ fn fr_043_read_of_an_unannotated_tool_is_warned_about_until_it_is_annotated() {
     assert!(corrected.stdout.contains("  plain: write → read"), "{}", corrected.stdout);
     assert_eq!(refusal(&client.call("read", "s:plain", json!({}))), None);
     let hinted = proxy.cli(&["tools", "annotate", "s", "--write", "read_item"]);
-    let words = "'read_item' is not a tool of 's' without annotations: none; annotated in the config: no_hints, plain";
+    let words = "'read_item' cannot be annotated: it is no tool of 's', or the server annotates it itself; tools without annotations: none; annotated in the config: no_hints, plain";
     assert!(hinted.code == Some(1) && hinted.stderr.contains(words), "{}", hinted.stderr);
 }
 

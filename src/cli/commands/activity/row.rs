@@ -173,6 +173,8 @@ impl RowStyle {
             ("read", Intents::Icons) => "📖 read".into(),
             ("write", Intents::Icons) => "✏️ write".into(),
             ("destructive", Intents::Icons) => "🗑 destr".into(),
+            // Room for the reason beside the other columns.
+            ("destructive", Intents::Words) if self.reader == Reader::Person => "destr".into(),
             (other, Intents::Icons | Intents::Words) => cell(other).into(),
         }
     }
