@@ -331,7 +331,13 @@ const list = {
 
   /** Inserts a live record if it matches the filters. */
   add(it) {
-    if (this.key === undefined || this.isRefused || known(it.id) || !fits(it, this.wanted)) return;
+    if (this.key === undefined || this.isRefused || known(it.id)) return;
+    if (!fits(it, this.wanted)) {
+      // A decision about a call in the list is shown in its row, whatever the filters.
+      const call = it.type === 'policy_decision' && !this.paused && it.parent_id && rowOf(it.parent_id);
+      if (call) fold(call, it);
+      return;
+    }
     if (this.early?.length < MAX_ROWS) this.early.push(it);
     if (this.paused) {
       this.held += 1;
@@ -401,14 +407,16 @@ function fold(made, decision) {
     if (isAnswer) made.querySelector('.why').append(el('bdi.quiet', {}, happened(decision)));
     return made;
   }
-  // The agent got the call's own words: of a refusal they lack at most a name.
+  // The agent got the call's own words: those of a refusal may lack a name, or its reason if the tool is hidden.
   const { error_message: own = '', status } = made.it;
-  const { reason, rules, guard } = decision.metadata ?? {};
+  const { policy, reason, rules, guard } = decision.metadata ?? {};
+  const isBlocked = decision.status === 'blocked';
   const cause = own && made.querySelector('.cause');
-  if (cause && decision.status === 'blocked') {
+  const isSaid = reason ? [...made.querySelectorAll('.cause')].some((it) => it.textContent.includes(visible(reason))) : cause && isBlocked;
+  if (cause && isBlocked && (isSaid || /^(in|out)put_validation$/.test(policy))) {
     const names = [rules, guard].flat().filter((name) => name && !own.includes(name)).join(', ');
     if (names) cause.prepend(visible(`${names}: `));
-  } else if (!reason || !own.includes(reason)) {
+  } else if (!isSaid) {
     const reasons = why(decision);
     if (status === 'rejected') reasons.forEach((one) => one.classList.replace('blocked', 'rejected'));
     if (cause) cause.after(...reasons);

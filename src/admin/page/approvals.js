@@ -10,6 +10,7 @@ import { act, ask, attempt, segment, send } from './rest.js';
 import { here, link } from './route.js';
 
 const STAYS_MS = 1000; // minimum time for which an outcome is shown
+const HINT_MS = 2000; // time for which an ignored click is explained
 const SOON_S = 60; // an expiry that is marked
 const DECIDED = 10; // latest decisions
 const NAMED = 5; // calls that a question names
@@ -137,8 +138,19 @@ function unsettle(card) {
   card.settles = setTimeout(() => { delete card.dataset.moved; }, SETTLE_MS);
 }
 
-/** Whether a click is accepted: the card has not moved recently, or the keyboard was used. */
-const meant = (event) => event.detail === 0 || event.currentTarget.closest('li').dataset.moved === undefined;
+/** Place for the explanation of an ignored click, which moves nothing. */
+const hint = () => el('span.hint', { role: 'status' });
+
+/** Whether a click is accepted: the card has not moved recently, or the keyboard was used. If not, the card says so. */
+function meant(event) {
+  const card = event.currentTarget.closest('li');
+  const isMeant = event.detail === 0 || card.dataset.moved === undefined;
+  const words = card.querySelector('.hint');
+  clearTimeout(card.hinted);
+  words.textContent = isMeant ? '' : 'The list just moved: click again';
+  if (!isMeant) card.hinted = setTimeout(() => { words.textContent = ''; }, HINT_MS);
+  return isMeant;
+}
 
 /** Shows the outcome of a call in its card. */
 function over(card, words, how = '') {
@@ -249,7 +261,7 @@ function waits(it) {
     pairs(['principal', caller(call.principal)], ['client', call.client_name], ['disconnected', call.disconnected && [when(call.disconnected), '; if approved, the call is made all the same']], ['asked', when(call.since)], ['expires', [when(call.until), ' ', left]],
       ['see', calls && [anchor(link('activity', calls), 'its earlier calls'), ', ', anchor(link('policy', { principal: call.principal, tool: it.access, part: 'explain', approval: it.id }), 'what the rules say')]],
       ['node', it.node], ['id', copied(it.id, 'id')]),
-    el('div.answer', {}, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' })));
+    el('div.answer', {}, button('Approve', approve, { class: 'primary' }), reach, button('Deny', deny, { class: 'deny' }), hint()));
   card.deny = refuse;
   card.summary = `${it.access} of ${call.principal}: ${call.reason || call.arguments}`.slice(0, MAX_SUMMARY);
   card.tick = tick;
@@ -287,7 +299,7 @@ export function stands(it, reload = load) {
   });
   const [left, tick] = remaining(it.until);
   const card = el('li.card', { 'data-id': it.id },
-    el('div.line', {}, el('h2', {}, named(it.access, !it.access.includes('/'))), button('Revoke', end, { class: 'deny' })),
+    el('div.line', {}, el('h2', {}, named(it.access, !it.access.includes('/'))), button('Revoke', end, { class: 'deny' }), hint()),
     pairs(['principal', caller(it.principal)], ['session', it.session_id && el('span.mono', {}, it.session_id)],
       ['expires', [when(it.until), ' ', left]], ['given by', `${it.by} over ${it.door}`]));
   card.tick = tick;

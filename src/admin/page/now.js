@@ -174,10 +174,11 @@ async function load() {
 async function loadFailures(mine) {
   const filter = { type: 'tool_call', status: 'error,blocked,rejected' };
   const { range } = selection();
-  const { data } = await ask('activity', { ...filter, start_time: range.from, end_time: range.to, limit: MAX_FAILURES, exclude_payloads: true });
+  const { data } = await ask('activity', { ...filter, type: 'tool_call,policy_decision', start_time: range.from, end_time: range.to, limit: 4 * MAX_FAILURES, exclude_payloads: true });
   if (mine !== asked) return;
-  redraw(failures, data.activities.length > 0 && [el('h2', {}, 'Latest failures'), heads(),
-    recordList(data.activities, filter, 'Latest failures'),
+  const found = data.activities.filter((it) => it.type === 'tool_call' || it.parent_id);
+  redraw(failures, found.some((it) => it.type === 'tool_call') && [el('h2', {}, 'Latest failures'), heads(),
+    recordList(found, filter, 'Latest failures', MAX_FAILURES),
     para(anchor(link('activity', { ...filter, ...range }), 'All failures'))]);
 }
 

@@ -43,6 +43,7 @@ const [explaining, replaying] = [['explain', 'Explain'], ['replay', 'Replay']].m
 const replayed = el('div', { id: 'replayed', 'aria-live': 'polite', tabindex: -1 });
 const MAX_OPEN_RULES = 6; // more rules are shown without their text, and searched
 const MAX_TEXT = 4096; // bytes of a rule's text that are listed: a longer one may be cut
+const MAX_NEAREST = 3; // tools named instead of an unknown one
 const REDACTED = '[redacted]'; // replacement of secrets in the log
 let asked = 0;
 let filled = 0; // number of times that the form was filled from the address; answers to earlier ones are dropped
@@ -150,9 +151,21 @@ function explain(call) {
       explained((await send('policy/explain', body)).data, call && await otherReason(call));
     } catch (error) {
       if (error.status === 401 || !(error instanceof Refused || error instanceof SyntaxError)) throw error;
-      fill(said, el('p.card fault', {}, error instanceof SyntaxError ? `The arguments are not JSON: ${error.message}` : error.message));
+      fill(said, el('div.card fault', {}, para(error instanceof SyntaxError ? `The arguments are not JSON: ${error.message}` : error.message),
+        error.status === 404 && nearest(given.tool)));
     }
   });
+}
+
+/** Buttons that explain the tools whose names begin most like `tool`, with or without the server. */
+function nearest(tool) {
+  const shared = (one, other) => [...one, ''].findIndex((letter, at) => letter !== other[at]);
+  const alike = (name) => Math.max(shared(name, tool), shared(named(name).tool, named(tool).tool));
+  const near = [...names.options].map((it) => it.value).filter((it) => alike(it) > 1).sort((one, other) => alike(other) - alike(one)).slice(0, MAX_NEAREST);
+  return near.length > 0 && el('div.answer', {}, 'Nearest tools:', near.map((name) => button(name, () => {
+    form.elements.tool.value = name;
+    explain();
+  })));
 }
 
 /** Fills the form with the call of a record, and explains it. */

@@ -140,8 +140,7 @@ function draw() {
     el('tbody', {}, sorted(found, COLUMNS, sort).slice(0, limit).map((it) => row(it, it.name === name)))));
   more.hidden = found.length <= limit;
   more.textContent = `Show all ${number(found.length)}`;
-  const one = name && all.find((it) => it.name === name);
-  if (one) openPanel(one);
+  if (name) openPanel(name, all.find((it) => it.name === name));
   else closePanel();
 }
 
@@ -186,9 +185,10 @@ function showAdding(shown) {
 
 // ---- The panel
 
-function openPanel(server) {
-  if (open?.name !== server.name) {
-    open = content(server.name);
+/** Opens the panel of a server, or says that there is no such server. */
+function openPanel(name, server) {
+  if (open?.name !== name || open.isThere !== Boolean(server)) {
+    open = server ? content(name) : missing(name);
     fill(details, el('div.top', {}, open.title, button('✕', () => change({ name: '' }), { 'aria-label': 'Close' })), open.parts);
     details.hidden = false;
     details.scrollTop = 0;
@@ -206,6 +206,10 @@ function closePanel() {
   fill(details);
   if (focused) table.querySelector(`tr[data-name="${CSS.escape(name)}"] th a`)?.focus();
 }
+
+const missing = (name) => ({
+  name, isThere: false, title: el('h2', {}, identifier(name)), parts: para('There is no server with this name.'), draw() {}, look() {},
+});
 
 function content(name) {
   const title = el('div', {});
@@ -236,6 +240,7 @@ function content(name) {
   };
   return {
     name,
+    isThere: true,
     title,
     parts,
     look,

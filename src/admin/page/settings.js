@@ -69,7 +69,9 @@ const problems = (all) => el('ul', {}, all.map((it) => el('li', { class: it.seve
   it.file && `${it.file}: `, it.line && `line ${it.line} column ${it.column}: `, it.problem)));
 const keys = (all) => el('ul', {}, all.map((key) => el('li', {}, el('code', {}, key))));
 
+const SYNC_MS = 500; // until written records are durable
 let drawn;
+let ahead; // last record less the written ones
 
 async function load() {
   const mine = ++asked;
@@ -91,6 +93,9 @@ async function load() {
     redraw(place, here.length > 0 && el('ul.card fault', {}, here.map((fault) => el('li', {}, fault.part === 'rules' ? anchor(link('policy'), 'rules') : el('strong', {}, fault.part), ': ', el('bdi', {}, fault.cause)))));
   }
   const { activity, schemas } = status;
+  const before = ahead;
+  ahead = activity.durable_seq - activity.written;
+  if (ahead < before) setTimeout(() => mine === asked && settings.refresh(), SYNC_MS);
   redraw(proxy, pairs(['version', status.version], ['commit', status.commit], ['running for', lasted(status.uptime_seconds)],
     ['servers', anchor(link('servers'), `${number(status.servers.connected)} of ${number(status.servers.total)} connected`)], ['tools', anchor(link('tools'), number(status.tools))],
     ['connections', number(status.load.connections)], ['sessions', number(status.load.sessions)],

@@ -159,7 +159,7 @@ export function settingsForm(schema, { settings, patchable }, next, changed) {
       const section = words.length > 1 ? words[0] : GENERAL;
       sections.set(section, [...(sections.get(section) ?? []), made]);
     }
-    fill(fields, [...sections].map(([section, all]) => el('details', { open: section === GENERAL, 'data-section': section }, el('summary', {}, section.replaceAll('_', ' ')), all.map((it) => (it instanceof Function ? it() : it)))));
+    fill(fields, [...sections].map(([section, all]) => el('details', { open: section === GENERAL, 'data-section': section }, el('summary', {}, section[0].toUpperCase() + section.slice(1).replaceAll('_', ' ')), all.map((it) => (it instanceof Function ? it() : it)))));
     find();
   }
 

@@ -33,7 +33,8 @@ const none = el('div', {});
 const more = button('Show more', () => act(further), { id: 'more-tools', hidden: true });
 const details = panel('tool', 'Tool');
 const known = new Map(); // by name: the tools in the list
-let [cursor, asked, shown, servers, panels] = [undefined, 0, {}, [], 0]; // `panels`: how often one was opened or closed
+// `panels`: how often one was opened or closed; `total`: number of tools that match, of `catalog`
+let [cursor, asked, shown, servers, panels, total, catalog] = [undefined, 0, {}, [], 0];
 
 export const tools = {
   name: 'tools',
@@ -52,16 +53,12 @@ export const tools = {
     if (wanted) openTool(wanted);
     else closeTool();
     mark();
-    attempt(async () => {
-      const { data } = await ask('servers');
-      servers = data.servers.map((it) => it.name);
-      choose();
-    });
+    attempt(loadServers);
   },
 
   forget() {
     asked += 1;
-    [shown, servers] = [{}, []];
+    [shown, servers, total] = [{}, []];
     known.clear();
     form.reset();
     choose();
@@ -75,11 +72,17 @@ export const tools = {
   },
 };
 
+async function loadServers() {
+  servers = (await ask('servers')).data.servers;
+  choose();
+  tell();
+}
+
 /** The form shows the address's server at once: what is typed next must not bring back another. */
 function choose() {
   const wanted = shown.server ?? '';
-  const unknown = wanted && !servers.includes(wanted) ? [wanted] : [];
-  redraw(server, option('', 'all'), [...servers, ...unknown].map((name) => option(name)));
+  const names = new Set([...servers.map((it) => it.name), wanted].filter(Boolean));
+  redraw(server, option('', 'all'), [...names].map((name) => option(name)));
   server.value = wanted;
   markChips(form);
 }
@@ -97,6 +100,7 @@ const page = (parameters) => ask('tools', { q: shown.q, sort: order(shown.sort),
 async function load(again) {
   const mine = ++asked;
   const wanted = again ? Math.max(known.size, PAGE) : PAGE;
+  if (!again) total = undefined;
   const found = new Map(); // a list that changes meanwhile may name a tool on two pages
   let data;
   do {
@@ -104,11 +108,12 @@ async function load(again) {
     if (mine !== asked) return;
     for (const it of data.tools) found.set(it.name, it);
   } while (data.next_cursor && found.size < wanted);
-  const catalog = isFiltered() ? undefined : (await ask('status')).data.tools;
+  const all = isFiltered() ? undefined : (await ask('status')).data.tools;
   if (mine !== asked) return;
+  catalog = all;
   known.clear();
   for (const [name, it] of found) known.set(name, it);
-  end(data, catalog);
+  end(data);
 }
 
 async function further() {
@@ -121,9 +126,8 @@ async function further() {
   before?.nextElementSibling?.querySelector('a').focus();
 }
 
-function end({ total, next_cursor: next }, inCatalog = total) {
-  const hidden = inCatalog - total;
-  cursor = next;
+function end(data) {
+  ({ total, next_cursor: cursor } = data);
   more.hidden = !cursor;
   more.textContent = `Show more of ${number(total)}`;
   redraw(head, ...sortHead(COLUMNS, shown.sort, (sort) => change({ sort }, true)).children);
@@ -132,15 +136,23 @@ function end({ total, next_cursor: next }, inCatalog = total) {
   if (focused && !list.contains(document.activeElement)) list.querySelector('a')?.focus();
   table.hidden = known.size === 0;
   mark();
+  tell();
+}
+
+/** Says how many tools match, and how many more rules hide where only the server limits the list. */
+function tell() {
+  if (total === undefined) return;
+  const one = servers.find((it) => it.name === shown.server);
+  const hidden = (isFiltered({ server: '' }) ? undefined : shown.server ? one?.tools : catalog) - total;
   const of = known.size < total ? `${number(known.size)} of ` : '';
   redraw(count, `${of}${number(total)} ${total === 1 ? 'tool' : 'tools'}${shown.held ? ' in quarantine' : ''}`, hidden > 0 && ['; ',
     anchor(link('policy', { principal: 'admin', part: 'explain' }), `${number(hidden)} ${hidden === 1 ? 'tool is' : 'tools are'} hidden by rules`)]);
   redraw(none, total === 0 && (shown.held && !shown.q && !shown.server && !shown.bare ? empty('No tool is in quarantine.', showAll())
-    : isFiltered() ? empty('No tool matches.', showAll())
+    : isFiltered() ? empty(shown.server && servers.length && !one ? `There is no server '${shown.server}'.` : 'No tool matches.', showAll())
       : empty('No server offers a tool.', para('See the state of the ', anchor(link('servers'), 'servers'), '.'))));
 }
 
-const isFiltered = () => Object.values({ ...shown, sort: '' }).some(Boolean);
+const isFiltered = (less) => Object.values({ ...shown, sort: '', ...less }).some(Boolean);
 const showAll = () => para(anchor(link('tools'), 'Show all tools'));
 const operationOf = (it) => it.call_with.replace('call_tool_', '');
 
@@ -230,7 +242,7 @@ function drawn(it, before) {
 
 async function again() {
   if (here().view !== 'tools' || document.hidden) return;
-  await load(true);
+  await Promise.all([load(true), loadServers()]);
   if (details.dataset.name) await openTool(details.dataset.name);
 }
 

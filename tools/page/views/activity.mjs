@@ -73,6 +73,22 @@ export async function look({ page, wrong }) {
   const alone = await page.locator('#rows li', { hasText: /^\s*[\d:]+\s*decision/ }).count();
   assert.equal(alone, 0, 'no decision stands beside its call');
 
+  step('the reason of a decision is shown where the words of its call conceal it');
+  const lists = /api\/v1\/activity\?/;
+  await page.route(lists, async (route) => {
+    const response = await route.fetch();
+    const json = await response.json();
+    for (const it of json.data.activities) {
+      if (it.type === 'tool_call' && it.intent?.reason === 'pretends to read') it.error_message = "Tool 'stub:delete_item' not found";
+    }
+    await route.fulfill({ response, json });
+  });
+  await page.reload();
+  await until(async () => /'stub:delete_item' not found[\s\S]*use call_tool_destructive/.test(await pretends.innerText()), () => pretends.innerText());
+  await page.unroute(lists);
+  await page.reload();
+  await page.locator('#rows li').nth(8).waitFor();
+
   step('filters leave what fits, and stand in the address');
   await field('Status').selectOption('blocked');
   await all(page, '#rows li', (row) => row.includes('blocked'));

@@ -96,10 +96,13 @@ export async function look({ page, wrong }) {
     new MutationObserver((_changes, seen) => {
       seen.disconnect();
       list.firstElementChild.querySelector('.primary').dispatchEvent(new MouseEvent('click', { detail: 1, bubbles: true }));
+      window.hinted = list.firstElementChild.querySelector('.hint').textContent;
     }).observe(list, { childList: true });
   });
   await page.mouse.move(2, 2);
   await count(page, '#approvals > li', 2);
+  assert.equal(await page.evaluate(() => window.hinted), 'The list just moved: click again');
+  await cards.first().getByText('The list just moved').waitFor({ state: 'hidden' });
   assert.equal(untimed(await cards.first().innerText()), untimed(unread), 'the second is the first now, and has no answer');
   await count(page, '#approvals > li:not([data-moved])', 2);
   assert.equal((await rest('GET', 'approvals')).data.approvals.length, 2);

@@ -139,14 +139,14 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Discard' }).click();
   assert.match(await decide(page, false), /^Discard the changes\?/);
   assert.equal(await setting('tools_limit').inputValue(), '12');
-  await form.getByText('output validation', { exact: true }).click();
+  await form.getByText('Output validation', { exact: true }).click();
   assert.equal(await setting('output_validation.mode').inputValue(), 'strict');
   assert.equal(await setting('output_validation.max_bytes').getAttribute('placeholder'), 'default: 5,242,880 (5 MiB)');
   assert.equal(await setting('output_validation.assert_formats').locator('option').first().innerText(), 'default: no');
   await setting('output_validation.assert_formats').selectOption('yes');
   assert.equal(await form.getByLabel('api_key').count() + await form.getByLabel('listen').count(), 0, 'what cannot be changed here is not offered');
   await sound(page, 'settings-form');
-  await form.getByText('limits', { exact: true }).click();
+  await form.getByText('Limits', { exact: true }).click();
   const named = form.getByLabel('Add a name to limits.tools');
   await named.fill('stub:*');
   await named.press('Enter');

@@ -37,7 +37,16 @@ export async function look({ page, wrong }) {
   await page.locator('#tool-count', { hasText: /^50 of \d{3} tools; 3 tools are hidden by rules$/ }).getByRole('link').click();
   await page.waitForURL(/#policy\?principal=admin&part=explain$/);
   await page.unroute('**/api/v1/status');
-  await page.goBack();
+  await page.route('**/api/v1/servers', async (route) => {
+    const response = await route.fetch();
+    const json = await response.json();
+    for (const it of json.data.servers) if (it.name === 'stub') it.tools += 2;
+    await route.fulfill({ response, json });
+  });
+  await go(page, '#tools?server=stub');
+  await page.locator('#tool-count', { hasText: /; 2 tools are hidden by rules$/ }).waitFor();
+  await page.unroute('**/api/v1/servers');
+  await go(page, '#tools');
   await page.reload();
   await page.getByText(/^50 of \d{3} tools$/).waitFor();
   await page.getByRole('button', { name: /^Show more of \d{3}$/ }).click();
