@@ -190,7 +190,8 @@ fn correctable(annotated: Vec<Value>, stated: &Map<String, Value>) -> Vec<Value>
 /// The change of the config file, one line for each tool.
 fn change_of(server: &str, file: &str, answers: &[Answer], before: &Map<String, Value>) -> String {
     let rows = answers.iter().map(|(tool, operation)| {
-        let earlier = before.get(tool).and_then(Value::as_str);
+        let earlier =
+            before.get(tool).and_then(Value::as_str).filter(|it| *it != operation.as_str());
         let earlier = earlier.map(|it| format!("{} → ", line(it))).unwrap_or_default();
         format!("  {}: {earlier}{}\n", line(tool), operation.as_str())
     });
