@@ -46,7 +46,8 @@ Start here:
   mcpproxy guide                the pages of the guide: policy, operation, …
 
 Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 mcpproxy unreachable or port in use, \
-4 activity store locked or damaged, 5 config error, 6 export without the records of some fleet nodes, 130/143 terminated by a second SIGINT/SIGTERM."
+4 activity store locked or damaged, 5 config error, 6 export without the records of some fleet nodes, \
+130/143 terminated by a second SIGINT/SIGTERM."
 )]
 pub(super) struct Cli {
     #[command(flatten)]

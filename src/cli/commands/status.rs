@@ -148,7 +148,7 @@ async fn query(client: HttpClient, known: LocalFacts) -> Result<Value, CommandEr
         if let Some(keys) = config.pointer("/needs_restart") {
             members.insert("needs_restart".to_owned(), keys.clone());
         }
-        // The config contains what its file contains.
+        // A mode that the file does not set is absent.
         let mode = text(config, "/standing/policy/mode");
         let mode = if mode.is_empty() { RulesMode::Enforce.as_str() } else { &*mode };
         members.insert("policy_mode".to_owned(), mode.into());

@@ -321,6 +321,16 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn reason_is_complete_for_programs() {
+        let mut record = record();
+        let long = "word ".repeat(100);
+        record["error_message"] = long.trim().into();
+        let reason = |reader| texts(&styled(Intents::Words, reader), &record, &[]).pop().unwrap();
+        assert_eq!(reason(Reader::Program), long.trim());
+        assert!(reason(Reader::Person).ends_with("word…"), "{}", reason(Reader::Person));
+    }
+
+    #[test]
     fn rows_about_a_server_show_its_name() {
         let change =
             serde_json::json!({"id": "x", "type": "server_change", "server_name": "files"});
