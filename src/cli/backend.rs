@@ -85,7 +85,9 @@ pub(super) fn with(
         }
     };
     if let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) {
-        return runtime.block_on(command(&Backend::Remote(client)));
+        let done = runtime.block_on(command(&Backend::Remote(client)));
+        let next = start_proxy::STOP_AND_SALVAGE;
+        return done.map_err(|failure| start_proxy::of_damaged_log(failure, next));
     }
     let mut scratch = None;
     let log_folder = loaded.config.activity_folder();

@@ -5,7 +5,7 @@ use crate::backend::{Backend, Needs, target};
 use crate::error::CommandError;
 use crate::format::text;
 use crate::output::Output;
-use crate::terminal_safe::line;
+use crate::terminal_safe::{line, quoted};
 use crate::{backend, completion, output};
 use clap::{ArgAction, CommandFactory};
 use mcpproxy_admin::page;
@@ -94,7 +94,12 @@ pub(super) fn write_man_pages(folder: &Path, output: &Output) -> Result<(), Comm
     })?;
     let result = json!({"folder": shown, "pages": pages});
     output.print(&result.to_string(), |_| {
-        format!("Wrote {pages} manual pages into {}. Read them with: man mcpproxy", line(&shown))
+        let first = folder.join("mcpproxy.1").display().to_string();
+        let first = quoted(&first).unwrap_or_default();
+        format!(
+            "Wrote {pages} manual pages into {}. Read the first with: man {first}",
+            line(&shown)
+        )
     })
 }
 

@@ -127,7 +127,11 @@ fn tip(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         // -o is the format of results, although `--output` of this command is its file.
         ErrorKind::InvalidValue if follows(["activity", "export"]) => {
             context(ContextKind::InvalidArg).filter(|arg| arg.starts_with("--output"))?;
-            let file = terminal_safe::quoted(context(ContextKind::InvalidValue)?)?;
+            let word = context(ContextKind::InvalidValue)?;
+            if ["csv", "parquet"].contains(&word) {
+                return Some(format!("the format of the file is `--format {word}`"));
+            }
+            let file = terminal_safe::quoted(word)?;
             Some(format!("for a file, use `--file {file}`"))
         }
         ErrorKind::InvalidValue if context(ContextKind::InvalidArg)?.contains("<CLIENT>") => {

@@ -57,15 +57,30 @@ pub(super) fn store(error: &StoreError) -> CommandError {
     not_usable(error, SALVAGE)
 }
 
-/// Error of a command that met damage while it read the copy of the log in `scratch`. Other errors are unchanged.
+/// Beginning of each message about a damaged log.
+const DAMAGED: &str = "the activity log is damaged: ";
+
+/// Gives an error about a damaged log, which a running proxy or a reader of this process found, its exit code and next
+/// step. Other errors are unchanged.
+pub(super) fn of_damaged_log(failure: CommandError, next: &str) -> CommandError {
+    let Some(at) = failure.message.find(DAMAGED).filter(|_| failure.exit != Exit::Store) else {
+        return failure;
+    };
+    // The end of a broken export repeats the message as JSON.
+    let what = failure.message.get(at..).unwrap_or_default();
+    let what = what.split_once(": {").map_or(what, |(what, _)| what);
+    CommandError { exit: Exit::Store, message: format!("{what}: {next}"), ..failure.clone() }
+}
+
+/// Like [`of_damaged_log`], for a command that read the copy of the log in `scratch`.
 pub(super) fn of_copied_log(failure: CommandError, scratch: &Path, log: &Path) -> CommandError {
     let [copy, log] = [&*Activity::copy_below(scratch), log].map(|path| path.display().to_string());
-    if !failure.message.contains(&copy) {
-        return failure;
-    }
-    let message = format!("{}: {SALVAGE}", failure.message.replace(&copy, &log));
-    CommandError { exit: Exit::Store, message, ..failure }
+    let message = failure.message.replace(&copy, &log);
+    of_damaged_log(CommandError { message, ..failure }, SALVAGE)
 }
+
+/// Next step for damage that a running proxy reports.
+pub(super) const STOP_AND_SALVAGE: &str = "the rest is readable; to repair it, stop the running mcpproxy, then run `mcpproxy serve --salvage`";
 
 /// Error for a damaged log that cannot be salvaged.
 pub(super) fn not_salvaged(error: &StoreError) -> CommandError {
@@ -321,15 +336,25 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn damage_in_a_copy_of_the_log_is_reported_for_the_log() {
+    fn damage_has_its_exit_code_and_next_step() {
         let (scratch, log) = (Path::new("/tmp/read-1"), Path::new("/data/activity"));
         let copy = Activity::copy_below(scratch).display().to_string();
-        let failure = CommandError::failed(format!("damaged: {copy}/db/5"));
+        let failure =
+            CommandError::failed(format!("{DAMAGED}{copy}/db/5: a checksum does not match"));
         let shown = of_copied_log(failure, scratch, log);
-        assert_eq!(shown.exit, Exit::Store);
-        assert_eq!(shown.message, format!("damaged: /data/activity/db/5: {SALVAGE}"));
+        let message = format!("{DAMAGED}/data/activity/db/5: a checksum does not match: {SALVAGE}");
+        assert_eq!((shown.exit, shown.message), (Exit::Store, message));
+        let broken =
+            format!("the response ended early: {DAMAGED}/a/5: x: {{\"error\":\"{DAMAGED}/a/5\"}}");
+        let shown = of_damaged_log(CommandError::failed(broken), "stop");
+        assert_eq!(
+            (shown.exit, &*shown.message),
+            (Exit::Store, "the activity log is damaged: /a/5: x: stop")
+        );
         let other = CommandError::failed("not found");
         assert_eq!(of_copied_log(other.clone(), scratch, log), other);
+        let known = store(&StoreError::Damaged { file: "a".into(), why: "x".into() });
+        assert_eq!(of_copied_log(known.clone(), scratch, log), known);
     }
 
     #[test]

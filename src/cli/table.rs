@@ -15,7 +15,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Maximum length of a table cell, in characters; `show` commands print the full value.
 const CELL_CHARS: usize = 160;
-/// Maximum length of a reason in output for a program, in characters.
+/// Maximum length of a reason or description in output for a program, in characters.
 const PROGRAM_CHARS: usize = 4096;
 /// Columns between two cells.
 const GAP: usize = 2;

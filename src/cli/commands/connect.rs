@@ -6,7 +6,7 @@
 
 use crate::args::{ConnectArgs, Global};
 use crate::clients::backup::{back_up, backup, earlier, read, set_aside};
-use crate::clients::file::{ClientText, is_connection_key};
+use crate::clients::file::{ClientText, Syntax, is_connection_key};
 use crate::clients::{McpClient, NAME, ProxyEntry, Remote, preview};
 use crate::commands::connect::direct::{DirectServers, Moved};
 use crate::commands::token;
@@ -150,7 +150,7 @@ fn connect(
     let next = next.map_err(|why| failed(&why))?;
     let is_connected = before.as_deref() == Some(next.as_str());
     let colors = colors(flags, output);
-    let shown = shown('+', &file, &planned, colors);
+    let shown = shown('+', &file, known.syntax, &planned, colors);
     let wide = private::wider(path).filter(|_| carries_token);
     let effects = |tense: &str| {
         let is_new = carries_token && token.is_none();
@@ -366,7 +366,7 @@ fn undo(
         });
     };
     let there: Vec<_> = there.into_iter().collect();
-    let shown = shown('-', &file, &there, colors(flags, output));
+    let shown = shown('-', &file, known.syntax, &there, colors(flags, output));
     if flags.dry_run {
         return output.print(&result(true, None).to_string(), |_| shown.clone());
     }
@@ -475,9 +475,19 @@ fn colors(flags: &ConnectArgs, output: &Output) -> Colors {
 }
 
 /// Renders the entry as a diff, without values of variables and headers.
-fn shown(sign: char, file: &str, members: &[(String, Value)], colors: Colors) -> String {
+fn shown(
+    sign: char,
+    file: &str,
+    syntax: Syntax,
+    members: &[(String, Value)],
+    colors: Colors,
+) -> String {
     let rows = preview::preview(sign, NAME, members, colors);
-    format!("{} {}\n{rows}", String::from(sign).repeat(3), line(file))
+    let place = match syntax {
+        Syntax::Json(key) => key.to_owned(),
+        Syntax::Toml(key) => format!("{key}, in TOML"),
+    };
+    format!("{} {}\n@@ {place} @@\n{rows}", String::from(sign).repeat(3), line(file))
 }
 
 #[cfg(test)]

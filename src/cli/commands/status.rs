@@ -8,7 +8,7 @@ use crate::error::{CommandError, Exit};
 use crate::format::{counted, list, nonconforming_items, text};
 use crate::http_client::HttpClient;
 use crate::output::{Output, Paragraph, of_state};
-use crate::table::{TableView, cell, cut};
+use crate::table::{TableView, cell, cut, whole_cell};
 use crate::terminal_safe::{argument, joined, line};
 use crate::{logging, output, running_proxy, start_proxy};
 use mcpproxy_config::file::Loaded;
@@ -21,8 +21,6 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use unicode_width::UnicodeWidthStr as _;
 
-/// Maximum width of a reason; `upstream list` shows the rest.
-const REASON: usize = 100;
 /// Width of the label column.
 const LABEL: usize = 11;
 /// Widths of a server's state and name.
@@ -332,7 +330,8 @@ fn draw(status: &Value, view: TableView) -> String {
 /// A server's line, with its state, its name, and the number of tools or a reason.
 fn server_line(server: &Value, TableView { width, colors }: TableView) -> String {
     let (tools, state) = (text(server, "/tools"), text(server, "/state"));
-    let reason = cut(&cell(&text(server, "/reason")), REASON);
+    let reason = text(server, "/reason");
+    let reason = if width.is_some() { cell(&reason) } else { whole_cell(&reason) };
     let about = match (&*state, reason.is_empty()) {
         ("connected", true) => counted(&tools, "tool"),
         ("not running", true) if tools != "0" => counted(&tools, "tool"),

@@ -9,15 +9,12 @@ use crate::completion::{ADMIN, Vocabulary, suggesting};
 use crate::error::{CommandError, Exit};
 use crate::format::{list, text};
 use crate::output::{ADDED, Colors, Output, Paragraph, REMOVED, of_state, parse, write};
-use crate::table::{Cell, Column, Fit, cell, cut};
+use crate::table::{Cell, Column, Fit, cell, whole_cell};
 use crate::terminal_safe::{argument, clean, line, quoted};
 use crate::{backend, logging};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
-
-/// Maximum length of a description in a list of unlimited width, in characters.
-const DESCRIPTION_CHARS: usize = 70;
 
 /// Printed if no definition awaits approval.
 const NOTHING_PENDING: &str = "No changes are pending.\n";
@@ -92,12 +89,12 @@ fn table(found: &Value, output: &Output) -> String {
             },
             match output.view.width {
                 Some(_) => cell(&text(tool, "/description")).into(),
-                None => cut(&cell(&text(tool, "/description")), DESCRIPTION_CHARS).into(),
+                None => whole_cell(&text(tool, "/description")).into(),
             },
         ]
     });
     let columns =
-        Column::all([("TOOL", Fit::Name), ("CALL WITH", Fit::Whole), ("DESCRIPTION", Fit::Free)]);
+        Column::all([("TOOL", Fit::Name), ("CALL WITH", Fit::Whole), ("DESCRIPTION", Fit::Below)]);
     let mut shown = output.table(&columns, rows.collect());
     let suspect = tools.iter().filter(|tool| !list(tool, "/findings").is_empty()).count();
     if suspect > 0 {

@@ -64,7 +64,11 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
     output.print(&report, draw)?;
     match unsound(&output::parse(&report)?) {
         None => Ok(()),
-        Some(why) => Err(CommandError::failed(format!("{why}; {}", salvage(runs)))),
+        Some(why) => {
+            let before = if runs { "stop the running mcpproxy, then run" } else { "run" };
+            let text = format!("{why}; to repair the log, {before} `mcpproxy serve --salvage`");
+            Err(CommandError::failed(text))
+        }
     }
 }
 
@@ -111,7 +115,9 @@ pub(in crate::commands) fn unsound(report: &Value) -> Option<String> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let altered = (!files.is_empty()).then(|| {
+    // The reason of the break often names the only altered file.
+    let is_named = |why: &String| matches!(&*files, [file] if why.contains(file));
+    let altered = (!files.is_empty() && !broken.as_ref().is_some_and(is_named)).then(|| {
         let named: Vec<_> = files.iter().take(MAX_NAMED).map(|file| line(file)).collect();
         format!("altered: {}{more}", named.join(", "))
     });
