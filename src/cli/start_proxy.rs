@@ -69,7 +69,8 @@ pub(super) fn of_damaged_log(failure: CommandError, next: &str) -> CommandError 
     // The end of a broken export repeats the message as JSON.
     let what = failure.message.get(at..).unwrap_or_default();
     let what = what.split_once(": {").map_or(what, |(what, _)| what);
-    CommandError { exit: Exit::Store, message: format!("{what}: {next}"), ..failure.clone() }
+    let message = format!("{what}: {next}");
+    CommandError { exit: Exit::Store, message, ..failure }
 }
 
 /// Like [`of_damaged_log`], for a command that read the copy of the log in `scratch`.

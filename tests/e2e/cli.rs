@@ -504,7 +504,7 @@ fn manual_pages_are_written_counted_and_named() {
     let pages = man1.read_dir().unwrap().count();
     assert!(pages > 40 && man1.join("mcpproxy-man.1").exists(), "{pages} pages");
     let expected = format!(
-        "Wrote {pages} manual pages into {}. Read them with: man mcpproxy\n",
+        "Wrote {pages} manual pages into {0}. Read the first with: man {0}/mcpproxy.1\n",
         man1.display()
     );
     assert_eq!(output.stdout, expected);

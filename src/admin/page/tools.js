@@ -9,6 +9,7 @@ import { change, here, link, named } from './route.js';
 const PAGE = 50; // page size
 const MOST = 100; // maximum page size
 const SOON_MS = 500; // after a server has changed something, in which it changes more
+const WAIT_MS = 1000; // between two looks whether a call waits for a person
 const OPERATIONS = ['read', 'write', 'destructive'];
 /** The columns, with what the API calls their order; numbers begin with the largest. */
 const COLUMNS = [
@@ -181,6 +182,9 @@ function mark() {
   }
 }
 
+/** Whether the proxy has a tool that it does not show. */
+const isHidden = (name) => send('policy/explain', { principal: 'admin', tool: name }).then(() => true, () => false);
+
 async function openTool(name) {
   const isNew = details.dataset.name !== name;
   const mine = ++panels;
@@ -194,7 +198,8 @@ async function openTool(name) {
     } catch (error) {
       if (error.status !== 404) throw error;
       if (mine !== panels) return;
-      made = el('div.tool', {}, para('No server offers this tool now.'));
+      made = el('div.tool', {}, await isHidden(name) ? para('Rules hide this tool: ', anchor(link('policy', { principal: 'admin', tool: name, part: 'explain' }), 'see which'), '.') : para('No server offers this tool now.'));
+      if (mine !== panels) return;
       made.head = el('div', {}, el('h2', {}, identifier(name)));
     }
     if (made === before) return;
@@ -365,6 +370,10 @@ function trial(it, operation) {
     const id = crypto.randomUUID?.() ?? `page-${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
     const record = para(anchor(link('activity', { request_id: id }), 'Show its record'));
     fill(came, quiet('In progress.'));
+    let waiting = setInterval(() => attempt(async () => {
+      const [waits] = (await ask('approvals')).data.approvals.filter((one) => one.call.request_id === id);
+      if (waits && waiting) redraw(came, para('The call waits for a person: ', anchor(link('approvals'), 'approve or deny it'), '.'));
+    }), WAIT_MS);
     const intent = { operation_type: how.value, data_sensitivity: 'unknown', reason: reason.value };
     const body = { tool_name: `call_tool_${how.value}`, arguments: { name: it.name, args: given, intent } };
     try {
@@ -373,6 +382,9 @@ function trial(it, operation) {
     } catch (error) {
       fill(came, trouble(error.message), record);
       if (error.status === 401) attempt(() => { throw error; });
+    } finally {
+      clearInterval(waiting);
+      waiting = undefined;
     }
   };
   return el('details', { 'data-part': 'trial' }, el('summary', {}, 'Try a call'),
