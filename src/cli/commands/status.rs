@@ -459,15 +459,21 @@ mod tests {
     }
 
     #[test]
-    fn tool_counts_are_aligned_and_reasons_are_truncated() {
-        let server_of = |name: &str, reason: &str| {
+    fn tool_counts_are_aligned_and_reasons_are_truncated_at_a_terminal() {
+        let line_at = |width, name: &str, reason: &str| {
             let server = json!({"name": name, "state": "connected", "tools": 3, "reason": reason});
-            server_line(&server, TableView { width: None, colors: Colors::Plain })
+            server_line(&server, TableView { width, colors: Colors::Plain })
         };
+        let server_of = |name: &str, reason: &str| line_at(None, name, reason);
         let column = |line: &str| line.split("3 tools").next().unwrap().width();
         assert_eq!(column(&server_of("files", "")), column(&server_of("\u{65e5}\u{672c}", "")));
-        let long = server_of("files", &"words ".repeat(60));
-        assert!(long.ends_with(" words…\n"), "{long}");
+        let long = "words ".repeat(60);
+        let shown = line_at(Some(80), "files", &long);
+        assert!(shown.ends_with(" words…\n"), "{shown}");
+        assert!(
+            server_of("files", &long).contains(long.trim()),
+            "output to a pipe is not truncated"
+        );
         assert!(
             server_of(&"n".repeat(45), "").contains(&"n".repeat(45)),
             "output to a pipe is not truncated"
