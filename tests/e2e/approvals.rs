@@ -277,7 +277,9 @@ fn cap_8_standing_approval_covers_a_session_or_a_period_until_it_is_revoked() {
     let records = client.records(&proxy, "type=tool_call");
     assert_eq!(records[0]["metadata"]["approval"], json!(first));
     let by_api = json!({"state": "approved", "by": "admin", "door": "api"});
-    assert_eq!(records[0]["metadata"]["approval_answer"], by_api);
+    assert_eq!(records[1]["metadata"]["approval_answer"], by_api);
+    let covered = json!({"state": "approved", "by": "admin", "door": "api", "standing": true});
+    assert_eq!(records[0]["metadata"]["approval_answer"], covered);
     let standing = proxy.api("approvals")["standing"][0].clone();
     assert_eq!((&standing["id"], &standing["session_id"]), (&json!(first), &json!(client.session)));
     let mut other = proxy.client();

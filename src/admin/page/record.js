@@ -63,8 +63,8 @@ export function happened({ type, metadata }) {
 }
 
 /** State of an approval: who answered, and how long the answer is valid. */
-const answered = ({ state, by, door, for: scope }) =>
-  [String(state ?? '').replace('_', ' '), by && `by ${by} over ${door}`, extent(scope)].filter(Boolean).join(' ');
+const answered = ({ state, by, door, for: scope, standing }) =>
+  [String(state ?? '').replace('_', ' '), by && `by ${by} over ${door}`, extent(scope), standing && '(standing approval)'].filter(Boolean).join(' ');
 
 export const MISSING = 'There is no record with this id, or it is not kept any more.';
 

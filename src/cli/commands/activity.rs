@@ -55,7 +55,12 @@ pub(super) fn run(
         ActivityCommand::Export(flags) => {
             let format = flags.format().map_err(CommandError::usage)?;
             backend::with(global, needs, async |backend| {
-                export::run(flags, format, backend, output).await
+                let records = export::run(flags, format, backend, output).await?;
+                if records == Some(0) {
+                    let filters = &flags.filters.records;
+                    logging::print_line(nothing_found(filters, backend, global).await);
+                }
+                Ok(())
             })
         }
         ActivityCommand::Watch { filters, no_icons, time, node } => {
@@ -113,21 +118,8 @@ pub(super) async fn list_records(
     let filtered = query.iter().any(|(key, value)| *key != "exclude_payloads" && value.is_some());
     let none = match &flags.filters {
         _ if !filtered => "No activity is recorded yet.".to_owned(),
-        filters => {
-            let (server, _) = filters.records.server_and_tool();
-            let principal = filters.records.principal.as_deref();
-            let is_empty = list(&output::parse(&found)?, "/activities").is_empty();
-            let token = principal.and_then(|it| it.strip_prefix("token:"));
-            let hint = match (server, token) {
-                _ if !is_empty => None,
-                (Some(server), _) => server_hint(server, &known_servers(backend, global).await),
-                (None, Some(token)) => {
-                    token_hint(token, completion::names(backend, "tokens").await)
-                }
-                (None, None) => None,
-            };
-            nothing_found(principal, hint)
-        }
+        _ if !list(&output::parse(&found)?, "/activities").is_empty() => String::new(),
+        filters => nothing_found(&filters.records, backend, global).await,
     };
     output.print(&found, |found| table(found, flags.limit, &none, output, &style))
 }
@@ -142,10 +134,36 @@ async fn known_servers(backend: &Backend, global: &Global) -> Vec<String> {
     completion::names(backend, "servers").await.unwrap_or_default()
 }
 
+/// Message if no record matches the filters, with a sentence about the filter that is probably wrong.
+pub(super) async fn nothing_found(
+    filters: &RecordFilters,
+    backend: &Backend,
+    global: &Global,
+) -> String {
+    let (server, tool) = filters.server_and_tool();
+    let principal = filters.principal.as_deref();
+    let token = principal.and_then(|it| it.strip_prefix("token:"));
+    let mut hint = match (server, token) {
+        (Some(server), _) => server_hint(server, &known_servers(backend, global).await),
+        (None, Some(token)) => token_hint(token, completion::names(backend, "tokens").await),
+        (None, None) => None,
+    };
+    let filters = [("--server", server), ("--tool", tool), ("--principal", principal)];
+    hint = list_hint(&filters).or(hint).or_else(|| kind_hint(principal?));
+    let hint = hint.unwrap_or_else(|| "Filters combine; drop one to see more.".to_owned());
+    format!("No activity found. {hint}")
+}
+
+/// Sentence about a filter with a list of values although it takes one; `None` if there is none.
+fn list_hint(filters: &[(&str, Option<&str>)]) -> Option<String> {
+    let has_list = |(_, value): &&(&str, Option<&str>)| value.is_some_and(|it| it.contains(','));
+    let (option, _) = filters.iter().find(has_list)?;
+    Some(format!("{option} takes one value; run the command once for each."))
+}
+
 /// Sentence about a server that is none of the `known` ones; `None` if it is, or if none is known.
 fn server_hint(server: &str, known: &[String]) -> Option<String> {
-    let is_unknown =
-        !known.is_empty() && server.split(',').all(|it| !known.iter().any(|k| k == it));
+    let is_unknown = !known.is_empty() && known.iter().all(|it| it != server);
     let nearest = nearest(server, known.iter().map(String::as_str));
     let suggestion = completion::advice(nearest, Some("mcpproxy upstream list"));
     is_unknown.then(|| format!("There is no server '{}'{suggestion}", line(server)))
@@ -159,18 +177,11 @@ fn token_hint(token: &str, known: Option<Vec<String>>) -> Option<String> {
     Some(format!("There is no token '{}'{suggestion}", line(token)))
 }
 
-/// Message if no record matches the filters. `hint` is a sentence about an unknown name.
-fn nothing_found(principal: Option<&str>, hint: Option<String>) -> String {
-    match (hint, principal) {
-        (Some(hint), _) => format!("No activity found. {hint}"),
-        (None, Some(name)) if !name.contains(':') && !["admin", "anonymous"].contains(&name) => {
-            let name = line(name);
-            format!(
-                "No activity found. Principals have a kind, such as token:{name} or cert:{name}."
-            )
-        }
-        (None, _) => "No activity found. Filters combine; drop one to see more.".to_owned(),
-    }
+/// Sentence about a principal without its kind; `None` if it has one.
+fn kind_hint(principal: &str) -> Option<String> {
+    let is_whole = principal.contains(':') || ["admin", "anonymous"].contains(&principal);
+    let name = line(principal);
+    (!is_whole).then(|| format!("Principals have a kind, such as token:{name} or cert:{name}."))
 }
 
 /// Maximum number of records fetched for the rows of a table.
@@ -538,17 +549,26 @@ mod tests {
     #[test]
     fn unknown_server_gets_a_suggestion_if_nothing_is_found() {
         let known = ["files".to_owned(), "git".to_owned()];
-        let none = |server: &str| nothing_found(None, server_hint(server, &known));
-        assert_eq!(
-            none("filez"),
-            "No activity found. There is no server 'filez': did you mean files?"
-        );
-        let unlike =
-            "No activity found. There is no server 'zzzzzz': `mcpproxy upstream list` lists them";
-        assert_eq!(none("zzzzzz"), unlike);
-        let filters = "No activity found. Filters combine; drop one to see more.";
-        assert_eq!(none("files"), filters);
-        assert_eq!(nothing_found(None, server_hint("filez", &[])), filters);
+        let hint = |server: &str| server_hint(server, &known);
+        let expected = "There is no server 'filez': did you mean files?";
+        assert_eq!(hint("filez").as_deref(), Some(expected));
+        let unlike = "There is no server 'zzzzzz': `mcpproxy upstream list` lists them";
+        assert_eq!(hint("zzzzzz").as_deref(), Some(unlike));
+        assert_eq!(hint("files"), None);
+        assert_eq!(server_hint("filez", &[]), None);
+    }
+
+    #[test]
+    fn filter_that_takes_one_value_is_named_if_it_has_several() {
+        let hint = |server, principal| {
+            list_hint(&[("--server", server), ("--tool", None), ("--principal", principal)])
+        };
+        let expected = "--server takes one value; run the command once for each.";
+        assert_eq!(hint(Some("files,git"), None).as_deref(), Some(expected));
+        assert!(hint(None, Some("admin,token:ci")).unwrap().starts_with("--principal takes"));
+        assert_eq!(hint(Some("files"), Some("admin")), None);
+        assert!(kind_hint("ci").unwrap().contains("token:ci"));
+        assert_eq!([kind_hint("admin"), kind_hint("jwt:a")], [None, None]);
     }
 
     #[test]

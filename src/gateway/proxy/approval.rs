@@ -292,7 +292,10 @@ pub(super) async fn claim(
 /// Records the standing approval that covers the call, and who granted it.
 fn approved_before(record: &mut CallRecord, Covered { approved, of, by }: Covered) -> Approved {
     record.add_metadata("approval", &json!(of.as_str()).to_string());
-    record.add_metadata("approval_answer", &answer("approved", &by).to_string());
+    let mut answer = answer("approved", &by);
+    // Tells the call apart from the one that the person saw.
+    answer["standing"] = true.into();
+    record.add_metadata("approval_answer", &answer.to_string());
     approved
 }
 

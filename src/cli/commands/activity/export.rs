@@ -28,13 +28,13 @@ use std::time::Duration;
 /// Suffix of an unfinished file.
 const PARTIAL: &str = ".partial";
 
-/// Exports the records that match the filters.
+/// Exports the records that match the filters. Returns their number, if the format shows it.
 pub(super) async fn run(
     flags: &ActivityExport,
     format: &str,
     backend: &Backend,
     output: &Output,
-) -> Result<(), CommandError> {
+) -> Result<Option<u64>, CommandError> {
     let (since, until) = times(&flags.filters)?;
     if !flags.force {
         check_new(&flags.file)?;
@@ -55,9 +55,9 @@ pub(super) async fn run(
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
             written => written.map(|()| true),
         });
-        let Exported { missing, .. } = written.await?;
+        let Exported { records, missing, .. } = written.await?;
         bar.finish_and_clear();
-        return check_complete(missing);
+        return check_complete(missing).map(|()| records);
     }
     let failed = |error: std::io::Error| unwritten(&flags.file, &error);
     let mut sink = Sink::create(&flags.file).map_err(failed)?;
@@ -71,7 +71,7 @@ pub(super) async fn run(
         members.insert("records".to_owned(), records.into());
     }
     output.print(&done.to_string(), draw)?;
-    check_complete(missing)
+    check_complete(missing).map(|()| records)
 }
 
 /// Refuses to replace a file that has content. A pipe or a device is only written to.

@@ -138,7 +138,11 @@ fn is_by_rule(decision: &Value) -> bool {
 fn add_answer(reasons: &mut Vec<String>, answer: &Value) {
     let [state, by] = ["/state", "/by"].map(|at| text(answer, at));
     match &*state {
-        "approved" if !by.is_empty() => reasons.push(format!("approved by {by}")),
+        "approved" if !by.is_empty() => {
+            let is_standing = answer.pointer("/standing") == Some(&Value::Bool(true));
+            let how = if is_standing { " (standing approval)" } else { "" };
+            reasons.push(format!("approved by {by}{how}"));
+        }
         "denied" if !by.is_empty() => {
             let denied = |it: &&mut String| it.ends_with("approval was denied");
             if let Some(reason) = reasons.iter_mut().find(denied) {
