@@ -77,7 +77,11 @@ fn only_known_servers(config: &Config, servers: &[String]) -> Result<(), Command
     match servers.iter().find(|name| !known().any(|known| known == name.as_str())) {
         None => Ok(()),
         Some(unknown) => {
-            let why = unknown_server(unknown, known());
+            let is_list = unknown.split(',').all(|part| known().any(|known| known == part));
+            let why = match is_list {
+                true => "give --server once for each server".to_owned(),
+                false => unknown_server(unknown, known()),
+            };
             Err(CommandError::failed(format!("no token was created: {why}")))
         }
     }
@@ -258,5 +262,19 @@ mod tests {
             let keeps = ["NAME", "2026-02-03T04:05:06Z (expired)"];
             crate::output::tests::fits(|output| table(&response, output), &keeps);
         }
+    }
+
+    #[test]
+    fn list_of_servers_in_one_option_is_explained() {
+        let text = r#"{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}}}"#;
+        let flags = mcpproxy_config::Flags {
+            data_dir: Some("/nowhere".into()),
+            ..mcpproxy_config::Flags::default()
+        };
+        let config = mcpproxy_config::parse(text, &|_| None, &flags).unwrap().0;
+        let refused =
+            |server: &str| only_known_servers(&config, &[server.to_owned()]).unwrap_err().message;
+        assert_eq!(refused("a,b"), "no token was created: give --server once for each server");
+        assert!(refused("a,c").contains("there is no server 'a,c'"), "{}", refused("a,c"));
     }
 }
