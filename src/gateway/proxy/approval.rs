@@ -293,8 +293,10 @@ pub(super) async fn claim(
 fn approved_before(record: &mut CallRecord, Covered { approved, of, by }: Covered) -> Approved {
     record.add_metadata("approval", &json!(of.as_str()).to_string());
     let mut answer = answer("approved", &by);
-    // Tells the call apart from the one that the person saw.
-    answer["standing"] = true.into();
+    if let Some(members) = answer.as_object_mut() {
+        // Tells the call apart from the one that the person saw.
+        members.insert("standing".into(), true.into());
+    }
     record.add_metadata("approval_answer", &answer.to_string());
     approved
 }

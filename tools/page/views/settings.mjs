@@ -196,7 +196,8 @@ export async function look({ page, wrong }) {
   await page.getByText('The log is intact.').waitFor();
   await page.locator('#verified').getByText(/^[\d,]+, from \d/).waitFor();
   await page.getByRole('link', { name: 'Changes of the config' }).click();
-  await page.locator('#rows li').nth(1).waitFor();
+  // Until they are loaded, the list shows the rows of an earlier address.
+  await page.locator('#rows li', { hasText: 'added tools_limit' }).first().waitFor();
   assert.match(await page.locator('#rows li').first().innerText(), /config\s+removed limits, mcpServers\.stub\.call_timeout.*added tools_limit/, 'the row says what was changed');
   // The last change was triggered by the file or by the button, whichever was first.
   await page.locator('#rows li').filter({ hasText: 'removed tools_limit' }).first().locator('a').first().click();
