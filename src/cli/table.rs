@@ -463,14 +463,16 @@ pub(super) fn draw(columns: &[Column], rows: Vec<Vec<Cell>>, view: TableView) ->
 
 /// Formats untrusted text as one line of a cell.
 pub(super) fn cell(text: &str) -> String {
-    let line = clean(text).split_whitespace().collect::<Vec<_>>().join(" ");
-    cut(&line, CELL_CHARS)
+    cut(&one_line(text), CELL_CHARS)
 }
 
 /// Like [`cell`], for a program: only a text of extreme length is cut.
 pub(super) fn whole_cell(text: &str) -> String {
-    let line = clean(text).split_whitespace().collect::<Vec<_>>().join(" ");
-    cut(&line, PROGRAM_CHARS)
+    cut(&one_line(text), PROGRAM_CHARS)
+}
+
+fn one_line(text: &str) -> String {
+    clean(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Truncates to `max` terminal columns, with an ellipsis. The cut is between two words, unless that leaves more than

@@ -590,8 +590,9 @@ Examples:
 
 Records are sorted by the time shown, which is when they were stored. --since and --until filter by when a \
 call began. A record must match all filters. --type, --status and --intent-type take several values, separated by \
-commas; the other filters take one. A decision about a listed call, and its approval, are shown in that call's row; with -o json each record counts for -n. At a \
-terminal, or with COLUMNS set, ids are record numbers, and columns that do not fit are omitted, TYPE and DURATION first; a pipe gets full ids and all columns."
+commas; the other filters take one. A decision about a listed call, and its approval, are shown in that call's row; \
+with -o json each record counts for -n. At a terminal, or with COLUMNS set, ids are record numbers, and columns that \
+do not fit are omitted, TYPE and DURATION first; a pipe gets full ids and all columns."
     )]
     List(ActivityList),
     /// Show one record in full: intent, verdict, arguments, result

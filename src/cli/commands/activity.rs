@@ -135,11 +135,7 @@ async fn known_servers(backend: &Backend, global: &Global) -> Vec<String> {
 }
 
 /// Message if no record matches the filters, with a sentence about the filter that is probably wrong.
-pub(super) async fn nothing_found(
-    filters: &RecordFilters,
-    backend: &Backend,
-    global: &Global,
-) -> String {
+async fn nothing_found(filters: &RecordFilters, backend: &Backend, global: &Global) -> String {
     let (server, tool) = filters.server_and_tool();
     let principal = filters.principal.as_deref();
     let token = principal.and_then(|it| it.strip_prefix("token:"));
