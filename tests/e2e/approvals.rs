@@ -258,6 +258,8 @@ fn cap_8_client_that_disconnects_or_cancels_withdraws_its_call() {
     assert_eq!(states(&proxy), ["waiting", "withdrawn", "waiting", "withdrawn"]);
     let [record] = &client.records(&proxy, "type=tool_call")[..] else { panic!("one record") };
     assert_eq!(record["error_message"], "the client cancelled the call");
+    let calls = proxy.activity("type=tool_call");
+    assert!(calls.iter().all(|call| call["status"] == "rejected"), "no error of s: {calls:?}");
     assert_eq!(client.read("s:stats", json!({}))["structuredContent"]["calls"], 1, "none was sent");
 }
 

@@ -501,8 +501,10 @@ impl Wait {
         let Some((place, mut draft)) = self.ends.take() else { return };
         draft.status = match outcome {
             Outcome::Approved { .. } => Status::Success,
-            Outcome::Denied { .. } | Outcome::TimedOut { .. } => Status::Rejected,
-            Outcome::Withdrawn | Outcome::Ending => Status::Error,
+            Outcome::Denied { .. }
+            | Outcome::TimedOut { .. }
+            | Outcome::Withdrawn
+            | Outcome::Ending => Status::Rejected,
         };
         draft.started = unix_micros();
         draft.duration_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);

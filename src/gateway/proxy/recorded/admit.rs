@@ -578,6 +578,7 @@ impl OnRecord<'_> {
         let upstream = self.worker.proxy.upstreams.get(queued.access().server());
         let time = upstream.map_or(Duration::ZERO, |upstream| upstream.call_timeout());
         let until = self.record.began() + time;
+        self.record.found(&self.worker.proxy.upstreams);
         let acquiring = tokio::time::timeout_at(until.into(), queued.acquire());
         let acquired = self.worker.ending.unless_cut(pin!(acquiring)).await;
         let waited = clock::now().saturating_duration_since(asked);
@@ -591,7 +592,6 @@ impl OnRecord<'_> {
                 return Err(Refusal::cut_off(access.server(), access.label()));
             }
         };
-        self.record.found(&self.worker.proxy.upstreams);
         self.admit_again(permit, arguments, intent, approved, waited)
     }
 

@@ -639,6 +639,8 @@ impl Drop for CallRecord {
         if self.record.is_none() {
             return;
         }
+        // A call that its server never saw is no error of that server.
+        let is_unsent = self.found.is_some() && !self.was_sent();
         let given_up = self.reply.given_up();
         let (text, word) = match (&given_up, self.reply.is_canceled(), self.ending.is_cut()) {
             (Some(why), ..) => (&**why, "client_gone"),
@@ -646,6 +648,9 @@ impl Drop for CallRecord {
             (None, false, true) => (CUT_OFF, "cut_off"),
             (None, false, false) if self.asking_since.is_some() => {
                 (DISCONNECTED_WAITING, "client_gone")
+            }
+            (None, false, false) if is_unsent => {
+                ("the client disconnected before the call was sent", "client_gone")
             }
             (None, false, false) => {
                 ("the client disconnected before the reply was complete", "client_gone")
@@ -656,7 +661,8 @@ impl Drop for CallRecord {
             self.tally.judged(calls::Judged::AnswerUnjudged);
             self.decide(decide());
         }
-        if let Some((slot, entry)) = self.end(clock::now(), Status::Error, text) {
+        let status = if is_unsent { Status::Rejected } else { Status::Error };
+        if let Some((slot, entry)) = self.end(clock::now(), status, text) {
             // The client no longer waits for the answer, so nothing waits for the disk.
             drop(slot.submit(entry));
         }
@@ -773,6 +779,27 @@ mod tests {
             let records = activity.list(&Filter::default(), &Page::default()).unwrap().records;
             let shown = &records[0].head.error;
             assert!(shown.starts_with(text), "{shown}");
+            writer.close().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn call_dropped_before_it_was_sent_is_no_error_of_its_server() {
+        for (sent, status) in [(false, Outcome::Rejected), (true, Outcome::Error)] {
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let calls = calls::Calls::default();
+            let (mut call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
+            let server = mcpproxy_policy::tool::ServerIds::default().assign(&"s".into());
+            call_record.found = Some(server);
+            if sent {
+                call_record.sent = Some(call_record.began);
+                call_record.server = Some(server);
+            }
+            drop(call_record);
+            assert_eq!(calls.read().all.of(status), 1, "sent: {sent}");
+            activity.flush().unwrap();
+            let records = activity.list(&Filter::default(), &Page::default()).unwrap().records;
+            assert_eq!(refusal::outcome(records[0].head.status), status, "sent: {sent}");
             writer.close().unwrap();
         }
     }
