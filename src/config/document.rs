@@ -246,9 +246,9 @@ impl<'t> Findings<'t> {
     }
 
     /// Adds a warning about an unknown key.
-    pub(super) fn unknown(&mut self, path: &KeyPath, nearest: Option<&str>) {
+    pub(super) fn unknown(&mut self, path: &KeyPath, suggestion: Option<&str>) {
         let written = self.written(path);
-        let suggestion = nearest.map(|key| format!(" (did you mean '{key}'?)")).unwrap_or_default();
+        let suggestion = suggestion.map(|text| format!(" ({text})")).unwrap_or_default();
         let text = format!("unknown key '{written}' is ignored{suggestion}");
         self.add_at_key(Severity::Warning, &written, text);
     }

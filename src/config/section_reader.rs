@@ -148,13 +148,50 @@ pub(super) static KNOWN_KEYS: LazyLock<BTreeSet<&'static str>> = LazyLock::new(|
     keys
 });
 
-/// Warns of an unknown key and suggests the most similar known one.
+/// Most sections that a warning about a misplaced key names.
+const MAX_HOMES: usize = 3;
+
+/// Warns of an unknown key. Suggests the most similar known key or, if this one is known elsewhere, the sections that read it.
 pub(super) fn unknown_key(path: &KeyPath, findings: &mut Findings<'_>) {
     let key = match path.0.last() {
         Some(PathStep::Key(key)) => key.as_str(),
         Some(PathStep::Element(_)) | None => "",
     };
-    findings.unknown(path, nearest(key, KNOWN_KEYS.iter().copied()));
+    let suggestion = if KNOWN_KEYS.contains(key) {
+        let homes = homes_of(key);
+        (1..=MAX_HOMES).contains(&homes.len()).then(|| format!("a key of {}", homes.join(" or ")))
+    } else {
+        let nearest = nearest(key, KNOWN_KEYS.iter().copied());
+        nearest.map(|key| format!("did you mean '{key}'?"))
+    };
+    findings.unknown(path, suggestion.as_deref());
+}
+
+/// Sections that read `key`, as a warning names them; of nested ones only the outermost.
+fn homes_of(key: &str) -> Vec<String> {
+    const OF_SERVER: &str = "a server, mcpServers.NAME";
+    let sections = [
+        (keys_of::<TopLevel>(), "the top level"),
+        (keys_of::<upstream::Config>(), OF_SERVER),
+        (keys_of::<ServerSettings>(), OF_SERVER),
+    ];
+    let places = || {
+        let paths =
+            sections.iter().flat_map(|(paths, root)| paths.iter().map(move |path| (path, root)));
+        paths.filter(|(path, _)| path.last() == Some(&key))
+    };
+    let depth = places().map(|(path, _)| path.len()).min();
+    let mut homes = Vec::new();
+    for (path, root) in places().filter(|(path, _)| Some(path.len()) == depth) {
+        let home = match path.iter().rev().nth(1) {
+            Some(section) => format!("'{section}'"),
+            None => (*root).to_owned(),
+        };
+        if !homes.contains(&home) {
+            homes.push(home);
+        }
+    }
+    homes
 }
 
 /// Deserializer that offers a single key at `path` and fails at its value; it records the field names of the struct

@@ -412,6 +412,25 @@ fn unknown_keys_suggest_the_nearest_known_one() {
 }
 
 #[test]
+fn misplaced_key_is_answered_with_the_section_that_reads_it() {
+    for (text, home) in [
+        (
+            r#"{"capabilities": {}}"#,
+            "'capabilities' is ignored (a key of a server, mcpServers.NAME)",
+        ),
+        (
+            r#"{"mcpServers": {"s": {"command": "x", "listen": "y"}}}"#,
+            "'mcpServers.s.listen' is ignored (a key of the top level)",
+        ),
+        (r#"{"max_bytes": 1}"#, "'max_bytes' is ignored (a key of 'output_validation')"),
+    ] {
+        let (_, warnings) = parsed(text);
+        let [warning] = &warnings[..] else { panic!("{text}: {warnings:?}") };
+        assert!(warning.ends_with(home), "{warning}");
+    }
+}
+
+#[test]
 fn every_known_key_is_accepted() {
     // The keys are spelled out, so that this test detects a renamed key.
     let server = r#"{"command": "", "args": [], "env": {}, "cwd": "", "url": "", "headers": {},
