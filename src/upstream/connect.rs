@@ -18,7 +18,7 @@ use crate::http_transport::HttpLifecycle;
 use crate::listen;
 use crate::notifications::{NotificationRouter, ServerEvents};
 use crate::oauth::{self, Bearer};
-use crate::process::{self, Process, RecentStderr};
+use crate::process::{self, Process, RecentStderr, StderrCause};
 use crate::reaper::Reaper;
 use crate::server_log::ServerLog;
 use crate::state::{Carrier, LiveConnection};
@@ -364,10 +364,15 @@ impl Child {
         if !self.stderr.is_finished() {
             let _ = tokio::time::timeout_at(deadline, &mut self.stderr).await;
         }
-        let reason = exit.unwrap_or(reason);
-        match self.recent_stderr.reason() {
-            None => reason,
-            Some(line) => format!("{reason}; {line}"),
+        match (exit, self.recent_stderr.cause()) {
+            // The error comes first, because tables truncate the end.
+            (Some(exit), Some(StderrCause { line, states_error: true })) => {
+                format!("{line} ({exit})")
+            }
+            (exit, Some(StderrCause { line, .. })) => {
+                format!("{}; last stderr line: {line}", exit.unwrap_or(reason))
+            }
+            (exit, None) => exit.unwrap_or(reason),
         }
     }
 

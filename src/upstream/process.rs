@@ -183,9 +183,8 @@ impl RecentStderr {
         lines.push_back(line);
     }
 
-    /// Line that most likely states why the child failed, with a prefix that names its kind; `None` if there are no
-    /// lines.
-    pub(crate) fn reason(&self) -> Option<String> {
+    /// Line that most likely states why the child failed; `None` if there are no lines.
+    pub(crate) fn cause(&self) -> Option<StderrCause> {
         let lines = self.0.lock();
         let last = lines.back()?;
         let rated = lines.iter().map(|line| (error_rank(line), line));
@@ -196,11 +195,17 @@ impl RecentStderr {
             PACKAGE_MANAGER => (PACKAGE_MANAGER, lines.len() - at),
             rank => (rank, *at),
         });
-        Some(match best {
-            Some((_, (_, line))) if !Arc::ptr_eq(line, last) => format!("stderr: {}", line.trim()),
-            Some(_) | None => format!("last stderr line: {}", last.trim()),
-        })
+        let line = best.map_or(last, |(_, (_, line))| line).trim().to_owned();
+        Some(StderrCause { line, states_error: best.is_some() })
     }
+}
+
+/// A child's stderr line that is reported with the reason for a failure.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct StderrCause {
+    pub(crate) line: String,
+    /// Whether the line states an error. If none does, it is the last line.
+    pub(crate) states_error: bool,
 }
 
 /// Rank of a package manager's line, see [`error_rank`].
@@ -278,59 +283,70 @@ mod tests {
     use super::*;
     use mcpproxy_runtime::secrets::Secrets;
 
+    fn cause(line: &str, states_error: bool) -> Option<StderrCause> {
+        Some(StderrCause { line: line.to_owned(), states_error })
+    }
+
     #[tokio::test]
     async fn stderr_flood_is_read_to_its_end() {
         let recent = RecentStderr::default();
         let mut flood = vec![b'x'; 3_000_000];
         flood.extend_from_slice(b"\nlast line\x07\n\n");
         drain_stderr(Arc::default(), flood.as_slice(), recent.clone()).await;
-        assert_eq!(recent.reason().unwrap(), "last stderr line: last line");
+        assert_eq!(recent.cause(), cause("last line", false));
     }
 
     #[test]
     fn reason_is_the_line_that_states_the_error() {
-        for (text, expected) in [
+        for (text, expected, states_error) in [
             (
                 "error: No solution found when resolving tool dependencies\n  cause: Because x was not found\nnote: y",
-                "stderr: cause: Because x was not found",
+                "cause: Because x was not found",
+                true,
             ),
             (
                 "  × No solution found when resolving tool dependencies:\n  ╰─▶ Because x was not found",
-                "last stderr line: ╰─▶ Because x was not found",
+                "╰─▶ Because x was not found",
+                true,
             ),
             (
                 "node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\nError: Cannot find module '/x'\n    \
                  at Module._load (node:internal/errors:1)\n  code: 'MODULE_NOT_FOUND',\n}\n\nNode.js v20.20.2",
-                "stderr: Error: Cannot find module '/x'",
+                "Error: Cannot find module '/x'",
+                true,
             ),
             (
                 "TypeError [ERR_INVALID_URL]: Invalid URL\n    at new URL (node:url:1)\n\nNode.js v20.20.2",
-                "stderr: TypeError [ERR_INVALID_URL]: Invalid URL",
+                "TypeError [ERR_INVALID_URL]: Invalid URL",
+                true,
             ),
             (
                 "Traceback (most recent call last):\n  File \"error.py\", line 1\nOSError: first\nDuring handling\n\
                  ModuleNotFoundError: No module named 'x'",
-                "last stderr line: ModuleNotFoundError: No module named 'x'",
+                "ModuleNotFoundError: No module named 'x'",
+                true,
             ),
             (
                 "npm error code E404\nnpm error 404 Not Found - GET https://packages.example/x\nnpm error 404\n\
                  npm error 404 Note that you can\nnpm error A complete log of this run can be found in: /x",
-                "stderr: npm error 404 Not Found - GET https://packages.example/x",
+                "npm error 404 Not Found - GET https://packages.example/x",
+                true,
             ),
             (
                 "thread 'main' panicked at src/main.rs:2:5: no key\nnote: run with `RUST_BACKTRACE=1`",
-                "stderr: thread 'main' panicked at src/main.rs:2:5: no key",
+                "thread 'main' panicked at src/main.rs:2:5: no key",
+                true,
             ),
-            ("2026-01-01 ERROR no key set\nshutting down", "stderr: 2026-01-01 ERROR no key set"),
-            ("starting\nout of luck", "last stderr line: out of luck"),
-            ("reading errors.txt\nbye", "last stderr line: bye"),
+            ("2026-01-01 ERROR no key set\nshutting down", "2026-01-01 ERROR no key set", true),
+            ("starting\nout of luck", "out of luck", false),
+            ("reading errors.txt\nbye", "bye", false),
         ] {
             let recent = RecentStderr::default();
             let lines = text.lines().filter(|line| !line.is_empty());
             lines.for_each(|line| recent.push(line.into()));
-            assert_eq!(recent.reason().as_deref(), Some(expected), "{text}");
+            assert_eq!(recent.cause(), cause(expected, states_error), "{text}");
         }
-        assert_eq!(RecentStderr::default().reason(), None);
+        assert_eq!(RecentStderr::default().cause(), None);
     }
 
     #[test]
@@ -338,10 +354,7 @@ mod tests {
         let recent = RecentStderr::default();
         recent.push("Error: long ago".into());
         (0..RECENT_LINES).for_each(|number| recent.push(format!("line {number}").into()));
-        assert_eq!(
-            recent.reason().unwrap(),
-            format!("last stderr line: line {}", RECENT_LINES - 1)
-        );
+        assert_eq!(recent.cause(), cause(&format!("line {}", RECENT_LINES - 1), false));
     }
 
     #[tokio::test]
@@ -351,6 +364,6 @@ mod tests {
         let recent = RecentStderr::default();
         let rest = [b'x'; STDERR_LINE_BYTES as usize + 1];
         drain_stderr(server_log, b"bad s3cr3t-t".chain(&rest[..]), recent.clone()).await;
-        assert_eq!(recent.reason().unwrap(), "last stderr line: bad [redacted]");
+        assert_eq!(recent.cause(), cause("bad [redacted]", false));
     }
 }

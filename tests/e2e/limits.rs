@@ -149,7 +149,8 @@ fn cap_6_flood_of_disconnecting_clients_leaves_no_state() {
     assert_eq!(proxy.activity("status=error"), Vec::<Value>::new(), "the server made no error");
     let recorded = proxy.activity("status=rejected");
     assert!(
-        !recorded.is_empty() && recorded.iter().all(|record| record["error_message"] == disconnected),
+        !recorded.is_empty()
+            && recorded.iter().all(|record| record["error_message"] == disconnected),
         "{:?}",
         recorded.first()
     );

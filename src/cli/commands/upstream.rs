@@ -34,7 +34,6 @@ use mcpproxy_upstream::oauth::{LoggedOut, LoginError};
 use mcpproxy_upstream::supervisor::Status;
 use mcpproxy_upstream::{oauth, stderr_log};
 use serde_json::{Map, Value, json};
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, stdin};
 use std::path::Path;
@@ -134,11 +133,7 @@ fn table(servers: &Value, output: &Output) -> String {
         let value = text(server, at);
         // A column that contains only zeros is omitted in favor of others.
         let is_none = at == "/quarantined" && value == "0" && output.view.width.is_some();
-        let value = match at {
-            _ if is_none => "".into(),
-            "/reason" => error_first(value),
-            _ => value,
-        };
+        let value = if is_none { "".into() } else { value };
         let style = if at == "/state" { of_state(&value) } else { Style::new() };
         Cell::styled(cell(&value), style)
     };
@@ -173,14 +168,6 @@ fn table(servers: &Value, output: &Output) -> String {
             }
             shown
         }
-    }
-}
-
-/// Moves the last stderr line of an ended process before its exit status, because a table truncates the end.
-fn error_first(reason: Cow<'_, str>) -> Cow<'_, str> {
-    match reason.split_once("; last stderr line: ") {
-        Some((ended, line)) => format!("{line} ({ended})").into(),
-        None => reason,
     }
 }
 
@@ -718,7 +705,7 @@ mod tests {
             let why = format!("command '/{}/server' was not found", "a-folder/".repeat(20));
             let servers = json!({"servers": [
                 server(&name, "connected", ""), server("gone", "failed", &why),
-                server("ended", "failed", "the process ended with 1; last stderr line: no key"),
+                server("ended", "failed", "no key (the process ended with exit status: 1)"),
             ]});
             let keeps = ["STATE", "connected", "failed", "gone", "command '/a-", "no key"];
             fits(|output| table(&servers, output), &keeps);
