@@ -24,7 +24,7 @@ pub(super) use crate::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
     ApprovalsCommand, CallArgs, CallCommand, ConnectArgs, FleetCommand, ImportArgs, PolicyCommand,
     PolicyExplain, RecordFilters, StatusArgs, StdioArgs, TokenCommand, TokenCreate, UpstreamAdd,
-    UpstreamCommand,
+    UpstreamCommand, status_words,
 };
 
 /// mcpproxy is a proxy between AI agents and MCP servers: it admits or refuses each call, validates the results,

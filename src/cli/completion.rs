@@ -5,7 +5,7 @@
 //! characters special to a shell are omitted, and after any failure there are no candidates. Suggestions are looked up
 //! only after a request has failed.
 
-use crate::args::{Cli, Global};
+use crate::args::{self, Cli, Global};
 use crate::backend::{Backend, target};
 use crate::error::CommandError;
 use crate::format::{list, text};
@@ -16,10 +16,12 @@ use clap::{Arg, Command, CommandFactory, Parser};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 use http::StatusCode;
+use mcpproxy_activity::Type;
 use mcpproxy_catalog::persist;
 use mcpproxy_config::Config;
 use mcpproxy_config::servers::ServerEntry;
 use mcpproxy_policy::identity::TokenFile;
+use mcpproxy_policy::intent::Operation;
 use mcpproxy_runtime::nearest::nearest;
 use mcpproxy_server as server;
 use serde_json::{Value, json};
@@ -77,6 +79,10 @@ enum Names {
     ToolsAndServers,
     Tokens,
     Approvals,
+    Principals,
+    RecordTypes,
+    Statuses,
+    Operations,
 }
 
 /// The command definition with completers attached.
@@ -103,6 +109,11 @@ fn names_of(path: &[String], arg: &Arg) -> Option<Names> {
     }
     match (&*path, id) {
         (_, "server" | "servers") => Some(Names::Servers),
+        ([_, "activity", _], "tool") => Some(Names::Tools),
+        ([_, "activity", _], "kind") => Some(Names::RecordTypes),
+        ([_, "activity", _], "status") => Some(Names::Statuses),
+        ([_, "activity", _], "intent_type") => Some(Names::Operations),
+        (_, "principal") => Some(Names::Principals),
         ([_, "upstream", "add"], _) => None,
         ([_, "upstream", _], "name") => Some(Names::Servers),
         ([_, "tools", "diff" | "approve"], "name") => Some(Names::ToolsAndServers),
@@ -154,10 +165,15 @@ fn all(names: Names, global: &Global) -> Option<Vec<String>> {
         Names::Servers => servers().collect(),
         Names::Tools => tools(&config),
         Names::ToolsAndServers => servers().chain(tools(&config)).collect(),
-        Names::Tokens => {
-            let stored = TokenFile::new(&config.data_dir).load().ok()?;
-            stored.iter().map(|token| token.name.to_string()).collect()
+        Names::Tokens => tokens(&config)?,
+        Names::Principals => {
+            let tokens = tokens(&config).unwrap_or_default();
+            let tokens = tokens.iter().map(|token| format!("token:{token}"));
+            WITHOUT_KIND.map(str::to_owned).into_iter().chain(tokens).collect()
         }
+        Names::RecordTypes => Type::ALL.iter().map(|it| it.as_str().to_owned()).collect(),
+        Names::Statuses => args::status_words().map(str::to_owned).collect(),
+        Names::Operations => Operation::ALL.iter().map(|it| it.as_str().to_owned()).collect(),
         Names::Approvals => {
             let response = query_proxy(&config, async |backend| {
                 let all = backend.get(&target(&["approvals"], &[])).await.ok()?;
@@ -168,6 +184,12 @@ fn all(names: Names, global: &Global) -> Option<Vec<String>> {
             both.map(|it| text(it, "/id").into_owned()).collect()
         }
     })
+}
+
+/// Names of the agent tokens on disk.
+fn tokens(config: &Config) -> Option<Vec<String>> {
+    let stored = TokenFile::new(&config.data_dir).load().ok()?;
+    Some(stored.iter().map(|token| token.name.to_string()).collect())
 }
 
 /// Tools of the running proxy, or those on disk if none answers.
@@ -248,6 +270,9 @@ pub(super) async fn suggesting<T>(
 /// Principal of the API key's holder, for whom the command line acts.
 pub(super) const ADMIN: &str = "admin";
 
+/// Principals that have no kind before a colon.
+pub(super) const WITHOUT_KIND: [&str; 2] = [ADMIN, "anonymous"];
+
 /// Whether the proxy has a tool that it did not find for the administrator: the rules hide it.
 async fn is_hidden(backend: &Backend, tool: &str) -> bool {
     let call = json!({"principal": ADMIN, "tool": tool}).to_string();
@@ -306,10 +331,26 @@ pub(super) fn unknown_server<'a>(name: &str, names: impl Iterator<Item = &'a str
 
 /// The tool most similar to a name, which may lack the server.
 pub(super) async fn tool(backend: &Backend, word: &str) -> Option<String> {
+    let names = tool_names(backend).await?;
+    tool_among(word, names.iter().map(|name| &**name).collect())
+}
+
+/// The tool most similar to a name that no tool has, with or without its server.
+pub(super) async fn unknown_tool(backend: &Backend, word: &str) -> Option<String> {
+    let names = tool_names(backend).await?;
+    let is_known =
+        |name: &String| name == word || name.split_once(':').is_some_and(|(_, tool)| tool == word);
+    if names.iter().any(is_known) {
+        return None;
+    }
+    tool_among(word, names.iter().map(|name| &**name).collect())
+}
+
+/// Names of the tools that the administrator sees, as `server:tool`.
+async fn tool_names(backend: &Backend) -> Option<Vec<String>> {
     let all = backend::fetch_all(backend, "tools", &[], MAX_SUGGESTED_TOOLS).await.ok()?;
     let all = parse(&all).ok()?;
-    let names: Vec<_> = list(&all, "/tools").iter().map(|tool| text(tool, "/name")).collect();
-    tool_among(word, names.iter().map(|name| &**name).collect())
+    Some(list(&all, "/tools").iter().map(|tool| text(tool, "/name").into_owned()).collect())
 }
 
 /// Prefers full names, then tools with the same name on other servers.
@@ -383,6 +424,12 @@ mod tests {
             ("token create servers", Names::Servers),
             ("token revoke name", Names::Tokens),
             ("approvals deny id", Names::Approvals),
+            ("activity list tool", Names::Tools),
+            ("activity watch status", Names::Statuses),
+            ("activity export kind", Names::RecordTypes),
+            ("activity list intent_type", Names::Operations),
+            ("activity list principal", Names::Principals),
+            ("policy explain principal", Names::Principals),
         ] {
             assert!(found.contains(&(word.to_owned(), names)), "{word}: {found:?}");
         }

@@ -56,8 +56,8 @@ impl Times {
         }
     }
 
-    /// Formats a time from month to second, or as an age. The year is omitted, because it follows from the retention
-    /// period.
+    /// Formats a time for people, from month to second, or as an age. The year is omitted, because it follows from the
+    /// retention period.
     pub(super) fn show(&self, time: Timestamp) -> String {
         match self {
             Self::Relative(now) => relative(now.as_second(), time.as_second()),

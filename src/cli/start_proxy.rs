@@ -96,8 +96,8 @@ fn not_usable(error: &StoreError, if_damaged: &str) -> CommandError {
     let (exit, next) = match error {
         StoreError::Locked => (
             Exit::Store,
-            "if mcpproxy runs at another address, set MCPPROXY_LISTEN to it; if a command such as \
-             `upstream add` is under way, try again; otherwise use another --data-dir",
+            "if mcpproxy is shutting down, or a command such as `upstream add` is under way, try again; if mcpproxy runs \
+             at another address, set MCPPROXY_LISTEN to it; otherwise use another --data-dir",
         ),
         StoreError::Damaged { .. } => (Exit::Store, if_damaged),
         StoreError::Io(error) | StoreError::File { error, .. } => {

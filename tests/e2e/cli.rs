@@ -229,7 +229,9 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
         0
     );
     fails(&list(&["--since", "yesterday"]), 2, &["--since", "yesterday"]);
-    fails(&list(&["--intent-type", "delete"]), 2, &["Invalid intent_type 'delete'"]);
+    let unknown = ["'delete' for '--intent-type", "expected one of read, write, destructive"];
+    fails(&list(&["--intent-type", "delete"]), 2, &unknown);
+    fails(&list(&["--tool", "s:"]), 2, &["'s:' for '--tool", "SERVER:TOOL"]);
     let unknown = ["'block' for '--status", "expected one of blocked, "];
     fails(&list(&["--status", "block", "--json"]), 2, &unknown);
     let count = |more: &[&str]| {
@@ -241,6 +243,12 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     let calls = count(&["--tool", "delete_item", "--type", "tool_call"]);
     assert_eq!(count(&["--tool", "s:delete_item", "--type", "tool_call"]), calls);
     assert_eq!((calls, count(&["--tool", "t:delete_item"])), (2, 0));
+    // A row has the status of its call: the refused one is not withheld, though the decision about it is `blocked`.
+    assert_eq!(
+        list(&["--status", "blocked"]).stdout,
+        "No activity found. Filters combine; drop one to see more.\n"
+    );
+    assert_eq!(list(&["--status", "refused"]).stdout.lines().count(), 2, "header and call");
     let waiting = list(&["--status", "waiting"]);
     assert_eq!(waiting.code, Some(2), "{}", waiting.stdout);
     assert!(waiting.stderr.contains("`mcpproxy approvals list`"), "{}", waiting.stderr);
@@ -374,7 +382,7 @@ fn unknown_server_in_a_list_without_records_gets_a_suggestion_from_the_config() 
     };
     let unknown = "No activity found. There is no server 'filez': did you mean files?\n";
     assert_eq!(list("filez"), unknown);
-    assert_eq!(list("files"), "No activity found. Filters combine; drop one to see more.\n");
+    assert_eq!(list("files"), "No activity found.\n", "a single filter combines with none");
 }
 
 #[test]

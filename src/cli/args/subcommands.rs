@@ -2,9 +2,11 @@
 
 use crate::clients::McpClient;
 use crate::format::TimeStyle;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use mcpproxy_activity::{Status, Type};
-use mcpproxy_policy::approvals::ForHowLong;
+use mcpproxy_policy::approvals::{ForHowLong, MAX_STANDING};
+use mcpproxy_policy::intent::Operation;
 use mcpproxy_runtime::nearest::nearest_few;
 use std::path::PathBuf;
 
@@ -324,7 +326,7 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     /// Data sensitivity: public, internal, private or unknown; stored in the activity record
-    #[arg(long, value_name = "WORD")]
+    #[arg(long, value_name = "WORD", value_parser = ["public", "internal", "private", "unknown"], hide_possible_values = true)]
     pub(crate) sensitivity: Option<String>,
     /// Give up after this duration, like 30s or 2m [default: the server's call_timeout]
     #[arg(long, value_name = "DURATION", value_parser = crate::args::timeout)]
@@ -590,8 +592,9 @@ Examples:
 
 Records are sorted by the time shown, which is when they were stored. --since and --until filter by when a \
 call began. A record must match all filters. --type, --status and --intent-type take several values, separated by \
-commas; the other filters take one. A decision about a listed call, and its approval, are shown in that call's row; \
-with -o json each record counts for -n. At a terminal, or with COLUMNS set, ids are record numbers, and columns that \
+commas; the other filters take one. A decision about a call, and its approval, are shown in that call's row. So \
+--status selects calls by the status that their row shows, and with `warning` the calls with a warning. With -o json \
+each record is listed and counts for -n, decisions too. At a terminal, or with COLUMNS set, ids are record numbers, and columns that \
 do not fit are omitted, TYPE and DURATION first; a pipe gets full ids and all columns."
     )]
     List(ActivityList),
@@ -621,7 +624,7 @@ Examples:
         #[arg(long, default_value = "24h", value_parser = ["1h", "24h", "7d", "30d"], hide_possible_values = true)]
         period: String,
     },
-    /// Export all records that match a filter, oldest first
+    /// Export all records that match the filters, oldest first
     #[command(after_help = "\
 Examples:
   mcpproxy activity export --file activity.ndjson
@@ -668,7 +671,7 @@ head elsewhere if that matters. With --store only the chains in a fleet's object
 and each altered, removed, replaced or misplaced segment is named. A file given as argument \
 is a proof written by `activity prove`; it is verified offline.")]
     Verify(ActivityVerify),
-    /// Write an offline-verifiable proof of one record
+    /// Write an offline-verifiable proof of one record of a fleet
     #[command(after_help = "\
 Examples:
   mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 > proof.json
@@ -676,7 +679,8 @@ Examples:
     --store s3://bucket/fleet --file proof.json
   mcpproxy activity verify proof.json --keys keys.txt
 
-The store is the one in the config (cluster.store), unless --store names another.")]
+A proof needs a fleet, whose nodes sign their records in an object store (`mcpproxy guide fleet`); the log of one proxy \
+alone is checked by `activity verify`. The store is the one in the config (cluster.store), unless --store names another.")]
     Prove(ActivityProve),
 }
 
@@ -769,29 +773,30 @@ pub(crate) struct ActivityList {
 /// Filters of records.
 #[derive(Debug, Default, Args)]
 pub(crate) struct RecordFilters {
-    /// Record type: tool_call, policy_decision, resource_read, prompt_get, completion, server_question, …
+    /// Record type: tool_call, policy_decision, approval, resource_read, prompt_get, completion, server_question,
+    /// server_change, catalog_change, config_change, …
     #[arg(long = "type", value_name = "TYPE", value_parser = kinds)]
     pub(crate) kind: Option<String>,
     /// Name of the upstream server
     #[arg(long, value_name = "NAME")]
     pub(crate) server: Option<String>,
     /// Name of the tool, alone or as server:tool
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = tool_filter)]
     pub(crate) tool: Option<String>,
     /// Status: success, error, rejected, blocked, warning or unknown; refused means rejected or blocked
     #[arg(long, value_name = "STATUS", value_parser = statuses)]
     pub(crate) status: Option<String>,
     /// Declared intent: read, write or destructive
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", value_parser = intent_types)]
     pub(crate) intent_type: Option<String>,
     /// Id of the MCP session
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) session: Option<String>,
     /// Id of the HTTP or MCP request
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) request_id: Option<String>,
     /// Principal of the call: anonymous, admin, token:NAME, …
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) principal: Option<String>,
 }
 
@@ -830,8 +835,28 @@ const REFUSED: &str = "refused";
 /// Checks the value of `--for`, which the proxy reads.
 fn how_long(text: &str) -> Result<String, String> {
     match ForHowLong::parse(text) {
+        Some(ForHowLong::Time(time)) if time > MAX_STANDING => {
+            Err(format!("at most {} hours", MAX_STANDING.as_secs() / 3600))
+        }
         Some(ForHowLong::Session | ForHowLong::Time(_)) => Ok(text.to_owned()),
         None => Err("expected 'session' or a duration like 1h".to_owned()),
+    }
+}
+
+/// Checks the value of `--tool` as a filter.
+fn tool_filter(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.ends_with(':') || text.starts_with(':') {
+        true => Err("expected TOOL or SERVER:TOOL".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// Checks the words of `--intent-type`.
+fn intent_types(text: &str) -> Result<String, String> {
+    let known: Vec<_> = Operation::ALL.iter().map(|it| it.as_str()).collect();
+    match text.split(',').find(|word| !known.contains(word)) {
+        None => Ok(text.to_owned()),
+        Some(word) => Err(expected(word, known)),
     }
 }
 
@@ -851,11 +876,15 @@ fn expected(word: &str, known: Vec<&str>) -> String {
     format!("expected one of {}", words.join(", "))
 }
 
+/// Words of `--status`.
+pub(crate) fn status_words() -> impl Iterator<Item = &'static str> {
+    std::iter::once(REFUSED).chain(Status::ALL.iter().map(|it| it.as_str()))
+}
+
 /// Reads `--status`, in which [`REFUSED`] is also accepted. The error for an unknown word lists all words, the most
 /// similar one first.
 fn statuses(text: &str) -> Result<String, String> {
-    let known: Vec<_> =
-        std::iter::once(REFUSED).chain(Status::ALL.iter().map(|it| it.as_str())).collect();
+    let known: Vec<_> = status_words().collect();
     let mut statuses = Vec::new();
     for word in text.split(',') {
         match word {

@@ -2,12 +2,12 @@
 //!
 //! `watch` resumes an interrupted stream after the last received record, so that no record is skipped.
 
-use crate::args::{ActivityCommand, ActivityList, Format, Global, RecordFilters};
+use crate::args::{ActivityCommand, ActivityFilters, ActivityList, Format, Global, RecordFilters};
 use crate::backend::{Backend, Chunks, Needs, target};
 pub(super) use crate::commands::activity::export::records_bar_of;
 use crate::commands::activity::export::{Retries, filters, times};
-use crate::commands::activity::row::duration;
 pub(super) use crate::commands::activity::row::{RowStyle, folded};
+use crate::commands::activity::row::{duration, is_waiting};
 pub(super) use crate::commands::activity::verify::{salvage, unsound};
 use crate::completion;
 use crate::error::{CommandError, Exit};
@@ -17,6 +17,8 @@ use crate::table::{CellWidths, TableLayout};
 use crate::terminal_safe::line;
 use crate::{backend, logging, output, start_proxy};
 use futures_util::TryStreamExt;
+use http::StatusCode;
+use mcpproxy_activity::Type;
 use mcpproxy_protocol::wire::sse::{Decoder, Item};
 use mcpproxy_runtime::nearest::nearest;
 use mcpproxy_server as server;
@@ -57,8 +59,8 @@ pub(super) fn run(
             backend::with(global, needs, async |backend| {
                 let records = export::run(flags, format, backend, output).await?;
                 if records == Some(0) {
-                    let filters = &flags.filters.records;
-                    logging::print_line(nothing_found(filters, backend, global).await);
+                    let message = nothing_found(&flags.filters, None, backend, global).await;
+                    logging::print_line(message);
                 }
                 Ok(())
             })
@@ -66,6 +68,9 @@ pub(super) fn run(
         ActivityCommand::Watch { filters, no_icons, time, node } => {
             backend::with(global, Needs::Running, async |backend| {
                 let (style, node) = ((*no_icons, *time), node.as_deref());
+                if let Some(hint) = wrong_name(filters, backend, global).await {
+                    logging::print_line(format_args!("warning: {hint}"));
+                }
                 watch(backend, output, filters, style, node).await
             })
         }
@@ -97,10 +102,19 @@ pub(super) async fn list_records(
         Format::Json | Format::Yaml => {}
     }
     let style = RowStyle::of(output, flags.no_icons, flags.time);
+    let by_status = StatusOfRows::of(&flags.filters.records);
+    let types = StatusOfRows::types_of_calls();
+    if output.format == Format::Table && by_status.is_some_and(|it| !it.warned) {
+        query.push(("type", Some(&types)));
+    }
     let found = match output.format {
         Format::Table => {
             let found = rows(flags.limit, async |records| {
-                backend::fetch_all(backend, "activity", &query, records).await
+                let found = backend::fetch_all(backend, "activity", &query, records).await?;
+                match by_status {
+                    Some(by_status) => by_status.of_calls(&found, backend).await,
+                    None => Ok(found),
+                }
             })
             .await?;
             let may_lack = |(key, value): &(&str, Option<&str>)| {
@@ -119,7 +133,7 @@ pub(super) async fn list_records(
     let none = match &flags.filters {
         _ if !filtered => "No activity is recorded yet.".to_owned(),
         _ if !list(&output::parse(&found)?, "/activities").is_empty() => String::new(),
-        filters => nothing_found(&filters.records, backend, global).await,
+        filters => nothing_found(filters, flags.text.as_deref(), backend, global).await,
     };
     output.print(&found, |found| table(found, flags.limit, &none, output, &style))
 }
@@ -135,19 +149,63 @@ async fn known_servers(backend: &Backend, global: &Global) -> Vec<String> {
 }
 
 /// Message if no record matches the filters, with a sentence about the filter that is probably wrong.
-async fn nothing_found(filters: &RecordFilters, backend: &Backend, global: &Global) -> String {
+async fn nothing_found(
+    filters: &ActivityFilters,
+    searched: Option<&str>,
+    backend: &Backend,
+    global: &Global,
+) -> String {
+    let records = &filters.records;
+    let hint = match wrong_name(records, backend, global).await {
+        Some(hint) => Some(hint),
+        None => {
+            let others = [
+                &records.kind,
+                &records.server,
+                &records.tool,
+                &records.status,
+                &records.intent_type,
+                &records.session,
+                &records.request_id,
+                &records.principal,
+                &filters.node,
+                &filters.since,
+                &filters.until,
+            ];
+            let count = others.iter().filter(|it| it.is_some()).count() + searched.iter().count();
+            (count > 1).then(|| "Filters combine; drop one to see more.".to_owned())
+        }
+    };
+    match hint {
+        Some(hint) => format!("No activity found. {hint}"),
+        None => "No activity found.".to_owned(),
+    }
+}
+
+/// Sentence about a filter that names something unknown; `None` if none does.
+async fn wrong_name(filters: &RecordFilters, backend: &Backend, global: &Global) -> Option<String> {
     let (server, tool) = filters.server_and_tool();
     let principal = filters.principal.as_deref();
-    let token = principal.and_then(|it| it.strip_prefix("token:"));
-    let mut hint = match (server, token) {
-        (Some(server), _) => server_hint(server, &known_servers(backend, global).await),
-        (None, Some(token)) => token_hint(token, completion::names(backend, "tokens").await),
-        (None, None) => None,
-    };
-    let filters = [("--server", server), ("--tool", tool), ("--principal", principal)];
-    hint = list_hint(&filters).or(hint).or_else(|| kind_hint(principal?));
-    let hint = hint.unwrap_or_else(|| "Filters combine; drop one to see more.".to_owned());
-    format!("No activity found. {hint}")
+    let lists = [("--server", server), ("--tool", tool), ("--principal", principal)];
+    if let Some(hint) = list_hint(&lists) {
+        return Some(hint);
+    }
+    if let Some(server) = server
+        && let Some(hint) = server_hint(server, &known_servers(backend, global).await)
+    {
+        return Some(hint);
+    }
+    if let Some(tool) = tool {
+        let name = server.map_or_else(|| tool.to_owned(), |server| format!("{server}:{tool}"));
+        if let Some(hint) = tool_hint(&name, backend).await {
+            return Some(hint);
+        }
+    }
+    let principal = principal?;
+    match principal.strip_prefix("token:") {
+        Some(token) => token_hint(token, completion::names(backend, "tokens").await),
+        None => kind_hint(principal),
+    }
 }
 
 /// Sentence about a filter with a list of values although it takes one; `None` if there is none.
@@ -173,11 +231,87 @@ fn token_hint(token: &str, known: Option<Vec<String>>) -> Option<String> {
     Some(format!("There is no token '{}'{suggestion}", line(token)))
 }
 
+/// Sentence about a tool that no server has, with a similar one; `None` if one has it, or if none is similar.
+async fn tool_hint(name: &str, backend: &Backend) -> Option<String> {
+    let nearest = completion::unknown_tool(backend, name).await?;
+    let suggestion = completion::advice(Some(&nearest), None);
+    Some(format!("No server has a tool '{}' now{suggestion}", line(name)))
+}
+
 /// Sentence about a principal without its kind; `None` if it has one.
 fn kind_hint(principal: &str) -> Option<String> {
-    let is_whole = principal.contains(':') || ["admin", "anonymous"].contains(&principal);
+    if principal.contains(':') || completion::WITHOUT_KIND.contains(&principal) {
+        return None;
+    }
     let name = line(principal);
-    (!is_whole).then(|| format!("Principals have a kind, such as token:{name} or cert:{name}."))
+    let typed = principal.to_ascii_lowercase();
+    Some(match nearest(&typed, completion::WITHOUT_KIND) {
+        Some(meant) => format!("There is no principal '{name}': did you mean {meant}?"),
+        None => format!("Principals have a kind, such as token:{name} or cert:{name}."),
+    })
+}
+
+/// Filter by status without one by type: it selects rows by the status that they show, which is that of the call. Decisions and
+/// requests for approval have a status of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StatusOfRows {
+    /// Whether calls with a warning are wanted. They keep the status of their outcome, so their decisions are looked for.
+    warned: bool,
+}
+
+impl StatusOfRows {
+    fn of(filters: &RecordFilters) -> Option<Self> {
+        let status = filters.status.as_deref().filter(|_| filters.kind.is_none())?;
+        Some(Self { warned: status.split(',').any(|word| word == "warning") })
+    }
+
+    /// Types other than decisions.
+    fn types_of_calls() -> String {
+        let types = Type::ALL.iter().filter(|it| **it != Type::PolicyDecision);
+        types.map(|it| it.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether a selected record may have a row, or stand for one.
+    fn shows(self, record: &Value) -> bool {
+        match &*text(record, "/type") {
+            "policy_decision" => self.warned && text(record, "/status") == "warning",
+            "approval" => !is_waiting(record),
+            _ => true,
+        }
+    }
+
+    /// Replaces decisions by the calls that they are about.
+    async fn of_calls(self, found: &str, backend: &Backend) -> Result<String, CommandError> {
+        let mut found = output::parse(found)?;
+        let mut records = Vec::new();
+        let mut calls = HashSet::new();
+        for record in list(&found, "/activities").iter().filter(|record| self.shows(record)) {
+            let call = match &*text(record, "/type") {
+                "policy_decision" => text(record, "/parent_id").into_owned(),
+                _ => String::new(),
+            };
+            if call.is_empty() {
+                records.push(record.clone());
+            } else if calls.insert(call.clone()) {
+                let path = target(&["activity", &call], &[]);
+                match backend.get(&path).await {
+                    Ok(response) => {
+                        let call = output::parse(response.json()?)?;
+                        records.push(call.get("activity").cloned().unwrap_or_default());
+                    }
+                    // The call is no longer retained.
+                    Err(failure) if failure.status == Some(StatusCode::NOT_FOUND) => {
+                        records.push(record.clone());
+                    }
+                    Err(failure) => return Err(failure),
+                }
+            }
+        }
+        if let Some(activities) = found.get_mut("activities") {
+            *activities = Value::Array(records);
+        }
+        Ok(found.to_string())
+    }
 }
 
 /// Maximum number of records fetched for the rows of a table.
@@ -336,7 +470,7 @@ const EVENTS: &str = "/events";
 
 /// Default column widths for [`RowStyle::columns`], for people and for programs; a longer cell shifts the rest of its row.
 const WIDTHS_FOR_PEOPLE: [usize; 9] = [6, 14, 18, 30, 8, 8, 8, 12, 160];
-const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 14, 18, 14, 22, 11, 8, 8, 20, 160];
+const WIDTHS_FOR_PROGRAMS: [usize; 10] = [26, 24, 18, 14, 22, 11, 8, 8, 20, 160];
 
 /// Time for which a row waits for decisions about its record, which follow it at once.
 const DECISION_WAIT: Duration = Duration::from_millis(100);
@@ -345,6 +479,8 @@ const DECISION_WAIT: Duration = Duration::from_millis(100);
 struct HeldRow {
     record: Value,
     decisions: Vec<Value>,
+    /// Whether the filters select the record, or a decision about it.
+    is_selected: bool,
 }
 
 /// Presentation of records.
@@ -360,27 +496,39 @@ impl Lines<'_> {
     fn event(&self, data: &[u8], held: &mut Option<HeldRow>) -> Result<String, CommandError> {
         let json = std::str::from_utf8(data).map_err(CommandError::failed)?;
         let record = output::parse(json)?;
-        let is_decision = text(&record, "/type") == "policy_decision";
         let is_selected = selects(self.filters, &record);
-        match (self.output.format, held) {
-            (Format::Table, Some(row))
-                if is_decision && text(&record, "/parent_id") == text(&row.record, "/id") =>
-            {
-                row.decisions.push(record);
-                Ok(String::new())
-            }
-            (_, _) if !is_selected => Ok(String::new()),
-            (Format::Json, _) => Ok(self.output.json(json).into_owned()),
-            (Format::Yaml, _) => Ok(format!("---\n{}", self.output.yaml(&record)?)),
-            (Format::Table, held) => {
-                let earlier = held.replace(HeldRow { record, decisions: Vec::new() });
-                Ok(self.row(earlier))
-            }
+        match self.output.format {
+            Format::Json | Format::Yaml if !is_selected => Ok(String::new()),
+            Format::Json => Ok(self.output.json(json).into_owned()),
+            Format::Yaml => Ok(format!("---\n{}", self.output.yaml(&record)?)),
+            Format::Table => Ok(self.of_table(record, is_selected, held)),
         }
     }
 
+    /// Rows to print after a record. `is_selected`: it passes the filters.
+    fn of_table(&self, record: Value, is_selected: bool, held: &mut Option<HeldRow>) -> String {
+        let by_status = StatusOfRows::of(self.filters);
+        let is_selected = is_selected && by_status.is_none_or(|it| it.shows(&record));
+        let is_decision = text(&record, "/type") == "policy_decision";
+        if let Some(row) = held
+            && is_decision
+            && text(&record, "/parent_id") == text(&row.record, "/id")
+        {
+            row.is_selected |= is_selected;
+            row.decisions.push(record);
+            return String::new();
+        }
+        // A warning about an unselected call may follow, which selects it.
+        if !is_selected && !by_status.is_some_and(|it| it.warned) {
+            return String::new();
+        }
+        self.row(held.replace(HeldRow { record, decisions: Vec::new(), is_selected }))
+    }
+
     fn row(&self, held: Option<HeldRow>) -> String {
-        let Some(HeldRow { record, decisions }) = held else { return String::new() };
+        let Some(HeldRow { record, decisions, is_selected: true }) = held else {
+            return String::new();
+        };
         self.layout.line(&self.style.row(&record, &decisions.iter().collect::<Vec<_>>()))
     }
 }
@@ -564,6 +712,7 @@ mod tests {
         assert!(hint(None, Some("admin,token:ci")).unwrap().starts_with("--principal takes"));
         assert_eq!(hint(Some("files"), Some("admin")), None);
         assert!(kind_hint("ci").unwrap().contains("token:ci"));
+        assert!(kind_hint("Admin").unwrap().ends_with("did you mean admin?"));
         assert_eq!([kind_hint("admin"), kind_hint("jwt:a")], [None, None]);
     }
 
@@ -628,8 +777,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn watched_call_and_the_decision_about_it_share_a_row() {
+    /// Passes a table of watched records that match the status to `test`.
+    fn watching(status: &str, test: impl FnOnce(&Lines<'_>)) {
         let output = Output {
             format: Format::Table,
             terminal: true,
@@ -639,28 +788,57 @@ mod tests {
         let style = RowStyle::of(&output, true, Some(TimeStyle::Utc));
         let widths: Vec<_> = WIDTHS_FOR_PROGRAMS.map(CellWidths::of_longest).to_vec();
         let layout = TableLayout::new(&style.columns(true), &widths, output.view);
-        let filters =
-            RecordFilters { status: Some("success,warning".to_owned()), ..Default::default() };
-        let lines = Lines { output: &output, filters: &filters, style, layout };
-        let call =
-            |id: &str| serde_json::json!({"id": id, "type": "tool_call", "status": "success"});
-        let decision = |of: &str| {
-            serde_json::json!({"id": "d", "type": "policy_decision", "parent_id": of,
-                "status": "warning", "metadata": {"reason": "of-the-rules"}})
-        };
-        let refused = serde_json::json!({"id": "r", "type": "tool_call", "status": "rejected"});
-        assert!(!selects(&filters, &refused) && selects(&filters, &call("x")));
-        let mut held = None;
-        let mut add =
-            |record: Value| lines.event(record.to_string().as_bytes(), &mut held).unwrap();
-        assert_eq!(add(call("first")), "");
-        assert_eq!(add(decision("first")), "");
-        let row = add(call("second"));
-        assert!(row.contains("first") && row.contains("warning: of-the-rules"), "{row}");
-        let row = add(decision("of-another"));
-        assert!(row.contains("second") && !row.contains("of-the-rules"), "{row}");
-        let row = lines.row(held.take());
-        assert!(row.contains("policy_decision") && row.contains("of-the-rules"), "{row}");
+        let filters = RecordFilters { status: Some(status.to_owned()), ..Default::default() };
+        test(&Lines { output: &output, filters: &filters, style, layout });
+    }
+
+    fn call(id: &str, status: &str) -> Value {
+        serde_json::json!({"id": id, "type": "tool_call", "status": status})
+    }
+
+    fn decision(of: &str, status: &str) -> Value {
+        serde_json::json!({"id": "d", "type": "policy_decision", "parent_id": of,
+            "status": status, "metadata": {"reason": "of-the-rules"}})
+    }
+
+    #[test]
+    fn watched_call_and_the_decision_about_it_share_a_row() {
+        watching("success,warning", |lines| {
+            assert!(!selects(lines.filters, &call("r", "rejected")));
+            assert!(selects(lines.filters, &call("x", "success")));
+            let mut held = None;
+            let mut add =
+                |record: Value| lines.event(record.to_string().as_bytes(), &mut held).unwrap();
+            assert_eq!(add(call("first", "success")), "");
+            assert_eq!(add(decision("first", "warning")), "");
+            let row = add(call("second", "success"));
+            assert!(row.contains("first") && row.contains("warning: of-the-rules"), "{row}");
+            let row = add(decision("of-another", "warning"));
+            assert!(row.contains("second") && !row.contains("of-the-rules"), "{row}");
+            let row = lines.row(held.take());
+            assert!(row.contains("policy_decision") && row.contains("of-the-rules"), "{row}");
+        });
+    }
+
+    #[test]
+    fn watched_rows_are_selected_by_the_status_that_they_show() {
+        for (status, of_call, of_decision, shown) in [
+            ("warning", "success", "warning", true),
+            ("warning", "rejected", "blocked", false),
+            ("blocked", "rejected", "blocked", false),
+            ("blocked", "blocked", "blocked", true),
+            ("rejected", "rejected", "blocked", true),
+        ] {
+            watching(status, |lines| {
+                let mut held = None;
+                for record in [call("first", of_call), decision("first", of_decision)] {
+                    let row = lines.event(record.to_string().as_bytes(), &mut held).unwrap();
+                    assert_eq!(row, "", "{status}: {record}");
+                }
+                let row = lines.row(held.take());
+                assert_eq!(row.contains("of-the-rules"), shown, "{status}, {of_call}: {row}");
+            });
+        }
     }
 
     #[test]

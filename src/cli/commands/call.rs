@@ -8,7 +8,7 @@ use crate::completion::{Vocabulary, suggesting};
 use crate::error::CommandError;
 use crate::format::{list, text};
 use crate::output::Output;
-use crate::terminal_safe::{clean, line};
+use crate::terminal_safe::{argument, clean, line};
 use crate::{completion, logging, output};
 use mcpproxy_policy::intent::Operation;
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ pub(super) async fn run(
     let result = suggesting(result, backend, Vocabulary::Tools, typed(args)).await;
     let result = result.map_err(|failure| match output.format {
         Format::Json => failure,
-        Format::Yaml | Format::Table => with_command_hint(failure),
+        Format::Yaml | Format::Table => with_command_hint(failure, typed(args)),
     })?;
     let json = result.json()?;
     match output.format {
@@ -158,16 +158,28 @@ fn typed(args: &CallArgs) -> &str {
     args.tool.as_deref().or(args.tool_name.as_deref()).unwrap_or_default()
 }
 
-/// Adds the corresponding command to a refusal that names the call tool an agent would use.
-fn with_command_hint(mut failure: CommandError) -> CommandError {
+/// Adds the command that is the next step to a refusal: the one for the call tool that an agent would use, for a disabled
+/// server, or for arguments that do not fit.
+fn with_command_hint(mut failure: CommandError, tool: &str) -> CommandError {
     let advised = Operation::ALL
         .into_iter()
         .find(|it| failure.message.ends_with(&format!("use {}", it.variant())));
+    let server = tool.split(':').next().unwrap_or_default();
     if let Some(operation) = advised {
         failure.message += &format!(" (here: mcpproxy call tool-{})", operation.as_str());
+    } else if failure.message.ends_with(IS_DISABLED) {
+        failure.message += &format!(": `mcpproxy upstream enable {}`", argument(server));
+    } else if failure.message.contains(DO_NOT_FIT) {
+        failure.message += &format!("; `mcpproxy tools show {}` shows its schema", argument(tool));
     }
     failure
 }
+
+/// End of the refusal of a call to a disabled server.
+const IS_DISABLED: &str = "the server is disabled";
+
+/// Words of the refusal of arguments that violate the tool's schema.
+const DO_NOT_FIT: &str = " do not fit: ";
 
 fn name(args: &CallArgs) -> Result<&str, CommandError> {
     let name = typed(args);

@@ -56,10 +56,15 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
     let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) else {
         let status = not_running(&loaded, problems_of_start(global));
         output.print(&status.to_string(), |it| draw(it, output.view))?;
-        let message = format!(
-            "no mcpproxy is running on {}: `mcpproxy serve` starts one",
-            loaded.config.listen
-        );
+        let listen = &loaded.config.listen;
+        let message = match running_proxy::announced_process(&loaded.config) {
+            Some(process) => format!(
+                "mcpproxy (process {process}) no longer answers on {listen}: it is probably shutting down, for which calls in \
+                 flight have {} s",
+                server::DRAIN_TIMEOUT.as_secs()
+            ),
+            None => format!("no mcpproxy is running on {listen}: `mcpproxy serve` starts one"),
+        };
         return Err(CommandError::new(Exit::Unreachable, message));
     };
     let known = LocalFacts {
@@ -67,8 +72,15 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
         activity_bytes: space::used(&loaded.config.activity_folder()),
         warnings: warnings(&loaded),
     };
-    let response = runtime.block_on(query(client, known))?.to_string();
-    output.print(&response, |it| draw(it, output.view))
+    let ProxyStatus { shown, is_config_rejected } = runtime.block_on(query(client, known))?;
+    output.print(&shown.to_string(), |it| draw(it, output.view))?;
+    match is_config_rejected {
+        true => Err(CommandError::failed(
+            "the config file, or a file that it names, is invalid, and the previous config stays in force: `mcpproxy \
+             doctor` shows the problems",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Checks whether a proxy answers at the configured or the announced address; the latter works with an invalid config.
@@ -105,7 +117,7 @@ async fn with_invalid_config(
             .collect(),
     };
     let response = match found {
-        Some(client) => query(client, known).await?,
+        Some(client) => query(client, known).await?.shown,
         None => {
             let Some(client) = running_proxy::announced(&data, "").await else {
                 return Err(failure);
@@ -125,8 +137,15 @@ async fn with_invalid_config(
     Err(CommandError { exit: Exit::Failed, ..failure })
 }
 
+/// Status of the running proxy.
+struct ProxyStatus {
+    shown: Value,
+    /// Whether the config file, or a file that it names, is invalid, so that the previous config stays in force.
+    is_config_rejected: bool,
+}
+
 /// Queries the running proxy.
-async fn query(client: HttpClient, known: LocalFacts) -> Result<Value, CommandError> {
+async fn query(client: HttpClient, known: LocalFacts) -> Result<ProxyStatus, CommandError> {
     let place = (client.authority().to_owned(), client.mcp_url());
     let backend = Backend::Remote(client);
     let mut responses = Vec::new();
@@ -151,7 +170,8 @@ async fn query(client: HttpClient, known: LocalFacts) -> Result<Value, CommandEr
         let mode = if mode.is_empty() { RulesMode::Enforce.as_str() } else { &*mode };
         members.insert("policy_mode".to_owned(), mode.into());
     }
-    Ok(response)
+    let is_config_rejected = config.pointer("/rejected").is_some_and(|it| !it.is_null());
+    Ok(ProxyStatus { shown: response, is_config_rejected })
 }
 
 /// Problems of the config on this machine, as found by `config check`. Errors may prevent the next start.

@@ -27,17 +27,30 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     match command {
         ToolsCommand::Search { query, limit } => {
-            let (query, limit) = (query.join(" "), limit.to_string());
-            let query = [("q", Some(query.as_str())), ("limit", Some(limit.as_str()))];
+            let (query_text, limit) = (&query.join(" "), limit.to_string());
+            let query = [("q", Some(query_text.as_str())), ("limit", Some(limit.as_str()))];
             let found = backend.get(&target(&["tools"], &query)).await?;
-            output.print(found.json()?, |found| table(found, output))
+            let none = format!(
+                "No tool matches '{}'. `mcpproxy tools list` lists all tools.",
+                line(query_text)
+            );
+            output.print(found.json()?, |found| {
+                let mut shown = table(found, &none, output);
+                let (count, total) = (list(found, "/tools").len() as u64, found.pointer("/total"));
+                let total = total.and_then(Value::as_u64).unwrap_or_default();
+                if total > count && count > 0 && output.view.width.is_some() {
+                    shown += &format!("({count} of {total} shown: use -n)\n");
+                }
+                shown
+            })
         }
         ToolsCommand::List { server } => {
             let query = [("server", server.as_deref())];
             let all = backend::fetch_all(backend, "tools", &query, u32::MAX).await;
             let name = server.as_deref().unwrap_or_default();
             let all = suggesting(all, backend, Vocabulary::Servers, name).await?;
-            output.print(&all, |all| table(all, output))?;
+            let none = "No tools found. `mcpproxy upstream list` shows each server with its number of tools.";
+            output.print(&all, |all| table(all, none, output))?;
             note_hidden(backend, server.as_deref(), &parse(&all)?).await;
             Ok(())
         }
@@ -75,10 +88,11 @@ async fn note_hidden(backend: &Backend, server: Option<&str>, all: &Value) {
     }
 }
 
-fn table(found: &Value, output: &Output) -> String {
+/// Table of tools; `none` is shown if there are none.
+fn table(found: &Value, none: &str, output: &Output) -> String {
     let tools = list(found, "/tools");
     if tools.is_empty() {
-        return "No tools found. `mcpproxy upstream list` shows each server with its number of tools.".to_owned();
+        return none.to_owned();
     }
     let rows = tools.iter().map(|tool| {
         vec![
@@ -372,7 +386,7 @@ mod tests {
                 {"name": "s:held", "quarantined": true, "description": "日本語".repeat(30)},
             ]});
             let keeps = ["tool-destructive", "(quarantined)", "s:held", "words"];
-            crate::output::tests::fits(|output| table(&found, output), &keeps);
+            crate::output::tests::fits(|output| table(&found, "", output), &keeps);
         }
     }
 

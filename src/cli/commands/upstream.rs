@@ -104,6 +104,9 @@ fn list_servers(global: &Global, output: &Output) -> Result<(), CommandError> {
     output.print(servers.json()?, |servers| table(servers, output))
 }
 
+/// Reason of a server's state while no proxy runs.
+const NONE_RUNS: &str = "no mcpproxy is running";
+
 /// The configured servers, with the numbers of tools on disk and in quarantine.
 fn not_running(config: &Config) -> Value {
     let folder = config.catalog().folder.unwrap_or_default();
@@ -114,7 +117,7 @@ fn not_running(config: &Config) -> Value {
         json!({
             "name": &*server.name, "state": if enabled { "not running" } else { "disabled" },
             "protocol": if server.upstream.url.is_some() { "streamable-http" } else { "stdio" },
-            "tools": stored_tools(&folder, server), "quarantined": seen.quarantined(&server.name).len(), "reason": if enabled { "no mcpproxy is running" } else { "" },
+            "tools": stored_tools(&folder, server), "quarantined": seen.quarantined(&server.name).len(), "reason": if enabled { NONE_RUNS } else { "" },
         })
     });
     json!({"servers": servers.collect::<Vec<_>>()})
@@ -129,18 +132,22 @@ pub(super) fn stored_tools(folder: &Path, server: &ServerEntry) -> usize {
 }
 
 fn table(servers: &Value, output: &Output) -> String {
+    let all = list(servers, "/servers");
+    let for_people = output.view.width.is_some();
+    let none_runs = for_people && all.iter().any(|server| text(server, "/reason") == NONE_RUNS);
+    // People need no column of zeros, and no reason that all rows share.
+    let is_shown = |at: &str| {
+        !(for_people && at == "/quarantined" && all.iter().all(|server| text(server, at) == "0"))
+    };
+    let columns: Vec<_> = UPSTREAM_COLUMNS.into_iter().filter(|(_, at)| is_shown(at)).collect();
     let cell_of = |server: &Value, at: &str| {
         let value = text(server, at);
-        // A column that contains only zeros is omitted in favor of others.
-        let is_none = at == "/quarantined" && value == "0" && output.view.width.is_some();
-        let value = if is_none { "".into() } else { value };
+        let value = if none_runs && value == NONE_RUNS { "".into() } else { value };
         let style = if at == "/state" { of_state(&value) } else { Style::new() };
         Cell::styled(cell(&value), style)
     };
-    let rows = list(servers, "/servers")
-        .iter()
-        .map(|server| UPSTREAM_COLUMNS.map(|(_, at)| cell_of(server, at)).to_vec());
-    let rows: Vec<_> = rows.collect();
+    let rows = all.iter().map(|server| columns.iter().map(|(_, at)| cell_of(server, at)).collect());
+    let rows: Vec<Vec<_>> = rows.collect();
     match rows.is_empty() {
         true => {
             "No upstream servers. Add one with `mcpproxy upstream add`, or import those of other \
@@ -149,10 +156,13 @@ fn table(servers: &Value, output: &Output) -> String {
         }
         false => {
             let columns = Column::with_numbers(
-                Column::all(UPSTREAM_COLUMNS.map(|(column, _)| column)),
+                columns.iter().map(|((name, fit), _)| Column::new(*name, *fit)).collect(),
                 &["TOOLS", "QUARANTINED", "CALLS", "ERRORS"],
             );
             let mut shown = output.table(&columns, rows);
+            if none_runs {
+                let _ = writeln!(shown, "({NONE_RUNS}: `mcpproxy serve` starts one)");
+            }
             let notes = Paragraph::new(output.view.width).indented(NOTE_INDENT);
             for server in list(servers, "/servers") {
                 let name = cell(&text(server, "/name"));

@@ -113,7 +113,11 @@ impl RowStyle {
             ["/intent/operation_type", "/metadata/operation"].map(|at| text(record, at));
         let operation = if stated.is_empty() { derived } else { stated };
         let status = status(record);
-        let time = Cell::from(stored(record).map(|time| self.times.show(time)).unwrap_or_default());
+        let time = stored(record).map(|time| match (self.reader, &self.times) {
+            (Reader::Program, Times::Zone(..)) => self.times.exact(time),
+            (_, _) => self.times.show(time),
+        });
+        let time = Cell::from(time.unwrap_or_default());
         let intent: Cell = self.intent(&operation).into();
         let outcome = Cell::styled(cell(&status), of_state(&status));
         let reason = self.reason(record, folded);
@@ -199,7 +203,6 @@ pub(in crate::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
     let (mut ids, mut approved) = (HashSet::new(), HashMap::new());
     let mut answered = HashMap::new();
-    let is_waiting = |record: &Value| text(record, "/metadata/state") == "waiting";
     for record in records {
         match &*text(record, "/type") {
             "approval" if !is_waiting(record) => {
@@ -235,6 +238,11 @@ pub(in crate::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     }
     let mut folded = |record| about.remove(&text(record, "/id")).unwrap_or_default();
     rows.into_iter().map(|record| (record, folded(record))).collect()
+}
+
+/// Whether a record of an approval says that a call waits for it.
+pub(super) fn is_waiting(record: &Value) -> bool {
+    text(record, "/metadata/state") == "waiting"
 }
 
 /// Approval and request of a record. A standing approval covers many calls, but its records are about the first of them.

@@ -148,7 +148,10 @@ pub(super) fn write(
         None => {
             let (loaded, _log) = start_proxy::load_with_log(global)?;
             loaded.config.cluster.store.ok_or_else(|| {
-                CommandError::usage("the config has no cluster.store: name the store with --store")
+                CommandError::usage(
+                    "a proof needs the signed records of a fleet, and the config has no cluster.store: name the store \
+                     with --store, or check the log of this proxy with `mcpproxy activity verify`",
+                )
             })?
         }
     };
