@@ -174,8 +174,9 @@ pub(super) fn open_page(open: bool, global: &Global, output: &Output) -> Result<
         if open {
             upstream::open_browser(&address);
         }
-        output.print(&shown.to_string(), |_| {
-            format!("Open this address in your browser within ten minutes; it works once:\n\n  {address}\n")
+        let note = "Open this address in your browser within ten minutes; it works once:";
+        output.print_value(&shown.to_string(), (&address, note), |address, note| {
+            format!("{note}\n\n  {address}\n")
         })
     })
 }

@@ -16,7 +16,7 @@ pub(super) use crate::style::{
 };
 use crate::table::{Cell, Column, TableView};
 use crate::terminal_safe::line;
-use crate::{table, terminal_safe};
+use crate::{logging, table, terminal_safe};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -73,6 +73,23 @@ impl Output {
             Format::Json => write(self.json(json).as_bytes()),
             Format::Yaml => write(self.yaml(&parse(json)?)?.as_bytes()),
             Format::Table => write(text(&parse(json)?).as_bytes()),
+        }
+    }
+
+    /// Prints a value that a program may need alone: in a pipe stdout gets only `value`, and stderr the `note`. A person gets
+    /// what `text` makes of both.
+    pub(super) fn print_value(
+        &self,
+        json: &str,
+        (value, note): (&str, &str),
+        text: impl FnOnce(&str, &str) -> String,
+    ) -> Result<(), CommandError> {
+        match self.format {
+            Format::Table if !self.terminal => {
+                logging::print_line(note);
+                write(format!("{value}\n").as_bytes())
+            }
+            Format::Json | Format::Yaml | Format::Table => self.print(json, |_| text(value, note)),
         }
     }
 

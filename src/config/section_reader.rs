@@ -148,7 +148,7 @@ pub(super) static KNOWN_KEYS: LazyLock<BTreeSet<&'static str>> = LazyLock::new(|
     keys
 });
 
-/// Most sections that a warning about a misplaced key names.
+/// Maximum number of sections that a warning about a misplaced key names.
 const MAX_HOMES: usize = 3;
 
 /// Warns of an unknown key. Suggests the most similar known key or, if this one is known elsewhere, the sections that read it.

@@ -75,7 +75,9 @@ fn fr_029_fr_030_intent_is_filled_in_and_stored() {
     assert_eq!(record["intent"]["data_sensitivity"], "private");
     assert_eq!(record["source"], "cli");
     let bad = cli(&["call", "tool-read", "s:read_item", "--sensitivity", "secret"]);
-    fails(&bad, 1, &["Invalid intent.data_sensitivity 'secret'"]);
+    assert_eq!(bad.code, Some(2), "{}", bad.stderr);
+    let words = "'secret' for '--sensitivity <WORD>'\n  [possible values: public, internal, private, unknown]";
+    assert!(bad.stderr.contains(words), "{}", bad.stderr);
     let long = "x".repeat(1001);
     let bad = cli(&["call", "tool-read", "s:read_item", "--reason", &long]);
     fails(&bad, 1, &["intent.reason exceeds maximum length of 1000 characters"]);
@@ -229,9 +231,9 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
         0
     );
     fails(&list(&["--since", "yesterday"]), 2, &["--since", "yesterday"]);
-    let unknown = ["'delete' for '--intent-type", "expected one of read, write, destructive"];
-    fails(&list(&["--intent-type", "delete"]), 2, &unknown);
-    fails(&list(&["--tool", "s:"]), 2, &["'s:' for '--tool", "SERVER:TOOL"]);
+    let unknown = ["'rea' for '--intent-type", "expected one of read, "];
+    fails(&list(&["--intent-type", "rea", "--json"]), 2, &unknown);
+    fails(&list(&["--tool", "s:", "--json"]), 2, &["'s:' for '--tool", "SERVER:TOOL"]);
     let unknown = ["'block' for '--status", "expected one of blocked, "];
     fails(&list(&["--status", "block", "--json"]), 2, &unknown);
     let count = |more: &[&str]| {

@@ -341,6 +341,11 @@ fn running_proxy_notices_a_token_file_changed_by_the_command_line() {
     let again = run(&["token", "create", "ci"]);
     assert_eq!((again.code, again.stderr.contains("'ci' exists already")), (Some(1), true));
     assert_eq!(run(&["token", "create", "a b"]).code, Some(1));
+    let made = run(&["token", "create", "other"]);
+    let secret = made.stdout.strip_suffix('\n').unwrap_or_default();
+    let is_alone = secret.starts_with("mcpp_") && !secret.contains(char::is_whitespace);
+    assert!(is_alone && made.stderr.contains("shown only once"), "{}", made.stdout);
+    assert_eq!(run(&["token", "revoke", "other"]).code, Some(0));
     let misspelled = run(&["token", "create", "x", "--server", "aa"]);
     let text = "no token was created: there is no server 'aa': the config has a";
     assert!(

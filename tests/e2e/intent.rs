@@ -495,7 +495,8 @@ fn fr_043_read_of_an_unannotated_tool_is_warned_about_until_it_is_annotated() {
     assert_eq!(decision["metadata"]["reason"], warned);
     let warnings = proxy.cli(&["activity", "list", "--status", "warning"]).stdout;
     let [_, row] = warnings.lines().collect::<Vec<_>>()[..] else { panic!("one row: {warnings}") };
-    let shown = ["tool_call", "no_hints", "success", "warning: is not marked read-only"];
+    let shown =
+        ["tool_call", "no_hints", "success", "warning: Tool 's:no_hints' is not marked read-only"];
     assert!(shown.iter().all(|word| row.contains(word)), "the warned call: {row}");
 
     let doctor = proxy.cli(&["doctor"]).stdout;

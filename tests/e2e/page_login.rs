@@ -208,7 +208,7 @@ fn command_prints_an_address_that_opens_the_page() {
     let printed = proxy.cli(&["page"]);
     assert_eq!(printed.code, Some(0), "{}", printed.stderr);
     let start = format!("http://127.0.0.1:{}/ui/#code=", proxy.port);
-    let line = printed.stdout.lines().find(|line| line.contains("#code=")).unwrap().trim();
+    let line = printed.stdout.trim_end();
     let code = line.strip_prefix(&start).unwrap_or_else(|| panic!("{line}"));
     cookie(&exchange(&proxy, &[PAGE], &json!({"code": code})));
     let json = proxy.cli(&["page", "-o", "json"]).json();

@@ -171,13 +171,18 @@ function typed() {
 function asked(filter) {
   const query = Object.fromEntries(FILTERS.map((name) => [name, filter[name]]));
   if (RANGES[filter.range]) query.start_time = new Date(Date.now() - RANGES[filter.range] * 1000).toISOString();
+  if (onlyWithheld(filter)) query.type = Object.keys(TYPES).filter((type) => type !== 'policy_decision').join(',');
   if (filter.from) query.start_time = filter.from;
   if (filter.to) query.end_time = filter.to;
   return query;
 }
 
+/** Whether only calls whose result was withheld are wanted. The decisions about refused calls are `blocked`, too. */
+const onlyWithheld = ({ type, status }) => !type && status === 'blocked';
+
 /** Applies the server's filter to live records. */
 function fits(it, filter) {
+  if (onlyWithheld(filter) && it.type === 'policy_decision') return false;
   const equal = (wanted, value) => !wanted || wanted.split(',').includes(value);
   return equal(filter.type, it.type) && equal(filter.status, it.status)
     && equal(filter.intent_type, operation(it))

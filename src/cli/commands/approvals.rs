@@ -106,6 +106,8 @@ fn decision_line(decided: &Value, pending: &Value, scope: &str, width: Option<us
     let [principal, arguments] =
         ["/call/principal", "/call/arguments"].map(|at| cell(&text(pending, at)));
     let shown = match principal.is_empty() {
+        // No call waits for it: it is a standing approval.
+        true if state == "denied" => format!("{}: revoked", line(&access)),
         true => format!("{}: {}", line(&access), line(&state)),
         false => format!("{}{scope} for {principal}: {} {arguments}", line(&state), line(&access)),
     };

@@ -7,7 +7,7 @@ use crate::error::{CommandError, problem_json};
 use crate::format::{list, text};
 use crate::output::Output;
 use crate::terminal_safe::{joined, line};
-use crate::{backend, output, start_proxy};
+use crate::{backend, logging, output, start_proxy};
 use mcpproxy_config::CONFIG_SCHEMA;
 use mcpproxy_config::file::{Loaded, SCHEMA_FILE, locate};
 use mcpproxy_config::problem::Problem;
@@ -51,7 +51,12 @@ pub(super) fn run(
 /// Makes the running proxy reload its config.
 pub(super) fn reload(global: &Global, output: &Output) -> Result<(), CommandError> {
     backend::with(global, Needs::Running, async |backend| {
-        let done = backend.post(&target(&["config", "reload"], &[]), String::new()).await?;
+        let done = backend.post(&target(&["config", "reload"], &[]), String::new()).await;
+        let done = done.inspect_err(|failure| {
+            if !failure.problems.is_empty() {
+                logging::print_line("the previous config stays in force");
+            }
+        })?;
         output.print(done.json()?, draw_reloaded)
     })
 }

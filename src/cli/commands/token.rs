@@ -12,7 +12,7 @@ use crate::format::{Times, list, text};
 use crate::output::Output;
 use crate::table::{Column, Fit, cell};
 use crate::terminal_safe::line;
-use crate::{backend, logging, running_proxy, start_proxy};
+use crate::{backend, logging, output, running_proxy, start_proxy};
 use bytes::Bytes;
 use http::Method;
 use mcpproxy_admin::api;
@@ -63,12 +63,19 @@ pub(super) fn run(
     }
     let is_open = matches!(command, TokenCommand::Create(_)) && !loaded.config.require_mcp_auth;
     let json = change(&loaded, command)?;
-    output.print(&json, |response| match is_list {
-        true => table(response, output),
-        false if is_open => summary(response) + OPEN_NOTE,
-        false => summary(response),
-    })?;
-    Ok(())
+    if is_list {
+        return output.print(&json, |tokens| table(tokens, output));
+    }
+    let changed = output::parse(&json)?;
+    let note = summary(&changed) + if is_open { OPEN_NOTE } else { "" };
+    match changed.get("token") {
+        None => output.print(&json, |_| note),
+        Some(_) => {
+            let secret = line(&text(&changed, "/token")).into_owned();
+            let shown = |secret: &str, note: &str| format!("{secret}\n\n{note}");
+            output.print_value(&json, (&secret, &note), shown)
+        }
+    }
 }
 
 /// Checks that the config has all servers of a new token: a misspelled name would leave a valid token without access.
@@ -234,13 +241,13 @@ fn table(response: &Value, output: &Output) -> String {
     }
 }
 
+/// States what was done, without the secret.
 fn summary(response: &Value) -> String {
     let name = line(&text(response, "/name")).into_owned();
     if response.pointer("/revoked").is_some() {
         return format!("Token '{name}' has been revoked.");
     }
-    let mut summary = format!("{}\n\n", line(&text(response, "/token")));
-    let _ = write!(summary, "This is token '{name}'; it is shown only once. ");
+    let mut summary = format!("This is token '{name}'; it is shown only once. ");
     let _ = match response.pointer("/expires") {
         Some(Value::String(expires)) => write!(summary, "It expires at {}.", line(expires)),
         Some(_) | None => write!(summary, "It does not expire."),

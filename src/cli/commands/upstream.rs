@@ -186,6 +186,8 @@ async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), C
     let response = backend.post(&target(&["servers", name, "restart"], &[]), String::new()).await;
     let restarted = suggesting(response, backend, Vocabulary::Servers, name).await;
     restarted.map_err(|mut failure| {
+        failure.message =
+            failure.message.replace("enable NAME", &format!("enable {}", argument(name)));
         if let Some(step) = server_state::set_variable(&failure.message, true) {
             failure.message = format!("{}: {step}", failure.message);
         }
