@@ -84,7 +84,7 @@ pub(super) fn with(
             return runtime.block_on(command(&backend));
         }
     };
-    if let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) {
+    if let Some(client) = runtime.block_on(running_proxy::find_for(global, &loaded.config)) {
         let done = runtime.block_on(command(&Backend::Remote(client)));
         let next = start_proxy::STOP_AND_SALVAGE;
         return done.map_err(|failure| start_proxy::of_damaged_log(failure, next));

@@ -10,7 +10,7 @@ use crate::backend::{Backend, target};
 use crate::error::CommandError;
 use crate::format::{list, text};
 use crate::output::parse;
-use crate::terminal_safe::{line, quoted};
+use crate::terminal_safe::{argument, line, quoted};
 use crate::{backend, output, running_proxy, start_proxy};
 use clap::{Arg, Command, CommandFactory, Parser};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
@@ -245,9 +245,15 @@ pub(super) async fn suggesting<T>(
         Err(failure) if failure.status == Some(StatusCode::NOT_FOUND) => failure,
         other => return other,
     };
-    if vocabulary == Vocabulary::Tools && is_hidden(backend, word).await {
-        failure.message = hidden(word);
-        return Err(failure);
+    if vocabulary == Vocabulary::Tools {
+        if let Some(why) = not_offered(backend, word).await {
+            failure.message = why;
+            return Err(failure);
+        }
+        if is_hidden(backend, word).await {
+            failure.message = hidden(word);
+            return Err(failure);
+        }
     }
     let (suggestion, all) = match vocabulary {
         Vocabulary::Tools => (tool(backend, word).await, Some("mcpproxy tools search")),
@@ -272,6 +278,41 @@ pub(super) const ADMIN: &str = "admin";
 
 /// Principals that have no kind before a colon.
 pub(super) const WITHOUT_KIND: [&str; 2] = [ADMIN, "anonymous"];
+
+/// Reason why a tool that was not found is not offered by its server, or that there is no such server; `None` if the reason is
+/// another one.
+async fn not_offered(backend: &Backend, word: &str) -> Option<String> {
+    let (server, tool) = word.split_once(':')?;
+    let all = parse(backend.get(&target(&["servers"], &[])).await.ok()?.json().ok()?).ok()?;
+    let Some(found) = list(&all, "/servers").iter().find(|it| text(it, "/name") == server) else {
+        let message = format!("{UNKNOWN_SERVER}{}' not found", line(server));
+        let nearest = among(backend, "servers", server).await;
+        return Some(match nearest {
+            Some(_) => message + &advice(nearest.as_deref(), None),
+            None => advised(message, None),
+        });
+    };
+    if text(found, "/state") == "disabled" {
+        let command = argument(server);
+        return Some(format!(
+            "Server '{}' is disabled: `mcpproxy upstream enable {command}`",
+            line(server)
+        ));
+    }
+    let config = parse(backend.get(&target(&["config"], &[])).await.ok()?.json().ok()?).ok()?;
+    let names = |key: &str| {
+        let names = config.pointer("/standing/mcpServers")?.get(server)?.get(key)?.as_array()?;
+        Some(names.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>())
+    };
+    let is_disabled = names("disabled_tools").is_some_and(|it| it.iter().any(|name| name == tool));
+    is_disabled.then(|| {
+        format!(
+            "Tool '{}' is disabled: disabled_tools of mcpServers.{} names it",
+            line(word),
+            line(server)
+        )
+    })
+}
 
 /// Whether the proxy has a tool that it did not find for the administrator: the rules hide it.
 async fn is_hidden(backend: &Backend, tool: &str) -> bool {

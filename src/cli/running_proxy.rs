@@ -8,8 +8,8 @@
 use crate::args::Global;
 use crate::format::{list, text};
 use crate::http_client::{HttpClient, Security, target};
-use crate::start_proxy;
 use crate::terminal_safe::line;
+use crate::{logging, start_proxy};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use mcpproxy_config::Config;
@@ -78,6 +78,20 @@ pub(super) async fn find(config: &Config) -> Option<HttpClient> {
         return Some(other);
     }
     Some(client)
+}
+
+/// Like [`find`]. If the command line names a data directory, a proxy with another one is not the one that is meant.
+pub(super) async fn find_for(global: &Global, config: &Config) -> Option<HttpClient> {
+    let found = find(config).await?;
+    if global.data_dir.is_some() && read(&config.data_dir).is_none() {
+        logging::print_line(format_args!(
+            "warning: the mcpproxy on {} has another data directory than {}, and is not asked",
+            found.authority(),
+            config.data_dir.display()
+        ));
+        return None;
+    }
+    Some(found)
 }
 
 /// Finds the proxy announced in a data directory, for use without a valid config. Tries both plain HTTP and TLS.

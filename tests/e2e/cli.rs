@@ -372,11 +372,64 @@ fn cli_1_reads_without_a_running_proxy_start_no_server_and_leave_no_record() {
 }
 
 #[test]
+fn named_data_directory_is_read_although_a_proxy_with_another_one_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |data: &str, args: &[&str]| {
+        let data = folder.path().join(data);
+        cli(&[&["--data-dir", data.to_str().unwrap()][..], args].concat())
+    };
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let list = at("empty", &["activity", "list"]);
+    assert_eq!(list.stdout, "No activity is recorded yet.\n", "{}", list.stderr);
+    assert!(list.stderr.contains("has another data directory than "), "{}", list.stderr);
+    let status = at("empty", &["status"]);
+    assert_eq!(status.code, Some(3), "{}", status.stdout);
+    let verify = at("empty", &["activity", "verify"]);
+    assert!(
+        verify.code == Some(1) && verify.stderr.contains("no activity log in "),
+        "{}",
+        verify.stderr
+    );
+    fails(&at("missing", &["activity", "list"]), 5, &["data directory ", "missing does not exist"]);
+    let own = cli(&["activity", "list", "-n", "1"]).stderr;
+    assert!(!own.contains("another data directory"), "{own}");
+}
+
+#[test]
+fn tool_that_is_not_offered_is_reported_with_the_cause() {
+    let proxy = Proxy::start(json!({
+        "s": {"command": stub_stdio(&[])["command"], "args": stub_stdio(&[])["args"],
+            "disabled_tools": ["write_item"]},
+        "off": {"command": "sh", "enabled": false},
+    }));
+    for command in [&["tools", "show"][..], &["call", "tool-read"]] {
+        for (tool, cause) in [
+            (
+                "s:write_item",
+                "Tool 's:write_item' is disabled: disabled_tools of mcpServers.s names it",
+            ),
+            ("nosuch:x", "Server 'nosuch' not found: `mcpproxy upstream list` lists the servers"),
+        ] {
+            let failed = proxy.cli(&[command, &[tool]].concat());
+            assert_eq!(failed.code, Some(1), "{}", failed.stdout);
+            assert!(failed.stderr.contains(cause), "{command:?}: {}", failed.stderr);
+        }
+    }
+    let shown = proxy.cli(&["tools", "show", "off:x"]);
+    assert!(
+        shown.stderr.contains("Server 'off' is disabled: `mcpproxy upstream enable off`"),
+        "{}",
+        shown.stderr
+    );
+}
+
+#[test]
 fn unknown_server_in_a_list_without_records_gets_a_suggestion_from_the_config() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.json");
     let text = json!({"listen": "127.0.0.1:1", "mcpServers": {"files": {"command": "false"}}});
     std::fs::write(&config, text.to_string()).unwrap();
+    std::fs::create_dir(folder.path().join("data")).unwrap();
     let list = |server: &str| {
         let mut command = mcpproxy();
         command.arg("-c").arg(&config).arg("--data-dir").arg(folder.path().join("data"));

@@ -854,8 +854,11 @@ fn tool_filter(text: &str) -> Result<String, String> {
 /// Checks the words of `--intent-type`.
 fn intent_types(text: &str) -> Result<String, String> {
     let known: Vec<_> = Operation::ALL.iter().map(|it| it.as_str()).collect();
-    match text.split(',').find(|word| !known.contains(word)) {
-        None => Ok(text.to_owned()),
+    // The short word of the column.
+    let words = text.split(',').map(|word| if word == "destr" { "destructive" } else { word });
+    let words: Vec<_> = words.collect();
+    match words.iter().find(|word| !known.contains(word)) {
+        None => Ok(words.join(",")),
         Some(word) => Err(expected(word, known)),
     }
 }

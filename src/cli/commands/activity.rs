@@ -41,6 +41,10 @@ pub(super) fn run(
     output: &Output,
 ) -> Result<(), CommandError> {
     let needs = Needs::Activity;
+    if let Some(folder) = global.data_dir.as_ref().filter(|folder| !folder.exists()) {
+        let text = format!("data directory {} does not exist", folder.display());
+        return Err(CommandError::new(Exit::Config, text));
+    }
     match command {
         ActivityCommand::List(flags) => {
             let list = async |backend: &Backend| list_records(flags, backend, global, output).await;
@@ -189,6 +193,15 @@ async fn wrong_name(filters: &RecordFilters, backend: &Backend, global: &Global)
     let lists = [("--server", server), ("--tool", tool), ("--principal", principal)];
     if let Some(hint) = list_hint(&lists) {
         return Some(hint);
+    }
+    if let (Some(server), Some((other, _))) = (server, tool.and_then(|it| it.split_once(':')))
+        && !tool.is_some_and(|it| it.contains("://"))
+    {
+        return Some(format!(
+            "--server names '{}', and --tool a tool of '{}'.",
+            line(server),
+            line(other)
+        ));
     }
     if let Some(server) = server
         && let Some(hint) = server_hint(server, &known_servers(backend, global).await)

@@ -99,7 +99,7 @@ pub(super) fn run(
     if given.is_empty() {
         let file = loaded.path.display().to_string();
         let change = change_of(name, &file, &answers, &stated_before);
-        let shown = change + &progress(answers.len(), unannotated.len());
+        let shown = format!("Will write {change}") + &progress(answers.len(), unannotated.len());
         if !confirm(&shown, "Write this to the config file?", false)? {
             return declined();
         }

@@ -11,7 +11,7 @@ use crate::output::Output;
 use crate::terminal_safe::{argument, clean, line};
 use crate::{completion, logging, output};
 use mcpproxy_policy::intent::Operation;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::cell::RefCell;
@@ -77,9 +77,9 @@ pub(super) async fn run(
         Format::Json => output::write(output.json(json).as_bytes())?,
         Format::Yaml | Format::Table => output.print(json, render)?,
     }
-    match is_error(json) {
-        true => Err(CommandError::failed("the tool returned an error (isError)")),
-        false => Ok(()),
+    match failure_of(json) {
+        Some(failure) => Err(CommandError::failed(failure)),
+        None => Ok(()),
     }
 }
 
@@ -191,13 +191,17 @@ fn name(args: &CallArgs) -> Result<&str, CommandError> {
     }
 }
 
-fn is_error(json: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Flag {
-        #[serde(rename = "isError")]
-        is_error: Option<bool>,
-    }
-    serde_json::from_str::<Flag>(json).is_ok_and(|flag| flag.is_error == Some(true))
+/// Beginning of the text that replaces a withheld result.
+const WITHHELD: &str = "output schema validation failed: ";
+
+/// Message for a result with `isError`; `None` for any other result.
+fn failure_of(json: &str) -> Option<&'static str> {
+    let result: Value = serde_json::from_str(json).ok()?;
+    let is_error = result.pointer("/isError") == Some(&Value::Bool(true));
+    is_error.then(|| match text(&result, "/content/0/text").starts_with(WITHHELD) {
+        true => "mcpproxy withheld the result: `mcpproxy activity show last` shows the violation",
+        false => "the tool returned an error (isError)",
+    })
 }
 
 /// Renders a tool result: text, placeholders for other blocks, and the structured content if there is no text.
@@ -279,8 +283,11 @@ mod tests {
 
     #[test]
     fn error_results_are_detected() {
-        assert!(is_error(r#"{"content":[],"isError":true}"#));
-        assert!(!is_error(r#"{"content":[],"isError":false}"#));
-        assert!(!is_error(r#"{"content":[{"isError":true}]}"#));
+        let failure = |json: &str| failure_of(json).unwrap_or_default();
+        assert!(failure(r#"{"content":[],"isError":true}"#).starts_with("the tool returned"));
+        assert_eq!(failure(r#"{"content":[],"isError":false}"#), "");
+        assert_eq!(failure(r#"{"content":[{"isError":true}]}"#), "");
+        let withheld = r#"{"content":[{"type":"text","text":"output schema validation failed: x"}],"isError":true}"#;
+        assert!(failure(withheld).starts_with("mcpproxy withheld the result"));
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
         Ok(loaded) => loaded,
         Err(failure) => return runtime.block_on(with_invalid_config(failure, global, output)),
     };
-    let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) else {
+    let Some(client) = runtime.block_on(running_proxy::find_for(global, &loaded.config)) else {
         let status = not_running(&loaded, problems_of_start(global));
         output.print(&status.to_string(), |it| draw(it, output.view))?;
         let listen = &loaded.config.listen;

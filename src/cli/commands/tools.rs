@@ -38,8 +38,13 @@ pub(super) async fn run(
                 let mut shown = table(found, &none, output);
                 let (count, total) = (list(found, "/tools").len() as u64, found.pointer("/total"));
                 let total = total.and_then(Value::as_u64).unwrap_or_default();
-                if total > count && count > 0 && output.view.width.is_some() {
-                    shown += &format!("({count} of {total} shown: use -n)\n");
+                if total > count && count > 0 {
+                    let note = format!("({count} of {total} shown: use -n)");
+                    match output.view.width {
+                        Some(_) => shown += &format!("{note}\n"),
+                        // A program reads only rows.
+                        None => logging::print_line(note),
+                    }
                 }
                 shown
             })

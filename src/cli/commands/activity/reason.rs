@@ -55,7 +55,11 @@ fn composed(record: &Value, folded: &[&Value], names: Option<&[String]>) -> Stri
             parts.push((Some(text(decision, "/status")), why.to_owned()));
         }
     }
-    let is_refused = text(record, "/status") == "rejected";
+    let is_refused = match &*text(record, "/type") {
+        "approval" => false,
+        "policy_decision" => true,
+        _ => text(record, "/status") == "rejected",
+    };
     let repeated = record.pointer("/metadata/repeated").and_then(Value::as_u64);
     let mut times = repeated.filter(|times| *times > 1).map(|times| format!("{times} times"));
     let mut shown = Vec::with_capacity(parts.len());
@@ -356,6 +360,21 @@ mod tests {
         ] {
             assert_eq!(reason(&call, &decisions), expected);
         }
+    }
+
+    #[test]
+    fn rows_of_decisions_name_the_rule_and_rows_of_approvals_nothing() {
+        let shown = |kind: &str, status: &str, why: &str| {
+            let record = json!({"type": kind, "status": status,
+                "metadata": {"policy": "rules", "reason": why}});
+            reason_for_people(&record, &[], &["s:t".to_owned()])
+        };
+        let refused = "Tool 's:t' is not allowed by rule 'no-deletes': ask ann";
+        let expected = "no-deletes (rule): ask ann";
+        assert_eq!(shown("tool_call", "rejected", refused), expected);
+        assert_eq!(shown("policy_decision", "blocked", refused), expected);
+        let denied = "approval was denied";
+        assert_eq!(shown("approval", "rejected", denied), denied);
     }
 
     #[test]

@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_millis(100);
 pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> {
     let (loaded, _log) = start_proxy::load_with_log(global)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
-    let found = runtime.block_on(running_proxy::find(&loaded.config));
+    let found = runtime.block_on(running_proxy::find_for(global, &loaded.config));
     let runs = found.is_some();
     let report = if let Some(client) = found {
         let bar = ProgressBar::new_spinner().with_message("the running proxy is verifying its log");
