@@ -286,9 +286,8 @@ async fn not_offered(backend: &Backend, word: &str) -> Option<String> {
     let all = parse(backend.get(&target(&["servers"], &[])).await.ok()?.json().ok()?).ok()?;
     let Some(found) = list(&all, "/servers").iter().find(|it| text(it, "/name") == server) else {
         let message = format!("{UNKNOWN_SERVER}{}' not found", line(server));
-        let nearest = among(backend, "servers", server).await;
-        return Some(match nearest {
-            Some(_) => message + &advice(nearest.as_deref(), None),
+        return Some(match self::tool(backend, word).await {
+            Some(meant) => message + &advice(Some(&meant), None),
             None => advised(message, None),
         });
     };
