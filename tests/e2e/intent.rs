@@ -498,6 +498,9 @@ fn fr_043_read_of_an_unannotated_tool_is_warned_about_until_it_is_annotated() {
     let shown =
         ["tool_call", "no_hints", "success", "warning: Tool 's:no_hints' is not marked read-only"];
     assert!(shown.iter().all(|word| row.contains(word)), "the warned call: {row}");
+    let both = ["activity", "list", "--status", "success,warning", "--tool", "no_hints"];
+    let both = proxy.cli(&both).stdout;
+    assert_eq!(both.lines().count(), 2, "header, and the call once: {both}");
 
     let doctor = proxy.cli(&["doctor"]).stdout;
     let finding = "s: 3 tools marked neither read-only nor destructive: no_hints, plain, write_item; a read of them is \

@@ -297,7 +297,8 @@ impl StatusOfRows {
     async fn of_calls(self, found: &str, backend: &Backend) -> Result<String, CommandError> {
         let mut found = output::parse(found)?;
         let mut records = Vec::new();
-        let mut calls = HashSet::new();
+        let selected = list(&found, "/activities").iter();
+        let mut calls: HashSet<_> = selected.map(|it| text(it, "/id").into_owned()).collect();
         for record in list(&found, "/activities").iter().filter(|record| self.shows(record)) {
             let call = match &*text(record, "/type") {
                 "policy_decision" => text(record, "/parent_id").into_owned(),
