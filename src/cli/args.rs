@@ -5,6 +5,7 @@
 //! reads stdin or a file.
 
 mod arguments;
+mod filter_words;
 mod subcommands;
 
 use std::ffi::OsString;
@@ -16,15 +17,17 @@ use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, ValueEnum
 use clap_complete::Shell;
 use jiff::{SignedDuration, Timestamp};
 use mcpproxy_gateway::telemetry::build_info::LONG_VERSION;
+use mcpproxy_runtime::io::address::Address;
 
 use crate::guide::PAGES;
 
 pub(super) use crate::args::arguments::Arguments;
+pub(super) use crate::args::filter_words::status_words;
 pub(super) use crate::args::subcommands::{
     ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
     ApprovalsCommand, CallArgs, CallCommand, ConnectArgs, FleetCommand, ImportArgs, PolicyCommand,
     PolicyExplain, RecordFilters, StatusArgs, StdioArgs, TokenCommand, TokenCreate, UpstreamAdd,
-    UpstreamCommand, status_words,
+    UpstreamCommand,
 };
 
 /// mcpproxy is a proxy between AI agents and MCP servers: it admits or refuses each call, validates the results,
@@ -315,7 +318,7 @@ Examples:
   mcpproxy token revoke ci"
     )]
     Token(TokenCommand),
-    /// Check, reload or locate the config file
+    /// Check or reload the config file, print its path or its JSON Schema
     #[command(
         subcommand,
         after_help = "\
@@ -375,7 +378,7 @@ The first directory is one that man searches on most systems; installed packages
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// Address to listen on [default: 127.0.0.1:8080]
-    #[arg(short, long, value_name = "HOST:PORT")]
+    #[arg(short, long, value_name = "HOST:PORT", value_parser = listen_address)]
     pub(super) listen: Option<String>,
     /// Move a damaged activity log aside (nothing is deleted) and continue with the readable part
     #[arg(long)]
@@ -614,6 +617,16 @@ pub(super) fn days(text: &str) -> Result<Duration, String> {
 
 /// Length of a date like `2026-11-16`.
 const DATE_CHARS: usize = 10;
+
+/// Checks the value of `--listen`.
+fn listen_address(text: &str) -> Result<String, String> {
+    match Address::parse(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => {
+            Err("expected an IP address and a port like 127.0.0.1:8080, or unix:/PATH".to_owned())
+        }
+    }
+}
 
 /// Parses a timestamp: RFC 3339, a date alone (midnight UTC), or an age before `now`. Returns RFC 3339.
 pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, String> {

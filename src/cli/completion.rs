@@ -365,8 +365,12 @@ pub(super) fn unknown_server<'a>(name: &str, names: impl Iterator<Item = &'a str
         [] => "none is configured".to_owned(),
         names => format!("the config has {}", names.join(", ")),
     };
-    let suggestion = did_you_mean(name, names.into_iter());
-    format!("there is no server '{name}': {known}{suggestion}")
+    match nearest(name, names) {
+        Some(meant) => {
+            format!("there is no server '{name}': did you mean {}? ({known})", line(meant))
+        }
+        None => format!("there is no server '{name}': {known}"),
+    }
 }
 
 /// The tool most similar to a name, which may lack the server.
@@ -548,7 +552,7 @@ mod tests {
         assert_eq!(did_you_mean("flies", ["files", "git"].into_iter()), ": did you mean files?");
         assert_eq!(did_you_mean("zzz", ["files", "git"].into_iter()), "");
         let none = unknown_server("fils", ["files", "git"].into_iter());
-        let response = "there is no server 'fils': the config has files, git: did you mean files?";
+        let response = "there is no server 'fils': did you mean files? (the config has files, git)";
         assert_eq!(none, response);
     }
 }

@@ -72,8 +72,20 @@ impl Output {
         match self.format {
             Format::Json => write(self.json(json).as_bytes()),
             Format::Yaml => write(self.yaml(&parse(json)?)?.as_bytes()),
-            Format::Table => write(text(&parse(json)?).as_bytes()),
+            Format::Table => match text(&parse(json)?) {
+                shown if shown.is_empty() => Ok(()),
+                shown => write(shown.as_bytes()),
+            },
         }
+    }
+
+    /// Text of a list without entries. A program counts rows, so in a pipe it goes to stderr and the result is empty.
+    pub(super) fn none(&self, message: &str) -> String {
+        if self.view.width.is_some() || self.terminal {
+            return message.to_owned();
+        }
+        logging::print_line(message);
+        String::new()
     }
 
     /// Prints a value that a program may need alone: in a pipe stdout gets only `value`, and stderr the `note`. A person gets

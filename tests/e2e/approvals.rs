@@ -319,7 +319,7 @@ fn cap_8_standing_approval_covers_a_session_or_a_period_until_it_is_revoked() {
 fn cap_8_command_line_lists_shows_and_answers_approvals() {
     let proxy = proxy();
     let out = proxy.cli(&["approvals", "list"]);
-    assert_eq!((out.code, out.stdout.trim()), (Some(0), "No pending calls."));
+    assert_eq!((out.code, &*out.stdout, out.stderr.trim()), (Some(0), "", "No pending calls."));
     let mut client = proxy.client();
     client.begin("destructive", "s:delete_item", json!({"path": "/a\u{202e}b"}));
     let id = id(&until_waiting(&proxy, 1));

@@ -347,7 +347,7 @@ fn running_proxy_notices_a_token_file_changed_by_the_command_line() {
     assert!(is_alone && made.stderr.contains("shown only once"), "{}", made.stdout);
     assert_eq!(run(&["token", "revoke", "other"]).code, Some(0));
     let misspelled = run(&["token", "create", "x", "--server", "aa"]);
-    let text = "no token was created: there is no server 'aa': the config has a";
+    let text = "no token was created: there is no server 'aa': did you mean a? (the config has a)";
     assert!(
         misspelled.code == Some(1) && misspelled.stderr.contains(text),
         "{}",

@@ -1,13 +1,11 @@
 //! Subcommands and their arguments: servers, clients, calls, fleet, access and activity.
 
+use crate::args::filter_words::{intent_types, kinds, statuses, tool_filter};
 use crate::clients::McpClient;
 use crate::format::TimeStyle;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
-use mcpproxy_activity::{Status, Type};
 use mcpproxy_policy::approvals::{ForHowLong, MAX_STANDING};
-use mcpproxy_policy::intent::Operation;
-use mcpproxy_runtime::nearest::nearest_few;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -18,7 +16,9 @@ pub(crate) enum UpstreamCommand {
         after_help = "\
 Examples:
   mcpproxy upstream list
-  mcpproxy upstream list --json"
+  mcpproxy upstream list --json
+
+CALLS and ERRORS count since the proxy started."
     )]
     List,
     /// Add a server to the config and test it
@@ -756,7 +756,7 @@ impl ActivityExport {
 pub(crate) struct ActivityList {
     #[command(flatten)]
     pub(crate) filters: ActivityFilters,
-    /// Show only records that contain this text anywhere: names, reason, arguments, result
+    /// Show only records whose stored text contains this: names, reason, arguments, result (as -o json shows them)
     #[arg(long, value_name = "TEXT")]
     pub(crate) text: Option<String>,
     /// Maximum number of records, up to 10000
@@ -773,8 +773,8 @@ pub(crate) struct ActivityList {
 /// Filters of records.
 #[derive(Debug, Default, Args)]
 pub(crate) struct RecordFilters {
-    /// Record type: tool_call, policy_decision, approval, resource_read, prompt_get, completion, server_question,
-    /// server_change, catalog_change, config_change, …
+    /// Record type: tool_call, policy_decision, approval, internal_tool_call, resource_read, prompt_get, completion,
+    /// server_question, server_change, catalog_change, config_change, retention, gap, system_start or system_stop
     #[arg(long = "type", value_name = "TYPE", value_parser = kinds)]
     pub(crate) kind: Option<String>,
     /// Name of the upstream server
@@ -829,9 +829,6 @@ pub(crate) struct ActivityFilters {
     pub(crate) until: Option<String>,
 }
 
-/// Word of `--status` for the two statuses of refused calls.
-const REFUSED: &str = "refused";
-
 /// Checks the value of `--for`, which the proxy reads.
 fn how_long(text: &str) -> Result<String, String> {
     match ForHowLong::parse(text) {
@@ -841,65 +838,6 @@ fn how_long(text: &str) -> Result<String, String> {
         Some(ForHowLong::Session | ForHowLong::Time(_)) => Ok(text.to_owned()),
         None => Err("expected 'session' or a duration like 1h".to_owned()),
     }
-}
-
-/// Checks the value of `--tool` as a filter.
-fn tool_filter(text: &str) -> Result<String, String> {
-    match text.is_empty() || text.ends_with(':') || text.starts_with(':') {
-        true => Err("expected TOOL or SERVER:TOOL".to_owned()),
-        false => Ok(text.to_owned()),
-    }
-}
-
-/// Checks the words of `--intent-type`.
-fn intent_types(text: &str) -> Result<String, String> {
-    let known: Vec<_> = Operation::ALL.iter().map(|it| it.as_str()).collect();
-    // The short word of the column.
-    let words = text.split(',').map(|word| if word == "destr" { "destructive" } else { word });
-    let words: Vec<_> = words.collect();
-    match words.iter().find(|word| !known.contains(word)) {
-        None => Ok(words.join(",")),
-        Some(word) => Err(expected(word, known)),
-    }
-}
-
-/// Checks the words of `--type`.
-fn kinds(text: &str) -> Result<String, String> {
-    let known: Vec<_> = Type::ALL.iter().map(|it| it.as_str()).collect();
-    match text.split(',').find(|word| !known.contains(word)) {
-        None => Ok(text.to_owned()),
-        Some(word) => Err(expected(word, known)),
-    }
-}
-
-/// Error for a word that is none of the `known` ones; the most similar one is first.
-fn expected(word: &str, known: Vec<&str>) -> String {
-    let near = nearest_few(word, known.iter().copied(), known.len());
-    let words = if near.is_empty() { known } else { near };
-    format!("expected one of {}", words.join(", "))
-}
-
-/// Words of `--status`.
-pub(crate) fn status_words() -> impl Iterator<Item = &'static str> {
-    std::iter::once(REFUSED).chain(Status::ALL.iter().map(|it| it.as_str()))
-}
-
-/// Reads `--status`, in which [`REFUSED`] is also accepted. The error for an unknown word lists all words, the most
-/// similar one first.
-fn statuses(text: &str) -> Result<String, String> {
-    let known: Vec<_> = status_words().collect();
-    let mut statuses = Vec::new();
-    for word in text.split(',') {
-        match word {
-            REFUSED => statuses.extend([Status::Rejected, Status::Blocked].map(Status::as_str)),
-            "waiting" | "pending" => {
-                return Err("`mcpproxy approvals list` lists the calls that wait".to_owned());
-            }
-            word if known.contains(&word) => statuses.push(word),
-            word => return Err(expected(word, known)),
-        }
-    }
-    Ok(statuses.join(","))
 }
 
 #[cfg(test)]
@@ -969,32 +907,5 @@ mod tests {
                 (format, _) => panic!("{file}: {format:?}"),
             }
         }
-    }
-
-    #[test]
-    fn status_refused_is_an_alias_and_waiting_names_the_approvals_command() {
-        assert_eq!(statuses("refused"), Ok("rejected,blocked".to_owned()));
-        assert_eq!(statuses("error,refused"), Ok("error,rejected,blocked".to_owned()));
-        assert!(statuses("success,waiting").unwrap_err().contains("mcpproxy approvals list"));
-    }
-
-    #[test]
-    fn unknown_status_error_lists_the_accepted_words_nearest_first() {
-        for (typed, first) in [
-            ("refuse", "refused"),
-            ("error,reject", "rejected"),
-            ("sucess", "success"),
-            ("block", "blocked"),
-        ] {
-            let error = statuses(typed).unwrap_err();
-            let words = error.strip_prefix("expected one of ").unwrap_or_default();
-            assert_eq!(words.split(", ").next(), Some(first), "{typed}: {error}");
-            assert_eq!(words.split(", ").count(), 1 + Status::ALL.len(), "{typed}: {error}");
-            for word in words.split(", ") {
-                assert!(statuses(word).is_ok(), "{word}");
-            }
-        }
-        let long = statuses(&"x".repeat(10_000)).unwrap_err();
-        assert!(long.starts_with("expected one of refused, success"), "{long}");
     }
 }

@@ -2,25 +2,23 @@
 //!
 //! `watch` resumes an interrupted stream after the last received record, so that no record is skipped.
 
-use crate::args::{ActivityCommand, ActivityFilters, ActivityList, Format, Global, RecordFilters};
+use crate::args::{ActivityCommand, ActivityList, Format, Global, RecordFilters};
 use crate::backend::{Backend, Chunks, Needs, target};
 pub(super) use crate::commands::activity::export::records_bar_of;
 use crate::commands::activity::export::{Retries, filters, times};
+use crate::commands::activity::nothing_found::{nothing_found, wrong_name};
+use crate::commands::activity::row::duration;
 pub(super) use crate::commands::activity::row::{RowStyle, folded};
-use crate::commands::activity::row::{duration, is_waiting};
+use crate::commands::activity::status_of_rows::StatusOfRows;
 pub(super) use crate::commands::activity::verify::{salvage, unsound};
-use crate::completion;
 use crate::error::{CommandError, Exit};
 use crate::format::{TimeStyle, Times, counted, list, text};
 use crate::output::{Output, Paragraph};
 use crate::table::{CellWidths, TableLayout};
 use crate::terminal_safe::line;
-use crate::{backend, logging, output, start_proxy};
+use crate::{backend, logging, output};
 use futures_util::TryStreamExt;
-use http::StatusCode;
-use mcpproxy_activity::Type;
 use mcpproxy_protocol::wire::sse::{Decoder, Item};
-use mcpproxy_runtime::nearest::nearest;
 use mcpproxy_server as server;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -29,9 +27,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 mod export;
+mod nothing_found;
 mod reason;
 mod row;
 mod show;
+mod status_of_rows;
 mod verify;
 
 /// Runs an activity command.
@@ -142,192 +142,6 @@ pub(super) async fn list_records(
     output.print(&found, |found| table(found, flags.limit, &none, output, &style))
 }
 
-/// Names of the servers of the running proxy, or of the config if none runs; empty if they cannot be read.
-async fn known_servers(backend: &Backend, global: &Global) -> Vec<String> {
-    if let Backend::Local(_) = backend {
-        let loaded = start_proxy::load(global, None).ok();
-        let servers = loaded.map(|loaded| loaded.config.servers).unwrap_or_default();
-        return servers.iter().map(|server| server.name.to_string()).collect();
-    }
-    completion::names(backend, "servers").await.unwrap_or_default()
-}
-
-/// Message if no record matches the filters, with a sentence about the filter that is probably wrong.
-async fn nothing_found(
-    filters: &ActivityFilters,
-    searched: Option<&str>,
-    backend: &Backend,
-    global: &Global,
-) -> String {
-    let records = &filters.records;
-    let hint = match wrong_name(records, backend, global).await {
-        Some(hint) => Some(hint),
-        None => {
-            let others = [
-                &records.kind,
-                &records.server,
-                &records.tool,
-                &records.status,
-                &records.intent_type,
-                &records.session,
-                &records.request_id,
-                &records.principal,
-                &filters.node,
-                &filters.since,
-                &filters.until,
-            ];
-            let count = others.iter().filter(|it| it.is_some()).count() + searched.iter().count();
-            (count > 1).then(|| "Filters combine; drop one to see more.".to_owned())
-        }
-    };
-    match hint {
-        Some(hint) => format!("No activity found. {hint}"),
-        None => "No activity found.".to_owned(),
-    }
-}
-
-/// Sentence about a filter that names something unknown; `None` if none does.
-async fn wrong_name(filters: &RecordFilters, backend: &Backend, global: &Global) -> Option<String> {
-    let (server, tool) = filters.server_and_tool();
-    let principal = filters.principal.as_deref();
-    let lists = [("--server", server), ("--tool", tool), ("--principal", principal)];
-    if let Some(hint) = list_hint(&lists) {
-        return Some(hint);
-    }
-    if let (Some(server), Some((other, _))) = (server, tool.and_then(|it| it.split_once(':')))
-        && !tool.is_some_and(|it| it.contains("://"))
-    {
-        return Some(format!(
-            "--server names '{}', and --tool a tool of '{}'.",
-            line(server),
-            line(other)
-        ));
-    }
-    if let Some(server) = server
-        && let Some(hint) = server_hint(server, &known_servers(backend, global).await)
-    {
-        return Some(hint);
-    }
-    if let Some(tool) = tool {
-        let name = server.map_or_else(|| tool.to_owned(), |server| format!("{server}:{tool}"));
-        if let Some(hint) = tool_hint(&name, backend).await {
-            return Some(hint);
-        }
-    }
-    let principal = principal?;
-    match principal.strip_prefix("token:") {
-        Some(token) => token_hint(token, completion::names(backend, "tokens").await),
-        None => kind_hint(principal),
-    }
-}
-
-/// Sentence about a filter with a list of values although it takes one; `None` if there is none.
-fn list_hint(filters: &[(&str, Option<&str>)]) -> Option<String> {
-    let has_list = |(_, value): &&(&str, Option<&str>)| value.is_some_and(|it| it.contains(','));
-    let (option, _) = filters.iter().find(has_list)?;
-    Some(format!("{option} takes one value; run the command once for each."))
-}
-
-/// Sentence about a server that is none of the `known` ones; `None` if it is, or if none is known.
-fn server_hint(server: &str, known: &[String]) -> Option<String> {
-    let is_unknown = !known.is_empty() && known.iter().all(|it| it != server);
-    let nearest = nearest(server, known.iter().map(String::as_str));
-    let suggestion = completion::advice(nearest, Some("mcpproxy upstream list"));
-    is_unknown.then(|| format!("There is no server '{}'{suggestion}", line(server)))
-}
-
-/// Sentence about a token that is none of the `known` ones; `None` if it is, or if they cannot be read.
-fn token_hint(token: &str, known: Option<Vec<String>>) -> Option<String> {
-    let known = known.filter(|known| known.iter().all(|it| it != token))?;
-    let nearest = nearest(token, known.iter().map(String::as_str));
-    let suggestion = completion::advice(nearest, Some("mcpproxy token list"));
-    Some(format!("There is no token '{}'{suggestion}", line(token)))
-}
-
-/// Sentence about a tool that no server has, with a similar one; `None` if one has it, or if none is similar.
-async fn tool_hint(name: &str, backend: &Backend) -> Option<String> {
-    let nearest = completion::unknown_tool(backend, name).await?;
-    let suggestion = completion::advice(Some(&nearest), None);
-    Some(format!("No server has a tool '{}' now{suggestion}", line(name)))
-}
-
-/// Sentence about a principal without its kind; `None` if it has one.
-fn kind_hint(principal: &str) -> Option<String> {
-    if principal.contains(':') || completion::WITHOUT_KIND.contains(&principal) {
-        return None;
-    }
-    let name = line(principal);
-    let typed = principal.to_ascii_lowercase();
-    Some(match nearest(&typed, completion::WITHOUT_KIND) {
-        Some(meant) => format!("There is no principal '{name}': did you mean {meant}?"),
-        None => format!("Principals have a kind, such as token:{name} or cert:{name}."),
-    })
-}
-
-/// Filter by status without one by type: it selects rows by the status that they show, which is that of the call. Decisions and
-/// requests for approval have a status of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct StatusOfRows {
-    /// Whether calls with a warning are wanted. They keep the status of their outcome, so their decisions are looked for.
-    warned: bool,
-}
-
-impl StatusOfRows {
-    fn of(filters: &RecordFilters) -> Option<Self> {
-        let status = filters.status.as_deref().filter(|_| filters.kind.is_none())?;
-        Some(Self { warned: status.split(',').any(|word| word == "warning") })
-    }
-
-    /// Types other than decisions.
-    fn types_of_calls() -> String {
-        let types = Type::ALL.iter().filter(|it| **it != Type::PolicyDecision);
-        types.map(|it| it.as_str()).collect::<Vec<_>>().join(",")
-    }
-
-    /// Whether a selected record may have a row, or stand for one.
-    fn shows(self, record: &Value) -> bool {
-        match &*text(record, "/type") {
-            "policy_decision" => self.warned && text(record, "/status") == "warning",
-            "approval" => !is_waiting(record),
-            _ => true,
-        }
-    }
-
-    /// Replaces decisions by the calls that they are about.
-    async fn of_calls(self, found: &str, backend: &Backend) -> Result<String, CommandError> {
-        let mut found = output::parse(found)?;
-        let mut records = Vec::new();
-        let selected = list(&found, "/activities").iter();
-        let mut calls: HashSet<_> = selected.map(|it| text(it, "/id").into_owned()).collect();
-        for record in list(&found, "/activities").iter().filter(|record| self.shows(record)) {
-            let call = match &*text(record, "/type") {
-                "policy_decision" => text(record, "/parent_id").into_owned(),
-                _ => String::new(),
-            };
-            if call.is_empty() {
-                records.push(record.clone());
-            } else if calls.insert(call.clone()) {
-                let path = target(&["activity", &call], &[]);
-                match backend.get(&path).await {
-                    Ok(response) => {
-                        let call = output::parse(response.json()?)?;
-                        records.push(call.get("activity").cloned().unwrap_or_default());
-                    }
-                    // The call is no longer retained.
-                    Err(failure) if failure.status == Some(StatusCode::NOT_FOUND) => {
-                        records.push(record.clone());
-                    }
-                    Err(failure) => return Err(failure),
-                }
-            }
-        }
-        if let Some(activities) = found.get_mut("activities") {
-            *activities = Value::Array(records);
-        }
-        Ok(found.to_string())
-    }
-}
-
 /// Maximum number of records fetched for the rows of a table.
 const MAX_RECORDS: u32 = 20_000;
 
@@ -378,7 +192,8 @@ fn table(found: &Value, limit: u32, none: &str, output: &Output, style: &RowStyl
     let records = list(found, "/activities");
     if records.is_empty() {
         let lacking = lacking(found);
-        return if lacking.is_empty() { none.to_owned() } else { format!("{none}\n{lacking}") };
+        let none = output.none(none);
+        return if lacking.is_empty() { none } else { format!("{none}\n{lacking}") };
     }
     let mut rows = folded(found);
     let is_more = found.get("next_cursor").is_some() || rows.len() > limit as usize;
@@ -702,41 +517,6 @@ mod tests {
             let keeps = ["STATUS", "rejected", "4711", "TOOL", "read_file", "Tool 'x' not"];
             crate::output::tests::fits(drawn, &keeps);
         }
-    }
-
-    #[test]
-    fn unknown_server_gets_a_suggestion_if_nothing_is_found() {
-        let known = ["files".to_owned(), "git".to_owned()];
-        let hint = |server: &str| server_hint(server, &known);
-        let expected = "There is no server 'filez': did you mean files?";
-        assert_eq!(hint("filez").as_deref(), Some(expected));
-        let unlike = "There is no server 'zzzzzz': `mcpproxy upstream list` lists them";
-        assert_eq!(hint("zzzzzz").as_deref(), Some(unlike));
-        assert_eq!(hint("files"), None);
-        assert_eq!(server_hint("filez", &[]), None);
-    }
-
-    #[test]
-    fn filter_that_takes_one_value_is_named_if_it_has_several() {
-        let hint = |server, principal| {
-            list_hint(&[("--server", server), ("--tool", None), ("--principal", principal)])
-        };
-        let expected = "--server takes one value; run the command once for each.";
-        assert_eq!(hint(Some("files,git"), None).as_deref(), Some(expected));
-        assert!(hint(None, Some("admin,token:ci")).unwrap().starts_with("--principal takes"));
-        assert_eq!(hint(Some("files"), Some("admin")), None);
-        assert!(kind_hint("ci").unwrap().contains("token:ci"));
-        assert!(kind_hint("Admin").unwrap().ends_with("did you mean admin?"));
-        assert_eq!([kind_hint("admin"), kind_hint("jwt:a")], [None, None]);
-    }
-
-    #[test]
-    fn unknown_token_gets_a_suggestion_if_nothing_is_found() {
-        let hint = |token| token_hint(token, Some(vec!["reader".to_owned(), "ci".to_owned()]));
-        let expected = "There is no token 'redaer': did you mean reader?";
-        assert_eq!(hint("redaer").as_deref(), Some(expected));
-        assert_eq!(hint("ci"), None);
-        assert_eq!(token_hint("redaer", None), None);
     }
 
     #[test]

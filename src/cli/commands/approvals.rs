@@ -184,7 +184,8 @@ fn table(all: &Value, output: &Output, times: &Times) -> String {
     };
     let (pending, standing) = (rows("/approvals", &COLUMNS), rows("/standing", &STANDING));
     let mut drawn = match pending.is_empty() {
-        true => "No pending calls.\n".to_owned(),
+        true if output.view.width.is_some() => "No pending calls.\n".to_owned(),
+        true => output.none("No pending calls."),
         false => output.table(&columns(&COLUMNS), pending),
     };
     for waiting in list(all, "/approvals") {

@@ -236,7 +236,7 @@ fn table(response: &Value, output: &Output) -> String {
         .map(|token| TOKEN_COLUMNS.map(|(_, column)| cell(&words(token, column)).into()).to_vec())
         .collect();
     match rows.is_empty() {
-        true => "No tokens. Create one with `mcpproxy token create NAME`.".to_owned(),
+        true => output.none("No tokens. Create one with `mcpproxy token create NAME`."),
         false => output.table(&Column::all(TOKEN_COLUMNS.map(|(column, _)| column)), rows),
     }
 }

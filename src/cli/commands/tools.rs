@@ -97,7 +97,7 @@ async fn note_hidden(backend: &Backend, server: Option<&str>, all: &Value) {
 fn table(found: &Value, none: &str, output: &Output) -> String {
     let tools = list(found, "/tools");
     if tools.is_empty() {
-        return none.to_owned();
+        return output.none(none);
     }
     let rows = tools.iter().map(|tool| {
         vec![
@@ -163,8 +163,12 @@ fn show(data: &Value, width: Option<usize>) -> String {
         ),
     };
     for (label, pointer) in [("Annotations", "/annotations"), ("Capability", "/capability")] {
-        if tool.pointer(pointer).is_some() {
-            let row = Paragraph::new(width).indented(15).labeled(label, &text(tool, pointer));
+        if let Some(members) = tool.pointer(pointer).and_then(Value::as_object) {
+            let members = members.keys().map(|name| {
+                format!("{} {}", line(name), line(&text(tool, &format!("{pointer}/{name}"))))
+            });
+            let members = members.collect::<Vec<_>>().join(", ");
+            let row = Paragraph::new(width).indented(15).labeled(label, &members);
             let _ = writeln!(shown, "{row}");
         }
     }
@@ -353,7 +357,7 @@ mod tests {
         }});
         let shown = show(&data, None);
         assert!(shown.contains("mcpproxy call tool-destructive gh:delete_repo"), "{shown}");
-        assert!(shown.contains("{\"destructiveHint\":true}"), "{shown}");
+        assert!(shown.contains("Annotations    destructiveHint true\n"), "{shown}");
     }
 
     #[test]

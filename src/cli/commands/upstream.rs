@@ -150,9 +150,10 @@ fn table(servers: &Value, output: &Output) -> String {
     let rows: Vec<Vec<_>> = rows.collect();
     match rows.is_empty() {
         true => {
-            "No upstream servers. Add one with `mcpproxy upstream add`, or import those of other \
-                 programs with `mcpproxy import`."
-                .to_owned()
+            output.none(
+                "No upstream servers. Add one with `mcpproxy upstream add`, or import those of other programs with \
+                 `mcpproxy import`.",
+            )
         }
         false => {
             let columns = Column::with_numbers(
