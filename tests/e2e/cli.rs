@@ -434,11 +434,12 @@ fn unknown_server_in_a_list_without_records_gets_a_suggestion_from_the_config() 
     let list = |server: &str| {
         let mut command = mcpproxy();
         command.arg("-c").arg(&config).arg("--data-dir").arg(folder.path().join("data"));
-        Output::of(command.args(["activity", "list", "--server", server])).stderr
+        let stderr = Output::of(command.args(["activity", "list", "--server", server])).stderr;
+        stderr.lines().last().unwrap_or_default().to_owned()
     };
-    let unknown = "No activity found. There is no server 'filez': did you mean files?\n";
+    let unknown = "No activity found. There is no server 'filez': did you mean files?";
     assert_eq!(list("filez"), unknown);
-    assert_eq!(list("files"), "No activity found.\n", "a single filter combines with none");
+    assert_eq!(list("files"), "No activity found.", "a single filter combines with none");
 }
 
 #[test]
