@@ -93,8 +93,8 @@ pub(super) fn with(
     let log_folder = loaded.config.activity_folder();
     let app = match needs {
         Needs::Running => {
-            let error = RequestError::NoListener(loaded.config.listen.to_string());
-            return Err(unreachable(&error));
+            let text = runtime.block_on(running_proxy::none_found(global, &loaded.config));
+            return Err(CommandError::new(Exit::Unreachable, text));
         }
         Needs::Activity => {
             let scratch = scratch.insert(TemporaryFolder::watched("read")?);

@@ -16,6 +16,7 @@ use mcpproxy_config::Config;
 use mcpproxy_config::file::{self, Loaded};
 use mcpproxy_runtime::io::address::Address;
 use mcpproxy_runtime::os::private;
+use mcpproxy_server as server;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -83,7 +84,7 @@ pub(super) async fn find(config: &Config) -> Option<HttpClient> {
 /// Like [`find`]. If the command line names a data directory, a proxy with another one is not the one that is meant.
 pub(super) async fn find_for(global: &Global, config: &Config) -> Option<HttpClient> {
     let found = find(config).await?;
-    if global.data_dir.is_some() && read(&config.data_dir).is_none() {
+    if is_another(global, config).await {
         logging::print_line(format_args!(
             "warning: the mcpproxy on {} has another data directory than {}, and is not asked",
             found.authority(),
@@ -92,6 +93,31 @@ pub(super) async fn find_for(global: &Global, config: &Config) -> Option<HttpCli
         return None;
     }
     Some(found)
+}
+
+/// Whether the proxy at the configured address has another data directory than the one that the command line names.
+async fn is_another(global: &Global, config: &Config) -> bool {
+    let is_announced = || read(&config.data_dir).is_some();
+    global.data_dir.is_some() && !is_announced() && configured(config).is_listening().await
+}
+
+/// Message if no proxy of this config was found.
+pub(super) async fn none_found(global: &Global, config: &Config) -> String {
+    let listen = &config.listen;
+    if let Some(process) = announced_process(config) {
+        return format!(
+            "mcpproxy (process {process}) no longer answers on {listen}: it is probably shutting down, for which calls in \
+             flight have {} s",
+            server::DRAIN_TIMEOUT.as_secs()
+        );
+    }
+    match is_another(global, config).await {
+        true => format!(
+            "the mcpproxy on {listen} has another data directory: name its own with --data-dir, or start another one with \
+             `mcpproxy serve` and another --listen"
+        ),
+        false => format!("no mcpproxy is running on {listen}: `mcpproxy serve` starts one"),
+    }
 }
 
 /// Finds the proxy announced in a data directory, for use without a valid config. Tries both plain HTTP and TLS.

@@ -385,6 +385,11 @@ fn named_data_directory_is_read_although_a_proxy_with_another_one_runs() {
     assert!(list.stderr.contains("has another data directory than "), "{}", list.stderr);
     let status = at("empty", &["status"]);
     assert_eq!(status.code, Some(3), "{}", status.stdout);
+    for command in [&["status"][..], &["approvals", "list"]] {
+        let failed = at("empty", command).stderr;
+        assert!(failed.contains("error: the mcpproxy on 127.0.0.1:"), "{command:?}: {failed}");
+        assert!(!failed.contains("no mcpproxy is running"), "{command:?}: {failed}");
+    }
     let verify = at("empty", &["activity", "verify"]);
     assert!(
         verify.code == Some(1) && verify.stderr.contains("no activity log in "),

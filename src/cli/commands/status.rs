@@ -56,15 +56,7 @@ pub(super) fn run(alive: bool, global: &Global, output: &Output) -> Result<(), C
     let Some(client) = runtime.block_on(running_proxy::find_for(global, &loaded.config)) else {
         let status = not_running(&loaded, problems_of_start(global));
         output.print(&status.to_string(), |it| draw(it, output.view))?;
-        let listen = &loaded.config.listen;
-        let message = match running_proxy::announced_process(&loaded.config) {
-            Some(process) => format!(
-                "mcpproxy (process {process}) no longer answers on {listen}: it is probably shutting down, for which calls in \
-                 flight have {} s",
-                server::DRAIN_TIMEOUT.as_secs()
-            ),
-            None => format!("no mcpproxy is running on {listen}: `mcpproxy serve` starts one"),
-        };
+        let message = runtime.block_on(running_proxy::none_found(global, &loaded.config));
         return Err(CommandError::new(Exit::Unreachable, message));
     };
     let known = LocalFacts {
