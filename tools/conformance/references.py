@@ -64,8 +64,14 @@ def server(which: str, options, name: str):
         node = WORK / "node_modules/node/bin/node"
         argv = [node, "--import", PEERS / "loopback.mjs", "--import", "tsx", "everything-server.ts"]
         more = {"env": os.environ | {"PORT": str(port)}, "cwd": options.reference / OF_SUITE}
-    with started([*map(str, argv)], WORK / "logs" / f"{name}.log", **more) as child:
-        wait_for(lambda: listening(port), child, f"the reference server does not listen, see {name}.log")
+    log = WORK / "logs" / f"{name}.log"
+
+    def ready() -> bool:
+        # Until the server binds the port, another process may listen on it for a moment.
+        return listening(port) and (which != "python" or f"running on http://127.0.0.1:{port}" in log.read_text())
+
+    with started([*map(str, argv)], log, **more) as child:
+        wait_for(ready, child, f"the reference server does not listen, see {name}.log")
         yield port
 
 
