@@ -299,12 +299,8 @@ async fn not_offered(backend: &Backend, word: &str) -> Option<String> {
         ));
     }
     let config = parse(backend.get(&target(&["config"], &[])).await.ok()?.json().ok()?).ok()?;
-    let names = |key: &str| {
-        let names = config.pointer("/standing/mcpServers")?.get(server)?.get(key)?.as_array()?;
-        Some(names.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>())
-    };
-    let is_disabled = names("disabled_tools").is_some_and(|it| it.iter().any(|name| name == tool));
-    is_disabled.then(|| {
+    let disabled = config.pointer("/standing/mcpServers")?.get(server)?.get("disabled_tools")?;
+    disabled.as_array()?.iter().any(|name| name == tool).then(|| {
         format!(
             "Tool '{}' is disabled: disabled_tools of mcpServers.{} names it",
             line(word),

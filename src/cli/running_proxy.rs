@@ -84,7 +84,7 @@ pub(super) async fn find(config: &Config) -> Option<HttpClient> {
 /// Like [`find`]. If the command line names a data directory, a proxy with another one is not the one that is meant.
 pub(super) async fn find_for(global: &Global, config: &Config) -> Option<HttpClient> {
     let found = find(config).await?;
-    if is_another(global, config).await {
+    if names_unannounced(global, config) {
         logging::print_line(format_args!(
             "warning: the mcpproxy on {} has another data directory than {}, and is not asked",
             found.authority(),
@@ -95,10 +95,9 @@ pub(super) async fn find_for(global: &Global, config: &Config) -> Option<HttpCli
     Some(found)
 }
 
-/// Whether the proxy at the configured address has another data directory than the one that the command line names.
-async fn is_another(global: &Global, config: &Config) -> bool {
-    let is_announced = || read(&config.data_dir).is_some();
-    global.data_dir.is_some() && !is_announced() && configured(config).is_listening().await
+/// Whether the command line names a data directory in which no proxy has announced itself.
+fn names_unannounced(global: &Global, config: &Config) -> bool {
+    global.data_dir.is_some() && read(&config.data_dir).is_none()
 }
 
 /// Message if no proxy of this config was found.
@@ -111,7 +110,7 @@ pub(super) async fn none_found(global: &Global, config: &Config) -> String {
             server::DRAIN_TIMEOUT.as_secs()
         );
     }
-    match is_another(global, config).await {
+    match names_unannounced(global, config) && configured(config).is_listening().await {
         true => format!(
             "the mcpproxy on {listen} has another data directory: name its own with --data-dir, or start another one with \
              `mcpproxy serve` and another --listen"
