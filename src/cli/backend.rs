@@ -7,7 +7,7 @@ use crate::args::Global;
 use crate::error::{CommandError, Exit};
 use crate::format::{list, text};
 pub(super) use crate::http_client::target;
-use crate::http_client::{HttpClient, HttpResponse, RequestError, hint};
+use crate::http_client::{ANOTHER_KEY, HttpClient, HttpResponse, RequestError};
 use crate::start_proxy::TemporaryFolder;
 use crate::terminal_safe::{joined, line};
 use crate::{logging, output, running_proxy, start_proxy};
@@ -351,13 +351,19 @@ fn unwrap(response: HttpResponse, place: &str, refused: Exit) -> Result<Data, Co
         serde_json::from_slice(&response.body).map_err(|_| unexpected())?;
     match (envelope.success, envelope.data, envelope.error) {
         (true, Some(data), _) => Ok(Data(response.body.slice_ref(data.get().as_bytes()))),
+        (false, _, Some(_)) if response.status == StatusCode::UNAUTHORIZED => {
+            let text = format!("the mcpproxy on {place} {ANOTHER_KEY}");
+            let mut failure = CommandError::new(Exit::Unreachable, text);
+            failure.status = Some(response.status);
+            Err(failure)
+        }
         (false, _, Some(error)) => {
             let exit = match response.status {
                 StatusCode::BAD_REQUEST => refused,
                 StatusCode::UNPROCESSABLE_ENTITY => Exit::Config,
                 _ => Exit::Failed,
             };
-            let mut failure = CommandError::new(exit, format!("{error}{}", hint(response.status)));
+            let mut failure = CommandError::new(exit, error);
             failure.request_id = envelope.request_id;
             failure.status = Some(response.status);
             Err(failure)

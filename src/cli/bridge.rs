@@ -41,7 +41,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::http_client::{HttpClient, HttpReply, RequestError, hint};
+use crate::http_client::{ANOTHER_KEY, HttpClient, HttpReply, RequestError};
 
 /// Maximum number of concurrent requests of the client; further lines wait in the pipe.
 const MAX_REQUESTS: usize = 256;
@@ -494,7 +494,11 @@ fn refused(status: StatusCode, body: &[u8]) -> String {
     }
     let message = serde_json::from_slice::<ErrorBody>(body).map(|envelope| envelope.error);
     let message = message.unwrap_or_else(|_| String::from_utf8_lossy(body).trim().to_owned());
-    format!("mcpproxy answered HTTP {}: {message}{}", status.as_u16(), hint(status))
+    let message = match status {
+        StatusCode::UNAUTHORIZED => format!("it {ANOTHER_KEY}"),
+        _ => message,
+    };
+    format!("mcpproxy answered HTTP {}: {message}", status.as_u16())
 }
 
 /// Delay before the stream is reopened, unless the server sets one.

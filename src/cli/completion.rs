@@ -369,6 +369,14 @@ pub(super) fn unknown_server<'a>(name: &str, names: impl Iterator<Item = &'a str
     }
 }
 
+/// Words about a token that is none of the `known` ones, with a suggestion; `None` if it is, or if they cannot be read.
+pub(super) fn unknown_token(token: &str, known: Option<Vec<String>>) -> Option<String> {
+    let known = known.filter(|known| known.iter().all(|it| it != token))?;
+    let nearest = nearest(token, known.iter().map(String::as_str));
+    let advice = advice(nearest, Some("mcpproxy token list"));
+    Some(format!("no token '{}'{advice}", line(token)))
+}
+
 /// The tool most similar to a name, which may lack the server.
 pub(super) async fn tool(backend: &Backend, word: &str) -> Option<String> {
     let names = tool_names(backend).await?;
@@ -437,6 +445,16 @@ pub(super) async fn names(backend: &Backend, what: &str) -> Option<Vec<String>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unknown_token_gets_a_suggestion() {
+        let words = |token| unknown_token(token, Some(vec!["reader".to_owned(), "ci".to_owned()]));
+        assert_eq!(words("redaer").as_deref(), Some("no token 'redaer': did you mean reader?"));
+        let listed = "no token 'zzzzzz': `mcpproxy token list` lists them";
+        assert_eq!(words("zzzzzz").as_deref(), Some(listed));
+        assert_eq!(words("ci"), None);
+        assert_eq!(unknown_token("redaer", None), None);
+    }
 
     #[test]
     fn completion_offers_the_kind_of_name_that_an_argument_takes() {

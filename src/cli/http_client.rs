@@ -350,15 +350,9 @@ fn is_health(body: &[u8]) -> bool {
     serde_json::from_slice::<Health>(body).is_ok()
 }
 
-/// Advice for an error status; empty if there is none.
-pub(super) fn hint(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::UNAUTHORIZED => {
-            " (the running proxy uses another key: pass its config with -c, or set MCPPROXY_API_KEY)"
-        }
-        _ => "",
-    }
-}
+/// What a running proxy does that does not accept the API key of a command, and the next step.
+pub(super) const ANOTHER_KEY: &str =
+    "uses another API key: pass its config with -c, or set MCPPROXY_API_KEY";
 
 /// Response whose body has not been read yet.
 #[derive(Debug)]

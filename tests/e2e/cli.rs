@@ -231,17 +231,18 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
         0
     );
     fails(&list(&["--since", "yesterday"]), 2, &["--since", "yesterday"]);
-    let unknown = ["'rea' for '--intent-type", "expected one of read, "];
+    let unknown = ["'rea' for '--intent-type", "did you mean read? expected one of read, "];
     fails(&list(&["--intent-type", "rea", "--json"]), 2, &unknown);
     fails(&list(&["--tool", "s:", "--json"]), 2, &["'s:' for '--tool", "SERVER:TOOL"]);
-    let unknown = ["'block' for '--status", "expected one of blocked, "];
+    let unknown = ["'block' for '--status", "did you mean blocked? expected one of refused, "];
     fails(&list(&["--status", "block", "--json"]), 2, &unknown);
     let count = |more: &[&str]| {
         list(&[more, &["--json"][..]].concat()).json()["activities"].as_array().unwrap().len()
     };
-    // Two records: the call and the decision.
-    assert_eq!(count(&["--status", "refused"]), 2);
+    // The call, and not the decision about it, which is `blocked`.
+    assert_eq!(count(&["--status", "refused"]), 1);
     assert_eq!(count(&["--status", "refused"]), count(&["--status", "rejected,blocked"]));
+    assert_eq!(count(&["--status", "blocked", "--type", "policy_decision"]), 1);
     let calls = count(&["--tool", "delete_item", "--type", "tool_call"]);
     assert_eq!(count(&["--tool", "s:delete_item", "--type", "tool_call"]), calls);
     assert_eq!((calls, count(&["--tool", "t:delete_item"])), (2, 0));
@@ -676,13 +677,13 @@ fn act_7_activity_is_summarized_and_exported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.csv");
     let path = file.to_str().unwrap();
-    let export = ["activity", "export", "--output", path, "--format", "csv", "--status", "blocked"];
+    let export = ["activity", "export", "--output", path, "--format", "csv", "--status", "refused"];
     let done = cli(&[&export[..], &["--session", &session, "-o", "json"]].concat());
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let text = std::fs::read_to_string(&file).unwrap();
     assert_eq!(done.json(), json!({"file": path, "bytes": text.len(), "records": 1}));
     assert!(text.starts_with("id,seq,"), "{text}");
-    assert_eq!(text.matches("policy_decision").count(), 1);
+    assert!(text.contains(",tool_call,") && !text.contains("policy_decision"), "{text}");
     fails(&cli(&export), 1, &["a.csv already exists", "--force"]);
     assert_eq!(cli(&[&export[..], &["--force"]].concat()).code, Some(0));
     let reversed =
@@ -694,7 +695,7 @@ fn act_7_activity_is_summarized_and_exported() {
     fails(&cli(&export), 2, &["a.xyz: no format", ".ndjson", ".csv or .parquet", "--format"]);
     assert!(!odd.exists(), "nothing is written");
     assert_eq!(cli(&[&export[..], &["--format", "csv"]].concat()).code, Some(0));
-    let unknown = ["'refuse' for '--status", "expected one of refused, "];
+    let unknown = ["'refuse' for '--status", "did you mean refused? expected one of refused, "];
     let export = ["activity", "export", "--output", "-", "--status", "refuse", "--json"];
     fails(&cli(&export), 2, &unknown);
     fails(&cli(&["activity", "export", "--output", "-", "--since", "soon"]), 2, &["--since"]);

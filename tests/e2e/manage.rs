@@ -396,7 +396,8 @@ fn doctor_reports_faults_and_their_fixes() {
     let servers = found(&doctor, "server");
     assert!(
         servers[0].1.contains("Error: no luck (the process ended with exit status: ")
-            && servers[0].2 == "mcpproxy upstream logs bad",
+            && servers[0].2
+                == "mcpproxy upstream logs bad, then: mcpproxy upstream add --replace bad …",
         "{servers:?}"
     );
     let lines: Vec<_> = doctor["findings"]

@@ -550,6 +550,9 @@ fn command_line_checks_tests_and_explains_rules() {
     // The scope of a token is evaluated before the rules.
     assert!(explain("token:ci", &[]).contains("there is no token 'ci'"));
     proxy.cli(&["token", "create", "ci", "--server", "s", "--operation", "read"]);
+    let unknown = proxy.cli(&["policy", "explain", "--as", "token:cj", "--tool", "s:echo"]);
+    let text = "error: there is no token 'cj': did you mean ci?\n";
+    assert_eq!((unknown.code, &*unknown.stderr), (Some(1), text));
     assert!(explain("token:ci", &["--action", "read"]).starts_with("allow"));
     let denied = explain("token:ci", &["--action", "write"]);
     assert!(denied.starts_with("deny: Token 'ci' does not allow tool 's:echo'"), "{denied}");

@@ -2,7 +2,7 @@
 
 use mcpproxy_activity::{Status, Type};
 use mcpproxy_policy::intent::Operation;
-use mcpproxy_runtime::nearest::nearest_few;
+use mcpproxy_runtime::nearest::nearest;
 
 /// Word of `--status` for the two statuses of refused calls.
 const REFUSED: &str = "refused";
@@ -23,7 +23,7 @@ pub(super) fn intent_types(text: &str) -> Result<String, String> {
     let words: Vec<_> = words.collect();
     match words.iter().find(|word| !known.contains(word)) {
         None => Ok(words.join(",")),
-        Some(word) => Err(expected(word, known)),
+        Some(word) => Err(expected(word, &known)),
     }
 }
 
@@ -32,15 +32,17 @@ pub(super) fn kinds(text: &str) -> Result<String, String> {
     let known: Vec<_> = Type::ALL.iter().map(|it| it.as_str()).collect();
     match text.split(',').find(|word| !known.contains(word)) {
         None => Ok(text.to_owned()),
-        Some(word) => Err(expected(word, known)),
+        Some(word) => Err(expected(word, &known)),
     }
 }
 
-/// Error for a word that is none of the `known` ones; the most similar one is first.
-fn expected(word: &str, known: Vec<&str>) -> String {
-    let near = nearest_few(word, known.iter().copied(), known.len());
-    let words = if near.is_empty() { known } else { near };
-    format!("expected one of {}", words.join(", "))
+/// Error for a word that is none of the `known` ones, with a suggestion.
+fn expected(word: &str, known: &[&str]) -> String {
+    let suggestion = match nearest(word, known.iter().copied()) {
+        Some(meant) => format!("did you mean {meant}? "),
+        None => String::new(),
+    };
+    format!("{suggestion}expected one of {}", known.join(", "))
 }
 
 /// Words of `--status`.
@@ -48,8 +50,8 @@ pub(crate) fn status_words() -> impl Iterator<Item = &'static str> {
     std::iter::once(REFUSED).chain(Status::ALL.iter().map(|it| it.as_str()))
 }
 
-/// Reads `--status`, in which [`REFUSED`] is also accepted. The error for an unknown word lists all words, the most
-/// similar one first.
+/// Reads `--status`, in which [`REFUSED`] is also accepted. The error for an unknown word suggests the
+/// most similar one and lists all.
 pub(super) fn statuses(text: &str) -> Result<String, String> {
     let known: Vec<_> = status_words().collect();
     let mut statuses = Vec::new();
@@ -60,7 +62,7 @@ pub(super) fn statuses(text: &str) -> Result<String, String> {
                 return Err("`mcpproxy approvals list` lists the calls that wait".to_owned());
             }
             word if known.contains(&word) => statuses.push(word),
-            word => return Err(expected(word, known)),
+            word => return Err(expected(word, &known)),
         }
     }
     Ok(statuses.join(","))
@@ -78,16 +80,16 @@ mod tests {
     }
 
     #[test]
-    fn unknown_status_error_lists_the_accepted_words_nearest_first() {
-        for (typed, first) in [
+    fn unknown_status_error_suggests_a_word_and_lists_all() {
+        for (typed, meant) in [
             ("refuse", "refused"),
             ("error,reject", "rejected"),
             ("sucess", "success"),
             ("block", "blocked"),
         ] {
             let error = statuses(typed).unwrap_err();
-            let words = error.strip_prefix("expected one of ").unwrap_or_default();
-            assert_eq!(words.split(", ").next(), Some(first), "{typed}: {error}");
+            let suggestion = format!("did you mean {meant}? expected one of ");
+            let words = error.strip_prefix(&suggestion).unwrap_or_default();
             assert_eq!(words.split(", ").count(), 1 + Status::ALL.len(), "{typed}: {error}");
             for word in words.split(", ") {
                 assert!(statuses(word).is_ok(), "{word}");

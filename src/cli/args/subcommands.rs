@@ -593,8 +593,8 @@ Examples:
 Records are sorted by the time shown, which is when they were stored. --since and --until filter by when a \
 call began. A record must match all filters. --type, --status and --intent-type take several values, separated by \
 commas; the other filters take one. A decision about a call, and its approval, are shown in that call's row. So \
---status selects calls by the status that their row shows, and with `warning` the calls with a warning. With -o json \
-each record is listed and counts for -n, decisions too. At a terminal, or with COLUMNS set, ids are record numbers, and columns that \
+--status selects calls, and with `warning` the calls with a warning; --type policy_decision selects the decisions. \
+With -o json each record is listed and counts for -n. At a terminal, or with COLUMNS set, ids are record numbers, and columns that \
 do not fit are omitted, TYPE and DURATION first; a pipe gets full ids and all columns."
     )]
     List(ActivityList),

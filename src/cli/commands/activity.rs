@@ -107,10 +107,6 @@ pub(super) async fn list_records(
     }
     let style = RowStyle::of(output, flags.no_icons, flags.time);
     let by_status = StatusOfRows::of(&flags.filters.records);
-    let types = StatusOfRows::types_of_calls();
-    if output.format == Format::Table && by_status.is_some_and(|it| !it.warned) {
-        query.push(("type", Some(&types)));
-    }
     let found = match output.format {
         Format::Table => {
             let found = rows(flags.limit, async |records| {
@@ -284,7 +280,7 @@ fn selects(filters: &RecordFilters, record: &Value) -> bool {
         wanted.is_none_or(|wanted| wanted.split(',').any(|word| word == text(record, at)))
     };
     let exactly = |at: &str, wanted: Option<&str>| wanted.is_none_or(|it| it == text(record, at));
-    of_list("/type", filters.kind.as_deref())
+    of_list("/type", StatusOfRows::types(filters))
         && of_list("/server_name", server)
         && of_list("/status", filters.status.as_deref())
         && of_list("/intent/operation_type", filters.intent_type.as_deref())

@@ -169,6 +169,8 @@ fn with_command_hint(mut failure: CommandError, tool: &str) -> CommandError {
         failure.message += &format!(" (here: mcpproxy call tool-{})", operation.as_str());
     } else if failure.message.ends_with(IS_DISABLED) {
         failure.message += &format!(": `mcpproxy upstream enable {}`", argument(server));
+    } else if failure.message.contains(NOT_CONNECTED) {
+        failure.message += "; `mcpproxy doctor` shows its last output and the next step";
     } else if failure.message.contains(DO_NOT_FIT) {
         failure.message += &format!("; `mcpproxy tools show {}` shows its schema", argument(tool));
     }
@@ -177,6 +179,9 @@ fn with_command_hint(mut failure: CommandError, tool: &str) -> CommandError {
 
 /// End of the refusal of a call to a disabled server.
 const IS_DISABLED: &str = "the server is disabled";
+
+/// Words of the failure of a call whose server is not connected.
+const NOT_CONNECTED: &str = "the server is not connected: ";
 
 /// Words of the refusal of arguments that violate the tool's schema.
 const DO_NOT_FIT: &str = " do not fit: ";

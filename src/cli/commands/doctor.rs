@@ -559,7 +559,12 @@ fn failed(config: &Config, name: &str, reason: &str, is_running: bool) -> Diagno
         (Some(set), _) => set,
         // The server did not start, so its log has nothing to add.
         (None, true) => format!("{}{then}", edit(CONFIG_PATH)),
-        (None, false) => format!("mcpproxy upstream logs {name_word}{then}"),
+        (None, false) => {
+            let word = if is_running { "or" } else { "then" };
+            format!(
+                "mcpproxy upstream logs {name_word}{then}, {word}: mcpproxy upstream add --replace {name_word} …"
+            )
+        }
     };
     Diagnosis { lines, ..Diagnosis::wrong("server", format!("{name}: {reason}"), fix) }
 }

@@ -3,7 +3,7 @@
 use crate::args::{Arguments, Global, PolicyCommand, PolicyExplain};
 use crate::backend::{Backend, Needs, target};
 use crate::commands::activity::records_bar_of;
-use crate::completion::{Vocabulary, suggesting};
+use crate::completion::{Vocabulary, names, suggesting, unknown_token};
 use crate::error::CommandError;
 use crate::format::{counted, list, text};
 use crate::output::{Output, Paragraph, of_state};
@@ -179,7 +179,12 @@ pub(super) async fn explain(
     let body = serde_json::to_string(&request).map_err(CommandError::failed)?;
     let response = backend.post("/api/v1/policy/explain", body).await;
     let response = suggesting(response, backend, Vocabulary::Tools, &flags.tool).await?;
-    output.print(response.json()?, |explanation| draw_explanation(explanation, output))
+    output.print(response.json()?, |explanation| draw_explanation(explanation, output))?;
+    let Some(token) = flags.principal.strip_prefix("token:") else { return Ok(()) };
+    match unknown_token(token, names(backend, "tokens").await) {
+        Some(text) => Err(CommandError::failed(format!("there is {text}"))),
+        None => Ok(()),
+    }
 }
 
 fn draw_explanation(explanation: &Value, output: &Output) -> String {

@@ -116,7 +116,9 @@ fn bind(config: &Config) -> Result<Listener, CommandError> {
     Listener::bind(address).map_err(|error| {
         let is_in_use = error.kind() == ErrorKind::AddrInUse;
         let next = match is_in_use && is_running(config) {
-            true => "mcpproxy is already running there: see `mcpproxy status`",
+            true => {
+                "mcpproxy is already running there: see `mcpproxy status`; another one needs its own --listen and --data-dir"
+            },
             false => "choose another with --listen or MCPPROXY_LISTEN",
         };
         CommandError::new(Exit::Unreachable, format!("cannot listen on {address}: {error}; {next}"))

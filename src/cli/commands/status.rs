@@ -23,11 +23,8 @@ use unicode_width::UnicodeWidthStr as _;
 
 /// Width of the label column.
 const LABEL: usize = 11;
-/// Widths of a server's state and name.
-const STATE: usize = 12;
-const NAME: usize = 24;
-/// Terminal width below which a server's reason moves to its own line.
-const NARROW: usize = 72;
+/// Maximum width of a server's name at a terminal.
+const MAX_NAME: usize = 24;
 
 /// Facts known from the config and not from the proxy.
 struct LocalFacts {
@@ -302,7 +299,7 @@ fn draw(status: &Value, view: TableView) -> String {
     if has_details {
         row("servers", &format!("{} ({works} connected)", servers.len()));
     }
-    servers.iter().for_each(|it| shown += &server_line(it, view));
+    shown += &server_lines(servers, view);
     let mut row = |label: &str, words: &str| {
         let _ = writeln!(shown, "{}", values.labeled(label, words));
     };
@@ -339,8 +336,37 @@ fn draw(status: &Value, view: TableView) -> String {
     shown
 }
 
-/// A server's line, with its state, its name, and the number of tools or a reason.
-fn server_line(server: &Value, TableView { width, colors }: TableView) -> String {
+/// The lines of the servers, in columns: state, name, and the number of tools or a reason. At a terminal, a reason that does not
+/// fit beside the name has lines of its own.
+fn server_lines(servers: &[Value], TableView { width, colors }: TableView) -> String {
+    let name_of = |server: &Value| {
+        let name = cell(&text(server, "/name"));
+        if width.is_some() { cut(&name, MAX_NAME) } else { name }
+    };
+    let states = servers.iter().map(|it| text(it, "/state").width()).max().unwrap_or_default();
+    let names = servers.iter().map(|it| name_of(it).width()).max().unwrap_or_default();
+    let below = Paragraph::new(width).indented(LABEL + 2);
+    let mut shown = String::new();
+    for server in servers {
+        let (state, name) = (text(server, "/state"), name_of(server));
+        let about = about_server(server, width);
+        let is_beside =
+            width.is_none_or(|width| LABEL + states + 2 + names + 2 + about.width() <= width);
+        let blanks = match is_beside && !about.is_empty() {
+            true => " ".repeat(names - name.width() + 2),
+            false => String::new(),
+        };
+        let state = colors.paint(&format!("{state:<states$}"), of_state(&state));
+        let _ = match is_beside {
+            true => writeln!(shown, "{:LABEL$}{state}  {name}{blanks}{about}", ""),
+            false => writeln!(shown, "{:LABEL$}{state}  {name}\n{}", "", below.block(&about)),
+        };
+    }
+    shown
+}
+
+/// Number of tools of a server, or the reason of its state, and its tools in quarantine or that do not conform.
+fn about_server(server: &Value, width: Option<usize>) -> String {
     let (tools, state) = (text(server, "/tools"), text(server, "/state"));
     let reason = text(server, "/reason");
     let reason = if width.is_some() { cell(&reason) } else { whole_cell(&reason) };
@@ -357,24 +383,7 @@ fn server_line(server: &Value, TableView { width, colors }: TableView) -> String
         format!("{held} quarantined (mcpproxy tools diff {named})")
     });
     let about = [about].into_iter().chain(held).chain(nonconforming_items(server, 1));
-    let about = about.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
-    let name = cell(&text(server, "/name"));
-    let name = if width.is_some() { cut(&name, NAME) } else { name };
-    let blanks = " ".repeat(NAME.saturating_sub(name.width()));
-    let state = colors.paint(&format!("{state:<STATE$}"), of_state(&state));
-    let head = format!("{:LABEL$}{state} {name}", "");
-    let beside = Paragraph::new(width);
-    let shown = match width {
-        _ if about.is_empty() => head,
-        Some(width) if width < NARROW => {
-            format!("{head}\n{}", beside.indented(LABEL + 2).block(&about))
-        }
-        Some(_) | None => {
-            let about = beside.indented(LABEL + STATE + 1 + NAME + 1).text(&about);
-            format!("{head}{blanks} {about}")
-        }
-    };
-    shown + "\n"
+    about.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 fn duration(seconds: u64) -> String {
@@ -417,7 +426,7 @@ mod tests {
     fn cli_3_status_shows_quarantined_tools() {
         let server = json!({"name": "s", "state": "connected", "tools": 3, "quarantined": 2});
         let view = TableView { width: None, colors: Colors::Plain };
-        let shown = server_line(&server, view);
+        let shown = server_lines(&[server], view);
         assert!(shown.contains("3 tools; 2 quarantined (mcpproxy tools diff s)"), "{shown}");
     }
 
@@ -472,16 +481,25 @@ mod tests {
 
     #[test]
     fn tool_counts_are_aligned_and_reasons_are_truncated_at_a_terminal() {
-        let line_at = |width, name: &str, reason: &str| {
-            let server = json!({"name": name, "state": "connected", "tools": 3, "reason": reason});
-            server_line(&server, TableView { width, colors: Colors::Plain })
+        let lines_at = |width, servers: &[(&str, &str)]| {
+            let servers = servers.iter().map(|(name, reason)| {
+                json!({"name": name, "state": "connected", "tools": 3, "reason": reason})
+            });
+            server_lines(&servers.collect::<Vec<_>>(), TableView { width, colors: Colors::Plain })
         };
-        let server_of = |name: &str, reason: &str| line_at(None, name, reason);
-        let column = |line: &str| line.split("3 tools").next().unwrap().width();
-        assert_eq!(column(&server_of("files", "")), column(&server_of("\u{65e5}\u{672c}", "")));
+        let server_of = |name: &str, reason: &str| lines_at(None, &[(name, reason)]);
+        let both = lines_at(Some(80), &[("files", ""), ("\u{65e5}\u{672c}\u{8a9e}", "")]);
+        let columns: Vec<_> =
+            both.lines().map(|line| line.split("3 tools").next().unwrap().width()).collect();
+        assert!(matches!(columns[..], [one, other] if one == other), "{both}");
         let long = "words ".repeat(60);
-        let shown = line_at(Some(80), "files", &long);
-        assert!(shown.ends_with(" words…\n"), "{shown}");
+        let shown = lines_at(Some(80), &[("files", &long), ("git", "")]);
+        let [first, below, .., last] = shown.lines().collect::<Vec<_>>()[..] else {
+            panic!("{shown}")
+        };
+        assert!(first.ends_with("  files") && last.ends_with("  git    3 tools"), "{shown}");
+        assert!(below.starts_with(&format!("{:1$}3 tools; words", "", LABEL + 2)), "{shown}");
+        assert!(shown.contains(" words…\n"), "{shown}");
         assert!(
             server_of("files", &long).contains(long.trim()),
             "output to a pipe is not truncated"

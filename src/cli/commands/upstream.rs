@@ -292,8 +292,7 @@ pub(super) fn add(
                 next_step(&trial, matches!(reloaded, ReloadReport::InForce(_)), &line(&file));
             let word = argument(name);
             let text = format!(
-                "server '{name}' was added, but is not usable: {step}; \
-                 `mcpproxy upstream add --replace {word} …` corrects it, `mcpproxy upstream remove {word}` removes it"
+                "server '{name}' was added, but is not usable: {step}; `mcpproxy upstream remove {word}` removes it"
             );
             Err(CommandError::failed(text))
         }
@@ -305,7 +304,10 @@ pub(super) fn add(
 fn next_step(trial: &ServerTrial, is_running: bool, file: &str) -> String {
     server_state::set_variable(&trial.reason, is_running).unwrap_or_else(|| {
         let name = argument(&trial.name);
-        format!("correct its entry in {file}, or see `mcpproxy upstream logs {name}`")
+        format!(
+            "correct its entry in {file} or with `mcpproxy upstream add --replace {name} …`; \
+             `mcpproxy upstream logs {name}` shows its output"
+        )
     })
 }
 

@@ -649,7 +649,7 @@ fn suggestion(meant: Option<&str>) -> String {
     meant.map(|name| format!(" (did you mean {name:?}?)")).unwrap_or_default()
 }
 
-/// Merges problems at one position that differ only by the action.
+/// Merges problems at one position that differ only by the action and the suggested name. The more similar name stays.
 fn once_for_all_actions(found: &mut Vec<TypeProblem>) {
     let without_action = |text: &str| {
         let (before, rest) = text.split_once(" for Action::\"")?;
@@ -659,20 +659,37 @@ fn once_for_all_actions(found: &mut Vec<TypeProblem>) {
     let mut merged: Vec<TypeProblem> = Vec::with_capacity(found.len());
     for next in found.drain(..) {
         let place = (next.problem.line, next.problem.column);
-        let general = without_action(&next.problem.text);
+        let (text, meant) = without_suggestion(&next.problem.text);
+        let general = without_action(text);
         let same = merged.iter_mut().find(|it| {
-            let text = &it.problem.text;
+            let (text, _) = without_suggestion(&it.problem.text);
             let is_same = general.as_ref().is_some_and(|general| {
                 general == text || without_action(text).as_ref() == Some(general)
             });
             (it.problem.line, it.problem.column) == place && is_same
         });
         match (same, general) {
-            (Some(same), Some(general)) => same.problem.text = general,
+            (Some(same), Some(general)) => {
+                let (_, other) = without_suggestion(&same.problem.text);
+                let wrong = general.split('`').nth(1).unwrap_or_default();
+                let meant = nearest(wrong, [other, meant].into_iter().flatten()).or(other);
+                let suggestion = meant.map(|name| format!("{SUGGESTED}{name}{SUGGESTED_END}"));
+                same.problem.text = general + &suggestion.unwrap_or_default();
+            }
             (Some(_) | None, _) => merged.push(next),
         }
     }
     *found = merged;
+}
+
+/// Surroundings of a name that Cedar suggests.
+const SUGGESTED: &str = " (did you mean `";
+const SUGGESTED_END: &str = "`?)";
+
+/// The text of a problem without the name that Cedar suggests, and that name.
+fn without_suggestion(text: &str) -> (&str, Option<&str>) {
+    let parts = text.strip_suffix(SUGGESTED_END).and_then(|text| text.rsplit_once(SUGGESTED));
+    parts.map_or((text, None), |(text, meant)| (text, Some(meant)))
 }
 
 /// Removes the rule id from Cedar's messages, because the position is already reported.

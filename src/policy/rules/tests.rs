@@ -592,6 +592,20 @@ fn rul_6_all_problems_of_a_file_are_reported_in_order() {
 }
 
 #[test]
+fn rul_6_unknown_attribute_is_one_problem_for_all_actions() {
+    for (wrong, meant) in [("argz", "args"), ("clent", "client"), ("nw", "now")] {
+        let text = format!(
+            "forbid(principal, action, resource) when {{ context.{wrong} == context.{meant} }};"
+        );
+        let found = load(&text, RulesDefault::Allow).unwrap_err();
+        let ends = format!("`{wrong}` in context not found (did you mean `{meant}`?)");
+        let about = found.iter().filter(|it| it.contains(&format!("`{wrong}`")));
+        let about: Vec<_> = about.collect();
+        assert!(matches!(about[..], [only] if only.ends_with(&ends)), "{found:#?}");
+    }
+}
+
+#[test]
 fn rul_7_rule_that_reads_arguments_applies_only_to_calls() {
     let rules = rules(
         r#"@id("etc") forbid(principal, action, resource == Tool::"files:read")

@@ -6,6 +6,7 @@
 
 use crate::args::{ActivityExport, ActivityFilters};
 use crate::backend::{Backend, StreamedBody, target};
+use crate::commands::activity::status_of_rows::StatusOfRows;
 use crate::error::{CommandError, Exit};
 use crate::format::{counted, text};
 use crate::output::Output;
@@ -254,7 +255,7 @@ pub(super) fn filters<'a>(
     let records = &flags.records;
     let (server, tool) = records.server_and_tool();
     vec![
-        ("type", records.kind.as_deref()),
+        ("type", StatusOfRows::types(records)),
         ("server", server),
         ("tool", tool),
         ("status", records.status.as_deref()),

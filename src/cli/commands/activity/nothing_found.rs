@@ -84,7 +84,10 @@ pub(super) async fn wrong_name(
     }
     let principal = principal?;
     match principal.strip_prefix("token:") {
-        Some(token) => token_hint(token, completion::names(backend, "tokens").await),
+        Some(token) => {
+            let known = completion::names(backend, "tokens").await;
+            completion::unknown_token(token, known).map(|unknown| format!("There is {unknown}"))
+        }
         None => kind_hint(principal),
     }
 }
@@ -102,14 +105,6 @@ fn server_hint(server: &str, known: &[String]) -> Option<String> {
     let nearest = nearest(server, known.iter().map(String::as_str));
     let suggestion = completion::advice(nearest, Some("mcpproxy upstream list"));
     is_unknown.then(|| format!("There is no server '{}'{suggestion}", line(server)))
-}
-
-/// Sentence about a token that is none of the `known` ones; `None` if it is, or if they cannot be read.
-fn token_hint(token: &str, known: Option<Vec<String>>) -> Option<String> {
-    let known = known.filter(|known| known.iter().all(|it| it != token))?;
-    let nearest = nearest(token, known.iter().map(String::as_str));
-    let suggestion = completion::advice(nearest, Some("mcpproxy token list"));
-    Some(format!("There is no token '{}'{suggestion}", line(token)))
 }
 
 /// Sentence about a tool that no server has, with a similar one; `None` if one has it, or if none is similar.
@@ -160,14 +155,5 @@ mod tests {
         assert!(kind_hint("ci").unwrap().contains("token:ci"));
         assert!(kind_hint("Admin").unwrap().ends_with("did you mean admin?"));
         assert_eq!([kind_hint("admin"), kind_hint("jwt:a")], [None, None]);
-    }
-
-    #[test]
-    fn unknown_token_gets_a_suggestion_if_nothing_is_found() {
-        let hint = |token| token_hint(token, Some(vec!["reader".to_owned(), "ci".to_owned()]));
-        let expected = "There is no token 'redaer': did you mean reader?";
-        assert_eq!(hint("redaer").as_deref(), Some(expected));
-        assert_eq!(hint("ci"), None);
-        assert_eq!(token_hint("redaer", None), None);
     }
 }

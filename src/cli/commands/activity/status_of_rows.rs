@@ -1,4 +1,4 @@
-//! `activity list --status` and `activity watch --status`: rows by the status that they show.
+//! `--status` of the activity commands: selects by the status of calls, which rows show.
 
 use super::row::is_waiting;
 use crate::args::RecordFilters;
@@ -10,6 +10,13 @@ use http::StatusCode;
 use mcpproxy_activity::Type;
 use serde_json::Value;
 use std::collections::HashSet;
+use std::sync::LazyLock;
+
+/// Types other than decisions, as a value of the filter by type.
+static CALLS: LazyLock<String> = LazyLock::new(|| {
+    let types = Type::ALL.iter().filter(|it| **it != Type::PolicyDecision);
+    types.map(|it| it.as_str()).collect::<Vec<_>>().join(",")
+});
 
 /// Filter by status without one by type: it selects rows by the status that they show, which is that of the call. Decisions and
 /// requests for approval have a status of their own.
@@ -25,10 +32,10 @@ impl StatusOfRows {
         Some(Self { warned: status.split(',').any(|word| word == "warning") })
     }
 
-    /// Types other than decisions.
-    pub(super) fn types_of_calls() -> String {
-        let types = Type::ALL.iter().filter(|it| **it != Type::PolicyDecision);
-        types.map(|it| it.as_str()).collect::<Vec<_>>().join(",")
+    /// Types that the filters select; `None` for all. A status selects no decisions, except the warnings.
+    pub(super) fn types(filters: &RecordFilters) -> Option<&str> {
+        let calls = Self::of(filters).filter(|it| !it.warned).map(|_| CALLS.as_str());
+        filters.kind.as_deref().or(calls)
     }
 
     /// Whether a selected record may have a row, or stand for one.
