@@ -113,11 +113,13 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.file {
-            write!(f, "{}: ", file.display())?;
-        }
-        if let Some(place) = self.place {
-            write!(f, "{place}: ")?;
+        match (&self.file, self.place) {
+            (Some(file), Some(Place { line, column })) => {
+                write!(f, "{}:{line}:{column}: ", file.display())?;
+            }
+            (Some(file), None) => write!(f, "{}: ", file.display())?,
+            (None, Some(place)) => write!(f, "{place}: ")?,
+            (None, None) => {}
         }
         f.write_str(&self.text)
     }

@@ -38,11 +38,11 @@ fn refused(text: &str, words: &[&str]) {
 
 #[test]
 fn unreadable_config_is_reported_with_line_and_column() {
-    refused("{\n  \"listen\": \n}", &["line 3", "column"]);
-    refused("{\n  // a comment\n  # none\n}", &["line 3 column 3"]);
-    refused("[]", &["line 1 column 1", "object"]);
-    refused("{} {}", &["line 1 column 4"]);
-    refused("{\"tools_limit\": 5,,}", &["line 1 column 19"]);
+    refused("{\n  \"listen\": \n}", &["config.json:3:1: "]);
+    refused("{\n  // a comment\n  # none\n}", &[":3:3"]);
+    refused("[]", &[":1:1", "object"]);
+    refused("{} {}", &[":1:4"]);
+    refused("{\"tools_limit\": 5,,}", &[":1:19"]);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn check_reports_all_errors_at_once_with_place_and_allowed_form() {
     assert_eq!(lines.len(), expected.len(), "{}", output.stderr);
     for (line, (severity, row, column, problem)) in lines.iter().zip(expected) {
         let path = path.display();
-        let start = format!("{severity}: {path}: line {row} column {column}: {problem}");
+        let start = format!("{severity}: {path}:{row}:{column}: {problem}");
         assert!(line.starts_with(&start), "{line}\n{start}");
     }
     let output = run(&path, &["config", "check", "--json"]);
@@ -164,7 +164,7 @@ fn vs_code_form_runs_and_a_near_miss_of_mcp_servers_is_refused() {
     assert_eq!(output.code, Some(0), "{}", output.stderr);
     for key in ["mcpServer", "mcp_servers", "McpServers"] {
         let text = format!("{{\n \"{key}\": {{\"s\": {{\"command\": \"sh\"}}}}}}");
-        refused(&text, &["line 2 column 2", &format!("{key}: "), "'mcpServers'"]);
+        refused(&text, &[":2:2", &format!("{key}: "), "'mcpServers'"]);
     }
 }
 

@@ -402,15 +402,15 @@ fn bad_file_changes_nothing_and_is_reported_in_all_views() {
     let good = fs::read_to_string(&file).unwrap();
     type Make = fn(&Path);
     let bad: [(&str, Make, &str); 9] = [
-        ("half-written", |file| write_private(file, "{\"mcpServers\": {"), "line 1 column"),
+        ("half-written", |file| write_private(file, "{\"mcpServers\": {"), ":1:"),
         ("no text", |file| fs::write(file, [b'{', 0xff, b'}']).unwrap(), "UTF-8"),
         (
             "wrong type",
             |file| write_private(file, "{\n\"tools_limit\": \"s3cret\"}"),
-            "line 2 column 16: tools_limit",
+            ":2:16: tools_limit",
         ),
         ("empty", |file| write_private(file, ""), "is empty"),
-        ("no object", |file| write_private(file, "[]"), "line 1 column 1"),
+        ("no object", |file| write_private(file, "[]"), ":1:1"),
         (
             "100 MB",
             |file| fs::File::create(file).unwrap().set_len(100 << 20).unwrap(),

@@ -415,7 +415,7 @@ fn rul_9_rule_that_names_unknown_items_is_in_force_and_reported_until_it_is_corr
     let file = proxy.folder.path().join("rules.cedar");
     let fault = until("the warning", || rule_faults(&proxy).first().cloned());
     let reason = r#"Tool::"gone:bad" can never be met: there is no such server"#;
-    let place = format!("{}: line 1 column 46: {reason}", file.display());
+    let place = format!("{}:1:46: {reason}", file.display());
     assert!(fault.starts_with(&place) && fault.contains("mcpproxy policy check"), "{fault}");
     assert_eq!(proxy.api("config")["rejected"], Value::Null);
     error_text(&proxy.client().call("destructive", "s:delete_item", json!({})));

@@ -209,11 +209,13 @@ pub struct ShownProblem {
 impl ShownProblem {
     /// Renders location and problem in one line.
     pub fn line(&self) -> String {
-        let mut line = self.file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default();
-        if let (Some(row), Some(column)) = (self.line, self.column) {
-            line += &format!("line {row} column {column}: ");
+        let problem = &self.problem;
+        match (&self.file, self.line, self.column) {
+            (Some(file), Some(row), Some(column)) => format!("{file}:{row}:{column}: {problem}"),
+            (Some(file), _, _) => format!("{file}: {problem}"),
+            (None, Some(row), Some(column)) => format!("line {row} column {column}: {problem}"),
+            (None, _, _) => problem.clone(),
         }
-        line + &self.problem
     }
 }
 

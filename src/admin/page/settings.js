@@ -66,7 +66,7 @@ export const settings = {
 };
 
 const problems = (all) => el('ul', {}, all.map((it) => el('li', { class: it.severity === 'error' ? 'wrong' : 'quiet' },
-  it.file && `${it.file}: `, it.line && `line ${it.line} column ${it.column}: `, it.problem)));
+  it.file && [it.file, it.line, it.column].filter(Boolean).join(':') + ': ', it.problem)));
 const keys = (all) => el('ul', {}, all.map((key) => el('li', {}, el('code', {}, key))));
 
 const SYNC_MS = 500; // until written records are durable
